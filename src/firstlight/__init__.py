@@ -1,0 +1,24 @@
+"""Firstlight measures the time to first result of compiled Python.
+
+Only `bench` lives here, and nothing is imported: a benchmark file that says
+`from firstlight import bench` must not change what it measures.
+"""
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "bench"]
+
+
+def bench(function=None, /, **options):  # type: ignore[no-untyped-def]
+    """Mark a function that builds a step, for `firstlight run FILE`.
+
+    The function creates the data and returns a callable `step`, or `(step, arguments)`. Options:
+    `workload` (name, default the function's), `backend` (a label, default found out), `sizes`
+    ({size: keyword arguments}), `reference` (same keyword arguments, returns float64 results),
+    `tolerance` (relative), `seed`.
+    """
+
+    def mark(builder):  # type: ignore[no-untyped-def]
+        builder.__firstlight__ = options
+        return builder
+
+    return mark if function is None else mark(function)  # type: ignore[no-untyped-call]

@@ -1,0 +1,5 @@
+"""`python -m firstlight`, the same as `firstlight`."""
+
+from firstlight.cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,50 @@
+"""The command line: one file a subcommand, everything heavy imported in its handler.
+
+Exit codes: 0 all is well, 1 a case failed or is unproven, 2 wrong usage or a machine problem,
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from firstlight import __version__
+from firstlight.cli import export, list_cases, run, show, system
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="firstlight",
+        description="Measure the time to first result of compiled Python, phase by phase.",
+        epilog="Start with: firstlight run",
+    )
+    parser.add_argument("--version", action="version", version=f"firstlight {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in (run, show, list_cases, system, export):
+        command.add_to(commands)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; errors that are meant for the user are printed without a traceback."""
+    options = build_parser().parse_args(arguments)
+    try:
+        code: int = options.handle(options)
+    except KeyboardInterrupt:
+        print("firstlight: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone (as in `| head`): that is no error of ours.
+        sys.stderr.close()
+        return 0
+    except Exception as error:
+        # records is the standard library only, but even that waits until something went wrong.
+        from firstlight.records import FirstlightError
+
+        if not isinstance(error, FirstlightError):
+            raise
+        print(f"firstlight: {error}", file=sys.stderr)
+        return 2
+    return code

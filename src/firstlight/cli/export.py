@@ -1,0 +1,40 @@
+"""`firstlight export RUN --format …`: the numbers in the formats of other tools."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+FORMATS = ("pyperf", "csv", "github-action-benchmark")
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser("export", help="write a run for another tool")
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
+    parser.add_argument("--format", choices=FORMATS, required=True)
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: the terminal")
+    parser.set_defaults(handle=handle)
+
+
+def handle(options: argparse.Namespace) -> int:
+    from firstlight.records import load_run, load_samples
+    from firstlight.report import exporters
+    from firstlight.run_directory import write_new
+
+    run = load_run(options.run)
+    folder = options.run if options.run.is_dir() else options.run.parent
+    samples = list(load_samples(folder / run.samples_file))
+    write = {
+        "pyperf": exporters.pyperf_json,
+        "csv": exporters.csv_text,
+        "github-action-benchmark": exporters.github_action_benchmark_json,
+    }[options.format]
+    text = write(run, samples)
+    if options.output is None:
+        sys.stdout.write(text)
+        return 0
+    write_new(options.output, text)
+    print(options.output)
+    return 0

@@ -1,0 +1,260 @@
+"""`firstlight run`: plan, measure, summarise, report. The main path, in order."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from firstlight.measure.plan import Case, Settings
+    from firstlight.records import Run
+    from firstlight.run_directory import RunDirectory
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "run",
+        help="measure a suite, a workload, or the benchmarks in a file of yours",
+        description="Measure cold start and warm throughput in fresh processes.",
+    )
+    parser.add_argument(
+        "target",
+        nargs="?",
+        metavar="SUITE|WORKLOAD|FILE.py",
+        help="quick (default), standard, full, the name of a workload, or your own file",
+    )
+    parser.add_argument("-b", dest="pattern", metavar="REGEX", help="only cases that match")
+    parser.add_argument(
+        "--backend", action="append", metavar="NAME", help="only this backend (repeatable)"
+    )
+    parser.add_argument(
+        "--cache",
+        action="append",
+        choices=("none", "cold", "warm"),
+        help="policy of the persistent compile cache (repeatable)",
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where the run is written (new)")
+    parser.add_argument(
+        "-p", "--processes", type=_positive, metavar="N", help="fresh processes a case"
+    )
+    effort = parser.add_mutually_exclusive_group()
+    effort.add_argument("--quick", action="store_true", help="6 processes a case, short warm part")
+    effort.add_argument(
+        "--rigorous", action="store_true", help="30 processes a case, long warm part"
+    )
+    parser.add_argument(
+        "--affinity", type=_cpus, metavar="CPUS", help="pin the workers, as in 0,2-3"
+    )
+    parser.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="limit for one process")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of the random run order (default 0)"
+    )
+    parser.add_argument(
+        "--resume", type=Path, metavar="DIR", help="finish an interrupted run, as it was planned"
+    )
+    parser.set_defaults(handle=handle)
+
+
+def handle(options: argparse.Namespace) -> int:
+    from firstlight.measure.host import describe_host
+
+    if options.resume is not None:
+        directory, cases, settings, plan = resume(options)
+    else:
+        cases, settings = plan_run(options)
+        plan = describe_plan(options, cases, settings)
+        directory = create_directory(options, plan)
+    try:
+        interrupted = measure(directory, cases, settings)
+        run = summarise_run(directory, cases, settings, plan, describe_host()["load"])
+        report = publish(directory, run)
+    finally:
+        directory.close()
+    from firstlight.report.terminal import print_run
+
+    print_run(run)
+    print(f"\nReport: {report}")
+    if interrupted:
+        print(
+            f"Interrupted: what was measured is kept. Finish it with:\n"
+            f"  firstlight run --resume {directory.path}",
+            file=sys.stderr,
+        )
+        return 130
+    return exit_code(run, directory)
+
+
+def resume(
+    options: argparse.Namespace,
+) -> tuple[RunDirectory, list[Case], Settings, dict[str, Any]]:
+    from firstlight.measure.resume import ResumeError, take_up
+
+    planned = ("target", "pattern", "backend", "cache", "out", "processes", "timeout", "affinity")
+    given = [name for name in planned if getattr(options, name) is not None]
+    if given or options.quick or options.rigorous:
+        raise ResumeError(
+            "--resume takes the plan as it was. Leave out the other options, or start a new run."
+        )
+    return take_up(options.resume)
+
+
+def plan_run(options: argparse.Namespace) -> tuple[list[Case], Settings]:
+    """The cases and settings that the command line asks for."""
+    from dataclasses import replace
+
+    from firstlight.measure import plan, user_file
+    from firstlight.workloads.catalog import SUITES, registered
+
+    target = options.target or "quick"
+    backends, workloads = registered()
+    if target.endswith(".py"):
+        wanted = plan.resolve_backends(options.backend, backends)
+        cases = user_file.cases_in(Path(target), backends, wanted, options.cache)
+        cases = plan.filter_cases(cases, options.pattern)
+    else:
+        cases = plan.select(
+            target, workloads, backends, options.backend, options.cache, options.pattern
+        )
+    cases = plan.mark_missing(cases, backends)
+    effort = "quick" if options.quick else "rigorous" if options.rigorous else target
+    settings = plan.SAMPLING[effort if options.rigorous or effort in SUITES else "standard"]
+    asked = {
+        "processes": options.processes,
+        "timeout_seconds": options.timeout,
+        "affinity": options.affinity,
+        "seed": options.seed,
+    }
+    settings = replace(settings, **{k: v for k, v in asked.items() if v is not None})
+    for reason in sorted({c.skipped for c in cases if c.skipped}):
+        count = sum(c.skipped == reason for c in cases)
+        print(f"Skipped: {count} case(s), because {reason}.", file=sys.stderr)
+    if all(c.skipped for c in cases):
+        raise plan.SelectionError("no case can run here: install a framework first.")
+    return cases, settings
+
+
+def describe_plan(
+    options: argparse.Namespace, cases: list[Case], settings: Settings
+) -> dict[str, Any]:
+    """What `plan.json` holds: enough to finish the run, or to repeat it."""
+    from firstlight.measure.host import describe_host, harness, noise_warnings
+    from firstlight.records import now, to_json
+
+    host = describe_host()
+    return {
+        "schema": "firstlight.plan",
+        "schema_version": 1,
+        "created_at": now(),
+        "target": options.target or "quick",
+        "harness": harness(),
+        "host": host,
+        "warnings": noise_warnings(host),
+        "settings": to_json(settings),
+        "cases": to_json(cases),
+    }
+
+
+def create_directory(options: argparse.Namespace, plan: dict[str, Any]) -> RunDirectory:
+    from firstlight.run_directory import RunDirectory
+
+    path = options.out
+    if path is None:
+        stamp = plan["created_at"][:19].replace(":", "").replace("-", "")
+        name = Path(plan["target"]).stem
+        path = Path("firstlight-runs") / f"{stamp}-{name}"
+    return RunDirectory.create(path, plan)
+
+
+def measure(directory: RunDirectory, cases: list[Case], settings: Settings) -> bool:
+    """Run every process that is missing; True if it was interrupted."""
+    import signal
+
+    from firstlight.measure.runner import Runner
+    from firstlight.report.progress import Progress
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    progress = Progress(sys.stderr)
+    try:
+        with Runner(cases, settings, directory.keep, directory.samples()) as runner:
+            runner.run(progress.before)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        progress.close()
+        signal.signal(signal.SIGTERM, previous)
+    return False
+
+
+def summarise_run(
+    directory: RunDirectory,
+    cases: list[Case],
+    settings: Settings,
+    plan: dict[str, Any],
+    load_after: list[float] | None,
+) -> Run:
+    from firstlight.measure.runner import case_flags
+    from firstlight.records import Run, now, to_json
+    from firstlight.statistics.summary import summarise
+
+    # The cache directory is private to the run: its path is not part of the protocol.
+    flags = {case.id: case_flags(case, Path("(private)")) for case in cases}
+    summaries = summarise(cases, directory.samples(), settings.processes, flags)
+    return Run(
+        id=f"{plan['created_at']}-{plan['target']}",
+        created_at=plan["created_at"],
+        finished_at=now(),
+        complete=all(s.status != "incomplete" for s in summaries),
+        harness=plan["harness"],
+        settings={"target": plan["target"], **to_json(settings)},
+        host={**plan["host"], "load_after": load_after},
+        warnings=tuple(plan["warnings"]),
+        cases=summaries,
+        samples_sha256=directory.samples_sha256(),
+    )
+
+
+def publish(directory: RunDirectory, run: Run) -> Path:
+    from firstlight.report.html import render
+
+    return directory.publish(run, render(run, directory.samples()))
+
+
+def exit_code(run: Run, directory: RunDirectory) -> int:
+    """2 if a program breaks its contract, 1 if a case failed or is unproven, else 0."""
+    if any(s.facts.get("usage") for s in directory.samples()):
+        return 2
+    return 0 if all(case.status in ("ok", "skipped") for case in run.cases) else 1
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError("must be a positive number of seconds")
+    return value
+
+
+def _cpus(text: str) -> tuple[int, ...]:
+    import os
+
+    cpus: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        cpus.update(range(int(first), int(last or first) + 1))
+    if not hasattr(os, "sched_getaffinity"):
+        raise argparse.ArgumentTypeError("this system cannot pin processes")
+    usable = os.sched_getaffinity(0)
+    if not cpus or not cpus <= usable:
+        raise argparse.ArgumentTypeError(f"choose from the usable CPUs: {sorted(usable)}")
+    return tuple(sorted(cpus))

@@ -1,0 +1,37 @@
+"""`firstlight show RUN`: a finished run again, as a table, as JSON, or as an HTML report."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser("show", help="print the results of a run again")
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
+    parser.add_argument("--json", action="store_true", help="print a list of cases as JSON")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write the report anew to FILE")
+    parser.set_defaults(handle=handle)
+
+
+def handle(options: argparse.Namespace) -> int:
+    from firstlight.records import load_run, load_samples, to_json, write_text
+
+    run = load_run(options.run)
+    if options.html:
+        from firstlight.report.html import render
+
+        folder = options.run if options.run.is_dir() else options.run.parent
+        write_text(options.html, render(run, list(load_samples(folder / run.samples_file))))
+        print(options.html)
+        return 0
+    if options.json:
+        import json
+
+        print(json.dumps([to_json(case) for case in run.cases], indent=1))
+        return 0
+    from firstlight.report.terminal import print_run
+
+    print_run(run)
+    return 0

@@ -1,0 +1,28 @@
+"""`firstlight system`: what would be recorded of this machine."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser("system", help="show what is recorded of this machine")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(handle=handle)
+
+
+def handle(options: argparse.Namespace) -> int:
+    import json
+
+    from firstlight.measure.host import describe_host, harness, noise_warnings
+
+    host = describe_host()
+    warnings = noise_warnings(host)
+    if options.json:
+        print(json.dumps({"harness": harness(), "host": host, "warnings": warnings}, indent=1))
+        return 0
+    from firstlight.report.terminal import print_system
+
+    print_system(harness(), host, warnings)
+    return 0

@@ -1,0 +1,1 @@
+"""How it is measured: fresh processes, a declared cache, phases, memory, and nothing computed."""

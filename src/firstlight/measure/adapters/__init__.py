@@ -1,0 +1,101 @@
+"""What the worker must know of a framework. Adapters import their framework inside methods only.
+
+The worker loads an adapter before the framework, inside the measured process, so a module in this
+package may import `sys`, `os`, `time` and builtin modules and nothing else at its top level.
+"""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+class Adapter:
+    """A backend that compiles nothing and whose results are there when a call returns.
+
+    The worker calls, in this order: `load`, `listen`, `initialise`, the program's builder with
+    `compile`, `sync` on the inputs, `mark`, the step, `sync` on the result, then the readers.
+    """
+
+    sync_policy = "none needed: a call returns when its result is in host memory"
+
+    def load(self) -> None:
+        """Import the framework: this is the phase `import`."""
+        import numpy
+
+    def listen(self) -> None:
+        """Start counting compilations; called once, after `load`."""
+
+    def initialise(self) -> bool:
+        """Start the device backend; return False where there is no such phase."""
+        return False
+
+    def compile(self, function: "Any") -> "Any":
+        """The transform under test, applied by the program where a user would apply it."""
+        return function
+
+    def sync(self, value: "Any") -> "Any":
+        """Return when every array in `value` has been computed."""
+        return value
+
+    def mark(self, peak_host_bytes: "Callable[[], bytes]") -> None:
+        """The first call begins; `peak_host_bytes` reads VmHWM and may be called at phase ends."""
+
+    def phases_ns(self) -> "dict[str, int | None]":
+        """Nanoseconds of the first call in `trace`, `lower`, `compile`; None: not had."""
+        return {"trace": None, "lower": None, "compile": None}
+
+    def overhead_ns(self) -> int:
+        """Nanoseconds of the first call that were the instrument's own."""
+        return 0
+
+    def phase_peaks(self) -> "dict[str, bytes]":
+        """{phase: VmHWM text} for the phases inside the first call."""
+        return {}
+
+    def counts(self) -> "dict[str, int | None]":
+        """Exact counts since `listen`: traces, lowerings, compiles."""
+        return {"traces": None, "lowerings": None, "compiles": None}
+
+    def cache_counts(self) -> "dict[str, Any]":
+        """Requests to and hits in the persistent cache, and whether the framework says it is on."""
+        return {"requests": None, "hits": None, "enabled": None, "refusals": []}
+
+    def explain_cache(self) -> None:
+        """Collect reasons why results are not stored; called in untimed processes only."""
+
+    def to_numpy(self, value: "Any") -> "Any":
+        """One result array in host memory as a NumPy array."""
+        import numpy
+
+        return numpy.asarray(value)
+
+    def describe(self, leaf: "Any") -> "dict[str, Any] | None":
+        """Shape, dtype, layout and place of one input, or None if it is no array."""
+        if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+            return None
+        flags = getattr(leaf, "flags", None)
+        layout = "C" if flags is None or flags["C_CONTIGUOUS"] else "strided"
+        return {
+            "shape": list(leaf.shape),
+            "dtype": str(leaf.dtype),
+            "layout": layout,
+            "device": "host",
+            "bytes": int(leaf.nbytes),
+        }
+
+    def peak_device_bytes(self) -> "int | None":
+        """Peak bytes on the device, or None where the backend does not tell."""
+        return None
+
+    def compiler_bytes(self, step: "Any", arguments: "Any") -> "dict[str, int] | None":
+        """The compiler's own memory estimate for what `compile` was applied to, or None."""
+        return None
+
+    def threads(self) -> "dict[str, Any]":
+        """Thread counts as the framework reports them."""
+        return {}
+
+    def precision(self) -> "dict[str, Any]":
+        """Settings that change the arithmetic."""
+        return {}

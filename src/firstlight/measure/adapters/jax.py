@@ -1,0 +1,221 @@
+"""JAX: phases and counts from what `jax.monitoring` says, so that the user's own call is timed.
+
+Measuring the call itself, rather than a staged `trace().lower().compile()`, covers eager mode,
+several jitted functions and recompiles in a loop with the same code.
+"""
+
+import time
+from _thread import get_ident
+
+from firstlight.measure.adapters import Adapter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_PHASE_OF_EVENT = {
+    "/jax/core/compile/jaxpr_trace_duration": "trace",
+    "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
+    "/jax/core/compile/backend_compile_duration": "compile",
+}
+_COUNT_OF_PHASE = {"trace": "traces", "lower": "lowerings", "compile": "compiles"}
+_CACHE_EVENTS = {
+    "/jax/compilation_cache/compile_requests_use_cache": "requests",
+    "/jax/compilation_cache/cache_hits": "hits",
+    "/jax/compilation_cache/tasks_using_cache": "tasks_using_cache",
+    "/jax/compilation_cache/task_disabled_cache": "task_disabled_cache",
+}
+#: Reading VmHWM takes tens of microseconds: often enough to see a phase's end, not for every op.
+_PEAK_INTERVAL_NS = 2_000_000
+
+
+class Jax(Adapter):
+    """JAX as the program wrote it: nothing is transformed."""
+
+    sync_policy = "jax.block_until_ready on every array of the result"
+
+    def __init__(self) -> None:
+        self._jax: "Any" = None
+        self._thread = get_ident()
+        # Phases now running, innermost last, each with the start of its exclusive time.
+        self._open: list[tuple[str, int]] = []
+        self._spent_ns = {"trace": 0, "lower": 0, "compile": 0}
+        self._counts = {"traces": 0, "lowerings": 0, "compiles": 0}
+        self._cache = dict.fromkeys(_CACHE_EVENTS.values(), 0)
+        self._peaks: dict[str, bytes] = {}
+        self._peak_read_at_ns = 0
+        self._read_peak: "Callable[[], bytes] | None" = None
+        self._overhead_ns = 0
+        self._refusals: list[str] = []
+        # In untimed processes: every call of a jitted function, for the compiler's own estimate.
+        self._compiled: "list[tuple[Any, Any]]" = []
+        self._recording = False
+
+    def load(self) -> None:
+        import jax
+        import jax.numpy
+
+        self._jax = jax
+
+    def listen(self) -> None:
+        from jax import monitoring
+
+        monitoring.register_scalar_listener(self._begin)
+        monitoring.register_event_duration_secs_listener(self._end)
+        monitoring.register_event_listener(self._event)
+
+    def _begin(self, event: str, value: float, **_: "Any") -> None:
+        phase = _PHASE_OF_EVENT.get(event)
+        if phase is None or get_ident() != self._thread:
+            return
+        now = time.monotonic_ns()
+        if self._open:  # an inner phase pauses the outer one: no second is counted twice
+            outer, since = self._open[-1]
+            self._spent_ns[outer] += now - since
+        self._open.append((phase, now))
+
+    def _end(self, event: str, seconds: float, **_: "Any") -> None:
+        phase = _PHASE_OF_EVENT.get(event)
+        if phase is None or get_ident() != self._thread or not self._open:
+            return
+        now = time.monotonic_ns()
+        opened, since = self._open.pop()
+        self._spent_ns[opened] += now - since
+        self._counts[_COUNT_OF_PHASE[phase]] += 1
+        if self._read_peak and now - self._peak_read_at_ns > _PEAK_INTERVAL_NS:
+            self._peaks[phase] = self._read_peak()
+            self._peak_read_at_ns = time.monotonic_ns()
+            self._overhead_ns += self._peak_read_at_ns - now
+            now = self._peak_read_at_ns
+        if self._open:
+            self._open[-1] = (self._open[-1][0], now)
+
+    def _event(self, event: str, **_: "Any") -> None:
+        name = _CACHE_EVENTS.get(event)
+        if name is not None:
+            self._cache[name] += 1
+
+    def initialise(self) -> bool:
+        self._jax.devices()
+        return True
+
+    def sync(self, value: "Any") -> "Any":
+        return self._jax.block_until_ready(value)
+
+    def mark(self, peak_host_bytes: "Callable[[], bytes]") -> None:
+        self._spent_ns = {"trace": 0, "lower": 0, "compile": 0}
+        self._read_peak = peak_host_bytes
+
+    def phases_ns(self) -> "dict[str, int | None]":
+        self._read_peak = None  # only the first call is watched
+        if not self._counts["compiles"] and not self._counts["traces"]:
+            # No event at all: either nothing was compiled or this JAX has renamed its events.
+            return {"trace": None, "lower": None, "compile": None}
+        return dict(self._spent_ns)
+
+    def overhead_ns(self) -> int:
+        return self._overhead_ns
+
+    def phase_peaks(self) -> "dict[str, bytes]":
+        return dict(self._peaks)
+
+    def counts(self) -> "dict[str, int | None]":
+        return dict(self._counts)
+
+    def cache_counts(self) -> "dict[str, Any]":
+        return {
+            "requests": self._cache["requests"],
+            "hits": self._cache["hits"],
+            "enabled": bool(self._cache["tasks_using_cache"]) and self._directory() is not None,
+            "refusals": self._refusals,
+        }
+
+    def _directory(self) -> "str | None":
+        directory: str | None = self._jax.config.jax_compilation_cache_dir
+        return directory
+
+    def explain_cache(self) -> None:
+        import logging
+
+        refusals = self._refusals
+
+        class Collect(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                message = record.getMessage()
+                if message.startswith(("Not writing", "Error writing")):
+                    refusals.append(message)
+
+        for name in ("jax._src.compiler", "jax._src.compilation_cache"):
+            logger = logging.getLogger(name)
+            logger.setLevel(logging.DEBUG)
+            logger.propagate = False
+            logger.addHandler(Collect())
+        self._recording = True
+
+    def _recorded(self, jitted: "Any") -> "Any":
+        """The jitted function, remembering what it was first called with (untimed processes)."""
+        if not self._recording:
+            return jitted
+
+        def call(*arguments: "Any") -> "Any":
+            if len(self._compiled) < 16:
+                self._compiled.append((jitted, arguments))
+            return jitted(*arguments)
+
+        return call
+
+    def describe(self, leaf: "Any") -> "dict[str, Any] | None":
+        if not isinstance(leaf, self._jax.Array):
+            return super().describe(leaf)
+        devices = sorted(str(d) for d in leaf.devices())
+        return {
+            "shape": list(leaf.shape),
+            "dtype": str(leaf.dtype),
+            "layout": "row-major" if len(devices) == 1 else str(leaf.sharding.spec),
+            "device": ", ".join(devices),
+            "bytes": int(leaf.nbytes),
+        }
+
+    def peak_device_bytes(self) -> "int | None":
+        peaks = [(d.memory_stats() or {}).get("peak_bytes_in_use") for d in self._jax.devices()]
+        known = [p for p in peaks if p is not None]
+        return sum(known) if known else None
+
+    def compiler_bytes(self, step: "Any", arguments: "Any") -> "dict[str, int] | None":
+        called = list(self._compiled)
+        if not called and hasattr(step, "lower"):
+            called = [(step, arguments)]
+        total: dict[str, int] = {}
+        seen: set[str] = set()
+        for jitted, values in called:
+            lowered = jitted.lower(*values)
+            text = lowered.as_text()
+            if text in seen:  # the same program again, as in a training loop
+                continue
+            seen.add(text)
+            analysis = lowered.compile().memory_analysis()
+            if analysis is None:
+                continue
+            for kind in ("argument", "output", "temp", "generated_code"):
+                size = getattr(analysis, kind + "_size_in_bytes", 0)
+                total[kind] = max(total.get(kind, 0), int(size))
+        return total or None
+
+    def threads(self) -> "dict[str, Any]":
+        return {"devices": len(self._jax.devices())}
+
+    def precision(self) -> "dict[str, Any]":
+        config = self._jax.config
+        return {
+            "x64": bool(config.jax_enable_x64),
+            "default_matmul_precision": config.jax_default_matmul_precision,
+            "platform": self._jax.default_backend(),
+        }
+
+
+class JaxJit(Jax):
+    """JAX with `jax.jit` applied where the program says."""
+
+    def compile(self, function: "Any") -> "Any":
+        return self._recorded(self._jax.jit(function))

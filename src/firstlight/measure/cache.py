@@ -1,0 +1,177 @@
+"""Cache policies: what is set, and how each process proves that the label it carries is true.
+
+- `none`: persistent caches are off, and nothing asked for one.
+- `cold`: on, empty before the process, and filled by it: a cache that stores nothing is not on.
+- `warm`: filled by a priming process; every request is a hit, and nothing is added.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from firstlight.records import CacheProof
+
+POLICIES = ("none", "cold", "warm")
+
+#: Removed from the inherited environment: a user's own cache would make every label false.
+INHERITED = (
+    "JAX_COMPILATION_CACHE_DIR",
+    "JAX_ENABLE_COMPILATION_CACHE",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES",
+    "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES",
+    "JAX_COMPILATION_CACHE_MAX_SIZE",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TORCHINDUCTOR_FORCE_DISABLE_CACHES",
+    "TORCHINDUCTOR_FX_GRAPH_CACHE",
+    "TORCHINDUCTOR_AUTOGRAD_CACHE",
+    "TRITON_CACHE_DIR",
+    "CUDA_CACHE_PATH",
+    "CUDA_CACHE_DISABLE",
+)
+
+
+def environment(policy: str, kind: str | None, directory: Path) -> dict[str, str]:
+    """The variables that put a framework's persistent cache into the declared state."""
+    on = policy != "none"
+    variables = {"CUDA_CACHE_PATH": str(directory / "cuda")} if on else {"CUDA_CACHE_DISABLE": "1"}
+    if kind == "jax":
+        variables["JAX_ENABLE_COMPILATION_CACHE"] = "true" if on else "false"
+        if on:
+            # JAX's defaults store nothing that compiles in less than a second.
+            variables |= {
+                "JAX_COMPILATION_CACHE_DIR": str(directory),
+                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+                "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+            }
+    elif kind == "torch":
+        # Inductor writes its generated sources here in any case: off means a fresh directory too.
+        variables["TORCHINDUCTOR_CACHE_DIR"] = str(directory)
+        if on:
+            variables |= {"TORCHINDUCTOR_FX_GRAPH_CACHE": "1", "TORCHINDUCTOR_AUTOGRAD_CACHE": "1"}
+        else:
+            variables["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
+    return variables
+
+
+def entries(directory: Path) -> frozenset[str]:
+    """The stored results in a cache directory, without locks and access times."""
+    if not directory.is_dir():
+        return frozenset()
+    return frozenset(
+        str(path.relative_to(directory))
+        for path in directory.rglob("*")
+        if path.is_file() and path.suffix != ".lock" and not path.name.endswith("-atime")
+    )
+
+
+def empty(directory: Path) -> None:
+    """An empty directory at the same path: the path is part of JAX's cache key."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+
+
+def restore(directory: Path, stored: frozenset[str]) -> None:
+    """Take away what a process added, so that the next one finds what the priming process left."""
+    for name in entries(directory) - stored:
+        (directory / name).unlink(missing_ok=True)
+
+
+def prove(
+    policy: str,
+    kind: str | None,
+    before: frozenset[str],
+    after: frozenset[str],
+    counts: Mapping[str, Any],
+    refusals: Sequence[str] = (),
+) -> CacheProof:
+    """Whether the process ran under the policy that its label claims.
+
+    `before` and `after` are the entries that the parent counted itself; `counts` is what the
+    framework told in the process; `refusals` is why the priming process stored less than all.
+    """
+    requests, hits = counts.get("requests"), counts.get("hits")
+    if kind is None:
+        return CacheProof(policy, True, "this backend has no persistent cache", 0, 0, None, None)
+    reason = _objection(policy, kind, before, after, requests or 0, hits or 0, counts, refusals)
+    return CacheProof(policy, reason is None, reason, len(before), len(after), requests, hits)
+
+
+def _objection(
+    policy: str,
+    kind: str,
+    before: frozenset[str],
+    after: frozenset[str],
+    requests: int,
+    hits: int,
+    counts: Mapping[str, Any],
+    refusals: Sequence[str],
+) -> str | None:
+    enabled = bool(counts.get("enabled"))
+    if policy == "none":
+        if enabled or hits:
+            return (
+                "the program switched the persistent cache on, although the policy is none. Take "
+                "the cache settings out of the program: the harness sets them."
+            )
+        return None
+    if before and policy == "cold":
+        return f"the cache held {len(before)} entries before the process: it was not cold."
+    if not requests:
+        if not counts.get("compiles"):
+            return "the process compiled nothing, so there was nothing to cache. Use --cache none."
+        return "the process never asked the cache: the program switched it off."
+    if policy == "cold":
+        if after:
+            return None
+        why = _why_not_stored(refusals or counts.get("refusals", ()))
+        return f"the cache stayed empty, so it was not on in effect: {why}"
+    if hits < requests or after - before:
+        missed = requests - hits
+        return f"{missed} of {requests} requests missed: {_why_missed(before, after, refusals)}"
+    return None
+
+
+def _why_not_stored(refusals: Sequence[str]) -> str:
+    """JAX's own words for a result that it does not store, turned into what to do."""
+    text = " ".join(refusals)
+    if "host callbacks" in text:
+        return (
+            "results that use host callbacks (pure_callback, io_callback, debug.print) are never "
+            "stored. Take the callback out of the compiled function, or measure with --cache none."
+        )
+    if "seconds to compile" in text:
+        return (
+            "compilation was under the time threshold "
+            "(jax_persistent_cache_min_compile_time_secs), which the program sets itself. Set it "
+            "to 0 or leave it to the harness."
+        )
+    if "less than threshold" in text:
+        return (
+            "the results were under the size threshold "
+            "(jax_persistent_cache_min_entry_size_bytes), which the program sets itself."
+        )
+    if "process_id" in text:
+        return "only process 0 of a distributed program writes the cache."
+    if refusals:
+        return refusals[0]
+    return "the framework gave no reason."
+
+
+def _why_missed(before: frozenset[str], after: frozenset[str], refusals: Sequence[str]) -> str:
+    if refusals:
+        return "the priming process could not store them, because " + _why_not_stored(refusals)
+    names = {name.split("-")[0] for name in before}
+    changed = sorted({name.split("-")[0] for name in after - before} & names)
+    if changed:
+        return (
+            f"the key of {changed[0]} is another one in every process: something that differs from "
+            "process to process (an address, a random constant, a path) is part of the program or "
+            "of its flags."
+        )
+    if not before:
+        return "the priming process stored nothing."
+    return "the priming process did not compile the same programs as this one."

@@ -1,0 +1,192 @@
+"""The machine and the software, as far as they can change a number, and what makes it noisy."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+#: Packages whose version is part of the protocol.
+PACKAGES = ("jax", "jaxlib", "numpy", "torch", "scipy", "triton", "ml_dtypes", "jax-cuda13-plugin")
+_VARIABLE = re.compile(
+    r"^(JAX_|XLA_|TF_(?:CPP|XLA|ENABLE|GPU)_|TORCH|PYTORCH|OMP_|MKL_|OPENBLAS_|BLIS_|KMP_|GOMP_|NUMEXPR_|CUDA_|NVIDIA_|"
+    r"TRITON_|LD_PRELOAD|MALLOC_|PYTHON|CI$)"
+)
+
+
+def describe_host(source: Path | None = None) -> dict[str, Any]:
+    """Everything that is recorded with a run; `source` is the folder whose commit is asked for."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    return {
+        "cpu": _cpu(),
+        "container": _container(),
+        "memory_bytes": memory.total,
+        "memory_available_bytes": memory.available,
+        "gpus": _gpus(),
+        "os": _os(),
+        "python": {
+            "version": platform.python_version(),
+            "implementation": platform.python_implementation(),
+            "compiler": platform.python_compiler(),
+        },
+        "packages": _packages(),
+        "environment": {k: v for k, v in sorted(os.environ.items()) if _VARIABLE.match(k)},
+        "commit": _commit(source or Path.cwd()),
+        "load": _load(),
+    }
+
+
+def _cpu() -> dict[str, Any]:
+    import psutil
+
+    affinity = getattr(os, "sched_getaffinity", None)
+    return {
+        "model": _cpu_model(),
+        "architecture": platform.machine(),
+        "physical_cores": psutil.cpu_count(logical=False),
+        "logical_cores": psutil.cpu_count(),
+        "usable_cores": len(affinity(0)) if affinity else os.cpu_count(),
+        "frequency_governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        "turbo": _turbo(),
+        "virtual": "hypervisor" in (_read("/proc/cpuinfo") or ""),
+    }
+
+
+def _cpu_model() -> str | None:
+    for line in (_read("/proc/cpuinfo") or "").splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or None
+
+
+def _turbo() -> bool | None:
+    no_turbo = _read("/sys/devices/system/cpu/intel_pstate/no_turbo")
+    if no_turbo is not None:
+        return no_turbo == "0"
+    boost = _read("/sys/devices/system/cpu/cpufreq/boost")
+    return None if boost is None else boost == "1"
+
+
+def _container() -> dict[str, Any]:
+    """Limits of the control group: a quota of 1.5 CPUs on a machine of 64 changes everything."""
+    group = (_read("/proc/self/cgroup") or "").rpartition("::")[2].strip().rstrip("/")
+    root = "/sys/fs/cgroup"
+    quota = (_read(f"{root}{group}/cpu.max") or _read(f"{root}/cpu.max") or "max").split()
+    memory = _read(f"{root}{group}/memory.max") or _read(f"{root}/memory.max")
+    limited = len(quota) == 2 and quota[0] != "max"
+    return {
+        "cpu_quota": float(quota[0]) / float(quota[1]) if limited else None,
+        "memory_limit_bytes": int(memory) if memory and memory.isdigit() else None,
+    }
+
+
+def _gpus() -> list[dict[str, str]]:
+    """Name, driver and memory as nvidia-smi tells; an empty list without it."""
+    query = ("name", "driver_version", "memory.total", "clocks.max.sm", "power.limit")
+    text = _output("nvidia-smi", f"--query-gpu={','.join(query)}", "--format=csv,noheader")
+    if text is None:
+        return []
+    return [dict(zip(query, line.split(", "), strict=False)) for line in text.splitlines()]
+
+
+def _os() -> dict[str, str | None]:
+    release = {}
+    for line in (_read("/etc/os-release") or "").splitlines():
+        key, _, value = line.partition("=")
+        release[key] = value.strip('"')
+    return {
+        "system": platform.system(),
+        "release": platform.release(),
+        "distribution": release.get("PRETTY_NAME"),
+        "libc": " ".join(platform.libc_ver()) or None,
+    }
+
+
+def _packages() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _commit(source: Path) -> dict[str, Any] | None:
+    """The git commit of the folder that is measured from, and whether it was changed."""
+    commit = _output("git", "-C", str(source), "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    status = _output("git", "-C", str(source), "status", "--porcelain", "--untracked-files=no")
+    return {"id": commit, "changed": bool(status)}
+
+
+def harness() -> dict[str, Any]:
+    """What measured: version, and the commit where it runs from a checkout."""
+    from firstlight import __version__
+
+    # Only a checkout of Firstlight itself counts, not whatever surrounds an installed package.
+    checkout = Path(__file__).parents[3]
+    commit = _commit(checkout) if (checkout / "src" / "firstlight").is_dir() else None
+    return {"name": "firstlight", "version": __version__, "commit": commit}
+
+
+def _load() -> list[float] | None:
+    try:
+        return list(os.getloadavg())
+    except OSError:
+        return None
+
+
+def noise_warnings(host: Mapping[str, Any]) -> list[str]:
+    """What about this machine makes its numbers less certain, in words."""
+    warnings = []
+    cpu, load = host["cpu"], host["load"]
+    cores = cpu["usable_cores"] or 1
+    if load and load[0] > 0.3 * cores:
+        warnings.append(
+            f"the machine is busy (load {load[0]:.1f} on {cores} cores): other programs take time "
+            "from the measured ones"
+        )
+    if cpu["frequency_governor"] not in (None, "performance"):
+        warnings.append(
+            f"the CPU frequency policy is {cpu['frequency_governor']!r}: speeds change with load"
+        )
+    if cpu["virtual"]:
+        warnings.append("this is a virtual machine: neighbours can take time unseen")
+    if cores < 2:
+        warnings.append("there is one core only: the parent shares it with the measured process")
+    if host["container"]["cpu_quota"] is not None:
+        warnings.append(
+            f"the container may use {host['container']['cpu_quota']:.1f} CPUs: it is throttled "
+            "when it uses more"
+        )
+    if host["memory_available_bytes"] < 2 << 30:
+        warnings.append("less than 2 GiB of memory is free: swapping would be measured too")
+    if "coverage" in sys.modules or sys.gettrace() is not None:
+        warnings.append("a tracer or debugger is active in this process")
+    return warnings
+
+
+def _read(path: str) -> str | None:
+    try:
+        return Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _output(*command: str) -> str | None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,220 @@
+"""Which cases are measured, with what settings, in which order: decided once, written down."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from firstlight.records import FirstlightError
+from firstlight.workloads.catalog import QUICK, SUITES, Backend, Size, Workload
+
+
+class SelectionError(FirstlightError):
+    """What was asked for is not there; the message names the nearest thing that is."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One workload at one size with one backend under one cache policy."""
+
+    id: str
+    workload: str
+    size: str
+    backend: str
+    cache: str
+    title: str
+    adapter: str
+    program: str
+    reference: str | None
+    parameters: Mapping[str, Any]
+    tolerance: float
+    seed: int
+    compiled: bool
+    cache_kind: str | None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    file: str | None = None
+    skipped: str | None = None  # why it cannot run here
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How much is sampled."""
+
+    processes: int
+    warm_calls: int  # at most, in one process
+    warm_calls_least: int
+    warm_seconds: float  # at most, unless the least number of calls takes longer
+    batches: int
+    batch_seconds: float
+    timeout_seconds: float
+    affinity: tuple[int, ...] | None
+    seed: int  # of the run order
+
+
+#: Six processes are the fewest whose exact interval for a median reaches 95 %.
+SAMPLING = {
+    "quick": Settings(6, 200, 20, 0.25, 5, 0.02, 120.0, None, 0),
+    "standard": Settings(10, 500, 30, 1.0, 10, 0.05, 300.0, None, 0),
+    "full": Settings(20, 500, 30, 1.0, 10, 0.05, 600.0, None, 0),
+    "rigorous": Settings(30, 1000, 50, 3.0, 20, 0.1, 600.0, None, 0),
+}
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint for a mistyped name: what was probably meant, and all that there is."""
+    import difflib
+
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"{hint} Known: {', '.join(names)}."
+
+
+def resolve_backends(
+    wanted: Sequence[str] | None, backends: Mapping[str, Backend]
+) -> tuple[str, ...] | None:
+    for name in wanted or ():
+        if name not in backends:
+            raise SelectionError(f"unknown backend {name!r}.{nearest(name, backends)}")
+    return tuple(wanted) if wanted else None
+
+
+def select(
+    target: str,
+    workloads: Mapping[str, Workload],
+    backends: Mapping[str, Backend],
+    wanted_backends: Sequence[str] | None = None,
+    caches: Sequence[str] | None = None,
+    pattern: str | None = None,
+) -> list[Case]:
+    """The cases of a suite or of a single workload, narrowed by backend, cache policy and regex."""
+    if target not in SUITES and target not in workloads:
+        raise SelectionError(
+            f"unknown suite or workload {target!r}.{nearest(target, [*SUITES, *workloads])} "
+            "A file of your own must exist and end in .py."
+        )
+    named = resolve_backends(wanted_backends, backends)
+    cases: dict[str, Case] = {}
+    for workload, size, names in _members(target, workloads, backends):
+        for name in names if named is None or target != "quick" else named:
+            if named is not None and name not in named:
+                continue
+            backend = backends[name]
+            if _program(workload, workload.sizes[size], backend) is None:
+                continue
+            for cache in _policies(target, backend, caches):
+                case = make_case(workload, size, backend, cache)
+                cases[case.id] = case
+    return filter_cases(list(cases.values()), pattern)
+
+
+def filter_cases(cases: list[Case], pattern: str | None) -> list[Case]:
+    if pattern is not None:
+        try:
+            expression = re.compile(pattern)
+        except re.error as error:
+            raise SelectionError(f"-b {pattern!r} is not a regular expression: {error}") from None
+        kept = [c for c in cases if expression.search(c.id)]
+        if not kept:
+            hint = nearest(pattern, {c.workload for c in cases})
+            raise SelectionError(f"-b {pattern!r} matches none of {len(cases)} cases.{hint}")
+        return kept
+    if not cases:
+        raise SelectionError("no case fits: the workload has no program for this backend.")
+    return cases
+
+
+def _members(
+    target: str, workloads: Mapping[str, Workload], backends: Mapping[str, Backend]
+) -> Iterable[tuple[Workload, str, tuple[str, ...]]]:
+    """(workload, size, backends) of a suite; `standard` is every first size, `full` every size."""
+    if target == "quick":
+        for name, size, chosen_backends in QUICK:
+            yield workloads[name], size, chosen_backends
+        return
+    chosen = workloads.values() if target in SUITES else (workloads[target],)
+    for workload in chosen:
+        names = workload.backends or tuple(backends)
+        sizes = list(workload.sizes)
+        for size in sizes[:1] if target == "standard" and not _variants(workload) else sizes:
+            yield workload, size, names
+
+
+def _variants(workload: Workload) -> bool:
+    """Sizes that are to be compared with each other (padded or not, float32 or bfloat16)."""
+    return any(size.note for size in workload.sizes.values())
+
+
+def _program(workload: Workload, size: Size, backend: Backend) -> str | None:
+    if workload.backends is not None and backend.name not in workload.backends:
+        return None
+    if size.frameworks is not None and backend.framework not in size.frameworks:
+        return None
+    return workload.programs.get(backend.framework)
+
+
+def _policies(target: str, backend: Backend, caches: Sequence[str] | None) -> tuple[str, ...]:
+    if backend.cache is None:
+        return ("none",)  # nothing to cache: measured once, whatever the policy of the others
+    if caches:
+        return tuple(dict.fromkeys(caches))
+    if target == "full":
+        return ("none", "cold", "warm")
+    return ("none", "warm") if backend.compiled and target != "quick" else ("none",)
+
+
+def make_case(workload: Workload, size: str, backend: Backend, cache: str) -> Case:
+    parameters = workload.sizes[size]
+    program = _program(workload, parameters, backend)
+    if program is None:
+        raise SelectionError(f"workload {workload.name!r} has no program for {backend.name!r}.")
+    return Case(
+        id=f"{workload.name}[{size}]/{backend.name}/{cache}",
+        workload=workload.name,
+        size=size,
+        backend=backend.name,
+        cache=cache,
+        title=workload.title,
+        adapter=backend.adapter,
+        program=program,
+        reference=workload.reference,
+        parameters=parameters.parameters,
+        tolerance=parameters.tolerance or workload.tolerance,
+        seed=workload.seed,
+        compiled=backend.compiled,
+        cache_kind=backend.cache,
+        environment=workload.environment,
+        file=workload.file,
+        note=parameters.note,
+    )
+
+
+def mark_missing(cases: Sequence[Case], backends: Mapping[str, Backend]) -> list[Case]:
+    """The same cases, those whose framework is not installed marked as skipped."""
+    from importlib.util import find_spec
+
+    missing: dict[str, str] = {}
+    for backend in backends.values():
+        absent = [module for module in backend.requires if find_spec(module) is None]
+        if absent:
+            how = f" (pip install 'firstlight[{backend.extra}]')" if backend.extra else ""
+            missing[backend.name] = f"{', '.join(absent)} is not installed{how}"
+    return [replace(c, skipped=missing.get(c.backend)) for c in cases]
+
+
+def rounds(cases: Sequence[Case], processes: int, seed: int) -> list[tuple[Case, int]]:
+    """(case, process number) in run order: every round has each case once, shuffled anew.
+
+    Drift of the machine then falls on all cases alike instead of on the one that ran last.
+    """
+    shuffle = random.Random(seed).shuffle
+    order: list[tuple[Case, int]] = []
+    for index in range(processes):
+        block = [(case, index) for case in cases]
+        shuffle(block)
+        order += block
+    return order

@@ -1,0 +1,163 @@
+"""One worker process: spawned, watched, timed by the parent's clock, and ended whatever it does."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import marshal
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+WORKER = Path(__file__).with_name("worker.py")
+_TAIL_BYTES = 4000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the parent saw of a process, on its own clock."""
+
+    spawned_ns: int
+    done_ns: int | None  # when `done` arrived: the first result is there
+    report: dict[str, Any] | None  # the worker's line, if it got that far
+    exit_code: int | None
+    timed_out: bool
+    out_of_memory: bool
+    output_tail: str
+
+
+def run_worker(
+    job: Mapping[str, Any],
+    environment: Mapping[str, str],
+    timeout_seconds: float,
+    affinity: tuple[int, ...] | None = None,
+    python: str | None = None,
+) -> Outcome:
+    """Run the worker on `job` in a fresh interpreter and wait for its end.
+
+    The process has its own session: on a timeout, an error or Ctrl-C in the parent the whole group
+    is killed, compiler subprocesses included.
+    """
+    reading, writing = os.pipe()
+    killed_before = _out_of_memory_kills()
+    with tempfile.TemporaryFile() as output:
+        try:
+            argument = marshal.dumps({**job, "fd": writing}, 2).hex()
+            command = [python or sys.executable, "-P", str(WORKER), argument]
+            with _pinned(affinity):
+                spawned_ns = time.monotonic_ns()
+                child = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=dict(environment),
+                    pass_fds=(writing,),
+                    start_new_session=True,
+                )
+            os.close(writing)
+            writing = -1
+            try:
+                received, done_ns, timed_out = _listen(reading, child, spawned_ns, timeout_seconds)
+            finally:
+                _end(child)
+        finally:
+            os.close(reading)
+            if writing >= 0:
+                os.close(writing)
+        tail = _tail(output)
+    memory = not timed_out and _ran_out_of_memory(child.returncode, tail, killed_before)
+    return Outcome(
+        spawned_ns, done_ns, _report(received), child.returncode, timed_out, memory, tail
+    )
+
+
+def _listen(
+    reading: int, child: subprocess.Popen[bytes], spawned_ns: int, timeout_seconds: float
+) -> tuple[bytes, int | None, bool]:
+    """Read the pipe to its end: (text, time of `done`, whether the time ran out)."""
+    deadline_ns = spawned_ns + int(timeout_seconds * 1e9)
+    received, done_ns = b"", None
+    poller = select.poll()
+    poller.register(reading, select.POLLIN | select.POLLHUP)
+    while True:
+        left_ms = (deadline_ns - time.monotonic_ns()) / 1e6
+        if left_ms <= 0 or not poller.poll(left_ms):
+            return received, done_ns, True
+        now = time.monotonic_ns()
+        chunk = os.read(reading, 1 << 20)
+        if not chunk:
+            break
+        received += chunk
+        if done_ns is None and b"done\n" in received:
+            done_ns = now
+    try:
+        # The pipe is closed: the report is complete, and only the interpreter's exit remains.
+        child.wait(max(1.0, (deadline_ns - time.monotonic_ns()) / 1e9))
+    except subprocess.TimeoutExpired:
+        return received, done_ns, True
+    return received, done_ns, False
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def _report(received: bytes) -> dict[str, Any] | None:
+    lines = [line for line in received.split(b"\n") if line.startswith(b"{")]
+    if not lines or not received.endswith(b"\n"):
+        return None
+    report: dict[str, Any] = json.loads(lines[-1])
+    return report
+
+
+def _tail(output: IO[bytes]) -> str:
+    end = output.seek(0, os.SEEK_END)
+    output.seek(max(0, end - _TAIL_BYTES))
+    return output.read().decode("utf-8", "replace")
+
+
+@contextlib.contextmanager
+def _pinned(affinity: tuple[int, ...] | None) -> Iterator[None]:
+    """Hold this process to `affinity` while it spawns: the child inherits it from the start."""
+    if affinity is None:
+        yield
+        return
+    own = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, affinity)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, own)
+
+
+def _out_of_memory_kills() -> int:
+    """How many processes of this control group the kernel has killed for memory."""
+    try:
+        for line in Path("/sys/fs/cgroup/memory.events").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    except (OSError, ValueError):
+        pass
+    return 0
+
+
+def _ran_out_of_memory(exit_code: int | None, tail: str, killed_before: int) -> bool:
+    if exit_code == 0:
+        return False
+    if exit_code == -signal.SIGKILL:
+        # Nobody here sent it (that would be a timeout), so the kernel did; say so if it counted.
+        return _out_of_memory_kills() > killed_before
+    last = tail.strip().splitlines()[-1:] or [""]
+    words = ("MemoryError", "RESOURCE_EXHAUSTED", "OutOfMemoryError", "std::bad_alloc")
+    return any(word in last[0] for word in words)

@@ -1,0 +1,309 @@
+"""Runs a plan: check, prime, then timed rounds, one process at a time, each kept as it comes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from firstlight.measure import cache
+from firstlight.measure.plan import Case, Settings, rounds
+from firstlight.measure.process import Outcome, run_worker
+from firstlight.records import (
+    PHASES,
+    CacheProof,
+    ColdStart,
+    Correctness,
+    MemoryUse,
+    Sample,
+    WarmCalls,
+    now,
+)
+
+#: Set for every worker, and shown with every number.
+FLAGS = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
+
+class Runner:
+    """Measures cases and hands every `Sample` to `keep` before the next process starts.
+
+    `done` are the samples of an interrupted run: what is there is not measured again.
+    """
+
+    def __init__(
+        self,
+        cases: Sequence[Case],
+        settings: Settings,
+        keep: Callable[[Sample], None],
+        done: Sequence[Sample] = (),
+        spawn: Callable[..., Outcome] = run_worker,
+    ) -> None:
+        self.cases = [case for case in cases if case.skipped is None]
+        self.settings = settings
+        self._keep = keep
+        self._spawn = spawn
+        self._done = {(s.case, s.kind, s.index): s for s in done}
+        self._order = 1 + max((s.order for s in done), default=-1)
+        self._stored: dict[str, frozenset[str]] = {}  # entries that the priming process left
+        self._refusals: dict[str, tuple[str, ...]] = {}
+        self._compiler_bytes: dict[str, Mapping[str, int] | None] = {}
+        for sample in done:
+            self._remember(sample)
+
+    def __enter__(self) -> Self:
+        self._scratch = Path(tempfile.mkdtemp(prefix="firstlight-"))
+        compile_bytecode()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def jobs(self) -> list[tuple[Case, str, int]]:
+        """Every process of the plan: (case, kind, number), in run order."""
+        checks = [(case, "check", 0) for case, _ in rounds(self.cases, 1, self.settings.seed - 1)]
+        primes = [(case, "prime", 0) for case, _, _ in checks if case.cache == "warm"]
+        timed = rounds(self.cases, self.settings.processes, self.settings.seed)
+        return checks + primes + [(case, "timed", index) for case, index in timed]
+
+    def run(self, watch: Callable[[int, Sequence[tuple[Case, str, int]]], None]) -> None:
+        """Measure what is missing; `watch(number, jobs)` is told before each process."""
+        jobs = self.jobs()
+        bad: set[str] = {s.case for s in self._done.values() if s.kind != "timed" and _ends(s)}
+        for number, (case, kind, index) in enumerate(jobs):
+            if case.id in bad:
+                continue
+            # The reference and the primed cache live in scratch space: they are made anew.
+            again = kind == "prime" or (kind == "check" and case.reference is not None)
+            known = (case.id, kind, index) in self._done
+            if known and not (again and self._needed(case)):
+                continue
+            watch(number, jobs)
+            sample = self.measure(case, kind, index)
+            if not known:
+                self._keep(sample)
+            self._remember(sample)
+            if kind != "timed" and _ends(sample):
+                bad.add(case.id)
+
+    def _needed(self, case: Case) -> bool:
+        return any((case.id, "timed", i) not in self._done for i in range(self.settings.processes))
+
+    def _remember(self, sample: Sample) -> None:
+        if sample.kind == "check" and sample.memory is not None:
+            self._compiler_bytes[sample.case] = sample.memory.compiler_bytes
+        if sample.kind == "prime":
+            self._refusals[sample.case] = tuple(sample.facts.get("refusals", ()))
+
+    def measure(self, case: Case, kind: str, index: int) -> Sample:
+        """Run one process of a case and turn what came back into a sample."""
+        directory = self._scratch / "cache" / _slug(case.id)
+        if kind == "timed" and case.cache == "warm":
+            cache.restore(directory, self._stored.get(case.id, frozenset()))
+        else:
+            cache.empty(directory)
+        before = cache.entries(directory)
+        load, started = _load(), now()
+        outcome = self._spawn(
+            self._job(case, kind),
+            worker_environment(case, directory),
+            self.settings.timeout_seconds,
+            self.settings.affinity,
+        )
+        after = cache.entries(directory)
+        if kind == "prime":
+            self._stored[case.id] = after
+        common: dict[str, Any] = {
+            "case": case.id,
+            "kind": kind,
+            "index": index,
+            "order": self._order,
+            "started_at": started,
+            "load_before": load,
+        }
+        self._order += 1
+        status, reason = _process_status(outcome)
+        if status != "ok" or outcome.report is None:
+            tail = outcome.output_tail or None
+            usage = bool(outcome.report and "error" in outcome.report)
+            return Sample(
+                **common, status=status, reason=reason, stderr_tail=tail, facts={"usage": usage}
+            )
+        return self._sample(case, kind, common, outcome, outcome.report, before, after)
+
+    def _sample(
+        self,
+        case: Case,
+        kind: str,
+        common: dict[str, Any],
+        outcome: Outcome,
+        report: dict[str, Any],
+        before: frozenset[str],
+        after: frozenset[str],
+    ) -> Sample:
+        correctness = _correctness(case, report)
+        proof: CacheProof | None = None
+        status, reason = "ok", None
+        if not correctness.passed:
+            status, reason = "failed", report["correctness"]["reason"]
+        elif kind == "timed":
+            counts = {**report["cache"], "compiles": report["counts"].get("compiles")}
+            proof = cache.prove(
+                case.cache, case.cache_kind, before, after, counts, self._refusals.get(case.id, ())
+            )
+            if not proof.proven:
+                status, reason = "unproven", proof.reason
+        timed = kind == "timed" and correctness.passed
+        return Sample(
+            **common,
+            status=status,
+            reason=reason,
+            cold=cold_start(outcome, report) if timed else None,
+            warm=_warm(report) if timed else None,
+            memory=MemoryUse(
+                peak_host_bytes={p: report["peak_host_bytes"].get(p) for p in PHASES},
+                peak_device_bytes=report["peak_device_bytes"],
+                compiler_bytes=report.get("compiler_bytes") or self._compiler_bytes.get(case.id),
+            ),
+            cache=proof,
+            correctness=correctness,
+            counts=report["counts"],
+            facts={**report.get("facts", {}), "refusals": report["cache"]["refusals"]}
+            if kind != "timed"
+            else {},
+        )
+
+    def _job(self, case: Case, kind: str) -> dict[str, Any]:
+        references = self._scratch / "references"
+        references.mkdir(exist_ok=True)
+        settings = self.settings
+        return {
+            "kind": kind,
+            "adapter": case.adapter,
+            "program": case.program,
+            "file": case.file,
+            "parameters": dict(case.parameters),
+            "seed": case.seed,
+            "reference": case.reference,
+            "reference_path": str(references / f"{_slug(case.id)}.npz"),
+            "tolerance": case.tolerance,
+            "warm_calls": settings.warm_calls,
+            "warm_calls_least": settings.warm_calls_least,
+            "warm_seconds": settings.warm_seconds,
+            "batches": settings.batches,
+            "batch_seconds": settings.batch_seconds,
+        }
+
+
+def compile_bytecode() -> None:
+    """Write the .pyc files of what the worker loads of ours, as an installation would.
+
+    PYTHONDONTWRITEBYTECODE would otherwise make every worker compile the instrument anew. Where the
+    package cannot be written to, the few milliseconds stay, visible as `unattributed`.
+    """
+    import compileall
+
+    package = Path(__file__).parent.parent
+    for folder in (package, package / "measure", package / "measure" / "adapters"):
+        compileall.compile_dir(folder, maxlevels=0, quiet=2)
+    for folder in (package / "workloads", package / "workloads" / "programs"):
+        compileall.compile_dir(folder, maxlevels=0, quiet=2)
+
+
+def worker_environment(case: Case, directory: Path) -> dict[str, str]:
+    """The inherited environment without anybody's cache settings, plus the case's own flags."""
+    inherited = {k: v for k, v in os.environ.items() if k not in cache.INHERITED}
+    return inherited | case_flags(case, directory)
+
+
+def case_flags(case: Case, directory: Path) -> dict[str, str]:
+    """The variables that the harness sets for a case."""
+    return {
+        **FLAGS,
+        **cache.environment(case.cache, case.cache_kind, directory),
+        **case.environment,
+    }
+
+
+def cold_start(outcome: Outcome, report: Mapping[str, Any]) -> ColdStart:
+    """Phases in seconds; what they leave of the parent's wall clock is `unattributed`."""
+    if outcome.done_ns is None:
+        raise ValueError("a process without a first result has no cold start")
+    spans = report["spans_ns"]
+    phases: dict[str, int | None] = {p: None for p in PHASES}
+    phases["interpreter"] = report["started_ns"] - outcome.spawned_ns
+    for name, (begin, end) in spans.items():
+        phases[name] = end - begin
+    inside = {name: ns for name, ns in report["first_call_ns"].items() if ns is not None}
+    phases |= inside
+    whole_call = phases["first_execute"] or 0
+    phases["first_execute"] = whole_call - sum(inside.values()) - report["overhead_ns"]
+    total = outcome.done_ns - outcome.spawned_ns
+    attributed = sum(ns for ns in phases.values() if ns is not None)
+    return ColdStart(
+        total_seconds=total / 1e9,
+        phases_seconds={p: None if ns is None else ns / 1e9 for p, ns in phases.items()},
+        unattributed_seconds=(total - attributed) / 1e9,
+    )
+
+
+def _warm(report: Mapping[str, Any]) -> WarmCalls | None:
+    warm = report.get("warm")
+    if warm is None:
+        return None
+    return WarmCalls(
+        call_seconds=tuple(ns / 1e9 for ns in warm["calls_ns"]),
+        batch_calls=warm["batch_calls"],
+        batch_seconds=tuple(ns / 1e9 for ns in warm["batches_ns"]),
+    )
+
+
+def _correctness(case: Case, report: Mapping[str, Any]) -> Correctness:
+    found = report["correctness"]
+    return Correctness(
+        passed=found["passed"],
+        max_relative_error=found["error"],
+        tolerance=case.tolerance if case.reference else None,
+        reference=case.reference or "none given: the result was only checked to be finite",
+    )
+
+
+def _process_status(outcome: Outcome) -> tuple[str, str | None]:
+    if outcome.timed_out:
+        return "timeout", "the process did not end within the time limit (--timeout)"
+    if outcome.out_of_memory:
+        return "out-of-memory", "the process ran out of memory"
+    if outcome.exit_code is not None and outcome.exit_code < 0:
+        return "crashed", f"the process was ended by signal {-outcome.exit_code}"
+    if outcome.report is not None and "error" in outcome.report:
+        return "failed", str(outcome.report["error"])
+    if outcome.exit_code != 0:
+        last = outcome.output_tail.strip().splitlines()[-1:] or ["no output"]
+        return "failed", f"the process exited with code {outcome.exit_code}: {last[0]}"
+    if outcome.report is None:
+        return "crashed", "the process ended without a report"
+    return "ok", None
+
+
+def _ends(sample: Sample) -> bool:
+    """A case whose check or priming failed is not timed."""
+    return sample.status != "ok"
+
+
+def _slug(case_id: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in case_id)
+
+
+def _load() -> float | None:
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return None

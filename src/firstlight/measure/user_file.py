@@ -1,0 +1,114 @@
+"""Benchmarks in a user's own file: found in a process of their own, so the parent imports nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from firstlight.measure.plan import Case, SelectionError, make_case, nearest
+from firstlight.measure.process import run_worker
+from firstlight.records import FirstlightError
+from firstlight.workloads.catalog import Backend, Size, Workload
+
+_OPTIONS = ("workload", "backend", "sizes", "reference", "tolerance", "seed", "environment")
+_DEFAULT_TOLERANCE = 1e-4
+
+
+class UserFileError(FirstlightError):
+    """The file cannot be imported, or what it registers is not usable."""
+
+
+def cases_in(
+    path: Path,
+    backends: Mapping[str, Backend],
+    wanted: Sequence[str] | None,
+    caches: Sequence[str] | None,
+    timeout_seconds: float = 300.0,
+) -> list[Case]:
+    """The cases of every function in `path` that is marked with `@firstlight.bench`."""
+    if not path.is_file():
+        raise SelectionError(f"{path}: no such file.")
+    found = _discover(path, timeout_seconds)
+    if not found["benchmarks"]:
+        raise UserFileError(
+            f"{path}: no function is marked with @firstlight.bench, so there is nothing to measure."
+        )
+    cases: dict[str, Case] = {}
+    for options in found["benchmarks"]:
+        workload, backend = _workload(path, options, found["frameworks"], backends)
+        if wanted is not None and backend.name not in wanted:
+            continue
+        for cache in (tuple(caches) if caches else ("none",)) if backend.cache else ("none",):
+            for size in workload.sizes:
+                case = make_case(workload, size, backend, cache)
+                if case.id in cases:
+                    raise UserFileError(
+                        f"{path}: {options['function']} is a second {case.id}. Give one of them "
+                        "another workload=, backend= or size."
+                    )
+                cases[case.id] = case
+    if not cases:
+        raise SelectionError(f"{path}: no benchmark has a backend among {', '.join(wanted or ())}.")
+    return list(cases.values())
+
+
+def _discover(path: Path, timeout_seconds: float) -> dict[str, Any]:
+    outcome = run_worker(
+        {"kind": "discover", "file": str(path.absolute())}, os.environ, timeout_seconds
+    )
+    if outcome.timed_out:
+        raise UserFileError(
+            f"{path}: importing it took longer than {timeout_seconds:.0f} s. Move the work into the "
+            "marked functions."
+        )
+    if outcome.report is None:
+        raise UserFileError(
+            f"{path}: cannot be imported (exit code {outcome.exit_code}):\n{outcome.output_tail}"
+        )
+    if "error" in outcome.report:
+        raise UserFileError(str(outcome.report["error"]))
+    return outcome.report
+
+
+def _workload(
+    path: Path,
+    options: Mapping[str, Any],
+    frameworks: Sequence[str],
+    backends: Mapping[str, Backend],
+) -> tuple[Workload, Backend]:
+    function = options["function"]
+    where = f"{path}: {function}"
+    for option in options:
+        if option not in (*_OPTIONS, "function"):
+            raise UserFileError(
+                f"{where}: unknown option {option!r} of bench.{nearest(option, _OPTIONS)}"
+            )
+    name = options.get("backend") or _as_written(frameworks)
+    if name not in backends:
+        raise UserFileError(f"{where}: unknown backend {name!r}.{nearest(name, backends)}")
+    sizes = options.get("sizes") or {"default": {}}
+    if not isinstance(sizes, dict) or not all(isinstance(v, dict) for v in sizes.values()):
+        raise UserFileError(f"{where}: sizes must be {{name: {{argument: value}}}}, not {sizes!r}.")
+    backend = backends[name]
+    workload = Workload(
+        name=str(options.get("workload") or function),
+        title=f"{path.name}: {function}",
+        programs={backend.framework: function},
+        reference=f"{path.name}: reference of {function}" if options["reference"] else None,
+        sizes={str(size): Size(values) for size, values in sizes.items()},
+        tolerance=float(options.get("tolerance") or _DEFAULT_TOLERANCE),
+        environment=options.get("environment") or {},
+        seed=int(options.get("seed") or 0),
+        file=str(path.absolute()),
+    )
+    return workload, backend
+
+
+def _as_written(frameworks: Sequence[str]) -> str:
+    """The backend that times a file's own code: named after what the file imports."""
+    for name in ("jax", "torch"):
+        if name in frameworks:
+            return name
+    return "numpy" if "numpy" in frameworks else "python"

@@ -1,0 +1,135 @@
+"""What of a run may be shown: numbers are taken out here, once, before anything is drawn.
+
+A case that failed or was skipped, and a case without a protocol, keeps its name, status, reason and
+stderr, and loses every number. Drawing code sees only what this module lets through, so no figure
+or table has to remember the rule.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from firstlight.records import CaseSummary, Estimate, Run, Sample
+from firstlight.report.palette import Mark, marks
+from firstlight.report.quantities import known
+
+#: Statuses whose numbers are of nothing: a wrong result, or none.
+SILENT = frozenset({"failed", "skipped"})
+E = TypeVar("E", bound=Estimate)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The cases that do the same work on the same data, and their timed processes."""
+
+    name: str
+    size: str
+    cases: tuple[CaseSummary, ...]
+    samples: Mapping[str, tuple[Sample, ...]]  # by case, in the order of the run
+    marks: Mapping[str, Mark]  # by backend, the same in the whole page
+
+    @property
+    def label(self) -> str:
+        """'mlp_train [small]'."""
+        return f"{self.name} [{self.size}]" if self.size else self.name
+
+    @property
+    def anchor(self) -> str:
+        """A fragment identifier of letters, digits and dashes."""
+        raw = f"{self.name}-{self.size}"
+        return "w-" + "".join(c if c.isascii() and c.isalnum() else "-" for c in raw)
+
+
+def admit(run: Run, samples: Sequence[Sample]) -> tuple[Workload, ...]:
+    """The run by workload, in the order of the run, with nothing in it that may not be shown."""
+    cases = [admissible(case) for case in run.cases]
+    look = marks(list(dict.fromkeys(case.backend for case in cases)))
+    timed = _timed_by_case(cases, samples)
+    groups: dict[tuple[str, str], list[CaseSummary]] = {}
+    for case in cases:
+        groups.setdefault((case.workload, case.size), []).append(case)
+    return tuple(
+        Workload(name, size, tuple(group), {c.case: timed.get(c.case, ()) for c in group}, look)
+        for (name, size), group in groups.items()
+    )
+
+
+def admissible(case: CaseSummary) -> CaseSummary:
+    """The case itself if its numbers may be shown, else the case without them."""
+    if case.protocol is None or case.status in SILENT:
+        return CaseSummary(
+            case=case.case,
+            workload=case.workload,
+            size=case.size,
+            backend=case.backend,
+            cache=case.cache,
+            status=case.status,
+            reason=case.reason,
+            protocol=case.protocol,
+            stderr_tail=case.stderr_tail,
+            note=case.note,
+        )
+    return dataclasses.replace(
+        case,
+        cold_seconds=_finite(case.cold_seconds),
+        warm_call_seconds=_finite(case.warm_call_seconds),
+        throughput_calls_per_second=_finite(case.throughput_calls_per_second),
+        phases_seconds={k: v if known(v) else None for k, v in case.phases_seconds.items()},
+        unattributed_seconds=case.unattributed_seconds
+        if known(case.unattributed_seconds)
+        else None,
+    )
+
+
+def _finite(estimate: E | None) -> E | None:
+    return estimate if estimate is not None and known(estimate.median) else None
+
+
+def _timed_by_case(
+    cases: Sequence[CaseSummary], samples: Sequence[Sample]
+) -> dict[str, tuple[Sample, ...]]:
+    shown = {c.case for c in cases if c.protocol is not None and c.status not in SILENT}
+    found: dict[str, list[Sample]] = {}
+    for sample in samples:
+        if sample.case in shown and sample.kind == "timed" and sample.status not in SILENT:
+            found.setdefault(sample.case, []).append(sample)
+    return {case: tuple(sorted(own, key=lambda s: s.order)) for case, own in found.items()}
+
+
+def has_number(case: CaseSummary) -> bool:
+    """Whether there is a time to first result to draw."""
+    return case.cold_seconds is not None
+
+
+def quotable(case: CaseSummary) -> bool:
+    """Whether the case may take part in a comparison."""
+    return case.status == "ok" and case.protocol is not None and has_number(case)
+
+
+def label(case: CaseSummary) -> str:
+    """The case within its workload: 'jax-jit', or 'jax-jit/warm' where a cache is in play."""
+    return case.backend if case.cache in ("", "none") else f"{case.backend}/{case.cache}"
+
+
+def hollow(case: CaseSummary) -> bool:
+    """Whether its marker is an outline: a compile cache is in play."""
+    return case.cache not in ("", "none")
+
+
+def flag(case: CaseSummary) -> str | None:
+    """What must stand beside the case wherever it is shown, or None if it is sound."""
+    if case.protocol is None:
+        return "no protocol" if case.status == "ok" else case.status
+    return None if case.status == "ok" else case.status
+
+
+def why(case: CaseSummary) -> str:
+    """The reason of a flag, as a sentence without its full stop."""
+    if case.reason:
+        return case.reason
+    if case.protocol is None:
+        return "no protocol was recorded, so no number is shown"
+    return f"{case.processes_ok} of {case.processes_planned} processes gave a result"

@@ -1,0 +1,217 @@
+"""Total time against the number of calls: where a slow first result has paid for itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from firstlight.records import CaseSummary, Estimate
+from firstlight.report import quantities
+from firstlight.report.admission import Workload, flag, hollow, label
+from firstlight.report.svg import (
+    Logarithmic,
+    canvas,
+    element,
+    line,
+    polyline,
+    spread,
+    text,
+    text_width,
+    title,
+)
+
+_FONT = 11.5
+_POINTS = 48
+
+
+@dataclass(frozen=True)
+class Curve:
+    """cold + (calls − 1) · warm, with its two intervals taken at the same ends together."""
+
+    case: CaseSummary
+    cold: Estimate
+    warm: Estimate
+
+    def at(self, calls: float, end: str = "median") -> float:
+        """Seconds in total; `end` is median, low or high."""
+        cold, warm = getattr(self.cold, end), getattr(self.warm, end)
+        return float(cold + (calls - 1) * warm)
+
+    @property
+    def banded(self) -> bool:
+        """Whether both parts have an interval to make a band of."""
+        return all(quantities.has_interval(e) and e.low > 0 for e in (self.cold, self.warm))
+
+
+def curves(cases: Sequence[CaseSummary]) -> list[Curve]:
+    """The cases that have both a first result and a steady call."""
+    return [
+        Curve(case, case.cold_seconds, case.warm_call_seconds)
+        for case in cases
+        if case.cold_seconds is not None
+        and case.warm_call_seconds is not None
+        and min(case.cold_seconds.median, case.warm_call_seconds.median) > 0
+    ]
+
+
+def last_call(found: Sequence[Curve]) -> float:
+    """Where the axis ends: a decade beyond the last crossing, or where warm calls prevail."""
+    crossings = [c for curve in found for c in _counts(curve.case)]
+    if not crossings:
+        crossings = [max(c.cold.median / c.warm.median for c in found)]
+    return 10.0 ** min(max(math.ceil(math.log10(max(crossings) * 3)), 3), 15)
+
+
+def _counts(case: CaseSummary) -> list[float]:
+    even = case.break_even_calls
+    return [float(even.calls)] if even and isinstance(even.calls, (int, float)) else []
+
+
+def draw(workload: Workload, width: float) -> str:
+    """The curves at one design width; call only where there is at least one curve."""
+    found = curves(workload.cases)
+    narrow = width < 400
+    labels = max(text_width(label(c.case), _FONT) for c in found) + 22
+    left, height = 50.0, min(max(330.0, 58.0 * len(found)), 430.0)
+    right, bottom = width - labels, height - 40
+    x = Logarithmic(1.0, last_call(found), left, right)
+    ends = [c.at(n, e) for c in found for n in (1.0, x.high) for e in _ends(c)]
+    y = Logarithmic(min(ends) / 1.4, max(ends) * 1.2, bottom, 10)
+    body = _axes(x, y, bottom, right)
+    body += "".join(_band(c, x, y, workload) for c in found if c.banded)
+    body += "".join(_line(c, x, y, workload) for c in found)
+    body += _end_labels(found, x, y, workload, bottom)
+    body += _crossings(found, x, y, workload)
+    caption = f"{workload.label}: total seconds against the number of calls, log-log"
+    return canvas(width, height, caption, body, "narrow" if narrow else "wide")
+
+
+def _ends(curve: Curve) -> tuple[str, ...]:
+    return ("median", "low", "high") if curve.banded else ("median",)
+
+
+def _axes(x: Logarithmic, y: Logarithmic, bottom: float, right: float) -> str:
+    parts = []
+    for value in x.ticks(5 if right < 300 else 8):
+        parts.append(line(x(value), 10, x(value), bottom, "grid"))
+        parts.append(text(x(value), bottom + 16, quantities.power(value), "tick", "middle"))
+    for value in y.ticks(8):
+        parts.append(line(x.start, y(value), right, y(value), "grid"))
+        parts.append(text(x.start - 6, y(value) + 4, quantities.tick_seconds(value), "tick", "end"))
+    middle = (x.start + right) / 2
+    parts.append(text(middle, bottom + 34, "calls, the first included", "axis", "middle"))
+    return "".join(parts)
+
+
+def _steps(x: Logarithmic) -> list[float]:
+    return [(x.high / x.low) ** (i / _POINTS) * x.low for i in range(_POINTS + 1)]
+
+
+def _band(curve: Curve, x: Logarithmic, y: Logarithmic, workload: Workload) -> str:
+    upper = [(x(n), y(curve.at(n, "high"))) for n in _steps(x)]
+    lower = [(x(n), y(curve.at(n, "low"))) for n in reversed(_steps(x))]
+    outline = polyline(upper + lower, "band", close=True)
+    class_ = workload.marks[curve.case.backend].class_
+    return element("g", outline, class_=class_, data_case=curve.case.case)
+
+
+def _line(curve: Curve, x: Logarithmic, y: Logarithmic, workload: Workload) -> str:
+    mark = workload.marks[curve.case.backend]
+    points = " ".join(f"{x(n):.1f},{y(curve.at(n)):.1f}" for n in _steps(x))
+    stroke = element("polyline", points=points, class_="curve", stroke_dasharray=mark.dash or None)
+    start = mark.at(x(1), y(curve.at(1)), hollow=hollow(curve.case))
+    tip = title(
+        f"{curve.case.case}: {quantities.estimate(curve.cold)} to the first result, then "
+        f"{quantities.estimate(curve.warm)} a call"
+    )
+    state = f"{mark.class_} doubtful" if flag(curve.case) else mark.class_
+    return element("g", stroke, start, tip, class_=state, data_case=curve.case.case)
+
+
+def _end_labels(
+    found: Sequence[Curve], x: Logarithmic, y: Logarithmic, workload: Workload, bottom: float
+) -> str:
+    wanted = [y(c.at(x.high)) for c in found]
+    placed = spread(wanted, 15, 16, bottom)
+    parts = []
+    for curve, own, at in zip(found, wanted, placed, strict=True):
+        mark = workload.marks[curve.case.backend]
+        leader = polyline([(x.end + 1, own), (x.end + 8, at)], "leader")
+        glyph = mark.at(x.end + 13, at, 4, hollow(curve.case))
+        class_ = "endname flagged" if flag(curve.case) else "endname"
+        name = text(x.end + 20, at + 4, label(curve.case), class_)
+        parts.append(
+            element("g", leader, glyph, name, class_=mark.class_, data_case=curve.case.case)
+        )
+    return "".join(parts)
+
+
+def _crossings(found: Sequence[Curve], x: Logarithmic, y: Logarithmic, workload: Workload) -> str:
+    """A ring on each compiled curve where it has overtaken the last uncompiled one."""
+    parts: list[str] = []
+    taken: list[Box] = []
+    for curve in sorted(found, key=lambda c: _counts(c.case) or [math.inf]):
+        even = curve.case.break_even_calls
+        if even is None or not _counts(curve.case) or _counts(curve.case)[0] <= 1:
+            continue
+        calls = _counts(curve.case)[0]
+        cx, cy = x(calls), y(curve.at(calls))
+        shown = f"{quantities.calls(even.calls)} calls"
+        parts.append(
+            element(
+                "g",
+                _whisker(even.low, even.high, x, cy),
+                element("circle", cx=cx, cy=cy, r=5.0, class_="crossing"),
+                _ring_label(shown, cx, cy, taken, (x.start, x.end, y.start)),
+                title(f"{curve.case.case} {break_even_tip(curve.case)}"),
+                class_=workload.marks[curve.case.backend].class_,
+                data_case=curve.case.case,
+            )
+        )
+    return "".join(parts)
+
+
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+
+
+def _ring_label(
+    shown: str, cx: float, cy: float, taken: list[Box], room: tuple[float, float, float]
+) -> str:
+    """The count beside its ring, at the first place that is free; none is better than a pile.
+
+    Below right comes first: past a crossing that is where no curve runs.
+    """
+    width = text_width(shown, 11.5)
+    ring = (cx - 5, cy - 5, cx + 5, cy + 5)
+    for dx, dy in ((7, 17), (-7 - width, -9), (7, 30), (-7 - width, 17), (7, -9), (7, 43)):
+        box = (cx + dx, cy + dy - 10, cx + dx + width, cy + dy + 2)
+        inside = room[0] < box[0] and box[2] < room[1] + 4 and box[3] < room[2]
+        if inside and not any(_touch(box, other) for other in taken):
+            taken += [box, ring]
+            return text(cx + dx, cy + dy, shown, "crossing-label")
+    taken.append(ring)
+    return ""
+
+
+def _touch(a: Box, b: Box) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def _whisker(low: int | str, high: int | str, x: Logarithmic, cy: float) -> str:
+    ends = [float(v) if isinstance(v, (int, float)) else math.inf for v in (low, high)]
+    x1, x2 = (x(min(max(v, 1.0), x.high)) for v in ends)
+    return line(x1, cy, x2, cy, "whisker")
+
+
+def break_even_tip(case: CaseSummary) -> str:
+    """'has cost less than numpy after 1 240 calls (1 100–1 400)'."""
+    even = case.break_even_calls
+    if even is None:
+        return ""
+    span = f"({quantities.calls(even.low)}–{quantities.calls(even.high)})"
+    if isinstance(even.calls, str):
+        return f"never costs less than {even.against} {span}"
+    if even.calls <= 1:
+        return f"answers before {even.against}: nothing to pay back"
+    return f"has cost less than {even.against} after {quantities.calls(even.calls)} calls {span}"

@@ -1,0 +1,190 @@
+"""The answer in words: who is first, who is fastest, when compiling pays.
+
+Sentences are made from the summaries only. Two cases whose intervals overlap are not ranked, and a
+case that is not sound is named with its status instead of its number.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence, Set
+
+from firstlight.records import BreakEven, CaseSummary, Estimate
+from firstlight.report import quantities, ribbon
+from firstlight.report.admission import Workload, flag, hollow, label
+from firstlight.report.contest import Contest, contests, leaders
+from firstlight.report.palette import name_with_swatch
+
+POLICIES = {
+    "none": "no compile cache",
+    "cold": "compile cache on, empty at the start",
+    "warm": "compile cache filled by an earlier process",
+}
+
+
+def policy_words(policy: str) -> str:
+    """A cache policy as a reader would say it."""
+    return POLICIES.get(policy, f"cache policy {policy}")
+
+
+def card(workload: Workload) -> str:
+    """The answer for one workload: a sentence and a ribbon for each contest."""
+    parts = []
+    told: set[str] = set()  # what one contest has said of a case, the next need not repeat
+    for contest in contests(workload):
+        words = f'<p class="policy">{html.escape(policy_words(contest.policy))}</p>'
+        words += f"<p>{sentence(contest, workload, told)}</p>"
+        told |= {c.case for c in (*contest.entrants, *contest.excluded)}
+        parts.append(
+            f'<div class="contest"><div class="words">{words}</div>'
+            f"{ribbon.draw(contest, workload)}</div>"
+        )
+    cases = html.escape(" ".join(c.case for c in workload.cases))
+    heading = f'<h3><a href="#{workload.anchor}">{title_of(workload)}</a></h3>'
+    return f'<article class="answer" data-cases="{cases}">{heading}{"".join(parts)}</article>'
+
+
+def title_of(workload: Workload) -> str:
+    """The workload's name with its size set apart."""
+    size = f' <span class="size">[{html.escape(workload.size)}]</span>' if workload.size else ""
+    return html.escape(workload.name) + size
+
+
+def sentence(contest: Contest, workload: Workload, told: Set[str] = frozenset()) -> str:
+    """What the contest says, as HTML; of the cases in `told` only their place in the ranking."""
+    said: list[str] = []
+    entrants = contest.entrants
+    if not entrants:
+        said.append("No backend has a result that may be quoted.")
+    elif not contest.decided:
+        said.append("No result with this cache may be quoted.")
+    elif len(entrants) == 1:
+        said.append(_alone(entrants[0], workload))
+    else:
+        said.append(_ranking(entrants, workload))
+    said += _break_evens(contest, workload, told)
+    excluded = [c for c in contest.excluded if c.case not in told]
+    if excluded:
+        names = ", ".join(f"{_name(c, workload)} ({_status(c)})" for c in excluded)
+        said.append(f'<span class="excluded">Not compared: {names}.</span>')
+    return " ".join(said)
+
+
+def _name(case: CaseSummary, workload: Workload) -> str:
+    return name_with_swatch(workload.marks[case.backend], label(case), hollow(case))
+
+
+def _status(case: CaseSummary) -> str:
+    return html.escape(flag(case) or "not measured")
+
+
+def number(estimate: Estimate) -> str:
+    """An estimate with its exact median kept for machines."""
+    shown, span = quantities.interval(estimate)
+    return (
+        f'<span class="nowrap"><data value="{estimate.median!r}">{shown}</data>'
+        f' <span class="iv">{span}</span></span>'
+    )
+
+
+def _alone(case: CaseSummary, workload: Workload) -> str:
+    assert case.cold_seconds is not None
+    said = (
+        f"{_name(case, workload)} is the only backend with a result: "
+        f"first result after {number(case.cold_seconds)}"
+    )
+    warm = case.warm_call_seconds
+    return f"{said}, then {number(warm)} a call{_unsteady(case)}." if warm else f"{said}."
+
+
+def _ranking(entrants: Sequence[CaseSummary], workload: Workload) -> str:
+    first = leaders([(c, c.cold_seconds) for c in entrants if c.cold_seconds is not None])
+    fast = leaders([(c, c.warm_call_seconds) for c in entrants if c.warm_call_seconds is not None])
+    if len(first) == 1:
+        said = f"{_name(first[0][0], workload)} answers first, after {number(first[0][1])}"
+    else:
+        said = f"{_listed(first, workload)} answer first; their intervals overlap"
+    if not fast:
+        return f"{said}."
+    if len(first) == len(fast) == 1 and first[0][0] is fast[0][0]:
+        return f"{said}, and is also the fastest once warm, {number(fast[0][1])} a call" + (
+            f"{_unsteady(fast[0][0])}."
+        )
+    if len(fast) == 1:
+        case, estimate = fast[0]
+        return (
+            f"{said}; {_name(case, workload)} is the fastest once warm, "
+            f"{number(estimate)} a call{_unsteady(case)}."
+        )
+    return f"{said}. {_listed(fast, workload)} are the fastest once warm; their intervals overlap."
+
+
+def _unsteady(case: CaseSummary) -> str:
+    warm = case.warm_call_seconds
+    if warm is None or warm.steady_class in ("flat", "warmup"):
+        return ""
+    return f" ({html.escape(warm.steady_class)})"
+
+
+def _listed(found: Sequence[tuple[CaseSummary, Estimate]], workload: Workload) -> str:
+    items = [f"{_name(case, workload)} ({number(estimate)})" for case, estimate in found]
+    return ", ".join(items[:-1]) + f" and {items[-1]}"
+
+
+def _break_evens(contest: Contest, workload: Workload, told: Set[str]) -> list[str]:
+    fresh = [c for c in contest.entrants if c.case not in told]
+    pairs = [(c, c.break_even_calls) for c in fresh if c.break_even_calls is not None]
+    pairs.sort(key=lambda p: _order(p[1].calls))
+    said = [f"{_name(case, workload)} {break_even_words(even)}." for case, even in pairs]
+    everyone = (*contest.entrants, *contest.excluded)
+    if len(contest.entrants) > 1 and not contest.excluded and not any(map(compiles, everyone)):
+        said.append("None of them compiles.")
+    return said
+
+
+def compiles(case: CaseSummary) -> bool:
+    """Whether the case spent time in a compiler before its first result."""
+    return case.break_even_calls is not None or case.phases_seconds.get("compile") is not None
+
+
+def _order(calls: int | str) -> float:
+    return math.inf if isinstance(calls, str) else calls
+
+
+def break_even_words(even: BreakEven) -> str:
+    """The predicate of a sentence whose subject is the compiled case."""
+    others = [b for b in even.by_backend if b != even.against]
+    against = html.escape(even.against)
+    if isinstance(even.calls, str):
+        return _never(even, others, against)
+    if even.calls <= 1:
+        # Also true where its calls are the slower ones later: then it is only ahead at first.
+        whom = "every uncompiled backend" if others else against
+        return f"answers before {whom}, so compiling has nothing to pay back"
+    count = f'<b class="nowrap"><data value="{even.calls}">{quantities.calls(even.calls)}</data>'
+    count += f" calls</b> {_span(even)}"
+    if others:
+        return f"overtakes the last uncompiled backend ({against}) after {count}"
+    return f"overtakes {against} after {count}"
+
+
+def _never(even: BreakEven, others: Sequence[str], against: str) -> str:
+    said = f"<b>never</b> overtakes {against}"
+    if not isinstance(even.low, str):
+        said += f", though the interval reaches down to {quantities.calls(even.low)} calls"
+    beaten = [
+        f"{html.escape(b)} after {quantities.calls(even.by_backend[b]['calls'])} calls"
+        for b in others
+        if isinstance(even.by_backend[b].get("calls"), int)
+    ]
+    return f"{said} (it does overtake {', '.join(beaten)})" if beaten else said
+
+
+def _span(even: BreakEven) -> str:
+    if even.high == "never":
+        low = quantities.calls(even.low)
+        return f'<span class="iv">({low} to never: not settled)</span>'
+    low, high = quantities.calls(even.low), quantities.calls(even.high)
+    tip = f"interval at {quantities.percent(even.confidence)}"
+    return f'<span class="iv nowrap" title="{tip}">({low}–{high})</span>'

@@ -1,0 +1,224 @@
+"""Stacked bars, a row per case: time by phase, its shares, and memory by phase."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from firstlight.records import PHASES, CaseSummary
+from firstlight.report import quantities
+from firstlight.report.admission import Workload, flag, hollow, label
+from firstlight.report.palette import PHASE_FILLS, Mark
+from firstlight.report.svg import Linear, canvas, element, line, rectangle, text, text_width, title
+
+WIDE, NARROW = 1040.0, 358.0
+_FONT = 12.0
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One part of a bar."""
+
+    phase: str
+    value: float
+    shown: str  # the value with its unit
+
+
+@dataclass(frozen=True)
+class Row:
+    """A case with its bar; without segments only the reason is written."""
+
+    case: CaseSummary
+    segments: tuple[Segment, ...]
+    total: float | None
+    low: float | None
+    high: float | None
+    shown: str  # the total as text, or why there is none
+
+    @property
+    def extent(self) -> float:
+        """How far the bar and its whisker reach."""
+        ends = [sum(s.value for s in self.segments), self.total or 0.0, self.high or 0.0]
+        return max(ends)
+
+
+def phase_name(phase: str) -> str:
+    """'first_execute' as words."""
+    return phase.replace("_", " ")
+
+
+def phase_class(phase: str) -> str:
+    """The CSS class of a phase; one that we do not know looks like what comes later."""
+    if phase == "unattributed":
+        return "p-unattributed"
+    return f"p-{phase}" if f"p-{phase}" in PHASE_FILLS else "p-later"
+
+
+def time_rows(workload: Workload) -> list[Row]:
+    """Medians of the phases, with the median of the total and its interval."""
+    return [_time_row(case) for case in workload.cases]
+
+
+def _time_row(case: CaseSummary) -> Row:
+    cold = case.cold_seconds
+    if cold is None:
+        return _without_number(case)
+    ordered = [p for p in PHASES if p in case.phases_seconds]
+    ordered += [p for p in case.phases_seconds if p not in PHASES]
+    values = [(phase, case.phases_seconds[phase]) for phase in ordered]
+    values.append(("unattributed", case.unattributed_seconds))
+    segments = tuple(
+        Segment(phase, v, quantities.seconds(v)) for phase, v in values if v is not None and v > 0
+    )
+    bounded = quantities.has_interval(cold)
+    low, high = (cold.low, cold.high) if bounded else (None, None)
+    shown = f"{quantities.estimate(cold)}  n={cold.n}"
+    return Row(case, segments, cold.median, low, high, _flagged(case, shown))
+
+
+def share_rows(rows: Sequence[Row]) -> list[Row]:
+    """The same bars, each stretched to 100."""
+    found = []
+    for row in rows:
+        whole = sum(s.value for s in row.segments)
+        parts = (Segment(s.phase, 100 * s.value / whole, s.shown) for s in row.segments)
+        found.append(Row(row.case, tuple(parts), None, None, None, "" if whole else row.shown))
+    return found
+
+
+def memory_rows(workload: Workload) -> list[Row]:
+    """By how much each phase raised the host's high-water mark, in bytes."""
+    rows = []
+    for case in workload.cases:
+        if case.peak_host_bytes is None and not any(case.peak_host_bytes_by_phase.values()):
+            continue
+        segments = _rises(case)
+        total = float(case.peak_host_bytes or sum(s.value for s in segments))
+        shown = quantities.size(total)
+        if case.peak_device_bytes is not None:
+            shown += f" + {quantities.size(case.peak_device_bytes)} device"
+        rows.append(Row(case, segments, total, None, None, _flagged(case, shown)))
+    return rows
+
+
+def _rises(case: CaseSummary) -> tuple[Segment, ...]:
+    by_phase = case.peak_host_bytes_by_phase
+    order = [p for p in PHASES if p in by_phase] + [p for p in by_phase if p not in PHASES]
+    steps = [(phase, by_phase[phase]) for phase in order]
+    steps.append(("after first result", case.peak_host_bytes))
+    segments, reached = [], 0.0
+    for phase, peak in steps:
+        if peak is not None and peak > reached:
+            segments.append(Segment(phase, peak - reached, "+" + quantities.size(peak - reached)))
+            reached = float(peak)
+    return tuple(segments)
+
+
+def _without_number(case: CaseSummary) -> Row:
+    return Row(case, (), None, None, None, f"{flag(case) or 'not measured'}: no number")
+
+
+def _flagged(case: CaseSummary, shown: str) -> str:
+    return f"{shown}  ⚠ {flag(case)}" if flag(case) else shown
+
+
+def legend(rows: Sequence[Row]) -> str:
+    """The phases that are drawn, in order, with their colours."""
+    present = dict.fromkeys(s.phase for row in rows for s in row.segments)
+    order = [p for p in PHASES if p in present] + [p for p in present if p not in PHASES]
+    order.sort(key=lambda p: p == "unattributed")
+    items = "".join(
+        f'<li><i class="{phase_class(p)}"></i>{element("span", phase_name(p))}</li>' for p in order
+    )
+    return f'<ul class="legend">{items}</ul>'
+
+
+def draw(
+    rows: Sequence[Row],
+    marks: dict[str, Mark],
+    caption: str,
+    units: quantities.Units,
+    width: float = WIDE,
+    slim: bool = False,
+) -> str:
+    """The figure at one design width; narrow paper has the labels above the bars.
+
+    `slim` leaves out axis and totals, for bars that all have the same length.
+    """
+    narrow = width < 600
+    left = 0.0 if narrow else text_width(max((label(r.case) for r in rows), key=len), _FONT) + 24
+    bar, pitch = (20.0, 46.0) if narrow else (20.0, 31.0)
+    if slim and not narrow:
+        pitch = 25.0
+    reach = max((row.extent for row in rows), default=0.0)
+    scale = _scale(rows, left, width, reach, narrow, slim)
+    height = 4 + pitch * len(rows) + (2 if slim else 24)
+    body = "" if slim else _axis(scale, units, height - 22, width)
+    for i, row in enumerate(rows):
+        top = 4 + i * pitch + (20 if narrow else (pitch - bar) / 2)
+        body += _draw_row(row, marks[row.case.backend], scale, top, bar, narrow, width)
+    return canvas(width, height, caption, body, "narrow" if narrow else "wide")
+
+
+def _scale(
+    rows: Sequence[Row], left: float, width: float, reach: float, narrow: bool, slim: bool
+) -> Linear:
+    """The longest bar ends where the total that is written behind it still fits."""
+    start, end = left + 2, width - 8
+    if not (narrow or slim) and reach > 0:
+        for row in rows:
+            if row.extent > 0:
+                room = width - 12 - text_width(row.shown, _FONT) - start
+                end = min(end, start + room * reach / row.extent)
+    return Linear(0.0, reach or 1.0, start, end)
+
+
+def _axis(scale: Linear, units: quantities.Units, bottom: float, width: float) -> str:
+    parts = []
+    ticks = scale.ticks(4 if width < 600 else 7)
+    for value, shown in zip(ticks, quantities.axis_labels(ticks, units), strict=True):
+        x = scale(value)
+        anchor = "start" if value == 0 else "end" if x > width - 24 else "middle"
+        parts.append(line(x, 2, x, bottom, "grid"))
+        parts.append(text(x, bottom + 16, shown, "tick", anchor))
+    return "".join(parts)
+
+
+def _draw_row(
+    row: Row, mark: Mark, scale: Linear, top: float, bar: float, narrow: bool, width: float
+) -> str:
+    baseline = top - 6 if narrow else top + bar / 2 + 4
+    parts = [mark.at(6, baseline - 4, hollow=hollow(row.case))]
+    parts.append(text(16, baseline, label(row.case), "rowname"))
+    x = scale(0)
+    for segment in row.segments:
+        end = scale(segment.value) - scale(0) + x
+        parts.append(_draw_segment(segment, x, end, top, bar))
+        x = end
+    middle = top + bar / 2
+    if row.total is not None and row.low is not None and row.high is not None:
+        parts.append(line(scale(row.low), middle, scale(row.high), middle, "whisker"))
+        for value in (row.low, row.high):
+            parts.append(line(scale(value), middle - 4, scale(value), middle + 4, "whisker"))
+    if row.total is not None:
+        parts.append(line(scale(row.total), top - 2, scale(row.total), top + bar + 2, "median"))
+    class_ = "total flagged" if flag(row.case) else "total"
+    if narrow:
+        parts.append(text(width - 2, baseline, row.shown, class_, "end"))
+    elif row.shown:
+        at = max(x, scale(row.high or row.total or 0)) + 8 if row.segments else scale(0)
+        parts.append(text(at, baseline, row.shown, class_))
+    state = "row doubtful" if flag(row.case) and row.segments else "row"
+    return element("g", *parts, class_=state, data_case=row.case.case)
+
+
+def _draw_segment(segment: Segment, x: float, end: float, top: float, bar: float) -> str:
+    class_ = phase_class(segment.phase)
+    name = phase_name(segment.phase)
+    tip = title(f"{name}: {segment.shown}")
+    parts = rectangle(x, top, end - x, bar, f"seg {class_}", tip)
+    for shown in (f"{name} {segment.shown}", name):
+        if end - x > text_width(shown, 11) + 6:
+            ink = f"inside {class_}-ink"
+            return parts + text((x + end) / 2, top + bar / 2 + 4, shown, ink, "middle")
+    return parts

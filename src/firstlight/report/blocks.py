@@ -1,0 +1,192 @@
+"""The block of one workload: its troubles, then its figures, each with the protocol beside it."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable
+
+from firstlight.records import CaseSummary
+from firstlight.report import amortisation, bars, protocols, quantities, strips, warm
+from firstlight.report.admission import Workload, flag, has_number, hollow, label, why
+from firstlight.report.answer import title_of
+from firstlight.report.palette import name_with_swatch
+
+#: Beyond this ratio of the longest to the shortest bar, the phases of the short one are invisible.
+_NEEDS_SHARES = 4.0
+
+
+def block(workload: Workload, unfolded: bool, call_points: int) -> str:
+    """The whole block; `call_points` is how many warm calls of each process may be drawn."""
+    body = troubles(workload) + _notes(workload)
+    if any(has_number(c) for c in workload.cases):
+        body += _phases(workload) + _pair(workload)
+        body += _warm_calls(workload, call_points) + _memory(workload)
+    cases = html.escape(" ".join(c.case for c in workload.cases))
+    sound = sum(1 for c in workload.cases if flag(c) is None)
+    hint = f"{sound} of {len(workload.cases)} cases sound"
+    return (
+        f'<details class="workload" id="{workload.anchor}" data-cases="{cases}"'
+        f"{' open' if unfolded else ''}><summary><h2>{title_of(workload)}</h2>"
+        f'<span class="hint">{hint}</span></summary>{body}</details>'
+    )
+
+
+def troubles(workload: Workload) -> str:
+    """What did not go well, with the reason and the end of what the process said."""
+    items = "".join(_trouble(c, workload) for c in workload.cases if flag(c))
+    return f'<ul class="troubles">{items}</ul>' if items else ""
+
+
+def _trouble(case: CaseSummary, workload: Workload) -> str:
+    name = name_with_swatch(workload.marks[case.backend], label(case), hollow(case))
+    badge = f'<span class="badge">{html.escape(flag(case) or "")}</span>'
+    shown = "" if has_number(case) else " No number is shown."
+    item = f"{badge} {name} <span>{html.escape(why(case))}.{shown}</span>"
+    if case.stderr_tail:
+        item += (
+            "<details><summary>end of its stderr</summary>"
+            f'<pre tabindex="0">{html.escape(case.stderr_tail)}</pre></details>'
+        )
+    return f'<li data-case="{html.escape(case.case)}">{item}</li>'
+
+
+def _notes(workload: Workload) -> str:
+    groups: dict[str, list[str]] = {}
+    for case in workload.cases:
+        if case.note:
+            groups.setdefault(case.note, []).append(label(case))
+    everyone = len(workload.cases)
+    return "".join(
+        f'<p class="note">{html.escape(note)}'
+        + ("" if len(names) == everyone else f" <i>({html.escape(', '.join(names))})</i>")
+        + "</p>"
+        for note, names in groups.items()
+    )
+
+
+def _figure(heading: str, pictures: str, caption: str, line: str) -> str:
+    return f"<figure><h3>{heading}</h3>{pictures}<figcaption>{caption}{line}</figcaption></figure>"
+
+
+def _both(draw: Callable[[float], str], wide: float) -> str:
+    """The figure for wide paper and for a phone; the style sheet shows one."""
+    return draw(wide) + draw(bars.NARROW)
+
+
+def _phases(workload: Workload) -> str:
+    rows = bars.time_rows(workload)
+    marks = dict(workload.marks)
+    caption = f"{workload.label}: median seconds to the first result, by phase"
+    pictures = bars.legend(rows) + _both(
+        lambda width: bars.draw(rows, marks, caption, quantities.TIME_UNITS, width), bars.WIDE
+    )
+    totals = [row.total for row in rows if row.total]
+    if len(totals) > 1 and max(totals) > _NEEDS_SHARES * min(totals):
+        shares = bars.share_rows(rows)
+        about = f"{workload.label}: share of each phase in the time to the first result"
+        pictures += '<p class="sub">The same, each bar stretched to its own whole</p>' + _both(
+            lambda width: bars.draw(shares, marks, about, quantities.TIME_UNITS, width, True),
+            bars.WIDE,
+        )
+    words = (
+        "Median of each phase over fresh processes; black mark and whisker: median of the total "
+        "with its interval. A phase that a framework does not have is not drawn."
+    )
+    return _figure("Time to first result, by phase", pictures, words, _cold_line(workload))
+
+
+def _cold_line(workload: Workload) -> str:
+    return protocols.essentials([c for c in workload.cases if has_number(c)], protocols.COLD)
+
+
+def _pair(workload: Workload) -> str:
+    """Every process beside the curves of total time; they share cases, and so one protocol line."""
+    left = _figure(
+        "Every process",
+        _both(lambda width: strips.draw(workload, width), 500.0),
+        "A dot is one fresh process, from the first of the run (top) to the last (bottom), as its "
+        "distance from the case’s median; shaded: the interval of the median. None is dropped.",
+        "",
+    )
+    found = amortisation.curves(workload.cases)
+    if not found:
+        return f'<div class="pair">{left}</div>{_cold_line(workload)}'
+    right = _figure(
+        "Total time after N calls",
+        _both(lambda width: amortisation.draw(workload, width), 520.0) + _break_evens(workload),
+        "First result plus further calls, from the medians; band: both intervals at the same end. "
+        "Ring: where a compiled case has overtaken the last uncompiled one, with its interval.",
+        "",
+    )
+    line = protocols.essentials([c for c in workload.cases if has_number(c)], protocols.BOTH)
+    return f'<div class="pair">{left}{right}</div>{line}'
+
+
+def _break_evens(workload: Workload) -> str:
+    """The rings in words."""
+    items = "".join(
+        f'<li data-case="{html.escape(c.case)}">'
+        f"{name_with_swatch(workload.marks[c.backend], label(c), hollow(c))} "
+        f"{html.escape(amortisation.break_even_tip(c))}</li>"
+        for c in workload.cases
+        if c.break_even_calls is not None
+    )
+    return f'<ul class="break-evens">{items}</ul>' if items else ""
+
+
+def _warm_calls(workload: Workload, limit: int) -> str:
+    cases = warm.drawn(workload)
+    if not cases:
+        return ""
+    words = (
+        "Each line is one process, its calls in order after the first result; line and band: "
+        "steady-state median with its interval. Both axes are logarithmic, and each panel has its "
+        "own scale of time."
+    )
+    if any(warm.is_thinned(own, limit) for own in workload.samples.values()):
+        words += (
+            f" Thinned for drawing: of each process at most {limit} calls, the fastest and the "
+            "slowest of every stretch. The numbers use all calls."
+        )
+    picture = _figure(
+        "Warm calls", warm.draw(workload, limit), words, protocols.essentials(cases, protocols.WARM)
+    )
+    return _folded("Warm calls, every process", picture)
+
+
+def _memory(workload: Workload) -> str:
+    rows = bars.memory_rows(workload)
+    if not rows:
+        return ""
+    caption = f"{workload.label}: peak host memory, by the phase that raised it"
+    marks = dict(workload.marks)
+    pictures = bars.legend(rows) + _both(
+        lambda width: bars.draw(rows, marks, caption, quantities.BYTE_UNITS, width), bars.WIDE
+    )
+    words = "By how much each phase raised the peak resident memory of the process (median)."
+    picture = _figure("Peak memory", pictures + _compiler(workload), words, _cold_line(workload))
+    return _folded("Peak memory", picture)
+
+
+def _compiler(workload: Workload) -> str:
+    """The compiler's own estimates, where there are any."""
+    cases = [c for c in workload.cases if c.compiler_bytes]
+    if not cases:
+        return ""
+    keys = list(dict.fromkeys(k for c in cases for k in (c.compiler_bytes or {})))
+    head = "".join(f'<th scope="col">{html.escape(k.replace("_", " "))}</th>' for k in keys)
+    rows = "".join(
+        f'<tr data-case="{html.escape(c.case)}"><th scope="row">{html.escape(label(c))}</th>'
+        + "".join(f"<td>{quantities.size((c.compiler_bytes or {}).get(k))}</td>" for k in keys)
+        + "</tr>"
+        for c in cases
+    )
+    return (
+        '<div class="scroll" tabindex="0"><table class="small"><caption>The compiler’s own estimate'
+        f'</caption><thead><tr><th scope="col">case</th>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _folded(summary: str, body: str) -> str:
+    return f'<details class="more"><summary>{summary}</summary>{body}</details>'

@@ -1,0 +1,124 @@
+"""Who may be compared with whom, and who has cost least after how many calls.
+
+A warm cache needs an earlier process, so its cases are not set against an empty one: there is one
+contest for each cache policy. A backend that has no cache to speak of takes part in all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from firstlight.records import CaseSummary, Estimate
+from firstlight.report.admission import Workload, quotable
+from firstlight.report.amortisation import Curve, curves
+from firstlight.report.quantities import has_interval
+
+_ORDER = ("none", "cold", "warm")
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The cases of one workload under one cache policy."""
+
+    policy: str
+    entrants: tuple[CaseSummary, ...]  # those that may be compared
+    excluded: tuple[CaseSummary, ...]  # those that may not, with their reasons in them
+
+    @property
+    def decided(self) -> bool:
+        """Whether a case with this very policy is among the entrants."""
+        return any(case.cache == self.policy for case in self.entrants)
+
+
+@dataclass(frozen=True)
+class Reign:
+    """From `first_call` calls on, this case has cost least in total."""
+
+    case: CaseSummary
+    first_call: float
+    low: float | None  # interval of `first_call` where the record has one; inf is "never"
+    high: float | None
+
+
+def contests(workload: Workload) -> tuple[Contest, ...]:
+    """One for each cache policy, without those that only repeat a part of another."""
+    policies = {case.cache for case in workload.cases}
+    order = [p for p in _ORDER if p in policies] + sorted(policies - set(_ORDER))
+    fields = [(policy, _field(workload, policy)) for policy in order]
+    names = [{case.case for case in field} for _, field in fields]
+    return tuple(
+        Contest(
+            policy,
+            tuple(c for c in field if quotable(c)),
+            tuple(c for c in field if not quotable(c)),
+        )
+        for (policy, field), own in zip(fields, names, strict=True)
+        if not any(own < other for other in names)
+    )
+
+
+def _field(workload: Workload, policy: str) -> list[CaseSummary]:
+    policies: dict[str, set[str]] = {}
+    for case in workload.cases:
+        policies.setdefault(case.backend, set()).add(case.cache)
+    return [
+        case
+        for case in workload.cases
+        if case.cache == policy or policies[case.backend] == {case.cache} == {"none"}
+    ]
+
+
+def leaders(entrants: Sequence[tuple[CaseSummary, Estimate]]) -> list[tuple[CaseSummary, Estimate]]:
+    """The lowest median first, then those whose intervals overlap with its."""
+    ordered = sorted(entrants, key=lambda e: e[1].median)
+    best = ordered[:1]
+    for case, estimate in ordered[1:]:
+        lowest = best[0][1]
+        if has_interval(lowest) and has_interval(estimate) and estimate.low <= lowest.high:
+            best.append((case, estimate))
+    return best
+
+
+def reigns(contest: Contest) -> list[Reign]:
+    """The lower envelope of cold + (calls − 1) · warm, from the medians.
+
+    A crossing that the record has as a break-even is taken from there, with its interval.
+    """
+    found = curves(contest.entrants)
+    if not found:
+        return []
+    current = min(found, key=lambda c: (c.cold.median, c.warm.median))
+    envelope = [Reign(current.case, 1.0, None, None)]
+    while True:
+        rivals = [(_crossing(current, c), c) for c in found if c.warm.median < current.warm.median]
+        if not rivals:
+            return envelope
+        at, following = min(rivals, key=lambda r: (r[0], r[1].warm.median))
+        envelope.append(_reign(following.case, current.case, max(at, envelope[-1].first_call)))
+        current = following
+
+
+def _crossing(slow: Curve, fast: Curve) -> float:
+    """The first whole number of calls at which `fast` has cost less."""
+    saved = slow.warm.median - fast.warm.median
+    return max(1.0, math.floor(1 + (fast.cold.median - slow.cold.median) / saved) + 1.0)
+
+
+def _reign(winner: CaseSummary, loser: CaseSummary, at: float) -> Reign:
+    even = winner.break_even_calls
+    if even is not None:
+        recorded = dict(even.by_backend.get(loser.backend, {}))
+        if not recorded and even.against == loser.backend:
+            recorded = {"calls": even.calls, "low": even.low, "high": even.high}
+        if isinstance(recorded.get("calls"), int):
+            low, high = (_bound(recorded.get(end)) for end in ("low", "high"))
+            return Reign(winner, float(recorded["calls"]), low, high)
+    return Reign(winner, at, None, None)
+
+
+def _bound(value: object) -> float | None:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    return math.inf if value == "never" else None

@@ -1,0 +1,157 @@
+"""Colours and marks: one fixed look per backend, another scheme for phases, in light and dark.
+
+Backends follow Okabe and Ito (blue for JAX, orange for torch, green for NumPy), moved until each
+can carry text of the paper's colour in both themes. No colour stands alone: a backend has a dash and
+a marker as well, a phase has its name.
+"""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+
+from firstlight.report.svg import number
+
+#: CSS variable: (light, dark)
+INK: dict[str, tuple[str, str]] = {
+    "paper": ("#ffffff", "#14161a"),
+    "raised": ("#f6f7f9", "#1c1f25"),
+    "ink": ("#16191f", "#e8eaee"),
+    "muted": ("#5a6270", "#a2aab8"),
+    "rule": ("#dfe3e8", "#333943"),
+    "grid": ("#eaedf1", "#2a2f38"),
+    "accent": ("#8a5a00", "#f5c451"),
+    "alarm": ("#a8201a", "#ff8f87"),
+    "alarm-paper": ("#fdf0ef", "#33201f"),
+    "good": ("#0b6e4f", "#5fd3a6"),
+}
+
+BACKENDS: dict[str, tuple[str, str]] = {
+    "b-numpy": ("#00785a", "#35c99d"),
+    "b-jax-eager": ("#2277ae", "#9ad4fb"),
+    "b-jax-jit": ("#0a4a94", "#5aa2f5"),
+    "b-torch-eager": ("#a06200", "#f3bb4e"),
+    "b-torch-compile": ("#c03a08", "#ff8d62"),
+    "b-other-0": ("#8a3a86", "#e39be0"),
+    "b-other-1": ("#5c5f66", "#b9bec8"),
+    "b-other-2": ("#6b6a00", "#cfce5a"),
+    "b-other-3": ("#8b2452", "#ff9dc0"),
+}
+
+#: Fill, and the colour of text on it: (light, dark). Greys start the process, violets compile,
+#: gold is the first light.
+PHASE_FILLS: dict[str, tuple[str, str]] = {
+    "p-interpreter": ("#b9c0ca", "#59616e"),
+    "p-import": ("#8d97a5", "#7d8796"),
+    "p-backend_init": ("#5f6a7a", "#a4aebd"),
+    "p-setup": ("#b5c7a4", "#5f7350"),
+    "p-trace": ("#d3c2ec", "#5e4a86"),
+    "p-lower": ("#a988d6", "#8466bd"),
+    "p-compile": ("#6a3fa8", "#b697ea"),
+    "p-first_execute": ("#f3c13a", "#f3c13a"),
+    "p-later": ("#f9e3a3", "#8d7330"),
+}
+PHASE_INKS: dict[str, tuple[str, str]] = {
+    "p-interpreter": ("#16191f", "#ffffff"),
+    "p-import": ("#16191f", "#14161a"),
+    "p-backend_init": ("#ffffff", "#14161a"),
+    "p-setup": ("#16191f", "#ffffff"),
+    "p-trace": ("#16191f", "#ffffff"),
+    "p-lower": ("#16191f", "#ffffff"),
+    "p-compile": ("#ffffff", "#14161a"),
+    "p-first_execute": ("#16191f", "#16191f"),
+    "p-later": ("#16191f", "#ffffff"),
+}
+
+_KNOWN = {
+    "numpy": ("", "circle"),
+    "jax-eager": ("6 3", "triangle"),
+    "jax-jit": ("", "square"),
+    "torch-eager": ("2 3", "diamond"),
+    "torch-compile": ("9 3 2 3", "down"),
+}
+_OTHER = (("4 2", "plus"), ("1 3", "star"), ("8 4", "cross"), ("5 2 1 2", "bar"))
+
+_OUTLINES = {
+    "circle": "M{w} 0A{r} {r} 0 1 1 {e} 0A{r} {r} 0 1 1 {w} 0Z",
+    "square": "M{a} {a}H{b}V{b}H{a}Z",
+    "triangle": "M0 {w}L{e} {b}H{w}Z",
+    "down": "M0 {e}L{e} {a}H{w}Z",
+    "diamond": "M0 {w}L{e} 0L0 {e}L{w} 0Z",
+    "plus": "M{w} {c}H{c}V{w}H{d}V{c}H{e}V{d}H{d}V{e}H{c}V{d}H{w}Z",
+    "star": "M0 {w}L{d} {c}L{e} 0L{d} {d}L0 {e}L{c} {d}L{w} 0L{c} {c}Z",
+    "cross": "M{w} {a}L{a} {w}L0 {c}L{b} {w}L{e} {a}L{d} 0L{e} {b}L{b} {e}L0 {d}L{a} {e}L{w} {b}L{c} 0Z",
+    "bar": "M{c} {w}H{d}V{e}H{c}Z",
+}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How a backend looks: a CSS class for its colour, a stroke dash, the outline of its marker."""
+
+    class_: str
+    dash: str
+    outline: str
+
+    def at(self, x: float, y: float, radius: float = 4.5, hollow: bool = False) -> str:
+        """The marker as SVG, centred on (x, y)."""
+        r = radius
+        values = {"r": r, "w": -r, "e": r, "a": -0.85 * r, "b": 0.85 * r, "c": -r / 3, "d": r / 3}
+        path = _OUTLINES[self.outline].format(**{k: number(v) for k, v in values.items()})
+        fill = "hollow" if hollow else "solid"
+        return (
+            f'<path d="{path}" transform="translate({number(x)} {number(y)})" '
+            f'class="mark {fill} {self.class_}"/>'
+        )
+
+
+def marks(backends: list[str]) -> dict[str, Mark]:
+    """A look for every backend of a run; those we do not know take the spare ones in turn."""
+    found: dict[str, Mark] = {}
+    spare = 0
+    for backend in backends:
+        if backend in _KNOWN:
+            dash, outline = _KNOWN[backend]
+            found[backend] = Mark(f"b-{backend}", dash, outline)
+        elif backend not in found:
+            dash, outline = _OTHER[spare % len(_OTHER)]
+            found[backend] = Mark(f"b-other-{spare % len(_OTHER)}", dash, outline)
+            spare += 1
+    return found
+
+
+def swatch(mark: Mark, hollow: bool = False) -> str:
+    """The marker alone, to stand in a line of text."""
+    return (
+        '<svg viewBox="-6 -6 12 12" class="swatch" aria-hidden="true">'
+        f"{mark.at(0, 0, hollow=hollow)}</svg>"
+    )
+
+
+def name_with_swatch(mark: Mark, label: str, hollow: bool = False) -> str:
+    """`label` in bold behind its marker."""
+    return f'<b class="name">{swatch(mark, hollow)}{html.escape(label)}</b>'
+
+
+def stylesheet() -> str:
+    """The variables of both themes, and the classes that use them."""
+    light, dark = _variables(0), _variables(1)
+    rules = [
+        f":root{{color-scheme:light;{light}}}",
+        f"@media screen{{:root:has(#theme-dark:checked){{color-scheme:dark;{dark}}}}}",
+        "@media screen and (prefers-color-scheme:dark){"
+        f":root:not(:has(#theme-light:checked)){{color-scheme:dark;{dark}}}}}",
+    ]
+    rules += [f".{name}{{--c:var(--{name})}}" for name in BACKENDS]
+    rules += [
+        f".{name}{{fill:var(--{name});background:var(--{name})}}"
+        f"text.{name}-ink{{fill:var(--{name}-ink)}}"
+        for name in PHASE_FILLS
+    ]
+    return "\n".join(rules)
+
+
+def _variables(theme: int) -> str:
+    pairs = [(k, v[theme]) for k, v in (INK | BACKENDS | PHASE_FILLS).items()]
+    pairs += [(f"{k}-ink", v[theme]) for k, v in PHASE_INKS.items()]
+    return ";".join(f"--{name}:{colour}" for name, colour in pairs)

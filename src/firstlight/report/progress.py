@@ -1,0 +1,61 @@
+"""Progress between processes: one line that is rewritten on a terminal, plain lines elsewhere.
+
+Nothing is drawn while a process is measured: a spinner would take time from what it watches.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol, TextIO
+
+
+class Named(Protocol):
+    """What is shown of a case."""
+
+    @property
+    def id(self) -> str: ...
+
+
+class Progress:
+    """Counts processes and estimates the time that is left from those that have run."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._live = stream.isatty() and not os.environ.get("CI")
+        self._spent: dict[str, float] = {}  # seconds of the latest process of each case
+        self._current: str | None = None
+        self._began = clock()
+
+    def before(self, number: int, jobs: Sequence[tuple[Named, str, int]]) -> None:
+        """Called before process `number` of `jobs`, which are (case, kind, index)."""
+        now = self._clock()
+        if self._current is not None:
+            self._spent[self._current] = now - self._began
+        case, kind, _ = jobs[number]
+        self._current, self._began = case.id, now
+        what = {"check": "checking", "prime": "filling the cache of"}.get(kind, "timing")
+        left = self._left([case.id for case, _, _ in jobs[number:]])
+        text = f"[{number + 1}/{len(jobs)}] {what} {case.id}{left}"
+        if self._live:
+            width = shutil.get_terminal_size().columns - 1
+            self._stream.write(f"\r\x1b[2K{text[:width]}")
+        else:
+            self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def _left(self, coming: Sequence[str]) -> str:
+        """Each coming process at the latest time of its case, or at the mean of those known."""
+        if not self._spent:
+            return ""
+        mean = sum(self._spent.values()) / len(self._spent)
+        seconds = sum(self._spent.get(case, mean) for case in coming)
+        return f", about {seconds / 60:.0f} min left" if seconds > 90 else f", {seconds:.0f} s left"
+
+    def close(self) -> None:
+        if self._live and self._current is not None:
+            self._stream.write("\r\x1b[2K")
+            self._stream.flush()

@@ -1,0 +1,158 @@
+"""The protocol beside every number: a line under each figure, and all of it at the end."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from firstlight.records import CaseSummary, Protocol, to_json
+from firstlight.report.admission import Workload, label
+from firstlight.report.quantities import size
+
+Reader = Callable[[CaseSummary], str | None]
+
+
+def _of(field: str) -> Reader:
+    """The field up to its colon: what follows explains, and stands with the whole protocol."""
+
+    def read(case: CaseSummary) -> str | None:
+        value = getattr(case.protocol, field) if case.protocol else None
+        return str(value).partition(":")[0] if value else None
+
+    return read
+
+
+def _dtypes(case: CaseSummary) -> str | None:
+    data = case.protocol.data if case.protocol else ()
+    found = dict.fromkeys(str(item["dtype"]) for item in data if item.get("dtype"))
+    return ", ".join(found) or None
+
+
+def _processes(case: CaseSummary) -> str | None:
+    return str(case.cold_seconds.n) if case.cold_seconds else None
+
+
+def _confidence(case: CaseSummary) -> str | None:
+    return f"{case.cold_seconds.confidence * 100:.3g} %" if case.cold_seconds else None
+
+
+def _warm_processes(case: CaseSummary) -> str | None:
+    return str(case.warm_call_seconds.n) if case.warm_call_seconds else None
+
+
+#: What is said under a figure of cold starts, of both, and of warm calls.
+COLD: Mapping[str, Reader] = {
+    "cache": lambda case: case.cache,
+    "process": _of("cold_process"),
+    "dtype": _dtypes,
+    "sync": _of("sync"),
+    "n": _processes,
+    "interval": _confidence,
+}
+BOTH: Mapping[str, Reader] = {
+    "cache": COLD["cache"],
+    "first result": _of("cold_process"),
+    "further calls": _of("warm_process"),
+    **{name: COLD[name] for name in ("dtype", "sync", "n", "interval")},
+}
+WARM: Mapping[str, Reader] = {
+    "cache": lambda case: case.cache,
+    "process": _of("warm_process"),
+    "window": _of("warm_window"),
+    "dtype": _dtypes,
+    "sync": _of("sync"),
+    "n": _warm_processes,
+}
+
+
+def essentials(cases: Sequence[CaseSummary], readers: Mapping[str, Reader]) -> str:
+    """One line: what all cases share, and for what they do not, who has which."""
+    shown = [c for c in cases if c.protocol is not None]
+    items = []
+    for name, read in readers.items():
+        value = _shared_or_listed(shown, read)
+        if value:
+            items.append(f"<span><b>{name}</b> {value}</span>")
+    return f'<p class="essentials">{" ".join(items)}</p>' if items else ""
+
+
+def _shared_or_listed(cases: Sequence[CaseSummary], read: Reader) -> str:
+    groups: dict[str, list[str]] = {}
+    for case in cases:
+        value = read(case)
+        if value is not None:
+            groups.setdefault(value, []).append(label(case))
+    if len(groups) <= 1:
+        return html.escape(next(iter(groups), ""))
+    if all(_named_by(value, names) for value, names in groups.items()):
+        return html.escape(", ".join(groups))
+    return "; ".join(
+        f"{html.escape(value)} <i>({html.escape(', '.join(names))})</i>"
+        for value, names in groups.items()
+    )
+
+
+def _named_by(value: str, names: Sequence[str]) -> bool:
+    """Whether the labels already say it: jax-jit/warm needs no '(jax-jit/warm)' behind 'warm'."""
+    return all(
+        name.endswith(f"/{value}") or (value == "none" and "/" not in name) for name in names
+    )
+
+
+def full(workload: Workload) -> str:
+    """Every field of the protocols of a workload, with equal values said once."""
+    cases = [c for c in workload.cases if c.protocol is not None]
+    rows = []
+    for field in Protocol.__dataclass_fields__:
+        cell = _field_cell(cases, field)
+        name = html.escape(field.replace("_", " "))
+        rows.append(f'<tr><th scope="row">{name}</th><td>{cell}</td></tr>')
+    missing = [label(c) for c in workload.cases if c.protocol is None]
+    note = (
+        f"<p>No protocol, so no number: {html.escape(', '.join(missing))}.</p>" if missing else ""
+    )
+    if not cases:
+        return note
+    caption = f"<caption>Protocol of {html.escape(workload.label)}</caption>"
+    table = f'<table class="facts">{caption}<tbody>{"".join(rows)}</tbody></table>'
+    return f'<div class="scroll" tabindex="0">{table}</div>{note}'
+
+
+def _field_cell(cases: Sequence[CaseSummary], field: str) -> str:
+    groups: dict[str, list[str]] = {}
+    for case in cases:
+        value = getattr(case.protocol, field)
+        shown = html.escape(size(value)) if field == "data_bytes" else tree(value)
+        groups.setdefault(shown, []).append(label(case))
+    if len(groups) == 1:
+        return next(iter(groups))
+    return "".join(
+        f'<div class="variant"><i>{html.escape(", ".join(names))}</i> {shown}</div>'
+        for shown, names in groups.items()
+    )
+
+
+def tree(value: Any) -> str:
+    """Nested mappings and lists as nested definition lists; scalars as text, all escaped."""
+    value = to_json(value)
+    if isinstance(value, dict):
+        if not value:
+            return '<span class="absent">none</span>'
+        items = "".join(
+            f"<dt>{html.escape(str(k))}</dt><dd>{tree(v)}</dd>" for k, v in value.items()
+        )
+        return f"<dl>{items}</dl>"
+    if isinstance(value, list):
+        if all(not isinstance(v, (dict, list)) for v in value):
+            return html.escape(", ".join(_scalar(v) for v in value)) or "none"
+        return "".join(f'<div class="item">{tree(v)}</div>' for v in value)
+    return html.escape(_scalar(value))
+
+
+def _scalar(value: Any) -> str:
+    if value is None:
+        return "not known"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)

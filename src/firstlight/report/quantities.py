@@ -1,0 +1,157 @@
+"""Numbers as a reader wants them: three significant digits, a unit, and an interval beside it.
+
+Every function returns text without markup. What is null or not finite is an em dash, never 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TypeGuard
+
+from firstlight.records import Estimate
+
+ABSENT = "—"
+THIN_SPACE = "\u202f"  # groups digits and does not break the line
+
+TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+BYTE_UNITS = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
+Units = tuple[tuple[float, str], ...]
+
+
+def known(value: float | None) -> TypeGuard[float]:
+    """Whether there is a number that can be printed and drawn."""
+    return value is not None and not isinstance(value, str) and math.isfinite(value)
+
+
+def has_interval(estimate: Estimate) -> bool:
+    """Whether both ends are numbers: a median of very few processes may have none."""
+    return known(estimate.low) and known(estimate.high)
+
+
+def decimals(value: float, digits: int = 3) -> int:
+    """Places after the point that give `value` that many significant digits."""
+    if value == 0:
+        return 0
+    return max(0, digits - 1 - math.floor(math.log10(abs(_rounded(value, digits)))))
+
+
+def _rounded(value: float, digits: int = 3) -> float:
+    return float(f"{value:.{digits - 1}e}")
+
+
+def plain(value: float, places: int | None = None) -> str:
+    """Three significant digits with grouped thousands: 24300.7 is '24 300'."""
+    if places is None:
+        places = decimals(value)
+        value = _rounded(value)
+    return f"{value:,.{places}f}".replace(",", THIN_SPACE).replace("-", "−")
+
+
+def unit_of(value: float, units: Units) -> tuple[float, str]:
+    """The largest unit of which `value`, once rounded, is at least one."""
+    size = abs(_rounded(value)) if value else 0.0
+    return next(((scale, name) for scale, name in units if size >= scale), units[-1])
+
+
+def _with_unit(value: float | None, units: Units) -> str:
+    if not known(value):
+        return ABSENT
+    if value == 0:
+        return f"0{THIN_SPACE}{units[0][1]}" if units is TIME_UNITS else f"0{THIN_SPACE}B"
+    scale, name = unit_of(value, units)
+    return f"{plain(value / scale)}{THIN_SPACE}{name}"
+
+
+def axis_labels(ticks: Sequence[float], units: Units) -> list[str]:
+    """Ticks of one linear axis, all in the unit of the largest: '0', '0.5 s', '1 s'."""
+    scale, name = unit_of(max(ticks, default=0.0), units)
+    return [f"{tick / scale:.4g}{THIN_SPACE}{name}" if tick else "0" for tick in ticks]
+
+
+def tick_seconds(value: float) -> str:
+    """A tick of a logarithmic axis: '20 µs', '10⁵ s'."""
+    if value >= 1e4:
+        return f"{power(value)}{THIN_SPACE}s"
+    scale, unit = unit_of(value, TIME_UNITS)
+    return f"{value / scale:.3g}{THIN_SPACE}{unit}"
+
+
+def power(value: float) -> str:
+    """A power of ten as a tick: '1 000', '10⁴'."""
+    return count(value) if value < 1e4 else scientific(value).replace("1.0·", "")
+
+
+def seconds(value: float | None) -> str:
+    """0.0003215 is '322 µs'."""
+    return _with_unit(value, TIME_UNITS)
+
+
+def size(value: float | None) -> str:
+    """Bytes in powers of 1024: 641728512 is '612 MiB'."""
+    return _with_unit(value, BYTE_UNITS)
+
+
+def count(value: float | None) -> str:
+    """A count of things; from a thousand on to three digits: 1243 is '1 240'."""
+    if not known(value):
+        return ABSENT
+    if abs(value) >= 1e7:
+        mantissa, exponent = f"{value:.2e}".split("e")
+        return f"{mantissa}·10{_superscript(int(exponent))}"
+    return plain(value) if abs(value) >= 1000 else f"{value:.0f}"
+
+
+def calls(value: int | str | None) -> str:
+    """A break-even count, which may be the word 'never'."""
+    return value if isinstance(value, str) else count(value)
+
+
+def scientific(value: float | None) -> str:
+    """A relative error: 3.2e-07 is '3.2·10⁻⁷'."""
+    if not known(value):
+        return ABSENT
+    if value == 0:
+        return "0"
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa}·10{_superscript(int(exponent))}"
+
+
+def _superscript(value: int) -> str:
+    return str(value).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def percent(fraction: float) -> str:
+    """A share or a confidence: 0.95 is '95 %'."""
+    return f"{fraction * 100:.3g}{THIN_SPACE}%"
+
+
+def interval(estimate: Estimate, units: Units | None = TIME_UNITS) -> tuple[str, str]:
+    """('213 ms', '[209, 218]'): the ends in the unit and to the places of the median.
+
+    Places are added, two at most, where rounding would hide that an end is not the median.
+    """
+    scale, name = unit_of(estimate.median, units) if units else (1.0, "")
+    values = [estimate.median / scale]
+    if has_interval(estimate):
+        values += [estimate.low / scale, estimate.high / scale]
+    places = decimals(values[0])
+    for extra in range(3):
+        texts = [_at(v, places + extra) for v in values]
+        if len(set(texts)) == len(set(values)):
+            break
+    else:
+        texts = [_at(v, places) for v in values]
+    median = f"{texts[0]}{THIN_SPACE}{name}" if name else texts[0]
+    return median, f"[{texts[1]}, {texts[2]}]" if len(texts) == 3 else ""
+
+
+def _at(value: float, places: int) -> str:
+    return plain(value) if places == 0 and abs(value) >= 1000 else plain(value, places)
+
+
+def estimate(value: Estimate | None, units: Units | None = TIME_UNITS) -> str:
+    """'213 ms [209, 218]'."""
+    if value is None or not known(value.median):
+        return ABSENT
+    return " ".join(part for part in interval(value, units) if part)

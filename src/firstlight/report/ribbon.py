@@ -1,0 +1,108 @@
+"""Who has cost least after N calls: a band along a logarithmic axis of N."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from firstlight.report import quantities
+from firstlight.report.admission import Workload, label
+from firstlight.report.contest import Contest, Reign, reigns
+from firstlight.report.svg import Logarithmic, canvas, element, line, rectangle, text, text_width
+from firstlight.report.svg import title as tooltip
+
+_WIDTH, _BAR, _ABOVE = 400.0, 26.0, 16.0
+
+
+def draw(contest: Contest, workload: Workload) -> str:
+    """The ribbon with its caption, or nothing where there is nobody to compare."""
+    found = reigns(contest)
+    if len(contest.entrants) < 2 or not contest.decided or not found:
+        return ""
+    scale = Logarithmic(1.0, _last(found), 4, _WIDTH - 4)
+    ends = [scale(r.first_call) for r in found] + [scale.end]
+    fits = [b - a > _room(r) for r, a, b in zip(found, ends, ends[1:], strict=False)]
+    top = 4.0 if all(fits) else 4.0 + _ABOVE
+    body, taken = "", []
+    for reign, start, end, inside in zip(found, ends, ends[1:], fits, strict=False):
+        body += _segment(reign, start, end, top, inside, workload, taken)
+    body += _boundaries(found, scale, top)
+    words = ", then ".join(
+        f"{label(r.case)} from {quantities.count(r.first_call)} calls" for r in found
+    )
+    drawn = canvas(_WIDTH, top + 52, f"Least total time after N calls: {words}", body, "ribbon")
+    about = "least total time after N calls"
+    if any(r.low is None for r in found[1:]):
+        about += " (≈ crossing of the medians)"
+    return f'<figure class="ribbon-box">{drawn}<figcaption>{about}</figcaption></figure>'
+
+
+def _room(reign: Reign) -> float:
+    return text_width(label(reign.case), 12) + 8
+
+
+def _last(found: Sequence[Reign]) -> float:
+    """The end of the axis: late enough that the last reign has room for its name."""
+    last = 3.0
+    while True:
+        start = math.log10(found[-1].first_call) / last * (_WIDTH - 8)
+        if last >= 15 or _WIDTH - 8 - start > _room(found[-1]) + 4:
+            return float(10.0**last)
+        last += 1
+
+
+def _segment(
+    reign: Reign,
+    start: float,
+    end: float,
+    top: float,
+    inside: bool,
+    workload: Workload,
+    taken: list[tuple[float, float]],
+) -> str:
+    name = label(reign.case)
+    tip = tooltip(f"{name}: least total time from {quantities.count(reign.first_call)} calls on")
+    parts = [rectangle(start, top, end - start, _BAR, "reign", tip)]
+    middle = (start + end) / 2
+    if inside:
+        parts.append(text(middle, top + 17, name, "on-reign", "middle"))
+    else:
+        half = _room(reign) / 2
+        at = min(max(middle, half), _WIDTH - half)
+        if _free(at, half, taken):
+            parts.append(text(at, top - 6, name, "beside-reign", "middle"))
+    return element("g", *parts, class_=workload.marks[reign.case.backend].class_)
+
+
+def _free(at: float, half: float, taken: list[tuple[float, float]]) -> bool:
+    """Claim the room around `at` if no earlier label has it."""
+    if any(at - half < b and at + half > a for a, b in taken):
+        return False
+    taken.append((at - half, at + half))
+    return True
+
+
+def _boundaries(found: Sequence[Reign], scale: Logarithmic, top: float) -> str:
+    parts: list[str] = []
+    taken: list[tuple[float, float]] = []
+    bottom = top + _BAR
+    for reign in found[1:]:
+        x = scale(reign.first_call)
+        if reign.low is not None and reign.high is not None:
+            x1, x2 = (scale(min(max(v, 1.0), scale.high)) for v in (reign.low, reign.high))
+            parts.append(line(x1, bottom + 3, x2, bottom + 3, "whisker"))
+        parts.append(line(x, top - 2, x, bottom + 5, "median"))
+        shown = ("≈ " if reign.low is None else "") + quantities.count(reign.first_call)
+        parts.append(_axis_label(x, bottom + 18, shown, "boundary", taken))
+    for value in scale.ticks(20):
+        shown = "1 call" if value == 1 else quantities.power(value)
+        parts.append(_axis_label(scale(value), bottom + 18, shown, "tick", taken))
+    return "".join(parts)
+
+
+def _axis_label(
+    x: float, y: float, shown: str, class_: str, taken: list[tuple[float, float]]
+) -> str:
+    half = text_width(shown, 12) / 2 + 4
+    at = min(max(x, half - 2), _WIDTH - half + 2)
+    return text(at, y, shown, class_, "middle") if _free(at, half, taken) else ""

@@ -1,0 +1,180 @@
+"""The frame of the page: header, contents, environment and method."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from firstlight.records import Run
+from firstlight.report import protocols
+from firstlight.report.admission import Workload, flag
+from firstlight.report.quantities import THIN_SPACE, size
+
+_LOGO = (
+    '<svg viewBox="0 0 48 32" class="logo" aria-hidden="true">'
+    '<path d="M12 24a12 12 0 0 1 24 0z" class="sun"/>'
+    '<path d="M2 27.5H46" class="horizon"/>'
+    '<path d="M24 3v4M9.9 9.9l2.8 2.8M38.1 9.9l-2.8 2.8" class="rays"/></svg>'
+)
+
+
+def header(run: Run, workloads: Sequence[Workload], sample_count: int) -> str:
+    """Title, when, where, with what, and what must be known before any number is read."""
+    cases = [case for workload in workloads for case in workload.cases]
+    troubled = sum(1 for case in cases if flag(case))
+    facts = [
+        f"{len(cases)} cases of {len(workloads)} workloads",
+        f"{sample_count} processes",
+        "every case sound" if not troubled else f"{troubled} cases not sound, marked below",
+    ]
+    when = f'<time datetime="{html.escape(run.created_at)}">{_when(run.created_at)}</time>'
+    if run.finished_at:
+        when += f" to {_when(run.finished_at, run.created_at)}"
+    state = "complete" if run.complete else "incomplete: interrupted before every process had run"
+    badge = f'<span class="badge{" fine" if run.complete else ""}">{state}</span>'
+    return (
+        f'<header id="top">{_LOGO}<div class="lead"><p class="brand">Firstlight</p>'
+        "<h1>Time to first result</h1>"
+        f"<p>{when} {badge}</p><p>{html.escape(_machine(run.host))}</p>"
+        f"<p>{html.escape(_software(run))}</p><p>{', '.join(facts)}</p></div>{_themes()}</header>"
+        + _warnings(run.warnings)
+    )
+
+
+def _when(moment: str, since: str = "") -> str:
+    """'2026-03-01 09:15 UTC' from ISO 8601; of the same day only the time."""
+    day, _, clock = moment.partition("T")
+    if not clock:
+        return html.escape(moment)
+    zone = " UTC" if clock.endswith(("Z", "+00:00")) else ""
+    shown = clock[:5] + zone
+    return html.escape(shown if since.startswith(day) else f"{day} {shown}")
+
+
+def _warnings(warnings: Sequence[str]) -> str:
+    if not warnings:
+        return ""
+    items = "".join(f"<li>{html.escape(w)}</li>" for w in warnings)
+    return (
+        '<aside class="warnings" aria-label="Warnings"><h2>Read the numbers with this in mind</h2>'
+        f"<ul>{items}</ul></aside>"
+    )
+
+
+def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(inner, (*path, str(key)))
+    else:
+        yield path, value
+
+
+def find(host: Mapping[str, Any], *names: str) -> Any:
+    """The first leaf whose dotted path ends in one of `names`; names that come first win."""
+    leaves = [(f".{'.'.join(path)}", v) for path, v in _leaves(host) if v not in (None, "")]
+    for name in names:
+        for path, value in leaves:
+            if path.endswith(f".{name}"):
+                return value
+    return None
+
+
+def _machine(host: Mapping[str, Any]) -> str:
+    """CPU, cores, memory, accelerator and operating system: what is known of them."""
+    cpu = find(host, "cpu.model", "cpu_model", "cpu.name", "model_name", "processor", "cpu")
+    cores = find(
+        host, "cpu.logical", "cores", "logical_cores", "cpu.logical_cores", "cpu_count", "cpus"
+    )
+    memory = find(host, "memory_bytes", "memory.total_bytes", "memory.total", "total_bytes")
+    system = find(host, "os.pretty_name", "os.name", "os", "system", "platform")
+    gpu = find(host, "gpu.name", "accelerator", "gpu", "gpus")
+    parts = [str(cpu) if cpu else None, f"{cores} cores" if cores else None]
+    parts.append(f"{size(memory)} memory" if isinstance(memory, (int, float)) else None)
+    parts.append(str(gpu) if gpu and not isinstance(gpu, (int, bool)) else None)
+    parts.append(str(system) if system else None)
+    return ", ".join(p for p in parts if p) or "machine not described"
+
+
+def _software(run: Run) -> str:
+    python = find(run.host, "python.version", "python_version", "python")
+    parts = [f"Python {python}"] if python else []
+    for package in ("jax", "jaxlib", "torch", "numpy"):
+        version = find(run.host, package, f"{package}.version")
+        if isinstance(version, str):
+            parts.append(f"{package} {version}")
+    version, commit = run.harness.get("version"), run.harness.get("commit")
+    mine = f"Firstlight {version}" if version else "Firstlight"
+    if commit:
+        mine += f" (commit {str(commit)[:12]}{', modified' if run.harness.get('dirty') else ''})"
+    return ", ".join([*parts, mine])
+
+
+def contents(workloads: Sequence[Workload]) -> str:
+    """Links to every part, and the box that filters cases."""
+    places = [("answer", "Answer"), *((w.anchor, w.label) for w in workloads)]
+    places += [("all-cases", "All cases"), ("protocols", "Protocols")]
+    places += [("environment", "Environment"), ("method", "Method")]
+    links = "".join(f'<a href="#{a}">{html.escape(name)}</a>' for a, name in places)
+    return (
+        f'<nav aria-label="Contents"><div class="links">{links}</div><div class="tools">'
+        '<output id="filter-count" hidden></output>'
+        '<input type="search" id="filter" placeholder="filter: jit warm" '
+        'aria-label="Filter cases" hidden></div></nav>'
+    )
+
+
+def _themes() -> str:
+    choices = "".join(
+        f'<input type="radio" name="theme" id="theme-{t}"{" checked" if t == "auto" else ""}>'
+        f'<label for="theme-{t}">{t}</label>'
+        for t in ("auto", "light", "dark")
+    )
+    return f'<fieldset class="themes"><legend>Theme</legend>{choices}</fieldset>'
+
+
+def environment(run: Run) -> str:
+    """The machine, the harness and the settings, as they were recorded."""
+    parts = [("Host", run.host), ("Harness", run.harness), ("Settings", run.settings)]
+    blocks = "".join(
+        f'<div class="tree"><h3>{name}</h3>{protocols.tree(value)}</div>' for name, value in parts
+    )
+    checksum = run.samples_sha256 or "not recorded"
+    raw = (
+        f"Run {html.escape(run.id)}, schema version {run.schema_version}. Every process is one line "
+        f"of <code>{html.escape(run.samples_file)}</code>, SHA-256 "
+        f"<code>{html.escape(checksum)}</code>."
+    )
+    return (
+        f'<section id="environment"><h2>Environment</h2><p>{raw}</p>'
+        f'<div class="trees">{blocks}</div></section>'
+    )
+
+
+_METHOD = f"""
+<p><b>A number</b> is the median over fresh processes, one process at a time, with the cases in an
+order that is shuffled in every round, so that a drift of the machine falls on all of them.</p>
+<p><b>[low, high]</b> is an interval that contains the true median of this machine and this protocol
+with at least the stated confidence. It says nothing about other machines, and two intervals that
+overlap are not ranked in the answer.</p>
+<p><b>Phases</b>, in order: interpreter (spawn to the first line of the worker), import, backend
+init, setup (data in place), trace, lower, compile, first execute (to the synchronised result).
+Unattributed is what the parent’s clock saw and no phase claims. A framework without a phase has a
+dash there, not 0{THIN_SPACE}s. Medians of phases need not add up to the median of the total.</p>
+<p><b>Warm calls</b> are synchronised one by one in the same process. The steady part is found by
+change points: flat, warmup (it became faster), slowdown, no steady state, or inconsistent between
+processes.</p>
+<p><b>Break-even</b> is the smallest number of calls, the first included, after which a compiled case
+has cost less in total than an uncompiled one; the interval comes from the ends of the medians’
+intervals.</p>
+<p><b>No outlier is dropped.</b> A slow start is what a user met. The median does not need the
+protection, and a mean without its worst cases would be a number nobody has seen.</p>
+<p><b>Not sound</b> means failed, unproven (the cache was not in the declared state), crashed,
+timeout, out-of-memory, skipped or incomplete. Failed and skipped cases show no number, nor does a
+case without a protocol; the others show what there is, marked, and are left out of the answer.</p>
+"""
+
+
+def method() -> str:
+    """What the numbers mean, in a few lines."""
+    return f'<section id="method"><h2>Method</h2><div class="prose">{_METHOD}</div></section>'

@@ -1,0 +1,170 @@
+"""Drawing on paper of a known size: elements as text, scales, ticks, and the room a label needs.
+
+Nothing here knows what is drawn. Coordinates are CSS pixels at the figure's design width.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+#: Widths in em of a wide system font (DejaVu Sans), so that a label that fits here fits anywhere.
+_NARROW, _WIDE = frozenset("iljtfr.,:;|'![]()/ ·\u202f"), frozenset("mwMW%@—")
+
+
+def text_width(text: str, font_size: float) -> float:
+    """An upper estimate of the pixels `text` takes."""
+    em = 0.0
+    for character in text:
+        if character in _NARROW:
+            em += 0.40
+        elif character in _WIDE:
+            em += 0.95
+        else:
+            em += 0.70 if character.isupper() else 0.62
+    return em * font_size
+
+
+def number(value: float) -> str:
+    """A coordinate to a tenth of a pixel."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def element(name: str, /, *children: str, **attributes: object) -> str:
+    """`<name …>…</name>`; children are markup, attribute values are escaped here.
+
+    `class_` is class and `stroke_width` is stroke-width; an attribute that is None is left out.
+    """
+    parts = [name]
+    for key, value in attributes.items():
+        if value is None:
+            continue
+        shown = number(value) if isinstance(value, float) else str(value)
+        parts.append(f'{key.rstrip("_").replace("_", "-")}="{html.escape(shown)}"')
+    return f"<{' '.join(parts)}>{''.join(children)}</{name}>"
+
+
+def text(x: float, y: float, content: str, class_: str = "", anchor: str = "start") -> str:
+    """A label with its baseline at y; `content` is plain text."""
+    return element(
+        "text",
+        html.escape(content),
+        x=float(x),
+        y=float(y),
+        class_=class_ or None,
+        text_anchor=None if anchor == "start" else anchor,
+    )
+
+
+def title(content: str) -> str:
+    """What a pointer resting on the parent shows."""
+    return f"<title>{html.escape(content)}</title>"
+
+
+def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> str:
+    """A straight stroke."""
+    return f'<path d="M{number(x1)} {number(y1)}L{number(x2)} {number(y2)}" class="{class_}"/>'
+
+
+def rectangle(x: float, y: float, width: float, height: float, class_: str, inner: str = "") -> str:
+    """A box, with what belongs inside its element (a title)."""
+    return (
+        f'<rect x="{number(x)}" y="{number(y)}" width="{number(max(width, 0))}" '
+        f'height="{number(height)}" class="{class_}">{inner}</rect>'
+    )
+
+
+def polyline(points: Sequence[tuple[float, float]], class_: str, close: bool = False) -> str:
+    """A path through the points."""
+    steps = "L".join(f"{number(x)} {number(y)}" for x, y in points)
+    return f'<path d="M{steps}{"Z" if close else ""}" class="{class_}"/>' if points else ""
+
+
+def canvas(width: float, height: float, label: str, body: str, class_: str = "") -> str:
+    """The `<svg>` itself: scales with its container and has a name for who cannot see it."""
+    return (
+        f'<svg viewBox="0 0 {number(width)} {number(height)}" role="img" '
+        f'aria-label="{html.escape(label)}" class="{class_}" '
+        f'style="--design:{number(width)}px">{body}</svg>'
+    )
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Maps [low, high] to pixels from `start` to `end`."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """The pixel of `value`."""
+        span = (self.high - self.low) or 1.0
+        return self.start + (value - self.low) / span * (self.end - self.start)
+
+    def ticks(self, wanted: int = 6) -> list[float]:
+        """Round values, about as many as wanted."""
+        span = self.high - self.low
+        if span <= 0:
+            return [self.low]
+        step = 10.0 ** math.floor(math.log10(span / wanted))
+        step *= next(m for m in (1, 2, 5, 10) if span / (step * m) <= wanted)
+        first = math.ceil(self.low / step - 1e-9)
+        return [i * step for i in range(first, math.floor(self.high / step + 1e-9) + 1)]
+
+
+@dataclass(frozen=True)
+class Logarithmic:
+    """Maps [low, high], both positive, to pixels by their logarithms."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """The pixel of `value`, which must be positive."""
+        span = math.log(self.high / self.low) or 1.0
+        return self.start + math.log(value / self.low) / span * (self.end - self.start)
+
+    def ticks(self, wanted: int = 8) -> list[float]:
+        """Powers of ten; where fewer than two fall inside, also 2 and 5 times, then every digit."""
+        for digits in ((1,), (1, 2, 5), (1, 2, 3, 4, 5, 6, 7, 8, 9)):
+            found = self._multiples(digits)
+            if len(found) >= 2:
+                break
+        stride = max(1, math.ceil(len(found) / wanted))
+        return found[::stride]
+
+    def _multiples(self, digits: Sequence[int]) -> list[float]:
+        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+        values = [d * 10.0**e for e in range(first, last + 1) for d in digits]
+        return [v for v in values if self.low * 0.999 <= v <= self.high * 1.001]
+
+
+def spread(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Positions for labels, each near its own, at least `gap` apart and within [low, high].
+
+    Labels that collide are merged into a block that is centred on where its members wanted to be.
+    """
+    order = sorted(range(len(positions)), key=lambda i: positions[i])
+    blocks: list[tuple[float, list[int]]] = []  # centre, members
+    for i in order:
+        centre, members = positions[i], [i]
+        while blocks and centre - _half(members, gap) < blocks[-1][0] + _half(blocks[-1][1], gap):
+            members = blocks.pop()[1] + members
+            centre = sum(positions[m] for m in members) / len(members)
+        half = _half(members, gap) - gap / 2
+        blocks.append((min(max(centre, low + half), max(high - half, low + half)), members))
+    placed = [0.0] * len(positions)
+    for centre, members in blocks:
+        for k, i in enumerate(members):
+            placed[i] = centre + (k - (len(members) - 1) / 2) * gap
+    return placed
+
+
+def _half(members: Sequence[int], gap: float) -> float:
+    return len(members) * gap / 2

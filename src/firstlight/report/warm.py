@@ -1,0 +1,145 @@
+"""Every call after the first result, in order: one small panel per case."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+
+from firstlight.records import CaseSummary, Sample, WarmEstimate
+from firstlight.report import quantities
+from firstlight.report.admission import Workload, flag, hollow, label
+from firstlight.report.palette import Mark, name_with_swatch
+from firstlight.report.svg import Logarithmic, canvas, line, number, rectangle, text
+
+_WIDTH, _HEIGHT = 320.0, 132.0
+#: Points that the whole page may spend on calls: about 8 bytes each keeps it below 3 MB.
+PAGE_POINTS = 110_000
+_FEWEST = 16
+
+
+def points_per_process(samples: Mapping[str, Sequence[Sample]]) -> int:
+    """How many calls of each process may be drawn so that the page stays small."""
+    series = sum(1 for own in samples.values() for s in own if s.warm is not None)
+    return max(_FEWEST, PAGE_POINTS // max(series, 1))
+
+
+def thinned(values: Sequence[float], limit: int) -> list[tuple[int, float]]:
+    """(call number from 1, seconds), at most `limit` of them.
+
+    Calls are put into stretches of equal width on the logarithmic axis, and each stretch keeps its
+    fastest and its slowest call: a spike cannot be thinned away.
+    """
+    calls = [(i, v) for i, v in enumerate(values, start=1) if quantities.known(v) and v > 0]
+    if len(calls) <= limit:
+        return calls
+    stretches = max(1, limit // 2)
+    groups: dict[int, list[tuple[int, float]]] = {}
+    top = math.log(len(values) + 1)
+    for call in calls:
+        groups.setdefault(int(math.log(call[0]) / top * stretches), []).append(call)
+    kept: set[tuple[int, float]] = set()
+    for group in groups.values():
+        kept |= {min(group, key=lambda c: c[1]), max(group, key=lambda c: c[1])}
+    return sorted(kept)
+
+
+def is_thinned(samples: Sequence[Sample], limit: int) -> bool:
+    """Whether some process of these has more calls than are drawn."""
+    return any(s.warm is not None and len(s.warm.call_seconds) > limit for s in samples)
+
+
+def draw(workload: Workload, limit: int) -> str:
+    """A grid of panels, for the cases with warm calls."""
+    panels = [
+        _panel(case, workload.samples.get(case.case, ()), workload.marks[case.backend], limit)
+        for case in drawn(workload)
+    ]
+    return f'<div class="panels">{"".join(panels)}</div>'
+
+
+def drawn(workload: Workload) -> list[CaseSummary]:
+    """The cases with warm calls, also those that never settled and so have no median."""
+    return [
+        case
+        for case in workload.cases
+        if case.warm_call_seconds is not None
+        or any(s.warm is not None for s in workload.samples.get(case.case, ()))
+    ]
+
+
+def _panel(case: CaseSummary, samples: Sequence[Sample], mark: Mark, limit: int) -> str:
+    warm = case.warm_call_seconds
+    series = [thinned(s.warm.call_seconds, limit) for s in samples if s.warm is not None]
+    name = name_with_swatch(mark, label(case), hollow(case))
+    doubt = f' <span class="badge">{html.escape(flag(case) or "")}</span>' if flag(case) else ""
+    head = f'<div class="panel-head">{name}{doubt} {_class(warm)}<br>{_number(warm)}</div>'
+    picture = _plot(case, warm, [s for s in series if s], mark)
+    return f'<div class="panel" data-case="{html.escape(case.case)}">{head}{picture}</div>'
+
+
+def _class(warm: WarmEstimate | None) -> str:
+    steady = warm.steady_class if warm else "no steady state"
+    unsteady = "" if steady == "flat" else " unsteady"
+    return f'<span class="class{unsteady}">{html.escape(steady)}</span>'
+
+
+def _number(warm: WarmEstimate | None) -> str:
+    if warm is None:
+        return "no one number stands for these calls"
+    shown, span = quantities.interval(warm)
+    return f'<span class="nowrap">{shown} a call <span class="iv">{span}</span> n={warm.n}</span>'
+
+
+def _plot(
+    case: CaseSummary,
+    warm: WarmEstimate | None,
+    series: Sequence[Sequence[tuple[int, float]]],
+    mark: Mark,
+) -> str:
+    values = [v for points in series for _, v in points]
+    if warm is not None:
+        values += [v for v in (warm.median, warm.low, warm.high) if quantities.known(v) and v > 0]
+    if not values:
+        return ""
+    centre = math.sqrt(min(values) * max(values))
+    # At least a factor of 1.5, or the noise of a quiet case would fill its panel.
+    spread = max(max(values) / min(values), 1.5) ** 0.5 * 1.04
+    last = max((points[-1][0] for points in series), default=10)
+    x = Logarithmic(1, max(last, 2), 48, _WIDTH - 6)
+    y = Logarithmic(centre / spread, centre * spread, _HEIGHT - 22, 6)
+    parts = [_axes(x, y, last)]
+    if warm is not None and quantities.has_interval(warm) and warm.low > 0:
+        top, bottom = y(warm.high), y(warm.low)
+        parts.append(rectangle(x.start, top, x.end - x.start, max(bottom - top, 1.5), "interval"))
+    parts += [f'<path class="series" d="{_path(points, x, y)}"/>' for points in series]
+    if warm is not None and warm.median > 0:
+        parts.append(line(x.start, y(warm.median), x.end, y(warm.median), "median thin"))
+    caption = f"{case.case}: seconds of each warm call in order, {len(series)} processes"
+    body = f'<g class="{mark.class_}">{"".join(parts)}</g>'
+    return canvas(_WIDTH, _HEIGHT, caption, body, "cell")
+
+
+def _path(points: Sequence[tuple[int, float]], x: Logarithmic, y: Logarithmic) -> str:
+    """Relative steps on a half-pixel grid: a third of the bytes of absolute coordinates."""
+    grid = [(round(x(i) * 2), round(y(v) * 2)) for i, v in points]
+    if len(grid) == 1:
+        return f"M{number(grid[0][0] / 2)} {number(grid[0][1] / 2)}h1"
+    steps = [f"M{number(grid[0][0] / 2)} {number(grid[0][1] / 2)}l"]
+    for (x0, y0), (x1, y1) in zip(grid, grid[1:], strict=False):
+        dy = number((y1 - y0) / 2)
+        steps.append(f"{number((x1 - x0) / 2)}{'' if dy.startswith('-') else ' '}{dy} ")
+    return "".join(steps).rstrip()
+
+
+def _axes(x: Logarithmic, y: Logarithmic, last: int) -> str:
+    parts = [line(x.start, _HEIGHT - 22, x.end, _HEIGHT - 22, "grid")]
+    for value in y.ticks(4):
+        parts.append(line(x.start, y(value), x.end, y(value), "grid"))
+        parts.append(text(x.start - 5, y(value) + 4, quantities.tick_seconds(value), "tick", "end"))
+    ticks = [v for v in x.ticks(5) if x.end - x(v) > 40] + [float(max(last, 2))]
+    for value in ticks:
+        shown = f"call {value:.0f}" if value == 1 else f"{value:.0f}"
+        anchor = "start" if value == 1 else "end" if value == ticks[-1] else "middle"
+        parts.append(text(x(value), _HEIGHT - 6, shown, "tick", anchor))
+    return "".join(parts)

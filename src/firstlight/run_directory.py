@@ -1,0 +1,134 @@
+"""A run on disk: what was planned, every sample as it came, and the result.
+
+    plan.json       cases, settings, host: written before the first process
+    samples.jsonl   one line a process, appended and synced
+    run.json        the summary, written whole, again and again
+    report.html     the same for a person
+
+A kill at any moment leaves a directory that `firstlight run --resume` can finish.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from firstlight import records
+from firstlight.records import FirstlightError, Run, Sample
+
+
+class OutputError(FirstlightError):
+    """The output directory cannot be used."""
+
+
+class RunDirectory:
+    """One run's directory, held by one process at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = self._hold()
+
+    @classmethod
+    def create(cls, path: Path, plan: Mapping[str, Any]) -> RunDirectory:
+        """Make the directory and write the plan; an existing one is never written into."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise OutputError(
+                f"{path} exists and is not empty. Nothing is overwritten: give another --out, or "
+                f"finish an interrupted run with --resume {path}."
+            )
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            directory = cls(path)
+            records.write_json(path / "plan.json", plan)
+        except OSError as error:
+            raise OutputError(
+                f"{path}: cannot be written: {error.strerror}. Give another directory with --out."
+            ) from None
+        return directory
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        """Take up an interrupted run."""
+        if not (path / "plan.json").is_file():
+            raise OutputError(
+                f"{path}: there is no plan.json, so this is no run that can be resumed."
+            )
+        directory = cls(path)
+        directory._cut_torn_line()
+        return directory
+
+    def _hold(self) -> IO[bytes]:
+        try:
+            lock = open(self.path / ".lock", "ab")  # noqa: SIM115 (held until the process ends)
+        except OSError as error:
+            raise OutputError(f"{self.path}: cannot be written: {error.strerror}.") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise OutputError(f"{self.path}: another process is measuring into it.") from None
+        return lock
+
+    @property
+    def samples_path(self) -> Path:
+        return self.path / "samples.jsonl"
+
+    def plan(self) -> dict[str, Any]:
+        return records.load_object(self.path / "plan.json")
+
+    def keep(self, sample: Sample) -> None:
+        try:
+            records.append_sample(self.samples_path, sample)
+        except OSError as error:
+            raise OutputError(
+                f"{self.samples_path}: cannot be written: {error.strerror}. What was measured "
+                f"before is safe; make room, then: firstlight run --resume {self.path}"
+            ) from None
+
+    def samples(self) -> list[Sample]:
+        return list(records.load_samples(self.samples_path)) if self.samples_path.exists() else []
+
+    def samples_sha256(self) -> str | None:
+        if not self.samples_path.exists():
+            return None
+        return hashlib.sha256(self.samples_path.read_bytes()).hexdigest()
+
+    def publish(self, run: Run, html: str) -> Path:
+        """Write the result and the report; returns the report's path."""
+        try:
+            records.write_json(self.path / "run.json", run, schema="run-1.schema.json")
+            report = self.path / "report.html"
+            records.write_text(report, html)
+        except OSError as error:
+            raise OutputError(
+                f"{self.path}: the result cannot be written: {error.strerror}. The samples are "
+                f"safe; make room, then: firstlight run --resume {self.path}"
+            ) from None
+        return report
+
+    def close(self) -> None:
+        (self.path / ".lock").unlink(missing_ok=True)
+        self._lock.close()
+
+    def _cut_torn_line(self) -> None:
+        """Drop the end of a line that a kill or a full disk left unfinished."""
+        if not self.samples_path.exists():
+            return
+        content = self.samples_path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            os.truncate(self.samples_path, whole)
+
+
+def write_new(path: Path, text: str) -> None:
+    """Write a file that must not exist yet."""
+    if path.exists():
+        raise OutputError(f"{path} exists. Nothing is overwritten: give another name.")
+    try:
+        records.write_text(path, text)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror}.") from None

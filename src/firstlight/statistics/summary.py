@@ -1,0 +1,252 @@
+"""Samples of a run to one `CaseSummary` a case: what may be said of it, and what may not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from firstlight.records import (
+    PHASES,
+    CaseSummary,
+    Sample,
+    WarmEstimate,
+)
+from firstlight.records import Protocol as CaseProtocol
+from firstlight.statistics.break_even import Costs, break_even
+from firstlight.statistics.intervals import median, median_estimate
+from firstlight.statistics.steady_state import SteadyState, classify
+
+#: From bad to worse: a case is as good as its worst process.
+_SEVERITY = ("ok", "incomplete", "unproven", "timeout", "out-of-memory", "crashed", "failed")
+
+
+class PlannedCase(Protocol):
+    """What summarising needs to know of a planned case."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def workload(self) -> str: ...
+    @property
+    def size(self) -> str: ...
+    @property
+    def backend(self) -> str: ...
+    @property
+    def cache(self) -> str: ...
+    @property
+    def cache_kind(self) -> str | None: ...
+    @property
+    def compiled(self) -> bool: ...
+    @property
+    def parameters(self) -> Mapping[str, Any]: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def skipped(self) -> str | None: ...
+    @property
+    def note(self) -> str | None: ...
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A sample with the steady state of its calls, found once."""
+
+    sample: Sample
+    state: SteadyState | None  # None without warm calls
+    steady_median: float | None  # None without a steady state
+
+    @classmethod
+    def of(cls, sample: Sample) -> _Measured:
+        if sample.warm is None:
+            return cls(sample, None, None)
+        state = classify(sample.warm.call_seconds)
+        if state.begins is None:
+            return cls(sample, state, None)
+        return cls(sample, state, median(sample.warm.call_seconds[state.begins :]))
+
+
+def summarise(
+    cases: Sequence[PlannedCase],
+    samples: Iterable[Sample],
+    processes: int,
+    flags: Mapping[str, Mapping[str, str]],
+) -> tuple[CaseSummary, ...]:
+    """Summaries in the order of `cases`; `flags` are the environment variables set for each."""
+    by_case: dict[str, list[_Measured]] = {case.id: [] for case in cases}
+    for sample in samples:
+        by_case[sample.case].append(_Measured.of(sample))
+    costs = {case.id: _costs(by_case[case.id]) for case in cases}
+    return tuple(
+        _summary(case, by_case[case.id], processes, flags[case.id], _rivals(case, cases, costs))
+        for case in cases
+    )
+
+
+def _summary(
+    case: PlannedCase,
+    measured: Sequence[_Measured],
+    processes: int,
+    flags: Mapping[str, str],
+    rivals: Mapping[str, Costs],
+) -> CaseSummary:
+    samples = [m.sample for m in measured]
+    check = next((s for s in samples if s.kind == "check"), None)
+    timed = [s for s in samples if s.kind == "timed"]
+    status, culprit = _status(case, samples, timed, processes)
+    shown = [s for s in timed if s.cold is not None] if status != "failed" else []
+    protocol = _protocol(case, check, flags)
+    common: dict[str, Any] = {
+        "case": case.id,
+        "workload": case.workload,
+        "size": case.size,
+        "backend": case.backend,
+        "cache": case.cache,
+        "status": status,
+        "reason": case.skipped or (culprit.reason if culprit else None),
+        "stderr_tail": culprit.stderr_tail if culprit else None,
+        "protocol": protocol,
+        "correctness": _worst_correctness(samples),
+        "cache_proof": (culprit or timed[-1]).cache if timed else None,
+        "processes_ok": sum(s.status == "ok" for s in timed),
+        "processes_planned": processes if case.skipped is None else 0,
+        "note": case.note,
+    }
+    if not shown or protocol is None:
+        return CaseSummary(**common)
+    own = _costs(measured)
+    return CaseSummary(
+        **common,
+        **_cold(shown),
+        **_warm([m for m in measured if m.sample in shown]),
+        **_memory(shown, check),
+        counts=shown[-1].counts,
+        break_even_calls=break_even(own, rivals) if case.compiled and own else None,
+    )
+
+
+def _status(
+    case: PlannedCase, samples: Sequence[Sample], timed: Sequence[Sample], processes: int
+) -> tuple[str, Sample | None]:
+    """The case's status and the sample that it comes from."""
+    if case.skipped is not None:
+        return "skipped", None
+    worst = max(samples, key=lambda s: _SEVERITY.index(s.status), default=None)
+    if worst is not None and worst.status != "ok":
+        return worst.status, worst
+    return ("ok" if len(timed) >= processes else "incomplete"), None
+
+
+def _protocol(
+    case: PlannedCase, check: Sample | None, flags: Mapping[str, str]
+) -> CaseProtocol | None:
+    """None if the check process did not get far enough to tell: then no number is shown."""
+    if check is None or "data" not in check.facts:
+        return None
+    facts = check.facts
+    return CaseProtocol(
+        cache=case.cache,
+        parameters=case.parameters,
+        data=tuple({k: v for k, v in item.items() if k != "bytes"} for item in facts["data"]),
+        data_bytes=sum(item["bytes"] for item in facts["data"]),
+        cold_process="fresh: one process a sample, from spawn to the first synchronised result",
+        cold_window=PHASES,
+        warm_process="persistent: the same process goes on after its first result",
+        warm_window="the call and its synchronisation, arguments in place",
+        warm_up="no call is dropped by rule: the steady part is found by change points",
+        sync=facts["sync"],
+        threads=facts["threads"],
+        precision=facts["precision"],
+        seed=case.seed,
+        environment=flags,
+    )
+
+
+def _worst_correctness(samples: Sequence[Sample]) -> Any:
+    checked = [s.correctness for s in samples if s.correctness is not None]
+    return max(checked, key=lambda c: (not c.passed, c.max_relative_error or 0.0), default=None)
+
+
+def _cold(samples: Sequence[Sample]) -> dict[str, Any]:
+    starts = [s.cold for s in samples if s.cold is not None]
+    phases = {p: _median_of([c.phases_seconds.get(p) for c in starts]) for p in PHASES}
+    return {
+        "cold_seconds": median_estimate([c.total_seconds for c in starts]),
+        "phases_seconds": phases,
+        "unattributed_seconds": median([c.unattributed_seconds for c in starts]),
+    }
+
+
+def _warm(measured: Sequence[_Measured]) -> dict[str, Any]:
+    warm = [m.sample.warm for m in measured if m.sample.warm is not None]
+    states = [m.state.steady_class for m in measured if m.state is not None]
+    if not warm:
+        return {}
+    steady = [m.steady_median for m in measured if m.steady_median is not None]
+    rates = [w.batch_calls / median(w.batch_seconds) for w in warm]
+    # No single number stands for calls that never settle.
+    settled = len(steady) > len(states) / 2
+    return {
+        "warm_call_seconds": _steady_estimate(steady, states) if settled else None,
+        "throughput_calls_per_second": median_estimate(rates),
+        "batch_calls": int(median([w.batch_calls for w in warm])),
+    }
+
+
+def _steady_estimate(values: Sequence[float], classes: Sequence[str]) -> WarmEstimate:
+    """The median over processes of each one's steady median: the process is the unit."""
+    e = median_estimate(values)
+    return WarmEstimate(e.median, e.low, e.high, e.n, e.confidence, common_class(classes))
+
+
+def common_class(classes: Sequence[str]) -> str:
+    """The class that at least three quarters of the processes share, else `inconsistent`."""
+    most = max(set(classes), key=lambda name: (classes.count(name), name))
+    return most if classes.count(most) >= 0.75 * len(classes) else "inconsistent"
+
+
+def _memory(samples: Sequence[Sample], check: Sample | None) -> dict[str, Any]:
+    uses = [s.memory for s in samples if s.memory is not None]
+    by_phase = {p: _whole(_median_of([u.peak_host_bytes.get(p) for u in uses])) for p in PHASES}
+    estimate = check.memory.compiler_bytes if check is not None and check.memory else None
+    return {
+        "peak_host_bytes": by_phase["first_execute"],
+        "peak_host_bytes_by_phase": by_phase,
+        "peak_device_bytes": _whole(_median_of([u.peak_device_bytes for u in uses])),
+        "compiler_bytes": estimate,
+    }
+
+
+def _median_of(values: Sequence[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return median(known) if known else None
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _costs(measured: Sequence[_Measured]) -> Costs | None:
+    """Cold totals and steady medians of the processes that count."""
+    good = [m for m in measured if m.sample.kind == "timed" and m.sample.status == "ok"]
+    cold = [m.sample.cold.total_seconds for m in good if m.sample.cold is not None]
+    warm = [m.steady_median for m in good if m.steady_median is not None]
+    return Costs(cold, warm) if cold and warm else None
+
+
+def _rivals(
+    case: PlannedCase, cases: Sequence[PlannedCase], costs: Mapping[str, Costs | None]
+) -> dict[str, Costs]:
+    """The uncompiled cases of the same workload and size that a user could run instead."""
+    rivals = {}
+    for other in cases:
+        same = (other.workload, other.size) == (case.workload, case.size)
+        cost = costs[other.id]
+        if same and not other.compiled and cost and other.cache in (case.cache, "none"):
+            # With several policies of one backend, the one that the compiled case has.
+            if other.cache == "none" and other.cache_kind and case.cache != "none":
+                twin = f"{other.workload}[{other.size}]/{other.backend}/{case.cache}"
+                if costs.get(twin):
+                    continue
+            rivals[other.backend] = cost
+    return rivals

@@ -1,0 +1,1 @@
+"""The workload programs, one file each, loaded by name in a measured process."""

@@ -1,0 +1,115 @@
+"""Loss and gradients of a network with parameters in float32 and arithmetic in `precision`.
+
+Parameters and examples are cast on the way in ("bfloat16" or "float32"); the loss is taken, and the
+gradients come back, in float32. Layers 32 -> width -> width -> 1 with SiLU. NumPy has no bfloat16:
+its twin computes in float32 whatever `precision` says, and stands beside the float32 variant only.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # not typing's: nothing may be imported here, because imports are timed
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    Step = Callable[..., Any]
+    Built = tuple[Step, tuple[Any, ...]]
+FEATURES = 32
+
+
+def make_inputs(seed: int, precision: str, width: int, batch: int) -> tuple[NDArray[Any], ...]:
+    """The three weight matrices, the examples, their targets: all in float32."""
+    import numpy as np
+
+    rng = np.random.default_rng(seed)
+    shapes = ((FEATURES, width), (width, width), (width, 1), (batch, FEATURES), (batch, 1))
+    scales = ((2 / FEATURES) ** 0.5, (2 / width) ** 0.5, (2 / width) ** 0.5, 1.0, 1.0)
+    return tuple(
+        rng.standard_normal(shape, dtype=np.float32) * np.float32(scale)
+        for shape, scale in zip(shapes, scales, strict=True)
+    )
+
+
+def _loss_and_gradients(w1: Any, w2: Any, w3: Any, x: Any, y: Any) -> tuple[Any, ...]:
+    """Loss, norms of the three gradients, first gradient; backpropagation written by hand."""
+    import numpy as np
+
+    def silu(z: Any) -> tuple[Any, Any]:
+        gate = 1 / (1 + np.exp(-z))
+        return z * gate, gate * (1 + z * (1 - gate))
+
+    first, first_slope = silu(x @ w1)
+    second, second_slope = silu(first @ w2)
+    error = second @ w3 - y
+    d_out = 2 * error / len(x)
+    d_second = (d_out @ w3.T) * second_slope
+    d_first = (d_second @ w2.T) * first_slope
+    gradients = (x.T @ d_first, first.T @ d_second, second.T @ d_out)
+    norms = np.stack([np.sqrt((g**2).sum()) for g in gradients])
+    return np.mean(error**2), norms, gradients[0]
+
+
+def build_numpy(
+    compile: Callable[[Step], Step], seed: int, precision: str, width: int, batch: int
+) -> Built:
+    """Loss and gradients in float32."""
+    return compile(_loss_and_gradients), make_inputs(seed, precision, width, batch)
+
+
+def build_jax(
+    compile: Callable[[Step], Step], seed: int, precision: str, width: int, batch: int
+) -> Built:
+    """Loss and gradients by `jax.value_and_grad` through the casts."""
+    import jax
+    import jax.numpy as jnp
+
+    dtype = jnp.dtype(precision)
+
+    def loss_of(weights: Any, x: Any, y: Any) -> Any:
+        hidden = x.astype(dtype)
+        for matrix in weights[:-1]:
+            hidden = jax.nn.silu(hidden @ matrix.astype(dtype))
+        output = hidden @ weights[-1].astype(dtype)
+        return jnp.mean((output.astype(jnp.float32) - y) ** 2)
+
+    def step(w1: Any, w2: Any, w3: Any, x: Any, y: Any) -> tuple[Any, ...]:
+        loss, gradients = jax.value_and_grad(loss_of)((w1, w2, w3), x, y)
+        norms = jnp.stack([jnp.linalg.norm(g.ravel()) for g in gradients])
+        return loss, norms, gradients[0]
+
+    return compile(step), jax.device_put(make_inputs(seed, precision, width, batch))
+
+
+def build_torch(
+    compile: Callable[[Step], Step], seed: int, precision: str, width: int, batch: int
+) -> Built:
+    """Loss and gradients by `torch.func.grad_and_value` through the casts."""
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = getattr(torch, precision)
+
+    def loss_of(weights: Any, x: Any, y: Any) -> Any:
+        hidden = x.to(dtype)
+        for matrix in weights[:-1]:
+            hidden = torch.nn.functional.silu(hidden @ matrix.to(dtype))
+        output = hidden @ weights[-1].to(dtype)
+        return torch.mean((output.to(torch.float32) - y) ** 2)
+
+    def step(w1: Any, w2: Any, w3: Any, x: Any, y: Any) -> tuple[Any, ...]:
+        gradients, loss = torch.func.grad_and_value(loss_of)((w1, w2, w3), x, y)
+        norms = torch.stack([torch.linalg.vector_norm(g) for g in gradients])
+        return loss, norms, gradients[0]
+
+    inputs = make_inputs(seed, precision, width, batch)
+    return compile(step), tuple(torch.from_numpy(a).to(device) for a in inputs)
+
+
+def reference(seed: int, precision: str, width: int, batch: int) -> tuple[NDArray[Any], ...]:
+    """Loss and gradients in float64, whatever `precision` the program under test uses."""
+    import numpy as np
+
+    inputs = (a.astype(np.float64) for a in make_inputs(seed, precision, width, batch))
+    return tuple(np.asarray(out) for out in _loss_and_gradients(*inputs))

@@ -1,0 +1,137 @@
+"""Differentiable simulation: fit the rates of a predator-prey model to observed trajectories.
+
+An ensemble of Lotka-Volterra trajectories is integrated by the classical Runge-Kutta method; the
+result is the mean squared distance to the observations and its gradient in the four rates. JAX
+scans over time; PyTorch and NumPy loop in Python. NumPy, and the reference, carry the sensitivities
+forward (the tangent-linear equations of the same scheme), where the others differentiate backward.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # not typing's: nothing may be imported here, because imports are timed
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    Step = Callable[..., Any]
+    Built = tuple[Step, tuple[Any, ...]]
+
+TIME_STEP = 0.05
+TRUE_RATES = (1.1, 0.4, 0.1, 0.4)
+GUESSED_RATES = (1.0, 0.45, 0.12, 0.45)
+
+
+def make_inputs(seed: int, trajectories: int, steps: int) -> tuple[NDArray[Any], ...]:
+    """Guessed rates (4), initial states (2, trajectories), observations (steps, 2, ...)."""
+    import numpy as np
+
+    rng = np.random.default_rng(seed)
+    initial = rng.uniform(2.0, 8.0, (2, trajectories)).astype(np.float32)
+    state, observed = initial, []
+    for _ in range(steps):
+        state = _runge_kutta(lambda s: _rates_of_change(s, TRUE_RATES, np.stack), state)
+        observed.append(state + 0.1 * rng.standard_normal(state.shape, dtype=np.float32))
+    return np.array(GUESSED_RATES, np.float32), initial, np.stack(observed)
+
+
+def _rates_of_change(state: Any, rates: Any, stack: Step) -> Any:
+    """Prey grow and are eaten; predators grow by eating and die."""
+    prey, predators = state[0], state[1]
+    meals = prey * predators
+    return stack([rates[0] * prey - rates[1] * meals, rates[2] * meals - rates[3] * predators])
+
+
+def _runge_kutta(derivative: Step, state: Any) -> Any:
+    """The state one time step later, by the classical fourth-order rule."""
+    first = derivative(state)
+    second = derivative(state + 0.5 * TIME_STEP * first)
+    third = derivative(state + 0.5 * TIME_STEP * second)
+    fourth = derivative(state + TIME_STEP * third)
+    return state + TIME_STEP / 6 * (first + 2 * second + 2 * third + fourth)
+
+
+def _tangent_linear(bundle: Any, rates: Any) -> Any:
+    """Derivative of a bundle (5, 2, trajectories): the state, then its tangent in each rate."""
+    import numpy as np
+
+    (prey, predators), tangents = bundle[0], bundle[1:]
+    meals = prey * predators
+    d_meals = predators * tangents[:, 0] + prey * tangents[:, 1]
+    change = np.empty_like(bundle)
+    change[0, 0] = rates[0] * prey - rates[1] * meals
+    change[0, 1] = rates[2] * meals - rates[3] * predators
+    change[1:, 0] = rates[0] * tangents[:, 0] - rates[1] * d_meals
+    change[1:, 1] = rates[2] * d_meals - rates[3] * tangents[:, 1]
+    change[1, 0] += prey
+    change[2, 0] -= meals
+    change[3, 1] += meals
+    change[4, 1] -= predators
+    return change
+
+
+def _loss_and_gradient(rates: Any, initial: Any, observed: Any) -> tuple[Any, Any]:
+    """Loss and gradient by forward sensitivities, in the precision of the arguments."""
+    import numpy as np
+
+    bundle = np.concatenate([initial[None], np.zeros((4, *initial.shape), initial.dtype)])
+    loss, gradient = np.zeros((), initial.dtype), np.zeros(4, initial.dtype)
+    for seen in observed:
+        bundle = _runge_kutta(lambda b: _tangent_linear(b, rates), bundle)
+        error = bundle[0] - seen
+        loss = loss + (error**2).sum()
+        gradient = gradient + 2 * (error * bundle[1:]).sum((1, 2))
+    return loss / observed.size, gradient / observed.size
+
+
+def build_numpy(compile: Callable[[Step], Step], seed: int, trajectories: int, steps: int) -> Built:
+    """Loss and gradient by forward sensitivities."""
+    return compile(_loss_and_gradient), make_inputs(seed, trajectories, steps)
+
+
+def build_jax(compile: Callable[[Step], Step], seed: int, trajectories: int, steps: int) -> Built:
+    """Loss and gradient by reverse differentiation of `lax.scan`."""
+    import jax
+    import jax.numpy as jnp
+
+    def loss_of(rates: Any, initial: Any, observed: Any) -> Any:
+        def advance(state: Any, seen: Any) -> tuple[Any, Any]:
+            state = _runge_kutta(lambda s: _rates_of_change(s, rates, jnp.stack), state)
+            return state, jnp.mean((state - seen) ** 2)
+
+        _, losses = jax.lax.scan(advance, initial, observed)
+        return jnp.mean(losses)
+
+    args = jax.device_put(make_inputs(seed, trajectories, steps))
+    return compile(jax.value_and_grad(loss_of)), args
+
+
+def build_torch(compile: Callable[[Step], Step], seed: int, trajectories: int, steps: int) -> Built:
+    """Loss and gradient by reverse differentiation of a Python loop, which compilers unroll."""
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+
+    def loss_of(rates: Any, initial: Any, observed: Any) -> Any:
+        state, losses = initial, []
+        for index in range(steps):
+            state = _runge_kutta(lambda s: _rates_of_change(s, rates, torch.stack), state)
+            losses.append(torch.mean((state - observed[index]) ** 2))
+        return torch.stack(losses).mean()
+
+    def step(rates: Any, initial: Any, observed: Any) -> tuple[Any, Any]:
+        gradient, loss = torch.func.grad_and_value(loss_of)(rates, initial, observed)
+        return loss, gradient
+
+    inputs = make_inputs(seed, trajectories, steps)
+    return compile(step), tuple(torch.from_numpy(a).to(device) for a in inputs)
+
+
+def reference(seed: int, trajectories: int, steps: int) -> tuple[NDArray[Any], ...]:
+    """Loss and gradient in float64, by forward sensitivities."""
+    import numpy as np
+
+    inputs = (a.astype(np.float64) for a in make_inputs(seed, trajectories, steps))
+    loss, gradient = _loss_and_gradient(*inputs)
+    return np.asarray(loss), gradient

@@ -1,0 +1,118 @@
+"""A physics-informed network: the loss itself holds second derivatives of the network.
+
+One hidden layer, u(x) = sum_j a_j tanh(w_j x + b_j) + c, is to solve u'' = f on [0, 1] with
+u(0) = u(1) = 0 and f = -pi^2 sin(pi x). The loss is the mean squared residual at the collocation
+points plus the squared boundary values; the result is the loss and its gradient in a, w, b and c.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # not typing's: nothing may be imported here, because imports are timed
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    Step = Callable[..., Any]
+    Built = tuple[Step, tuple[Any, ...]]
+
+
+def make_inputs(seed: int, points: int, hidden: int) -> tuple[NDArray[Any], ...]:
+    """Output weights, input weights, biases, offset, collocation points, forcing there."""
+    import numpy as np
+
+    rng = np.random.default_rng(seed)
+    output = rng.standard_normal(hidden) * hidden**-0.5
+    inner = rng.standard_normal(hidden) * 2
+    x = rng.uniform(0.0, 1.0, points)
+    arrays = (output, inner, rng.standard_normal(hidden), np.array(0.1))
+    return *(a.astype(np.float32) for a in arrays), x.astype(np.float32), _forcing(x)
+
+
+def _forcing(x: NDArray[Any]) -> NDArray[Any]:
+    import numpy as np
+
+    return (-(np.pi**2) * np.sin(np.pi * x)).astype(np.float32)
+
+
+def _loss_and_gradient(a: Any, w: Any, b: Any, c: Any, x: Any, forcing: Any) -> tuple[Any, ...]:
+    """Loss and gradient in closed form, from the first three derivatives of tanh."""
+    import numpy as np
+
+    bend = np.tanh(np.outer(x, w) + b)
+    slope = 1 - bend**2
+    second = -2 * bend * slope
+    third = slope * (6 * bend**2 - 2)
+    residual = second @ (a * w**2) - forcing
+    d_residual = 2 * residual / len(x)
+    along = third.T @ d_residual
+    d_a = w**2 * (second.T @ d_residual)
+    d_w = 2 * a * w * (second.T @ d_residual) + a * w**2 * (third.T @ (d_residual * x))
+    d_b = a * w**2 * along
+    loss, d_c = np.mean(residual**2), np.zeros_like(c)
+    for edge in (0.0, 1.0):
+        bend = np.tanh(w * edge + b)
+        value = a @ bend + c
+        loss = loss + value**2
+        d_a = d_a + 2 * value * bend
+        d_w = d_w + 2 * value * a * (1 - bend**2) * edge
+        d_b = d_b + 2 * value * a * (1 - bend**2)
+        d_c = d_c + 2 * value
+    return loss, d_a, d_w, d_b, d_c
+
+
+def build_numpy(compile: Callable[[Step], Step], seed: int, points: int, hidden: int) -> Built:
+    """Loss and gradient in closed form."""
+    return compile(_loss_and_gradient), make_inputs(seed, points, hidden)
+
+
+def build_jax(compile: Callable[[Step], Step], seed: int, points: int, hidden: int) -> Built:
+    """Loss and gradient by a gradient of a mapped gradient of a gradient."""
+    import jax
+    import jax.numpy as jnp
+
+    def network(x: Any, a: Any, w: Any, b: Any, c: Any) -> Any:
+        return jnp.tanh(w * x + b) @ a + c
+
+    def loss_of(params: Any, x: Any, forcing: Any) -> Any:
+        curvature = jax.vmap(lambda point: jax.grad(jax.grad(network))(point, *params))(x)
+        edges = network(0.0, *params) ** 2 + network(1.0, *params) ** 2
+        return jnp.mean((curvature - forcing) ** 2) + edges
+
+    def step(a: Any, w: Any, b: Any, c: Any, x: Any, forcing: Any) -> Any:
+        loss, gradient = jax.value_and_grad(loss_of)((a, w, b, c), x, forcing)
+        return loss, *gradient
+
+    return compile(step), jax.device_put(make_inputs(seed, points, hidden))
+
+
+def build_torch(compile: Callable[[Step], Step], seed: int, points: int, hidden: int) -> Built:
+    """The same nesting by `torch.func`."""
+    import torch
+    from torch.func import grad, grad_and_value, vmap
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+
+    def network(x: Any, a: Any, w: Any, b: Any, c: Any) -> Any:
+        return torch.tanh(w * x + b) @ a + c
+
+    def loss_of(params: Any, x: Any, forcing: Any) -> Any:
+        curvature = vmap(lambda point: grad(grad(network))(point, *params))(x)
+        edges = network(0.0, *params) ** 2 + network(1.0, *params) ** 2
+        return torch.mean((curvature - forcing) ** 2) + edges
+
+    def step(a: Any, w: Any, b: Any, c: Any, x: Any, forcing: Any) -> Any:
+        gradient, loss = grad_and_value(loss_of)((a, w, b, c), x, forcing)
+        return loss, *gradient
+
+    inputs = make_inputs(seed, points, hidden)
+    return compile(step), tuple(torch.from_numpy(a).to(device) for a in inputs)
+
+
+def reference(seed: int, points: int, hidden: int) -> tuple[NDArray[Any], ...]:
+    """Loss and gradient in float64, in closed form."""
+    import numpy as np
+
+    inputs = (a.astype(np.float64) for a in make_inputs(seed, points, hidden))
+    return tuple(np.asarray(out) for out in _loss_and_gradient(*inputs))

@@ -1,0 +1,9 @@
+#!/bin/sh
+# A browser for the report's own test, from Debian's packages where that is possible; the test says
+# so and skips where it is not.
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    apt-get update -q >/dev/null 2>&1 && apt-get install -y -q --no-install-recommends chromium \
+        fonts-dejavu-core >/dev/null 2>&1 && exit 0
+fi
+echo "no Chromium, and it cannot be installed here: the browser test will be skipped" >&2
+exit 0
