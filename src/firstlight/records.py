@@ -1,8 +1,8 @@
 """The waist of the house: what a run is, as frozen values, and their JSON in and out.
 
 Measuring writes `Sample` (one process, one line of `samples.jsonl`); summarising turns samples into
-`CaseSummary`; report, `show`, exporters, gate and snapshot read `Run`. Readers ignore fields they do
-not know, so a newer minor version stays readable; what was not measured is null, never 0 or NaN.
+`CaseSummary`; report, `show`, exporters, gate and snapshot read `Run`. Readers ignore fields that
+they do not know; what was not measured is null, never 0 or NaN.
 
     RecordError
     ├── NewerSchemaError    the file was written by a newer Firstlight

@@ -48,6 +48,19 @@ WARM = {
 }
 
 
+HOST: Mapping[str, Any] = {
+    "cpu": {"model": "Made-up CPU @ 3.0 GHz", "usable_cores": 8, "frequency_governor": None},
+    "container": {"cpu_quota": None, "memory_limit_bytes": None},
+    "memory_bytes": 33_554_432_000,
+    "gpus": [],
+    "os": {"system": "Linux", "release": "6.1", "distribution": "Debian GNU/Linux 12"},
+    "python": {"version": "3.11.9", "implementation": "CPython"},
+    "packages": {"jax": "0.10.2", "jaxlib": "0.10.2", "numpy": "2.4.6", "torch": "2.13.0"},
+    "environment": {"OMP_NUM_THREADS": "8"},
+    "load": [0.1123046875, 0.2, 0.3],
+}
+
+
 @dataclass(frozen=True)
 class Plan:
     """One case to make up."""
@@ -167,9 +180,14 @@ def summarise(plan: Plan, samples: Sequence[Sample]) -> CaseSummary:
     compiled = PROGRAMS.get(plan.backend, PROGRAMS["jax-jit"])["compile"] is not None
     hits = 3 if plan.cache == "warm" else 0
     proof = CacheProof(
-        plan.cache, True, None if cached else "no cache was asked for", *((3, 3) if hits else (0, 0)),
-        3 if cached else None, hits if cached else None,
-    )  # fmt: skip
+        policy=plan.cache,
+        proven=True,
+        reason=None if cached else "no cache was asked for",
+        entries_before=3 if hits else 0,
+        entries_after=3 if cached else 0,
+        requests=3 if cached else None,
+        hits=hits if cached else None,
+    )
     summary = CaseSummary(
         case=case_id(plan),
         workload=plan.workload,
@@ -252,15 +270,9 @@ def make_run(plans: Sequence[Plan], **changes: Any) -> tuple[Run, list[Sample]]:
         created_at="2026-03-01T09:15:00+00:00",
         finished_at="2026-03-01T10:02:31+00:00",
         complete=True,
-        harness={"version": "0.1.0", "commit": "0123456789abcdef0123456789abcdef01234567"},
+        harness={"version": "0.1.0", "commit": {"id": "0123456789abcdef01234567", "changed": True}},
         settings={"processes": 30, "warm_calls": 120, "timeout_seconds": 300.0, "affinity": None},
-        host={
-            "cpu": {"model": "Made-up CPU @ 3.0 GHz", "cores": 8, "governor": "performance"},
-            "memory_bytes": 33_554_432_000,
-            "os": "Linux 6.1 (Debian 12)",
-            "python": "3.11.9",
-            "packages": {"jax": "0.10.2", "jaxlib": "0.10.2", "torch": "2.13.0", "numpy": "2.4.6"},
-        },
+        host=HOST,
         warnings=("the load was 2.3 before process 41: other programs ran on this machine",),
         cases=finished,
     )

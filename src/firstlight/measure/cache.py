@@ -64,7 +64,7 @@ def entries(directory: Path) -> frozenset[str]:
     return frozenset(
         str(path.relative_to(directory))
         for path in directory.rglob("*")
-        if path.is_file() and path.suffix != ".lock" and not path.name.endswith("-atime")
+        if path.is_file() and not path.name.endswith((".lock", ".lockfile", "-atime"))
     )
 
 

@@ -195,15 +195,22 @@ def make_case(workload: Workload, size: str, backend: Backend, cache: str) -> Ca
 
 def mark_missing(cases: Sequence[Case], backends: Mapping[str, Backend]) -> list[Case]:
     """The same cases, those whose framework is not installed marked as skipped."""
-    from importlib.util import find_spec
-
     missing: dict[str, str] = {}
     for backend in backends.values():
-        absent = [module for module in backend.requires if find_spec(module) is None]
+        absent = [module for module in backend.requires if not _installed(module)]
         if absent:
             how = f" (pip install 'firstlight[{backend.extra}]')" if backend.extra else ""
             missing[backend.name] = f"{', '.join(absent)} is not installed{how}"
     return [replace(c, skipped=missing.get(c.backend)) for c in cases]
+
+
+def _installed(module: str) -> bool:
+    from importlib.util import find_spec
+
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):  # a finder that refuses, a half-imported module
+        return False
 
 
 def rounds(cases: Sequence[Case], processes: int, seed: int) -> list[tuple[Case, int]]:

@@ -90,6 +90,7 @@ class Runner:
             sample = self.measure(case, kind, index)
             if not known:
                 self._keep(sample)
+                self._order += 1
             self._remember(sample)
             if kind != "timed" and _ends(sample):
                 bad.add(case.id)
@@ -129,7 +130,6 @@ class Runner:
             "started_at": started,
             "load_before": load,
         }
-        self._order += 1
         status, reason = _process_status(outcome)
         if status != "ok" or outcome.report is None:
             tail = outcome.output_tail or None
@@ -238,7 +238,7 @@ def cold_start(outcome: Outcome, report: Mapping[str, Any]) -> ColdStart:
     if outcome.done_ns is None:
         raise ValueError("a process without a first result has no cold start")
     spans = report["spans_ns"]
-    phases: dict[str, int | None] = {p: None for p in PHASES}
+    phases: dict[str, int | None] = dict.fromkeys(PHASES)
     phases["interpreter"] = report["started_ns"] - outcome.spawned_ns
     for name, (begin, end) in spans.items():
         phases[name] = end - begin

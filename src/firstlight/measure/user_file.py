@@ -1,4 +1,4 @@
-"""Benchmarks in a user's own file: found in a process of their own, so the parent imports nothing."""
+"""Benchmarks in a user's own file, found in a process of their own: the parent imports nothing."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def _discover(path: Path, timeout_seconds: float) -> dict[str, Any]:
     )
     if outcome.timed_out:
         raise UserFileError(
-            f"{path}: importing it took longer than {timeout_seconds:.0f} s. Move the work into the "
-            "marked functions."
+            f"{path}: importing it took longer than {timeout_seconds:.0f} s. Move the work "
+            "into the marked functions."
         )
     if outcome.report is None:
         raise UserFileError(

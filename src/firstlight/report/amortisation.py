@@ -73,7 +73,7 @@ def draw(workload: Workload, width: float) -> str:
     found = curves(workload.cases)
     narrow = width < 400
     labels = max(text_width(label(c.case), _FONT) for c in found) + 22
-    left, height = 50.0, min(max(330.0, 58.0 * len(found)), 430.0)
+    left, height = 50.0, min(max(290.0, 58.0 * len(found)), 430.0)
     right, bottom = width - labels, height - 40
     x = Logarithmic(1.0, last_call(found), left, right)
     ends = [c.at(n, e) for c in found for n in (1.0, x.high) for e in _ends(c)]
@@ -153,7 +153,7 @@ def _crossings(found: Sequence[Curve], x: Logarithmic, y: Logarithmic, workload:
     taken: list[Box] = []
     for curve in sorted(found, key=lambda c: _counts(c.case) or [math.inf]):
         even = curve.case.break_even_calls
-        if even is None or not _counts(curve.case) or _counts(curve.case)[0] <= 1:
+        if even is None or not _counts(curve.case) or not 1 < _counts(curve.case)[0] <= x.high:
             continue
         calls = _counts(curve.case)[0]
         cx, cy = x(calls), y(curve.at(calls))
@@ -211,7 +211,8 @@ def break_even_tip(case: CaseSummary) -> str:
         return ""
     span = f"({quantities.calls(even.low)}–{quantities.calls(even.high)})"
     if isinstance(even.calls, str):
-        return f"never costs less than {even.against} {span}"
+        never = f"never costs less than {even.against}"
+        return never if even.low == even.high else f"{never} {span}"
     if even.calls <= 1:
         return f"answers before {even.against}: nothing to pay back"
     return f"has cost less than {even.against} after {quantities.calls(even.calls)} calls {span}"

@@ -23,6 +23,10 @@ POLICIES = {
 }
 
 
+#: An interval below this is not what a reader takes it for, so its confidence is said beside it.
+_USUAL_CONFIDENCE = 0.9
+
+
 def policy_words(policy: str) -> str:
     """A cache policy as a reader would say it."""
     return POLICIES.get(policy, f"cache policy {policy}")
@@ -40,7 +44,7 @@ def card(workload: Workload) -> str:
             f'<div class="contest"><div class="words">{words}</div>'
             f"{ribbon.draw(contest, workload)}</div>"
         )
-    cases = html.escape(" ".join(c.case for c in workload.cases))
+    cases = html.escape("\n".join(c.case for c in workload.cases))
     heading = f'<h3><a href="#{workload.anchor}">{title_of(workload)}</a></h3>'
     return f'<article class="answer" data-cases="{cases}">{heading}{"".join(parts)}</article>'
 
@@ -104,20 +108,20 @@ def _ranking(entrants: Sequence[CaseSummary], workload: Workload) -> str:
     if len(first) == 1:
         said = f"{_name(first[0][0], workload)} answers first, after {number(first[0][1])}"
     else:
-        said = f"{_listed(first, workload)} answer first; their intervals overlap"
+        said = f"{_listed(first, workload)} answer first: their intervals overlap"
     if not fast:
         return f"{said}."
     if len(first) == len(fast) == 1 and first[0][0] is fast[0][0]:
-        return f"{said}, and is also the fastest once warm, {number(fast[0][1])} a call" + (
-            f"{_unsteady(fast[0][0])}."
-        )
+        warm = f"{number(fast[0][1])} a call{_unsteady(fast[0][0])}"
+        return f"{said}, and is also the fastest once warm, {warm}."
     if len(fast) == 1:
         case, estimate = fast[0]
         return (
             f"{said}; {_name(case, workload)} is the fastest once warm, "
             f"{number(estimate)} a call{_unsteady(case)}."
         )
-    return f"{said}. {_listed(fast, workload)} are the fastest once warm; their intervals overlap."
+    rest = f"{_listed(fast, workload)} are not told apart: their intervals overlap"
+    return f"{said}. Once warm, {rest}."
 
 
 def _unsteady(case: CaseSummary) -> str:
@@ -182,9 +186,11 @@ def _never(even: BreakEven, others: Sequence[str], against: str) -> str:
 
 
 def _span(even: BreakEven) -> str:
-    if even.high == "never":
-        low = quantities.calls(even.low)
-        return f'<span class="iv">({low} to never: not settled)</span>'
     low, high = quantities.calls(even.low), quantities.calls(even.high)
+    shown = f"{low} to never: not settled" if even.high == "never" else f"{low}–{high}"
     tip = f"interval at {quantities.percent(even.confidence)}"
-    return f'<span class="iv nowrap" title="{tip}">({low}–{high})</span>'
+    if even.confidence < 0.5:
+        shown = "too few processes for an interval"
+    elif even.confidence < _USUAL_CONFIDENCE:
+        shown += f" at {quantities.percent(even.confidence)}"
+    return f'<span class="iv" title="{tip}">({html.escape(shown)})</span>'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,6 +35,7 @@ class Row:
     low: float | None
     high: float | None
     shown: str  # the total as text, or why there is none
+    short: str = ""  # the same for narrow paper, where the row needs it
 
     @property
     def extent(self) -> float:
@@ -72,8 +74,9 @@ def _time_row(case: CaseSummary) -> Row:
     )
     bounded = quantities.has_interval(cold)
     low, high = (cold.low, cold.high) if bounded else (None, None)
-    shown = f"{quantities.estimate(cold)}  n={cold.n}"
-    return Row(case, segments, cold.median, low, high, _flagged(case, shown))
+    shown = quantities.estimate(cold)
+    full = _flagged(case, f"{shown}  n={cold.n}")
+    return Row(case, segments, cold.median, low, high, full, f"{shown} ⚠" if flag(case) else shown)
 
 
 def share_rows(rows: Sequence[Row]) -> list[Row]:
@@ -81,8 +84,9 @@ def share_rows(rows: Sequence[Row]) -> list[Row]:
     found = []
     for row in rows:
         whole = sum(s.value for s in row.segments)
-        parts = (Segment(s.phase, 100 * s.value / whole, s.shown) for s in row.segments)
-        found.append(Row(row.case, tuple(parts), None, None, None, "" if whole else row.shown))
+        if whole > 0:
+            parts = (Segment(s.phase, 100 * s.value / whole, s.shown) for s in row.segments)
+            found.append(Row(row.case, tuple(parts), None, None, None, ""))
     return found
 
 
@@ -128,7 +132,7 @@ def legend(rows: Sequence[Row]) -> str:
     order = [p for p in PHASES if p in present] + [p for p in present if p not in PHASES]
     order.sort(key=lambda p: p == "unattributed")
     items = "".join(
-        f'<li><i class="{phase_class(p)}"></i>{element("span", phase_name(p))}</li>' for p in order
+        f'<li><i class="{phase_class(p)}"></i>{html.escape(phase_name(p))}</li>' for p in order
     )
     return f'<ul class="legend">{items}</ul>'
 
@@ -139,14 +143,15 @@ def draw(
     caption: str,
     units: quantities.Units,
     width: float = WIDE,
-    slim: bool = False,
+    above: Sequence[Row] | None = None,
 ) -> str:
     """The figure at one design width; narrow paper has the labels above the bars.
 
-    `slim` leaves out axis and totals, for bars that all have the same length.
+    Bars that belong under those of `above` start where those do and have neither axis nor totals.
     """
-    narrow = width < 600
-    left = 0.0 if narrow else text_width(max((label(r.case) for r in rows), key=len), _FONT) + 24
+    narrow, slim = width < 600, above is not None
+    names = [label(row.case) for row in above or rows]
+    left = 0.0 if narrow else text_width(max(names, key=len), _FONT) + 24
     bar, pitch = (20.0, 46.0) if narrow else (20.0, 31.0)
     if slim and not narrow:
         pitch = 25.0
@@ -175,8 +180,10 @@ def _scale(
 
 def _axis(scale: Linear, units: quantities.Units, bottom: float, width: float) -> str:
     parts = []
-    ticks = scale.ticks(4 if width < 600 else 7)
-    for value, shown in zip(ticks, quantities.axis_labels(ticks, units), strict=True):
+    unit, _ = quantities.unit_of(scale.high, units)
+    inner = Linear(scale.low / unit, scale.high / unit, scale.start, scale.end)
+    ticks = [unit * t for t in inner.ticks(4 if width < 600 else 7)]
+    for value, shown in zip(ticks, quantities.axis_labels(scale.high, ticks, units), strict=True):
         x = scale(value)
         anchor = "start" if value == 0 else "end" if x > width - 24 else "middle"
         parts.append(line(x, 2, x, bottom, "grid"))
@@ -204,7 +211,9 @@ def _draw_row(
         parts.append(line(scale(row.total), top - 2, scale(row.total), top + bar + 2, "median"))
     class_ = "total flagged" if flag(row.case) else "total"
     if narrow:
-        parts.append(text(width - 2, baseline, row.shown, class_, "end"))
+        room = width - 30 - text_width(label(row.case), _FONT)
+        shown = row.shown if text_width(row.shown, _FONT) < room else row.short or row.shown
+        parts.append(text(width - 2, baseline, shown, class_, "end"))
     elif row.shown:
         at = max(x, scale(row.high or row.total or 0)) + 8 if row.segments else scale(0)
         parts.append(text(at, baseline, row.shown, class_))

@@ -29,7 +29,7 @@
     all("svg [data-case]").forEach((element) =>
       element.classList.toggle("dimmed", !match(element.dataset.case)));
     all("[data-cases]").forEach((element) => {
-      element.hidden = !element.dataset.cases.split(" ").some(match);
+      element.hidden = !element.dataset.cases.split("\n").some(match);
     });
     const left = rows.filter((row) => !row.hidden).length;
     count.hidden = words.length === 0;

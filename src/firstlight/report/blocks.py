@@ -21,7 +21,7 @@ def block(workload: Workload, unfolded: bool, call_points: int) -> str:
     if any(has_number(c) for c in workload.cases):
         body += _phases(workload) + _pair(workload)
         body += _warm_calls(workload, call_points) + _memory(workload)
-    cases = html.escape(" ".join(c.case for c in workload.cases))
+    cases = html.escape("\n".join(c.case for c in workload.cases))
     sound = sum(1 for c in workload.cases if flag(c) is None)
     hint = f"{sound} of {len(workload.cases)} cases sound"
     return (
@@ -85,7 +85,7 @@ def _phases(workload: Workload) -> str:
         shares = bars.share_rows(rows)
         about = f"{workload.label}: share of each phase in the time to the first result"
         pictures += '<p class="sub">The same, each bar stretched to its own whole</p>' + _both(
-            lambda width: bars.draw(shares, marks, about, quantities.TIME_UNITS, width, True),
+            lambda width: bars.draw(shares, marks, about, quantities.TIME_UNITS, width, rows),
             bars.WIDE,
         )
     words = (
@@ -139,9 +139,9 @@ def _warm_calls(workload: Workload, limit: int) -> str:
     if not cases:
         return ""
     words = (
-        "Each line is one process, its calls in order after the first result; line and band: "
-        "steady-state median with its interval. Both axes are logarithmic, and each panel has its "
-        "own scale of time."
+        "Each dot is one call, in order after the first result, all processes over each other; "
+        "line and band: steady-state median with its interval. Both axes are logarithmic, and each "
+        "panel has its own scale of time."
     )
     if any(warm.is_thinned(own, limit) for own in workload.samples.values()):
         words += (

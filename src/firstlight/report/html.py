@@ -14,6 +14,12 @@ from firstlight.records import Run, Sample
 from firstlight.report import answer, blocks, palette, protocols, sections, table, warm
 from firstlight.report.admission import Workload, admit
 
+#: The browser itself holds the page to what it promises: nothing is fetched from anywhere.
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "base-uri 'none'; form-action 'none'"
+)
+
 #: Blocks that are unfolded when the page opens; a reader of more finds the rest by its name.
 _UNFOLDED = 3
 
@@ -38,6 +44,7 @@ def render(run: Run, samples: Sequence[Sample]) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="generator" content="Firstlight">'
         f"<title>Firstlight: {html.escape(run.id)}</title>"
         f"<style>{palette.stylesheet()}\n{_packaged('style.css')}</style></head>"

@@ -1,8 +1,8 @@
 """Colours and marks: one fixed look per backend, another scheme for phases, in light and dark.
 
 Backends follow Okabe and Ito (blue for JAX, orange for torch, green for NumPy), moved until each
-can carry text of the paper's colour in both themes. No colour stands alone: a backend has a dash and
-a marker as well, a phase has its name.
+can carry text of the paper's colour in both themes. No colour stands alone: a backend has a dash
+and a marker as well, a phase has its name.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ INK: dict[str, tuple[str, str]] = {
 }
 
 BACKENDS: dict[str, tuple[str, str]] = {
-    "b-numpy": ("#00785a", "#35c99d"),
-    "b-jax-eager": ("#2277ae", "#9ad4fb"),
-    "b-jax-jit": ("#0a4a94", "#5aa2f5"),
-    "b-torch-eager": ("#a06200", "#f3bb4e"),
-    "b-torch-compile": ("#c03a08", "#ff8d62"),
+    "b-numpy": ("#007d52", "#35c99d"),
+    "b-jax-eager": ("#3870d0", "#9ad4fb"),
+    "b-jax-jit": ("#123f86", "#5aa2f5"),
+    "b-torch-eager": ("#a96500", "#f3bb4e"),
+    "b-torch-compile": ("#8f2a05", "#ff8359"),
     "b-other-0": ("#8a3a86", "#e39be0"),
     "b-other-1": ("#5c5f66", "#b9bec8"),
     "b-other-2": ("#6b6a00", "#cfce5a"),
@@ -80,7 +80,9 @@ _OUTLINES = {
     "diamond": "M0 {w}L{e} 0L0 {e}L{w} 0Z",
     "plus": "M{w} {c}H{c}V{w}H{d}V{c}H{e}V{d}H{d}V{e}H{c}V{d}H{w}Z",
     "star": "M0 {w}L{d} {c}L{e} 0L{d} {d}L0 {e}L{c} {d}L{w} 0L{c} {c}Z",
-    "cross": "M{w} {a}L{a} {w}L0 {c}L{b} {w}L{e} {a}L{d} 0L{e} {b}L{b} {e}L0 {d}L{a} {e}L{w} {b}L{c} 0Z",
+    "cross": (
+        "M{w} {a}L{a} {w}L0 {c}L{b} {w}L{e} {a}L{d} 0L{e} {b}L{b} {e}L0 {d}L{a} {e}L{w} {b}L{c} 0Z"
+    ),
     "bar": "M{c} {w}H{d}V{e}H{c}Z",
 }
 
@@ -135,12 +137,12 @@ def name_with_swatch(mark: Mark, label: str, hollow: bool = False) -> str:
 
 def stylesheet() -> str:
     """The variables of both themes, and the classes that use them."""
-    light, dark = _variables(0), _variables(1)
+    dark = f"{{color-scheme:dark;{_variables(1)}}}"
+    wanted = f":root:not(:has(#theme-light:checked)){dark}"
     rules = [
-        f":root{{color-scheme:light;{light}}}",
-        f"@media screen{{:root:has(#theme-dark:checked){{color-scheme:dark;{dark}}}}}",
-        "@media screen and (prefers-color-scheme:dark){"
-        f":root:not(:has(#theme-light:checked)){{color-scheme:dark;{dark}}}}}",
+        f":root{{color-scheme:light;{_variables(0)}}}",
+        f"@media screen{{:root:has(#theme-dark:checked){dark}}}",
+        f"@media screen and (prefers-color-scheme:dark){{{wanted}}}",
     ]
     rules += [f".{name}{{--c:var(--{name})}}" for name in BACKENDS]
     rules += [

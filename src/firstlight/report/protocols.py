@@ -46,23 +46,23 @@ COLD: Mapping[str, Reader] = {
     "cache": lambda case: case.cache,
     "process": _of("cold_process"),
     "dtype": _dtypes,
-    "sync": _of("sync"),
     "n": _processes,
     "interval": _confidence,
+    "sync": _of("sync"),
 }
 BOTH: Mapping[str, Reader] = {
     "cache": COLD["cache"],
     "first result": _of("cold_process"),
     "further calls": _of("warm_process"),
-    **{name: COLD[name] for name in ("dtype", "sync", "n", "interval")},
+    **{name: COLD[name] for name in ("dtype", "n", "interval", "sync")},
 }
 WARM: Mapping[str, Reader] = {
     "cache": lambda case: case.cache,
     "process": _of("warm_process"),
-    "window": _of("warm_window"),
     "dtype": _dtypes,
-    "sync": _of("sync"),
     "n": _warm_processes,
+    "window": _of("warm_window"),
+    "sync": _of("sync"),
 }
 
 
@@ -139,20 +139,38 @@ def tree(value: Any) -> str:
     if isinstance(value, dict):
         if not value:
             return '<span class="absent">none</span>'
-        items = "".join(
-            f"<dt>{html.escape(str(k))}</dt><dd>{tree(v)}</dd>" for k, v in value.items()
-        )
-        return f"<dl>{items}</dl>"
+        return f"<dl>{''.join(_branch(str(k), v) for k, v in value.items())}</dl>"
     if isinstance(value, list):
         if all(not isinstance(v, (dict, list)) for v in value):
             return html.escape(", ".join(_scalar(v) for v in value)) or "none"
-        return "".join(f'<div class="item">{tree(v)}</div>' for v in value)
+        return "".join(f'<div class="item">{_inline(v) or tree(v)}</div>' for v in value)
     return html.escape(_scalar(value))
+
+
+def _branch(key: str, value: Any) -> str:
+    """A pair on one line, or a heading over what is itself a mapping."""
+    group = ' class="group"' if isinstance(value, dict) and value else ""
+    shown = tree(value)
+    if key.endswith("_bytes") and isinstance(value, int):
+        shown += f" ({size(value)})"
+    return f"<dt{group}>{html.escape(key)}</dt><dd{group}>{shown}</dd>"
+
+
+def _inline(value: Any) -> str:
+    """A flat mapping on one line, or nothing for what is deeper: lists of arrays stay readable."""
+    if not isinstance(value, dict) or any(isinstance(v, dict) for v in value.values()):
+        return ""
+    return ", ".join(
+        f"<i>{html.escape(str(k))}</i> {html.escape(str(v) if isinstance(v, list) else _scalar(v))}"
+        for k, v in value.items()
+    )
 
 
 def _scalar(value: Any) -> str:
     if value is None:
-        return "not known"
+        return "—"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
     return str(value)

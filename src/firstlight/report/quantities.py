@@ -63,9 +63,9 @@ def _with_unit(value: float | None, units: Units) -> str:
     return f"{plain(value / scale)}{THIN_SPACE}{name}"
 
 
-def axis_labels(ticks: Sequence[float], units: Units) -> list[str]:
-    """Ticks of one linear axis, all in the unit of the largest: '0', '0.5 s', '1 s'."""
-    scale, name = unit_of(max(ticks, default=0.0), units)
+def axis_labels(end: float, ticks: Sequence[float], units: Units) -> list[str]:
+    """Ticks of one linear axis, all in the unit of its end: '0', '0.5 s', '1 s'."""
+    scale, name = unit_of(end, units)
     return [f"{tick / scale:.4g}{THIN_SPACE}{name}" if tick else "0" for tick in ticks]
 
 
@@ -129,7 +129,7 @@ def percent(fraction: float) -> str:
 def interval(estimate: Estimate, units: Units | None = TIME_UNITS) -> tuple[str, str]:
     """('213 ms', '[209, 218]'): the ends in the unit and to the places of the median.
 
-    Places are added, two at most, where rounding would hide that an end is not the median.
+    Places are added, two at most, where rounding would make both ends look like the median.
     """
     scale, name = unit_of(estimate.median, units) if units else (1.0, "")
     values = [estimate.median / scale]
@@ -138,7 +138,7 @@ def interval(estimate: Estimate, units: Units | None = TIME_UNITS) -> tuple[str,
     places = decimals(values[0])
     for extra in range(3):
         texts = [_at(v, places + extra) for v in values]
-        if len(set(texts)) == len(set(values)):
+        if len(set(texts)) > 1:
             break
     else:
         texts = [_at(v, places) for v in values]
@@ -147,7 +147,10 @@ def interval(estimate: Estimate, units: Units | None = TIME_UNITS) -> tuple[str,
 
 
 def _at(value: float, places: int) -> str:
-    return plain(value) if places == 0 and abs(value) >= 1000 else plain(value, places)
+    """At least two digits of an end that is far below the median, three of a large number."""
+    if places == 0 and abs(value) >= 1000:
+        return plain(value)
+    return plain(value, max(places, decimals(value, 2)))
 
 
 def estimate(value: Estimate | None, units: Units | None = TIME_UNITS) -> str:

@@ -23,7 +23,8 @@ def draw(contest: Contest, workload: Workload) -> str:
     ends = [scale(r.first_call) for r in found] + [scale.end]
     fits = [b - a > _room(r) for r, a, b in zip(found, ends, ends[1:], strict=False)]
     top = 4.0 if all(fits) else 4.0 + _ABOVE
-    body, taken = "", []
+    body = ""
+    taken: list[tuple[float, float]] = []
     for reign, start, end, inside in zip(found, ends, ends[1:], fits, strict=False):
         body += _segment(reign, start, end, top, inside, workload, taken)
     body += _boundaries(found, scale, top)

@@ -24,9 +24,9 @@ def header(run: Run, workloads: Sequence[Workload], sample_count: int) -> str:
     cases = [case for workload in workloads for case in workload.cases]
     troubled = sum(1 for case in cases if flag(case))
     facts = [
-        f"{len(cases)} cases of {len(workloads)} workloads",
+        f"{_counted(len(cases), 'case')} of {_counted(len(workloads), 'workload')}",
         f"{sample_count} processes",
-        "every case sound" if not troubled else f"{troubled} cases not sound, marked below",
+        f"{_counted(troubled, 'case')} not sound, marked below" if troubled else "every case sound",
     ]
     when = f'<time datetime="{html.escape(run.created_at)}">{_when(run.created_at)}</time>'
     if run.finished_at:
@@ -40,6 +40,10 @@ def header(run: Run, workloads: Sequence[Workload], sample_count: int) -> str:
         f"<p>{html.escape(_software(run))}</p><p>{', '.join(facts)}</p></div>{_themes()}</header>"
         + _warnings(run.warnings)
     )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _when(moment: str, since: str = "") -> str:
@@ -82,31 +86,35 @@ def find(host: Mapping[str, Any], *names: str) -> Any:
 
 def _machine(host: Mapping[str, Any]) -> str:
     """CPU, cores, memory, accelerator and operating system: what is known of them."""
-    cpu = find(host, "cpu.model", "cpu_model", "cpu.name", "model_name", "processor", "cpu")
-    cores = find(
-        host, "cpu.logical", "cores", "logical_cores", "cpu.logical_cores", "cpu_count", "cpus"
-    )
-    memory = find(host, "memory_bytes", "memory.total_bytes", "memory.total", "total_bytes")
-    system = find(host, "os.pretty_name", "os.name", "os", "system", "platform")
-    gpu = find(host, "gpu.name", "accelerator", "gpu", "gpus")
-    parts = [str(cpu) if cpu else None, f"{cores} cores" if cores else None]
-    parts.append(f"{size(memory)} memory" if isinstance(memory, (int, float)) else None)
-    parts.append(str(gpu) if gpu and not isinstance(gpu, (int, bool)) else None)
-    parts.append(str(system) if system else None)
+    cpu = find(host, "cpu.model", "cpu_model", "cpu")
+    cores = find(host, "usable_cores", "logical_cores", "cores")
+    memory = find(host, "memory_bytes")
+    parts = [str(cpu) if cpu else "", f"{cores} cores" if cores else ""]
+    parts.append(f"{size(memory)} memory" if isinstance(memory, (int, float)) else "")
+    parts += _gpus(host.get("gpus"))
+    parts.append(str(find(host, "os.distribution", "os.system", "os") or ""))
     return ", ".join(p for p in parts if p) or "machine not described"
+
+
+def _gpus(found: Any) -> list[str]:
+    """Names of the accelerators, equal ones counted."""
+    names = [str(g.get("name", "GPU")) if isinstance(g, Mapping) else str(g) for g in found or ()]
+    counted = {name: names.count(name) for name in names}
+    return [name if n == 1 else f"{n} × {name}" for name, n in counted.items()]
 
 
 def _software(run: Run) -> str:
     python = find(run.host, "python.version", "python_version", "python")
     parts = [f"Python {python}"] if python else []
     for package in ("jax", "jaxlib", "torch", "numpy"):
-        version = find(run.host, package, f"{package}.version")
+        version = find(run.host, f"packages.{package}", package)
         if isinstance(version, str):
             parts.append(f"{package} {version}")
-    version, commit = run.harness.get("version"), run.harness.get("commit")
-    mine = f"Firstlight {version}" if version else "Firstlight"
+    mine = f"Firstlight {run.harness.get('version') or ''}".rstrip()
+    commit = find(run.harness, "commit.id", "commit")
     if commit:
-        mine += f" (commit {str(commit)[:12]}{', modified' if run.harness.get('dirty') else ''})"
+        changed = ", changed since" if find(run.harness, "commit.changed") else ""
+        mine += f" (commit {str(commit)[:12]}{changed})"
     return ", ".join([*parts, mine])
 
 
@@ -141,7 +149,7 @@ def environment(run: Run) -> str:
     )
     checksum = run.samples_sha256 or "not recorded"
     raw = (
-        f"Run {html.escape(run.id)}, schema version {run.schema_version}. Every process is one line "
+        f"Run {html.escape(run.id)}, schema version {run.schema_version}. Every process is a line "
         f"of <code>{html.escape(run.samples_file)}</code>, SHA-256 "
         f"<code>{html.escape(checksum)}</code>."
     )
@@ -164,8 +172,8 @@ dash there, not 0{THIN_SPACE}s. Medians of phases need not add up to the median 
 <p><b>Warm calls</b> are synchronised one by one in the same process. The steady part is found by
 change points: flat, warmup (it became faster), slowdown, no steady state, or inconsistent between
 processes.</p>
-<p><b>Break-even</b> is the smallest number of calls, the first included, after which a compiled case
-has cost less in total than an uncompiled one; the interval comes from the ends of the medians’
+<p><b>Break-even</b> is the smallest number of calls, the first included, after which a compiled
+case has cost less in total than an uncompiled one; the interval comes from the ends of the medians’
 intervals.</p>
 <p><b>No outlier is dropped.</b> A slow start is what a user met. The median does not need the
 protection, and a mean without its worst cases would be a number nobody has seen.</p>

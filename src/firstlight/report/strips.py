@@ -82,10 +82,10 @@ def _row(
     top: float,
     width: float,
 ) -> str:
-    shown = f"{quantities.estimate(cold)}  n={cold.n}"
-    class_ = "total"
-    if flag(case):
-        shown, class_ = f"{shown}  ⚠", "total flagged"
+    shown = quantities.estimate(cold) + (" ⚠" if flag(case) else "")
+    if text_width(f"{label(case)}  {shown}  n={cold.n}", 12) + 24 < width:
+        shown += f"  n={cold.n}"
+    class_ = "total flagged" if flag(case) else "total"
     parts = [mark.at(7, top + 10, hollow=hollow(case)), text(17, top + 14, label(case), "rowname")]
     parts.append(text(width - 2, top + 14, shown, class_, "end"))
     strip = top + 21

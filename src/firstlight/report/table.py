@@ -70,6 +70,10 @@ def _unattributed(case: CaseSummary) -> Cell:
     return Cell() if value is None else Cell(quantities.seconds(value), value)
 
 
+def _warm(case: CaseSummary) -> Cell:
+    return _estimate(case.warm_call_seconds, quantities.TIME_UNITS)
+
+
 def _steady_class(case: CaseSummary) -> Cell:
     warm = case.warm_call_seconds
     if warm is not None:
@@ -147,14 +151,16 @@ def columns(cases: Sequence[CaseSummary]) -> list[Column]:
         Column("cold start", "n", "n", _n),
     ]
     found += [
-        Column("phase medians", f"phase-{p}", phase_name(p), _phase(p)) for p in (*PHASES, *extra)
-    ]
-    found += [
-        Column("phase medians", "unattributed", "unattributed", _unattributed),
         Column("warm", "warm", "call [interval]", _warm),
         Column("warm", "class", "class", _steady_class),
         Column("warm", "throughput", "throughput", _throughput),
         Column("warm", "break-even", "break-even calls", _break_even),
+    ]
+    found += [
+        Column("phase medians", f"phase-{p}", phase_name(p), _phase(p)) for p in (*PHASES, *extra)
+    ]
+    found += [
+        Column("phase medians", "unattributed", "unattributed", _unattributed),
         Column("peak memory", "host", "host", _host_memory),
         Column("peak memory", "device", "device", _device_memory),
         Column("proof", "compiles", "compiles", _compiles),
@@ -166,17 +172,13 @@ def columns(cases: Sequence[CaseSummary]) -> list[Column]:
     return found
 
 
-def _warm(case: CaseSummary) -> Cell:
-    return _estimate(case.warm_call_seconds, quantities.TIME_UNITS)
-
-
 def table(workloads: Sequence[Workload]) -> str:
     """The table in its own scrolling box."""
     cases = [case for workload in workloads for case in workload.cases]
     shown = columns(cases)
     rows = "".join(_row(c, w, shown) for w in workloads for c in w.cases)
     caption = (
-        "All cases. Medians over fresh processes with their intervals in brackets; a dash is a "
+        "Medians over fresh processes with their intervals in brackets; a dash is a "
         "phase that the framework does not have or a number that may not be shown."
     )
     return (
@@ -191,7 +193,7 @@ def _head(shown: Sequence[Column]) -> str:
         groups[column.group] = groups.get(column.group, 0) + 1
     top = "".join(f'<th scope="colgroup" colspan="{n}">{g}</th>' for g, n in groups.items())
     names = "".join(
-        f'<th scope="col" data-key="{c.key}">{html.escape(c.heading)}</th>' for c in shown
+        f'<th scope="col" data-key="{html.escape(c.key)}">{html.escape(c.heading)}</th>' for c in shown
     )
     return (
         '<tr><th scope="col" rowspan="2" data-key="case">case</th>'
@@ -201,7 +203,7 @@ def _head(shown: Sequence[Column]) -> str:
 
 def _row(case: CaseSummary, workload: Workload, shown: Sequence[Column]) -> str:
     state = flag(case)
-    status = f'<span class="badge">{html.escape(state)}</span>' if state else case.status
+    status = f'<span class="badge">{html.escape(state)}</span>' if state else html.escape(case.status)
     tip = f' title="{html.escape(case.reason)}"' if case.reason else ""
     name = swatch(workload.marks[case.backend], hollow(case)) + html.escape(case.case)
     cells = "".join(_cell(column, column.read(case)) for column in shown)
@@ -217,4 +219,4 @@ def _cell(column: Column, cell: Cell) -> str:
     value = "" if cell.value is None else f' data-value="{html.escape(str(cell.value))}"'
     tip = "" if not cell.tip else f' title="{html.escape(cell.tip)}"'
     class_ = ' class="flagged"' if cell.flagged else ""
-    return f'<td data-key="{column.key}"{value}{tip}{class_}>{html.escape(cell.shown)}</td>'
+    return f'<td data-key="{html.escape(column.key)}"{value}{tip}{class_}>{html.escape(cell.shown)}</td>'

@@ -94,7 +94,9 @@ def _summary(
     check = next((s for s in samples if s.kind == "check"), None)
     timed = [s for s in samples if s.kind == "timed"]
     status, culprit = _status(case, samples, timed, processes)
-    shown = [s for s in timed if s.cold is not None] if status != "failed" else []
+    # A wrong result has no time, and a time under a false label is no number either.
+    withheld = status in ("failed", "unproven")
+    shown = [] if withheld else [s for s in timed if s.cold is not None]
     protocol = _protocol(case, check, flags)
     common: dict[str, Any] = {
         "case": case.id,
@@ -103,7 +105,7 @@ def _summary(
         "backend": case.backend,
         "cache": case.cache,
         "status": status,
-        "reason": case.skipped or (culprit.reason if culprit else None),
+        "reason": case.skipped or _reason(culprit, samples),
         "stderr_tail": culprit.stderr_tail if culprit else None,
         "protocol": protocol,
         "correctness": _worst_correctness(samples),
@@ -135,6 +137,17 @@ def _status(
     if worst is not None and worst.status != "ok":
         return worst.status, worst
     return ("ok" if len(timed) >= processes else "incomplete"), None
+
+
+def _reason(culprit: Sample | None, samples: Sequence[Sample]) -> str | None:
+    """What the culprit says, with how many processes of its kind share its fate."""
+    if culprit is None:
+        return None
+    kin = [s for s in samples if s.kind == culprit.kind]
+    alike = sum(s.status == culprit.status for s in kin)
+    if culprit.kind != "timed":
+        return f"{culprit.kind} process: {culprit.reason}"
+    return f"{alike} of {len(kin)} processes: {culprit.reason}"
 
 
 def _protocol(

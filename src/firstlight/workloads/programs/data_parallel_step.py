@@ -71,16 +71,14 @@ def build_jax(compile: Callable[[Step], Step], seed: int, batch: int, width: int
         return -jnp.mean((labels * jax.nn.log_softmax(scores)).sum(1))
 
     def local_step(params: Any, examples: Any, labels: Any) -> tuple[Any, ...]:
-        # Marked as varying, so that the gradient stays local and pmean is the only reduction.
-        local = jax.lax.pcast(params, "data", to="varying")
-        outcome = jax.value_and_grad(loss_of)(local, examples, labels)
+        outcome = jax.value_and_grad(loss_of)(params, examples, labels)
         loss, gradients = jax.lax.pmean(outcome, "data")
         pairs = zip(params, gradients, strict=True)
         return loss, *(p - LEARNING_RATE * g for p, g in pairs)
 
-    sharded = jax.shard_map(
-        local_step, mesh=mesh, in_specs=(everywhere, split, split), out_specs=everywhere
-    )
+    # check_vma would have the gradient of replicated parameters summed before pmean averages it.
+    specs = {"in_specs": (everywhere, split, split), "out_specs": everywhere}
+    sharded = jax.shard_map(local_step, mesh=mesh, check_vma=False, **specs)
 
     def step(w1: Any, b1: Any, w2: Any, b2: Any, examples: Any, labels: Any) -> Any:
         return sharded((w1, b1, w2, b2), examples, labels)

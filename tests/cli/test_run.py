@@ -1,0 +1,348 @@
+"""`firstlight run` as a user meets it: real processes, small files, every kind of trouble."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Write = Callable[[str, str], Path]
+Firstlight = Callable[..., "subprocess.CompletedProcess[str]"]
+
+GOOD = """
+    import numpy as np
+    from firstlight import bench
+
+    @bench(sizes={"small": {"n": 50}}, reference=lambda n: np.arange(n) ** 2.0, tolerance=1e-9)
+    def square(n):
+        return (lambda x: x * x), (np.arange(n, dtype=float),)
+"""
+
+
+def show(firstlight: Firstlight, run: Path) -> dict[str, dict[str, Any]]:
+    done = firstlight("show", run, "--json")
+    assert done.returncode == 0, done.stderr
+    return {case["case"]: case for case in json.loads(done.stdout)}
+
+
+def test_a_file_of_ones_own_is_measured_and_shown(
+    firstlight: Firstlight, write: Write, tmp_path: Path
+) -> None:
+    write("mine.py", GOOD)
+    done = firstlight("run", "mine.py", "--quick", "--out", "out")
+    assert done.returncode == 0, done.stderr
+    assert "report.html" in done.stdout and "square" in done.stdout
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {
+        "plan.json",
+        "samples.jsonl",
+        "run.json",
+        "report.html",
+    }
+    case = show(firstlight, tmp_path / "out")["square[small]/numpy/none"]
+    assert case["status"] == "ok" and case["correctness"]["max_relative_error"] == 0.0
+    cold, warm = case["cold_seconds"], case["warm_call_seconds"]
+    assert cold["n"] == warm["n"] == 6 and cold["confidence"] >= 0.95
+    assert 0 < cold["low"] <= cold["median"] <= cold["high"]
+    assert warm["class"] in ("flat", "warmup", "slowdown", "inconsistent")
+    assert case["phases_seconds"]["compile"] is None  # null, not 0: NumPy does not compile
+    assert case["peak_host_bytes"] > 1 << 20
+    assert case["protocol"]["data"] == [
+        {"shape": [50], "dtype": "float64", "layout": "C", "device": "host"}
+    ]
+
+
+def test_the_phases_of_every_process_add_up_to_its_total(
+    firstlight: Firstlight, write: Write, tmp_path: Path
+) -> None:
+    write("mine.py", GOOD)
+    assert firstlight("run", "mine.py", "--quick", "-p", 3, "--out", "out").returncode == 0
+    lines = (tmp_path / "out" / "samples.jsonl").read_text().splitlines()
+    timed = [s for s in map(json.loads, lines) if s["kind"] == "timed"]
+    assert len(timed) == 3
+    for sample in timed:
+        cold = sample["cold"]
+        known = [s for s in cold["phases_seconds"].values() if s is not None]
+        assert sum(known) + cold["unattributed_seconds"] == pytest.approx(
+            cold["total_seconds"], abs=1e-9
+        )
+        assert min(known) >= 0 and cold["unattributed_seconds"] >= 0
+
+
+def test_a_wrong_result_has_no_timing_and_fails_the_run(
+    firstlight: Firstlight, write: Write, tmp_path: Path
+) -> None:
+    write("mine.py", GOOD.replace("x * x", "x * x + 1e-3"))
+    done = firstlight("run", "mine.py", "--quick", "-p", 1, "--out", "out")
+    assert done.returncode == 1
+    case = show(firstlight, tmp_path / "out")["square[small]/numpy/none"]
+    assert case["status"] == "failed" and "exceeds the tolerance" in case["reason"]
+    assert case["cold_seconds"] is None and case["warm_call_seconds"] is None
+    assert not any(
+        json.loads(line)["cold"]
+        for line in (tmp_path / "out/samples.jsonl").read_text().split("\n")
+        if line
+    )
+
+
+def test_one_failing_benchmark_does_not_stop_the_others(
+    firstlight: Firstlight, write: Write, tmp_path: Path
+) -> None:
+    write(
+        "mine.py",
+        GOOD
+        + """
+    @bench
+    def crashes():
+        import os, signal
+        return (lambda: os.kill(os.getpid(), signal.SIGSEGV)), ()
+
+    @bench
+    def raises():
+        raise RuntimeError("no such detector")
+
+    @bench
+    def hangs():
+        import time
+        return (lambda: time.sleep(600)), ()
+    """,
+    )
+    done = firstlight("run", "mine.py", "--quick", "-p", 1, "--timeout", 3, "--out", "out")
+    assert done.returncode == 1
+    cases = show(firstlight, tmp_path / "out")
+    status = {case["workload"]: case["status"] for case in cases.values()}
+    assert status == {"square": "ok", "crashes": "crashed", "raises": "failed", "hangs": "timeout"}
+    raised = cases["raises[default]/numpy/none"]
+    assert "no such detector" in raised["reason"] and "Traceback" in raised["stderr_tail"]
+
+
+def interrupt_after(samples: int, out: Path, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    path = out / "samples.jsonl"
+    while time.monotonic() < deadline and process.poll() is None:
+        if path.exists() and len(path.read_text().splitlines()) >= samples:
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+
+
+def test_ctrl_c_keeps_what_is_there_and_resume_finishes_it(
+    firstlight: Firstlight, write: Write, tmp_path: Path
+) -> None:
+    write("mine.py", GOOD)
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "firstlight", "run", "mine.py", "-p", "8", "--out", "out"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    interrupt_after(3, out, process)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "--resume" in errors
+    first = (out / "samples.jsonl").read_text().splitlines()
+    assert 3 <= len(first) < 9
+    run = json.loads((out / "run.json").read_text())
+    assert run["complete"] is False and run["cases"][0]["status"] == "incomplete"
+
+    done = firstlight("run", "--resume", "out")
+    assert done.returncode == 0, done.stderr
+    second = (out / "samples.jsonl").read_text().splitlines()
+    assert second[: len(first)] == first and len(second) == 9
+    assert json.loads((out / "run.json").read_text())["complete"] is True
+    assert sorted(json.loads(line)["order"] for line in second) == list(range(9))
+
+
+def test_resume_refuses_to_mix_two_environments(
+    firstlight: Firstlight, write: Write, tmp_path: Path
+) -> None:
+    write("mine.py", GOOD)
+    assert firstlight("run", "mine.py", "--quick", "-p", 1, "--out", "out").returncode == 0
+    plan = json.loads((tmp_path / "out/plan.json").read_text())
+    plan["host"]["packages"]["numpy"] = "1.0"
+    (tmp_path / "out/plan.json").write_text(json.dumps(plan))
+    done = firstlight("run", "--resume", "out")
+    assert done.returncode == 2 and "software has changed" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run", "quik"), "Did you mean 'quick'"),
+        (("run", "matmull"), "Did you mean 'matmul'"),
+        (("run", "--backend", "jax-jti"), "Did you mean 'jax-jit'"),
+        (("run", "-b", "nothing_like_it"), "matches none"),
+        (("run", "-b", "["), "not a regular expression"),
+        (("run", "missing.py"), "no such file"),
+        (("run", "--resume", "nowhere"), "plan.json"),
+        (("run", "--processes", "0"), "must be 1 or more"),
+        (("run", "--timeout", "-1"), "positive"),
+        (("run", "--affinity", "9999"), "usable CPUs"),
+        (("show", "nowhere"), "run directory"),
+    ],
+)
+def test_wrong_usage_is_explained_with_exit_code_2(
+    firstlight: Firstlight, arguments: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
+    done = firstlight(*arguments)
+    assert done.returncode == 2
+    assert words in done.stderr and "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("raise ValueError('bad constant')", "bad constant"),
+        ("def f(:\n", "SyntaxError"),
+        ("x = 1\n", "no function is marked"),
+        ("from firstlight import bench\n@bench(sise={})\ndef f(): ...\n", "Did you mean 'sizes'"),
+        (
+            "from firstlight import bench\n@bench(backend='jaxx')\ndef f(): ...\n",
+            "unknown backend",
+        ),
+        ("from firstlight import bench\n@bench(sizes=3)\ndef f(): ...\n", "sizes must be"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_explained(
+    firstlight: Firstlight, write: Write, text: str, words: str
+) -> None:
+    write("bad.py", text)
+    done = firstlight("run", "bad.py", "--out", "out")
+    assert done.returncode == 2 and words in done.stderr
+    assert "firstlight/measure" not in done.stderr.split("Traceback")[0]
+
+
+def test_a_step_that_returns_nothing_is_explained_with_exit_code_2(
+    firstlight: Firstlight, write: Write
+) -> None:
+    write("mine.py", "from firstlight import bench\n@bench\ndef f(): return lambda: None\n")
+    done = firstlight("run", "mine.py", "--quick", "--out", "out")
+    assert done.returncode == 2
+    assert "returned nothing" in done.stdout
+
+
+def test_an_existing_output_is_refused_before_anything_runs(
+    firstlight: Firstlight, write: Write, tmp_path: Path
+) -> None:
+    write("mine.py", GOOD)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("x")
+    done = firstlight("run", "mine.py", "--out", "out")
+    assert done.returncode == 2 and "Nothing is overwritten" in done.stderr
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["thesis.tex"]
+
+
+def test_a_missing_framework_is_said_once_and_its_cases_are_skipped(
+    firstlight: Firstlight, tmp_path: Path, write: Write
+) -> None:
+    """`torch` hidden by a finder in sitecustomize: the rest of the environment stays as it is."""
+    write(
+        "sitecustomize.py",
+        """
+        import sys
+        class Hide:
+            def find_spec(self, name, path=None, target=None):
+                if name == "torch":
+                    raise ModuleNotFoundError("No module named 'torch'", name="torch")
+        sys.meta_path.insert(0, Hide())
+        """,
+    )
+    done = firstlight(
+        "run", "matmul", "-b", "small", "--backend", "numpy", "--backend", "torch-eager",
+        "--quick", "-p", 1, "--out", "out", PYTHONPATH=str(tmp_path),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("torch is not installed") == 1
+    assert "pip install 'firstlight[torch]'" in done.stderr
+    status = {c["backend"]: c["status"] for c in show(firstlight, tmp_path / "out").values()}
+    assert status == {"numpy": "ok", "torch-eager": "skipped"}
+
+
+def test_a_backend_and_a_workload_of_another_package_are_found(
+    firstlight: Firstlight, tmp_path: Path, write: Write
+) -> None:
+    write(
+        "plugin.py",
+        """
+        from firstlight.measure.adapters import Adapter
+        from firstlight.workloads.catalog import Backend, Size, Workload
+
+        class Doubling(Adapter):
+            def compile(self, function):
+                return lambda *a: function(*a) + function(*a)
+
+        BACKEND = Backend("doubling", "Twice", "numpy", "plugin:Doubling", ("numpy",), True)
+        WORKLOAD = Workload("half", "Half", {"numpy": "plugin:build"}, "plugin:reference",
+                            {"tiny": Size({"n": 3})}, 1e-9, backends=("doubling",))
+
+        def build(compile, seed, n):
+            import numpy as np
+            return compile(lambda x: x / 2), (np.ones(n),)
+
+        def reference(seed, n):
+            import numpy as np
+            return np.ones(n)
+        """,
+    )
+    info = tmp_path / "plugin-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[firstlight.backends]\nd = plugin:BACKEND\n[firstlight.workloads]\nw = plugin:WORKLOAD\n"
+    )
+    done = firstlight("run", "half", "--quick", "-p", 1, "--out", "out", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    cases = show(firstlight, tmp_path / "out")
+    assert cases["half[tiny]/doubling/none"]["correctness"]["max_relative_error"] == 0.0
+
+
+def test_a_broken_plugin_is_named(firstlight: Firstlight, tmp_path: Path) -> None:
+    info = tmp_path / "broken-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[firstlight.backends]\nb = no_such_module:X\n")
+    done = firstlight("list", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 2 and "no_such_module" in done.stderr
+
+
+def test_progress_is_plain_lines_without_a_terminal(firstlight: Firstlight, write: Write) -> None:
+    write("mine.py", GOOD)
+    done = firstlight("run", "mine.py", "--quick", "-p", 2, "--out", "out")
+    lines = [line for line in done.stderr.splitlines() if line.startswith("[")]
+    assert len(lines) == 3 and "\x1b" not in done.stderr
+    assert lines[-1].startswith("[3/3] timing square[small]/numpy/none") and "left" in lines[-1]
+
+
+def test_the_run_order_is_shuffled_reproducibly_and_recorded() -> None:
+    from firstlight.measure.plan import rounds, select
+    from firstlight.workloads.catalog import registered
+
+    backends, workloads = registered()
+    cases = select("standard", workloads, backends)
+    one, same, other = (rounds(cases, 4, seed) for seed in (1, 1, 2))
+    assert one == same != other
+    for index in range(4):
+        block = one[index * len(cases) : (index + 1) * len(cases)]
+        assert {case.id for case, _ in block} == {case.id for case in cases}
+
+
+def test_system_shows_what_would_be_recorded(firstlight: Firstlight) -> None:
+    done = firstlight("system", "--json")
+    assert done.returncode == 0
+    host = json.loads(done.stdout)["host"]
+    assert host["cpu"]["logical_cores"] == os.cpu_count()
+    assert host["python"]["version"] == ".".join(map(str, sys.version_info[:3]))
+    import numpy
+
+    assert host["packages"]["numpy"] == numpy.__version__
+    assert "numpy" in firstlight("system").stdout

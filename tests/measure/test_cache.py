@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from firstlight.measure.cache import empty, entries, environment, prove, restore
+
+ONE, TWO = frozenset({"jit_f-aa-cache"}), frozenset({"jit_f-aa-cache", "jit_f-bb-cache"})
+NONE: frozenset[str] = frozenset()
+
+
+def counts(requests: int = 0, hits: int = 0, enabled: bool = True) -> dict[str, object]:
+    return {"requests": requests, "hits": hits, "enabled": enabled, "compiles": 1, "refusals": []}
+
+
+@pytest.mark.parametrize(
+    ("policy", "before", "after", "seen"),
+    [
+        ("none", NONE, NONE, counts(enabled=False)),
+        ("cold", NONE, ONE, counts(1, 0)),
+        ("cold", NONE, ONE, counts(2, 1)),  # the second request found what the first one stored
+        ("warm", ONE, ONE, counts(1, 1)),
+    ],
+)
+def test_a_true_label_is_proven(policy, before, after, seen) -> None:  # type: ignore[no-untyped-def]
+    proof = prove(policy, "jax", before, after, seen)
+    assert proof.proven and proof.reason is None
+    assert (proof.entries_before, proof.entries_after) == (len(before), len(after))
+
+
+@pytest.mark.parametrize(
+    ("policy", "before", "after", "seen", "refusals", "words"),
+    [
+        ("none", NONE, NONE, counts(1, 0), (), "switched the persistent cache on"),
+        ("cold", ONE, TWO, counts(1, 0), (), "not cold"),
+        ("cold", NONE, NONE, counts(1, 0), (), "stayed empty"),
+        ("cold", NONE, NONE, counts(0, 0), (), "never asked the cache"),
+        ("warm", ONE, TWO, counts(1, 0), (), "key of jit_f is another one in every process"),
+        ("warm", NONE, ONE, counts(1, 0), (), "stored nothing"),
+        (
+            "warm",
+            NONE,
+            NONE,
+            counts(1, 0),
+            ("Not writing persistent cache entry for 'jit_f' because it uses host callbacks",),
+            "host callbacks",
+        ),
+        (
+            "warm",
+            NONE,
+            NONE,
+            counts(1, 0),
+            ("Not writing … because it took < 1.00 seconds to compile (0.10s)",),
+            "under the time threshold",
+        ),
+    ],
+)
+def test_a_false_label_is_refused_with_its_reason(
+    policy, before, after, seen, refusals, words
+) -> None:  # type: ignore[no-untyped-def]
+    proof = prove(policy, "jax", before, after, seen, refusals)
+    assert not proof.proven
+    assert proof.reason is not None and words in proof.reason
+
+
+def test_a_process_that_compiles_nothing_cannot_prove_a_cache() -> None:
+    seen = {**counts(0, 0), "compiles": 0}
+    reason = prove("warm", "jax", ONE, ONE, seen).reason
+    assert reason is not None and "compiled nothing" in reason
+
+
+def test_a_backend_without_a_cache_needs_no_proof() -> None:
+    assert prove("none", None, NONE, NONE, {}).proven
+
+
+def test_entries_do_not_count_locks_and_access_times(tmp_path: Path) -> None:
+    for name in ("jit_f-aa-cache", "jit_f-aa-atime", ".lockfile", ".lock", "x.lock"):
+        (tmp_path / name).touch()
+    (tmp_path / "fxgraph").mkdir()
+    (tmp_path / "fxgraph" / "entry").touch()
+    assert entries(tmp_path) == {"jit_f-aa-cache", "fxgraph/entry"}
+
+
+def test_restoring_takes_away_what_a_process_added_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    stored = entries(tmp_path)
+    (tmp_path / "b").touch()
+    restore(tmp_path, stored)
+    assert entries(tmp_path) == {"a"}
+    empty(tmp_path)
+    assert entries(tmp_path) == frozenset()
+
+
+def test_a_cache_that_is_on_has_no_thresholds(tmp_path: Path) -> None:
+    for policy in ("cold", "warm"):
+        variables = environment(policy, "jax", tmp_path)
+        assert variables["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] == "0"
+        assert variables["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] == "-1"
+    off = environment("none", "jax", tmp_path)
+    assert off["JAX_ENABLE_COMPILATION_CACHE"] == "false"
+    assert "JAX_COMPILATION_CACHE_DIR" not in off

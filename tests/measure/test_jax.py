@@ -1,0 +1,211 @@
+"""The real JAX: phases, counts and cache labels of real processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from firstlight.measure.plan import Case, Settings, select
+from firstlight.measure.runner import Runner
+from firstlight.measure.user_file import cases_in
+from firstlight.records import Sample
+from firstlight.workloads.catalog import registered
+
+pytest.importorskip("jax")
+Write = Callable[[str, str], Path]
+BRIEF = Settings(1, 20, 5, 0.1, 2, 0.001, 120.0, None, 0)
+
+
+def measured(cases: Sequence[Case]) -> dict[str, list[Sample]]:
+    samples: list[Sample] = []
+    with Runner(cases, BRIEF, samples.append) as runner:
+        runner.run(lambda *_: None)
+    return {case.id: [s for s in samples if s.case == case.id] for case in cases}
+
+
+def in_file(path: Path, *caches: str) -> dict[str, list[Sample]]:
+    return measured(cases_in(path, registered()[0], None, caches))
+
+
+def test_every_policy_is_proven_by_entries_hits_and_requests() -> None:
+    backends, workloads = registered()
+    cases = select("matmul", workloads, backends, ["jax-jit"], ["none", "cold", "warm"], "small")
+    samples = measured(cases)
+    proofs = {s.cache.policy: s.cache for group in samples.values() for s in group if s.cache}
+    assert all(proof.proven for proof in proofs.values()), proofs
+    none, cold, warm = proofs["none"], proofs["cold"], proofs["warm"]
+    assert (none.entries_after, none.requests) == (0, 0)
+    assert cold.entries_before == 0 and cold.entries_after and cold.hits == 0
+    assert warm.hits == warm.requests and warm.entries_before == warm.entries_after
+    for group in samples.values():
+        timed = group[-1]
+        assert timed.cold is not None
+        assert all(v is not None and v >= 0 for v in timed.cold.phases_seconds.values())
+        assert timed.counts["compiles"] == 1 and timed.counts["warm_compiles"] == 0
+        assert timed.memory is not None and timed.memory.compiler_bytes is not None
+        assert timed.memory.compiler_bytes["argument"] == 2 * 128 * 128 * 4
+        peaks = [b for b in timed.memory.peak_host_bytes.values() if b is not None]
+        assert len(peaks) == 8 and peaks == sorted(peaks)
+
+
+def test_a_warm_label_is_refused_when_a_host_callback_compiles_anyway(write: Write) -> None:
+    path = write(
+        "callback.py",
+        """
+        import jax, jax.numpy as jnp, numpy as np
+        from firstlight import bench
+        @bench
+        def callback():
+            shape = jax.ShapeDtypeStruct((3,), jnp.float32)
+            host = lambda x: np.asarray(x) * 2
+            step = jax.jit(lambda x: jax.pure_callback(host, shape, x))
+            return step, (np.ones(3, np.float32),)
+        """,
+    )
+    timed = in_file(path, "warm")["callback[default]/jax/warm"][-1]
+    assert timed.status == "unproven" and timed.reason is not None
+    assert "host callbacks" in timed.reason
+
+
+def test_a_warm_label_is_refused_under_the_programs_own_time_threshold(write: Write) -> None:
+    path = write(
+        "threshold.py",
+        """
+        import jax, numpy as np
+        from firstlight import bench
+        @bench
+        def threshold():
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 100.0)
+            return jax.jit(lambda x: x + 1), (np.ones(3, np.float32),)
+        """,
+    )
+    timed = in_file(path, "warm")["threshold[default]/jax/warm"][-1]
+    assert timed.status == "unproven" and timed.reason is not None
+    assert "time threshold" in timed.reason
+
+
+def test_a_warm_label_is_refused_when_the_key_changes_from_process_to_process(write: Write) -> None:
+    path = write(
+        "address.py",
+        """
+        import os, jax, numpy as np
+        from firstlight import bench
+        @bench
+        def address():
+            constant = float(os.getpid())
+            return jax.jit(lambda x: (x * constant).sum() * 0 + 1), (np.ones(3, np.float32),)
+        """,
+    )
+    timed = in_file(path, "warm")["address[default]/jax/warm"][-1]
+    assert timed.status == "unproven" and timed.reason is not None
+    assert "differs from process to process" in timed.reason
+
+
+def test_a_none_label_is_refused_when_the_program_switches_the_cache_on(
+    write: Write, tmp_path: Path
+) -> None:
+    path = write(
+        "sneaky.py",
+        f"""
+        import jax, numpy as np
+        from firstlight import bench
+        jax.config.update("jax_enable_compilation_cache", True)
+        jax.config.update("jax_compilation_cache_dir", {str(tmp_path / "mine")!r})
+        @bench
+        def sneaky():
+            return jax.jit(lambda x: x + 1), (np.ones(3, np.float32),)
+        """,
+    )
+    timed = in_file(path, "none")["sneaky[default]/jax/none"][-1]
+    assert timed.status == "unproven" and timed.reason is not None
+    assert "switched the persistent cache on" in timed.reason
+
+
+def test_compilations_are_counted_as_jax_counts_them(write: Write, tmp_path: Path) -> None:
+    """Oracle: the lines that `jax_log_compiles` writes for the same calls."""
+    path = write(
+        "shapes.py",
+        f"""
+        import logging, jax, numpy as np
+        from firstlight import bench
+        lines = []
+        class Count(logging.Handler):
+            def emit(self, record):
+                if record.getMessage().startswith("Finished XLA compilation"):
+                    lines.append(1)
+                    open({str(tmp_path / "count")!r}, "w").write(str(len(lines)))
+        jax.config.update("jax_log_compiles", True)
+        for name in ("jax._src.dispatch", "jax._src.interpreters.pxla"):
+            logging.getLogger(name).addHandler(Count())
+        @bench
+        def shapes():
+            f = jax.jit(lambda x: (x * 2).sum())
+            return (lambda: [f(np.ones(n, np.float32)) for n in (3, 4, 5, 3)]), ()
+        """,
+    )
+    timed = in_file(path, "none")["shapes[default]/jax/none"][-1]
+    assert timed.status == "ok", timed.reason
+    assert timed.counts["compiles"] == 3 == int((tmp_path / "count").read_text())
+    assert timed.counts["warm_compiles"] == 0
+
+
+def test_a_result_that_drifts_after_the_first_call_is_found(write: Write) -> None:
+    path = write(
+        "drift.py",
+        """
+        import numpy as np
+        from firstlight import bench
+        state = [0.0]
+        @bench(reference=lambda: np.zeros(2))
+        def drift():
+            def step():
+                state[0] += 1e-3
+                return np.full(2, state[0] - 1e-3)
+            return step
+        """,
+    )
+    timed = in_file(path)["drift[default]/numpy/none"][-1]
+    assert timed.status == "failed" and timed.reason is not None
+    assert "after warm calls" in timed.reason and timed.warm is None
+
+
+def test_the_inherited_cache_of_a_user_is_not_used(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "users"))
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    path = write(
+        "plain.py",
+        """
+        import jax, numpy as np
+        from firstlight import bench
+        @bench
+        def plain():
+            return jax.jit(lambda x: x + 1), (np.ones(3, np.float32),)
+        """,
+    )
+    for group in in_file(path, "none", "warm").values():
+        assert group[-1].status == "ok", group[-1].reason
+    assert not (tmp_path / "users").exists()
+
+
+def test_event_names_are_those_of_this_jax() -> None:
+    """If JAX renames an event, this says so before a phase silently becomes null."""
+    from firstlight.measure.adapters.jax import _PHASE_OF_EVENT
+
+    from jax._src import dispatch
+
+    known = {v for k, v in vars(dispatch).items() if k.endswith("_EVENT") and isinstance(v, str)}
+    assert set(_PHASE_OF_EVENT) <= known
+
+
+def test_json_of_a_sample_is_plain(write: Write) -> None:
+    from firstlight.records import to_json
+
+    path = write("p.py", "import numpy\nfrom firstlight import bench\n@bench\n"
+                         "def p(): return lambda: numpy.ones(1)\n")  # fmt: skip
+    for sample in in_file(path)["p[default]/numpy/none"]:
+        assert json.loads(json.dumps(to_json(sample), allow_nan=False))

@@ -1,0 +1,180 @@
+"""Real processes: what the parent sees of one that behaves and of those that do not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firstlight.measure.process import WORKER, run_worker
+
+ADAPTER = "firstlight.measure.adapters:Adapter"
+Write = Callable[[str, str], Path]
+
+
+def job(path: Path, **changes: Any) -> dict[str, Any]:
+    return {
+        "kind": "timed",
+        "adapter": ADAPTER,
+        "program": "build",
+        "file": str(path),
+        "parameters": {},
+        "seed": 0,
+        "reference": None,
+        "reference_path": "",
+        "tolerance": 1e-6,
+        "warm_calls": 30,
+        "warm_calls_least": 5,
+        "warm_seconds": 0.2,
+        "batches": 2,
+        "batch_seconds": 0.001,
+        **changes,
+    }
+
+
+def test_phases_are_contiguous_and_inside_the_parents_window(write: Write) -> None:
+    path = write("ok.py", "import numpy\ndef build(): return (lambda x: x @ x), (numpy.eye(4),)")
+    outcome = run_worker(job(path), os.environ, 60)
+    assert outcome.report is not None and outcome.exit_code == 0
+    spans = outcome.report["spans_ns"]
+    edges = [outcome.spawned_ns, outcome.report["started_ns"]]
+    for name in ("import", "setup", "first_execute"):
+        edges += spans[name]
+    edges.append(outcome.done_ns)
+    assert edges == sorted(edges)
+
+
+def test_a_program_that_prints_does_not_disturb_the_report(write: Write) -> None:
+    path = write(
+        "loud.py",
+        """
+        import os, numpy
+        def build():
+            print('{"done": 1}\\ndone\\n' * 50)
+            os.write(2, b"noise\\n" * 5000)
+            return (lambda: numpy.ones(3)), ()
+        """,
+    )
+    outcome = run_worker(job(path), os.environ, 60)
+    assert outcome.report is not None and outcome.report["correctness"]["passed"]
+    assert outcome.output_tail.endswith("noise\n") and len(outcome.output_tail) <= 4000
+
+
+def test_a_process_that_hangs_is_ended_with_its_children(write: Write, tmp_path: Path) -> None:
+    path = write(
+        "hang.py",
+        f"""
+        import subprocess, sys, time
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))
+        time.sleep(600)
+        """,
+    )
+    outcome = run_worker(job(path), os.environ, 3.0)
+    assert outcome.timed_out and outcome.report is None
+    pid = int((tmp_path / "pid").read_text())
+    state = subprocess.run(
+        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    assert state == "" or state.startswith("Z")
+
+
+def test_a_crash_is_a_signal_not_a_report(write: Write) -> None:
+    path = write("crash.py", "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)")
+    outcome = run_worker(job(path), os.environ, 60)
+    assert outcome.exit_code == -11 and outcome.report is None and not outcome.out_of_memory
+
+
+def test_memory_that_runs_out_is_told_apart_from_other_errors(write: Write) -> None:
+    path = write(
+        "memory.py",
+        """
+        import resource, numpy
+        def build():
+            resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+            return (lambda: numpy.ones(1 << 40)), ()
+        """,
+    )
+    outcome = run_worker(job(path), os.environ, 60)
+    assert outcome.exit_code == 1 and outcome.out_of_memory
+
+
+def test_the_worker_can_be_pinned(write: Write) -> None:
+    cpu = sorted(os.sched_getaffinity(0))[0]
+    before = os.sched_getaffinity(0)
+    path = write(
+        "pin.py",
+        "import os, numpy\n"
+        "def build(): return (lambda: numpy.array(sorted(os.sched_getaffinity(0)))), ()\n"
+        "build.__firstlight__ = {'reference': lambda: numpy.array([%d])}" % cpu,
+    )
+    outcome = run_worker(
+        job(path, kind="check", reference="yes", reference_path=str(path) + ".npz"),
+        os.environ,
+        60,
+        affinity=(cpu,),
+    )
+    assert outcome.report is not None and outcome.report["correctness"]["passed"]
+    assert os.sched_getaffinity(0) == before
+
+
+def test_before_the_framework_only_an_allow_list_of_modules_is_loaded(
+    write: Write, tmp_path: Path
+) -> None:
+    """What `python -P` loads by itself, plus the instrument, and nothing that jax would also load."""
+    write(
+        "probe.py",
+        f"""
+        import sys
+        from firstlight.measure.adapters import Adapter
+        class Probe(Adapter):
+            def load(self):
+                open({str(tmp_path / "modules")!r}, "w").write("\\n".join(sys.modules))
+                super().load()
+        """,
+    )
+    path = write("ok.py", "import numpy\ndef build(): return (lambda: numpy.ones(1)), ()")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    assert run_worker(job(path, adapter="probe:Probe"), environment, 60).report is not None
+    bare = subprocess.run(
+        [sys.executable, "-P", "-c", "import sys; print('\\n'.join(sys.modules))"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    loaded = set((tmp_path / "modules").read_text().split()) - set(bare)
+    assert loaded <= {
+        "probe",
+        "firstlight",
+        "firstlight.measure",
+        "firstlight.measure.instrument",
+        "firstlight.measure.adapters",
+    }
+
+
+def test_the_worker_script_is_short_because_it_is_compiled_at_every_start() -> None:
+    assert len(WORKER.read_text().splitlines()) < 30
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("def build(): return (lambda: None), ()", "returned nothing"),
+        ("def build(): return 3", "not a step"),
+    ],
+)
+def test_a_broken_contract_is_explained(write: Write, body: str, message: str) -> None:
+    outcome = run_worker(job(write("broken.py", body)), os.environ, 60)
+    assert outcome.report is not None and message in outcome.report["error"]
+
+
+def test_a_file_that_hides_behind_another_module_is_explained(write: Write) -> None:
+    path = write("numpy.py", "def build(): return (lambda: 1), ()")
+    outcome = run_worker(job(path), os.environ, 60)
+    assert outcome.report is not None and "Rename the file" in outcome.report["error"]

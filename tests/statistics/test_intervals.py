@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from firstlight.statistics.intervals import coverage, median, median_estimate
+
+
+@pytest.mark.parametrize("n", range(1, 13))
+def test_coverage_equals_a_count_of_all_sign_patterns(n: int) -> None:
+    """Oracle: each value lies below the median or not, 2^n equally likely patterns, all counted."""
+    below = [sum(pattern) for pattern in itertools.product((0, 1), repeat=n)]
+    for k in range(1, n // 2 + 1):
+        enclosed = sum(k <= count <= n - k for count in below) / 2**n
+        assert math.isclose(coverage(n, k), enclosed, abs_tol=1e-12)
+
+
+DISTRIBUTIONS = {
+    "exponential": (lambda r, n: r.exponential(1.0, n), math.log(2)),
+    "lognormal": (lambda r, n: r.lognormal(0.0, 1.0, n), 1.0),
+    "bimodal": (lambda r, n: r.normal(0, 0.1, n) + 5 * (r.random(n) < 0.3), None),
+}
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+@pytest.mark.parametrize("n", [3, 6, 10, 20])
+def test_interval_covers_the_true_median_as_often_as_it_says(name: str, n: int) -> None:
+    draw, truth = DISTRIBUTIONS[name]
+    generator = np.random.default_rng([n, len(name)])
+    if truth is None:
+        truth = float(np.median(draw(generator, 4_000_000)))
+    estimates = [median_estimate(list(draw(generator, n))) for _ in range(2000)]
+    covered = sum(e.low <= truth <= e.high for e in estimates) / 2000
+    stated = estimates[0].confidence
+    sigma = math.sqrt(stated * (1 - stated) / 2000)
+    assert abs(covered - stated) <= 4 * sigma
+
+
+def test_interval_is_the_narrowest_that_reaches_its_confidence() -> None:
+    for n in range(6, 60):
+        e = median_estimate([float(i) for i in range(n)])
+        assert e.confidence >= 0.95
+        k = int(e.low) + 1
+        assert 2 * (k + 1) > n or coverage(n, k + 1) < 0.95
+
+
+def test_fewer_than_six_values_say_that_they_do_not_reach_95_percent() -> None:
+    assert median_estimate([1.0, 2.0, 3.0, 4.0, 5.0]).confidence == 0.9375
+    one = median_estimate([7.0])
+    assert (one.median, one.low, one.high, one.n, one.confidence) == (7.0, 7.0, 7.0, 1, 0.0)
+
+
+def test_median_agrees_with_numpy() -> None:
+    generator = np.random.default_rng(0)
+    for n in range(1, 30):
+        values = list(generator.normal(size=n))
+        assert median(values) == pytest.approx(np.median(values), rel=1e-15)
