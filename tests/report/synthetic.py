@@ -228,8 +228,12 @@ def with_break_even(case: CaseSummary, cases: Sequence[CaseSummary]) -> CaseSumm
     if case.status not in ("ok", "unproven") or not rivals:
         return case
     by_backend = {name: _crossing(case, rival) for name, rival in rivals.items()}
-    number = lambda v: math.inf if isinstance(v, str) else v  # noqa: E731
-    hardest = max(by_backend, key=lambda name: number(by_backend[name]["calls"]))
+
+    def calls(name: str) -> float:
+        count = by_backend[name]["calls"]
+        return math.inf if isinstance(count, str) else float(count)
+
+    hardest = max(by_backend, key=calls)
     even = BreakEven(**by_backend[hardest], against=hardest, by_backend=by_backend)
     return replace(case, break_even_calls=even)
 

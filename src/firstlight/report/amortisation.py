@@ -22,7 +22,7 @@ from firstlight.report.svg import (
 )
 
 _FONT = 11.5
-_POINTS = 48
+_POINTS = 32
 
 
 @dataclass(frozen=True)

@@ -200,7 +200,7 @@ def _draw_row(
     x = scale(0)
     for segment in row.segments:
         end = scale(segment.value) - scale(0) + x
-        parts.append(_draw_segment(segment, x, end, top, bar))
+        parts.append(_draw_segment(segment, x, end, top, bar, hover=not narrow))
         x = end
     middle = top + bar / 2
     if row.total is not None and row.low is not None and row.high is not None:
@@ -210,7 +210,7 @@ def _draw_row(
     if row.total is not None:
         parts.append(line(scale(row.total), top - 2, scale(row.total), top + bar + 2, "median"))
     class_ = "total flagged" if flag(row.case) else "total"
-    if narrow:
+    if narrow and row.shown:
         room = width - 30 - text_width(label(row.case), _FONT)
         shown = row.shown if text_width(row.shown, _FONT) < room else row.short or row.shown
         parts.append(text(width - 2, baseline, shown, class_, "end"))
@@ -221,10 +221,12 @@ def _draw_row(
     return element("g", *parts, class_=state, data_case=row.case.case)
 
 
-def _draw_segment(segment: Segment, x: float, end: float, top: float, bar: float) -> str:
+def _draw_segment(
+    segment: Segment, x: float, end: float, top: float, bar: float, hover: bool
+) -> str:
     class_ = phase_class(segment.phase)
     name = phase_name(segment.phase)
-    tip = title(f"{name}: {segment.shown}")
+    tip = title(f"{name}: {segment.shown}") if hover else ""
     parts = rectangle(x, top, end - x, bar, f"seg {class_}", tip)
     for shown in (f"{name} {segment.shown}", name):
         if end - x > text_width(shown, 11) + 6:

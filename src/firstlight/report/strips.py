@@ -14,7 +14,16 @@ from firstlight.records import CaseSummary, Estimate, Sample
 from firstlight.report import quantities
 from firstlight.report.admission import Workload, flag, hollow, label
 from firstlight.report.palette import Mark
-from firstlight.report.svg import Logarithmic, canvas, element, line, rectangle, text, text_width
+from firstlight.report.svg import (
+    Logarithmic,
+    canvas,
+    element,
+    line,
+    number,
+    rectangle,
+    text,
+    text_width,
+)
 from firstlight.report.svg import title as tooltip
 
 _PITCH, _STRIP = 58.0, 30.0
@@ -96,23 +105,29 @@ def _row(
             box = rectangle(x1, strip - 2, max(x2 - x1, 1.5), _STRIP + 4, "interval", tip)
             parts.append(element("g", box, class_=mark.class_))
         parts.append(line(scale(1), strip - 4, scale(1), strip + _STRIP + 4, "median"))
-        parts.append(_dots(samples, cold.median, mark, scale, strip))
+        parts.append(_dots(samples, cold.median, mark, scale, strip, hover=width > 400))
     state = "row doubtful" if flag(case) else "row"
     return element("g", *parts, class_=state, data_case=case.case)
 
 
 def _dots(
-    samples: Sequence[Sample], median: float, mark: Mark, scale: Logarithmic, top: float
+    samples: Sequence[Sample],
+    median: float,
+    mark: Mark,
+    scale: Logarithmic,
+    top: float,
+    hover: bool,
 ) -> str:
+    """A phone has no pointer to rest on a dot, so there the dots go without their titles."""
     drawn = [s for s in samples if s.cold is not None and _totals([s]) and s.cold.total_seconds > 0]
     step = _STRIP / max(len(drawn) - 1, 1)
     dots = []
     for i, sample in enumerate(drawn):
         seconds = sample.cold.total_seconds if sample.cold else math.nan
-        tip = f"process {i + 1} of {len(drawn)}, number {sample.order} of the run: "
+        tip = ""
+        if hover:
+            place = f"process {i + 1} of {len(drawn)}, {sample.order} in the run"
+            tip = tooltip(f"{place}: {quantities.seconds(seconds)}")
         x, y = scale(seconds / median), top + (i * step if len(drawn) > 1 else _STRIP / 2)
-        dots.append(
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.6">'
-            f"{tooltip(tip + quantities.seconds(seconds))}</circle>"
-        )
+        dots.append(f'<circle cx="{number(x)}" cy="{number(y)}" r="2.6">{tip}</circle>')
     return f'<g class="dots {mark.class_}">{"".join(dots)}</g>'

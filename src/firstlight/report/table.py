@@ -193,7 +193,8 @@ def _head(shown: Sequence[Column]) -> str:
         groups[column.group] = groups.get(column.group, 0) + 1
     top = "".join(f'<th scope="colgroup" colspan="{n}">{g}</th>' for g, n in groups.items())
     names = "".join(
-        f'<th scope="col" data-key="{html.escape(c.key)}">{html.escape(c.heading)}</th>' for c in shown
+        f'<th scope="col" data-key="{html.escape(c.key)}">{html.escape(c.heading)}</th>'
+        for c in shown
     )
     return (
         '<tr><th scope="col" rowspan="2" data-key="case">case</th>'
@@ -203,7 +204,9 @@ def _head(shown: Sequence[Column]) -> str:
 
 def _row(case: CaseSummary, workload: Workload, shown: Sequence[Column]) -> str:
     state = flag(case)
-    status = f'<span class="badge">{html.escape(state)}</span>' if state else html.escape(case.status)
+    status = (
+        f'<span class="badge">{html.escape(state)}</span>' if state else html.escape(case.status)
+    )
     tip = f' title="{html.escape(case.reason)}"' if case.reason else ""
     name = swatch(workload.marks[case.backend], hollow(case)) + html.escape(case.case)
     cells = "".join(_cell(column, column.read(case)) for column in shown)
@@ -219,4 +222,5 @@ def _cell(column: Column, cell: Cell) -> str:
     value = "" if cell.value is None else f' data-value="{html.escape(str(cell.value))}"'
     tip = "" if not cell.tip else f' title="{html.escape(cell.tip)}"'
     class_ = ' class="flagged"' if cell.flagged else ""
-    return f'<td data-key="{html.escape(column.key)}"{value}{tip}{class_}>{html.escape(cell.shown)}</td>'
+    key = html.escape(column.key)
+    return f'<td data-key="{key}"{value}{tip}{class_}>{html.escape(cell.shown)}</td>'

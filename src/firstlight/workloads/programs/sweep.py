@@ -138,6 +138,6 @@ def reference(seed: int, points: int, features: int, padded: bool) -> tuple[NDAr
         count = _row_count(index)
         rows = np.vstack([x[:count], np.sqrt(count * penalty) * np.eye(features)])
         targets = np.concatenate([y[:count], np.zeros(features)])
-        fitted.append(np.linalg.lstsq(rows, targets)[0])
+        fitted.append(np.linalg.lstsq(rows, targets, rcond=None)[0])
         scores.append(np.asarray(np.mean((x_held @ fitted[-1] - y_held) ** 2)))
     return *scores, *fitted

@@ -1,0 +1,219 @@
+"""The page in a real browser: both themes, desk and phone, with its script and without errors.
+
+Chromium is asked through its command line only. It does not make a window narrower than 500 px, so
+the phone is a frame of 390 px in a page of its own.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import struct
+import subprocess
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic import rich
+
+from firstlight.report import palette
+from firstlight.report.html import render
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    "--hide-scrollbars",
+    "--virtual-time-budget=5000",
+)
+
+#: Runs in the page and hands what it saw to the page around it.
+WITNESS = """<script>
+const seen = { errors: [] };
+addEventListener("error", (event) => seen.errors.push(String(event.message)));
+addEventListener("securitypolicyviolation", (event) => seen.errors.push(event.blockedURI));
+console.error = console.warn = (...words) => seen.errors.push(words.join(" "));
+addEventListener("load", () => {
+  document.querySelectorAll("details").forEach((details) => { details.open = true; });
+  const visible = (selector) => [...document.querySelectorAll(selector)]
+    .filter((element) => element.checkVisibility()).length;
+  const wider = [...document.querySelectorAll("body *")].filter((element) =>
+    !element.closest(".scroll, .links, pre, .themes, .defs") &&
+    element.getBoundingClientRect().right > innerWidth + 1);
+  Object.assign(seen, {
+    width: innerWidth, scrollWidth: document.documentElement.scrollWidth,
+    wider: wider.map((e) => e.tagName + "." + e.getAttribute("class") + " " + e.textContent)
+      .slice(0, 5),
+    wide: visible("svg.wide"), narrow: visible("svg.narrow"), rows: visible("#cases tbody tr"),
+  });
+  const box = document.getElementById("filter");
+  box.value = "jit WARM"; box.dispatchEvent(new Event("input"));
+  seen.filtered = visible("#cases tbody tr");
+  seen.blocks = visible(".workload");
+  seen.dimmed = document.querySelectorAll("svg .dimmed").length;
+  box.value = ""; box.dispatchEvent(new Event("input"));
+  const values = (key) => [...document.querySelectorAll(`#cases tbody td[data-key="${key}"]`)]
+    .map((cell) => cell.dataset.value ?? null);
+  const press = (key) => document.querySelector(`#cases th[data-key="${key}"] button`).click();
+  press("cold"); seen.ascending = values("cold");
+  press("cold"); seen.descending = values("cold");
+  press("break-even"); seen.even = values("break-even");
+  parent.postMessage(seen, "*");
+});
+</script>"""
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if found := shutil.which(name):
+            return found
+    pytest.skip("no chromium, chromium-browser or google-chrome on the PATH: no browser to ask")
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return render(*rich())
+
+
+def browse(chromium: str, folder: Path, *arguments: str) -> str:
+    command = [chromium, *FLAGS, f"--user-data-dir={folder / 'profile'}", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def framed(page: str, width: int, height: int, script: str = "") -> str:
+    return (
+        f"<!DOCTYPE html><body style='margin:0'>{script}<iframe style='border:0;width:{width}px;"
+        f'height:{height}px\' srcdoc="{html.escape(page)}"></iframe>'
+    )
+
+
+def witness(chromium: str, folder: Path, page: str, width: int) -> dict[str, Any]:
+    """What the page saw of itself in a frame of that width."""
+    listen = (
+        "<script>addEventListener('message', (event) => {"
+        "document.body.dataset.seen = JSON.stringify(event.data); });</script>"
+    )
+    path = folder / "framed.html"
+    path.write_text(framed(page.replace("<head>", f"<head>{WITNESS}"), width, 900, listen))
+    dom = browse(chromium, folder, "--window-size=1400,1000", "--dump-dom", path.as_uri())
+    found = re.search(r'data-seen="([^"]*)"', dom)
+    assert found, "the page reported nothing"
+    seen: dict[str, Any] = json.loads(html.unescape(found[1]))
+    return seen
+
+
+@pytest.mark.parametrize("width", [1280, 768, 390], ids=["desk", "tablet", "phone"])
+def test_nothing_is_wider_than_the_window_and_nothing_goes_wrong(
+    chromium: str, tmp_path: Path, page: str, width: int
+) -> None:
+    seen = witness(chromium, tmp_path, page, width)
+    assert seen["errors"] == []
+    assert seen["width"] == width
+    assert seen["scrollWidth"] <= width
+    assert seen["wider"] == []
+    shown, hidden = ("narrow", "wide") if width <= 720 else ("wide", "narrow")
+    assert seen[shown] > 0 and seen[hidden] == 0
+
+
+def test_filter_and_sorting_work(chromium: str, tmp_path: Path, page: str) -> None:
+    seen = witness(chromium, tmp_path, page, 1280)
+    run, _ = rich()
+    matching = [c for c in run.cases if "jit" in c.case and "warm" in c.case]
+    assert seen["rows"] == len(run.cases)
+    assert seen["filtered"] == len(matching) == 2
+    assert seen["blocks"] == len({c.workload for c in matching})
+    assert seen["dimmed"] > 0
+    numbers = [float(v) for v in seen["ascending"] if v is not None]
+    assert numbers == sorted(numbers)
+    assert [float(v) for v in seen["descending"] if v is not None] == numbers[::-1]
+    for order in (seen["ascending"], seen["descending"]):  # what is absent stays at the end
+        assert order[len(numbers) :] == [None] * (len(order) - len(numbers))
+    counts = [v for v in seen["even"] if v is not None]
+    assert counts[-1] == "never" and counts[:-1] == sorted(counts[:-1], key=int)
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1000, 390], ids=["desk", "phone"])
+def test_the_page_is_drawn_in_its_theme(
+    chromium: str, tmp_path: Path, page: str, width: int, theme: int
+) -> None:
+    source, picture = tmp_path / "page.html", tmp_path / "page.png"
+    source.write_text(framed(page, width, 1400))
+    browse(
+        chromium,
+        tmp_path,
+        f"--blink-settings=preferredColorScheme={1 - theme}",
+        f"--window-size={max(width, 500)},1400",
+        f"--screenshot={picture}",
+        source.as_uri(),
+    )
+    rows = pixels(picture)
+    assert rows[5][5] == rgb(palette.INK["paper"][theme])
+    colours = {pixel for row in rows for pixel in row[:width]}
+    assert len(colours) > 300
+    assert rgb(palette.BACKENDS["b-numpy"][theme]) in colours  # the ribbon of the answer
+
+
+def test_without_a_script_everything_is_there_but_the_filter(
+    chromium: str, tmp_path: Path, page: str
+) -> None:
+    bare = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+    picture, source = tmp_path / "bare.png", tmp_path / "bare.html"
+    checked = bare.replace('id="theme-auto" checked', 'id="theme-auto"')
+    source.write_text(checked.replace('id="theme-dark"', 'id="theme-dark" checked'))
+    browse(chromium, tmp_path, "--window-size=800,600", f"--screenshot={picture}", source.as_uri())
+    assert pixels(picture)[5][5] == rgb(palette.INK["paper"][1])  # the choice of theme is CSS
+
+
+def rgb(colour: str) -> tuple[int, ...]:
+    return tuple(int(colour[i : i + 2], 16) for i in (1, 3, 5))
+
+
+def pixels(path: Path) -> list[list[tuple[int, ...]]]:
+    """Rows of (r, g, b) of a PNG of 8 bits without interlacing, as chromium writes it."""
+    data, at, packed = path.read_bytes(), 8, b""
+    width = height = depth = 0
+    while at < len(data):
+        length, kind = struct.unpack(">I4s", data[at : at + 8])
+        body = data[at + 8 : at + 8 + length]
+        if kind == b"IHDR":
+            width, height, _, colour = struct.unpack(">IIBB", body[:10])
+            depth = {2: 3, 6: 4}[colour]
+        elif kind == b"IDAT":
+            packed += body
+        at += 12 + length
+    raw, stride = zlib.decompress(packed), width * depth
+    rows: list[list[tuple[int, ...]]] = []
+    above = bytearray(stride)
+    for y in range(height):
+        start = y * (stride + 1)
+        line = bytearray(raw[start + 1 : start + 1 + stride])
+        unfilter(raw[start], line, above, depth)
+        rows.append([tuple(line[x : x + 3]) for x in range(0, stride, depth)])
+        above = line
+    return rows
+
+
+def unfilter(kind: int, line: bytearray, above: bytearray, depth: int) -> None:
+    """Undo a PNG filter in place (PNG specification, section 9)."""
+    for i in range(len(line)):
+        left = line[i - depth] if i >= depth else 0
+        corner = above[i - depth] if i >= depth else 0
+        if kind == 4:
+            guess = left + above[i] - corner
+            nearest = min((abs(guess - v), k) for k, v in enumerate((left, above[i], corner)))[1]
+            predicted = (left, above[i], corner)[nearest]
+        else:
+            predicted = (0, left, above[i], (left + above[i]) // 2)[kind]
+        line[i] = (line[i] + predicted) & 255
