@@ -95,6 +95,11 @@ def test_an_interval_of_low_confidence_says_how_low() -> None:
     )
 
 
+def test_a_median_of_too_few_processes_says_how_sure_its_interval_is() -> None:
+    sure = {"cold_seconds": Estimate(0.21, 0.2, 0.22, 2, 0.5)}
+    assert "210 ms [200, 220] at 50 %" in told(NUMPY, JIT, numpy=sure)
+
+
 def test_a_compiled_case_that_answers_first_has_nothing_to_pay_back() -> None:
     words = told(NUMPY, JIT, jax_jit={"break_even_calls": even(1, 1, 1)})
     assert "jax-jit answers before numpy, so compiling has nothing to pay back." in words

@@ -125,6 +125,6 @@ def test_known_backends_can_be_told_apart_whatever_the_colour_vision(
 
 
 def test_no_two_backends_share_dash_and_marker() -> None:
-    names = ["numpy", "jax-eager", "jax-jit", "torch-eager", "torch-compile", *"abcd"]
+    names = ["numpy", "jax-eager", "jax-jit", "torch-eager", "torch-compile", "jax", *"abc"]
     looks = [(m.dash, m.outline) for m in palette.marks(names).values()]
     assert len(set(looks)) == len(names)

@@ -70,7 +70,8 @@ def test_constant_readings_of_a_coarse_clock_are_flat() -> None:
 
 
 def test_too_few_calls_to_tell_are_taken_as_they_are() -> None:
-    assert classify([3.0, 1.0, 1.0]).steady_class == "flat"
+    state = classify([3.0, 1.0, 1.0])
+    assert (state.steady_class, state.begins) == ("too few calls", 0)
 
 
 def test_a_case_is_inconsistent_when_its_processes_disagree() -> None:

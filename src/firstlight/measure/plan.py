@@ -98,18 +98,17 @@ def select(
             "A file of your own must exist and end in .py."
         )
     named = resolve_backends(wanted_backends, backends)
-    cases: dict[str, Case] = {}
-    for workload, size, names in _members(target, workloads, backends):
-        for name in names if named is None or target != "quick" else named:
-            if named is not None and name not in named:
-                continue
+    cases = []
+    for workload, size in _members(target, workloads):
+        for name in named or workload.backends or backends:
             backend = backends[name]
             if _program(workload, workload.sizes[size], backend) is None:
                 continue
             for cache in _policies(target, backend, caches):
-                case = make_case(workload, size, backend, cache)
-                cases[case.id] = case
-    return filter_cases(list(cases.values()), pattern)
+                cases.append(make_case(workload, size, backend, cache))
+    if target == "quick" and named is None and not caches:
+        cases = [case for case in cases if case.id in QUICK]
+    return filter_cases(cases, pattern)
 
 
 def filter_cases(cases: list[Case], pattern: str | None) -> list[Case]:
@@ -128,25 +127,18 @@ def filter_cases(cases: list[Case], pattern: str | None) -> list[Case]:
     return cases
 
 
-def _members(
-    target: str, workloads: Mapping[str, Workload], backends: Mapping[str, Backend]
-) -> Iterable[tuple[Workload, str, tuple[str, ...]]]:
-    """(workload, size, backends) of a suite; `standard` is every first size, `full` every size."""
-    if target == "quick":
-        for name, size, chosen_backends in QUICK:
-            yield workloads[name], size, chosen_backends
-        return
-    chosen = workloads.values() if target in SUITES else (workloads[target],)
-    for workload in chosen:
-        names = workload.backends or tuple(backends)
-        sizes = list(workload.sizes)
-        for size in sizes[:1] if target == "standard" and not _variants(workload) else sizes:
-            yield workload, size, names
-
-
-def _variants(workload: Workload) -> bool:
-    """Sizes that are to be compared with each other (padded or not, float32 or bfloat16)."""
-    return any(size.note for size in workload.sizes.values())
+def _members(target: str, workloads: Mapping[str, Workload]) -> Iterable[tuple[Workload, str]]:
+    """(workload, size) of a suite, or all sizes of one workload."""
+    for workload in workloads.values() if target in SUITES else (workloads[target],):
+        sizes = tuple(workload.sizes)
+        if target == "quick":
+            sizes = tuple(
+                s for s in sizes if any(q.startswith(f"{workload.name}[{s}]") for q in QUICK)
+            )
+        elif target == "standard":
+            sizes = workload.standard or sizes[:1]
+        for size in sizes:
+            yield workload, size
 
 
 def _program(workload: Workload, size: Size, backend: Backend) -> str | None:
@@ -164,7 +156,7 @@ def _policies(target: str, backend: Backend, caches: Sequence[str] | None) -> tu
         return tuple(dict.fromkeys(caches))
     if target == "full":
         return ("none", "cold", "warm")
-    return ("none", "warm") if backend.compiled and target != "quick" else ("none",)
+    return ("none", "warm") if backend.compiled else ("none",)
 
 
 def make_case(workload: Workload, size: str, backend: Backend, cache: str) -> Case:

@@ -129,7 +129,7 @@ def flag(case: CaseSummary) -> str | None:
 def why(case: CaseSummary) -> str:
     """The reason of a flag, as a sentence without its full stop."""
     if case.reason:
-        return case.reason
+        return case.reason.rstrip(".")
     if case.protocol is None:
         return "no protocol was recorded, so no number is shown"
     return f"{case.processes_ok} of {case.processes_planned} processes gave a result"

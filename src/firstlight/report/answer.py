@@ -86,6 +86,8 @@ def _status(case: CaseSummary) -> str:
 def number(estimate: Estimate) -> str:
     """An estimate with its exact median kept for machines."""
     shown, span = quantities.interval(estimate)
+    if span and estimate.confidence < _USUAL_CONFIDENCE:
+        span += f" at {quantities.percent(estimate.confidence)}"
     return (
         f'<span class="nowrap"><data value="{estimate.median!r}">{shown}</data>'
         f' <span class="iv">{span}</span></span>'
@@ -193,4 +195,5 @@ def _span(even: BreakEven) -> str:
         shown = "too few processes for an interval"
     elif even.confidence < _USUAL_CONFIDENCE:
         shown += f" at {quantities.percent(even.confidence)}"
-    return f'<span class="iv" title="{tip}">({html.escape(shown)})</span>'
+    class_ = "iv" if " " in shown else "iv nowrap"
+    return f'<span class="{class_}" title="{tip}">({html.escape(shown)})</span>'

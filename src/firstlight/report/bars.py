@@ -12,7 +12,7 @@ from firstlight.report.admission import Workload, flag, hollow, label
 from firstlight.report.palette import PHASE_FILLS, Mark
 from firstlight.report.svg import Linear, canvas, element, line, rectangle, text, text_width, title
 
-WIDE, NARROW = 1040.0, 358.0
+WIDE, NARROW = 920.0, 358.0
 _FONT = 12.0
 
 

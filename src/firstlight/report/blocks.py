@@ -37,11 +37,14 @@ def troubles(workload: Workload) -> str:
     return f'<ul class="troubles">{items}</ul>' if items else ""
 
 
+def _badge(case: CaseSummary) -> str:
+    return f' <span class="badge">{html.escape(flag(case) or "")}</span>' if flag(case) else ""
+
+
 def _trouble(case: CaseSummary, workload: Workload) -> str:
     name = name_with_swatch(workload.marks[case.backend], label(case), hollow(case))
-    badge = f'<span class="badge">{html.escape(flag(case) or "")}</span>'
     shown = "" if has_number(case) else " No number is shown."
-    item = f"{badge} {name} <span>{html.escape(why(case))}.{shown}</span>"
+    item = f"{_badge(case)} {name} <span>{html.escape(why(case))}.{shown}</span>"
     if case.stderr_tail:
         item += (
             "<details><summary>end of its stderr</summary>"
@@ -89,7 +92,7 @@ def _phases(workload: Workload) -> str:
             bars.WIDE,
         )
     words = (
-        "Median of each phase over fresh processes; black mark and whisker: median of the total "
+        "Median of each phase over fresh processes; upright mark and whisker: median of the total "
         "with its interval. A phase that a framework does not have is not drawn."
     )
     return _figure("Time to first result, by phase", pictures, words, _cold_line(workload))
@@ -127,7 +130,7 @@ def _break_evens(workload: Workload) -> str:
     items = "".join(
         f'<li data-case="{html.escape(c.case)}">'
         f"{name_with_swatch(workload.marks[c.backend], label(c), hollow(c))} "
-        f"{html.escape(amortisation.break_even_tip(c))}</li>"
+        f"{html.escape(amortisation.break_even_tip(c))}{_badge(c)}</li>"
         for c in workload.cases
         if c.break_even_calls is not None
     )

@@ -70,6 +70,8 @@ _KNOWN = {
     "torch-eager": ("2 3", "diamond"),
     "torch-compile": ("9 3 2 3", "down"),
 }
+#: Files of a user's own name only the framework; they look like what they most resemble.
+_ALIASES = {"jax": "jax-jit", "torch": "torch-eager"}
 _OTHER = (("4 2", "plus"), ("1 3", "star"), ("8 4", "cross"), ("5 2 1 2", "bar"))
 
 _OUTLINES = {
@@ -112,9 +114,11 @@ def marks(backends: list[str]) -> dict[str, Mark]:
     found: dict[str, Mark] = {}
     spare = 0
     for backend in backends:
-        if backend in _KNOWN:
-            dash, outline = _KNOWN[backend]
-            found[backend] = Mark(f"b-{backend}", dash, outline)
+        alias = _ALIASES.get(backend, backend)
+        look = backend if alias in backends else alias  # never two backends with one look
+        if look in _KNOWN:
+            dash, outline = _KNOWN[look]
+            found[backend] = Mark(f"b-{look}", dash, outline)
         elif backend not in found:
             dash, outline = _OTHER[spare % len(_OTHER)]
             found[backend] = Mark(f"b-other-{spare % len(_OTHER)}", dash, outline)

@@ -120,9 +120,9 @@ def _software(run: Run) -> str:
 
 def contents(workloads: Sequence[Workload]) -> str:
     """Links to every part, and the box that filters cases."""
-    places = [("answer", "Answer"), *((w.anchor, w.label) for w in workloads)]
-    places += [("all-cases", "All cases"), ("protocols", "Protocols")]
+    places = [("answer", "Answer"), ("all-cases", "All cases"), ("protocols", "Protocols")]
     places += [("environment", "Environment"), ("method", "Method")]
+    places += [(w.anchor, w.label) for w in workloads]  # last: there can be many
     links = "".join(f'<a href="#{a}">{html.escape(name)}</a>' for a, name in places)
     return (
         f'<nav aria-label="Contents"><div class="links">{links}</div><div class="tools">'

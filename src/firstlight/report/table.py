@@ -110,8 +110,9 @@ def _break_even(case: CaseSummary) -> Cell:
     even = case.break_even_calls
     if even is None:
         return Cell()
-    shown = f"{quantities.calls(even.calls)} [{quantities.calls(even.low)}, "
-    shown += f"{quantities.calls(even.high)}]"
+    shown = quantities.calls(even.calls)
+    if (even.low, even.high) != ("never", "never"):
+        shown += f" [{quantities.calls(even.low)}, {quantities.calls(even.high)}]"
     tip = f"against {even.against}, the last to be overtaken; {even.confidence * 100:.3g} %"
     return Cell(shown, even.calls, tip)
 

@@ -19,7 +19,7 @@ _STRIDE = 10  # values that share a window
 _SHORTEST = 5  # values in a segment: a variance needs a few
 _LEAST_RELATIVE_CHANGE = 0.02  # levels closer than this are one level to a user
 
-CLASSES = ("flat", "warmup", "slowdown", "no steady state", "inconsistent")
+CLASSES = ("flat", "warmup", "slowdown", "no steady state", "too few calls", "inconsistent")
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ def classify(seconds: Sequence[float]) -> SteadyState:
     """The class of a series of calls in order.
 
     The last quarter must be one level; everything before that is equal to it counts as steady too.
-    Too few calls to tell (under 20) are taken as they are.
+    Under 20 calls nothing can be told: they are taken as they are, and the class says so.
     """
     values = np.asarray(seconds, dtype=float)
     if len(values) < 4 * _SHORTEST:
-        return SteadyState("flat", 0)
+        return SteadyState("too few calls", 0)
     kept = np.flatnonzero(~outliers(values))
     series = values[kept]
     bounds = [0, *change_points(series), len(series)]

@@ -57,6 +57,7 @@ class Workload:
     seed: int = 0
     file: str | None = None  # a user's own benchmark file
     backends: tuple[str, ...] | None = None  # where not every backend makes sense
+    standard: tuple[str, ...] | None = None  # its sizes in the standard suite; else the first
 
 
 BACKENDS = (
@@ -136,9 +137,10 @@ def _workload(
     name: str,
     title: str,
     sizes: Mapping[str, Size],
-    tolerance: float,
+    tolerance: float = 1e-5,
     frameworks: tuple[str, ...] = ("numpy", "jax", "torch"),
     module: str | None = None,
+    environment: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Workload:
     path = f"firstlight.workloads.programs.{module or name}"
@@ -149,41 +151,130 @@ def _workload(
         reference=f"{path}:reference",
         sizes=sizes,
         tolerance=tolerance,
+        # On a GPU JAX multiplies float32 matrices in TF32 unless told not to; torch does not.
+        environment={"JAX_DEFAULT_MATMUL_PRECISION": "highest", **(environment or {})},
         **options,
     )
 
 
+def _sizes(small: Mapping[str, Any], large: Mapping[str, Any]) -> dict[str, Size]:
+    return {"small": Size(small), "large": Size(large)}
+
+
+def _precisions(**sizes: Mapping[str, Any]) -> dict[str, Size]:
+    """Every size in both precisions; the error beside the time is the price of the faster one."""
+    return {
+        f"{size}-{precision}": Size(
+            {"precision": precision, **parameters},
+            tolerance=3e-2 if precision == "bfloat16" else None,
+            frameworks=("jax", "torch") if precision == "bfloat16" else None,
+            note=f"computed in {precision}",
+        )
+        for size, parameters in sizes.items()
+        for precision in ("float32", "bfloat16")
+    }
+
+
+def _sweep(padded: bool) -> dict[str, Size]:
+    note = "padded to one shape" if padded else "a new shape at every point"
+    return {
+        "small": Size({"points": 8, "features": 8, "padded": padded}, note=note),
+        "large": Size({"points": 24, "features": 32, "padded": padded}, note=note),
+    }
+
+
 WORKLOADS = (
-    _workload(
-        "matmul",
-        "Matrix product (the baseline)",
-        {"small": Size({"n": 128}), "large": Size({"n": 1024})},
-        tolerance=1e-4,
-    ),
+    _workload("matmul", "Matrix product (the baseline)", _sizes({"n": 128}, {"n": 1024})),
     _workload(
         "batched_inference",
-        "Small requests in a batch (vmap)",
-        {
-            "small": Size({"requests": 32, "width": 64}),
-            "large": Size({"requests": 1024, "width": 256}),
-        },
-        tolerance=1e-4,
+        "Small requests answered in a batch (vmap)",
+        _sizes({"requests": 32, "width": 64}, {"requests": 1024, "width": 256}),
     ),
     _workload(
         "mlp_train",
         "20 training steps of a small network",
-        {
-            "small": Size({"width": 32, "batch": 64, "steps": 20}),
-            "large": Size({"width": 256, "batch": 512, "steps": 20}),
-        },
-        tolerance=1e-3,
+        _sizes({"width": 32, "batch": 64, "steps": 20}, {"width": 256, "batch": 512, "steps": 20}),
+    ),
+    _workload(
+        "transformer_block",
+        "Transformer block, forward and backward",
+        _sizes(
+            {"batch": 2, "tokens": 32, "width": 64, "heads": 4},
+            {"batch": 8, "tokens": 128, "width": 256, "heads": 8},
+        ),
+    ),
+    _workload(
+        "ode_gradient",
+        "Gradient through an ODE simulation",
+        _sizes({"trajectories": 64, "steps": 40}, {"trajectories": 1024, "steps": 200}),
+    ),
+    _workload(
+        "pinn",
+        "Physics-informed network (second derivatives)",
+        _sizes({"points": 64, "hidden": 32}, {"points": 2048, "hidden": 128}),
+    ),
+    _workload(
+        "hypergradient",
+        "Hypergradient through an inner optimisation",
+        _sizes(
+            {"rows": 128, "features": 16, "inner_steps": 50},
+            {"rows": 1024, "features": 64, "inner_steps": 200},
+        ),
+    ),
+    _workload(
+        "option_greeks",
+        "Monte Carlo Greeks of an Asian option",
+        _sizes({"paths": 4096, "dates": 12}, {"paths": 65536, "dates": 52}),
+        # A path that ends within rounding of the strike may fall on either side of it, and one
+        # path of 4096 is worth 4e-4 of delta.
+        tolerance=5e-4,
+    ),
+    _workload(
+        "data_parallel_step",
+        "Data-parallel gradient step over four devices",
+        _sizes({"batch": 256, "width": 64}, {"batch": 4096, "width": 512}),
+        frameworks=("numpy", "jax"),
+        backends=("numpy", "jax-jit"),
+        environment={"XLA_FLAGS": "--xla_force_host_platform_device_count=4"},
+    ),
+    _workload(
+        "mixed_precision",
+        "Loss and gradient in bfloat16 against float32",
+        _precisions(small={"width": 64, "batch": 128}, large={"width": 256, "batch": 1024}),
+        standard=("small-float32", "small-bfloat16"),
+    ),
+    _workload(
+        "sweep",
+        "Hyperparameter sweep whose shapes change",
+        _sweep(padded=False),
+    ),
+    _workload(
+        "sweep_padded",
+        "The same sweep, padded to one shape",
+        _sweep(padded=True),
+        module="sweep",
     ),
 )
 
-#: (workload, size, backends) of the quick suite: one question each, in three minutes on two cores.
+#: The quick suite answers one question with each workload, in three minutes on two cores.
 QUICK = (
-    ("matmul", "small", ("numpy", "jax-jit", "torch-eager")),
-    ("mlp_train", "small", ("numpy", "jax-eager", "jax-jit", "torch-eager")),
+    # Where does the time to a first result go, in three frameworks?
+    "matmul[small]/numpy/none",
+    "matmul[small]/jax-jit/none",
+    "matmul[small]/torch-eager/none",
+    # Does compiling pay for a short training, and what does the persistent cache save?
+    "mlp_train[small]/numpy/none",
+    "mlp_train[small]/jax-jit/none",
+    "mlp_train[small]/jax-jit/warm",
+    # What does jit buy over op by op?
+    "option_greeks[small]/numpy/none",
+    "option_greeks[small]/jax-eager/none",
+    "option_greeks[small]/jax-jit/none",
+    # What do changing shapes cost?
+    "sweep[small]/numpy/none",
+    "sweep[small]/jax-jit/none",
+    "sweep_padded[small]/numpy/none",
+    "sweep_padded[small]/jax-jit/none",
 )
 SUITES = ("quick", "standard", "full")
 
