@@ -1,4 +1,4 @@
-"""Shared by all tests: the command line as a real process, and benchmark files written for a test."""
+"""Shared by all tests: the command line as a real process, and files written for a test."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_a_full_disk_is_explained_and_loses_nothing(tmp_path: Path) -> None:
     good = directory.samples_path.read_bytes()
     directory.samples_path.rename(tmp_path / "kept")
     directory.samples_path.symlink_to("/dev/full")
-    with pytest.raises(OutputError, match="No space left.*--resume"):
+    with pytest.raises(OutputError, match=r"No space left.*--resume"):
         directory.keep(sample(1))
     directory.samples_path.unlink()
     (tmp_path / "kept").rename(directory.samples_path)

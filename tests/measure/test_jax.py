@@ -194,9 +194,9 @@ def test_the_inherited_cache_of_a_user_is_not_used(
 
 def test_event_names_are_those_of_this_jax() -> None:
     """If JAX renames an event, this says so before a phase silently becomes null."""
-    from firstlight.measure.adapters.jax import _PHASE_OF_EVENT
-
     from jax._src import dispatch
+
+    from firstlight.measure.adapters.jax import _PHASE_OF_EVENT
 
     known = {v for k, v in vars(dispatch).items() if k.endswith("_EVENT") and isinstance(v, str)}
     assert set(_PHASE_OF_EVENT) <= known

@@ -109,9 +109,12 @@ def test_the_worker_can_be_pinned(write: Write) -> None:
     before = os.sched_getaffinity(0)
     path = write(
         "pin.py",
-        "import os, numpy\n"
-        "def build(): return (lambda: numpy.array(sorted(os.sched_getaffinity(0)))), ()\n"
-        "build.__firstlight__ = {'reference': lambda: numpy.array([%d])}" % cpu,
+        f"""
+        import os, numpy
+        def build():
+            return (lambda: numpy.array(sorted(os.sched_getaffinity(0)))), ()
+        build.__firstlight__ = {{'reference': lambda: numpy.array([{cpu}])}}
+        """,
     )
     outcome = run_worker(
         job(path, kind="check", reference="yes", reference_path=str(path) + ".npz"),
@@ -126,7 +129,7 @@ def test_the_worker_can_be_pinned(write: Write) -> None:
 def test_before_the_framework_only_an_allow_list_of_modules_is_loaded(
     write: Write, tmp_path: Path
 ) -> None:
-    """What `python -P` loads by itself, plus the instrument, and nothing that jax would also load."""
+    """What `python -P` loads by itself, plus the instrument, and nothing that jax also loads."""
     write(
         "probe.py",
         f"""

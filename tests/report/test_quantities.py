@@ -63,3 +63,10 @@ def test_counts_are_exact_below_a_thousand_and_rounded_above() -> None:
 def test_relative_errors_are_powers_of_ten() -> None:
     assert quantities.scientific(3.2e-7) == "3.2·10⁻⁷"
     assert quantities.scientific(0.0) == "0"
+
+
+def test_a_whole_unit_is_one_of_it() -> None:
+    assert quantities.size(2**30).split("\u202f") == ["1.00", "GiB"]
+    assert quantities.size(2**20).split("\u202f") == ["1.00", "MiB"]
+    assert quantities.seconds(1e-3).split("\u202f") == ["1.00", "ms"]
+    assert quantities.seconds(0.9996).split("\u202f") == ["1.00", "s"]

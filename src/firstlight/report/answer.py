@@ -180,11 +180,15 @@ def _never(even: BreakEven, others: Sequence[str], against: str) -> str:
     if not isinstance(even.low, str):
         said += f", though the interval reaches down to {quantities.calls(even.low)} calls"
     beaten = [
-        f"{html.escape(b)} after {quantities.calls(even.by_backend[b]['calls'])} calls"
+        f"{html.escape(b)} {_from_call(even.by_backend[b]['calls'])}"
         for b in others
         if isinstance(even.by_backend[b].get("calls"), int)
     ]
-    return f"{said} (it does overtake {', '.join(beaten)})" if beaten else said
+    return f"{said} (it is ahead of {', '.join(beaten)})" if beaten else said
+
+
+def _from_call(calls: int) -> str:
+    return "from the first call" if calls <= 1 else f"after {quantities.calls(calls)} calls"
 
 
 def _span(even: BreakEven) -> str:

@@ -50,8 +50,8 @@ def plain(value: float, places: int | None = None) -> str:
 
 def unit_of(value: float, units: Units) -> tuple[float, str]:
     """The largest unit of which `value`, once rounded, is at least one."""
-    size = abs(_rounded(value)) if value else 0.0
-    return next(((scale, name) for scale, name in units if size >= scale), units[-1])
+    fits = (unit for unit in units if value and abs(_rounded(value / unit[0])) >= 1)
+    return next(fits, units[-1])
 
 
 def _with_unit(value: float | None, units: Units) -> str:
@@ -74,7 +74,7 @@ def tick_seconds(value: float) -> str:
     if value >= 1e4:
         return f"{power(value)}{THIN_SPACE}s"
     scale, unit = unit_of(value, TIME_UNITS)
-    return f"{value / scale:.3g}{THIN_SPACE}{unit}"
+    return f"{plain(value / scale, decimals(value / scale, 1))}{THIN_SPACE}{unit}"
 
 
 def power(value: float) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -21,7 +22,8 @@ def print_run(run: Run, console: Console | None = None) -> None:
     console = console or Console(width=_width())
     for (workload, size), cases in groupby(run.cases, key=lambda c: (c.workload, c.size)):
         rows = list(cases)
-        console.print(_table(f"{workload} [{size}]", rows))
+        title = f"{workload} [{size}]{_essentials(rows)}"
+        console.print(_table(title, rows, console.width))
         for line in _remarks(rows):
             console.print(line, highlight=False)
         console.print()
@@ -30,77 +32,85 @@ def print_run(run: Run, console: Console | None = None) -> None:
         console.print(f"Note: {escape(warning)}.", highlight=False, style="yellow")
 
 
+def _essentials(cases: Sequence[CaseSummary]) -> str:
+    """What was computed on, as far as the cases of a table share it."""
+    protocol = next((case.protocol for case in cases if case.protocol), None)
+    if protocol is None:
+        return ""
+    values = [f"{name}={value}" for name, value in protocol.parameters.items()]
+    dtypes = sorted({str(item["dtype"]) for item in protocol.data})
+    data = [*dtypes, quantities.size(protocol.data_bytes)] if protocol.data else []
+    return "".join(f" · {part}" for part in (", ".join(values), " ".join(data)) if part)
+
+
 def _width() -> int | None:
     """Without a terminal (CI, a pipe) wide enough that nothing is cut."""
     import sys
 
-    return None if sys.stdout.isatty() else 132
-
-
-def _table(title: str, cases: Sequence[CaseSummary]) -> Table:
-    table = Table(title=escape(title), title_justify="left", title_style="bold", pad_edge=False)
-    table.add_column("backend", no_wrap=True)
-    table.add_column("cache")
-    table.add_column("first result", justify="right")
-    table.add_column("of which", no_wrap=True)
-    table.add_column("warm call", justify="right")
-    table.add_column("compiling pays", justify="right")
-    table.add_column("peak host", justify="right")
-    table.add_column("status", no_wrap=True)
-    for case in cases:
-        table.add_row(*_row(case), style=_STATUS_STYLE.get(case.status, "red"))
-    return table
-
-
-def _row(case: CaseSummary) -> tuple[str, ...]:
-    if case.protocol is None:  # without a protocol no number is printed
-        return (escape(case.backend), case.cache, *[""] * 5, case.status)
-    return (
-        escape(case.backend),
-        case.cache,
-        _estimate(case.cold_seconds),
-        _largest_phases(case),
-        _warm(case),
-        _break_even(case),
-        quantities.size(case.peak_host_bytes) if case.peak_host_bytes else "",
-        case.status if case.status == "ok" else f"[bold]{case.status}[/bold]",
-    )
+    return None if sys.stdout.isatty() else 150
 
 
 def _estimate(estimate: Estimate | None) -> str:
     if estimate is None:
         return ""
-    low, high = quantities.seconds(estimate.low), quantities.seconds(estimate.high)
-    return f"{quantities.seconds(estimate.median)} ({low} … {high})"
+    middle, ends = quantities.interval(estimate)
+    return f"{middle} {escape(ends)}"
 
 
-def _warm(case: CaseSummary) -> str:
-    estimate = case.warm_call_seconds
-    if estimate is None:
+def _steady_class(case: CaseSummary) -> str:
+    if case.warm_call_seconds is None:
         return "no steady state" if case.throughput_calls_per_second else ""
-    word = "" if estimate.steady_class == "flat" else f" {estimate.steady_class}"
-    return _estimate(estimate) + word
+    return case.warm_call_seconds.steady_class
 
 
-def _largest_phases(case: CaseSummary) -> str:
-    """The two phases that take most of the time to the first result."""
+def _largest_phase(case: CaseSummary) -> str:
+    """The phase that takes most of the time to the first result, with its share."""
     if case.cold_seconds is None:
         return ""
     known = {p: s for p in PHASES if (s := case.phases_seconds.get(p)) is not None}
-    largest = sorted(known, key=lambda p: -known[p])[:2]
-    return ", ".join(f"{p} {known[p] / case.cold_seconds.median:.0%}" for p in largest)
+    largest = max(known, key=lambda p: known[p])
+    return f"{largest} {known[largest] / case.cold_seconds.median:.0%}"
 
 
-def _break_even(case: CaseSummary) -> str:
-    even: BreakEven | None = case.break_even_calls
+def _break_even(even: BreakEven | None) -> str:
     if even is None:
         return ""
-    if even.calls == "never":
-        return f"never (vs {even.against})"
-    if even.calls == 1:
-        return f"at once (vs {even.against})"
+    if even.calls == "never" == even.low:
+        return "never"
     low, high = quantities.calls(even.low), quantities.calls(even.high)
-    return f"from call {quantities.calls(even.calls)} ({low} … {high}) vs {even.against}"
+    return f"{quantities.calls(even.calls)} {escape(f'[{low}, {high}]')}"
+
+
+#: Columns with the width of the terminal from which on they are shown.
+_COLUMNS: tuple[tuple[str, int, Callable[[CaseSummary], str]], ...] = (
+    ("backend", 0, lambda c: escape(c.backend)),
+    ("cache", 0, lambda c: c.cache),
+    ("first result", 0, lambda c: _estimate(c.cold_seconds)),
+    ("mostly", 100, _largest_phase),
+    ("warm call", 0, lambda c: _estimate(c.warm_call_seconds)),
+    ("class", 130, _steady_class),
+    ("pays after calls", 0, lambda c: _break_even(c.break_even_calls)),
+    ("vs", 120, lambda c: escape(c.break_even_calls.against) if c.break_even_calls else ""),
+    ("peak host", 140, lambda c: quantities.size(c.peak_host_bytes) if c.peak_host_bytes else ""),
+)
+_NUMBERS = ("first result", "warm call", "pays after calls", "peak host")
+
+
+def _table(title: str, cases: Sequence[CaseSummary], width: int) -> Table:
+    table = Table(
+        title=escape(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD
+    )
+    shown = [(name, cell) for name, least, cell in _COLUMNS if width >= least]
+    for name, _ in shown:
+        right = name in _NUMBERS
+        table.add_column(name, justify="right" if right else "left", no_wrap=width >= 100)
+    table.add_column("status")
+    for case in cases:
+        # Without a protocol no number is printed.
+        hidden = case.protocol is None
+        cells = [cell(case) if not hidden or i < 2 else "" for i, (_, cell) in enumerate(shown)]
+        table.add_row(*cells, case.status, style=_STATUS_STYLE.get(case.status, "red"))
+    return table
 
 
 def _remarks(cases: Sequence[CaseSummary]) -> Iterator[str]:

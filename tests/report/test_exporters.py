@@ -1,0 +1,58 @@
+"""What other tools read: checked with those tools where they can be had."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pyperf
+import pytest
+from synthetic import rich
+
+from firstlight.report.exporters import csv_text, github_action_benchmark_json, pyperf_json
+
+RUN, SAMPLES = rich()
+OK = [case for case in RUN.cases if case.status == "ok" and case.protocol]
+
+
+def test_pyperf_reads_what_is_written_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(pyperf_json(RUN, SAMPLES))
+    suite = pyperf.BenchmarkSuite.load(str(path))
+    assert suite.get_benchmark_names()
+    for case in OK:
+        benchmark = suite.get_benchmark(f"{case.case} (cold)")
+        assert case.cold_seconds is not None
+        assert benchmark.get_nrun() == case.cold_seconds.n
+        assert benchmark.median() == pytest.approx(case.cold_seconds.median)
+
+
+def test_csv_has_a_row_for_every_timed_process_and_its_phases_add_up() -> None:
+    rows = list(csv.DictReader(io.StringIO(csv_text(RUN, SAMPLES))))
+    known = {case.case for case in RUN.cases if case.protocol}
+    assert len(rows) == sum(s.kind == "timed" and s.case in known for s in SAMPLES)
+    for row in rows:
+        if row["total_seconds"]:
+            parts = [float(v) for k, v in row.items() if k.endswith("_seconds") and v]
+            total, warm = float(row["total_seconds"]), row["warm_call_median_seconds"]
+            assert sum(parts) - total - float(warm or 0) == pytest.approx(total, rel=1e-6)
+
+
+def test_github_action_benchmark_gets_medians_with_their_unit() -> None:
+    entries = json.loads(github_action_benchmark_json(RUN, SAMPLES))
+    by_name = {entry["name"]: entry for entry in entries}
+    for case in OK:
+        assert case.cold_seconds is not None
+        entry = by_name[f"{case.case} (cold)"]
+        assert entry["value"] == case.cold_seconds.median and entry["unit"] == "seconds"
+
+
+def test_what_is_not_ok_is_not_exported() -> None:
+    bad = {case.case for case in RUN.cases if case.status != "ok"}
+    assert bad
+    names = {
+        e["name"].rsplit(" (", 1)[0] for e in json.loads(github_action_benchmark_json(RUN, SAMPLES))
+    }
+    assert not bad & names
