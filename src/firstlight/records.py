@@ -319,7 +319,16 @@ def write_text(path: Path, text: str) -> None:
         raise
 
 
+def can_validate() -> bool:
+    """Whether jsonschema is there; on a bare machine it may not be, and the run then says so."""
+    from importlib.util import find_spec
+
+    return find_spec("jsonschema") is not None
+
+
 def _validate(plain: Any, schema: str) -> None:
+    if not can_validate():
+        return
     import jsonschema
 
     definition = json.loads((Path(__file__).parent / "schemas" / schema).read_text("utf-8"))

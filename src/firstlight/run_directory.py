@@ -11,7 +11,6 @@ A kill at any moment leaves a directory that `firstlight run --resume` can finis
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -91,11 +90,6 @@ class RunDirectory:
 
     def samples(self) -> list[Sample]:
         return list(records.load_samples(self.samples_path)) if self.samples_path.exists() else []
-
-    def samples_sha256(self) -> str | None:
-        if not self.samples_path.exists():
-            return None
-        return hashlib.sha256(self.samples_path.read_bytes()).hexdigest()
 
     def publish(self, run: Run, html: str) -> Path:
         """Write the result and the report; returns the report's path."""

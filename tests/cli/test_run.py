@@ -162,6 +162,19 @@ def test_ctrl_c_keeps_what_is_there_and_resume_finishes_it(
     assert sorted(json.loads(line)["order"] for line in second) == list(range(9))
 
 
+def test_a_run_that_was_killed_can_be_shown_as_far_as_it_got(
+    firstlight: Firstlight, write: Write, tmp_path: Path
+) -> None:
+    write("mine.py", GOOD)
+    assert firstlight("run", "mine.py", "--quick", "-p", 2, "--out", "out").returncode == 0
+    (tmp_path / "out/run.json").unlink()
+    samples = (tmp_path / "out/samples.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "out/samples.jsonl").write_text("".join(samples[:2]) + samples[2][:100])
+    case = show(firstlight, tmp_path / "out")["square[small]/numpy/none"]
+    assert case["status"] == "incomplete" and case["cold_seconds"]["n"] == 1
+    assert (case["processes_ok"], case["processes_planned"]) == (1, 2)
+
+
 def test_resume_refuses_to_mix_two_environments(
     firstlight: Firstlight, write: Write, tmp_path: Path
 ) -> None:

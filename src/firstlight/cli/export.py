@@ -19,13 +19,11 @@ def add_to(commands: Any) -> None:
 
 
 def handle(options: argparse.Namespace) -> int:
-    from firstlight.records import load_run, load_samples
     from firstlight.report import exporters
+    from firstlight.results import load
     from firstlight.run_directory import write_new
 
-    run = load_run(options.run)
-    folder = options.run if options.run.is_dir() else options.run.parent
-    samples = list(load_samples(folder / run.samples_file))
+    run, samples = load(options.run)
     write = {
         "pyperf": exporters.pyperf_json,
         "csv": exporters.csv_text,

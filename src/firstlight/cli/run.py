@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from firstlight.measure.plan import Case, Settings
-    from firstlight.records import Run
+    from firstlight.records import Run, Sample
     from firstlight.run_directory import RunDirectory
 
 
@@ -59,6 +60,9 @@ def add_to(commands: Any) -> None:
 
 def handle(options: argparse.Namespace) -> int:
     from firstlight.measure.host import describe_host
+    from firstlight.report.html import render
+    from firstlight.report.terminal import print_run
+    from firstlight.results import assemble
 
     if options.resume is not None:
         directory, cases, settings, plan = resume(options)
@@ -68,12 +72,11 @@ def handle(options: argparse.Namespace) -> int:
         directory = create_directory(options, plan)
     try:
         interrupted = measure(directory, cases, settings)
-        run = summarise_run(directory, cases, settings, plan, describe_host()["load"])
-        report = publish(directory, run)
+        samples = directory.samples()
+        run = assemble(directory.path, plan, samples, describe_host()["load"])
+        report = directory.publish(run, render(run, samples))
     finally:
         directory.close()
-    from firstlight.report.terminal import print_run
-
     print_run(run)
     print(f"\nReport: {report}")
     if interrupted:
@@ -83,7 +86,7 @@ def handle(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 130
-    return exit_code(run, directory)
+    return exit_code(run, samples)
 
 
 def resume(
@@ -190,43 +193,9 @@ def measure(directory: RunDirectory, cases: list[Case], settings: Settings) -> b
     return False
 
 
-def summarise_run(
-    directory: RunDirectory,
-    cases: list[Case],
-    settings: Settings,
-    plan: dict[str, Any],
-    load_after: list[float] | None,
-) -> Run:
-    from firstlight.measure.runner import case_flags
-    from firstlight.records import Run, now, to_json
-    from firstlight.statistics.summary import summarise
-
-    # The cache directory is private to the run: its path is not part of the protocol.
-    flags = {case.id: case_flags(case, Path("(private)")) for case in cases}
-    summaries = summarise(cases, directory.samples(), settings.processes, flags)
-    return Run(
-        id=f"{plan['created_at']}-{plan['target']}",
-        created_at=plan["created_at"],
-        finished_at=now(),
-        complete=all(s.status != "incomplete" for s in summaries),
-        harness=plan["harness"],
-        settings={"target": plan["target"], **to_json(settings)},
-        host={**plan["host"], "load_after": load_after},
-        warnings=tuple(plan["warnings"]),
-        cases=summaries,
-        samples_sha256=directory.samples_sha256(),
-    )
-
-
-def publish(directory: RunDirectory, run: Run) -> Path:
-    from firstlight.report.html import render
-
-    return directory.publish(run, render(run, directory.samples()))
-
-
-def exit_code(run: Run, directory: RunDirectory) -> int:
+def exit_code(run: Run, samples: Sequence[Sample]) -> int:
     """2 if a program breaks its contract, 1 if a case failed or is unproven, else 0."""
-    if any(s.facts.get("usage") for s in directory.samples()):
+    if any(s.facts.get("usage") for s in samples):
         return 2
     return 0 if all(case.status in ("ok", "skipped") for case in run.cases) else 1
 

@@ -11,23 +11,25 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser("show", help="print the results of a run again")
     parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument("--json", action="store_true", help="print a list of cases as JSON")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write the report anew to FILE")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write the report to FILE (new)")
     parser.set_defaults(handle=handle)
 
 
 def handle(options: argparse.Namespace) -> int:
-    from firstlight.records import load_run, load_samples, to_json, write_text
+    from firstlight.results import load
 
-    run = load_run(options.run)
+    run, samples = load(options.run)
     if options.html:
         from firstlight.report.html import render
+        from firstlight.run_directory import write_new
 
-        folder = options.run if options.run.is_dir() else options.run.parent
-        write_text(options.html, render(run, list(load_samples(folder / run.samples_file))))
+        write_new(options.html, render(run, samples))
         print(options.html)
         return 0
     if options.json:
         import json
+
+        from firstlight.records import to_json
 
         print(json.dumps([to_json(case) for case in run.cases], indent=1))
         return 0

@@ -72,8 +72,9 @@ class TorchCompile(Torch):
 
     def load(self) -> None:
         super().load()
-        # torch.compile imports dynamo on first use; that is import time wherever it happens.
+        # torch.compile imports its compiler on first use: import time, wherever it happens.
         import torch._dynamo.utils
+        import torch._inductor.compile_fx
 
         self._dynamo = torch._dynamo.utils
 
