@@ -100,3 +100,10 @@ def test_a_cache_that_is_on_has_no_thresholds(tmp_path: Path) -> None:
     off = environment("none", "jax", tmp_path)
     assert off["JAX_ENABLE_COMPILATION_CACHE"] == "false"
     assert "JAX_COMPILATION_CACHE_DIR" not in off
+
+
+def test_what_torch_does_not_store_is_quoted() -> None:
+    refusal = "Bypassing FX Graph Cache because 'Can't cache HigherOrderOperator: with_effects'"
+    reason = prove("warm", "torch", NONE, NONE, counts(1, 0), (refusal,)).reason
+    assert reason is not None
+    assert "torch does not store such a graph: Can't cache HigherOrderOperator" in reason

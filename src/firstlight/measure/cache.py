@@ -156,6 +156,9 @@ def _why_not_stored(refusals: Sequence[str]) -> str:
         )
     if "process_id" in text:
         return "only process 0 of a distributed program writes the cache."
+    if "Bypassing" in text:
+        quoted = text.split("because", 1)[-1].split("due to:", 1)[-1].strip(" '")
+        return f"torch does not store such a graph: {quoted}."
     if refusals:
         return refusals[0]
     return "the framework gave no reason."

@@ -54,7 +54,8 @@ def _estimate(estimate: Estimate | None) -> str:
     if estimate is None:
         return ""
     middle, ends = quantities.interval(estimate)
-    return f"{middle} {escape(ends)}"
+    # One process has no interval, and two or three hardly one: the number stands alone.
+    return f"{middle} {escape(ends)}" if estimate.confidence >= 0.5 else f"{middle} n={estimate.n}"
 
 
 def _steady_class(case: CaseSummary) -> str:
@@ -136,9 +137,9 @@ def _counted(case: CaseSummary) -> str:
 
 def _protocol(run: Run) -> str:
     confidences = [c.cold_seconds.confidence for c in run.cases if c.cold_seconds]
-    level = f"{min(confidences):.1%}" if confidences else "–"
+    level = f" [exact interval, at least {min(confidences):.1%}]" if confidences else ""
     return (
-        f"Median over processes with an exact interval ({level} or more). First result: fresh "
+        f"Median over processes{level}. First result: fresh "
         "process, from spawn to the first synchronised result, every process counted. Warm call: "
         f"the same process afterwards, synchronised, steady part. {_processes(run)}"
         "Cache policies are proven per process; see the report for every protocol."

@@ -14,6 +14,7 @@ class Torch(Adapter):
     def __init__(self) -> None:
         self._torch: "Any" = None
         self._dynamo: "Any" = None
+        self._refusals: list[str] = []
 
     def load(self) -> None:
         import torch
@@ -118,5 +119,26 @@ class TorchCompile(Torch):
         hits = int(graphs.get("fxgraph_cache_hit", 0))
         bypassed = int(graphs.get("fxgraph_cache_bypass", 0))
         requests = hits + bypassed + int(graphs.get("fxgraph_cache_miss", 0))
-        refusals = [f"torch bypassed its cache for {bypassed} graph(s)"] if bypassed else []
-        return {"requests": requests, "hits": hits, "enabled": requests > 0, "refusals": refusals}
+        return {
+            "requests": requests,
+            "hits": hits,
+            "enabled": requests > 0,
+            "refusals": self._refusals,
+        }
+
+    def explain_cache(self) -> None:
+        import logging
+
+        refusals = self._refusals
+
+        class Collect(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                message = record.getMessage()
+                if message.startswith("Bypassing"):
+                    refusals.append(message)
+
+        for name in ("_inductor.codecache", "_functorch._aot_autograd.autograd_cache"):
+            logger = logging.getLogger(f"torch.{name}")
+            logger.setLevel(logging.INFO)
+            logger.propagate = False
+            logger.addHandler(Collect())
