@@ -14,7 +14,7 @@ def bench(function=None, /, **options):  # type: ignore[no-untyped-def]
     The function creates the data and returns a callable `step`, or `(step, arguments)`. Options:
     `workload` (name, default the function's), `backend` (a label, default found out), `sizes`
     ({size: keyword arguments}), `reference` (same keyword arguments, returns float64 results),
-    `tolerance` (relative), `seed`.
+    `tolerance` (relative), `environment` (variables of the worker).
     """
 
     def mark(builder):  # type: ignore[no-untyped-def]

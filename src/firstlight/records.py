@@ -81,7 +81,7 @@ class Protocol:
     sync: str
     threads: Mapping[str, Any]
     precision: Mapping[str, Any]
-    seed: int
+    seed: int | None  # null: the program's own affair
     environment: Mapping[str, str]  # flags set by the harness for this case
     bytecode: str = "compiled .pyc files and the page cache are warm: a checking process ran before"
 
@@ -347,9 +347,12 @@ def load_run(directory: Path) -> Run:
     data = load_object(path)
     if data.get("schema") != "firstlight.run":
         raise MalformedRecordError(f"{path}: not a Firstlight run (schema {data.get('schema')!r})")
-    if data.get("schema_version", 0) > SCHEMA_VERSION:
+    version = data.get("schema_version")
+    if not isinstance(version, int):
+        raise MalformedRecordError(f"{path}: schema_version is {version!r}, not a number")
+    if version > SCHEMA_VERSION:
         raise NewerSchemaError(
-            f"{path}: written with schema {data['schema_version']}, this Firstlight reads up to "
+            f"{path}: written with schema {version}, this Firstlight reads up to "
             f"{SCHEMA_VERSION}. Update Firstlight."
         )
     return from_json(Run, data)

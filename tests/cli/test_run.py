@@ -181,10 +181,27 @@ def test_resume_refuses_to_mix_two_environments(
     write("mine.py", GOOD)
     assert firstlight("run", "mine.py", "--quick", "-p", 1, "--out", "out").returncode == 0
     plan = json.loads((tmp_path / "out/plan.json").read_text())
-    plan["host"]["packages"]["numpy"] = "1.0"
+    plan["fingerprint"]["packages"]["numpy"] = "1.0"
     (tmp_path / "out/plan.json").write_text(json.dumps(plan))
     done = firstlight("run", "--resume", "out")
-    assert done.returncode == 2 and "software has changed" in done.stderr
+    assert done.returncode == 2 and "the installed packages changed" in done.stderr
+
+
+def test_resume_refuses_a_program_that_was_edited(
+    firstlight: Firstlight, write: Write, tmp_path: Path
+) -> None:
+    write("mine.py", GOOD)
+    assert firstlight("run", "mine.py", "--quick", "-p", 1, "--out", "out").returncode == 0
+    write("mine.py", GOOD.replace("x * x", "x ** 2"))
+    done = firstlight("run", "--resume", "out")
+    assert done.returncode == 2 and "the benchmark file changed" in done.stderr
+
+
+def test_a_damaged_plan_is_refused(firstlight: Firstlight, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/plan.json").write_text("{}")
+    done = firstlight("run", "--resume", "out")
+    assert done.returncode == 2 and "damaged" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -224,6 +241,16 @@ def test_wrong_usage_is_explained_with_exit_code_2(
             "unknown backend",
         ),
         ("from firstlight import bench\n@bench(sizes=3)\ndef f(): ...\n", "sizes must be"),
+        ("from firstlight import bench\n@bench(tolerance='x')\ndef f(): ...\n", "tolerance must"),
+        ("from firstlight import bench\n@bench(backend=['a'])\ndef f(): ...\n", "unknown backend"),
+        (
+            "from firstlight import bench\n@bench(environment={'A': 1})\ndef f(): ...\n",
+            "environment must",
+        ),
+        (
+            "from firstlight import bench\n@bench(reference=[1.0])\ndef f(): ...\n",
+            "reference must be a function",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_used_is_explained(

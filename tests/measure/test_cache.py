@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from firstlight.measure.cache import empty, entries, environment, prove, restore
+from firstlight.measure.cache import empty, entries, environment, files, prove, restore
 
 ONE, TWO = frozenset({"jit_f-aa-cache"}), frozenset({"jit_f-aa-cache", "jit_f-bb-cache"})
 NONE: frozenset[str] = frozenset()
@@ -34,7 +34,10 @@ def test_a_true_label_is_proven(policy, before, after, seen) -> None:  # type: i
     [
         ("none", NONE, NONE, counts(1, 0), (), "switched the persistent cache on"),
         ("cold", ONE, TWO, counts(1, 0), (), "not cold"),
-        ("cold", NONE, NONE, counts(1, 0), (), "stayed empty"),
+        ("cold", NONE, NONE, counts(1, 0), (), "did not store"),
+        ("cold", NONE, ONE, {**counts(2, 0), "bypassed": 1}, (), "did not store"),
+        ("warm", ONE, ONE, {**counts(1, 1), "compiles": 2}, (), "1 of 2 compilations never asked"),
+        ("warm", ONE, ONE, {**counts(1, 1), "warm_compiles": 1}, (), "never asked the cache"),
         ("cold", NONE, NONE, counts(0, 0), (), "never asked the cache"),
         ("warm", ONE, TWO, counts(1, 0), (), "key of jit_f is another one in every process"),
         ("warm", NONE, ONE, counts(1, 0), (), "stored nothing"),
@@ -79,17 +82,21 @@ def test_entries_do_not_count_locks_and_access_times(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     (tmp_path / "fxgraph").mkdir()
     (tmp_path / "fxgraph" / "entry").touch()
-    assert entries(tmp_path) == {"jit_f-aa-cache", "fxgraph/entry"}
+    (tmp_path / "ab").mkdir()
+    (tmp_path / "ab" / "generated.cpp").touch()
+    assert files(tmp_path) == {"jit_f-aa-cache", "fxgraph/entry", "ab/generated.cpp"}
+    assert entries(tmp_path, "jax") == files(tmp_path)
+    assert entries(tmp_path, "torch") == {"fxgraph/entry"}
 
 
 def test_restoring_takes_away_what_a_process_added_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
-    stored = entries(tmp_path)
+    stored = files(tmp_path)
     (tmp_path / "b").touch()
     restore(tmp_path, stored)
-    assert entries(tmp_path) == {"a"}
+    assert files(tmp_path) == {"a"}
     empty(tmp_path)
-    assert entries(tmp_path) == frozenset()
+    assert files(tmp_path) == frozenset()
 
 
 def test_a_cache_that_is_on_has_no_thresholds(tmp_path: Path) -> None:

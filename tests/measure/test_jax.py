@@ -124,6 +124,46 @@ def test_a_none_label_is_refused_when_the_program_switches_the_cache_on(
     assert "switched the persistent cache on" in timed.reason
 
 
+def test_a_warm_label_is_refused_when_the_step_compiles_with_the_cache_off(write: Write) -> None:
+    path = write(
+        "off.py",
+        """
+        import jax, jax.numpy as jnp, numpy as np
+        from firstlight import bench
+        @bench
+        def off():
+            x = jnp.linspace(0, 1, 7)
+            jax.config.update("jax_enable_compilation_cache", False)
+            from jax._src import compilation_cache
+            compilation_cache.reset_cache()
+            return jax.jit(lambda x: x + 1), (x,)
+        """,
+    )
+    timed = in_file(path, "warm")["off[default]/jax/warm"][-1]
+    assert timed.status == "unproven" and timed.reason is not None
+    assert "never asked the cache" in timed.reason
+
+
+def test_a_none_label_is_refused_when_the_cache_was_used_during_the_import(
+    write: Write, tmp_path: Path
+) -> None:
+    path = write(
+        "early.py",
+        f"""
+        import jax, jax.numpy as jnp, numpy as np
+        from firstlight import bench
+        jax.config.update("jax_enable_compilation_cache", True)
+        jax.config.update("jax_compilation_cache_dir", {str(tmp_path / "mine")!r})
+        TABLE = np.asarray(jnp.sin(jnp.arange(5.0)))
+        @bench
+        def early():
+            return jax.jit(lambda x: x + 1), (TABLE,)
+        """,
+    )
+    timed = in_file(path, "none")["early[default]/jax/none"][-1]
+    assert timed.status == "unproven"
+
+
 def test_compilations_are_counted_as_jax_counts_them(write: Write, tmp_path: Path) -> None:
     """Oracle: the lines that `jax_log_compiles` writes for the same calls."""
     path = write(

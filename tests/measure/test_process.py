@@ -13,7 +13,8 @@ import pytest
 
 from firstlight.measure.process import WORKER, run_worker
 
-ADAPTER = "firstlight.measure.adapters:Adapter"
+ADAPTER = "firstlight.measure.adapters:NumPy"
+MARK = "from firstlight import bench\n"
 Write = Callable[[str, str], Path]
 
 
@@ -21,9 +22,11 @@ def job(path: Path, **changes: Any) -> dict[str, Any]:
     return {
         "kind": "timed",
         "adapter": ADAPTER,
+        "backend": "numpy",
         "program": "build",
         "file": str(path),
-        "parameters": {},
+        "size": "default",
+        "timeout_seconds": 60.0,
         "seed": 0,
         "reference": None,
         "reference_path": "",
@@ -38,7 +41,10 @@ def job(path: Path, **changes: Any) -> dict[str, Any]:
 
 
 def test_phases_are_contiguous_and_inside_the_parents_window(write: Write) -> None:
-    path = write("ok.py", "import numpy\ndef build(): return (lambda x: x @ x), (numpy.eye(4),)")
+    path = write(
+        "ok.py",
+        MARK + "import numpy\n@bench\ndef build(): return (lambda x: x @ x), (numpy.eye(4),)",
+    )
     outcome = run_worker(job(path), os.environ, 60)
     assert outcome.report is not None and outcome.exit_code == 0
     spans = outcome.report["spans_ns"]
@@ -54,6 +60,8 @@ def test_a_program_that_prints_does_not_disturb_the_report(write: Write) -> None
         "loud.py",
         """
         import os, numpy
+        from firstlight import bench
+        @bench
         def build():
             print('{"done": 1}\\ndone\\n' * 50)
             os.write(2, b"noise\\n" * 5000)
@@ -95,6 +103,8 @@ def test_memory_that_runs_out_is_told_apart_from_other_errors(write: Write) -> N
         "memory.py",
         """
         import resource, numpy
+        from firstlight import bench
+        @bench
         def build():
             resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
             return (lambda: numpy.ones(1 << 40)), ()
@@ -111,9 +121,10 @@ def test_the_worker_can_be_pinned(write: Write) -> None:
         "pin.py",
         f"""
         import os, numpy
+        from firstlight import bench
+        @bench(reference=lambda: numpy.array([{cpu}]))
         def build():
             return (lambda: numpy.array(sorted(os.sched_getaffinity(0)))), ()
-        build.__firstlight__ = {{'reference': lambda: numpy.array([{cpu}])}}
         """,
     )
     outcome = run_worker(
@@ -138,12 +149,14 @@ def test_before_the_framework_only_an_allow_list_of_modules_is_loaded(
         class Probe(Adapter):
             def load(self):
                 open({str(tmp_path / "modules")!r}, "w").write("\\n".join(sys.modules))
-                super().load()
+        def build(compile, seed):
+            return (lambda: 1.0), ()
         """,
     )
-    path = write("ok.py", "import numpy\ndef build(): return (lambda: numpy.ones(1)), ()")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    assert run_worker(job(path, adapter="probe:Probe"), environment, 60).report is not None
+    built_in = {"file": None, "program": "probe:build", "parameters": {}, "adapter": "probe:Probe"}
+    outcome = run_worker(job(tmp_path, **built_in), environment, 60)
+    assert outcome.report is not None and "correctness" in outcome.report, outcome
     bare = subprocess.run(
         [sys.executable, "-P", "-c", "import sys; print('\\n'.join(sys.modules))"],
         env=environment,
@@ -157,6 +170,7 @@ def test_before_the_framework_only_an_allow_list_of_modules_is_loaded(
         "firstlight",
         "firstlight.measure",
         "firstlight.measure.instrument",
+        "firstlight.measure.program",
         "firstlight.measure.adapters",
     }
 
@@ -168,12 +182,12 @@ def test_the_worker_script_is_short_because_it_is_compiled_at_every_start() -> N
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("def build(): return (lambda: None), ()", "returned nothing"),
-        ("def build(): return 3", "not a step"),
+        ("@bench\ndef build(): return (lambda: None), ()", "returned nothing"),
+        ("@bench\ndef build(): return 3", "not a step"),
     ],
 )
 def test_a_broken_contract_is_explained(write: Write, body: str, message: str) -> None:
-    outcome = run_worker(job(write("broken.py", body)), os.environ, 60)
+    outcome = run_worker(job(write("broken.py", MARK + body)), os.environ, 60)
     assert outcome.report is not None and message in outcome.report["error"]
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from firstlight.measure.plan import Settings, select
 from firstlight.measure.runner import Runner
+from firstlight.measure.user_file import cases_in
 from firstlight.records import Sample
 from firstlight.workloads.catalog import registered
 
@@ -28,6 +31,34 @@ def test_eager_pytorch_has_no_compile_phases_and_no_cache() -> None:
     assert sample.status == "ok" and sample.cold is not None and sample.cache is not None
     assert sample.cold.phases_seconds["compile"] is None
     assert sample.counts["compiles"] is None and sample.cache.requests is None
+
+
+@pytest.mark.slow
+def test_a_backward_that_is_compiled_by_itself_leaves_no_phase_negative(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch\n"
+        "from firstlight import bench\n"
+        "@bench\n"
+        "def train():\n"
+        "    loss = torch.compile(lambda w: (w.sin() @ w).sum())\n"
+        "    def step(w):\n"
+        "        w = w.detach().requires_grad_()\n"
+        "        loss(w).backward()\n"
+        "        return w.grad\n"
+        "    return step, (torch.eye(8),)\n"
+    )
+    samples: list[Sample] = []
+    with Runner(cases_in(path, registered()[0], None, None), BRIEF, samples.append) as runner:
+        runner.run(lambda *_: None)
+    timed = samples[-1]
+    assert timed.status == "ok", timed.reason
+    assert timed.cold is not None
+    phases = timed.cold.phases_seconds
+    assert all(seconds is None or seconds >= 0 for seconds in phases.values()), phases
+    compile_seconds = phases["compile"]
+    assert compile_seconds is not None
+    assert compile_seconds > (phases["first_execute"] or 0)
 
 
 @pytest.mark.slow

@@ -73,7 +73,7 @@ def test_never_is_said_and_what_is_overtaken_all_the_same() -> None:
     other = {"torch-eager": {"calls": 310}}
     never = even("never", "never", "never", **other)
     words = told(NUMPY, EAGER, JIT, jax_jit={"break_even_calls": never})
-    assert "jax-jit never overtakes numpy (it does overtake torch-eager after 310 calls)." in words
+    assert "jax-jit never overtakes numpy (it is ahead of torch-eager after 310 calls)." in words
 
 
 def test_never_with_an_interval_that_disagrees_says_so() -> None:

@@ -36,15 +36,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("firstlight: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader of our output has gone (as in `| head`): that is no error of ours.
+        # The reader of our output has gone, as in `firstlight show RUN | head`.
         sys.stderr.close()
         return 0
+    except OSError as error:
+        print(f"firstlight: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
+        return 2
     except Exception as error:
         # records is the standard library only, but even that waits until something went wrong.
         from firstlight.records import FirstlightError
+        from firstlight.report.plain_text import printable
 
         if not isinstance(error, FirstlightError):
             raise
-        print(f"firstlight: {error}", file=sys.stderr)
+        print(f"firstlight: {printable(str(error))}", file=sys.stderr)
         return 2
     return code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -77,8 +78,11 @@ def handle(options: argparse.Namespace) -> int:
         report = directory.publish(run, render(run, samples))
     finally:
         directory.close()
-    print_run(run)
-    print(f"\nReport: {report}")
+    try:
+        print_run(run)
+        print(f"\nReport: {report}", flush=True)
+    except BrokenPipeError:  # nobody reads any more; the files are written
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (flushed once more at exit)
     if interrupted:
         print(
             f"Interrupted: what was measured is kept. Finish it with:\n"
@@ -143,6 +147,7 @@ def describe_plan(
 ) -> dict[str, Any]:
     """What `plan.json` holds: enough to finish the run, or to repeat it."""
     from firstlight.measure.host import describe_host, harness, noise_warnings
+    from firstlight.measure.resume import fingerprint
     from firstlight.records import now, to_json
 
     host = describe_host()
@@ -154,6 +159,7 @@ def describe_plan(
         "harness": harness(),
         "host": host,
         "warnings": noise_warnings(host),
+        "fingerprint": fingerprint(cases),
         "settings": to_json(settings),
         "cases": to_json(cases),
     }
@@ -180,7 +186,9 @@ def measure(directory: RunDirectory, cases: list[Case], settings: Settings) -> b
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    previous = signal.signal(signal.SIGTERM, interrupt)
+    # A closed terminal or a stopped job ends like Ctrl-C: nothing is lost, no worker stays behind.
+    signals = (signal.SIGTERM, signal.SIGHUP)
+    previous = [signal.signal(number, interrupt) for number in signals]
     progress = Progress(sys.stderr)
     try:
         with Runner(cases, settings, directory.keep, directory.samples()) as runner:
@@ -189,7 +197,8 @@ def measure(directory: RunDirectory, cases: list[Case], settings: Settings) -> b
         return True
     finally:
         progress.close()
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in zip(signals, previous, strict=True):
+            signal.signal(number, handler)
     return False
 
 
@@ -215,8 +224,6 @@ def _seconds(text: str) -> float:
 
 
 def _cpus(text: str) -> tuple[int, ...]:
-    import os
-
     cpus: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")

@@ -2,7 +2,7 @@
 
 - `none`: persistent caches are off, and nothing asked for one.
 - `cold`: on, empty before the process, and filled by it: a cache that stores nothing is not on.
-- `warm`: filled by a priming process; every request is a hit, and nothing is added.
+- `warm`: filled by a priming process; every compilation is a hit, and nothing is added.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def environment(policy: str, kind: str | None, directory: Path) -> dict[str, str
     return variables
 
 
-def entries(directory: Path) -> frozenset[str]:
-    """The stored results in a cache directory, without locks and access times."""
+def files(directory: Path) -> frozenset[str]:
+    """Every file in a cache directory, without locks and access times."""
     if not directory.is_dir():
         return frozenset()
     return frozenset(
@@ -66,6 +66,14 @@ def entries(directory: Path) -> frozenset[str]:
         for path in directory.rglob("*")
         if path.is_file() and not path.name.endswith((".lock", ".lockfile", "-atime"))
     )
+
+
+def entries(directory: Path, kind: str | None) -> frozenset[str]:
+    """The stored results. Inductor also keeps sources and libraries there, which are none."""
+    found = files(directory)
+    if kind != "torch":
+        return found
+    return frozenset(name for name in found if name.startswith(("fxgraph/", "aotautograd/")))
 
 
 def empty(directory: Path) -> None:
@@ -76,7 +84,7 @@ def empty(directory: Path) -> None:
 
 def restore(directory: Path, stored: frozenset[str]) -> None:
     """Take away what a process added, so that the next one finds what the priming process left."""
-    for name in entries(directory) - stored:
+    for name in files(directory) - stored:
         (directory / name).unlink(missing_ok=True)
 
 
@@ -110,25 +118,30 @@ def _objection(
     counts: Mapping[str, Any],
     refusals: Sequence[str],
 ) -> str | None:
-    enabled = bool(counts.get("enabled"))
     if policy == "none":
-        if enabled or hits:
+        if counts.get("enabled") or requests:
             return (
                 "the program switched the persistent cache on, although the policy is none. Take "
                 "the cache settings out of the program: the harness sets them."
             )
         return None
+    compiles = (counts.get("compiles") or 0) + (counts.get("warm_compiles") or 0)
     if before and policy == "cold":
         return f"the cache held {len(before)} entries before the process: it was not cold."
     if not requests:
-        if not counts.get("compiles"):
+        if not compiles:
             return "the process compiled nothing, so there was nothing to cache. Use --cache none."
         return "the process never asked the cache: the program switched it off."
     if policy == "cold":
-        if after:
+        if after and not counts.get("bypassed"):
             return None
-        why = _why_not_stored(refusals or counts.get("refusals", ()))
-        return f"the cache stayed empty, so it was not on in effect: {why}"
+        why = _why_not_stored(refusals)
+        return f"the cache did not store what was compiled, so it was not on in effect: {why}"
+    if compiles > requests:
+        return (
+            f"{compiles - requests} of {compiles} compilations never asked the cache: the program "
+            "switched it off."
+        )
     if hits < requests or after - before:
         missed = requests - hits
         return f"{missed} of {requests} requests missed: {_why_missed(before, after, refusals)}"

@@ -14,9 +14,12 @@ from typing import Any
 #: Packages whose version is part of the protocol.
 PACKAGES = ("jax", "jaxlib", "numpy", "torch", "scipy", "triton", "ml_dtypes", "jax-cuda13-plugin")
 _VARIABLE = re.compile(
-    r"^(JAX_|XLA_|TF_(?:CPP|XLA|ENABLE|GPU)_|TORCH|PYTORCH|OMP_|MKL_|OPENBLAS_|BLIS_|KMP_|GOMP_|NUMEXPR_|CUDA_|NVIDIA_|"
-    r"TRITON_|LD_PRELOAD|MALLOC_|PYTHON|CI$)"
+    r"^(JAX_|XLA_|TF_(?:CPP|XLA|ENABLE|GPU)_|TORCH|PYTORCH|OMP_|MKL_|OPENBLAS_|BLIS_|KMP_|GOMP_|"
+    r"NUMEXPR_|CUDA_|NVIDIA_(?:VISIBLE_DEVICES|DRIVER_CAPABILITIES|TF32_OVERRIDE)|TRITON_|"
+    r"LD_PRELOAD|MALLOC_|PYTHON|CI$)"
 )
+#: What is recorded is published: a variable of such a name never is.
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE", re.IGNORECASE)
 
 
 def describe_host(source: Path | None = None) -> dict[str, Any]:
@@ -37,9 +40,18 @@ def describe_host(source: Path | None = None) -> dict[str, Any]:
             "compiler": platform.python_compiler(),
         },
         "packages": _packages(),
-        "environment": {k: v for k, v in sorted(os.environ.items()) if _VARIABLE.match(k)},
+        "environment": recorded_environment(os.environ),
         "commit": _commit(source or Path.cwd()),
         "load": _load(),
+    }
+
+
+def recorded_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables that can change a number, without anything that looks like a secret."""
+    return {
+        name: value
+        for name, value in sorted(variables.items())
+        if _VARIABLE.match(name) and not _SECRET.search(name)
     }
 
 

@@ -10,14 +10,12 @@ import os
 import sys
 import time
 
+from firstlight.measure import program
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import Any
-
-
-class BenchmarkError(Exception):
-    """The program under test breaks its contract; the text is for its author."""
 
 
 def main(started_ns: int) -> None:
@@ -25,16 +23,28 @@ def main(started_ns: int) -> None:
     import marshal  # builtin: json would load modules that jax also loads, and flatter it
 
     job: dict[str, Any] = marshal.loads(bytes.fromhex(sys.argv[1]))
-    clock = Clock()
-    if job["kind"] == "discover":
-        tell(job, discover(job))
-        return
-    adapter = load_object(job["adapter"])()
     try:
-        report = {"started_ns": started_ns, **measure(job, adapter, clock)}
-    except BenchmarkError as error:
+        if job["kind"] == "discover":
+            report = program.discover(job["file"])
+        else:
+            adapter = program.load_object(job["adapter"])()
+            report = {"started_ns": started_ns, **measure(job, adapter, started_ns)}
+    except program.BenchmarkError as error:
         report = {"error": str(error)}
+    except Exception as error:
+        import traceback
+
+        traceback.print_exc()
+        text = f"{type(error).__name__}: {error}".strip()
+        tell(job, {"exception": text[:2000], "out_of_memory": is_memory(error, text)})
+        sys.exit(1)
     tell(job, report)
+
+
+def is_memory(error: BaseException, text: str) -> bool:
+    """Frameworks have types of their own for it."""
+    words = ("RESOURCE_EXHAUSTED", "OutOfMemory", "out of memory", "bad_alloc")
+    return isinstance(error, MemoryError) or any(word in text for word in words)
 
 
 class Clock:
@@ -52,36 +62,40 @@ class Clock:
         return value
 
 
-def measure(job: "dict[str, Any]", adapter: "Any", clock: Clock) -> "dict[str, Any]":
-    builder = clock.phase("import", lambda: load_program(job, adapter))
+def measure(job: "dict[str, Any]", adapter: "Any", started_ns: int) -> "dict[str, Any]":
+    clock = Clock()
+    builder = clock.phase("import", lambda: program.load(job, adapter))
     adapter.listen()
     untimed = job["kind"] != "timed"
     if untimed:
         adapter.explain_cache()
     if clock.phase("backend_init", adapter.initialise) is False:
         del clock.spans["backend_init"], clock.peaks["backend_init"]
-    step, arguments = clock.phase("setup", lambda: set_up(job, adapter, builder))
+    step, arguments = clock.phase("setup", lambda: program.set_up(job, adapter, builder))
 
     adapter.mark(peak_host_text)
     result = clock.phase("first_execute", lambda: adapter.sync(step(*arguments)))
     os.write(job["fd"], b"done\n")
 
-    first_call_ns = adapter.phases_ns()
     report: dict[str, Any] = {
         "spans_ns": clock.spans,
-        "first_call_ns": first_call_ns,
+        "first_call_ns": adapter.phases_ns(),
         "overhead_ns": adapter.overhead_ns(),
         "counts": adapter.counts(),
         "peak_device_bytes": adapter.peak_device_bytes(),
     }
+    program.require_right_adapter(job, adapter, result)
     peaks = {**clock.peaks, **adapter.phase_peaks()}
     report["peak_host_bytes"] = {name: peak_bytes(text) for name, text in peaks.items()}
+
+    from firstlight.measure.checking import check
+
     report["correctness"] = check(job, adapter, result)
     if job["kind"] == "timed" and report["correctness"]["passed"]:
-        report["warm"], last = warm_calls(job, adapter, step, arguments)
+        report["warm"], last = warm_calls(job, adapter, step, arguments, started_ns)
         again = check(job, adapter, last)
         if not again["passed"]:
-            report["correctness"] = {**again, "reason": "after warm calls: " + str(again["reason"])}
+            report["correctness"] = {**again, "reason": f"after warm calls: {again['reason']}"}
         compiles, before = adapter.counts()["compiles"], report["counts"]["compiles"]
         report["counts"]["warm_compiles"] = None if compiles is None else compiles - before
     report["cache"] = adapter.cache_counts()
@@ -91,39 +105,22 @@ def measure(job: "dict[str, Any]", adapter: "Any", clock: Clock) -> "dict[str, A
     return report
 
 
-def load_program(job: "dict[str, Any]", adapter: "Any") -> "Any":
-    adapter.load()
-    return load_user_function(job) if job["file"] else load_object(job["program"])
-
-
-def set_up(job: "dict[str, Any]", adapter: "Any", builder: "Any") -> "tuple[Any, Any]":
-    if job["file"]:
-        built = builder(**job["parameters"])
-    else:
-        built = builder(adapter.compile, job["seed"], **job["parameters"])
-    step, arguments = built if isinstance(built, tuple) else (built, ())
-    if not callable(step):
-        raise BenchmarkError(
-            f"{job['program']} returned {type(step).__name__}, not a step. Return a callable, or "
-            "(callable, arguments)."
-        )
-    adapter.sync(arguments)
-    return step, arguments
-
-
 def warm_calls(
-    job: "dict[str, Any]", adapter: "Any", step: "Any", arguments: "Any"
+    job: "dict[str, Any]", adapter: "Any", step: "Any", arguments: "Any", started_ns: int
 ) -> "tuple[dict[str, Any], Any]":
     """Every call in order, synchronised; then batches of calls with one synchronisation each."""
     clock, sync = time.monotonic_ns, adapter.sync
+    begin = clock()
+    # Whatever the settings ask for, half of the time limit is not exceeded.
+    limit = begin + max(0, started_ns + int(job["timeout_seconds"] * 1e9) - begin) // 2
+    most, least = job["warm_calls"], min(job["warm_calls_least"], job["warm_calls"])
+    deadline = begin + int(job["warm_seconds"] * 1e9)
+    # Slow calls get ten times as long for the least number of them.
+    patience = min(limit, begin + int(10 * job["warm_seconds"] * 1e9))
     calls_ns: list[int] = []
     result = None
-    most, least = job["warm_calls"], min(job["warm_calls_least"], job["warm_calls"])
-    deadline = clock() + int(job["warm_seconds"] * 1e9)
-    # Slow calls get ten times as long for the least number of them, and never fewer than three.
-    patience = clock() + int(10 * job["warm_seconds"] * 1e9)
     while (
-        len(calls_ns) < min(3, most)
+        not calls_ns
         or (len(calls_ns) < least and clock() < patience)
         or (len(calls_ns) < most and clock() < deadline)
     ):
@@ -133,12 +130,10 @@ def warm_calls(
 
     mean_ns = sum(calls_ns) / len(calls_ns)
     batch_calls = max(1, min(1000, int(job["batch_seconds"] * 1e9 / max(1, mean_ns))))
-    batches_ns = []
-    # A program whose calls turned slow is not waited for: half the batches say so as well.
-    deadline = clock() + int(4 * job["batches"] * max(job["batch_seconds"] * 1e9, mean_ns))
-    for number in range(job["batches"]):
-        if number >= job["batches"] / 2 and clock() > deadline:
-            break
+    batches_ns: list[int] = []
+    # A program whose calls turned slow is not waited for.
+    patience = min(limit, clock() + int(10 * job["batches"] * job["batch_seconds"] * 1e9))
+    while not batches_ns or (len(batches_ns) < job["batches"] and clock() < patience):
         begin = clock()
         for _ in range(batch_calls):
             result = step(*arguments)
@@ -147,77 +142,9 @@ def warm_calls(
     return {"calls_ns": calls_ns, "batch_calls": batch_calls, "batches_ns": batches_ns}, result
 
 
-def check(job: "dict[str, Any]", adapter: "Any", result: "Any") -> "dict[str, Any]":
-    """Compare with the float64 reference: computed by the check process, read by the others."""
-    outputs = [adapter.to_numpy(leaf) for leaf in leaves(result)]
-    if not outputs:
-        raise BenchmarkError(
-            f"the step of {job['program']} returned nothing. Return the arrays that it computes: "
-            "without a result there is nothing to wait for and nothing to check."
-        )
-    import numpy
-
-    for number, output in enumerate(outputs):
-        if not numpy.issubdtype(output.dtype, numpy.number) and output.dtype != bool:
-            return {"passed": False, "error": None, "reason": f"output {number} is no number"}
-        if not numpy.all(numpy.isfinite(output)):
-            return {"passed": False, "error": None, "reason": f"output {number} is not finite"}
-    path = job["reference_path"]
-    if not job["reference"]:
-        return {"passed": True, "error": None, "reason": "no reference given"}
-    if job["kind"] == "check":
-        expected = reference_outputs(job)
-        numpy.savez(path, *expected)
-    with numpy.load(path) as stored:
-        expected = [stored[name] for name in stored.files]
-    return compare(outputs, expected, job["tolerance"])
-
-
-def reference_outputs(job: "dict[str, Any]") -> "list[Any]":
-    import numpy
-
-    if job["file"]:
-        function = load_user_function(job).__firstlight__["reference"]
-        value = function(**job["parameters"])
-    else:
-        value = load_object(job["reference"])(job["seed"], **job["parameters"])
-    return [numpy.asarray(leaf, dtype=numpy.float64) for leaf in leaves(value)]
-
-
-def compare(outputs: "list[Any]", expected: "list[Any]", tolerance: float) -> "dict[str, Any]":
-    """Largest |output - reference| over largest |reference|, the worst of the outputs."""
-    import numpy
-
-    shapes, wanted = [o.shape for o in outputs], [e.shape for e in expected]
-    if shapes != wanted:
-        what = f"output shapes {shapes} differ from the reference's {wanted}"
-        return {"passed": False, "error": None, "reason": what}
-    errors = []
-    for output, truth in zip(outputs, expected):
-        scale = float(numpy.max(numpy.abs(truth), initial=0.0)) or 1.0
-        difference = numpy.abs(output.astype(numpy.float64) - truth)
-        errors.append(float(numpy.max(difference, initial=0.0)) / scale)
-    worst = max(errors)
-    passed = worst <= tolerance
-    reason = None if passed else f"relative error {worst:.3g} exceeds the tolerance {tolerance:.3g}"
-    return {"passed": passed, "error": worst, "reason": reason}
-
-
-def leaves(value: "Any") -> "Iterator[Any]":
-    """The arrays and numbers in nested tuples, lists and dicts, in order."""
-    if value is None:
-        return
-    if isinstance(value, dict):
-        value = [value[key] for key in sorted(value)]
-    if isinstance(value, (tuple, list)):
-        for item in value:
-            yield from leaves(item)
-    else:
-        yield value
-
-
 def describe(adapter: "Any", arguments: "Any") -> "dict[str, Any]":
-    data = [adapter.describe(leaf) for leaf in leaves(arguments)]
+    """What the protocol of the case says of its data, threads and arithmetic."""
+    data = [adapter.describe(leaf) for leaf in adapter.leaves(arguments)]
     affinity = getattr(os, "sched_getaffinity", None)
     return {
         "data": [d for d in data if d is not None],
@@ -225,46 +152,6 @@ def describe(adapter: "Any", arguments: "Any") -> "dict[str, Any]":
         "precision": adapter.precision(),
         "sync": adapter.sync_policy,
     }
-
-
-def load_object(name: str) -> "Any":
-    module, _, attribute = name.partition(":")
-    __import__(module)
-    return getattr(sys.modules[module], attribute)
-
-
-def load_user_module(path: str) -> "Any":
-    """Import a user's file under its own name, from its own folder, as `python FILE` would."""
-    folder, name = os.path.split(os.path.abspath(path))
-    name = name.removesuffix(".py")
-    sys.path.insert(0, folder)
-    __import__(name)
-    module = sys.modules[name]
-    found = getattr(module, "__file__", None)
-    if found is None or os.path.realpath(found) != os.path.realpath(path):
-        raise BenchmarkError(
-            f"{path}: Python imports another module as {name!r} ({found}). Rename the file."
-        )
-    return module
-
-
-def load_user_function(job: "dict[str, Any]") -> "Any":
-    return getattr(load_user_module(job["file"]), job["program"])
-
-
-def discover(job: "dict[str, Any]") -> "dict[str, Any]":
-    """The marked functions of a user's file, and the framework that the file itself imports."""
-    module = load_user_module(job["file"])
-    found = []
-    for name, value in vars(module).items():
-        options = getattr(value, "__firstlight__", None)
-        if isinstance(options, dict) and callable(value):
-            plain = {k: v for k, v in options.items() if k != "reference"}
-            found.append(
-                {"function": name, "reference": callable(options.get("reference")), **plain}
-            )
-    frameworks = [name for name in ("jax", "torch", "numpy") if name in sys.modules]
-    return {"benchmarks": found, "frameworks": frameworks}
 
 
 def peak_host_text() -> bytes:
@@ -290,6 +177,6 @@ def tell(job: "dict[str, Any]", report: "dict[str, Any]") -> None:
     # Imported after the last timestamp: json would pre-warm modules that jax also loads.
     import json
 
-    line = memoryview(json.dumps(report, default=str).encode() + b"\n")
+    line = memoryview(json.dumps(report, allow_nan=False).encode() + b"\n")
     while line:
         line = line[os.write(job["fd"], line) :]

@@ -31,7 +31,7 @@ class Case:
     reference: str | None
     parameters: Mapping[str, Any]
     tolerance: float
-    seed: int
+    seed: int | None
     compiled: bool
     cache_kind: str | None
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -80,7 +80,7 @@ def resolve_backends(
     for name in wanted or ():
         if name not in backends:
             raise SelectionError(f"unknown backend {name!r}.{nearest(name, backends)}")
-    return tuple(wanted) if wanted else None
+    return tuple(dict.fromkeys(wanted)) if wanted else None
 
 
 def select(
@@ -106,8 +106,9 @@ def select(
                 continue
             for cache in _policies(target, backend, caches):
                 cases.append(make_case(workload, size, backend, cache))
-    if target == "quick" and named is None and not caches:
-        cases = [case for case in cases if case.id in QUICK]
+    if target == "quick" and named is None:
+        quick = {(i.rsplit("/", 1)[0] if caches else i) for i in QUICK}
+        cases = [c for c in cases if (c.id.rsplit("/", 1)[0] if caches else c.id) in quick]
     return filter_cases(cases, pattern)
 
 

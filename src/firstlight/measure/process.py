@@ -19,6 +19,7 @@ from typing import IO, Any
 
 WORKER = Path(__file__).with_name("worker.py")
 _TAIL_BYTES = 4000
+_EXIT_SECONDS = 10.0  # for the interpreter to end after its report
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,11 @@ def run_worker(
             if writing >= 0:
                 os.close(writing)
         tail = _tail(output)
-    memory = not timed_out and _ran_out_of_memory(child.returncode, tail, killed_before)
-    return Outcome(
-        spawned_ns, done_ns, _report(received), child.returncode, timed_out, memory, tail
-    )
+    report = _report(received)
+    killed = child.returncode == -signal.SIGKILL and not timed_out and report is None
+    memory = bool(report and report.get("out_of_memory"))
+    memory = memory or (killed and _out_of_memory_kills() > killed_before)
+    return Outcome(spawned_ns, done_ns, report, child.returncode, timed_out, memory, tail)
 
 
 def _listen(
@@ -99,11 +101,12 @@ def _listen(
         received += chunk
         if done_ns is None and b"done\n" in received:
             done_ns = now
-    try:
-        # The pipe is closed: the report is complete, and only the interpreter's exit remains.
-        child.wait(max(1.0, (deadline_ns - time.monotonic_ns()) / 1e9))
-    except subprocess.TimeoutExpired:
-        return received, done_ns, True
+        if _report(received) is not None:
+            break
+    # The report is complete, or the process is gone: only the interpreter's exit remains, and a
+    # thread or a child that it left behind is not waited for.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(_EXIT_SECONDS)
     return received, done_ns, False
 
 
@@ -150,14 +153,3 @@ def _out_of_memory_kills() -> int:
     except (OSError, ValueError):
         pass
     return 0
-
-
-def _ran_out_of_memory(exit_code: int | None, tail: str, killed_before: int) -> bool:
-    if exit_code == 0:
-        return False
-    if exit_code == -signal.SIGKILL:
-        # Nobody here sent it (that would be a timeout), so the kernel did; say so if it counted.
-        return _out_of_memory_kills() > killed_before
-    last = tail.strip().splitlines()[-1:] or [""]
-    words = ("MemoryError", "RESOURCE_EXHAUSTED", "OutOfMemoryError", "std::bad_alloc")
-    return any(word in last[0] for word in words)

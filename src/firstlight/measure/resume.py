@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from firstlight.measure.host import describe_host, harness
 from firstlight.measure.plan import Case, Settings
-from firstlight.records import FirstlightError, from_json
+from firstlight.records import FirstlightError, from_json, to_json
 from firstlight.run_directory import RunDirectory
 
 
@@ -20,26 +22,50 @@ def take_up(path: Path) -> tuple[RunDirectory, list[Case], Settings, dict[str, A
     directory = RunDirectory.open(path)
     try:
         plan = directory.plan()
-        _same_software(plan)
+        require_same(plan)
         cases = [from_json(Case, case) for case in plan["cases"]]
         return directory, cases, from_json(Settings, plan["settings"]), plan
     except FirstlightError:
         directory.close()
         raise
-
-
-def _same_software(plan: dict[str, Any]) -> None:
-    host = describe_host()
-    then = {"firstlight": plan["harness"]["version"], **plan["host"]["packages"]}
-    then["python"] = plan["host"]["python"]["version"]
-    now = {"firstlight": harness()["version"], **host["packages"]}
-    now["python"] = host["python"]["version"]
-    changed = sorted(name for name in then | now if then.get(name) != now.get(name))
-    if changed:
-        what = ", ".join(f"{name} {then.get(name)} → {now.get(name)}" for name in changed)
+    except (KeyError, TypeError, AttributeError) as error:
+        directory.close()
         raise ResumeError(
-            f"the software has changed since this run began ({what}). Samples of two environments "
-            "do not belong into one run: start a new one."
-        )
-    if plan["host"]["cpu"] != host["cpu"]:
-        raise ResumeError("this run was begun on another machine. Start a new one here.")
+            f"{path / 'plan.json'} is damaged ({error!r}). Start a new run."
+        ) from None
+
+
+def fingerprint(cases: Sequence[Case]) -> dict[str, Any]:
+    """What must not change between two parts of one run."""
+    host = describe_host()
+    files = sorted({case.file for case in cases if case.file})
+    return {
+        "harness": harness(),
+        "python": host["python"]["version"],
+        "packages": host["packages"],
+        "environment": host["environment"],
+        "cpu": host["cpu"],
+        "files": {f: hashlib.sha256(Path(f).read_bytes()).hexdigest() for f in files},
+    }
+
+
+def require_same(plan: dict[str, Any]) -> None:
+    """Refuse to add samples of another program, environment or machine."""
+    then = plan["fingerprint"]
+    now = fingerprint([from_json(Case, case) for case in plan["cases"]])
+    changed = [name for name in now if to_json(now[name]) != then.get(name)]
+    if not changed:
+        return
+    words = {
+        "harness": "Firstlight itself",
+        "python": "the Python version",
+        "packages": "the installed packages",
+        "environment": "the environment variables",
+        "cpu": "the machine",
+        "files": "the benchmark file",
+    }
+    what = " and ".join(words[name] for name in changed)
+    raise ResumeError(
+        f"{what} changed since this run began. Samples of two experiments do not belong into one "
+        "run: start a new one."
+    )

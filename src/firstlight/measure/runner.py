@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import tempfile
@@ -88,7 +89,7 @@ class Runner:
                 continue
             watch(number, jobs)
             sample = self.measure(case, kind, index)
-            if not known:
+            if not known or _ends(sample):  # also a repeated check that now fails
                 self._keep(sample)
                 self._order += 1
             self._remember(sample)
@@ -111,7 +112,7 @@ class Runner:
             cache.restore(directory, self._stored.get(case.id, frozenset()))
         else:
             cache.empty(directory)
-        before = cache.entries(directory)
+        before = cache.entries(directory, case.cache_kind)
         load, started = _load(), now()
         outcome = self._spawn(
             self._job(case, kind),
@@ -119,9 +120,9 @@ class Runner:
             self.settings.timeout_seconds,
             self.settings.affinity,
         )
-        after = cache.entries(directory)
+        after = cache.entries(directory, case.cache_kind)
         if kind == "prime":
-            self._stored[case.id] = after
+            self._stored[case.id] = cache.files(directory)
         common: dict[str, Any] = {
             "case": case.id,
             "kind": kind,
@@ -131,7 +132,7 @@ class Runner:
             "load_before": load,
         }
         status, reason = _process_status(outcome)
-        if status != "ok" or outcome.report is None:
+        if status != "ok" or outcome.report is None:  # no report: also for the type checker
             tail = outcome.output_tail or None
             usage = bool(outcome.report and "error" in outcome.report)
             return Sample(
@@ -155,18 +156,21 @@ class Runner:
         if not correctness.passed:
             status, reason = "failed", report["correctness"]["reason"]
         elif kind == "timed":
-            counts = {**report["cache"], "compiles": report["counts"].get("compiles")}
+            counts = {**report["cache"], **report["counts"]}
             proof = cache.prove(
                 case.cache, case.cache_kind, before, after, counts, self._refusals.get(case.id, ())
             )
             if not proof.proven:
                 status, reason = "unproven", proof.reason
         timed = kind == "timed" and correctness.passed
+        cold = cold_start(outcome, report) if timed else None
+        if cold is not None and min(s or 0.0 for s in cold.phases_seconds.values()) < 0:
+            status, reason = "failed", "the framework reports more time than has passed"
         return Sample(
             **common,
             status=status,
             reason=reason,
-            cold=cold_start(outcome, report) if timed else None,
+            cold=cold,
             warm=_warm(report) if timed else None,
             memory=MemoryUse(
                 peak_host_bytes={p: report["peak_host_bytes"].get(p) for p in PHASES},
@@ -188,13 +192,17 @@ class Runner:
         return {
             "kind": kind,
             "adapter": case.adapter,
+            "backend": case.backend,
             "program": case.program,
             "file": case.file,
-            "parameters": dict(case.parameters),
+            "size": case.size,
+            # A user's own parameters are read from the file: they need not survive a journey.
+            "parameters": {} if case.file else dict(case.parameters),
             "seed": case.seed,
             "reference": case.reference,
             "reference_path": str(references / f"{_slug(case.id)}.npz"),
             "tolerance": case.tolerance,
+            "timeout_seconds": settings.timeout_seconds,
             "warm_calls": settings.warm_calls,
             "warm_calls_least": settings.warm_calls_least,
             "warm_seconds": settings.warm_seconds,
@@ -283,12 +291,15 @@ def _process_status(outcome: Outcome) -> tuple[str, str | None]:
     if outcome.timed_out:
         return "timeout", "the process did not end within the time limit (--timeout)"
     if outcome.out_of_memory:
-        return "out-of-memory", "the process ran out of memory"
-    if outcome.exit_code is not None and outcome.exit_code < 0:
-        return "crashed", f"the process was ended by signal {-outcome.exit_code}"
+        said = (outcome.report or {}).get("exception", "ended by the kernel")
+        return "out-of-memory", f"the process ran out of memory: {said}"
     if outcome.report is not None and "error" in outcome.report:
         return "failed", str(outcome.report["error"])
-    if outcome.exit_code != 0:
+    if outcome.report is not None and "exception" in outcome.report:
+        return "failed", str(outcome.report["exception"])
+    if outcome.report is None and outcome.exit_code is not None and outcome.exit_code < 0:
+        return "crashed", f"the process was ended by signal {-outcome.exit_code}"
+    if outcome.report is None and outcome.exit_code != 0:
         last = outcome.output_tail.strip().splitlines()[-1:] or ["no output"]
         return "failed", f"the process exited with code {outcome.exit_code}: {last[0]}"
     if outcome.report is None:
@@ -302,7 +313,9 @@ def _ends(sample: Sample) -> bool:
 
 
 def _slug(case_id: str) -> str:
-    return "".join(c if c.isalnum() else "-" for c in case_id)
+    """A file name that no other case has, on any file system."""
+    readable = "".join(c if c.isascii() and c.isalnum() else "-" for c in case_id)[:60]
+    return f"{readable}-{hashlib.sha256(case_id.encode()).hexdigest()[:12]}"
 
 
 def _load() -> float | None:

@@ -12,7 +12,7 @@ from firstlight.measure.process import run_worker
 from firstlight.records import FirstlightError
 from firstlight.workloads.catalog import Backend, Size, Workload
 
-_OPTIONS = ("workload", "backend", "sizes", "reference", "tolerance", "seed", "environment")
+_OPTIONS = ("workload", "backend", "sizes", "reference", "tolerance", "environment")
 _DEFAULT_TOLERANCE = 1e-4
 
 
@@ -63,7 +63,7 @@ def _discover(path: Path, timeout_seconds: float) -> dict[str, Any]:
             f"{path}: importing it took longer than {timeout_seconds:.0f} s. Move the work "
             "into the marked functions."
         )
-    if outcome.report is None:
+    if outcome.report is None or "exception" in outcome.report:
         raise UserFileError(
             f"{path}: cannot be imported (exit code {outcome.exit_code}):\n{outcome.output_tail}"
         )
@@ -85,25 +85,36 @@ def _workload(
             raise UserFileError(
                 f"{where}: unknown option {option!r} of bench.{nearest(option, _OPTIONS)}"
             )
-    name = options.get("backend") or _as_written(frameworks)
-    if name not in backends:
-        raise UserFileError(f"{where}: unknown backend {name!r}.{nearest(name, backends)}")
+    backend = _backend(where, options.get("backend") or _as_written(frameworks), backends)
     sizes = options.get("sizes") or {"default": {}}
     if not isinstance(sizes, dict) or not all(isinstance(v, dict) for v in sizes.values()):
         raise UserFileError(f"{where}: sizes must be {{name: {{argument: value}}}}, not {sizes!r}.")
-    backend = backends[name]
+    tolerance = options.get("tolerance", _DEFAULT_TOLERANCE)
+    if not isinstance(tolerance, (int, float)) or tolerance < 0:
+        raise UserFileError(f"{where}: tolerance must be a number of 0 or more, not {tolerance!r}.")
+    environment = options.get("environment") or {}
+    if not isinstance(environment, dict) or not all(
+        isinstance(v, str) for v in environment.values()
+    ):
+        raise UserFileError(f"{where}: environment must be {{name: text}}, not {environment!r}.")
     workload = Workload(
         name=str(options.get("workload") or function),
         title=f"{path.name}: {function}",
         programs={backend.framework: function},
         reference=f"{path.name}: reference of {function}" if options["reference"] else None,
         sizes={str(size): Size(values) for size, values in sizes.items()},
-        tolerance=float(options.get("tolerance") or _DEFAULT_TOLERANCE),
-        environment=options.get("environment") or {},
-        seed=int(options.get("seed") or 0),
+        tolerance=float(tolerance),
+        environment=environment,
+        seed=None,
         file=str(path.absolute()),
     )
     return workload, backend
+
+
+def _backend(where: str, name: object, backends: Mapping[str, Backend]) -> Backend:
+    if not isinstance(name, str) or name not in backends:
+        raise UserFileError(f"{where}: unknown backend {name!r}.{nearest(str(name), backends)}")
+    return backends[name]
 
 
 def _as_written(frameworks: Sequence[str]) -> str:

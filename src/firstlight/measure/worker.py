@@ -10,9 +10,10 @@ STARTED_NS = time.monotonic_ns()
 
 import sys
 
-# Found also where Firstlight is only a folder of source files; last, so that it hides nothing.
-sys.path.append(__file__[: -len("/firstlight/measure/worker.py")])
-
+# The parent's own copy of Firstlight, whether it is installed or only a folder of source files, and
+# whatever else is installed under that name. First for this import only: it must hide nothing else.
+sys.path.insert(0, __file__[: -len("/firstlight/measure/worker.py")])
 from firstlight.measure.instrument import main
 
+sys.path.append(sys.path.pop(0))
 main(STARTED_NS)

@@ -5,11 +5,14 @@ Nothing is drawn while a process is measured: a spinner would take time from wha
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol, TextIO
+
+from firstlight.report.plain_text import printable
 
 
 class Named(Protocol):
@@ -39,13 +42,18 @@ class Progress:
         self._current, self._began = case.id, now
         what = {"check": "checking", "prime": "filling the cache of"}.get(kind, "timing")
         left = self._left([case.id for case, _, _ in jobs[number:]])
-        text = f"[{number + 1}/{len(jobs)}] {what} {case.id}{left}"
+        text = f"[{number + 1}/{len(jobs)}] {what} {printable(case.id)}{left}"
         if self._live:
             width = shutil.get_terminal_size().columns - 1
-            self._stream.write(f"\r\x1b[2K{text[:width]}")
+            self._write(f"\r\x1b[2K{text[:width]}")
         else:
-            self._stream.write(text + "\n")
-        self._stream.flush()
+            self._write(text + "\n")
+
+    def _write(self, text: str) -> None:
+        # Whoever read the progress may have gone (`2>&1 | head`): the measurement goes on.
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+            self._stream.flush()
 
     def _left(self, coming: Sequence[str]) -> str:
         """Each coming process at the latest time of its case, or at the mean of those known."""
@@ -57,5 +65,4 @@ class Progress:
 
     def close(self) -> None:
         if self._live and self._current is not None:
-            self._stream.write("\r\x1b[2K")
-            self._stream.flush()
+            self._write("\r\x1b[2K")

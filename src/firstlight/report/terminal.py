@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
+from rich.markup import escape as escape_markup
 from rich.table import Table
 
 from firstlight.records import PHASES, BreakEven, CaseSummary, Estimate, Run
 from firstlight.report import quantities
+from firstlight.report.plain_text import printable
 
 _STATUS_STYLE = {"ok": "", "skipped": "dim", "incomplete": "yellow", "unproven": "yellow"}
+
+
+def escape(text: str) -> str:
+    """Text from a program or a file: no markup, and nothing that steers the terminal."""
+    return escape_markup(printable(text))
 
 
 def print_run(run: Run, console: Console | None = None) -> None:
     """One table a workload and size, then the protocol that all numbers stand under."""
     console = console or Console(width=_width())
-    for (workload, size), cases in groupby(run.cases, key=lambda c: (c.workload, c.size)):
-        rows = list(cases)
+    groups: dict[tuple[str, str], list[CaseSummary]] = {}
+    for case in run.cases:
+        groups.setdefault((case.workload, case.size), []).append(case)
+    for (workload, size), rows in groups.items():
         title = f"{workload} [{size}]{_essentials(rows)}"
         console.print(_table(title, rows, console.width))
         for line in _remarks(rows):
@@ -141,9 +148,17 @@ def _protocol(run: Run) -> str:
     return (
         f"Median over processes{level}. First result: fresh "
         "process, from spawn to the first synchronised result, every process counted. Warm call: "
-        f"the same process afterwards, synchronised, steady part. {_processes(run)}"
+        f"the same process afterwards, synchronised, steady part. {_break_even_level(run)}"
+        f"{_processes(run)}"
         "Cache policies are proven per process; see the report for every protocol."
     )
+
+
+def _break_even_level(run: Run) -> str:
+    levels = [c.break_even_calls.confidence for c in run.cases if c.break_even_calls]
+    if not levels:
+        return ""
+    return f"Pays after calls [interval, guaranteed at least {min(levels):.1%}]. "
 
 
 def _processes(run: Run) -> str:

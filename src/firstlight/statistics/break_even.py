@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from firstlight.records import BreakEven
+from firstlight.records import BreakEven, Estimate
 from firstlight.statistics.intervals import median_estimate
 
 NEVER = "never"
@@ -35,38 +35,56 @@ def crossing(cold: float, warm: float, other_cold: float, other_warm: float) -> 
 
 
 def break_even(compiled: Costs, others: Mapping[str, Costs]) -> BreakEven | None:
-    """From which call on `compiled` has cost less than every one of `others`."""
-    by_backend = {name: _against(compiled, other) for name, other in others.items()}
-    if not by_backend:
+    """From which call on `compiled` has cost less than every one of `others`.
+
+    Each median's interval misses with its own small probability. By the union bound, whatever
+    depends on what, a statement that uses several of them misses with at most the sum.
+    """
+    if not others:
         return None
+    own = _Medians.of(compiled)
+    rivals = {name: _Medians.of(other) for name, other in others.items()}
+    by_backend = {name: _against(own, rival) for name, rival in rivals.items()}
     against = max(by_backend, key=lambda name: _number(by_backend[name]["calls"]))
-    hardest = by_backend[against]
+    missed = own.missed + sum(rival.missed for rival in rivals.values())
     return BreakEven(
-        calls=hardest["calls"],
+        calls=by_backend[against]["calls"],
         low=_word(max(_number(one["low"]) for one in by_backend.values())),
         high=_word(max(_number(one["high"]) for one in by_backend.values())),
-        confidence=min(one["confidence"] for one in by_backend.values()),
+        confidence=max(0.0, 1 - missed),
         against=against,
         by_backend=by_backend,
     )
 
 
-def _against(compiled: Costs, other: Costs, confidence: float = 0.95) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Medians:
+    cold: Estimate
+    warm: Estimate
+
+    @classmethod
+    def of(cls, costs: Costs, confidence: float = 1 - 0.05 / 4) -> _Medians:
+        # Four such intervals, those of a compiled case and one rival, leave 95 %.
+        return cls(median_estimate(costs.cold, confidence), median_estimate(costs.warm, confidence))
+
+    @property
+    def missed(self) -> float:
+        """How often at most one of the two intervals fails to contain its median."""
+        return 2 - self.cold.confidence - self.warm.confidence
+
+
+def _against(own: _Medians, rival: _Medians) -> dict[str, Any]:
     """One crossing with its interval.
 
-    The crossing grows with the compiled case's times and falls with the other's, so its extremes
-    lie at the ends of the four medians' intervals. Each of those misses with probability 1 - c; by
-    the union bound the crossing's interval misses with at most their sum, whatever depends on what.
+    The crossing grows with the compiled case's times and falls with the rival's, so its extremes
+    lie at the ends of the four medians' intervals.
     """
-    each = 1 - (1 - confidence) / 4
-    c, w = median_estimate(compiled.cold, each), median_estimate(compiled.warm, each)
-    oc, ow = median_estimate(other.cold, each), median_estimate(other.warm, each)
-    missed = sum(1 - e.confidence for e in (c, w, oc, ow))
+    c, w, oc, ow = own.cold, own.warm, rival.cold, rival.warm
     return {
         "calls": _word(crossing(c.median, w.median, oc.median, ow.median)),
         "low": _word(crossing(c.low, w.low, oc.high, ow.high)),
         "high": _word(crossing(c.high, w.high, oc.low, ow.low)),
-        "confidence": max(0.0, 1 - missed),
+        "confidence": max(0.0, 1 - own.missed - rival.missed),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from firstlight.records import (
@@ -41,7 +41,7 @@ class PlannedCase(Protocol):
     @property
     def parameters(self) -> Mapping[str, Any]: ...
     @property
-    def seed(self) -> int: ...
+    def seed(self) -> int | None: ...
     @property
     def skipped(self) -> str | None: ...
     @property
@@ -54,16 +54,17 @@ class _Measured:
 
     sample: Sample
     state: SteadyState | None  # None without warm calls
-    steady_median: float | None  # None without a steady state
+    level: float | None  # seconds a call at the end: of the steady part, or of the last quarter
 
     @classmethod
     def of(cls, sample: Sample) -> _Measured:
         if sample.warm is None:
             return cls(sample, None, None)
-        state = classify(sample.warm.call_seconds)
-        if state.begins is None:
-            return cls(sample, state, None)
-        return cls(sample, state, median(sample.warm.call_seconds[state.begins :]))
+        calls = sample.warm.call_seconds
+        state = classify(calls)
+        # A process that does not settle still counts: leaving it out would flatter the others.
+        begins = state.begins if state.begins is not None else 3 * len(calls) // 4
+        return cls(sample, state, median(calls[begins:]))
 
 
 def summarise(
@@ -76,10 +77,18 @@ def summarise(
     by_case: dict[str, list[_Measured]] = {case.id: [] for case in cases}
     for sample in samples:
         by_case[sample.case].append(_Measured.of(sample))
-    costs = {case.id: _costs(by_case[case.id]) for case in cases}
+    summaries = [_summary(c, by_case[c.id], processes, flags[c.id]) for c in cases]
+    # Only what is published itself may enter a comparison.
+    costs = {
+        s.case: _costs(by_case[s.case])
+        for s in summaries
+        if s.cold_seconds is not None and s.warm_call_seconds is not None
+    }
     return tuple(
-        _summary(case, by_case[case.id], processes, flags[case.id], _rivals(case, cases, costs))
-        for case in cases
+        replace(summary, break_even_calls=break_even(costs[case.id], _rivals(case, cases, costs)))
+        if case.compiled and case.id in costs
+        else summary
+        for case, summary in zip(cases, summaries, strict=True)
     )
 
 
@@ -88,15 +97,15 @@ def _summary(
     measured: Sequence[_Measured],
     processes: int,
     flags: Mapping[str, str],
-    rivals: Mapping[str, Costs],
 ) -> CaseSummary:
     samples = [m.sample for m in measured]
     check = next((s for s in samples if s.kind == "check"), None)
     timed = [s for s in samples if s.kind == "timed"]
     status, culprit = _status(case, samples, timed, processes)
-    # A wrong result has no time, and a time under a false label is no number either.
-    withheld = status in ("failed", "unproven")
-    shown = [] if withheld else [s for s in timed if s.cold is not None]
+    # A wrong result has no time, a time under a false label is no number, and the processes that
+    # survived a crash or a time limit are not a fair sample.
+    given = status in ("ok", "incomplete")
+    shown = [s for s in timed if s.cold is not None] if given else []
     protocol = _protocol(case, check, flags)
     common: dict[str, Any] = {
         "case": case.id,
@@ -116,14 +125,12 @@ def _summary(
     }
     if not shown or protocol is None:
         return CaseSummary(**common)
-    own = _costs(measured)
     return CaseSummary(
         **common,
         **_cold(shown),
         **_warm([m for m in measured if m.sample in shown]),
         **_memory(shown, check),
         counts=shown[-1].counts,
-        break_even_calls=break_even(own, rivals) if case.compiled and own else None,
     )
 
 
@@ -195,19 +202,19 @@ def _warm(measured: Sequence[_Measured]) -> dict[str, Any]:
     states = [m.state.steady_class for m in measured if m.state is not None]
     if not warm:
         return {}
-    steady = [m.steady_median for m in measured if m.steady_median is not None]
+    levels = [m.level for m in measured if m.level is not None]
     rates = [w.batch_calls / median(w.batch_seconds) for w in warm]
-    # No single number stands for calls that never settle.
-    settled = len(steady) > len(states) / 2
+    # No single number stands for calls that do not settle in most processes.
+    settled = states.count("no steady state") < len(states) / 2
     return {
-        "warm_call_seconds": _steady_estimate(steady, states) if settled else None,
+        "warm_call_seconds": _steady_estimate(levels, states) if settled else None,
         "throughput_calls_per_second": median_estimate(rates),
         "batch_calls": int(median([w.batch_calls for w in warm])),
     }
 
 
 def _steady_estimate(values: Sequence[float], classes: Sequence[str]) -> WarmEstimate:
-    """The median over processes of each one's steady median: the process is the unit."""
+    """The median over processes of each one's level: the process is the unit."""
     e = median_estimate(values)
     return WarmEstimate(e.median, e.low, e.high, e.n, e.confidence, common_class(classes))
 
@@ -239,27 +246,25 @@ def _whole(value: float | None) -> int | None:
     return None if value is None else int(value)
 
 
-def _costs(measured: Sequence[_Measured]) -> Costs | None:
-    """Cold totals and steady medians of the processes that count."""
-    good = [m for m in measured if m.sample.kind == "timed" and m.sample.status == "ok"]
-    cold = [m.sample.cold.total_seconds for m in good if m.sample.cold is not None]
-    warm = [m.steady_median for m in good if m.steady_median is not None]
-    return Costs(cold, warm) if cold and warm else None
+def _costs(measured: Sequence[_Measured]) -> Costs:
+    """Cold totals and warm levels of a case, one a process."""
+    return Costs(
+        cold=[m.sample.cold.total_seconds for m in measured if m.sample.cold is not None],
+        warm=[m.level for m in measured if m.level is not None],
+    )
 
 
 def _rivals(
-    case: PlannedCase, cases: Sequence[PlannedCase], costs: Mapping[str, Costs | None]
+    case: PlannedCase, cases: Sequence[PlannedCase], costs: Mapping[str, Costs]
 ) -> dict[str, Costs]:
-    """The uncompiled cases of the same workload and size that a user could run instead."""
-    rivals = {}
-    for other in cases:
-        same = (other.workload, other.size) == (case.workload, case.size)
-        cost = costs[other.id]
-        if same and not other.compiled and cost and other.cache in (case.cache, "none"):
-            # With several policies of one backend, the one that the compiled case has.
-            if other.cache == "none" and other.cache_kind and case.cache != "none":
-                twin = f"{other.workload}[{other.size}]/{other.backend}/{case.cache}"
-                if costs.get(twin):
-                    continue
-            rivals[other.backend] = cost
+    """The uncompiled cases of the same workload and size that a user could run instead.
+
+    Of a backend that was measured under several policies, the one that the compiled case has.
+    """
+    rivals: dict[str, Costs] = {}
+    for policy in ("none", case.cache):
+        for other in cases:
+            same = (other.workload, other.size, other.cache) == (case.workload, case.size, policy)
+            if same and not other.compiled and other.id in costs:
+                rivals[other.backend] = costs[other.id]
     return rivals

@@ -54,14 +54,14 @@ class Workload:
     sizes: Mapping[str, Size]
     tolerance: float  # max|x - ref| / max|ref| allowed in float32
     environment: Mapping[str, str] = field(default_factory=dict)
-    seed: int = 0
+    seed: int | None = 0  # None: the program's own affair
     file: str | None = None  # a user's own benchmark file
     backends: tuple[str, ...] | None = None  # where not every backend makes sense
     standard: tuple[str, ...] | None = None  # its sizes in the standard suite; else the first
 
 
 BACKENDS = (
-    Backend("numpy", "NumPy", "numpy", "firstlight.measure.adapters:Adapter", ("numpy",), False),
+    Backend("numpy", "NumPy", "numpy", "firstlight.measure.adapters:NumPy", ("numpy",), False),
     Backend(
         "jax-eager",
         "JAX, op by op",
@@ -86,7 +86,7 @@ BACKENDS = (
         "torch-eager",
         "PyTorch, eager",
         "torch",
-        "firstlight.measure.adapters.torch:Torch",
+        "firstlight.measure.adapters.torch:TorchEager",
         ("torch",),
         False,
         extra="torch",
@@ -116,7 +116,7 @@ BACKENDS = (
         "torch",
         "PyTorch, as written",
         "torch as written",
-        "firstlight.measure.adapters.torch:TorchCompile",
+        "firstlight.measure.adapters.torch:Torch",
         ("torch",),
         True,
         cache="torch",

@@ -18,10 +18,11 @@ class Adapter:
     """
 
     sync_policy = "none needed: a call returns when its result is in host memory"
+    #: Whose results are waited for and whose compilations are counted.
+    watches: "tuple[str, ...]" = ()
 
     def load(self) -> None:
         """Import the framework: this is the phase `import`."""
-        import numpy
 
     def listen(self) -> None:
         """Start counting compilations; called once, after `load`."""
@@ -64,6 +65,16 @@ class Adapter:
     def explain_cache(self) -> None:
         """Collect reasons why results are not stored; called in untimed processes only."""
 
+    def leaves(self, value: "Any") -> "list[Any]":
+        """The arrays and numbers in nested tuples, lists and dicts, in order."""
+        if value is None:
+            return []
+        if isinstance(value, dict):
+            value = [value[key] for key in sorted(value)]
+        if isinstance(value, (tuple, list)):
+            return [leaf for item in value for leaf in self.leaves(item)]
+        return [value]
+
     def to_numpy(self, value: "Any") -> "Any":
         """One result array in host memory as a NumPy array."""
         import numpy
@@ -99,3 +110,10 @@ class Adapter:
     def precision(self) -> "dict[str, Any]":
         """Settings that change the arithmetic."""
         return {}
+
+
+class NumPy(Adapter):
+    """NumPy: imported first, like any other framework."""
+
+    def load(self) -> None:
+        import numpy

@@ -34,6 +34,7 @@ class Jax(Adapter):
     """JAX as the program wrote it: nothing is transformed."""
 
     sync_policy = "jax.block_until_ready on every array of the result"
+    watches = ("jax",)
 
     def __init__(self) -> None:
         self._jax: "Any" = None
@@ -77,12 +78,15 @@ class Jax(Adapter):
 
     def _end(self, event: str, seconds: float, **_: "Any") -> None:
         phase = _PHASE_OF_EVENT.get(event)
-        if phase is None or get_ident() != self._thread or not self._open:
+        if phase is None:
+            return
+        self._counts[_COUNT_OF_PHASE[phase]] += 1
+        # Another thread compiles beside the call: counted, but no part of the call's own time.
+        if get_ident() != self._thread or not self._open:
             return
         now = time.monotonic_ns()
         opened, since = self._open.pop()
         self._spent_ns[opened] += now - since
-        self._counts[_COUNT_OF_PHASE[phase]] += 1
         if self._read_peak and now - self._peak_read_at_ns > _PEAK_INTERVAL_NS:
             self._peaks[phase] = self._read_peak()
             self._peak_read_at_ns = time.monotonic_ns()
@@ -124,16 +128,15 @@ class Jax(Adapter):
         return dict(self._counts)
 
     def cache_counts(self) -> "dict[str, Any]":
+        config = self._jax.config
         return {
             "requests": self._cache["requests"],
             "hits": self._cache["hits"],
-            "enabled": bool(self._cache["tasks_using_cache"]) and self._directory() is not None,
+            "enabled": bool(
+                config.jax_enable_compilation_cache and config.jax_compilation_cache_dir
+            ),
             "refusals": self._refusals,
         }
-
-    def _directory(self) -> "str | None":
-        directory: str | None = self._jax.config.jax_compilation_cache_dir
-        return directory
 
     def explain_cache(self) -> None:
         import logging
@@ -164,6 +167,15 @@ class Jax(Adapter):
             return jitted(*arguments)
 
         return call
+
+    def leaves(self, value: "Any") -> "list[Any]":
+        found: list[Any] = self._jax.tree_util.tree_leaves(value)
+        return found
+
+    def to_numpy(self, value: "Any") -> "Any":
+        array = super().to_numpy(value)
+        # bfloat16 and its smaller relatives are no numbers to NumPy; float32 holds them exactly.
+        return array.astype("float32") if array.dtype.kind == "V" else array
 
     def describe(self, leaf: "Any") -> "dict[str, Any] | None":
         if not isinstance(leaf, self._jax.Array):
@@ -219,3 +231,11 @@ class JaxJit(Jax):
 
     def compile(self, function: "Any") -> "Any":
         return self._recorded(self._jax.jit(function))
+
+    def phases_ns(self) -> "dict[str, int | None]":
+        if not self._counts["compiles"]:
+            raise RuntimeError(
+                f"jax {self._jax.__version__} told of no compilation: its events have other names, "
+                "and its phases cannot be told apart"
+            )
+        return super().phases_ns()

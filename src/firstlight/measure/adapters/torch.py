@@ -1,5 +1,7 @@
 """PyTorch, eager and compiled. Phases of torch.compile come from its own compilation metrics."""
 
+import sys
+
 from firstlight.measure.adapters import Adapter
 
 TYPE_CHECKING = False
@@ -9,12 +11,14 @@ if TYPE_CHECKING:
 
 
 class Torch(Adapter):
-    """PyTorch as the program wrote it."""
+    """PyTorch as the program wrote it, compiled in part, or not at all."""
+
+    watches: "tuple[str, ...]" = ("torch", "torch.compile")
 
     def __init__(self) -> None:
         self._torch: "Any" = None
-        self._dynamo: "Any" = None
         self._refusals: list[str] = []
+        self._marked = 0  # compilations before the first call
 
     def load(self) -> None:
         import torch
@@ -38,9 +42,17 @@ class Torch(Adapter):
             self._torch.cuda.synchronize()
         return value
 
+    def leaves(self, value: "Any") -> "list[Any]":
+        from torch.utils import _pytree
+
+        return [leaf for leaf in _pytree.tree_leaves(value) if leaf is not None]
+
     def to_numpy(self, value: "Any") -> "Any":
         if isinstance(value, self._torch.Tensor):
-            return value.detach().to("cpu").numpy()
+            host = value.detach().to("cpu")
+            # bfloat16 and its smaller relatives do not exist in NumPy; float32 holds them exactly.
+            narrow = host.is_floating_point() and host.element_size() < 4
+            return (host.float() if narrow else host).numpy()
         return super().to_numpy(value)
 
     def describe(self, leaf: "Any") -> "dict[str, Any] | None":
@@ -67,53 +79,54 @@ class Torch(Adapter):
             "platform": "cuda" if self._torch.cuda.is_available() else "cpu",
         }
 
+    @property
+    def _dynamo(self) -> "Any":
+        """torch.compile's own bookkeeping, or None as long as nobody has imported it."""
+        return sys.modules.get("torch._dynamo.utils")
 
-class TorchCompile(Torch):
-    """PyTorch with `torch.compile` applied where the program says."""
+    def mark(self, peak_host_bytes: "Callable[[], bytes]") -> None:
+        self._marked = len(self._metrics())
 
-    def load(self) -> None:
-        super().load()
-        # torch.compile imports its compiler on first use: import time, wherever it happens.
-        import torch._dynamo.utils
-        import torch._inductor.compile_fx
-
-        self._dynamo = torch._dynamo.utils
-
-    def compile(self, function: "Any") -> "Any":
-        return self._torch.compile(function)
+    def _metrics(self) -> "list[Any]":
+        return list(self._dynamo.get_compilation_metrics()) if self._dynamo else []
 
     def phases_ns(self) -> "dict[str, int | None]":
-        trace = lower = compiled = 0.0
-        metrics = self._dynamo.get_compilation_metrics()
-        if not metrics:
+        found = self._metrics()[self._marked :]
+        if not found:
             return {"trace": None, "lower": None, "compile": None}
-        for one in metrics:
-            frame = one.entire_frame_compile_time_s or 0.0
-            backend = one.backend_compile_time_s or 0.0
+        trace = lower = compiled = 0.0
+        for one in found:
+            frame, backend = one.entire_frame_compile_time_s, one.backend_compile_time_s
             inductor = one.inductor_compile_time_s
-            trace += frame - backend
-            if inductor is None:  # nothing was lowered: the result came from the cache
-                compiled += backend
+            if frame is None:  # a backward graph, compiled by itself when it is first needed
+                compiled += (one.duration_us or 0) / 1e6
+            elif inductor is None:  # nothing was lowered: the result came from the cache
+                trace += frame - (backend or 0.0)
+                compiled += backend or 0.0
             else:
+                trace += frame - backend
                 lower += backend - inductor
                 compiled += inductor
-        return {
-            "trace": int(trace * 1e9),
-            "lower": int(lower * 1e9),
-            "compile": int(compiled * 1e9),
-        }
+        seconds = {"trace": trace, "lower": lower, "compile": compiled}
+        return {phase: int(value * 1e9) for phase, value in seconds.items()}
 
     def counts(self) -> "dict[str, int | None]":
-        stats = self._dynamo.counters["stats"]
-        frames = len(self._dynamo.get_compilation_metrics())
+        if not self._dynamo:
+            return super().counts()
+        graphs = int(self._dynamo.counters["stats"].get("unique_graphs", 0))
+        breaks = sum(self._dynamo.counters["graph_break"].values())
         return {
-            "traces": frames,
-            "lowerings": int(stats.get("unique_graphs", 0)),
-            "compiles": int(stats.get("unique_graphs", 0)),
-            "graph_breaks": int(sum(self._dynamo.counters["graph_break"].values())),
+            "traces": len(
+                [m for m in self._metrics() if m.entire_frame_compile_time_s is not None]
+            ),
+            "lowerings": graphs,
+            "compiles": graphs,
+            "graph_breaks": int(breaks),
         }
 
     def cache_counts(self) -> "dict[str, Any]":
+        if not self._dynamo:
+            return super().cache_counts()
         # The graph cache is counted: an answer of the autograd cache counts as one of its hits.
         graphs = self._dynamo.counters["inductor"]
         hits = int(graphs.get("fxgraph_cache_hit", 0))
@@ -122,6 +135,7 @@ class TorchCompile(Torch):
         return {
             "requests": requests,
             "hits": hits,
+            "bypassed": bypassed,
             "enabled": requests > 0,
             "refusals": self._refusals,
         }
@@ -142,3 +156,35 @@ class TorchCompile(Torch):
             logger.setLevel(logging.INFO)
             logger.propagate = False
             logger.addHandler(Collect())
+
+
+class TorchEager(Torch):
+    """PyTorch without torch.compile; a program that uses it all the same is refused."""
+
+    watches = ("torch",)
+
+    def phases_ns(self) -> "dict[str, int | None]":
+        return Adapter.phases_ns(self)
+
+    def counts(self) -> "dict[str, int | None]":
+        return Adapter.counts(self)
+
+    def cache_counts(self) -> "dict[str, Any]":
+        return Adapter.cache_counts(self)
+
+
+class TorchCompile(Torch):
+    """PyTorch with `torch.compile` applied where the program says."""
+
+    def load(self) -> None:
+        super().load()
+        # torch.compile imports its compiler on first use: import time, wherever it happens.
+        import torch._dynamo.utils
+        import torch._inductor.compile_fx
+
+    def listen(self) -> None:
+        # Only the latest 64 compilations are kept otherwise.
+        self._dynamo.set_compilation_metrics_limit(10_000)
+
+    def compile(self, function: "Any") -> "Any":
+        return self._torch.compile(function)

@@ -1,0 +1,73 @@
+"""Correct before fast: a result against its float64 reference, after the last timestamp."""
+
+from typing import Any
+
+import numpy
+
+from firstlight.measure.program import (
+    BenchmarkError,
+    load_object,
+    load_user_function,
+    user_parameters,
+)
+
+
+def check(job: dict[str, Any], adapter: Any, result: Any) -> dict[str, Any]:
+    """Compare with the reference: computed by the check process, read by the others."""
+    outputs = [adapter.to_numpy(leaf) for leaf in adapter.leaves(result)]
+    if not outputs:
+        raise BenchmarkError(
+            f"the step of {job['program']} returned nothing. Return the arrays that it computes: "
+            "without a result there is nothing to wait for and nothing to check."
+        )
+    for number, output in enumerate(outputs):
+        if not numpy.issubdtype(output.dtype, numpy.number) and output.dtype != bool:
+            raise BenchmarkError(
+                f"output {number} of {job['program']} is of type {output.dtype}, not a number."
+            )
+        if not numpy.all(numpy.isfinite(output)):
+            return {"passed": False, "error": None, "reason": f"output {number} is not finite"}
+    if not job["reference"]:
+        return {"passed": True, "error": None, "reason": "no reference given"}
+    path = job["reference_path"]
+    if job["kind"] == "check":
+        numpy.savez(path, *reference_outputs(job, adapter))
+    with numpy.load(path) as stored:
+        expected = [stored[name] for name in stored.files]
+    return compare(outputs, expected, job["tolerance"])
+
+
+def reference_outputs(job: dict[str, Any], adapter: Any) -> list[Any]:
+    """The reference in double precision; one that is not finite cannot judge anything."""
+    if job["file"]:
+        value = load_user_function(job).__firstlight__["reference"](**user_parameters(job))
+    else:
+        value = load_object(job["reference"])(job["seed"], **job["parameters"])
+    outputs = [widened(adapter.to_numpy(leaf)) for leaf in adapter.leaves(value)]
+    for number, output in enumerate(outputs):
+        if not numpy.all(numpy.isfinite(output)):
+            raise BenchmarkError(f"output {number} of the reference is not finite.")
+    return outputs
+
+
+def widened(array: Any) -> Any:
+    """float64, or complex128 where there is an imaginary part to lose."""
+    double = numpy.complex128 if numpy.iscomplexobj(array) else numpy.float64
+    return numpy.asarray(array, dtype=double)
+
+
+def compare(outputs: list[Any], expected: list[Any], tolerance: float) -> dict[str, Any]:
+    """Largest |output - reference| over largest |reference|, the worst of the outputs."""
+    shapes, wanted = [o.shape for o in outputs], [e.shape for e in expected]
+    if shapes != wanted:
+        what = f"output shapes {shapes} differ from the reference's {wanted}"
+        return {"passed": False, "error": None, "reason": what}
+    worst = 0.0
+    for output, truth in zip(outputs, expected, strict=True):
+        scale = float(numpy.max(numpy.abs(truth), initial=0.0)) or 1.0
+        difference = numpy.abs(widened(output) - truth)
+        worst = max(worst, float(numpy.max(difference, initial=0.0)) / scale)
+    if worst <= tolerance:
+        return {"passed": True, "error": worst, "reason": None}
+    reason = f"relative error {worst:.3g} exceeds the tolerance {tolerance:.3g}"
+    return {"passed": False, "error": worst, "reason": reason}

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import numpy
+
+from firstlight.measure.host import describe_host, noise_warnings, recorded_environment
+
+
+def test_what_can_change_a_number_is_recorded_and_secrets_are_not() -> None:
+    recorded = recorded_environment(
+        {
+            "XLA_FLAGS": "--a",
+            "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "0",
+            "HOME": "/home/me",
+            "NVIDIA_API_KEY": "nvapi-1",
+            "JAX_SECRET_TOKEN": "x",
+            "TORCH_HUB_PASSWORD": "x",
+        }
+    )
+    assert recorded == {"XLA_FLAGS": "--a", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "0"}
+
+
+def test_versions_are_those_that_run() -> None:
+    assert describe_host()["packages"]["numpy"] == numpy.__version__
+
+
+def test_a_noisy_machine_is_described_in_words() -> None:
+    host = describe_host()
+    calm = {
+        **host,
+        "cpu": {**host["cpu"], "usable_cores": 8, "frequency_governor": "performance"},
+        "container": {"cpu_quota": None, "memory_limit_bytes": None},
+        "load": [0.1, 0.1, 0.1],
+        "memory_available_bytes": 1 << 34,
+    }
+    calm["cpu"]["virtual"] = False
+    assert noise_warnings(calm) == []
+    busy = {**calm, "load": [7.0, 1.0, 1.0], "container": {"cpu_quota": 1.5}}
+    busy["cpu"] = {**calm["cpu"], "frequency_governor": "powersave", "virtual": True}
+    text = " ".join(noise_warnings(busy))
+    for word in ("busy", "powersave", "virtual machine", "1.5 CPUs"):
+        assert word in text
