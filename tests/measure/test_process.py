@@ -46,7 +46,7 @@ def test_phases_are_contiguous_and_inside_the_parents_window(write: Write) -> No
         MARK + "import numpy\n@bench\ndef build(): return (lambda x: x @ x), (numpy.eye(4),)",
     )
     outcome = run_worker(job(path), os.environ, 60)
-    assert outcome.report is not None and outcome.exit_code == 0
+    assert outcome.report is not None
     spans = outcome.report["spans_ns"]
     edges = [outcome.spawned_ns, outcome.report["started_ns"]]
     for name in ("import", "setup", "first_execute"):
@@ -111,7 +111,7 @@ def test_memory_that_runs_out_is_told_apart_from_other_errors(write: Write) -> N
         """,
     )
     outcome = run_worker(job(path), os.environ, 60)
-    assert outcome.exit_code == 1 and outcome.out_of_memory
+    assert outcome.report is not None and outcome.out_of_memory
 
 
 def test_the_worker_can_be_pinned(write: Write) -> None:

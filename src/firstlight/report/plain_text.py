@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+_STEERING = dict.fromkeys(
+    [
+        *(n for n in range(32) if chr(n) not in "\n\t"),
+        *range(127, 160),  # DEL and the second set of control characters
+        *range(0x202A, 0x202F),  # these and the next reverse the direction of what follows
+        *range(0x2066, 0x206A),
+    ],
+    "\ufffd",
+)
+
 
 def printable(text: str) -> str:
     """Nothing that steers a terminal: control characters but newline and tab are replaced."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+    return text.translate(_STEERING)

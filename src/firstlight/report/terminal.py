@@ -144,7 +144,7 @@ def _counted(case: CaseSummary) -> str:
 
 def _protocol(run: Run) -> str:
     confidences = [c.cold_seconds.confidence for c in run.cases if c.cold_seconds]
-    level = f" [exact interval, at least {min(confidences):.1%}]" if confidences else ""
+    level = f" with exact intervals of {min(confidences):.1%} or more" if confidences else ""
     return (
         f"Median over processes{level}. First result: fresh "
         "process, from spawn to the first synchronised result, every process counted. Warm call: "
@@ -158,7 +158,7 @@ def _break_even_level(run: Run) -> str:
     levels = [c.break_even_calls.confidence for c in run.cases if c.break_even_calls]
     if not levels:
         return ""
-    return f"Pays after calls [interval, guaranteed at least {min(levels):.1%}]. "
+    return f"Pays after calls: intervals that hold with at least {min(levels):.1%}. "
 
 
 def _processes(run: Run) -> str:
