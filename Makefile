@@ -12,6 +12,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy benchmarks
 	$(BIN)/lint-imports
 	@command -v chromium chromium-browser google-chrome >/dev/null || sh tools/install-chromium.sh
 	$(BIN)/python -m pytest
