@@ -76,4 +76,6 @@ def test_too_few_calls_to_tell_are_taken_as_they_are() -> None:
 
 def test_a_case_is_inconsistent_when_its_processes_disagree() -> None:
     assert common_class(["flat"] * 5 + ["warmup"]) == "flat"
-    assert common_class(["flat"] * 3 + ["warmup"] * 3) == "inconsistent"
+    assert common_class(["flat"] * 3 + ["warmup"] * 3) == "warmup"
+    assert common_class(["flat"] * 3 + ["slowdown"] * 3) == "inconsistent"
+    assert common_class(["flat"] * 2 + ["warmup"] * 2 + ["no steady state"] * 2) == "inconsistent"

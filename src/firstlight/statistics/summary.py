@@ -220,9 +220,14 @@ def _steady_estimate(values: Sequence[float], classes: Sequence[str]) -> WarmEst
 
 
 def common_class(classes: Sequence[str]) -> str:
-    """The class that at least three quarters of the processes share, else `inconsistent`."""
+    """The class that at least three quarters of the processes share, else `inconsistent`.
+
+    Processes that are flat and processes that become so agree on what matters: `warmup`.
+    """
     most = max(set(classes), key=lambda name: (classes.count(name), name))
-    return most if classes.count(most) >= 0.75 * len(classes) else "inconsistent"
+    if classes.count(most) >= 0.75 * len(classes):
+        return most
+    return "warmup" if set(classes) == {"flat", "warmup"} else "inconsistent"
 
 
 def _memory(samples: Sequence[Sample], check: Sample | None) -> dict[str, Any]:
