@@ -25,7 +25,8 @@ def test_every_number_of_an_ok_case_is_in_the_table() -> None:
     case = next(c for c in run.cases if c.status == "ok" and c.cold_seconds)
     text = text_of(replace(run, cases=(case,)))
     assert case.backend in text and "first result" in text and case.cold_seconds is not None
-    assert f"{case.cold_seconds.median * 1000:.0f}" in text
+    seconds = case.cold_seconds.median
+    assert (f"{seconds:.2f}" if seconds >= 1 else f"{seconds * 1000:.0f}") in text
     assert "float32" in text and "fresh process" in text  # the protocol goes with the number
 
 

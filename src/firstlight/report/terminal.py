@@ -144,7 +144,8 @@ def _counted(case: CaseSummary) -> str:
 
 def _protocol(run: Run) -> str:
     confidences = [c.cold_seconds.confidence for c in run.cases if c.cold_seconds]
-    level = f" with exact intervals of {min(confidences):.1%} or more" if confidences else ""
+    least = min(confidences, default=0.0)
+    level = f" with exact intervals of {least:.1%} or more" if least >= 0.5 else ""
     return (
         f"Median over processes{level}. First result: fresh "
         "process, from spawn to the first synchronised result, every process counted. Warm call: "
