@@ -112,6 +112,25 @@ class Adapter:
         return {}
 
 
+def collect_messages(
+    loggers: "tuple[str, ...]", beginnings: "tuple[str, ...]", into: "list[str]"
+) -> None:
+    """Append what `loggers` say that begins with one of `beginnings`, and print none of it."""
+    import logging
+
+    class Collect(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            message = record.getMessage()
+            if message.startswith(beginnings):
+                into.append(message)
+
+    for name in loggers:
+        logger = logging.getLogger(name)
+        logger.setLevel(logging.DEBUG)
+        logger.propagate = False
+        logger.addHandler(Collect())
+
+
 class NumPy(Adapter):
     """NumPy: imported first, like any other framework."""
 

@@ -7,7 +7,7 @@ several jitted functions and recompiles in a loop with the same code.
 import time
 from _thread import get_ident
 
-from firstlight.measure.adapters import Adapter
+from firstlight.measure.adapters import Adapter, collect_messages
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -139,21 +139,8 @@ class Jax(Adapter):
         }
 
     def explain_cache(self) -> None:
-        import logging
-
-        refusals = self._refusals
-
-        class Collect(logging.Handler):
-            def emit(self, record: logging.LogRecord) -> None:
-                message = record.getMessage()
-                if message.startswith(("Not writing", "Error writing")):
-                    refusals.append(message)
-
-        for name in ("jax._src.compiler", "jax._src.compilation_cache"):
-            logger = logging.getLogger(name)
-            logger.setLevel(logging.DEBUG)
-            logger.propagate = False
-            logger.addHandler(Collect())
+        loggers = ("jax._src.compiler", "jax._src.compilation_cache")
+        collect_messages(loggers, ("Not writing", "Error writing"), self._refusals)
         self._recording = True
 
     def _recorded(self, jitted: "Any") -> "Any":

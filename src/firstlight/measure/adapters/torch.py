@@ -2,7 +2,7 @@
 
 import sys
 
-from firstlight.measure.adapters import Adapter
+from firstlight.measure.adapters import Adapter, collect_messages
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -141,21 +141,9 @@ class Torch(Adapter):
         }
 
     def explain_cache(self) -> None:
-        import logging
-
-        refusals = self._refusals
-
-        class Collect(logging.Handler):
-            def emit(self, record: logging.LogRecord) -> None:
-                message = record.getMessage()
-                if message.startswith("Bypassing"):
-                    refusals.append(message)
-
-        for name in ("_inductor.codecache", "_functorch._aot_autograd.autograd_cache"):
-            logger = logging.getLogger(f"torch.{name}")
-            logger.setLevel(logging.INFO)
-            logger.propagate = False
-            logger.addHandler(Collect())
+        names = ("_inductor.codecache", "_functorch._aot_autograd.autograd_cache")
+        loggers = tuple(f"torch.{name}" for name in names)
+        collect_messages(loggers, ("Bypassing",), self._refusals)
 
 
 class TorchEager(Torch):
