@@ -83,7 +83,7 @@ class Protocol:
     precision: Mapping[str, Any]
     seed: int | None  # null: the program's own affair
     environment: Mapping[str, str]  # flags set by the harness for this case
-    bytecode: str = "compiled .pyc files and the page cache are warm: a checking process ran before"
+    bytecode: str = "warm, like the page cache: a checking process ran before"
 
 
 @dataclass(frozen=True)
@@ -210,6 +210,8 @@ class CaseSummary:
     phases_seconds: Mapping[str, float | None] = field(default_factory=dict)
     unattributed_seconds: float | None = None
     warm_call_seconds: WarmEstimate | None = None
+    warm_class: str | None = None  # also where there is no single number
+    warm_reason: str | None = None  # why there is none
     throughput_calls_per_second: Estimate | None = None
     batch_calls: int | None = None
     peak_host_bytes: int | None = None

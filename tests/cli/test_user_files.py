@@ -252,3 +252,38 @@ def test_what_a_program_prints_cannot_steer_the_terminal(measure: Any) -> None:
     )
     assert code == 1 and "owned" in text
     assert "\x1b" not in text and "\x07" not in text and "\x9b" not in text
+
+
+def test_the_cases_of_a_file_can_be_listed(firstlight: Firstlight, write: Write) -> None:
+    write(
+        "mine.py",
+        "from firstlight import bench\n@bench(sizes={'a': {}, 'b': {}})\ndef f(): ...\n",
+    )
+    done = firstlight("list", "mine.py")
+    assert done.stdout.split() == ["f[a]/python/none", "f[b]/python/none"]
+
+
+def test_a_missing_reference_is_said(measure: Any) -> None:
+    code, _, text = measure(
+        """
+        import numpy
+        from firstlight import bench
+        @bench
+        def f():
+            return lambda: numpy.ones(1)
+        """
+    )
+    assert code == 0 and "no reference, the result was only checked to be finite" in text
+
+
+def test_a_wrong_result_is_shown_beside_the_reference(measure: Any) -> None:
+    _, cases, _ = measure(
+        """
+        import numpy as np
+        from firstlight import bench
+        @bench(reference=lambda: np.array([1.0, 11.0]))
+        def f():
+            return lambda: np.array([1.0, 10.0])
+        """
+    )
+    assert "output 0 at [1] is 10, the reference 11" in cases["f"]["reason"]

@@ -30,13 +30,13 @@ def test_a_noisy_machine_is_described_in_words() -> None:
         **host,
         "cpu": {**host["cpu"], "usable_cores": 8, "frequency_governor": "performance"},
         "container": {"cpu_quota": None, "memory_limit_bytes": None},
-        "load": [0.1, 0.1, 0.1],
+        "cpu_busy_ratio": 0.02,
         "memory_available_bytes": 1 << 34,
     }
     calm["cpu"]["virtual"] = False
     assert noise_warnings(calm) == []
-    busy = {**calm, "load": [7.0, 1.0, 1.0], "container": {"cpu_quota": 1.5}}
+    busy = {**calm, "cpu_busy_ratio": 0.6, "container": {"cpu_quota": 1.5}}
     busy["cpu"] = {**calm["cpu"], "frequency_governor": "powersave", "virtual": True}
     text = " ".join(noise_warnings(busy))
-    for word in ("busy", "powersave", "virtual machine", "1.5 CPUs"):
+    for word in ("60% of the CPU", "powersave", "virtual machine", "1.5 CPUs"):
         assert word in text

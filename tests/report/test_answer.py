@@ -81,9 +81,9 @@ def test_never_with_an_interval_that_disagrees_says_so() -> None:
     assert "never overtakes numpy, though the interval reaches down to 40 000 calls." in words
 
 
-def test_a_break_even_whose_interval_has_no_end_is_not_settled() -> None:
+def test_a_break_even_whose_interval_has_no_end_says_so() -> None:
     words = told(NUMPY, JIT, jax_jit={"break_even_calls": even(31, 28, "never")})
-    assert "after 31 calls (28 to never: not settled)." in words
+    assert "after 31 calls (28 to never)." in words
 
 
 def test_an_interval_of_low_confidence_says_how_low() -> None:
@@ -175,3 +175,16 @@ def test_the_ribbon_is_the_lower_envelope_of_the_totals() -> None:
         cheapest = min(run.cases, key=lambda c: total(c, calls))
         ruling = [r for r in found if r.first_call <= calls][-1]
         assert total(ruling.case, calls) == pytest.approx(total(cheapest, calls), rel=1e-12)
+
+
+def test_nobody_is_the_fastest_while_somebody_has_no_warm_number() -> None:
+    words = told(
+        NUMPY,
+        JIT,
+        numpy={"warm_call_seconds": None, "warm_reason": "no steady state in 4 of 6 processes"},
+        jax_jit={"break_even_calls": None},
+    )
+    assert "fastest" not in words
+    assert "numpy has no warm number (no steady state in 4 of 6 processes)" in words
+    assert "which is faster per call, and from which call compiling pays, is not known" in words
+    assert "least total time" not in words  # nor is a ribbon drawn

@@ -82,14 +82,32 @@ def test_a_rival_whose_numbers_are_withheld_does_not_set_the_break_even() -> Non
 
 
 def test_processes_that_do_not_settle_are_counted_not_left_out() -> None:
-    jump = (0.01,) * 80 + (0.05,) * 20  # changes in its last quarter
+    jump = (0.01,) * 80 + (0.02,) * 20  # changes in its last quarter
     calm = samples(JIT, [1.0] * 6, 0.01, calls={0: jump})
     one = summaries((JIT, calm))["jax-jit"].warm_call_seconds
     assert one is not None and one.n == 6
     most = samples(JIT, [1.0] * 6, 0.01, calls=dict.fromkeys(range(4), jump))
     found = summaries((NUMPY, samples(NUMPY, [1.0] * 6, 0.1)), (JIT, most))["jax-jit"]
     assert found.warm_call_seconds is None and found.break_even_calls is None
+    assert found.warm_reason == "no steady state in 4 of 6 processes"
     assert found.throughput_calls_per_second is not None
+
+
+def test_processes_at_two_speeds_have_no_median() -> None:
+    """Half at 50 µs and half at 16 ms: 8 ms would be a number that no process had."""
+    slow = dict.fromkeys((1, 3, 5), (0.016,) * 40)
+    found = summaries(
+        (NUMPY, samples(NUMPY, [1.0] * 6, 50e-6, calls=slow)), (JIT, samples(JIT, [2.0] * 6, 1e-4))
+    )
+    assert found["numpy"].warm_call_seconds is None and found["numpy"].warm_class == "inconsistent"
+    reason = found["numpy"].warm_reason
+    assert reason is not None and "320-fold: 0.05 ms to 16 ms" in reason
+    assert found["jax-jit"].break_even_calls is None
+
+
+def test_so_few_processes_that_a_break_even_would_say_nothing_have_none() -> None:
+    pairs = ((NUMPY, samples(NUMPY, [1.0] * 2, 0.01)), (JIT, samples(JIT, [2.0] * 2, 0.001)))
+    assert summaries(*pairs, processes=2)["jax-jit"].break_even_calls is None
 
 
 def test_fewer_processes_than_planned_are_incomplete() -> None:

@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 
 def add_to(commands: Any) -> None:
     parser = commands.add_parser("list", help="list workloads, backends and the cases of a suite")
-    parser.add_argument("suite", nargs="?", help="a suite or workload whose cases are listed")
+    parser.add_argument(
+        "target",
+        nargs="?",
+        metavar="SUITE|WORKLOAD|FILE.py",
+        help="list the names of its cases, which `run -b REGEX` selects from",
+    )
     parser.set_defaults(handle=handle)
 
 
 def handle(options: argparse.Namespace) -> int:
     from firstlight.measure.plan import select
+    from firstlight.report.plain_text import printable
     from firstlight.workloads.catalog import SUITES, registered
 
     backends, workloads = registered()
-    if options.suite:
-        for case in select(options.suite, workloads, backends):
-            print(case.id)
+    if options.target:
+        if options.target.endswith(".py"):
+            from firstlight.measure.user_file import cases_in
+
+            cases = cases_in(Path(options.target), backends, None, None)
+        else:
+            cases = select(options.target, workloads, backends)
+        for case in cases:
+            print(printable(case.id))
         return 0
     print("Workloads:")
     for workload in workloads.values():

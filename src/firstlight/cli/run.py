@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,44 +20,70 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "run",
         help="measure a suite, a workload, or the benchmarks in a file of yours",
-        description="Measure cold start and warm throughput in fresh processes.",
+        description="Measure cold start, phase by phase, and warm calls in fresh processes.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "target",
         nargs="?",
         metavar="SUITE|WORKLOAD|FILE.py",
         help="quick (default), standard, full, the name of a workload, or your own file",
     )
-    parser.add_argument("-b", dest="pattern", metavar="REGEX", help="only cases that match")
-    parser.add_argument(
-        "--backend", action="append", metavar="NAME", help="only this backend (repeatable)"
+    add(
+        "-b",
+        dest="pattern",
+        metavar="REGEX",
+        help="only cases whose name contains a match; names are workload[size]/backend/cache, "
+        "see `firstlight list TARGET`",
     )
-    parser.add_argument(
+    add("--backend", action="append", metavar="NAME", help="only this backend (repeatable)")
+    add(
         "--cache",
         action="append",
         choices=("none", "cold", "warm"),
-        help="policy of the persistent compile cache (repeatable)",
+        help="policy of the persistent compile cache (repeatable; default: none for a file, none "
+        "and warm for compiled backends of a workload, the suite's own otherwise)",
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where the run is written (new)")
-    parser.add_argument(
-        "-p", "--processes", type=_positive, metavar="N", help="fresh processes a case"
+    add(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="where the run is written, must be new (default: firstlight-runs/TIME-TARGET)",
+    )
+    add(
+        "-p",
+        "--processes",
+        type=_positive,
+        metavar="N",
+        help="fresh processes a case (default: 6 quick, 20 full, otherwise 10)",
     )
     effort = parser.add_mutually_exclusive_group()
     effort.add_argument("--quick", action="store_true", help="6 processes a case, short warm part")
     effort.add_argument(
         "--rigorous", action="store_true", help="30 processes a case, long warm part"
     )
-    parser.add_argument(
-        "--affinity", type=_cpus, metavar="CPUS", help="pin the workers, as in 0,2-3"
+    add("--affinity", type=_cpus, metavar="CPUS", help="pin the workers, as in 0,2-3")
+    add(
+        "--timeout",
+        type=_seconds,
+        metavar="SECONDS",
+        help="limit for one process (default: 120 quick, otherwise 300 or more)",
     )
-    parser.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="limit for one process")
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of the random run order (default 0)"
-    )
-    parser.add_argument(
-        "--resume", type=Path, metavar="DIR", help="finish an interrupted run, as it was planned"
-    )
+    add("--seed", type=int, default=0, metavar="N", help="of the random run order (default 0)")
+    add("--resume", type=Path, metavar="DIR", help="finish an interrupted run, as it was planned")
     parser.set_defaults(handle=handle)
+
+
+EPILOG = """\
+examples:
+  firstlight run                                    the quick suite, about three minutes
+  firstlight run mlp_train -b small --cache none --cache warm
+  firstlight run bench_mine.py --backend jax-jit    functions marked with @firstlight.bench
+
+exit codes: 0 all is well, 1 a case failed or is unproven, 2 wrong usage (also a @bench function
+that breaks its contract) or a machine problem, 130 interrupted"""
 
 
 def handle(options: argparse.Namespace) -> int:
@@ -71,6 +98,7 @@ def handle(options: argparse.Namespace) -> int:
         cases, settings = plan_run(options)
         plan = describe_plan(options, cases, settings)
         directory = create_directory(options, plan)
+    began = time.monotonic()
     try:
         interrupted = measure(directory, cases, settings)
         samples = directory.samples()
@@ -80,7 +108,7 @@ def handle(options: argparse.Namespace) -> int:
         directory.close()
     try:
         print_run(run)
-        print(f"\nReport: {report}", flush=True)
+        print(f"\nTook {duration(time.monotonic() - began)}. Report: {report}", flush=True)
     except BrokenPipeError:  # nobody reads any more; the files are written
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (flushed once more at exit)
     if interrupted:
@@ -150,7 +178,7 @@ def describe_plan(
     from firstlight.measure.resume import fingerprint
     from firstlight.records import now, to_json
 
-    host = describe_host()
+    host = describe_host(watch_seconds=0.5)
     return {
         "schema": "firstlight.plan",
         "schema_version": 1,
@@ -207,6 +235,11 @@ def exit_code(run: Run, samples: Sequence[Sample]) -> int:
     if any(s.facts.get("usage") for s in samples):
         return 2
     return 0 if all(case.status in ("ok", "skipped") for case in run.cases) else 1
+
+
+def duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def _positive(text: str) -> int:

@@ -62,12 +62,20 @@ def compare(outputs: list[Any], expected: list[Any], tolerance: float) -> dict[s
     if shapes != wanted:
         what = f"output shapes {shapes} differ from the reference's {wanted}"
         return {"passed": False, "error": None, "reason": what}
-    worst = 0.0
-    for output, truth in zip(outputs, expected, strict=True):
-        scale = float(numpy.max(numpy.abs(truth), initial=0.0)) or 1.0
+    worst, where = 0.0, ""
+    for number, (output, truth) in enumerate(zip(outputs, expected, strict=True)):
+        if not truth.size:
+            continue
+        scale = float(numpy.max(numpy.abs(truth))) or 1.0
         difference = numpy.abs(widened(output) - truth)
-        worst = max(worst, float(numpy.max(difference, initial=0.0)) / scale)
+        at = numpy.unravel_index(numpy.argmax(difference), truth.shape)
+        if difference[at] / scale > worst:
+            worst = float(difference[at]) / scale
+            index = ", ".join(str(i) for i in at)
+            where = (
+                f"output {number} at [{index}] is {output[at]:.6g}, the reference {truth[at]:.6g}"
+            )
     if worst <= tolerance:
         return {"passed": True, "error": worst, "reason": None}
-    reason = f"relative error {worst:.3g} exceeds the tolerance {tolerance:.3g}"
+    reason = f"{where}: relative error {worst:.3g} exceeds the tolerance {tolerance:.3g}"
     return {"passed": False, "error": worst, "reason": reason}

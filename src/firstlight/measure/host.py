@@ -22,11 +22,16 @@ _VARIABLE = re.compile(
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE", re.IGNORECASE)
 
 
-def describe_host(source: Path | None = None) -> dict[str, Any]:
-    """Everything that is recorded with a run; `source` is the folder whose commit is asked for."""
+def describe_host(source: Path | None = None, watch_seconds: float = 0.0) -> dict[str, Any]:
+    """Everything that is recorded with a run; `source` is the folder whose commit is asked for.
+
+    With `watch_seconds` the CPU is watched for so long, to see what others take of it: the load
+    average still remembers what this user did a minute ago.
+    """
     import psutil
 
     memory = psutil.virtual_memory()
+    busy = psutil.cpu_percent(watch_seconds) / 100 if watch_seconds else None
     return {
         "cpu": _cpu(),
         "container": _container(),
@@ -43,6 +48,7 @@ def describe_host(source: Path | None = None) -> dict[str, Any]:
         "environment": recorded_environment(os.environ),
         "commit": _commit(source or Path.cwd()),
         "load": _load(),
+        "cpu_busy_ratio": busy,
     }
 
 
@@ -162,11 +168,11 @@ def _load() -> list[float] | None:
 def noise_warnings(host: Mapping[str, Any]) -> list[str]:
     """What about this machine makes its numbers less certain, in words."""
     warnings = []
-    cpu, load = host["cpu"], host["load"]
+    cpu, busy = host["cpu"], host["cpu_busy_ratio"]
     cores = cpu["usable_cores"] or 1
-    if load and load[0] > 0.3 * cores:
+    if busy is not None and busy > 0.1:
         warnings.append(
-            f"the machine is busy (load {load[0]:.1f} on {cores} cores): other programs take time "
+            f"other programs were using {busy:.0%} of the CPU when the run began, and take that "
             "from the measured ones"
         )
     if cpu["frequency_governor"] not in (None, "performance"):

@@ -151,6 +151,7 @@ def describe(adapter: "Any", arguments: "Any") -> "dict[str, Any]":
         "threads": {"cpus": len(affinity(0)) if affinity else os.cpu_count(), **adapter.threads()},
         "precision": adapter.precision(),
         "sync": adapter.sync_policy,
+        "writes_bytecode": not sys.dont_write_bytecode,
     }
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence, Set
 
 from firstlight.records import BreakEven, CaseSummary, Estimate
 from firstlight.report import quantities, ribbon
-from firstlight.report.admission import Workload, flag, hollow, label
+from firstlight.report.admission import Workload, flag, hollow, label, quotable
 from firstlight.report.contest import Contest, contests, leaders
 from firstlight.report.palette import name_with_swatch
 
@@ -33,7 +33,7 @@ def policy_words(policy: str) -> str:
 
 
 def card(workload: Workload) -> str:
-    """The answer for one workload: a sentence and a ribbon for each contest."""
+    """The answer for one workload: sentence and ribbon of each contest, and the cache's worth."""
     parts = []
     told: set[str] = set()  # what one contest has said of a case, the next need not repeat
     for contest in contests(workload):
@@ -44,9 +44,30 @@ def card(workload: Workload) -> str:
             f'<div class="contest"><div class="words">{words}</div>'
             f"{ribbon.draw(contest, workload)}</div>"
         )
+    saved = cache_words(workload)
+    if saved:
+        parts.append(f'<div class="contest"><div class="words"><p>{saved}</p></div></div>')
     cases = html.escape("\n".join(c.case for c in workload.cases))
     heading = f'<h3><a href="#{workload.anchor}">{title_of(workload)}</a></h3>'
     return f'<article class="answer" data-cases="{cases}">{heading}{"".join(parts)}</article>'
+
+
+def cache_words(workload: Workload) -> str:
+    """What a filled compile cache does to the first result, where both were measured."""
+    said = []
+    for case in workload.cases:
+        twin = next(
+            (c for c in workload.cases if c.backend == case.backend and c.cache == "none"), None
+        )
+        if case.cache != "warm" or twin is None or not (quotable(case) and quotable(twin)):
+            continue
+        if case.cold_seconds is None or twin.cold_seconds is None:
+            continue
+        said.append(
+            f"A filled compile cache brings the first result of {html.escape(case.backend)} from "
+            f"{number(twin.cold_seconds)} to {number(case.cold_seconds)}."
+        )
+    return " ".join(said)
 
 
 def title_of(workload: Workload) -> str:
@@ -111,8 +132,9 @@ def _ranking(entrants: Sequence[CaseSummary], workload: Workload) -> str:
         said = f"{_name(first[0][0], workload)} answers first, after {number(first[0][1])}"
     else:
         said = f"{_listed(first, workload)} answer first: their intervals overlap"
-    if not fast:
-        return f"{said}."
+    unknown = [c for c in entrants if c.warm_call_seconds is None]
+    if unknown:
+        return f"{said}. {_without_warm(fast, unknown, workload)}"
     if len(first) == len(fast) == 1 and first[0][0] is fast[0][0]:
         warm = f"{number(fast[0][1])} a call{_unsteady(fast[0][0])}"
         return f"{said}, and is also the fastest once warm, {warm}."
@@ -124,6 +146,25 @@ def _ranking(entrants: Sequence[CaseSummary], workload: Workload) -> str:
         )
     rest = f"{_listed(fast, workload)} are not told apart: their intervals overlap"
     return f"{said}. Once warm, {rest}."
+
+
+def _without_warm(
+    known: Sequence[tuple[CaseSummary, Estimate]],
+    unknown: Sequence[CaseSummary],
+    workload: Workload,
+) -> str:
+    """Nobody is the fastest as long as somebody has no number."""
+    whose = " and ".join(_name(case, workload) for case in unknown)
+    verb = "has" if len(unknown) == 1 else "have"
+    reason = html.escape(unknown[0].warm_reason or "no steady state")
+    said = (
+        f"{whose} {verb} no warm number ({reason}), so which is faster per call, and from which "
+        "call compiling pays, is not known."
+    )
+    if not known:
+        return said
+    values = ", ".join(f"{_name(case, workload)} {number(estimate)}" for case, estimate in known)
+    return f"Once warm: {values}. {said}"
 
 
 def _unsteady(case: CaseSummary) -> str:
@@ -193,7 +234,7 @@ def _from_call(calls: int) -> str:
 
 def _span(even: BreakEven) -> str:
     low, high = quantities.calls(even.low), quantities.calls(even.high)
-    shown = f"{low} to never: not settled" if even.high == "never" else f"{low}–{high}"
+    shown = f"{low} to never" if even.high == "never" else f"{low}–{high}"
     tip = f"interval at {quantities.percent(even.confidence)}"
     if even.confidence < 0.5:
         shown = "too few processes for an interval"

@@ -87,7 +87,8 @@ def reigns(contest: Contest) -> list[Reign]:
     A crossing that the record has as a break-even is taken from there, with its interval.
     """
     found = curves(contest.entrants)
-    if not found:
+    # If somebody's calls have no number, nobody can be ranked.
+    if not found or len(found) < len(contest.entrants):
         return []
     current = min(found, key=lambda c: (c.cold.median, c.warm.median))
     envelope = [Reign(current.case, 1.0, None, None)]

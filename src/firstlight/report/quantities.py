@@ -25,8 +25,8 @@ def known(value: float | None) -> TypeGuard[float]:
 
 
 def has_interval(estimate: Estimate) -> bool:
-    """Whether both ends are numbers: a median of very few processes may have none."""
-    return known(estimate.low) and known(estimate.high)
+    """Whether the ends say something: those of one process are the process itself."""
+    return known(estimate.low) and known(estimate.high) and estimate.confidence >= 0.5
 
 
 def decimals(value: float, digits: int = 3) -> int:

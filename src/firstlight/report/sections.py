@@ -178,8 +178,8 @@ intervals.</p>
 <p><b>No outlier is dropped.</b> A slow start is what a user met. The median does not need the
 protection, and a mean without its worst cases would be a number nobody has seen.</p>
 <p><b>Not sound</b> means failed, unproven (the cache was not in the declared state), crashed,
-timeout, out-of-memory, skipped or incomplete. Failed and skipped cases show no number, nor does a
-case without a protocol; the others show what there is, marked, and are left out of the answer.</p>
+timeout, out-of-memory, skipped or incomplete. An incomplete case shows what there is, marked, and
+is left out of the answer; every other case that is not sound shows no number.</p>
 """
 
 

@@ -76,12 +76,8 @@ def _warm(case: CaseSummary) -> Cell:
 
 def _steady_class(case: CaseSummary) -> Cell:
     warm = case.warm_call_seconds
-    if warm is not None:
-        return Cell(warm.steady_class, warm.steady_class)
-    # Calls that were made but have no steady median are calls that never settled.
-    if case.throughput_calls_per_second is not None:
-        return Cell("no steady state", "no steady state")
-    return Cell()
+    found = warm.steady_class if warm is not None else case.warm_class
+    return Cell(found, found, case.warm_reason) if found else Cell()
 
 
 def _throughput(case: CaseSummary) -> Cell:
@@ -119,8 +115,10 @@ def _break_even(case: CaseSummary) -> Cell:
 
 def _error(case: CaseSummary) -> Cell:
     found = case.correctness
-    if found is None or (found.max_relative_error is None and found.tolerance is None):
-        return Cell(tip=found.reference if found else None)
+    if found is None:
+        return Cell()
+    if found.max_relative_error is None and found.tolerance is None:
+        return Cell("unchecked", None, found.reference)
     error, most = found.max_relative_error, found.tolerance
     shown = f"{quantities.scientific(error)} ≤ {quantities.scientific(most)}"
     if not found.passed:

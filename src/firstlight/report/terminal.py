@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -61,14 +62,17 @@ def _estimate(estimate: Estimate | None) -> str:
     if estimate is None:
         return ""
     middle, ends = quantities.interval(estimate)
-    # One process has no interval, and two or three hardly one: the number stands alone.
-    return f"{middle} {escape(ends)}" if estimate.confidence >= 0.5 else f"{middle} n={estimate.n}"
+    return _unbroken(f"{middle} {escape(ends)}" if ends else f"{middle} n={estimate.n}")
+
+
+def _unbroken(text: str) -> str:
+    """Digits without thin spaces between them: a terminal would break the line there."""
+    grouped = re.sub(f"(?<=[0-9]){quantities.THIN_SPACE}(?=[0-9])", "", text)
+    return grouped.replace(quantities.THIN_SPACE, " ")
 
 
 def _steady_class(case: CaseSummary) -> str:
-    if case.warm_call_seconds is None:
-        return "no steady state" if case.throughput_calls_per_second else ""
-    return case.warm_call_seconds.steady_class
+    return case.warm_call_seconds.steady_class if case.warm_call_seconds else case.warm_class or ""
 
 
 def _largest_phase(case: CaseSummary) -> str:
@@ -86,7 +90,7 @@ def _break_even(even: BreakEven | None) -> str:
     if even.calls == "never" == even.low:
         return "never"
     low, high = quantities.calls(even.low), quantities.calls(even.high)
-    return f"{quantities.calls(even.calls)} {escape(f'[{low}, {high}]')}"
+    return _unbroken(f"{quantities.calls(even.calls)} {escape(f'[{low}, {high}]')}")
 
 
 #: Columns with the width of the terminal from which on they are shown.
@@ -94,12 +98,12 @@ _COLUMNS: tuple[tuple[str, int, Callable[[CaseSummary], str]], ...] = (
     ("backend", 0, lambda c: escape(c.backend)),
     ("cache", 0, lambda c: c.cache),
     ("first result", 0, lambda c: _estimate(c.cold_seconds)),
-    ("mostly", 100, _largest_phase),
-    ("warm call", 0, lambda c: _estimate(c.warm_call_seconds)),
-    ("class", 130, _steady_class),
+    ("mostly", 118, _largest_phase),
+    ("warm call", 0, lambda c: _estimate(c.warm_call_seconds) or (c.warm_class or "")),
+    ("class", 142, _steady_class),
     ("pays after calls", 0, lambda c: _break_even(c.break_even_calls)),
-    ("vs", 120, lambda c: escape(c.break_even_calls.against) if c.break_even_calls else ""),
-    ("peak host", 140, lambda c: quantities.size(c.peak_host_bytes) if c.peak_host_bytes else ""),
+    ("vs", 128, lambda c: escape(c.break_even_calls.against) if c.break_even_calls else ""),
+    ("peak host", 150, lambda c: quantities.size(c.peak_host_bytes) if c.peak_host_bytes else ""),
 )
 _NUMBERS = ("first result", "warm call", "pays after calls", "peak host")
 
@@ -111,7 +115,7 @@ def _table(title: str, cases: Sequence[CaseSummary], width: int) -> Table:
     shown = [(name, cell) for name, least, cell in _COLUMNS if width >= least]
     for name, _ in shown:
         right = name in _NUMBERS
-        table.add_column(name, justify="right" if right else "left", no_wrap=width >= 100)
+        table.add_column(name, justify="right" if right else "left", no_wrap=width >= 104)
     table.add_column("status")
     for case in cases:
         # Without a protocol no number is printed.
@@ -128,6 +132,10 @@ def _remarks(cases: Sequence[CaseSummary]) -> Iterator[str]:
         if case.status not in ("ok", "skipped") and case.stderr_tail:
             for line in case.stderr_tail.strip().splitlines()[-3:]:
                 yield f"      {escape(line)}"
+        if case.warm_reason:
+            yield f"  {escape(case.case)}: no warm number, {escape(case.warm_reason)}"
+        if case.status == "ok" and case.correctness and case.correctness.tolerance is None:
+            yield f"  {escape(case.case)}: no reference, the result was only checked to be finite"
         if case.note and case.status == "ok":
             yield f"  {escape(case.case)}: {escape(case.note)}{_counted(case)}"
 
@@ -136,7 +144,7 @@ def _counted(case: CaseSummary) -> str:
     parts = []
     compiles = case.counts.get("compiles")
     if compiles:
-        parts.append(f"{compiles} compilation(s)")
+        parts.append("1 compilation" if compiles == 1 else f"{compiles} compilations")
     if case.correctness and case.correctness.max_relative_error is not None:
         parts.append(f"relative error {case.correctness.max_relative_error:.1e}")
     return f": {', '.join(parts)}" if parts else ""
@@ -164,7 +172,7 @@ def _break_even_level(run: Run) -> str:
 
 def _processes(run: Run) -> str:
     done = sum(case.processes_ok for case in run.cases)
-    return f"{done} timed processes, {len(run.cases)} cases. "
+    return f"Timed processes: {done}; cases: {len(run.cases)}. "
 
 
 def print_system(
@@ -193,4 +201,4 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
     elif name.endswith("_bytes") and isinstance(value, int):
         yield name, quantities.size(value)
     else:
-        yield name, "none" if value in (None, {}, []) else str(value)
+        yield name, "unknown" if value is None else "none" if value in ({}, []) else str(value)

@@ -47,6 +47,8 @@ def break_even(compiled: Costs, others: Mapping[str, Costs]) -> BreakEven | None
     by_backend = {name: _against(own, rival) for name, rival in rivals.items()}
     against = max(by_backend, key=lambda name: _number(by_backend[name]["calls"]))
     missed = own.missed + sum(rival.missed for rival in rivals.values())
+    if missed > 0.5:  # so few processes that the interval would say nothing
+        return None
     return BreakEven(
         calls=by_backend[against]["calls"],
         low=_word(max(_number(one["low"]) for one in by_backend.values())),

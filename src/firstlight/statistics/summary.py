@@ -17,6 +17,9 @@ from firstlight.statistics.break_even import Costs, break_even
 from firstlight.statistics.intervals import median, median_estimate
 from firstlight.statistics.steady_state import SteadyState, classify
 
+#: Processes that differ by more came out at different speeds, and no median lies in between.
+_MOST_SPREAD = 3.0
+
 #: From bad to worse: a case is as good as its worst process.
 _SEVERITY = ("ok", "incomplete", "unproven", "timeout", "out-of-memory", "crashed", "failed")
 
@@ -82,7 +85,7 @@ def summarise(
     costs = {
         s.case: _costs(by_case[s.case])
         for s in summaries
-        if s.cold_seconds is not None and s.warm_call_seconds is not None
+        if s.status == "ok" and s.cold_seconds is not None and s.warm_call_seconds is not None
     }
     return tuple(
         replace(summary, break_even_calls=break_even(costs[case.id], _rivals(case, cases, costs)))
@@ -179,6 +182,9 @@ def _protocol(
         precision=facts["precision"],
         seed=case.seed,
         environment=flags,
+        bytecode="warm, like the page cache: a checking process ran before"
+        if facts.get("writes_bytecode", True)
+        else "not written (PYTHONDONTWRITEBYTECODE): a file without it is compiled at every start",
     )
 
 
@@ -204,19 +210,32 @@ def _warm(measured: Sequence[_Measured]) -> dict[str, Any]:
         return {}
     levels = [m.level for m in measured if m.level is not None]
     rates = [w.batch_calls / median(w.batch_seconds) for w in warm]
-    # No single number stands for calls that do not settle in most processes.
-    settled = states.count("no steady state") < len(states) / 2
+    steady_class, reason = _verdict(states, levels)
     return {
-        "warm_call_seconds": _steady_estimate(levels, states) if settled else None,
+        "warm_call_seconds": None if reason else _steady_estimate(levels, steady_class),
+        "warm_class": steady_class,
+        "warm_reason": reason,
         "throughput_calls_per_second": median_estimate(rates),
         "batch_calls": int(median([w.batch_calls for w in warm])),
     }
 
 
-def _steady_estimate(values: Sequence[float], classes: Sequence[str]) -> WarmEstimate:
+def _verdict(classes: Sequence[str], levels: Sequence[float]) -> tuple[str, str | None]:
+    """The class of a case, and why no single number stands for its calls, if none does."""
+    restless = classes.count("no steady state")
+    if restless >= len(classes) / 2:
+        return "no steady state", f"no steady state in {restless} of {len(classes)} processes"
+    if max(levels) > _MOST_SPREAD * min(levels):
+        low, high = min(levels) * 1e3, max(levels) * 1e3
+        times = f"{high / low:.0f}-fold: {low:.3g} ms to {high:.3g} ms a call"
+        return "inconsistent", f"its processes differ {times}"
+    return common_class(classes), None
+
+
+def _steady_estimate(values: Sequence[float], steady_class: str) -> WarmEstimate:
     """The median over processes of each one's level: the process is the unit."""
     e = median_estimate(values)
-    return WarmEstimate(e.median, e.low, e.high, e.n, e.confidence, common_class(classes))
+    return WarmEstimate(e.median, e.low, e.high, e.n, e.confidence, steady_class)
 
 
 def common_class(classes: Sequence[str]) -> str:
