@@ -202,13 +202,13 @@ def _draw_row(
         end = scale(segment.value) - scale(0) + x
         parts.append(_draw_segment(segment, x, end, top, bar, hover=not narrow))
         x = end
-    middle = top + bar / 2
+    below = top + bar + 4  # under the bar, where it crosses no label
     if row.total is not None and row.low is not None and row.high is not None:
-        parts.append(line(scale(row.low), middle, scale(row.high), middle, "whisker"))
+        parts.append(line(scale(row.low), below, scale(row.high), below, "whisker"))
         for value in (row.low, row.high):
-            parts.append(line(scale(value), middle - 4, scale(value), middle + 4, "whisker"))
+            parts.append(line(scale(value), below - 3, scale(value), below + 3, "whisker"))
     if row.total is not None:
-        parts.append(line(scale(row.total), top - 2, scale(row.total), top + bar + 2, "median"))
+        parts.append(line(scale(row.total), top - 2, scale(row.total), top + bar + 6, "median"))
     class_ = "total flagged" if flag(row.case) else "total"
     if narrow and row.shown:
         room = width - 30 - text_width(label(row.case), _FONT)
