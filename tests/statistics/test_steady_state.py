@@ -65,6 +65,18 @@ def test_single_spikes_are_not_change_points() -> None:
     assert classify(series).steady_class == "flat"
 
 
+def test_a_short_disturbance_near_the_end_does_not_end_a_steady_state() -> None:
+    series = noisy((1.0, 0.02, 1000))
+    series[960:980] = 1.4
+    assert classify(series).steady_class == "flat"
+
+
+def test_a_few_slow_calls_at_the_start_are_a_warmup_however_few() -> None:
+    state = classify(noisy((2.0, 0.02, 12), (1.0, 0.02, 988)))
+    assert state.steady_class == "warmup"
+    assert state.begins is not None and 10 <= state.begins <= 14
+
+
 def test_constant_readings_of_a_coarse_clock_are_flat() -> None:
     assert classify([1e-6] * 200).steady_class == "flat"
 

@@ -2,7 +2,8 @@
 
 After Barrett et al., *Virtual Machine Warmup Blows Hot and Cold* (OOPSLA 2017): outliers against a
 rolling window are set aside, change points in mean and variance are those that PELT would find
-(Killick et al. 2012, penalty 15 ln n), and segments that hardly differ count as one level.
+(Killick et al. 2012, penalty 15 ln n), and segments that hardly differ count as one level. Levels
+are medians: a burst of slow calls is a disturbance, not a new state.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from numpy.typing import NDArray
 _WINDOW = 100  # values on each side of the rolling window for outliers
 _STRIDE = 10  # values that share a window
 _SHORTEST = 5  # values in a segment: a variance needs a few
-_LEAST_RELATIVE_CHANGE = 0.02  # levels closer than this are one level to a user
+_LEAST_RELATIVE_CHANGE = 0.05  # levels closer than this are one level to a user
+_SHORT_SHARE = 0.05  # of the calls: a disturbance shorter than this does not end a steady state
 
 CLASSES = ("flat", "warmup", "slowdown", "no steady state", "too few calls", "inconsistent")
 
@@ -33,37 +35,32 @@ class SteadyState:
 def classify(seconds: Sequence[float]) -> SteadyState:
     """The class of a series of calls in order.
 
-    The last quarter must be one level; everything before that is equal to it counts as steady too.
-    Under 20 calls nothing can be told: they are taken as they are, and the class says so.
+    The last quarter sets the level, and nine tenths of it must keep it. Everything before that is at
+    the same level counts as steady too, and a short disturbance (under 5 % of the calls) does not
+    end it. Under 20 calls nothing can be told: they are taken as they are, and the class says so.
     """
     values = np.asarray(seconds, dtype=float)
     if len(values) < 4 * _SHORTEST:
         return SteadyState("too few calls", 0)
     kept = np.flatnonzero(~outliers(values))
     series = values[kept]
+    tail = 3 * len(series) // 4
+    low, level, high = np.percentile(series[tail:], (25, 50, 75))
+    tolerance = max(float(high - low), _LEAST_RELATIVE_CHANGE * float(level))
     bounds = [0, *change_points(series), len(series)]
-    levels = [(a, b, *_level(series[a:b])) for a, b in pairwise(bounds)]
-    last = levels[-1]
-    steady_from = len(levels) - 1
-    while steady_from and _same(levels[steady_from - 1], last):
-        steady_from -= 1
-    begins = levels[steady_from][0]
-    if begins > 0.75 * len(series):
+    strange = [
+        (start, end)
+        for start, end in pairwise(bounds)
+        if abs(float(np.median(series[start:end])) - level) > tolerance
+    ]
+    if sum(max(0, end - max(start, tail)) for start, end in strange) > 0.1 * (len(series) - tail):
         return SteadyState("no steady state", None)
-    if steady_from == 0:
+    lasting = [(a, b) for a, b in strange if b - a >= _SHORT_SHARE * len(series) or a == 0]
+    if not lasting:
         return SteadyState("flat", 0)
-    slower = any(level[2] < last[2] for level in levels[:steady_from])
+    begins = lasting[-1][1]
+    slower = float(np.median(series[:begins])) < level
     return SteadyState("slowdown" if slower else "warmup", int(kept[begins]))
-
-
-def _level(segment: NDArray[np.float64]) -> tuple[float, float]:
-    return float(segment.mean()), float(segment.std())
-
-
-def _same(one: tuple[int, int, float, float], last: tuple[int, int, float, float]) -> bool:
-    """Levels whose means differ by less than their noise, or by less than a user would notice."""
-    difference = abs(one[2] - last[2])
-    return difference <= max(last[3], _LEAST_RELATIVE_CHANGE * last[2])
 
 
 def outliers(values: NDArray[np.float64]) -> NDArray[np.bool_]:
