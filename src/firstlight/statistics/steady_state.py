@@ -35,7 +35,7 @@ class SteadyState:
 def classify(seconds: Sequence[float]) -> SteadyState:
     """The class of a series of calls in order.
 
-    The last quarter sets the level, and nine tenths of it must keep it. Everything before that is at
+    The last quarter sets the level, and nine tenths of it must keep it. What comes before and is at
     the same level counts as steady too, and a short disturbance (under 5 % of the calls) does not
     end it. Under 20 calls nothing can be told: they are taken as they are, and the class says so.
     """
