@@ -105,6 +105,12 @@ def test_processes_at_two_speeds_have_no_median() -> None:
     assert found["jax-jit"].break_even_calls is None
 
 
+def test_one_odd_process_does_not_take_the_number_away() -> None:
+    odd = samples(JIT, [1.0] * 6, 0.01, calls={2: (0.2,) * 40})
+    found = summaries((JIT, odd))["jax-jit"].warm_call_seconds
+    assert found is not None and found.median == 0.01 and found.high == 0.2
+
+
 def test_so_few_processes_that_a_break_even_would_say_nothing_have_none() -> None:
     pairs = ((NUMPY, samples(NUMPY, [1.0] * 2, 0.01)), (JIT, samples(JIT, [2.0] * 2, 0.001)))
     assert summaries(*pairs, processes=2)["jax-jit"].break_even_calls is None
