@@ -22,6 +22,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/instrument.py
 
 $(VENV)/.installed: pyproject.toml constraints.txt
+	@echo "Installing JAX, PyTorch and the rest into $(VENV): this takes a few minutes, once."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all]'
 	touch $@

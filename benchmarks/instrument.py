@@ -1,6 +1,8 @@
 """How good is the instrument? Every figure that README and docs quote of Firstlight itself.
 
-    python benchmarks/instrument.py [accounting] [cold] [warm] [help] [coverage] [two-levels]
+    python benchmarks/instrument.py [PART …]
+
+Parts: accounting, cold (needs hyperfine), warm, help, coverage, two-levels, change-points.
 
 Each part measures both sides in one run, interleaved, and prints a ratio with its spread; nothing
 here is an absolute time. Run it on a machine that does nothing else.
@@ -83,7 +85,8 @@ def cold() -> None:
     """Our cold total against hyperfine timing a bare script that does the same work."""
     hyperfine = shutil.which("hyperfine")
     if hyperfine is None:
-        sys.exit("cold: hyperfine is not installed (Debian: apt-get install hyperfine)")
+        say("cold total", "not measured: hyperfine is not installed", "within 5 %", False)
+        return
     backends, workloads = registered()
     (case,) = select("matmul", workloads, backends, ["jax-jit"], ["none"], "small")
     ratios = []
@@ -244,6 +247,35 @@ def two_levels() -> None:
         say(f"warm interval, {processes} processes", text, f"± {margin:.1%}", good)
 
 
+def change_points() -> None:
+    """Our change points against ruptures' PELT on the same series of 300 calls."""
+    import warnings
+
+    import ruptures
+
+    from firstlight.statistics import steady_state
+
+    generator = np.random.default_rng(3)
+    series = np.concatenate([generator.normal(2, 0.1, 60), generator.normal(1, 0.1, 240)])
+    scaled = (series - series.mean()) / series.std()
+
+    def ours() -> float:
+        begin = time.perf_counter()
+        steady_state.change_points(series)
+        return time.perf_counter() - begin
+
+    def theirs() -> float:
+        begin = time.perf_counter()
+        search = ruptures.Pelt(model="normal", min_size=5, jump=1).fit(scaled)
+        search.predict(pen=15 * np.log(len(series)))
+        return time.perf_counter() - begin
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # ruptures announces a change of its version 1.1.5
+        ratios = paired(theirs, ours, rounds=7)
+    say("ruptures / our change points", ratio_text(ratios), "none", True)
+
+
 PARTS = {
     "accounting": accounting,
     "cold": cold,
@@ -251,6 +283,7 @@ PARTS = {
     "help": help_,
     "coverage": coverage,
     "two-levels": two_levels,
+    "change-points": change_points,
 }
 
 

@@ -363,6 +363,33 @@ def test_progress_is_plain_lines_without_a_terminal(firstlight: Firstlight, writ
     assert lines[-1].startswith("[3/3] timing square[small]/numpy/none") and "left" in lines[-1]
 
 
+def test_a_reader_that_goes_away_stops_nothing(write: Write, tmp_path: Path) -> None:
+    write("mine.py", GOOD)
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "firstlight",
+            "run",
+            "mine.py",
+            "--quick",
+            "-p",
+            "2",
+            "--out",
+            "out",
+        ],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=120) == 0
+    assert json.loads((tmp_path / "out/run.json").read_text())["complete"] is True
+
+
 def test_the_run_order_is_shuffled_reproducibly_and_recorded() -> None:
     from firstlight.measure.plan import rounds, select
     from firstlight.workloads.catalog import registered
