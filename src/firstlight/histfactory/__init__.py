@@ -1,0 +1,95 @@
+"""Differentiable HistFactory: likelihood fits of binned data, from pyhf workspaces, in JAX.
+
+    from firstlight import histfactory as hf
+
+    model = hf.load("workspace.json")
+    hf.fit(model).parameters
+    hf.discovery(model).z0
+
+Nothing is imported until it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from firstlight.histfactory.evaluation import (
+        expected_data,
+        gradient,
+        hessian,
+        nll,
+        nll_and_gradient,
+    )
+    from firstlight.histfactory.fit import FitResult, fit
+    from firstlight.histfactory.inference import (
+        CLs,
+        Discovery,
+        asimov,
+        cls,
+        discovery,
+        qmu,
+        qmu_tilde,
+    )
+    from firstlight.histfactory.limits import UpperLimit, upper_limit
+    from firstlight.histfactory.model import Model, ModelError, load
+    from firstlight.histfactory.newton import Status
+    from firstlight.histfactory.scans import Impacts, Scan, impacts, scan
+    from firstlight.histfactory.toys import ToyCLs, Toys, toy_cls, toys
+    from firstlight.histfactory.workspace_file import WorkspaceError
+
+_HOME = {
+    "evaluation": ("expected_data", "gradient", "hessian", "nll", "nll_and_gradient"),
+    "fit": ("FitResult", "fit"),
+    "inference": ("CLs", "Discovery", "asimov", "cls", "discovery", "qmu", "qmu_tilde"),
+    "limits": ("UpperLimit", "upper_limit"),
+    "model": ("Model", "ModelError", "load"),
+    "newton": ("Status",),
+    "scans": ("Impacts", "Scan", "impacts", "scan"),
+    "toys": ("ToyCLs", "Toys", "toy_cls", "toys"),
+    "workspace_file": ("WorkspaceError",),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "CLs",
+    "Discovery",
+    "FitResult",
+    "Impacts",
+    "Model",
+    "ModelError",
+    "Scan",
+    "Status",
+    "ToyCLs",
+    "Toys",
+    "UpperLimit",
+    "WorkspaceError",
+    "asimov",
+    "cls",
+    "discovery",
+    "expected_data",
+    "fit",
+    "gradient",
+    "hessian",
+    "impacts",
+    "load",
+    "nll",
+    "nll_and_gradient",
+    "qmu",
+    "qmu_tilde",
+    "scan",
+    "toy_cls",
+    "toys",
+    "upper_limit",
+]
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(f"firstlight.histfactory.{_MODULE_OF[name]}")
+    value = getattr(module, name)
+    globals()[name] = value  # also over the submodule of the same name: `fit`, `toys`
+    return value

@@ -1,0 +1,205 @@
+"""Who runs the fits: compiled once and called (`Eager`), or part of the caller's program (`Traced`).
+
+Inference is written once against `Engine`. Outside of JAX transformations the eager engine calls
+one executable for every fit of a given size, so that another model, other data, other fixed
+parameters compile nothing; results are NumPy. Under `jit`, `grad` or `vmap` the traced engine puts
+the same search into the caller's program, with derivatives.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from firstlight.histfactory.likelihood import Data, saturated_nll, yields
+from firstlight.histfactory.model import Model
+from firstlight.histfactory.newton import Minimum, Problem, search
+from firstlight.histfactory.precision import float64_scope, is_traced
+from firstlight.histfactory.profiling import attach, minimise_all, minimise_chain
+
+Progress = Callable[[int, int], None]  # (done, of)
+#: Fits in one batch on an accelerator: enough to fill it, few enough for its memory.
+BATCH = 1024
+
+
+class Engine:
+    """What inference needs of the one who computes."""
+
+    xp: Any
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.prepared = model.prepared
+
+    def fits(self, problems: Sequence[Problem], progress: Progress | None = None) -> list[Minimum]:
+        """Minima of independent problems."""
+        raise NotImplementedError
+
+    def chain(self, problems: Sequence[Problem]) -> list[Minimum]:
+        """Minima of similar problems, each starting where the one before ended."""
+        raise NotImplementedError
+
+    def followed(self, found: Minimum, problem: Problem) -> Any:
+        """The parameters of a minimum, with derivatives that follow the minimum."""
+        return found.theta
+
+    def asimov(self, theta: Any) -> Data:
+        """The data whose likelihood has its maximum at `theta`."""
+        raise NotImplementedError
+
+    def constants(self, data: Data) -> Any:
+        """The part of the negative log-likelihood that depends on the data alone."""
+        raise NotImplementedError
+
+    def tail(self, z: Any) -> Any:
+        """Probability of a standard normal above z."""
+        raise NotImplementedError
+
+
+class Eager(Engine):
+    """Calls executables; gives NumPy."""
+
+    xp = np
+
+    def fits(self, problems: Sequence[Problem], progress: Progress | None = None) -> list[Minimum]:
+        if jax.default_backend() == "cpu":
+            return _fits_on_cores(self, problems, progress)
+        return _fits_in_batches(self, problems, progress)
+
+    def chain(self, problems: Sequence[Problem]) -> list[Minimum]:
+        found: list[Minimum] = []
+        for problem in problems:
+            if found:
+                start = np.where(problem.fixed > 0, problem.start, found[-1].theta)
+                problem = problem._replace(start=start)
+            found.append(self._fit(problem))
+        return found
+
+    def _fit(self, problem: Problem) -> Minimum:
+        with float64_scope():  # a thread has its own
+            found = _search()(self.prepared, *problem)
+            # The Hessian stays where it is until somebody asks for it.
+            small = {n: np.asarray(getattr(found, n)) for n in _READ}
+        return found._replace(**small)
+
+    def asimov(self, theta: Any) -> Data:
+        tau = np.asarray(self.prepared.tau)
+        return Data(
+            np.asarray(_expected()(self.prepared, theta)), np.where(tau > 0, tau * theta, theta)
+        )
+
+    def constants(self, data: Data) -> Any:
+        data = Data(np.asarray(data.main), np.asarray(data.aux))
+        return float(saturated_nll(np.asarray(self.prepared.tau), data, np))
+
+    def tail(self, z: Any) -> Any:
+        erfc = np.vectorize(math.erfc, otypes=[np.float64])
+        return 0.5 * erfc(np.asarray(z) / math.sqrt(2))
+
+
+_READ = ("theta", "nll", "free", "edm", "iterations", "status")
+
+
+class Traced(Engine):
+    """Part of a program that JAX transforms."""
+
+    xp = jnp
+
+    def fits(self, problems: Sequence[Problem], progress: Progress | None = None) -> list[Minimum]:
+        return _unstacked(minimise_all(self.prepared, _stacked(problems)), len(problems))
+
+    def chain(self, problems: Sequence[Problem]) -> list[Minimum]:
+        return _unstacked(minimise_chain(self.prepared, _stacked(problems)), len(problems))
+
+    def followed(self, found: Minimum, problem: Problem) -> Any:
+        return attach(found.theta, found.free, self.prepared, problem.data)
+
+    def asimov(self, theta: Any) -> Data:
+        tau = self.prepared.tau
+        main = jnp.sum(yields(self.prepared, theta), axis=0)
+        return Data(main, jnp.where(tau > 0, tau * theta, theta))
+
+    def constants(self, data: Data) -> Any:
+        return saturated_nll(self.prepared.tau, data)
+
+    def tail(self, z: Any) -> Any:
+        return 0.5 * jax.lax.erfc(z / math.sqrt(2))
+
+
+def engine_for(model: Model, *arguments: Any) -> Engine:
+    """Traced if anything is, eager otherwise."""
+    return Traced(model) if is_traced(model.arrays, arguments) else Eager(model)
+
+
+def _stacked(problems: Sequence[Problem]) -> Problem:
+    def stack(*leaves: Any) -> Any:
+        return jnp.stack([jnp.asarray(leaf, jnp.float64) for leaf in leaves])
+
+    return jax.tree.map(stack, *problems)
+
+
+def _unstacked(found: Minimum, n: int) -> list[Minimum]:
+    return [jax.tree.map(lambda a, i=i: a[i], found) for i in range(n)]
+
+
+@cache
+def _search() -> Callable[..., Minimum]:
+    return jax.jit(search)
+
+
+@cache
+def _search_batch() -> Callable[..., Minimum]:
+    return jax.jit(jax.vmap(search, (None, 0, 0, 0, 0, 0, 0)))
+
+
+@cache
+def _expected() -> Callable[..., Any]:
+    return jax.jit(lambda prepared, theta: jnp.sum(yields(prepared, theta), axis=0))
+
+
+def _fits_on_cores(
+    engine: Eager, problems: Sequence[Problem], progress: Progress | None
+) -> list[Minimum]:
+    """One fit after the other on every core: faster than a batch, which waits for its slowest."""
+    done: list[Minimum] = []
+
+    def note(found: Minimum) -> None:
+        done.append(found)
+        if progress:
+            progress(len(done), len(problems))
+
+    workers = min(len(problems), len(os.sched_getaffinity(0)))
+    if workers < 2:
+        for problem in problems:
+            note(engine._fit(problem))
+        return done
+    note(engine._fit(problems[0]))  # compiles, once
+    with ThreadPoolExecutor(workers) as pool:
+        for found in pool.map(engine._fit, problems[1:]):
+            note(found)
+    return done
+
+
+def _fits_in_batches(
+    engine: Eager, problems: Sequence[Problem], progress: Progress | None
+) -> list[Minimum]:
+    done: list[Minimum] = []
+    for begin in range(0, len(problems), BATCH):
+        chunk = list(problems[begin : begin + BATCH])
+        # Few batch sizes, so few executables.
+        size = 1 << (len(chunk) - 1).bit_length()
+        padded = chunk + [chunk[-1]] * (size - len(chunk))
+        stacked = jax.tree.map(lambda *a: np.stack([np.asarray(x) for x in a]), *padded)
+        found = jax.tree.map(np.asarray, _search_batch()(engine.prepared, *stacked))
+        done += _unstacked(found, len(chunk))
+        if progress:
+            progress(len(done), len(problems))
+    return done

@@ -1,0 +1,120 @@
+"""Values at given parameters: expected data, likelihood, gradient, Hessian.
+
+Parameters are a mapping of names (others at their init) or a vector in the order of
+`model.parameter_names`; a vector may have leading axes, and then so has the result. Data are main
+counts or main and auxiliary data in pyhf's order; the observed ones if not given.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from firstlight.histfactory import likelihood
+from firstlight.histfactory.engine import Engine, Traced, engine_for
+from firstlight.histfactory.likelihood import Data, Prepared
+from firstlight.histfactory.model import Model
+from firstlight.histfactory.precision import in_float64, is_traced
+
+
+@in_float64
+def expected_data(model: Model, parameters: Any = None, include_auxdata: bool = True) -> Any:
+    """Expected counts of every bin, channels in turn, and the expected auxiliary data."""
+    theta = model.internal(model.vector(parameters))
+    engine = engine_for(model, theta)
+    main = _program("expected", engine, theta)(engine.prepared, theta)
+    xp = engine.xp
+    tau = xp.asarray(engine.prepared.tau)
+    aux = xp.where(tau > 0, tau * theta, theta)
+    values = model.data_vector(Data(xp.asarray(main), aux))
+    return values if include_auxdata else values[..., : model.n_bins]
+
+
+@in_float64
+def nll(model: Model, parameters: Any = None, data: Any = None) -> Any:
+    """Negative log-likelihood with all constants, as pyhf has them; infinite where it is zero."""
+    engine, theta, data = _arguments(model, parameters, data)
+    value = _program("nll", engine, theta)(engine.prepared, data, theta)
+    return _plain(value + _constants(engine, data))
+
+
+@in_float64
+def nll_and_gradient(model: Model, parameters: Any = None, data: Any = None) -> tuple[Any, Any]:
+    """Negative log-likelihood and its derivative by every parameter, in closed form."""
+    engine, theta, data = _arguments(model, parameters, data)
+    value, gradient = _program("nll_and_gradient", engine, theta)(engine.prepared, data, theta)
+    return _plain(value + _constants(engine, data)), model.public(gradient)
+
+
+def gradient(model: Model, parameters: Any = None, data: Any = None) -> Any:
+    """Derivative of the negative log-likelihood by every parameter, in closed form."""
+    return nll_and_gradient(model, parameters, data)[1]
+
+
+@in_float64
+def hessian(model: Model, parameters: Any = None, data: Any = None) -> Any:
+    """Second derivatives of the negative log-likelihood by all parameters, in closed form."""
+    engine, theta, data = _arguments(model, parameters, data)
+    matrix = _program("hessian", engine, theta)(engine.prepared, data, theta)
+    slot = model.about.structure.slot.astype(np.int64)
+    matrix = matrix if is_traced(matrix) else np.asarray(matrix)
+    return matrix[..., slot[:, None], slot]
+
+
+def _arguments(model: Model, parameters: Any, data: Any) -> tuple[Engine, Any, Data]:
+    theta = model.internal(model.vector(parameters))
+    observed = model.data(data)
+    return engine_for(model, theta, observed), theta, observed
+
+
+def _constants(engine: Engine, data: Data) -> Any:
+    if isinstance(engine, Traced) or data is not engine.model.observed_data:
+        return engine.constants(data)
+    return engine.model.observed_constants
+
+
+def _plain(value: Any) -> Any:
+    if is_traced(value):
+        return value
+    return float(value) if np.ndim(value) == 0 else np.asarray(value)
+
+
+def _nll_and_gradient(prepared: Prepared, data: Data, theta: Any) -> tuple[Any, Any]:
+    at = likelihood.evaluate(prepared, data, theta, curvature=False)
+    return at.nll, at.gradient
+
+
+def _hessian(prepared: Prepared, data: Data, theta: Any) -> Any:
+    curvature = likelihood.evaluate(prepared, data, theta).curvature
+    assert curvature is not None
+    return likelihood.dense_hessian(curvature)
+
+
+def _expected(prepared: Prepared, theta: Any) -> Any:
+    return jnp.sum(likelihood.yields(prepared, theta), axis=0)
+
+
+_FUNCTIONS: dict[str, Any] = {
+    "expected": _expected,
+    "nll": likelihood.nll,
+    "nll_and_gradient": _nll_and_gradient,
+    "hessian": _hessian,
+}
+
+
+def _program(name: str, engine: Engine, theta: Any) -> Any:
+    """The function over the leading axes of `theta`: compiled, or part of the caller's program."""
+    compiled = _compiled(name, np.ndim(theta) - 1)
+    return compiled.__wrapped__ if isinstance(engine, Traced) else compiled
+
+
+@cache
+def _compiled(name: str, axes: int) -> Any:
+    function = _FUNCTIONS[name]
+    for _ in range(axes):
+        function = jax.vmap(function, (None, 0) if name == "expected" else (None, None, 0))
+    return jax.jit(function)

@@ -1,0 +1,193 @@
+"""Maximum-likelihood fits: `fit` and what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from firstlight.histfactory.engine import Engine, engine_for
+from firstlight.histfactory.likelihood import Curvature, Data, assemble
+from firstlight.histfactory.model import Description, Model, ModelError
+from firstlight.histfactory.newton import Minimum, Problem, Status, factorise, solve
+from firstlight.histfactory.precision import float64_scope, in_float64, is_traced
+
+#: What may be said about fixed parameters: values to fix at, True (at init), False (free).
+Fixed = Mapping[str, Any] | Iterable[str] | None
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class FitResult:
+    """Where a fit ended. Arrays are in the order of `names`."""
+
+    values: Any  # best-fit parameters
+    nll: Any  # with all constants, as pyhf has them
+    edm: Any
+    iterations: Any
+    status_code: Any
+    free: Any  # 1 where a parameter moved freely
+    at_bound: Any  # True where a bound holds it
+    curvature: Curvature
+    internal_free: Any
+    about: Description = field(metadata={"static": True})
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.about.parameters
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Best-fit values by name."""
+        return dict(zip(self.names, _plain(self.values), strict=True))
+
+    @property
+    def uncertainties(self) -> dict[str, Any]:
+        """Square roots of the covariance's diagonal by name; 0 for what did not move."""
+        variances = _diagonal(self.covariance)
+        return dict(zip(self.names, _plain(variances**0.5), strict=True))
+
+    @property
+    def status(self) -> Any:
+        """A `Status` with its `.message`; the bare code while it is traced or an array."""
+        if is_traced(self.status_code) or np.ndim(self.status_code):
+            return self.status_code
+        return Status(int(self.status_code))
+
+    @property
+    def converged(self) -> Any:
+        """Did the fit reach its EDM?"""
+        return self.status_code == int(Status.CONVERGED)
+
+    @property
+    def covariance(self) -> Any:
+        """Inverse of the exact Hessian of the free parameters; zero for the others.
+
+        Taken as a constant by differentiation: for a derivative of it use `hessian`.
+        """
+        traced = is_traced(self.curvature, self.internal_free)
+        with float64_scope():
+            inverse = (_inverse if traced else _compiled_inverse())(
+                self.curvature, self.internal_free
+            )
+        slot = self.about.structure.slot.astype(np.int64)
+        inverse = inverse if is_traced(inverse) else np.asarray(inverse)
+        return inverse[slot[:, None], slot]
+
+    @property
+    def correlation(self) -> Any:
+        """Correlations of the free parameters; zero for the others."""
+        covariance = self.covariance
+        xp: Any = jnp if is_traced(covariance) else np
+        with float64_scope():
+            sigma = xp.sqrt(_diagonal(covariance))
+            scale = xp.where(sigma > 0, 1 / xp.where(sigma > 0, sigma, 1.0), 0.0)
+            return covariance * scale[:, None] * scale
+
+
+def _diagonal(matrix: Any) -> Any:
+    return matrix.diagonal()
+
+
+def _plain(values: Any) -> Any:
+    return values if is_traced(values) else np.asarray(values).tolist()
+
+
+def _inverse(curvature: Curvature, free: Any) -> Any:
+    factors = factorise(assemble(curvature), free)
+    return jax.vmap(lambda unit: solve(factors, unit))(jnp.eye(len(free)))
+
+
+@cache
+def _compiled_inverse() -> Any:
+    return jax.jit(_inverse)
+
+
+@in_float64
+def fit(
+    model: Model,
+    data: Any = None,
+    fixed: Fixed = None,
+    init: Any = None,
+) -> FitResult:
+    """The parameters that make the data most likely.
+
+    data: main counts, or main and auxiliary data in pyhf's order; the observed ones if not given.
+    fixed: names to hold at their init, or a mapping of names to values to hold them at
+        (True: at init; False: free although the workspace fixes it).
+    init: starting values, a mapping of names or a whole vector.
+
+    Never raises for numerical trouble: look at `.status`.
+    """
+    engine = engine_for(model, data, dict(fixed) if isinstance(fixed, Mapping) else None, init)
+    problem = problem_of(engine, model.data(data), fixed, init)
+    (found,) = engine.chain([problem])
+    return result_of(engine, found._replace(theta=engine.followed(found, problem)), problem)
+
+
+def problem_of(engine: Engine, data: Data, fixed: Fixed = None, init: Any = None) -> Problem:
+    """A fit in internal order. Fixed values outside of their bounds are refused."""
+    model, xp = engine.model, engine.xp
+    start = model.vector(init)
+    held = model.fixed.astype(np.float64)
+    values = start if is_traced(start) else np.array(start, dtype=np.float64)
+    for name, value in _named(fixed).items():
+        index = model.index(name)
+        held[index] = 0.0 if value is False else 1.0
+        if not isinstance(value, bool):
+            values = _put(values, index, value)
+    internal = model.internal(values)
+    return Problem(
+        data,
+        xp.asarray(internal),
+        model.internal(held, np.ones(model.about.sizes.parameters)),
+        model.arrays.lower,
+        model.arrays.upper,
+    )
+
+
+def _named(fixed: Fixed) -> dict[str, Any]:
+    if fixed is None:
+        return {}
+    if isinstance(fixed, Mapping):
+        return dict(fixed)
+    if isinstance(fixed, str):
+        return {fixed: True}
+    return dict.fromkeys(fixed, True)
+
+
+def _put(values: Any, index: int, value: Any) -> Any:
+    if is_traced(values, value):
+        return jnp.asarray(values).at[index].set(value)
+    if not np.isfinite(value):
+        raise ModelError(f"a parameter cannot be fixed at {value}.")
+    values[index] = value
+    return values
+
+
+def result_of(engine: Engine, found: Minimum, problem: Problem) -> FitResult:
+    """A minimum in the public order, with the constants of the likelihood."""
+    model = engine.model
+    held = (found.theta <= problem.lower) | (found.theta >= problem.upper)
+    held = held & (found.free == 0) & (problem.fixed == 0)
+    return FitResult(
+        values=model.public(found.theta),
+        nll=_scalar(found.nll + engine.constants(problem.data), float),
+        edm=_scalar(found.edm, float),
+        iterations=_scalar(found.iterations, int),
+        status_code=_scalar(found.status, int),
+        free=model.public(found.free),
+        at_bound=model.public(held),
+        curvature=found.curvature,
+        internal_free=found.free,
+        about=model.about,
+    )
+
+
+def _scalar(value: Any, kind: type) -> Any:
+    return value if is_traced(value) else kind(value)

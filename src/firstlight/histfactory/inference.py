@@ -1,0 +1,304 @@
+"""Tests and limits from the profile likelihood: asymptotic formulae of arXiv:1007.1727.
+
+Every function takes `data` (the observed ones if not given) and `fixed` as `fit` does. All of them
+can be differentiated with respect to every array of the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from firstlight.histfactory.engine import Engine, Traced, engine_for
+from firstlight.histfactory.fit import Fixed, FitResult, problem_of, result_of
+from firstlight.histfactory.likelihood import Data
+from firstlight.histfactory.model import Model, ModelError
+from firstlight.histfactory.newton import Minimum, Problem
+from firstlight.histfactory.precision import in_float64, is_traced
+
+#: Bands of an expected result, in standard deviations of the background-only data.
+BANDS = (-2, -1, 0, 1, 2)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Discovery:
+    """How badly the data disagree with no signal."""
+
+    q0: Any
+    z0: Any  # significance, √q0
+    p0: Any
+    muhat: Any  # a constant to differentiation, as are the fits: `fit` gives their derivatives
+    free: FitResult
+    conditional: FitResult  # without signal
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class CLs:
+    """CLs of one signal strength: observed, and expected without signal at -2, -1, 0, 1, 2 σ."""
+
+    observed: Any
+    expected: Any
+    mu: Any
+    clsb: Any
+    clb: Any
+    q: Any
+    q_asimov: Any
+    muhat: Any
+    converged: Any
+
+
+@in_float64
+def discovery(model: Model, data: Any = None, fixed: Fixed = None, init: Any = None) -> Discovery:
+    """Test statistic q0 of the background-only hypothesis, its significance and its p-value.
+
+    Zero, with derivative zero, where the best fit has no excess (μ̂ ≤ 0).
+    """
+    engine = engine_for(model, data, leaves(fixed), init)
+    free, null = hypotheses(engine, model.data(data), [None, 0.0], fixed, init)
+    found_free, found_null = engine.chain([free, null])
+    muhat = _poi_value(engine, found_free)
+    q0 = engine.xp.where(muhat > 0, _difference(engine, found_null, found_free), 0.0)
+    z0 = _root(engine, q0)
+    return Discovery(
+        q0=_number(q0),
+        z0=_number(z0),
+        p0=_number(engine.tail(z0)),
+        muhat=_number(muhat),
+        free=result_of(engine, found_free, free),
+        conditional=result_of(engine, found_null, null),
+    )
+
+
+@in_float64
+def qmu(model: Model, mu: Any, data: Any = None, fixed: Fixed = None, init: Any = None) -> Any:
+    """Test statistic for upper limits, Eq. 14: the best fit may have a negative signal."""
+    return _q(model, mu, data, fixed, init, tilde=False)
+
+
+@in_float64
+def qmu_tilde(
+    model: Model, mu: Any, data: Any = None, fixed: Fixed = None, init: Any = None
+) -> Any:
+    """Test statistic for upper limits, Eq. 16: a negative best fit counts as none."""
+    return _q(model, mu, data, fixed, init, tilde=True)
+
+
+def _q(model: Model, mu: Any, data: Any, fixed: Fixed, init: Any, tilde: bool) -> Any:
+    engine = engine_for(model, mu, data, leaves(fixed), init)
+    free, at_mu = hypotheses(engine, model.data(data), [None, mu], fixed, init)
+    free = _bounded(engine, free, tilde)
+    found = engine.chain([free, at_mu])
+    return _number(_one_sided(engine, mu, found[0], found[1]))
+
+
+@in_float64
+def asimov(
+    model: Model, mu: Any = None, data: Any = None, fixed: Fixed = None, parameters: Any = None
+) -> Any:
+    """The data set without fluctuations, main and auxiliary, in pyhf's order.
+
+    With `mu` the other parameters are those that fit the data best at this signal strength; with
+    `parameters` (a mapping or a vector) they are taken as they are.
+    """
+    if (mu is None) == (parameters is None):
+        raise ModelError("asimov needs either mu=... or parameters=...")
+    engine = engine_for(model, mu, data, leaves(fixed), leaves(parameters))
+    if parameters is not None:
+        theta = model.internal(model.vector(parameters))
+    else:
+        (problem,) = hypotheses(engine, model.data(data), [mu], fixed, None)
+        theta = engine.followed(engine.chain([problem])[0], problem)
+    return model.data_vector(engine.asimov(theta))
+
+
+@in_float64
+def cls(
+    model: Model,
+    mu: Any,
+    data: Any = None,
+    fixed: Fixed = None,
+    init: Any = None,
+    test_statistic: str = "qtilde",
+) -> CLs:
+    """CLs of a signal strength, asymptotically: observed and five expected values.
+
+    mu: one value, or an array of them outside of `jit`, which gives arrays.
+    test_statistic: "qtilde", or "q" where the best fit may have a negative signal.
+    """
+    require_statistic(test_statistic)
+    engine = engine_for(model, mu, data, leaves(fixed), init)
+    if np.ndim(mu) and not is_traced(mu):
+        parts = [cls(model, m, data, fixed, init, test_statistic) for m in np.asarray(mu)]
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *parts)
+    return HypothesisTest(engine, model.data(data), fixed, init, test_statistic).at(mu)
+
+
+class HypothesisTest:
+    """One data set tested at any signal strength: what does not depend on it is done once."""
+
+    def __init__(
+        self, engine: Engine, data: Data, fixed: Fixed, init: Any, test_statistic: str
+    ) -> None:
+        self.engine, self.data, self.fixed, self.init = engine, data, fixed, init
+        self.test_statistic = test_statistic
+        free, null = hypotheses(engine, data, [None, 0.0], fixed, init)
+        free = self.bounded(free)
+        self.free, self.null = engine.chain([free, null])
+        self.asimov = engine.asimov(engine.followed(self.null, null))
+
+    def bounded(self, problem: Problem) -> Problem:
+        """A free fit within the bounds that the test statistic wants."""
+        return _bounded(self.engine, problem, self.test_statistic == "qtilde")
+
+    def statistic(self, mu: Any, free: Minimum, at_mu: Minimum) -> Any:
+        """The statistic from a free fit and one at `mu`."""
+        return _number(_one_sided(self.engine, mu, free, at_mu))
+
+    def fits_at(self, mu: Any) -> tuple[Minimum, Minimum]:
+        """Conditional fits of the data and of the background-only Asimov data."""
+        problems = [
+            _at(self.engine, problem_of(self.engine, data, self.fixed, self.init), mu, start)
+            for data, start in ((self.data, self.free.theta), (self.asimov, self.null.theta))
+        ]
+        on_data, on_asimov = self.engine.fits(problems)
+        return on_data, on_asimov
+
+    def q_asimov(self, on_asimov: Minimum) -> Any:
+        """The statistic of the Asimov data.
+
+        They have their minimum at the parameters they were made of: no fit is needed, and what is
+        left of the likelihood there is the constant of the constraints.
+        """
+        engine = self.engine
+        floor = engine.prepared.constraint_constant
+        return engine.xp.maximum(2 * (on_asimov.nll - floor), 0.0)
+
+    def at(self, mu: Any) -> CLs:
+        engine = self.engine
+        on_data, on_asimov = self.fits_at(mu)
+        q, q_asimov = _one_sided(engine, mu, self.free, on_data), self.q_asimov(on_asimov)
+        observed, clsb, clb = asymptotic_cls(engine, q, q_asimov)
+        converged = (
+            (self.free.status == 0)
+            & (self.null.status == 0)
+            & (on_data.status == 0)
+            & (on_asimov.status == 0)
+        )
+        return CLs(
+            observed=_number(observed),
+            expected=engine.xp.stack([expected_cls(engine, q_asimov, n) for n in BANDS]),
+            mu=_number(mu),
+            clsb=_number(clsb),
+            clb=_number(clb),
+            q=_number(q),
+            q_asimov=_number(q_asimov),
+            muhat=_number(_poi_value(engine, self.free)),
+            converged=converged if is_traced(converged) else bool(converged),
+        )
+
+
+def asymptotic_cls(engine: Engine, q: Any, q_asimov: Any) -> tuple[Any, Any, Any]:
+    """CLs, CLs+b and CLb of an observed statistic; Eqs. 65-66 and, below, 59 of arXiv:1007.1727."""
+    xp = engine.xp
+    root, root_asimov = _root(engine, q), _root(engine, q_asimov)
+    beyond = q > q_asimov
+    safe = xp.where(root_asimov > 0, root_asimov, 1.0)
+    distance = xp.where(beyond, (q - q_asimov) / (2 * safe), root - root_asimov)
+    clsb, clb = engine.tail(distance + root_asimov), engine.tail(distance)
+    return clsb / clb, clsb, clb
+
+
+def expected_cls(engine: Engine, q_asimov: Any, sigmas: float) -> Any:
+    """CLs expected from background-only data that fluctuate by so many standard deviations."""
+    # A background that fluctuates up by N makes CLs larger.
+    return engine.tail(_root(engine, q_asimov) - sigmas) / engine.tail(-sigmas)
+
+
+# --- small pieces ---------------------------------------------------------------------------------
+
+
+def leaves(value: Any) -> Any:
+    """What of an argument can be traced."""
+    if isinstance(value, dict):
+        return dict(value)
+    return None if value is None or isinstance(value, (str, tuple, list, set)) else value
+
+
+def hypotheses(
+    engine: Engine, data: Data, mus: list[Any], fixed: Fixed, init: Any
+) -> list[Problem]:
+    """A problem for each signal strength; None leaves it free."""
+    base = problem_of(engine, data, fixed, init)
+    return [base if mu is None else _at(engine, base, mu) for mu in mus]
+
+
+def _at(engine: Engine, problem: Problem, mu: Any, start: Any = None) -> Problem:
+    """The problem at a signal strength, starting anywhere or near a known minimum."""
+    model = engine.model
+    index = int(model.about.structure.slot[model.poi_index])
+    begin = (
+        problem.start if start is None else engine.xp.where(problem.fixed > 0, problem.start, start)
+    )
+    if is_traced(begin, mu) or isinstance(engine, Traced):
+        begin = jnp.asarray(begin).at[index].set(mu)
+    else:
+        begin = np.array(begin)
+        begin[index] = mu
+    fixed = np.array(problem.fixed)
+    fixed[index] = 1.0
+    return problem._replace(start=begin, fixed=fixed, near=1.0 if start is not None else 0.0)
+
+
+def _bounded(engine: Engine, problem: Problem, tilde: bool) -> Problem:
+    """Bounds of the signal strength as the test statistic wants them."""
+    model = engine.model
+    index = int(model.about.structure.slot[model.poi_index])
+    lower = engine.xp.asarray(problem.lower)
+    if tilde:
+        bound = engine.xp.maximum(lower[index], 0.0)
+    else:
+        bound = engine.xp.where(
+            lower[index] < 0, lower[index], -engine.xp.asarray(problem.upper)[index]
+        )
+    if isinstance(engine, Traced):
+        return problem._replace(lower=lower.at[index].set(bound))
+    lower = np.array(lower)
+    lower[index] = bound
+    return problem._replace(lower=lower)
+
+
+def _poi_value(engine: Engine, found: Minimum) -> Any:
+    model = engine.model
+    return found.theta[int(model.about.structure.slot[model.poi_index])]
+
+
+def _difference(engine: Engine, conditional: Minimum, free: Minimum) -> Any:
+    """2 ΔNLL, never negative: rounding is."""
+    return engine.xp.maximum(2 * (conditional.nll - free.nll), 0.0)
+
+
+def _one_sided(engine: Engine, mu: Any, free: Minimum, at_mu: Minimum) -> Any:
+    muhat = _poi_value(engine, free)
+    return engine.xp.where(muhat <= mu, _difference(engine, at_mu, free), 0.0)
+
+
+def _root(engine: Engine, value: Any) -> Any:
+    """√value with derivative zero at zero."""
+    positive = value > 0
+    root = engine.xp.sqrt(engine.xp.where(positive, value, 1.0))
+    return engine.xp.where(positive, root, 0.0)
+
+
+def _number(value: Any) -> Any:
+    return value if is_traced(value) else float(value)
+
+
+def require_statistic(name: str) -> None:
+    if name not in ("qtilde", "q"):
+        raise ModelError(f"test_statistic {name!r} is neither 'qtilde' nor 'q'.")

@@ -1,0 +1,259 @@
+"""From a specification to arrays: where every number of a workspace stands in the padded grid.
+
+A *cell* is one bin of one sample of one channel. Cells form a grid `[slot, bin]`: bins of all
+channels side by side, and for each bin the samples of its channel in the slots. Parameters stand in
+three blocks, because the likelihood uses each in its own way:
+
+    α  `normsys`, `histosys`             interpolated, one value for any set of cells
+    φ  `normfactor`, `lumi`, and every bin-wise factor that is shared between bins
+    γ  `staterror`, `shapesys`, `shapefactor` of one bin: at most one a bin, at that bin's position
+
+The γ block makes a diagonal block of the Hessian, which the fit eliminates before it factorises.
+
+Every dimension is padded to one of a few sizes, so that one executable serves many models.
+A padded parameter is fixed, a padded cell holds nothing, a padded bin expects and observes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from firstlight.histfactory.spec import ParameterSet, Specification
+
+Floats = NDArray[np.float64]
+BINWISE = ("staterror", "shapesys", "shapefactor")
+
+
+class Sizes(NamedTuple):
+    """Padded dimensions; models of equal sizes share their executables."""
+
+    slots: int
+    bins: int
+    channels: int
+    alphas: int
+    factors: int
+
+    @property
+    def parameters(self) -> int:
+        """Length of an internal parameter vector: α, φ, and one γ for every bin."""
+        return self.alphas + self.factors + self.bins
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A workspace as NumPy arrays: floats that may be differentiated, and the fixed structure."""
+
+    sizes: Sizes
+    floats: dict[str, Floats]  # the fields of `model.Arrays`
+    structure: dict[str, Floats]  # the fields of `model.Structure`
+    slots: dict[tuple[str, str], int]  # (channel, sample): slot
+
+
+def padded_size(n: int) -> int:
+    """The smallest of the permitted sizes that holds n: eight to an octave, all below 16."""
+    if n <= 16:
+        return n
+    step: int = 1 << ((n - 1).bit_length() - 4)
+    return -(-n // step) * step
+
+
+def natural_sizes(spec: Specification) -> Sizes:
+    """Dimensions without padding."""
+    roles = _roles(spec)
+    return Sizes(
+        slots=max(len(c.samples) for c in spec.channels),
+        bins=sum(c.bins for c in spec.channels),
+        channels=len(spec.channels),
+        alphas=max(1, sum(r.block == "alpha" for r in roles)),
+        factors=max(1, sum(r.block == "factor" for r in roles)),
+    )
+
+
+def padded_sizes(spec: Specification) -> Sizes:
+    """Dimensions padded to the permitted sizes."""
+    return Sizes(*(padded_size(n) for n in natural_sizes(spec)))
+
+
+@dataclass(frozen=True)
+class _Role:
+    """Where one parameter stands: its block and its place in the block."""
+
+    block: str  # "alpha", "factor" or "gamma"
+    place: int  # of a gamma: its bin
+
+
+def lay_out(spec: Specification, sizes: Sizes) -> Grid:
+    """Fill the grid of a specification."""
+    n_slots, n_bins, n_channels, n_alphas, n_factors = sizes
+    roles = _roles(spec)
+    slots = {(c.name, s.name): k for c in spec.channels for k, s in enumerate(c.samples)}
+    nominal = np.zeros((n_slots, n_bins))
+    normsys = np.ones((2, n_alphas, n_slots, n_channels))
+    histosys = np.zeros((2, n_alphas, n_slots, n_bins))
+    histosys_used = np.zeros((n_alphas, n_slots, n_bins))
+    factor_mask = np.zeros((n_factors, n_slots, n_bins))
+    carries_gamma = np.zeros((n_slots, n_bins))
+    channel_of_bin = np.zeros(n_bins)
+    first, offsets = _first_index(spec.parameter_sets), _component_offsets(spec)
+
+    begin = 0
+    for c, channel in enumerate(spec.channels):
+        here = slice(begin, begin + channel.bins)
+        channel_of_bin[here] = c
+        for k, sample in enumerate(channel.samples):
+            nominal[k, here] = sample.nominal
+            for modifier in sample.modifiers:
+                index = first[modifier.name]
+                role = roles[index]
+                if modifier.type == "normsys":
+                    normsys[:, role.place, k, c] = modifier.lo, modifier.hi
+                elif modifier.type == "histosys":
+                    histosys[0, role.place, k, here] = modifier.lo
+                    histosys[1, role.place, k, here] = modifier.hi
+                    histosys_used[role.place, k, here] = 1
+                elif modifier.type in ("normfactor", "lumi"):
+                    factor_mask[role.place, k, here] = 1
+                else:
+                    index += offsets[modifier.name, channel.name]
+                    for bin_ in range(channel.bins):
+                        role = roles[index + bin_]
+                        if role.block == "gamma":
+                            carries_gamma[k, begin + bin_] = 1
+                        else:
+                            factor_mask[role.place, k, begin + bin_] = 1
+        begin += channel.bins
+
+    slot = _internal_index(roles, sizes)
+    per_parameter = _parameter_arrays(spec, sizes, slot)
+    observed = np.zeros(n_bins)
+    if spec.observed is not None:
+        observed[: len(spec.observed)] = spec.observed
+    return Grid(
+        sizes=sizes,
+        floats={
+            "nominal": nominal,
+            "normsys_lo": normsys[0],
+            "normsys_hi": normsys[1],
+            "histosys_lo": histosys[0],
+            "histosys_hi": histosys[1],
+            "observed": observed,
+            **{k: per_parameter[k] for k in ("init", "lower", "upper", "auxdata", "sigma", "tau")},
+        },
+        structure={
+            "histosys_used": histosys_used,
+            "factor_mask": factor_mask,
+            "carries_gamma": carries_gamma,
+            "channel_of_bin": channel_of_bin,
+            "normal": per_parameter["normal"],
+            "poisson": per_parameter["poisson"],
+            "fixed": per_parameter["fixed"],
+            "slot": slot,
+        },
+        slots=slots,
+    )
+
+
+def _component_offsets(spec: Specification) -> dict[tuple[str, str], int]:
+    """First component of a bin-wise parameter set in a channel: (modifier, channel) to offset.
+
+    A staterror name may span channels, and its components then follow one another; a shapefactor
+    that spans channels starts anew in each, which is how bins come to share it.
+    """
+    offsets: dict[tuple[str, str], int] = {}
+    used: dict[str, int] = {}
+    for channel in spec.channels:
+        for sample in channel.samples:
+            for modifier in sample.modifiers:
+                key = (modifier.name, channel.name)
+                if modifier.type in BINWISE and key not in offsets:
+                    offsets[key] = used.get(modifier.name, 0)
+                    if modifier.type == "staterror":
+                        used[modifier.name] = offsets[key] + channel.bins
+    return offsets
+
+
+def _first_index(sets: tuple[ParameterSet, ...]) -> dict[str, int]:
+    first, begin = {}, 0
+    for parameter_set in sets:
+        first[parameter_set.name] = begin
+        begin += parameter_set.size
+    return first
+
+
+def _roles(spec: Specification) -> list[_Role]:
+    """Block and place of every parameter, in the public order."""
+    bins = _bins_touched(spec)
+    roles: list[_Role] = []
+    taken: set[int] = set()
+    alphas = factors = 0
+    for parameter_set in spec.parameter_sets:
+        interpolated = bool({"normsys", "histosys"} & set(parameter_set.types))
+        for component in range(parameter_set.size):
+            touched = bins.get((parameter_set.name, component), set())
+            if interpolated:
+                roles.append(_Role("alpha", alphas))
+                alphas += 1
+            elif not parameter_set.scalar and len(touched) == 1 and not touched & taken:
+                taken |= touched
+                roles.append(_Role("gamma", min(touched)))
+            else:
+                roles.append(_Role("factor", factors))
+                factors += 1
+    return roles
+
+
+def _bins_touched(spec: Specification) -> dict[tuple[str, int], set[int]]:
+    """Bins on which each component of a bin-wise parameter acts."""
+    touched: dict[tuple[str, int], set[int]] = {}
+    offsets = _component_offsets(spec)
+    begin = 0
+    for channel in spec.channels:
+        for sample in channel.samples:
+            for modifier in sample.modifiers:
+                if modifier.type in BINWISE:
+                    offset = offsets[modifier.name, channel.name]
+                    for bin_ in range(channel.bins):
+                        key = (modifier.name, offset + bin_)
+                        touched.setdefault(key, set()).add(begin + bin_)
+        begin += channel.bins
+    return touched
+
+
+def _internal_index(roles: list[_Role], sizes: Sizes) -> Floats:
+    """Internal position of every public parameter."""
+    offset = {"alpha": 0, "factor": sizes.alphas, "gamma": sizes.alphas + sizes.factors}
+    return np.array([offset[r.block] + r.place for r in roles], dtype=np.float64)
+
+
+def _parameter_arrays(spec: Specification, sizes: Sizes, slot: Floats) -> dict[str, Floats]:
+    """Settings and constraints in the internal order; what is padding is fixed and unconstrained."""
+    n = sizes.parameters
+    neutral = np.concatenate([np.zeros(sizes.alphas), np.ones(sizes.factors + sizes.bins)])
+    arrays = {
+        "init": neutral.copy(),
+        "lower": np.full(n, -np.inf),
+        "upper": np.full(n, np.inf),
+        "auxdata": neutral.copy(),
+        "sigma": np.ones(n),
+        "tau": np.ones(n),
+        "normal": np.zeros(n),
+        "poisson": np.zeros(n),
+        "fixed": np.ones(n),
+    }
+    begin = 0
+    for s in spec.parameter_sets:
+        where = slot[begin : begin + s.size].astype(int)
+        begin += s.size
+        arrays["init"][where], arrays["fixed"][where] = s.init, s.fixed
+        arrays["lower"][where], arrays["upper"][where] = s.lower, s.upper
+        if s.constraint == "normal":
+            arrays["auxdata"][where], arrays["sigma"][where] = s.auxdata, s.sigma
+            arrays["normal"][where] = 1
+        elif s.constraint == "poisson":
+            arrays["auxdata"][where], arrays["tau"][where] = s.auxdata, s.factor
+            arrays["poisson"][where] = 1
+    return arrays

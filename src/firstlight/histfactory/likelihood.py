@@ -1,0 +1,380 @@
+"""The likelihood of binned data: value, exact gradient and exact Hessian, in closed form.
+
+Expected yield of a cell: `ν = D·M`, with `D` the nominal yield plus all additive shifts and `M` the
+product of all factors. Every shift and every factor depends on one parameter, so with `d' = ∂D/∂p`
+and the logarithmic slope `l' = ∂ln m/∂p`
+
+    ∂ν/∂p    = M·d'_p + ν·l'_p
+    ∂²ν/∂p∂q = M·(d'_p l'_q + d'_q l'_p) + ν·l'_p l'_q            p ≠ q
+
+and the Hessian is a few matrix products. A `normsys` factor is one number for all bins of a
+(sample, channel), so its products run over those, not over cells.
+
+`yields` is the plain form: it is what automatic differentiation sees when the arrays of a model
+are varied, also at a factor of zero. `evaluate` is the closed form that the fit runs on. The tests
+hold one against the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from firstlight.histfactory.interpolation import (
+    Basis,
+    additive_basis,
+    code4_coefficients,
+    polynomial,
+)
+
+#: A factor nearer to zero than this is moved here where the closed form divides by it. The product
+#: of two such factors and a yield is still far from the smallest normal number.
+TINY_FACTOR = 1e-100
+#: Less than this is no expectation at all; `TINY_FACTOR` times any yield is less.
+TINY_YIELD = 1e-80
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Prepared:
+    """A model ready for evaluation. Everything is a float array, so that everything is traced."""
+
+    nominal: Any  # [slot, bin]
+    shifts: Any  # S and A of the additive codes [2, α, slot, bin]
+    coefficients: Any  # of the code-4 polynomial [6, α, slot, channel]
+    logs: Any  # ln hi and ln lo [2, α, slot, channel]
+    factor_mask: Any  # [φ, slot, bin]
+    carries_gamma: Any  # [slot, bin]
+    channel_of_bin: Any  # [bin]
+    weight: Any  # 1/σ² of normal constraints, else 0 [parameter]
+    tau: Any  # rate of Poisson constraints, else 0 [parameter]
+    constraint_constant: Any  # Σ ln σ√2π
+    codes: tuple[str, str] = field(metadata={"static": True}, default=("code4", "code4p"))
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """Where φ and γ begin in a parameter vector."""
+        n_alphas = self.shifts.shape[1]
+        return n_alphas, n_alphas + self.factor_mask.shape[0]
+
+    @property
+    def channels(self) -> Any:
+        """Channel of every bin, as an index."""
+        return self.channel_of_bin.astype(jnp.int32)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Data:
+    """What was observed, or might be: main counts and auxiliary data in the internal order."""
+
+    main: Any  # [bin]
+    aux: Any  # [parameter]
+
+
+def prepare(arrays: Any, structure: Any, codes: tuple[str, str], xp: Any = jnp) -> Prepared:
+    """Everything that does not depend on parameters. With `xp=numpy` nothing is compiled."""
+    used = structure.histosys_used
+    up = (arrays.histosys_hi - arrays.nominal) * used
+    down = (arrays.nominal - arrays.histosys_lo) * used
+    log_lo, log_hi = xp.log(arrays.normsys_lo), xp.log(arrays.normsys_hi)
+    half_log_2pi = 0.5 * np.log(2 * np.pi)
+    return Prepared(
+        nominal=arrays.nominal,
+        shifts=xp.stack([(up + down) / 2, (up - down) / 16]),
+        coefficients=code4_coefficients(xp, arrays.normsys_lo, arrays.normsys_hi, log_lo, log_hi),
+        logs=xp.stack([log_hi, log_lo]),
+        factor_mask=structure.factor_mask,
+        carries_gamma=structure.carries_gamma,
+        channel_of_bin=structure.channel_of_bin,
+        weight=structure.normal / arrays.sigma**2,
+        tau=structure.poisson * arrays.tau,
+        constraint_constant=(structure.normal * (xp.log(arrays.sigma) + half_log_2pi)).sum(),
+        codes=codes,
+    )
+
+
+def yields(model: Prepared, theta: Any) -> Any:
+    """Expected yield of every cell [slot, bin], in the form that is differentiated automatically."""
+    begin_phi, begin_gamma = model.blocks
+    alpha, phi, gamma = theta[:begin_phi], theta[begin_phi:begin_gamma], theta[begin_gamma:]
+    basis = additive_basis(model.codes[1], alpha)
+    shifted = model.nominal + jnp.tensordot(jnp.stack([basis.g, basis.f]), model.shifts, 2)
+    inside, exponent = _inside_and_exponent(model, alpha)
+    value, _, _ = polynomial(model.coefficients, alpha[:, None, None])
+    norm = _product(jnp.where(inside[:, None, None], value, 1.0)) * jnp.exp(exponent)
+    factors = jnp.prod(jnp.where(model.factor_mask > 0, phi[:, None, None], 1.0), axis=0)
+    gammas = jnp.where(model.carries_gamma > 0, gamma, 1.0)
+    # A product with ones and zeros, not an index: its transpose keeps 64 bits in any program.
+    return shifted * (norm @ _membership(model).T) * factors * gammas
+
+
+def _inside_and_exponent(model: Prepared, alpha: Any) -> tuple[Any, Any]:
+    """Which α the polynomial serves, and the logarithm of all factors of the others together.
+
+    One exponential for a (sample, channel) instead of one for each of its systematics.
+    """
+    inside = jnp.abs(alpha) < (1.0 if model.codes[0] == "code4" else 0.0)
+    above = jnp.where(inside, 0.0, jnp.maximum(alpha, 0.0))
+    below = jnp.where(inside, 0.0, jnp.maximum(-alpha, 0.0))
+    return inside, jnp.tensordot(jnp.stack([above, below]), model.logs, 2)
+
+
+@jax.custom_jvp
+def _product(factors: Any) -> Any:
+    """Product over the first axis of factors that are not zero."""
+    return jnp.prod(factors, axis=0)
+
+
+@_product.defjvp
+def _product_jvp(primals: Any, tangents: Any) -> Any:
+    value = _product(primals[0])
+    return value, value * jnp.sum(tangents[0] / primals[0], axis=0)
+
+
+def nll(model: Prepared, data: Data, theta: Any) -> Any:
+    """Negative log-likelihood above that of a model that fits every count exactly.
+
+    Differences of this one keep their digits at a million events; `saturated_nll` is the rest.
+    Differentiable in all arguments.
+    """
+    expected = jnp.sum(yields(model, theta), axis=0)
+    pull = jnp.where(model.weight > 0, data.aux - theta, 0.0)
+    poisson = model.tau > 0
+    return (
+        jnp.sum(_poisson_nll(data.main, expected))
+        + 0.5 * jnp.sum(model.weight * pull * pull)
+        + jnp.sum(jnp.where(poisson, _poisson_nll(data.aux, model.tau * theta), 0.0))
+        + model.constraint_constant
+    )
+
+
+def _poisson_nll(observed: Any, expected: Any) -> Any:
+    """ν - n - n ln(ν/n); ν where nothing is observed; infinite where n > 0 is impossible."""
+    counted = observed > 0
+    possible = expected > TINY_YIELD
+    n = jnp.where(counted, observed, 1.0)
+    log_ratio = jnp.log(jnp.where(counted & possible, expected / n, 1.0))
+    value = expected - jnp.where(counted, n + n * log_ratio, 0.0)
+    return jnp.where(counted & ~possible, jnp.inf, value)
+
+
+def saturated_nll(tau: Any, data: Data, xp: Any = jnp) -> Any:
+    """Σ n - n ln n + ln n! over main and Poisson auxiliary data: the NLL that `nll` leaves out."""
+    aux = xp.where(tau > 0, data.aux, 0.0)
+    return _stirling_rest(data.main, xp).sum() + _stirling_rest(aux, xp).sum()
+
+
+def _stirling_rest(n: Any, xp: Any) -> Any:
+    """n - n ln n + ln n!, without cancellation: ½ ln 2πn and the series of Γ beyond.
+
+    The series is for n ≥ 16 (error 1e-17); smaller n are brought there by ln n! = ln (n+16)! - Σ.
+    """
+    positive = xp.where(n > 0, n, 1.0)
+    large = positive + 16.0
+    inverse = 1 / large
+    square = inverse * inverse
+    series = inverse * (1 / 12 - square * (1 / 360 - square * (1 / 1260 - square / 1680)))
+    log_factorial_large = large * xp.log(large) - large + 0.5 * xp.log(2 * np.pi * large) + series
+    steps = sum(xp.log(positive + k) for k in range(1, 17))
+    small = positive - positive * xp.log(positive) + log_factorial_large - steps
+    inverse = 1 / xp.where(positive > 16, positive, 16.0)
+    square = inverse * inverse
+    series = inverse * (1 / 12 - square * (1 / 360 - square * (1 / 1260 - square / 1680)))
+    return xp.where(
+        n > 0, xp.where(n > 16, 0.5 * xp.log(2 * np.pi * positive) + series, small), 0.0
+    )
+
+
+class Curvature(NamedTuple):
+    """The Hessian in parts, so that its always positive part can be had alone.
+
+    With J = ∂ν/∂θ of every bin and W = n/ν² it is `J W Jᵀ` + the constraints (positive) + a
+    second-order part, which is small where the model fits. γ couples to no other γ.
+    """
+
+    bins: Any  # J of α and φ [α+φ, bin]
+    bins_gamma: Any  # J of the one γ of each bin [bin]
+    stiffness: Any  # W [bin]
+    constraint: Any  # [parameter]
+    second: Any  # second-order part of α and φ [α+φ, α+φ]
+    second_gamma: Any  # second-order part between γ and α, φ [bin, α+φ]
+
+
+class Blocks(NamedTuple):
+    """The Hessian: α and φ densely, γ on its diagonal, and what couples them."""
+
+    dense: Any  # [α+φ, α+φ]
+    coupling: Any  # [bin, α+φ]
+    diagonal: Any  # [bin]
+
+
+def assemble(parts: Curvature, exactness: Any = 1.0) -> Blocks:
+    """The Hessian (`exactness` 1), or its positive part (0), which is also Fisher's at ν = n."""
+    n_dense = parts.second.shape[0]
+    weighted = parts.stiffness * parts.bins
+    dense = weighted @ parts.bins.T + exactness * parts.second
+    dense += jnp.diag(parts.constraint[:n_dense])
+    return Blocks(
+        dense=dense,
+        coupling=(parts.bins_gamma * weighted).T + exactness * parts.second_gamma,
+        diagonal=parts.stiffness * parts.bins_gamma**2 + parts.constraint[n_dense:],
+    )
+
+
+class Evaluation(NamedTuple):
+    """Value, gradient and Hessian at one point."""
+
+    nll: Any
+    gradient: Any
+    curvature: Curvature | None
+
+
+class _Expansion(NamedTuple):
+    """What value, gradient and Hessian have in common."""
+
+    basis: Basis
+    log_slope: Any  # l' of normsys [α, slot, channel]
+    bend: Any  # m''/m of normsys [α, slot, channel]
+    multiplier: Any  # M [slot, bin]
+    cells: Any  # ν of every cell
+    phi: Any  # never zero
+    gamma: Any
+    nll: Any
+    slope: Any  # ∂NLL/∂ν of every bin
+    stiffness: Any  # ∂²NLL/∂ν²
+
+
+def evaluate(model: Prepared, data: Data, theta: Any, curvature: bool = True) -> Evaluation:
+    """Value and gradient, and the Hessian where it is wanted, in closed form."""
+    parts = _expand(model, data, theta)
+    slope_shift = parts.slope * parts.multiplier
+    slope_cells = parts.slope * parts.cells
+    row_slope = slope_cells @ _membership(model)
+    along = jnp.tensordot(model.shifts, slope_shift, 2)
+    gradient_alpha = (
+        parts.basis.dg * along[0]
+        + parts.basis.df * along[1]
+        + jnp.sum(parts.log_slope * row_slope, axis=(1, 2))
+    )
+    gradient_phi = jnp.tensordot(model.factor_mask, slope_cells, 2) / parts.phi
+    carried = jnp.sum(model.carries_gamma * parts.cells, axis=0) / parts.gamma
+    pull, bend = _constraint_derivatives(model, data, theta)
+    gradient = jnp.concatenate([gradient_alpha, gradient_phi, parts.slope * carried]) + pull
+    if not curvature:
+        return Evaluation(parts.nll, gradient, None)
+    own_alpha = (
+        parts.basis.ddg * along[0]
+        + parts.basis.ddf * along[1]
+        + jnp.sum(parts.bend * row_slope, axis=(1, 2))
+    )
+    return Evaluation(
+        parts.nll, gradient, _curvature(model, parts, row_slope, own_alpha, carried, bend)
+    )
+
+
+def _expand(model: Prepared, data: Data, theta: Any) -> _Expansion:
+    begin_phi, begin_gamma = model.blocks
+    alpha, phi, gamma = theta[:begin_phi], theta[begin_phi:begin_gamma], theta[begin_gamma:]
+    phi = jnp.where(jnp.abs(phi) < TINY_FACTOR, TINY_FACTOR, phi)
+    gamma = jnp.where(jnp.abs(gamma) < TINY_FACTOR, TINY_FACTOR, gamma)
+
+    basis = additive_basis(model.codes[1], alpha)
+    shifted = model.nominal + jnp.tensordot(jnp.stack([basis.g, basis.f]), model.shifts, 2)
+    inside, exponent = _inside_and_exponent(model, alpha)
+    value, slope, bend = polynomial(model.coefficients, alpha[:, None, None])
+    inside = inside[:, None, None]
+    log_outside = jnp.where((alpha > 0)[:, None, None], model.logs[0], -model.logs[1])
+    norm = jnp.prod(jnp.where(inside, value, 1.0), axis=0) * jnp.exp(exponent)
+    factors = jnp.prod(jnp.where(model.factor_mask > 0, phi[:, None, None], 1.0), axis=0)
+    gammas = jnp.where(model.carries_gamma > 0, gamma, 1.0)
+    multiplier = norm[:, model.channels] * factors * gammas
+    cells = shifted * multiplier
+
+    expected = jnp.sum(cells, axis=0)
+    used = (data.main > 0) & (expected > TINY_YIELD)
+    divisor = jnp.where(used, expected, 1.0)
+    ratio = jnp.where(used, data.main / divisor, 0.0)
+    poisson = model.tau > 0
+    pull = jnp.where(model.weight > 0, data.aux - theta, 0.0)
+    return _Expansion(
+        basis=basis,
+        log_slope=jnp.where(inside, slope / value, log_outside),
+        bend=jnp.where(inside, bend / value, log_outside * log_outside),
+        multiplier=multiplier,
+        cells=cells,
+        phi=phi,
+        gamma=gamma,
+        nll=jnp.sum(_poisson_nll(data.main, expected))
+        + 0.5 * jnp.sum(model.weight * pull * pull)
+        + jnp.sum(jnp.where(poisson, _poisson_nll(data.aux, model.tau * theta), 0.0))
+        + model.constraint_constant,
+        slope=1 - ratio,
+        stiffness=ratio / divisor,
+    )
+
+
+def _constraint_derivatives(model: Prepared, data: Data, theta: Any) -> tuple[Any, Any]:
+    """First and second derivative of the constraint terms by their own parameter."""
+    poisson = model.tau > 0
+    safe = jnp.where(poisson & (jnp.abs(theta) > TINY_FACTOR), theta, 1.0)
+    ratio = jnp.where(poisson, data.aux / safe, 0.0)
+    return model.weight * (theta - data.aux) + model.tau - ratio, model.weight + ratio / safe
+
+
+def _membership(model: Prepared) -> Any:
+    """1 where a bin belongs to a channel [bin, channel]."""
+    n_channels = model.logs.shape[-1]
+    return (model.channels[:, None] == jnp.arange(n_channels)).astype(jnp.float64)
+
+
+def _curvature(
+    model: Prepared, parts: _Expansion, row_slope: Any, own_alpha: Any, carried: Any, bend: Any
+) -> Curvature:
+    """The blocks of the Hessian; `own_alpha` is the part of ∂²/∂α² that has no product of slopes."""
+    n_alphas, n_rows = model.blocks[0], parts.log_slope[0].size
+    shift_slope = (
+        parts.basis.dg[:, None, None] * model.shifts[0]
+        + parts.basis.df[:, None, None] * model.shifts[1]
+    )
+    by_shift = parts.multiplier * shift_slope  # M d'
+    by_alpha = (
+        by_shift + parts.cells * parts.log_slope[:, :, model.channels]
+    )  # ∂ν/∂α [α, slot, bin]
+    phi_slope = model.factor_mask / parts.phi[:, None, None]
+    by_either = jnp.concatenate([by_alpha, parts.cells * phi_slope])
+
+    row_shift = (parts.slope * by_shift) @ _membership(model)
+    log_slope = parts.log_slope.reshape(n_alphas, n_rows)
+    half = (0.5 * row_slope * parts.log_slope + row_shift).reshape(n_alphas, n_rows)
+    half = half @ log_slope.T
+    # By φ: one matrix product over all cells, which has few columns.
+    mixed = jnp.tensordot(by_either, parts.slope * phi_slope, ((1, 2), (1, 2)))
+    second = jnp.concatenate(
+        [
+            jnp.concatenate([half + half.T, mixed[:n_alphas]], axis=1),
+            mixed.T,
+        ]
+    )
+    own_alpha += 2 * jnp.sum(parts.log_slope * row_shift, axis=(1, 2))
+    own = jnp.concatenate([own_alpha, jnp.zeros_like(parts.phi)])
+    return Curvature(
+        bins=jnp.sum(by_either, axis=1),
+        bins_gamma=carried,
+        stiffness=parts.stiffness,
+        constraint=bend,
+        second=jnp.where(jnp.eye(len(own), dtype=bool), own[:, None], second),
+        second_gamma=(
+            parts.slope / parts.gamma * jnp.sum(model.carries_gamma * by_either, axis=1)
+        ).T,
+    )
+
+
+def dense_hessian(parts: Curvature) -> Any:
+    """The Hessian as one matrix over all internal parameters."""
+    dense, coupling, diagonal = assemble(parts)
+    return jnp.block([[dense, coupling.T], [coupling, jnp.diag(diagonal)]])

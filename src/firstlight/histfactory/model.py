@@ -1,0 +1,481 @@
+"""A workspace as an immutable PyTree: what `load` gives and everything else takes.
+
+The leaves of a `Model` are the numbers of the workspace (yields, variations, constraint widths,
+settings, data), so `jax.grad(f)(model)` is again a `Model`, with a derivative in the place of every
+number. Names and the wiring are static.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from firstlight.histfactory import layout
+from firstlight.histfactory.interpolation import HISTOSYS_CODES, NORMSYS_CODES
+from firstlight.histfactory.likelihood import Data, Prepared, prepare, saturated_nll
+from firstlight.histfactory.precision import float64_scope, in_float64, is_traced
+from firstlight.histfactory.spec import Patch, Specification, WorkspaceError, parse
+from firstlight.records import FirstlightError
+
+Floats = NDArray[np.float64]
+
+
+class ModelError(FirstlightError):
+    """Arguments that do not fit the model: unknown names, wrong lengths, no parameter of interest."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Arrays:
+    """The numbers of a workspace in the padded grid of `layout`; each may be differentiated."""
+
+    nominal: Any  # [slot, bin]
+    normsys_lo: Any  # [α, slot, channel]; 1 where there is none
+    normsys_hi: Any
+    histosys_lo: Any  # [α, slot, bin]; used where `Structure.histosys_used`
+    histosys_hi: Any
+    observed: Any  # [bin]
+    auxdata: Any  # [parameter], as all below
+    sigma: Any
+    tau: Any
+    init: Any
+    lower: Any
+    upper: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Structure:
+    """What a model's numbers mean: masks and positions, 0 and 1 as floats."""
+
+    histosys_used: Floats
+    factor_mask: Floats
+    carries_gamma: Floats
+    channel_of_bin: Floats
+    normal: Floats
+    poisson: Floats
+    fixed: Floats
+    slot: Floats  # internal position of every public parameter
+
+
+@dataclass(frozen=True)
+class Description:
+    """Names, order and wiring of a model; equal descriptions share compiled programs."""
+
+    source: str
+    measurement: str
+    channels: tuple[tuple[str, int], ...]  # name and bins, in the order of the data
+    slots: tuple[tuple[str, str, int], ...]  # channel, sample, slot
+    parameters: tuple[str, ...]  # in the order of parameter vectors
+    types: tuple[tuple[str, ...], ...]  # modifier types of each parameter
+    poi: str | None
+    codes: tuple[str, str]
+    sizes: layout.Sizes
+    wiring: bytes  # the content of `structure`, which therefore takes no part in comparisons
+    structure: Structure = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Description) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @cached_property
+    def _key(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, f.name) for f in fields(self) if f.name != "structure")
+
+
+@jax.tree_util.register_pytree_with_keys_class
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A likelihood: the arrays of a workspace and what they mean. Made by `load`."""
+
+    arrays: Arrays
+    about: Description
+
+    def tree_flatten_with_keys(self) -> Any:
+        return ((jax.tree_util.GetAttrKey("arrays"), self.arrays),), self.about
+
+    def tree_flatten(self) -> Any:
+        return (self.arrays,), self.about
+
+    @classmethod
+    def tree_unflatten(cls, about: Description, children: Any) -> Model:
+        return cls(children[0], about)
+
+    def __repr__(self) -> str:
+        n = len(self.parameter_names)
+        return (
+            f"Model({self.about.source!r}, measurement={self.about.measurement!r}, "
+            f"{len(self.about.channels)} channels, {self.n_bins} bins, {n} parameters, "
+            f"poi={self.poi!r})"
+        )
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """Names in the order of parameter vectors, which is pyhf's."""
+        return self.about.parameters
+
+    @property
+    def channel_names(self) -> tuple[str, ...]:
+        """Names in the order of the data, which is pyhf's (sorted)."""
+        return tuple(name for name, _ in self.about.channels)
+
+    @property
+    def sample_names(self) -> tuple[str, ...]:
+        """All sample names, sorted."""
+        return tuple(sorted({sample for _, sample, _ in self.about.slots}))
+
+    @property
+    def n_parameters(self) -> int:
+        return len(self.about.parameters)
+
+    @property
+    def n_bins(self) -> int:
+        return sum(bins for _, bins in self.about.channels)
+
+    @property
+    def poi(self) -> str | None:
+        """The parameter of interest."""
+        return self.about.poi
+
+    @property
+    def poi_index(self) -> int:
+        """Position of the parameter of interest in parameter vectors."""
+        if self.about.poi is None:
+            raise ModelError(
+                f"{self.about.source}: measurement {self.about.measurement!r} has no parameter of "
+                "interest. Name one: load(..., poi=...)."
+            )
+        return self.about.parameters.index(self.about.poi)
+
+    @property
+    def init(self) -> Any:
+        """Suggested starting values, a parameter vector."""
+        return self.public(self.arrays.init)
+
+    @property
+    def lower(self) -> Any:
+        return self.public(self.arrays.lower)
+
+    @property
+    def upper(self) -> Any:
+        return self.public(self.arrays.upper)
+
+    @property
+    def fixed(self) -> NDArray[np.bool_]:
+        """Parameters that the workspace holds constant."""
+        flags: NDArray[np.bool_] = self.about.structure.fixed[self._slot] > 0
+        return flags
+
+    @property
+    def observed(self) -> Any:
+        """Main data: one count a bin, channels in turn."""
+        return self.arrays.observed[: self.n_bins]
+
+    @property
+    def auxdata_names(self) -> tuple[str, ...]:
+        """Parameters that have auxiliary data, in the order of the data."""
+        return tuple(self.about.parameters[i] for i in self._constrained)
+
+    @cached_property
+    def _slot(self) -> NDArray[np.int64]:
+        return self.about.structure.slot.astype(np.int64)
+
+    @cached_property
+    def _constrained(self) -> NDArray[np.int64]:
+        structure = self.about.structure
+        return np.flatnonzero((structure.normal + structure.poisson)[self._slot])
+
+    # --- between public vectors and the padded internal order -------------------------------------
+
+    def public(self, internal: Any) -> Any:
+        """A parameter vector from internal order; NumPy unless it is traced."""
+        if is_traced(internal):
+            return internal[..., self._slot]
+        return np.asarray(internal)[..., self._slot]
+
+    def internal(self, vector: Any, neutral: Any = None) -> Any:
+        """Internal order from a vector (the last axis); what is padding takes `neutral` values."""
+        neutral = self.arrays.init if neutral is None else neutral
+        if is_traced(vector, neutral):
+            vector = jnp.asarray(vector, jnp.float64)
+            shape = (*vector.shape[:-1], self.about.sizes.parameters)
+            return jnp.broadcast_to(neutral, shape).at[..., self._slot].set(vector)
+        vector = np.asarray(vector, np.float64)
+        filled = np.empty((*vector.shape[:-1], self.about.sizes.parameters))
+        filled[...] = neutral
+        filled[..., self._slot] = vector
+        return filled
+
+    def index(self, name: str) -> int:
+        """Position of a parameter in parameter vectors."""
+        try:
+            return self._positions[name]
+        except KeyError:
+            raise ModelError(f"{self.about.source}: {self._unknown(name)}") from None
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self.about.parameters)}
+
+    def _unknown(self, name: str) -> str:
+        import difflib
+
+        close = difflib.get_close_matches(name, self.parameter_names, 3)
+        hint = f"Did you mean {', '.join(close)}?" if close else "See model.parameter_names."
+        return f"there is no parameter {name!r}. {hint}"
+
+    def vector(self, parameters: Any = None) -> Any:
+        """A parameter vector from a mapping of names (others at their init), or checked as it is."""
+        if parameters is None:
+            return self.init
+        if isinstance(parameters, Mapping):
+            values = self.init
+            traced = is_traced(values, dict(parameters))
+            values = jnp.asarray(values) if traced else np.array(values)
+            for name, value in parameters.items():
+                index = self.index(name)
+                if traced:
+                    values = values.at[index].set(value)
+                else:
+                    values[index] = value
+            return values
+        shape = np.shape(parameters)
+        if not shape or shape[-1] != self.n_parameters:
+            raise ModelError(
+                f"{self.about.source}: parameters have shape {shape}, the model has "
+                f"{self.n_parameters} of them. Give one value each in the order of "
+                "model.parameter_names, or a mapping of names to values."
+            )
+        return parameters
+
+    def data(self, values: Any = None) -> Data:
+        """Data in internal form: None (observed), main counts, main + auxiliary, or `Data` itself."""
+        if isinstance(values, Data):
+            return values
+        if values is None:
+            return self.observed_data
+        n_main, n_aux = self.n_bins, len(self._constrained)
+        shape = np.shape(values)
+        if not shape or shape[-1] not in (n_main, n_main + n_aux):
+            raise ModelError(
+                f"{self.about.source}: data have shape {shape}; expected {n_main} main counts, or "
+                f"{n_main + n_aux} with auxiliary data (channels {', '.join(self.channel_names)})."
+            )
+        xp: Any = jnp if is_traced(values) else np
+        values = xp.asarray(values, np.float64)
+        if xp is np and not np.all(np.isfinite(values[..., :n_main]) & (values[..., :n_main] >= 0)):
+            raise ModelError(f"{self.about.source}: main data must be finite and not negative.")
+        batch = shape[:-1]
+        padding = xp.zeros((*batch, self.about.sizes.bins - n_main))
+        main = xp.concatenate([values[..., :n_main], padding], axis=-1)
+        if shape[-1] == n_main:
+            return Data(main, xp.broadcast_to(self.arrays.auxdata, (*batch, len(self._fixed))))
+        where = self._slot[self._constrained]
+        if xp is jnp or is_traced(self.arrays.auxdata):
+            aux = jnp.broadcast_to(self.arrays.auxdata, (*batch, len(self._fixed)))
+            aux = aux.at[..., where].set(values[..., n_main:])
+        else:
+            aux = np.empty((*batch, len(self._fixed)))
+            aux[...] = self.arrays.auxdata
+            aux[..., where] = values[..., n_main:]
+        return Data(main, aux)
+
+    @property
+    def _fixed(self) -> Floats:
+        return self.about.structure.fixed
+
+    def data_vector(self, data: Data) -> Any:
+        """Main and auxiliary data as one vector in pyhf's order."""
+        where = self._slot[self._constrained]
+        xp: Any = jnp if is_traced(data) else np
+        main, aux = xp.asarray(data.main), xp.asarray(data.aux)
+        return xp.concatenate([main[..., : self.n_bins], aux[..., where]], axis=-1)
+
+    @cached_property
+    def observed_data(self) -> Data:
+        return Data(self.arrays.observed, self.arrays.auxdata)
+
+    # --- ready for evaluation ---------------------------------------------------------------------
+
+    @property
+    def prepared(self) -> Prepared:
+        """The arrays that evaluation needs; made once for a model that is not traced."""
+        if is_traced(self.arrays):
+            arrays = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), self.arrays)
+            return prepare(arrays, self.about.structure, self.about.codes)
+        return self._prepared
+
+    @cached_property
+    def _prepared(self) -> Prepared:
+        # In NumPy: nothing to compile, and no trace that happens to be open records it.
+        arrays = jax.tree.map(lambda a: np.asarray(a, np.float64), self.arrays)
+        ready = prepare(arrays, self.about.structure, self.about.codes, np)
+        with float64_scope(), jax.ensure_compile_time_eval():
+            return jax.device_put(ready)
+
+    @cached_property
+    def observed_constants(self) -> float:
+        """The part of the negative log-likelihood that depends on the observed data alone."""
+        numpy_data = jax.tree.map(lambda a: np.asarray(a, np.float64), self.observed_data)
+        return float(saturated_nll(np.asarray(self._prepared.tau), numpy_data, np))
+
+    # --- swapping numbers -------------------------------------------------------------------------
+
+    def nominal(self, channel: str, sample: str) -> Any:
+        """Nominal yields of one sample in one channel."""
+        slot, bins = self._place(channel, sample)
+        return self.arrays.nominal[slot, bins]
+
+    def with_nominal(self, yields: Mapping[tuple[str, str], Any]) -> Model:
+        """The same model with other nominal yields: {(channel, sample): values}.
+
+        Variations and constraint widths stay; differentiable in the values.
+        """
+        nominal = self.arrays.nominal
+        for (channel, sample), values in yields.items():
+            slot, bins = self._place(channel, sample)
+            shape = np.shape(values)
+            if shape != (bins.stop - bins.start,):
+                raise ModelError(
+                    f"{self.about.source}: channel {channel!r}, sample {sample!r}: yields have "
+                    f"shape {shape}, the channel has {bins.stop - bins.start} bins."
+                )
+            if is_traced(nominal, values):
+                with float64_scope():
+                    values = jnp.asarray(values, jnp.float64)
+                    nominal = jnp.asarray(nominal).at[slot, bins].set(values)
+            else:
+                nominal = np.array(nominal)
+                nominal[slot, bins] = values
+        return self.replace(nominal=nominal)
+
+    @in_float64
+    def replace(self, **arrays: Any) -> Model:
+        """The same model with other arrays (fields of `Arrays`, in the padded grid)."""
+        if not is_traced(arrays):
+            arrays = {k: jax.device_put(np.asarray(v, np.float64)) for k, v in arrays.items()}
+        return Model(replace(self.arrays, **arrays), self.about)
+
+    def _place(self, channel: str, sample: str) -> tuple[int, slice]:
+        begin = 0
+        for name, bins in self.about.channels:
+            if name == channel:
+                break
+            begin += bins
+        else:
+            raise ModelError(
+                f"{self.about.source}: there is no channel {channel!r}. "
+                f"It has {', '.join(self.channel_names)}."
+            )
+        for c, s, slot in self.about.slots:
+            if (c, s) == (channel, sample):
+                return slot, slice(begin, begin + bins)
+        present = ", ".join(s for c, s, _ in self.about.slots if c == channel)
+        raise ModelError(
+            f"{self.about.source}: channel {channel!r} has no sample {sample!r}. It has {present}."
+        )
+
+
+def load(
+    path_or_dict: str | os.PathLike[str] | Mapping[str, Any],
+    measurement: str | int | None = None,
+    patches: Sequence[Patch] = (),
+    interpolation: tuple[str, str] = ("code4", "code4p"),
+    *,
+    poi: str | None = None,
+    sizes: layout.Sizes | None = None,
+) -> Model:
+    """A model from a pyhf JSON workspace.
+
+    path_or_dict: a JSON file, or its content.
+    measurement: name or index; the first if not given.
+    patches: JSON patches, or choices from a patchset; see `firstlight.histfactory.patches`.
+    interpolation: codes of normsys (code1, code4) and histosys (code0, code2, code4p).
+    poi: another parameter of interest than the measurement's.
+    sizes: padded dimensions, such as another model's `about.sizes`, to share its executables;
+        `layout.natural_sizes` pads nothing.
+
+    Fails with `WorkspaceError`, which names file, channel, sample and modifier.
+    """
+    _require_codes(interpolation)
+    spec = parse(path_or_dict, measurement=measurement, patches=patches, require_observations=False)
+    return from_specification(spec, interpolation, poi=poi, sizes=sizes)
+
+
+def from_specification(
+    spec: Specification,
+    interpolation: tuple[str, str] = ("code4", "code4p"),
+    *,
+    poi: str | None = None,
+    sizes: layout.Sizes | None = None,
+) -> Model:
+    """A model from a workspace that is parsed already."""
+    sizes = _fitting(sizes, spec)
+    grid = layout.lay_out(spec, sizes)
+    with float64_scope(), jax.ensure_compile_time_eval():
+        arrays = Arrays(**jax.device_put(grid.floats))
+    structure = Structure(**grid.structure)
+    sets = spec.parameter_sets
+    about = Description(
+        source=spec.source,
+        measurement=spec.measurement,
+        channels=tuple((c.name, c.bins) for c in spec.channels),
+        slots=tuple((c, s, slot) for (c, s), slot in grid.slots.items()),
+        parameters=spec.parameter_names,
+        types=tuple(one.types for one in sets for _ in range(one.size)),
+        poi=spec.poi if poi is None else poi,
+        codes=interpolation,
+        sizes=sizes,
+        wiring=_digest(grid.structure),
+        structure=structure,
+    )
+    model = Model(arrays, about)
+    if poi is not None:
+        model.index(poi)
+    return model
+
+
+def _digest(structure: Mapping[str, Floats]) -> bytes:
+    import hashlib
+
+    digest = hashlib.sha256()
+    for name in sorted(structure):
+        digest.update(structure[name].tobytes())
+    return digest.digest()
+
+
+def _require_codes(interpolation: tuple[str, str]) -> None:
+    allowed = (NORMSYS_CODES, HISTOSYS_CODES)
+    if len(interpolation) != 2 or any(
+        c not in a for c, a in zip(interpolation, allowed, strict=True)
+    ):
+        raise ModelError(
+            f"interpolation {interpolation!r} is not (normsys code, histosys code). "
+            f"normsys: {', '.join(NORMSYS_CODES)}; histosys: {', '.join(HISTOSYS_CODES)}."
+        )
+
+
+def _fitting(sizes: layout.Sizes | None, spec: Specification) -> layout.Sizes:
+    if sizes is None:
+        return layout.padded_sizes(spec)
+    needed = layout.natural_sizes(spec)
+    small = [
+        f"{n}: {have} < {want}"
+        for n, have, want in zip(needed._fields, sizes, needed)
+        if have < want
+    ]
+    if small:
+        raise ModelError(f"{spec.source} does not fit into the sizes given ({'; '.join(small)}).")
+    return layout.Sizes(*sizes)
+
+
+__all__ = ["Arrays", "Description", "Model", "ModelError", "WorkspaceError", "load"]

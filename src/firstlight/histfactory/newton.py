@@ -1,0 +1,276 @@
+"""The search for the minimum: bounded Newton steps with the exact Hessian, in one loop.
+
+A step solves `(H + λ|diag H|) p = -g` on the parameters that are free: neither fixed nor held by
+a bound against which the gradient pushes. Far from the minimum H is the positive part of the
+Hessian, near it the exact one, which may not be positive far away. λ is zero until a step fails to
+lower the likelihood, and grows then until one does. The γ block is diagonal and is eliminated
+first, so what is factorised has the size of α and φ only.
+
+EDM, the estimated distance to the minimum, is `½ gᵀH⁻¹g` on the free parameters. Newton's method
+squares it in every step, so the loop goes on until rounding stops it: derivatives of the result are
+as exact as the point they are taken at.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from firstlight.histfactory.likelihood import (
+    Blocks,
+    Curvature,
+    Data,
+    Evaluation,
+    Prepared,
+    assemble,
+    evaluate,
+)
+
+#: A fit whose EDM is above this is not converged, whatever made it stop.
+EDM_TOLERANCE = 1e-8
+#: The loop goes on to here if it can.
+EDM_GOAL = 1e-18
+#: Below this the next Hessian is the exact one.
+EDM_NEAR = 0.5
+ITERATION_LIMIT = 200
+_DAMPING_START, _DAMPING_LIMIT = 1e-3, 1e12
+
+
+class Status(IntEnum):
+    """How a fit ended."""
+
+    CONVERGED = 0
+    ITERATION_LIMIT = 1
+    STALLED = 2
+    IMPOSSIBLE_START = 3
+
+    @property
+    def message(self) -> str:
+        """What it means and what to do."""
+        return _MESSAGES[self]
+
+
+_MESSAGES = {
+    Status.CONVERGED: f"converged: EDM ≤ {EDM_TOLERANCE:g}",
+    Status.ITERATION_LIMIT: (
+        f"not converged in {ITERATION_LIMIT} steps. Start nearer to the minimum (init=...), or fix "
+        "parameters that the data do not constrain."
+    ),
+    Status.STALLED: (
+        "no step lowers the likelihood any more, but EDM is above its tolerance: the Hessian is "
+        "not positive there, or the likelihood has a kink (codes 0, 1 and 2). Fix parameters that "
+        "the data do not constrain, or use code4 and code4p."
+    ),
+    Status.IMPOSSIBLE_START: (
+        "the likelihood is zero or undefined at the starting point: a bin with events expects "
+        "none. Give another init=..."
+    ),
+}
+
+
+class Problem(NamedTuple):
+    """What to minimise: data, a starting point, and what holds the parameters."""
+
+    data: Data
+    start: Any
+    fixed: Any  # 1 where a parameter stays where it starts
+    lower: Any
+    upper: Any
+    near: Any = 0.0  # 1 if the start is close, such as the minimum of a similar problem
+
+
+class Minimum(NamedTuple):
+    """Where the search ended, with all that is known about that point."""
+
+    theta: Any
+    nll: Any  # above the saturated model
+    gradient: Any
+    curvature: Curvature
+    free: Any  # 1 where a parameter was neither fixed nor held by a bound
+    edm: Any
+    iterations: Any
+    status: Any
+
+
+class _State(NamedTuple):
+    theta: Any
+    at: Evaluation
+    trial: Any
+    damping: Any
+    exactness: Any  # 1: the exact Hessian, 0: its positive part
+    edm: Any
+    iterations: Any
+    done: Any
+
+
+def search(
+    model: Prepared, data: Data, start: Any, fixed: Any, lower: Any, upper: Any, near: Any = 0.0
+) -> Minimum:
+    """Solve a `Problem` (its fields are the arguments). Never raises: see `status`."""
+    n_dense = model.blocks[1]
+    n_bins = start.shape[0] - n_dense
+    nothing = Evaluation(
+        jnp.inf,
+        jnp.zeros_like(start),
+        Curvature(
+            jnp.zeros((n_dense, n_bins)),
+            jnp.zeros(n_bins),
+            jnp.zeros(n_bins),
+            jnp.ones(n_dense + n_bins),
+            jnp.zeros((n_dense, n_dense)),
+            jnp.zeros((n_bins, n_dense)),
+        ),
+    )
+    # Rounding of a sum of as many terms as there are events.
+    noise = 4e-15 * (1 + jnp.sum(data.main))
+
+    def step(state: _State) -> _State:
+        new = evaluate(model, data, state.trial)
+        finite = jnp.isfinite(new.nll) & jnp.all(jnp.isfinite(new.gradient))
+        accepted = finite & (new.nll <= state.at.nll + noise)
+        theta = jnp.where(accepted, state.trial, state.theta)
+        at = jax.tree.map(lambda a, b: jnp.where(accepted, a, b), new, state.at)
+        damping = jnp.where(
+            accepted,
+            jnp.where(state.damping > _DAMPING_START, 0.1 * state.damping, 0.0),
+            jnp.maximum(10 * state.damping, _DAMPING_START),
+        )
+        exactness = jnp.where(accepted & (state.edm < EDM_NEAR), 1.0, 0.0)
+        exactness = jnp.where(state.iterations == 0, near, exactness)
+        free = free_parameters(theta, at.gradient, fixed, lower, upper)
+        move, edm = newton_step(assemble(at.curvature, exactness), at.gradient, free, damping)
+        at_rest = accepted & (state.edm < EDM_TOLERANCE) & (edm > 0.1 * state.edm)
+        exact = (damping == 0) & (exactness == 1) & (edm >= 0)
+        done = (exact & ((edm < EDM_GOAL) | at_rest)) | (damping > _DAMPING_LIMIT)
+        # Before anything was accepted there is nowhere to go back to.
+        done |= jnp.isinf(at.nll)
+        trial = jnp.clip(theta + move, lower, upper)
+        return _State(theta, at, trial, damping, exactness, edm, state.iterations + 1, done)
+
+    end = jax.lax.while_loop(
+        lambda s: ~s.done & (s.iterations < ITERATION_LIMIT),
+        step,
+        _State(
+            theta=start,
+            at=nothing,
+            trial=start,
+            damping=jnp.zeros(()),
+            exactness=jnp.zeros(()),
+            edm=jnp.asarray(jnp.inf),
+            iterations=jnp.zeros((), jnp.int32),
+            done=jnp.zeros((), bool),
+        ),
+    )
+    exact = (end.damping == 0) & (end.exactness == 1)
+    converged = exact & (end.edm >= 0) & (end.edm <= EDM_TOLERANCE)
+    failure = jnp.where(
+        end.done,
+        jnp.where(jnp.isinf(end.at.nll), int(Status.IMPOSSIBLE_START), int(Status.STALLED)),
+        int(Status.ITERATION_LIMIT),
+    )
+    return Minimum(
+        theta=end.theta,
+        nll=end.at.nll,
+        gradient=end.at.gradient,
+        curvature=end.at.curvature,
+        free=free_parameters(end.theta, end.at.gradient, fixed, lower, upper),
+        edm=end.edm,
+        iterations=end.iterations,
+        status=jnp.where(converged, int(Status.CONVERGED), failure).astype(jnp.int32),
+    )
+
+
+def free_parameters(theta: Any, gradient: Any, fixed: Any, lower: Any, upper: Any) -> Any:
+    """1 for a parameter that may move, 0 for a fixed one or one that a bound holds."""
+    held = (fixed > 0) | ((theta <= lower) & (gradient > 0)) | ((theta >= upper) & (gradient < 0))
+    return jnp.where(held, 0.0, 1.0)
+
+
+class _Reduced(NamedTuple):
+    """The damped Hessian of the free parameters after γ is eliminated, scaled to a unit diagonal."""
+
+    matrix: Any
+    scale: Any
+    coupling: Any
+    inverse_diagonal: Any  # of γ; zero where γ is not free
+
+
+def _reduce(hessian: Blocks, free: Any, damping: Any) -> _Reduced:
+    n_dense = hessian.dense.shape[0]
+    free_dense, free_gamma = free[:n_dense], free[n_dense:] > 0
+    gamma = hessian.diagonal + damping * jnp.abs(hessian.diagonal)
+    positive = gamma > 0
+    # A free γ without curvature cannot be eliminated; NaN is how Cholesky would say so.
+    inverse = jnp.where(free_gamma, jnp.where(positive, 1 / gamma, jnp.nan), 0.0)
+    size = jnp.abs(jnp.diagonal(hessian.dense))
+    scale = free_dense * jax.lax.rsqrt(jnp.where(size > 0, size, 1.0))
+    coupling = hessian.coupling * scale
+    matrix = scale[:, None] * hessian.dense * scale - (coupling.T * inverse) @ coupling
+    matrix += jnp.diag(jnp.where(free_dense > 0, damping, 1.0))
+    return _Reduced(matrix, scale, coupling, inverse)
+
+
+def newton_step(hessian: Blocks, gradient: Any, free: Any, damping: Any) -> tuple[Any, Any]:
+    """The damped Newton step and the EDM; NaN where the matrix is not positive.
+
+    The right-hand side is factorised along as one more row, which saves the forward substitution.
+    """
+    n = hessian.dense.shape[0]
+    matrix, scale, coupling, inverse = _reduce(hessian, free, damping)
+    gradient = gradient * free
+    dense, gamma = gradient[:n], gradient[n:]
+    right = -(scale * dense - (gamma * inverse) @ coupling)
+    augmented = jnp.pad(matrix, ((0, 1), (0, 1)))
+    augmented = augmented.at[n, :n].set(right).at[n, n].set(1e300)
+    factor = jnp.linalg.cholesky(augmented, symmetrize_input=False)
+    half = factor[n, :n]
+    x = _back_substitute(factor[:n, :n], half)
+    move = jnp.concatenate([scale * x, -inverse * (gamma + coupling @ x)])
+    edm = 0.5 * (jnp.sum(half * half) + jnp.sum(gamma * gamma * inverse))
+    return move, edm
+
+
+def _back_substitute(lower: Any, right: Any) -> Any:
+    return jax.lax.linalg.triangular_solve(
+        lower, right[:, None], left_side=True, lower=True, transpose_a=True
+    )[:, 0]
+
+
+class Factors(NamedTuple):
+    """A factorised Hessian of the free parameters."""
+
+    cholesky: Any
+    reduced: _Reduced
+    free: Any
+
+
+def factorise(hessian: Blocks, free: Any) -> Factors:
+    """Prepare to solve; the factor is NaN where the matrix is not positive."""
+    reduced = _reduce(hessian, free, 0.0)
+    return Factors(jnp.linalg.cholesky(reduced.matrix, symmetrize_input=False), reduced, free)
+
+
+def solve(factors: Factors, right: Any) -> Any:
+    """x with H x = right on the free parameters and 0 on the others; linear in `right`."""
+    _, scale, coupling, inverse = factors.reduced
+    n = scale.shape[0]
+    right = right * factors.free
+    dense, gamma = right[:n], right[n:]
+    x = scale * dense - (gamma * inverse) @ coupling
+    x = jax.scipy.linalg.cho_solve((factors.cholesky, True), x)
+    return jnp.concatenate([scale * x, inverse * (gamma - coupling @ x)])
+
+
+def multiply(hessian: Blocks, vector: Any) -> Any:
+    """H x over all parameters."""
+    n = hessian.dense.shape[0]
+    dense, gamma = vector[:n], vector[n:]
+    return jnp.concatenate(
+        [
+            hessian.dense @ dense + gamma @ hessian.coupling,
+            hessian.coupling @ dense + hessian.diagonal * gamma,
+        ]
+    )

@@ -1,0 +1,167 @@
+"""The patches of a call: lists of operations, files of them, and entries of a pyhf patchset.
+
+A patch is written as one of
+
+    [{"op": "add", …}, …]              operations of RFC 6902, with paths into the workspace
+    "patch.json"                       a file with such a list
+    ("patchset.json", "sig_300_100")   the patch of that name in a patchset (a file, or a mapping)
+    ("patchset.json", (300, 100))      the same one, by its values
+
+A patchset says for which workspace it was made. It is refused for another one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from firstlight.histfactory import json_patch
+from firstlight.histfactory.workspace_file import (
+    ContentError,
+    WorkspaceError,
+    described,
+    listed,
+    read_json,
+    require_list,
+)
+
+File: TypeAlias = str | os.PathLike[str]
+PatchKey: TypeAlias = str | Sequence[float | str]
+Patch: TypeAlias = Sequence[Mapping[str, Any]] | File | tuple[File | Mapping[str, Any], PatchKey]
+
+#: The algorithms that the schema of pyhf's patchsets allows.
+_DIGESTS = ("md5", "sha256")
+
+
+def apply_patches(workspace: dict[str, Any], patches: Sequence[Patch], source: str) -> Any:
+    """The workspace after all patches, in order; the one given is left as it is.
+
+    Digests are those of `workspace` itself, so two patches of one patchset can be combined.
+    """
+    patched: Any = workspace
+    for index, patch in enumerate(patches):
+        name, operations = _operations(patch, index, workspace, source)
+        try:
+            patched = json_patch.apply(patched, operations)
+        except ContentError as fault:
+            raise fault.error(name) from None
+    return patched
+
+
+def digest(workspace: Mapping[str, Any], algorithm: str) -> str:
+    """The digest of a workspace as pyhf defines it (`pyhf.utils.digest`)."""
+    import hashlib  # loads OpenSSL, which only a patchset needs
+
+    try:
+        text = json.dumps(workspace, sort_keys=True, ensure_ascii=False)
+        return hashlib.new(algorithm, text.encode("utf-8"), usedforsecurity=False).hexdigest()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ContentError(
+            f"the {algorithm} digest of the workspace cannot be computed: {error}"
+        ) from None
+
+
+def _operations(
+    patch: Any, index: int, workspace: dict[str, Any], source: str
+) -> tuple[str, object]:
+    """The name of a patch for messages, and its operations."""
+    if isinstance(patch, tuple):
+        return _from_patchset(patch, index, workspace, source)
+    name = f"patch {index}"
+    if isinstance(patch, str | os.PathLike):
+        name = str(os.fspath(patch))
+        patch = read_json(name)
+    if isinstance(patch, Mapping):
+        raise _unchosen(patch).error(name)
+    return name, patch
+
+
+def _unchosen(patch: Mapping[str, Any]) -> ContentError:
+    """The fault of an object where an array of operations should be."""
+    try:
+        hint = f" It has {listed(map(_label, _entries(patch)))}." if "patches" in patch else ""
+    except ContentError as fault:
+        return fault
+    return ContentError(
+        "is an object, not an array of operations. If it is a patchset, choose one of its patches "
+        f"with the pair (patchset, name).{hint}"
+    )
+
+
+def _from_patchset(
+    pair: tuple[Any, ...], index: int, workspace: dict[str, Any], source: str
+) -> tuple[str, object]:
+    if len(pair) != 2 or not isinstance(pair[0], str | os.PathLike | Mapping):
+        raise WorkspaceError(f"patch {index}: must be a pair (patchset, name).")
+    patchset, key = pair
+    name = f"patchset {index}"
+    if not isinstance(patchset, Mapping):
+        name = str(os.fspath(patchset))
+        patchset = read_json(name)
+    try:
+        if not isinstance(patchset, Mapping):
+            raise ContentError(f"a patchset must be an object, not {described(patchset)}.")
+        entry = _choose(_entries(patchset), key)
+        _verify(patchset, workspace, source)
+    except ContentError as fault:
+        raise fault.error(name) from None
+    return f"{name}: patch {_label(entry)!r}", entry.get("patch")
+
+
+def _entries(patchset: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The entries of a patchset that have a name and values."""
+    entries = patchset.get("patches")
+    if not isinstance(entries, list):
+        raise ContentError(
+            f"patches must be an array, not {described(entries)}. Is this a patchset?"
+        )
+    for index, entry in enumerate(entries):
+        metadata = entry.get("metadata") if isinstance(entry, dict) else None
+        if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
+            raise ContentError("has no metadata with a name.", f"patch {index}")
+        if not isinstance(metadata.get("values"), list):
+            raise ContentError(
+                "has no metadata with an array of values.", f"patch {metadata['name']!r}"
+            )
+    return entries
+
+
+def _label(entry: dict[str, Any]) -> str:
+    return str(entry["metadata"]["name"])
+
+
+def _choose(entries: list[dict[str, Any]], key: object) -> dict[str, Any]:
+    if isinstance(key, str):
+        chosen = [entry for entry in entries if _label(entry) == key]
+    else:
+        values = require_list(key, "the values of a patch")
+        chosen = [entry for entry in entries if entry["metadata"]["values"] == values]
+    if len(chosen) > 1:
+        raise ContentError(
+            f"{len(chosen)} patches are called {key!r}. Names and values must be unique."
+        )
+    if not chosen:
+        raise ContentError(
+            f"has no patch {key!r}. It has {listed(map(_label, entries)) or 'none'}."
+        )
+    return chosen[0]
+
+
+def _verify(patchset: Mapping[str, Any], workspace: dict[str, Any], source: str) -> None:
+    metadata = patchset.get("metadata")
+    digests = metadata.get("digests") if isinstance(metadata, dict) else None
+    if not isinstance(digests, dict) or not digests:
+        raise ContentError(
+            "metadata has no digests, so it cannot be known which workspace it is for."
+        )
+    for algorithm, expected in digests.items():
+        if algorithm not in _DIGESTS:
+            raise ContentError(f"has a digest {algorithm!r}. Known: {listed(_DIGESTS)}.")
+        found = digest(workspace, algorithm)
+        if not isinstance(expected, str) or found != expected.lower():
+            raise ContentError(
+                f"was made for another workspace: its {algorithm} is {described(expected)}, that "
+                f"of {source} is {found!r}. Use the workspace that was published with the patchset."
+            )

@@ -1,0 +1,93 @@
+"""Float64 inside, whatever the program around it uses.
+
+JAX computes in float32 unless told otherwise, and a likelihood of a hundred counts has no digits to
+give away. Every public function runs inside `in_float64`, which holds for this thread and this call
+only: global settings stay as they are.
+
+Under a JAX transformation each public call is one compiled unit, found again at the next call with
+the same shapes, so that `jax.grad` without `jax.jit` does not run thousands of operations one by
+one. Reverse differentiation runs a function's transpose after the function has returned, which in a
+32-bit program would be outside of the scope: there the unit has a transpose of its own that opens
+the scope again. The price: forward-mode and second derivatives through a public function need a
+64-bit program (`jax.config.update("jax_enable_x64", True)`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, cast
+
+import jax
+import numpy as np
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def float64_scope() -> Any:
+    """A context in which JAX has 64-bit types."""
+    # `jax.enable_x64` is a context manager since 0.8; before, it lived in jax.experimental.
+    if hasattr(jax, "enable_x64"):
+        return jax.enable_x64(True)
+    from jax.experimental import enable_x64
+
+    return enable_x64(True)
+
+
+def in_float64(function: Callable[P, R]) -> Callable[P, R]:
+    """Run the whole of `function`, and of its derivative, in 64 bits."""
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        wide = bool(jax.config.jax_enable_x64)
+        with contextlib.nullcontext() if wide else float64_scope():
+            if not is_traced(args, kwargs):
+                return function(*args, **kwargs)
+            leaves, structure = jax.tree.flatten((args, kwargs))
+            rest = tuple(None if _is_array(leaf) else (leaf,) for leaf in leaves)
+            unit = _unit(function, structure, rest, wide)
+            return cast(R, unit(*(leaf for leaf in leaves if _is_array(leaf))))
+
+    return wrapped
+
+
+def is_traced(*trees: Any) -> bool:
+    """Does any of these hold a value that a JAX transformation follows?"""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))
+
+
+def _is_array(leaf: Any) -> bool:
+    return not isinstance(leaf, (bool, str)) and (
+        isinstance(leaf, (int, float, np.number, np.ndarray, jax.Array))
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _unit(
+    function: Callable[..., Any], structure: Any, rest: tuple[Any, ...], wide: bool
+) -> Callable[..., Any]:
+    """`function` of its array arguments alone, compiled; the others are `rest`."""
+
+    @jax.jit
+    def of_arrays(*arrays: Any) -> Any:
+        given = iter(arrays)
+        leaves = [next(given) if other is None else other[0] for other in rest]
+        args, kwargs = jax.tree.unflatten(structure, leaves)
+        return function(*args, **kwargs)
+
+    if wide:
+        return of_arrays
+
+    def forward(*arrays: Any) -> Any:
+        with float64_scope():
+            return jax.vjp(of_arrays, *arrays)
+
+    def backward(transpose: Any, cotangents: Any) -> Any:
+        with float64_scope():
+            return transpose(cotangents)
+
+    unit = jax.custom_vjp(of_arrays)
+    unit.defvjp(forward, backward)
+    return unit

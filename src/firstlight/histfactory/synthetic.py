@@ -1,0 +1,696 @@
+"""Synthetic pyhf workspaces of given dimensions: figures that anyone can reproduce without data.
+
+What costs time in a HistFactory fit is how much of what there is (channels, bins, samples,
+modifiers, parameters) and how it is spread; `Dimensions` says that, and `workspace` fills it with
+plausible numbers: falling spectra, a signal of a few standard deviations, many small systematics,
+a few large and one-sided ones. The observed counts are drawn from the model away from nominal, so
+a fit has pulls of order one and no parameter at a bound.
+
+    FirstlightError
+    └── DimensionsError (a ValueError too)    no workspace has these dimensions
+
+Only uniform doubles of PCG64 are drawn, one stream a seed, and values are rounded to six digits:
+the text is the same for every version of NumPy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from firstlight.records import FirstlightError
+
+Floats = npt.NDArray[np.float64]
+Workspace = dict[str, Any]  # pyhf's JSON, workspace schema 1.0.0
+
+POI = "mu"
+TRUE_POI = 1.0
+SIGNIFICANT_DIGITS = 6
+
+#: A sample-channel with more systematics than this gets smaller ones: the total stays plausible.
+USUAL_SYSTEMATICS = 20.0
+#: Yields of templates that lost all their events are not zero in real workspaces, but this.
+EMPTY_YIELD = 1e-6
+
+
+class DimensionsError(FirstlightError, ValueError):
+    """No workspace can have these dimensions; the text says why."""
+
+
+@dataclass(frozen=True)
+class Dimensions:
+    """How much of what a workspace holds; everything is exact.
+
+    Samples are counted signals first. A signal is in the first channels, a background in channels
+    chosen by the seed. Systematics avoid shapefactor channels; histosys also avoid channels of one
+    bin, where a shape is a normalisation.
+    """
+
+    bins_per_channel: tuple[int, ...]
+    channels_per_sample: tuple[int, ...]  # in how many channels each sample is
+    signals: int = 1  # samples that the parameter of interest scales
+    normfactors: int = 1  # the parameter of interest, then one for each of the first backgrounds
+    normsys: int = 0  # modifiers, over all sample-channels
+    histosys: int = 0
+    normsys_names: int = 0  # distinct names: parameters
+    histosys_names: int = 0
+    shared_names: int = 0  # names that are both a normsys and a histosys
+    lumi: Literal["none", "constrained", "fixed"] = "none"
+    staterror: Literal["none", "backgrounds", "all"] = "none"
+    shapesys_channels: int = 0  # with a shapesys on the main background, not a staterror
+    shapefactor_channels: int = 0  # the last ones: data-driven, with no systematics
+    poi_bounds: tuple[float, float] = (0.0, 10.0)
+
+    def __post_init__(self) -> None:
+        for impossible, reason in _impossibilities(self):
+            if impossible:
+                raise DimensionsError(f"No workspace has these dimensions: {reason}.")
+
+    @property
+    def channels(self) -> int:
+        return len(self.bins_per_channel)
+
+    @property
+    def bins(self) -> int:
+        return sum(self.bins_per_channel)
+
+    @property
+    def samples(self) -> int:
+        return len(self.channels_per_sample)
+
+    @property
+    def sample_channels(self) -> int:
+        return sum(self.channels_per_sample)
+
+    @property
+    def main_background(self) -> int:
+        """The last sample that is in every channel: it carries shapesys and shapefactor."""
+        backgrounds = range(self.signals, self.samples)
+        return max(s for s in backgrounds if self.channels_per_sample[s] == self.channels)
+
+    @property
+    def alphas(self) -> int:
+        """Parameters with a unit Gaussian constraint: names of a normsys, a histosys or both."""
+        return self.normsys_names + self.histosys_names - self.shared_names
+
+    @property
+    def parameters(self) -> int:
+        """Parameters as pyhf counts them, the fixed ones included."""
+        plain = self.channels - self.shapesys_channels - self.shapefactor_channels
+        first = 0 if self.staterror != "none" else plain
+        per_bin = sum(self.bins_per_channel[first:])
+        return (self.lumi != "none") + self.normfactors + self.alphas + per_bin
+
+
+def _impossibilities(d: Dimensions) -> list[tuple[bool, str]]:
+    """Every condition that no workspace can meet, with its text."""
+    counts = {name: value for name, value in vars(d).items() if isinstance(value, int)}
+    negative = [name for name, value in counts.items() if value < 0]
+    channels, backgrounds = d.channels, d.channels_per_sample[max(d.signals, 0) :]
+    special = d.shapesys_channels + d.shapefactor_channels
+    ordinary_bins = sum(d.bins_per_channel[: channels - d.shapefactor_channels])
+    conditions = [
+        (bool(negative), f"{', '.join(negative)} below zero"),
+        (not d.bins_per_channel or min(d.bins_per_channel) < 1, "a channel without bins"),
+        (not 0 < d.signals < d.samples, f"{d.signals} signals among {d.samples} samples"),
+        (
+            any(not 1 <= n <= channels for n in d.channels_per_sample),
+            f"channels_per_sample {d.channels_per_sample} where there are {channels} channels",
+        ),
+        (
+            channels not in backgrounds,
+            f"no background is in all {channels} channels, so one could be left empty",
+        ),
+        (special > channels, f"{special} shapesys and shapefactor channels of {channels}"),
+        (d.shapefactor_channels >= channels, "every channel has a shapefactor, none measures"),
+        (
+            not 1 <= d.normfactors <= 1 + len(backgrounds),
+            f"{d.normfactors} normfactors: the parameter of interest, and at most one a background",
+        ),
+        (
+            d.normfactors > ordinary_bins,
+            f"{d.normfactors} free normfactors cannot be measured in {ordinary_bins} bins",
+        ),
+        (
+            d.shared_names > min(d.normsys_names, d.histosys_names),
+            f"{d.shared_names} shared of {d.normsys_names} normsys and {d.histosys_names} histosys",
+        ),
+        (not d.poi_bounds[0] < TRUE_POI < d.poi_bounds[1], f"poi_bounds without {TRUE_POI:g}"),
+    ]
+    if any(impossible for impossible, _ in conditions):
+        return conditions  # the places of modifiers cannot be counted
+    return [
+        *conditions,
+        _crowding("normsys", d.normsys, d.normsys_names, *_fewest_places(d, 1)),
+        _crowding("histosys", d.histosys, d.histosys_names, *_fewest_places(d, 2)),
+    ]
+
+
+def _fewest_places(d: Dimensions, min_bins: int) -> tuple[int, str]:
+    """Sample-channels that can carry a modifier, whatever the seed, and their description."""
+    usable = [
+        index < d.channels - d.shapefactor_channels and bins >= min_bins
+        for index, bins in enumerate(d.bins_per_channel)
+    ]
+    avoided = d.channels - sum(usable)
+    signal_places = sum(sum(usable[:n]) for n in d.channels_per_sample[: d.signals])
+    backgrounds = d.channels_per_sample[d.signals :]
+    places = signal_places + sum(max(0, n - avoided) for n in backgrounds)
+    return places, f"{places} sample-channels" + (" of two bins or more" if min_bins > 1 else "")
+
+
+def _crowding(
+    kind: str, modifiers: int, names: int, places: int, description: str
+) -> tuple[bool, str]:
+    fits = names <= modifiers <= names * places
+    return not fits, (
+        f"{modifiers} {kind} modifiers of {names} names on {description}: there must be at least "
+        f"one a name ({names}) and at most one a name and sample-channel ({names * places})"
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# Presets
+
+
+def spread(total: int, parts: int) -> tuple[int, ...]:
+    """`total` in `parts` whole numbers as equal as can be, the larger ones first."""
+    if parts < 1:
+        raise DimensionsError(f"No workspace has these dimensions: {parts} channels.")
+    return tuple(total // parts + (index < total % parts) for index in range(parts))
+
+
+PRESETS: Mapping[str, Dimensions] = {
+    "complex-8p": Dimensions(
+        bins_per_channel=(2, 2),
+        channels_per_sample=(1, 2),
+        normsys=1,
+        normsys_names=1,
+        histosys=1,
+        histosys_names=1,
+        lumi="constrained",
+        staterror="backgrounds",
+        shapefactor_channels=1,
+    ),
+    "thu-184p": Dimensions(
+        bins_per_channel=(4, 4, 1, 1, 3, 6, 6, 3, 3, 5, 5),
+        channels_per_sample=(11, 11, 11, 11, 11, 9, 9, 11, 11, 11, 4, 11),
+        signals=2,
+        normfactors=6,
+        normsys=2090,
+        normsys_names=109,
+        histosys=1629,
+        histosys_names=118,
+        shared_names=91,
+        lumi="fixed",
+        staterror="all",
+        poi_bounds=(-100.0, 100.0),
+    ),
+}
+
+
+def preset(name: str, seed: int = 0) -> Workspace:
+    """The workspace of a named preset; an unknown name is an error that lists the known ones."""
+    if name not in PRESETS:
+        raise DimensionsError(f"No preset '{name}'. There are: {', '.join(sorted(PRESETS))}.")
+    return workspace(PRESETS[name], seed)
+
+
+def scaled_dimensions(
+    parameters: int,
+    bins: int = 100,
+    channels: int = 10,
+    *,
+    samples: int = 6,
+    staterror: bool = False,
+    normsys_per_alpha: int = 15,
+    histosys_per_alpha: int = 12,
+) -> Dimensions:
+    """Dimensions with `parameters` in pyhf's count, for scaling curves.
+
+    Two are normfactors (one of them the parameter of interest), one a bin is a gamma where
+    `staterror` is set, the others are alphas, each with so many modifiers as there is room for.
+    The defaults have the density of "thu-184p", so the size grows linearly.
+    """
+    per_channel = spread(bins, channels)
+    if samples < 2:
+        raise DimensionsError(f"No workspace has these dimensions: {samples} samples; 2 at least.")
+    alphas = parameters - 2 - (bins if staterror else 0)
+    if alphas < 0:
+        raise DimensionsError(
+            f"No workspace has these dimensions: {parameters} parameters with 2 normfactors"
+            + (f" and {bins} gammas, one a bin; give more parameters." if staterror else ".")
+        )
+    histosys_places = samples * sum(n > 1 for n in per_channel)
+    histosys_names = round(0.87 * alphas) if histosys_places else 0
+    normsys_names = max(round(0.8 * alphas), alphas - histosys_names) if histosys_places else alphas
+    return Dimensions(
+        bins_per_channel=per_channel,
+        channels_per_sample=(channels,) * samples,
+        normfactors=2,
+        normsys=normsys_names * min(normsys_per_alpha, samples * channels),
+        normsys_names=normsys_names,
+        histosys=histosys_names * min(histosys_per_alpha, histosys_places),
+        histosys_names=histosys_names,
+        shared_names=normsys_names + histosys_names - alphas,
+        staterror="all" if staterror else "none",
+    )
+
+
+def scaled(
+    parameters: int,
+    bins: int = 100,
+    channels: int = 10,
+    *,
+    samples: int = 6,
+    staterror: bool = False,
+    seed: int = 0,
+) -> Workspace:
+    """A workspace with `parameters` in pyhf's count (see `scaled_dimensions`)."""
+    dimensions = scaled_dimensions(parameters, bins, channels, samples=samples, staterror=staterror)
+    return workspace(dimensions, seed)
+
+
+# ------------------------------------------------------------------------------------------------
+# Random numbers
+
+
+class _Draws:
+    """Uniform doubles of PCG64 and what is made of them: nothing that NumPy may yet change."""
+
+    def __init__(self, seed: int) -> None:
+        self._generator = np.random.Generator(np.random.PCG64(seed))
+
+    def uniform(self, *shape: int) -> Floats:
+        return self._generator.random(shape)
+
+    def normal(self, *shape: int) -> Floats:
+        """Standard normals (Box and Muller)."""
+        radius = np.sqrt(-2.0 * np.log1p(-self.uniform(*shape)))
+        turned: Floats = radius * np.cos(2.0 * math.pi * self.uniform(*shape))
+        return turned
+
+    def permutation(self, n: int) -> list[int]:
+        return [int(index) for index in np.argsort(self.uniform(n), kind="stable")]
+
+    def poisson(self, mean: float) -> int:
+        """A Poisson count by inversion; above 500, where exp(-mean) nears zero, a rounded normal.
+
+        Either way one fixed number of uniforms is drawn.
+        """
+        u, z = float(self.uniform(1)[0]), float(self.normal(1)[0])
+        if mean > 500.0:
+            return max(0, round(mean + math.sqrt(mean) * z))
+        count, term = 0, math.exp(-mean)
+        cumulative = term
+        while cumulative < u and term > 0.0:
+            count += 1
+            term *= mean / count
+            cumulative += term
+        return count
+
+
+def _rounded(values: Floats | Sequence[float]) -> list[float]:
+    return [float(f"{float(value):.{SIGNIFICANT_DIGITS}g}") for value in values]
+
+
+# ------------------------------------------------------------------------------------------------
+# Where things are
+
+
+@dataclass(frozen=True)
+class _Place:
+    """One sample in one channel."""
+
+    channel: int
+    sample: int
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Which sample is where, and which alphas act on it and how."""
+
+    places: tuple[_Place, ...]  # channel by channel
+    normsys: npt.NDArray[np.bool_]  # (places, alphas)
+    histosys: npt.NDArray[np.bool_]
+
+
+def _lay_out(d: Dimensions, draws: _Draws) -> _Layout:
+    presence = [_channels_of(d, sample, draws) for sample in range(d.samples)]
+    places = tuple(
+        _Place(channel, sample)
+        for channel in range(d.channels)
+        for sample in range(d.samples)
+        if channel in presence[sample]
+    )
+    ordinary = np.array([p.channel < d.channels - d.shapefactor_channels for p in places])
+    shaped = np.array([d.bins_per_channel[p.channel] > 1 for p in places])
+    # Shared names first, then normsys only, then histosys only; the numbering is shuffled.
+    order = np.array(draws.permutation(d.alphas), dtype=int)
+    by_place, by_name = 0.5 * draws.normal(len(places)), 1.4 * draws.normal(d.alphas)
+    weights = np.exp(by_place[:, None] + by_name)
+    normsys = _choose(weights, ordinary, order[: d.normsys_names], d.normsys, draws)
+    # A systematic that changes a sample's shape mostly changes its size too.
+    weights *= np.exp(0.55 * draws.normal(len(places)))[:, None] * (1.0 + 2.0 * normsys)
+    histosys_only = order[d.normsys_names :]
+    named = np.concatenate([order[: d.shared_names], histosys_only])
+    histosys = _choose(weights, (ordinary & shaped)[::-1], named, d.histosys, draws, backwards=True)
+    return _Layout(places, normsys, histosys)
+
+
+def _channels_of(d: Dimensions, sample: int, draws: _Draws) -> frozenset[int]:
+    shuffled = draws.permutation(d.channels)
+    chosen = range(d.channels) if sample < d.signals else shuffled
+    return frozenset(chosen[: d.channels_per_sample[sample]])
+
+
+def _choose(
+    weights: Floats,
+    usable: npt.NDArray[np.bool_],
+    names: npt.NDArray[np.int_],
+    count: int,
+    draws: _Draws,
+    backwards: bool = False,
+) -> npt.NDArray[np.bool_]:
+    """`count` pairs of a usable place and a name, every name at least once, by weight.
+
+    Weighted sampling without replacement by exponential keys (Efraimidis and Spirakis 2006). The
+    one place that each name is sure of goes round: from the first place or, `backwards`, the last.
+    """
+    chosen = np.zeros(weights.shape, dtype=bool)
+    rows = np.flatnonzero(usable)
+    if backwards:
+        rows = (weights.shape[0] - 1) - rows
+    keys = -np.log1p(-draws.uniform(len(rows), len(names))) / weights[np.ix_(rows, names)]
+    sure = np.arange(len(names)) % max(1, len(rows))
+    keys[sure, np.arange(len(names))] = -1.0
+    best = np.argsort(keys, axis=None, kind="stable")[:count]
+    row, column = np.unravel_index(best, keys.shape)
+    chosen[rows[row], names[column]] = True
+    return chosen
+
+
+# ------------------------------------------------------------------------------------------------
+# How large they are
+
+
+def _nominal_yields(d: Dimensions, places: Sequence[_Place], draws: _Draws) -> list[Floats]:
+    """Expected events of every place, one a bin."""
+    level = np.clip(130.0 * np.exp(0.8 * draws.normal(d.channels)), 40.0, 450.0)
+    fall = 0.3 + 0.6 * draws.uniform(d.channels)
+    popularity = 0.9 * draws.normal(d.samples)
+    share = np.exp(popularity[[p.sample for p in places]] + 0.9 * draws.normal(len(places)))
+    tilt = 0.6 * draws.normal(len(places))
+    ripple = [0.08 * draws.normal(d.bins_per_channel[p.channel]) for p in places]
+    empty = draws.uniform(len(places))
+
+    for sample, channel in _control_regions(d, places).items():
+        here = [i for i, p in enumerate(places) if p.channel == channel and p.sample >= d.signals]
+        own = next(i for i in here if places[i].sample == sample)
+        share[own] = 1.5 * max(share[own], sum(share[i] for i in here if i != own))
+    totals = np.zeros((2, d.channels))  # of the backgrounds, of the signals
+    for index, place in enumerate(places):
+        totals[int(place.sample < d.signals), place.channel] += share[index]
+    signal_share = _signal_share(d)
+    yields = []
+    for index, place in enumerate(places):
+        part = share[index] / totals[int(place.sample < d.signals), place.channel]
+        x = _bin_centres(d.bins_per_channel[place.channel])
+        if place.sample < d.signals:
+            rich = place.channel < (d.channels + 1) // 2
+            part *= signal_share if rich else 0.1 * signal_share
+            slope = 0.5  # a signal is searched for in the tail
+        else:
+            slope = -fall[place.channel] + tilt[index] * 0.5
+        shape = np.exp(slope * x + ripple[index])
+        values = level[place.channel] * part * shape / shape.mean()
+        if empty[index] < 0.03 and part < 0.05:
+            values[-1] = EMPTY_YIELD
+        yields.append(values)
+    return yields
+
+
+def _control_regions(d: Dimensions, places: Sequence[_Place]) -> dict[int, int]:
+    """The channel that each freely scaled background dominates, so that its factor is measured.
+
+    The last channels first, and each once as far as they go.
+    """
+    regions: dict[int, int] = {}
+    for sample in range(d.signals, d.signals + d.normfactors - 1):
+        present = [p.channel for p in reversed(places) if p.sample == sample]
+        unused = [channel for channel in present if channel not in regions.values()]
+        regions[sample] = (unused or present)[0]
+    return regions
+
+
+def _signal_share(d: Dimensions) -> float:
+    """Signal over background where it is rich, for some four standard deviations in all."""
+    rich_bins = sum(d.bins_per_channel[: (d.channels + 1) // 2])
+    return min(0.3, 0.06 * math.sqrt(20.0 / rich_bins))
+
+
+def _bin_centres(bins: int) -> Floats:
+    return np.linspace(-1.0, 1.0, bins) if bins > 1 else np.zeros(1)
+
+
+def _size(modifiers: int, places: int) -> float:
+    """Scale of single systematics that keeps the total of a sample-channel plausible."""
+    mean = max(modifiers, 1) / max(places, 1)
+    return min(3.0, math.sqrt(USUAL_SYSTEMATICS / mean)) if mean < 8.0 or mean > 20.0 else 1.0
+
+
+@dataclass(frozen=True)
+class _Variation:
+    """Relative change of a place by one alpha, up and down: one value, or one a bin."""
+
+    up: Floats
+    down: Floats
+
+
+def _normsys_variations(
+    d: Dimensions, layout: _Layout, draws: _Draws
+) -> dict[tuple[int, int], _Variation]:
+    """Mostly about 1 %, one in a hundred some 30 %, a few one-sided."""
+    pairs = np.argwhere(layout.normsys)
+    size = _size(d.normsys, len(layout.places))
+    by_name, sign = draws.normal(d.alphas), np.where(draws.uniform(d.alphas) < 0.5, -1.0, 1.0)
+    noise, kind, flip, skew = draws.normal(len(pairs)), *draws.uniform(3, len(pairs))
+    variations = {}
+    for index, (place, alpha) in enumerate(pairs):
+        z = 0.7 * by_name[alpha] + 0.7 * noise[index]
+        up = min(0.4, size * (0.005 + 0.006 * math.exp(1.2 * z)))
+        up = 0.3 * min(1.0, size) if kind[index] < 0.01 else up
+        up *= sign[alpha] * (1.0 if flip[index] < 0.8 else -1.0)
+        down = -up * (1.0 + 0.02 * (skew[index] - 0.5))
+        if kind[index] > 0.99:
+            up, down = (up * 5.0, 0.0) if skew[index] < 0.5 else (up, 0.3 * up)
+        limits = (-0.4, 0.4)
+        variations[int(place), int(alpha)] = _Variation(
+            np.clip([up], *limits), np.clip([down], *limits)
+        )
+    return variations
+
+
+def _histosys_variations(
+    d: Dimensions, layout: _Layout, draws: _Draws
+) -> dict[tuple[int, int], _Variation]:
+    """Mostly about half a percent, with a long tail; slopes along the bins, and noise."""
+    pairs = np.argwhere(layout.histosys)
+    size = _size(d.histosys, len(layout.places))
+    by_name = draws.normal(d.alphas)
+    tall = 2.0 * draws.uniform(d.alphas) - 1.0
+    noise, kind = draws.normal(len(pairs)), draws.uniform(len(pairs))
+    variations = {}
+    for index, (place, alpha) in enumerate(pairs):
+        bins = d.bins_per_channel[layout.places[place].channel]
+        amplitude = size * 0.009 * math.exp(0.8 * by_name[alpha] + 0.9 * noise[index])
+        slope = _bin_centres(bins) + 0.5 * tall[alpha]
+        up = amplitude * (slope + 0.5 * draws.normal(bins))
+        skew = 0.1 if kind[index] < 0.8 else 1.0
+        down = -up * (1.0 + skew * (draws.uniform(bins) - 0.5))
+        if kind[index] > 0.99:
+            down = 0.3 * up
+        variations[int(place), int(alpha)] = _Variation(
+            np.clip(up, -0.9, 0.9), np.clip(down, -0.9, 0.9)
+        )
+    return variations
+
+
+# ------------------------------------------------------------------------------------------------
+# The workspace
+
+
+def workspace(dimensions: Dimensions, seed: int = 0) -> Workspace:
+    """A pyhf workspace (schema 1.0.0) with exactly these dimensions; equal for equal seeds."""
+    d, draws = dimensions, _Draws(seed)
+    layout = _lay_out(d, draws)
+    nominal = _nominal_yields(d, layout.places, draws)
+    normsys = _normsys_variations(d, layout, draws)
+    histosys = _histosys_variations(d, layout, draws)
+    mc_weight = 0.05 + 0.45 * draws.uniform(len(layout.places))
+    truth = _true_yields(d, layout, nominal, normsys, histosys, mc_weight, draws)
+    channels: list[dict[str, Any]] = [
+        {"name": _channel_name(d, channel), "samples": []} for channel in range(d.channels)
+    ]
+    for index, place in enumerate(layout.places):
+        modifiers = [
+            *_factors(d, place),
+            *_systematics(index, layout, nominal[index], normsys, histosys),
+            *_bin_uncertainties(d, place, np.sqrt(mc_weight[index] * nominal[index])),
+        ]
+        channels[place.channel]["samples"].append(
+            {
+                "name": _sample_name(d, place.sample),
+                "data": _rounded(nominal[index]),
+                "modifiers": modifiers,
+            }
+        )
+    return {
+        "channels": channels,
+        "observations": [
+            {
+                "name": _channel_name(d, channel),
+                "data": [float(draws.poisson(float(mean))) for mean in truth[channel]],
+            }
+            for channel in range(d.channels)
+        ],
+        "measurements": [_measurement(d)],
+        "version": "1.0.0",
+    }
+
+
+def _true_yields(
+    d: Dimensions,
+    layout: _Layout,
+    nominal: Sequence[Floats],
+    normsys: Mapping[tuple[int, int], _Variation],
+    histosys: Mapping[tuple[int, int], _Variation],
+    mc_weight: Floats,
+    draws: _Draws,
+) -> list[Floats]:
+    """Expected events of every channel at the parameters that the data are drawn from.
+
+    Interpolated linearly and exponentially (codes 0 and 1): the truth need not be of the model's
+    own smoothness.
+    """
+    alphas = 0.8 * draws.normal(d.alphas)
+    factors = 1.0 + 0.15 * draws.normal(d.samples)
+    totals = [np.zeros(bins) for bins in d.bins_per_channel]
+    variances = [np.zeros(bins) for bins in d.bins_per_channel]
+    relative = [np.ones(len(values)) for values in nominal]
+    scale = np.ones(len(nominal))
+    for (row, alpha), v in histosys.items():
+        relative[row] += abs(alphas[alpha]) * (v.up if alphas[alpha] > 0 else v.down)
+    for (row, alpha), v in normsys.items():
+        side = v.up if alphas[alpha] > 0 else v.down
+        scale[row] *= float(1.0 + side[0]) ** abs(alphas[alpha])
+    for index, place in enumerate(layout.places):
+        factor = place.sample - d.signals + 1
+        free = 0 < factor < d.normfactors
+        scale[index] *= factors[place.sample] if free else 1.0
+        scale[index] *= TRUE_POI if place.sample < d.signals else 1.0
+        totals[place.channel] += scale[index] * nominal[index] * np.maximum(relative[index], 0.05)
+        variances[place.channel] += mc_weight[index] * nominal[index]
+    return [
+        total * np.maximum(0.5, 1.0 + np.sqrt(variance) / total * draws.normal(len(total)))
+        for total, variance in zip(totals, variances, strict=True)
+    ]
+
+
+def _channel_name(d: Dimensions, channel: int) -> str:
+    rich = (d.channels + 1) // 2
+    kind, number, count = (
+        ("SR", channel, rich) if channel < rich else ("CR", channel - rich, d.channels - rich)
+    )
+    return kind if count == 1 else f"{kind}{number + 1}"
+
+
+def _sample_name(d: Dimensions, sample: int) -> str:
+    kind, number, count = (
+        ("signal", sample, d.signals)
+        if sample < d.signals
+        else ("background", sample - d.signals, d.samples - d.signals)
+    )
+    return kind if count == 1 else f"{kind}{number + 1}"
+
+
+def _normfactor_name(d: Dimensions, sample: int) -> str | None:
+    if sample < d.signals:
+        return POI
+    return f"norm_{_sample_name(d, sample)}" if sample - d.signals + 1 < d.normfactors else None
+
+
+def _alpha_name(alpha: int) -> str:
+    return f"alpha{alpha + 1:03d}"
+
+
+def _factors(d: Dimensions, place: _Place) -> list[dict[str, Any]]:
+    """The normfactor, lumi and shapefactor of a place."""
+    normfactor = _normfactor_name(d, place.sample)
+    found = [{"name": normfactor, "type": "normfactor", "data": None}] if normfactor else []
+    if d.lumi != "none":
+        found.append({"name": "lumi", "type": "lumi", "data": None})
+    if place.channel >= d.channels - d.shapefactor_channels and place.sample == d.main_background:
+        name = f"shapefactor_{_channel_name(d, place.channel)}"
+        found.append({"name": name, "type": "shapefactor", "data": None})
+    return found
+
+
+def _systematics(
+    index: int,
+    layout: _Layout,
+    nominal: Floats,
+    normsys: Mapping[tuple[int, int], _Variation],
+    histosys: Mapping[tuple[int, int], _Variation],
+) -> list[dict[str, Any]]:
+    found = []
+    for alpha in np.flatnonzero(layout.normsys[index]):
+        v = normsys[index, int(alpha)]
+        (hi,), (lo,) = _rounded(1.0 + v.up), _rounded(1.0 + v.down)
+        data: dict[str, Any] = {"hi": hi, "lo": lo}
+        found.append({"name": _alpha_name(int(alpha)), "type": "normsys", "data": data})
+    for alpha in np.flatnonzero(layout.histosys[index]):
+        v = histosys[index, int(alpha)]
+        up, down = _rounded(nominal * (1.0 + v.up)), _rounded(nominal * (1.0 + v.down))
+        data = {"hi_data": up, "lo_data": down}
+        found.append({"name": _alpha_name(int(alpha)), "type": "histosys", "data": data})
+    return found
+
+
+def _bin_uncertainties(d: Dimensions, place: _Place, sigma: Floats) -> list[dict[str, Any]]:
+    """The staterror or shapesys of a place; sigma in events."""
+    name = _channel_name(d, place.channel)
+    shapefactor_from = d.channels - d.shapefactor_channels
+    if place.channel >= shapefactor_from:
+        return []
+    if place.channel >= shapefactor_from - d.shapesys_channels:
+        if place.sample != d.main_background:
+            return []
+        return [{"name": f"shapesys_{name}", "type": "shapesys", "data": _rounded(sigma)}]
+    if d.staterror == "all" or (d.staterror == "backgrounds" and place.sample >= d.signals):
+        return [{"name": f"staterror_{name}", "type": "staterror", "data": _rounded(sigma)}]
+    return []
+
+
+def _measurement(d: Dimensions) -> dict[str, Any]:
+    parameters: list[dict[str, Any]] = [
+        {"name": POI, "inits": [1.0], "bounds": [list(d.poi_bounds)]}
+    ]
+    for sample in range(d.signals, d.signals + d.normfactors - 1):
+        name = _normfactor_name(d, sample)
+        parameters.append({"name": name, "inits": [1.0], "bounds": [[0.0, 10.0]]})
+    if d.lumi != "none":
+        lumi: dict[str, Any] = {
+            "name": "lumi",
+            "inits": [1.0],
+            "bounds": [[0.9, 1.1]],
+            "auxdata": [1.0],
+            "sigmas": [0.02],
+        }
+        parameters.append(lumi | ({"fixed": True} if d.lumi == "fixed" else {}))
+    return {"name": "measurement", "config": {"poi": POI, "parameters": parameters}}

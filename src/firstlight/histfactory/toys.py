@@ -1,0 +1,233 @@
+"""Pseudo-experiments: data drawn from the model, fitted like the observed ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from firstlight.histfactory.engine import Eager, Progress
+from firstlight.histfactory.fit import Fixed, problem_of
+from firstlight.histfactory.inference import BANDS, HypothesisTest, hypotheses, require_statistic
+from firstlight.histfactory.likelihood import Data
+from firstlight.histfactory.model import Floats, Model, ModelError
+from firstlight.histfactory.newton import Minimum, Problem, Status
+from firstlight.histfactory.precision import in_float64, is_traced
+
+
+@dataclass(frozen=True, eq=False)
+class Toys:
+    """Fits of pseudo-data. Those that did not converge are here too: see `status`."""
+
+    names: tuple[str, ...]
+    values: Floats  # [toy, parameter]
+    nll: Floats
+    status: Floats  # codes of `Status`
+    edm: Floats
+    data: Floats  # [toy, main and auxiliary data in pyhf's order]
+
+    @property
+    def converged(self) -> Any:
+        """True for each toy whose fit converged."""
+        return self.status == int(Status.CONVERGED)
+
+    @property
+    def not_converged(self) -> int:
+        return int(np.sum(~self.converged))
+
+
+@dataclass(frozen=True, eq=False)
+class ToyCLs:
+    """CLs from pseudo-experiments, with what it was computed from."""
+
+    observed: float
+    expected: Floats  # at -2, -1, 0, 1, 2 σ of background-only toys
+    mu: float
+    clsb: float
+    clb: float
+    q: float
+    q_signal: Floats  # of every signal + background toy; NaN where a fit did not converge
+    q_background: Floats
+    not_converged: int
+
+
+@in_float64
+def toys(
+    model: Model,
+    n: int,
+    key: Any = 0,
+    *,
+    parameters: Any = None,
+    mu: float | None = None,
+    fixed: Fixed = None,
+    progress: Progress | None = None,
+) -> Toys:
+    """Draw `n` data sets and fit each.
+
+    key: an integer or a JAX key; the same key gives the same toys on every machine.
+    parameters: where they are drawn: a mapping or a vector; the best fit to the observed data if
+        not given, with the POI at `mu` if that is.
+    """
+    _require_count(n)
+    engine = Eager(model)
+    theta = _truth(engine, parameters, mu, fixed)
+    drawn = _draw(engine, theta, n, _generator(key))
+    base = problem_of(engine, model.data(None), fixed)
+    start = np.where(base.fixed > 0, base.start, theta)
+    problems = [base._replace(data=d, start=start) for d in drawn]
+    found = engine.fits(problems, progress)
+    nll = [float(f.nll) + engine.constants(d) for f, d in zip(found, drawn, strict=True)]
+    return Toys(
+        names=model.parameter_names,
+        values=model.public(np.stack([f.theta for f in found])),
+        nll=np.array(nll),
+        status=np.array([int(f.status) for f in found]),
+        edm=np.array([float(f.edm) for f in found]),
+        data=np.stack([model.data_vector(d) for d in drawn]),
+    )
+
+
+@in_float64
+def toy_cls(
+    model: Model,
+    mu: float,
+    n: int,
+    key: Any = 0,
+    *,
+    data: Any = None,
+    fixed: Fixed = None,
+    test_statistic: str = "qtilde",
+    progress: Progress | None = None,
+) -> ToyCLs:
+    """CLs from `n` toys with and `n` without signal, each drawn at the parameters that fit best.
+
+    Toys with a fit that did not converge are counted in `.not_converged` and left out of the
+    fractions.
+    """
+    _require_count(n)
+    require_statistic(test_statistic)
+    engine, observed = Eager(model), model.data(data)
+    test = HypothesisTest(engine, observed, fixed, None, test_statistic)
+    on_data, _ = test.fits_at(mu)
+    q = test.statistic(mu, test.free, on_data)
+    rng = _generator(key)
+    truths = (on_data.theta, test.null.theta)
+    drawn = [_draw(engine, theta, n, rng) for theta in truths]
+    statistics = _statistics(test, mu, drawn, truths, progress)
+    signal, background = statistics
+    clsb, clb = _fraction(signal, q), _fraction(background, q)
+    return ToyCLs(
+        observed=clsb / clb if clb > 0 else float("nan"),
+        expected=_expected(signal, background),
+        mu=float(mu),
+        clsb=clsb,
+        clb=clb,
+        q=q,
+        q_signal=signal,
+        q_background=background,
+        not_converged=int(np.isnan(signal).sum() + np.isnan(background).sum()),
+    )
+
+
+def _statistics(
+    test: HypothesisTest,
+    mu: float,
+    drawn: list[list[Data]],
+    truths: Sequence[Any],
+    progress: Progress | None,
+) -> list[Floats]:
+    """The test statistic of every toy of every hypothesis."""
+    problems: list[Problem] = []
+    for toys_, truth in zip(drawn, truths, strict=True):
+        for data in toys_:
+            free, at_mu = hypotheses(test.engine, data, [None, mu], test.fixed, None)
+            free = test.bounded(free)
+            free = free._replace(start=np.where(free.fixed > 0, free.start, truth))
+            at_mu = at_mu._replace(start=np.where(at_mu.fixed > 0, at_mu.start, truth))
+            problems += [_inside(free), at_mu]
+    found = test.engine.fits(problems, progress)
+    pairs = list(zip(found[::2], found[1::2], strict=True))
+    values = np.array([_statistic(test, mu, free, at_mu) for free, at_mu in pairs])
+    return [values[: len(drawn[0])], values[len(drawn[0]) :]]
+
+
+def _inside(problem: Problem) -> Problem:
+    start = np.clip(problem.start, problem.lower, problem.upper)
+    return problem._replace(start=np.where(problem.fixed > 0, problem.start, start))
+
+
+def _statistic(test: HypothesisTest, mu: float, free: Minimum, at_mu: Minimum) -> float:
+    if int(free.status) or int(at_mu.status):
+        return float("nan")
+    return test.statistic(mu, free, at_mu)
+
+
+def _fraction(statistics: Floats, q: float) -> float:
+    good = statistics[~np.isnan(statistics)]
+    return float(np.mean(good >= q)) if len(good) else float("nan")
+
+
+def _expected(signal: Floats, background: Floats) -> Floats:
+    """CLs at the quantiles of the background-only statistic."""
+    from statistics import NormalDist
+
+    good = background[~np.isnan(background)]
+    if not len(good):
+        return np.full(len(BANDS), np.nan)
+    quantiles = np.quantile(good, [1 - NormalDist().cdf(n) for n in BANDS])
+    ratios = [_fraction(signal, q) / max(_fraction(background, q), 1e-300) for q in quantiles]
+    return np.array(ratios)
+
+
+def _truth(engine: Eager, parameters: Any, mu: float | None, fixed: Fixed) -> Any:
+    """Where to draw, in internal order."""
+    model = engine.model
+    if parameters is not None:
+        vector = np.array(model.vector(parameters), dtype=np.float64)
+        if mu is not None:
+            vector[model.poi_index] = mu
+        return model.internal(vector)
+    (problem,) = hypotheses(engine, model.data(None), [mu], fixed, None)
+    return engine.chain([problem])[0].theta
+
+
+def _draw(engine: Eager, theta: Any, n: int, rng: np.random.Generator) -> list[Data]:
+    centre = engine.asimov(theta)
+    prepared = engine.prepared
+    if np.any(centre.main < 0):
+        raise ModelError(
+            f"{engine.model.about.source}: a bin expects {centre.main.min():g} events at the "
+            "parameters to draw from. Counts cannot be drawn from a negative expectation."
+        )
+    weight, tau = np.asarray(prepared.weight), np.asarray(prepared.tau)
+    sigma = np.where(weight > 0, 1 / np.sqrt(np.where(weight > 0, weight, 1.0)), 0.0)
+    drawn = []
+    for _ in range(n):
+        main = rng.poisson(centre.main).astype(np.float64)
+        aux = theta + sigma * rng.standard_normal(len(theta))
+        counts = rng.poisson(np.where(tau > 0, np.maximum(centre.aux, 0.0), 0.0))
+        drawn.append(Data(main, np.where(tau > 0, counts, np.where(weight > 0, aux, centre.aux))))
+    return drawn
+
+
+def _generator(key: Any) -> np.random.Generator:
+    """A generator from an integer or a JAX key; NumPy's, so that no device changes the toys."""
+    if is_traced(key):
+        raise ModelError(
+            "toys are drawn outside of jit. Draw the data first, then vmap fit over them."
+        )
+    if isinstance(key, (int, np.integer)):
+        return np.random.default_rng(int(key))
+    import jax
+
+    bits = (
+        jax.random.key_data(key) if jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key) else key
+    )
+    return np.random.default_rng([int(x) for x in np.asarray(bits).ravel()])
+
+
+def _require_count(n: int) -> None:
+    if not isinstance(n, (int, np.integer)) or n < 1:
+        raise ModelError(f"the number of toys is {n!r}; it must be at least 1.")
