@@ -1,4 +1,4 @@
-"""Who runs the fits: compiled once and called (`Eager`), or part of the caller's program (`Traced`).
+"""Who runs the fits: `Eager` calls what is compiled, `Traced` is part of the caller's program.
 
 Inference is written once against `Engine`. Outside of JAX transformations the eager engine calls
 one executable for every fit of a given size, so that another model, other data, other fixed
@@ -77,17 +77,16 @@ class Eager(Engine):
     def chain(self, problems: Sequence[Problem]) -> list[Minimum]:
         found: list[Minimum] = []
         for problem in problems:
-            if found:
-                start = np.where(problem.fixed > 0, problem.start, found[-1].theta)
-                problem = problem._replace(start=start)
-            found.append(self._fit(problem))
+            before = found[-1].theta if found else problem.start
+            start = np.where(problem.fixed > 0, problem.start, before)
+            found.append(self._fit(problem._replace(start=start)))
         return found
 
     def _fit(self, problem: Problem) -> Minimum:
         with float64_scope():  # a thread has its own
-            found = _search()(self.prepared, *problem)
+            found: Minimum = _search()(self.prepared, *problem)
             # The Hessian stays where it is until somebody asks for it.
-            small = {n: np.asarray(getattr(found, n)) for n in _READ}
+            small: dict[str, Any] = {n: np.asarray(getattr(found, n)) for n in _READ}
         return found._replace(**small)
 
     def asimov(self, theta: Any) -> Data:
@@ -143,7 +142,7 @@ def _stacked(problems: Sequence[Problem]) -> Problem:
     def stack(*leaves: Any) -> Any:
         return jnp.stack([jnp.asarray(leaf, jnp.float64) for leaf in leaves])
 
-    return jax.tree.map(stack, *problems)
+    return Problem(*jax.tree.map(stack, *problems))
 
 
 def _unstacked(found: Minimum, n: int) -> list[Minimum]:
@@ -151,17 +150,17 @@ def _unstacked(found: Minimum, n: int) -> list[Minimum]:
 
 
 @cache
-def _search() -> Callable[..., Minimum]:
+def _search() -> Any:
     return jax.jit(search)
 
 
 @cache
-def _search_batch() -> Callable[..., Minimum]:
+def _search_batch() -> Any:
     return jax.jit(jax.vmap(search, (None, 0, 0, 0, 0, 0, 0)))
 
 
 @cache
-def _expected() -> Callable[..., Any]:
+def _expected() -> Any:
     return jax.jit(lambda prepared, theta: jnp.sum(yields(prepared, theta), axis=0))
 
 

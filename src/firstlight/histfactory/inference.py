@@ -6,7 +6,7 @@ can be differentiated with respect to every array of the model.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from firstlight.histfactory.engine import Engine, Traced, engine_for
-from firstlight.histfactory.fit import Fixed, FitResult, problem_of, result_of
+from firstlight.histfactory.fit import FitResult, Fixed, problem_of, result_of
 from firstlight.histfactory.likelihood import Data
 from firstlight.histfactory.model import Model, ModelError
 from firstlight.histfactory.newton import Minimum, Problem
@@ -135,7 +135,7 @@ def cls(
     engine = engine_for(model, mu, data, leaves(fixed), init)
     if np.ndim(mu) and not is_traced(mu):
         parts = [cls(model, m, data, fixed, init, test_statistic) for m in np.asarray(mu)]
-        return jax.tree.map(lambda *leaves: np.stack(leaves), *parts)
+        return CLs(*(np.stack([getattr(p, f.name) for p in parts]) for f in fields(CLs)))
     return HypothesisTest(engine, model.data(data), fixed, init, test_statistic).at(mu)
 
 

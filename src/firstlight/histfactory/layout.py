@@ -230,7 +230,7 @@ def _internal_index(roles: list[_Role], sizes: Sizes) -> Floats:
 
 
 def _parameter_arrays(spec: Specification, sizes: Sizes, slot: Floats) -> dict[str, Floats]:
-    """Settings and constraints in the internal order; what is padding is fixed and unconstrained."""
+    """Settings and constraints in the internal order; padding is fixed and unconstrained."""
     n = sizes.parameters
     neutral = np.concatenate([np.zeros(sizes.alphas), np.ones(sizes.factors + sizes.bins)])
     arrays = {

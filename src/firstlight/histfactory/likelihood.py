@@ -99,7 +99,7 @@ def prepare(arrays: Any, structure: Any, codes: tuple[str, str], xp: Any = jnp) 
 
 
 def yields(model: Prepared, theta: Any) -> Any:
-    """Expected yield of every cell [slot, bin], in the form that is differentiated automatically."""
+    """Expected yield of every cell [slot, bin], in the form for automatic differentiation."""
     begin_phi, begin_gamma = model.blocks
     alpha, phi, gamma = theta[:begin_phi], theta[begin_phi:begin_gamma], theta[begin_gamma:]
     basis = additive_basis(model.codes[1], alpha)
@@ -335,7 +335,7 @@ def _membership(model: Prepared) -> Any:
 def _curvature(
     model: Prepared, parts: _Expansion, row_slope: Any, own_alpha: Any, carried: Any, bend: Any
 ) -> Curvature:
-    """The blocks of the Hessian; `own_alpha` is the part of ∂²/∂α² that has no product of slopes."""
+    """The Hessian in parts; `own_alpha` is what ∂²/∂α² has beside products of slopes."""
     n_alphas, n_rows = model.blocks[0], parts.log_slope[0].size
     shift_slope = (
         parts.basis.dg[:, None, None] * model.shifts[0]

@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 
 
 class ModelError(FirstlightError):
-    """Arguments that do not fit the model: unknown names, wrong lengths, no parameter of interest."""
+    """Arguments that do not fit the model: unknown names, wrong lengths, no POI."""
 
 
 @jax.tree_util.register_dataclass
@@ -234,11 +234,11 @@ class Model:
         return f"there is no parameter {name!r}. {hint}"
 
     def vector(self, parameters: Any = None) -> Any:
-        """A parameter vector from a mapping of names (others at their init), or checked as it is."""
+        """A parameter vector from a mapping of names (others at their init), or as it is."""
         if parameters is None:
             return self.init
         if isinstance(parameters, Mapping):
-            values = self.init
+            values: Any = self.init
             traced = is_traced(values, dict(parameters))
             values = jnp.asarray(values) if traced else np.array(values)
             for name, value in parameters.items():
@@ -258,7 +258,7 @@ class Model:
         return parameters
 
     def data(self, values: Any = None) -> Data:
-        """Data in internal form: None (observed), main counts, main + auxiliary, or `Data` itself."""
+        """Data in internal form, from None (observed), main, main + auxiliary, or `Data`."""
         if isinstance(values, Data):
             return values
         if values is None:
@@ -320,7 +320,8 @@ class Model:
         arrays = jax.tree.map(lambda a: np.asarray(a, np.float64), self.arrays)
         ready = prepare(arrays, self.about.structure, self.about.codes, np)
         with float64_scope(), jax.ensure_compile_time_eval():
-            return jax.device_put(ready)
+            on_device: Prepared = jax.device_put(ready)
+            return on_device
 
     @cached_property
     def observed_constants(self) -> float:
@@ -351,8 +352,8 @@ class Model:
                 )
             if is_traced(nominal, values):
                 with float64_scope():
-                    values = jnp.asarray(values, jnp.float64)
-                    nominal = jnp.asarray(nominal).at[slot, bins].set(values)
+                    new = jnp.asarray(values, jnp.float64)
+                    nominal = jnp.asarray(nominal).at[slot, bins].set(new)
             else:
                 nominal = np.array(nominal)
                 nominal[slot, bins] = values
@@ -470,7 +471,7 @@ def _fitting(sizes: layout.Sizes | None, spec: Specification) -> layout.Sizes:
     needed = layout.natural_sizes(spec)
     small = [
         f"{n}: {have} < {want}"
-        for n, have, want in zip(needed._fields, sizes, needed)
+        for n, have, want in zip(needed._fields, sizes, needed, strict=True)
         if have < want
     ]
     if small:

@@ -190,7 +190,7 @@ def free_parameters(theta: Any, gradient: Any, fixed: Any, lower: Any, upper: An
 
 
 class _Reduced(NamedTuple):
-    """The damped Hessian of the free parameters after γ is eliminated, scaled to a unit diagonal."""
+    """The damped Hessian of the free parameters without γ, scaled to a unit diagonal."""
 
     matrix: Any
     scale: Any

@@ -70,24 +70,24 @@ def _unit(
 ) -> Callable[..., Any]:
     """`function` of its array arguments alone, compiled; the others are `rest`."""
 
-    @jax.jit
     def of_arrays(*arrays: Any) -> Any:
         given = iter(arrays)
         leaves = [next(given) if other is None else other[0] for other in rest]
         args, kwargs = jax.tree.unflatten(structure, leaves)
         return function(*args, **kwargs)
 
+    compiled: Callable[..., Any] = jax.jit(of_arrays)
     if wide:
-        return of_arrays
+        return compiled
 
     def forward(*arrays: Any) -> Any:
         with float64_scope():
-            return jax.vjp(of_arrays, *arrays)
+            return jax.vjp(compiled, *arrays)
 
     def backward(transpose: Any, cotangents: Any) -> Any:
         with float64_scope():
             return transpose(cotangents)
 
-    unit = jax.custom_vjp(of_arrays)
+    unit: Any = jax.custom_vjp(compiled)
     unit.defvjp(forward, backward)
-    return unit
+    return cast(Callable[..., Any], unit)

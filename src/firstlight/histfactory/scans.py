@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from firstlight.histfactory.engine import Eager, Progress
-from firstlight.histfactory.fit import Fixed, FitResult, fit, problem_of
+from firstlight.histfactory.fit import FitResult, Fixed, fit, problem_of
 from firstlight.histfactory.model import Floats, Model, ModelError
 from firstlight.histfactory.newton import Problem
 from firstlight.histfactory.precision import in_float64
@@ -74,12 +74,13 @@ def scan(
         middle, sigma = best.values[index], best.uncertainties[name]
         if not sigma > 0:
             raise ModelError(f"{name!r} did not move in the fit, so give the values to scan.")
-        values = np.linspace(
+        grid = np.linspace(
             max(middle - width * sigma, float(model.lower[index])),
             min(middle + width * sigma, float(model.upper[index])),
             points,
         )
-    grid = np.asarray(values, np.float64)
+    else:
+        grid = np.asarray(values, np.float64)
     if grid.ndim != 1 or not len(grid) or not np.all(np.isfinite(grid)):
         raise ModelError("the values to scan must be a list of finite numbers.")
     engine = Eager(model)

@@ -161,7 +161,7 @@ def _inside(problem: Problem) -> Problem:
 def _statistic(test: HypothesisTest, mu: float, free: Minimum, at_mu: Minimum) -> float:
     if int(free.status) or int(at_mu.status):
         return float("nan")
-    return test.statistic(mu, free, at_mu)
+    return float(test.statistic(mu, free, at_mu))
 
 
 def _fraction(statistics: Floats, q: float) -> float:
