@@ -8,6 +8,7 @@ the same search into the caller's program, with derivatives.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from firstlight.histfactory.blas_threads import one_blas_thread
 from firstlight.histfactory.likelihood import Data, saturated_nll, yields
 from firstlight.histfactory.model import Model
 from firstlight.histfactory.newton import Minimum, Problem, search
@@ -70,20 +72,29 @@ class Eager(Engine):
     xp = np
 
     def fits(self, problems: Sequence[Problem], progress: Progress | None = None) -> list[Minimum]:
-        if jax.default_backend() == "cpu":
-            return _fits_on_cores(self, problems, progress)
-        return _fits_in_batches(self, problems, progress)
+        stacked = jax.tree.map(lambda *a: np.stack([np.asarray(x) for x in a]), *problems)
+        return _unstacked(self.fit_all(Problem(*stacked), progress), len(problems))
+
+    def fit_all(self, problems: Problem, progress: Progress | None = None) -> Minimum:
+        """Minima of problems that are stacked on a leading axis, without their Hessians."""
+        on_cores = jax.default_backend() == "cpu"
+        return (_fits_on_cores if on_cores else _fits_in_batches)(self, problems, progress)
 
     def chain(self, problems: Sequence[Problem]) -> list[Minimum]:
         found: list[Minimum] = []
         for problem in problems:
-            before = found[-1].theta if found else problem.start
-            start = np.where(problem.fixed > 0, problem.start, before)
-            found.append(self._fit(problem._replace(start=start)))
+            if found:
+                start = np.where(problem.fixed > 0, problem.start, found[-1].theta)
+                found.append(self._fit(problem._replace(start=start, near=1.0)))
+            else:
+                found.append(self._fit(problem))
         return found
 
     def _fit(self, problem: Problem) -> Minimum:
-        with float64_scope():  # a thread has its own
+        on_cpu = jax.default_backend() == "cpu"
+        with float64_scope(), one_blas_thread() if on_cpu else contextlib.nullcontext():
+            # A Python float has another type than a NumPy one to JAX, and would compile again.
+            problem = problem._replace(near=np.float64(problem.near))
             found: Minimum = _search()(self.prepared, *problem)
             # The Hessian stays where it is until somebody asks for it.
             small: dict[str, Any] = {n: np.asarray(getattr(found, n)) for n in _READ}
@@ -97,7 +108,7 @@ class Eager(Engine):
 
     def constants(self, data: Data) -> Any:
         data = Data(np.asarray(data.main), np.asarray(data.aux))
-        return float(saturated_nll(np.asarray(self.prepared.tau), data, np))
+        return saturated_nll(np.asarray(self.prepared.tau), data, np)
 
     def tail(self, z: Any) -> Any:
         erfc = np.vectorize(math.erfc, otypes=[np.float64])
@@ -156,7 +167,11 @@ def _search() -> Any:
 
 @cache
 def _search_batch() -> Any:
-    return jax.jit(jax.vmap(search, (None, 0, 0, 0, 0, 0, 0)))
+    def small(model: Any, *problem: Any) -> Minimum:
+        # A thousand Hessians would take longer to read back than to compute.
+        return search(model, *problem)._replace(curvature=None, gradient=None)
+
+    return jax.jit(jax.vmap(small, (None, 0, 0, 0, 0, 0, 0)))
 
 
 @cache
@@ -164,41 +179,37 @@ def _expected() -> Any:
     return jax.jit(lambda prepared, theta: jnp.sum(yields(prepared, theta), axis=0))
 
 
-def _fits_on_cores(
-    engine: Eager, problems: Sequence[Problem], progress: Progress | None
-) -> list[Minimum]:
+def _fits_on_cores(engine: Eager, problems: Problem, progress: Progress | None) -> Minimum:
     """One fit after the other on every core: faster than a batch, which waits for its slowest."""
+    n = len(problems.start)
+    workers = min(n, len(os.sched_getaffinity(0)))
     done: list[Minimum] = []
+
+    def one(i: int) -> Minimum:
+        found = engine._fit(Problem(*jax.tree.map(lambda a: a[i], problems)))
+        return found._replace(curvature=None, gradient=None)
 
     def note(found: Minimum) -> None:
         done.append(found)
         if progress:
-            progress(len(done), len(problems))
+            progress(len(done), n)
 
-    workers = min(len(problems), len(os.sched_getaffinity(0)))
-    if workers < 2:
-        for problem in problems:
-            note(engine._fit(problem))
-        return done
-    note(engine._fit(problems[0]))  # compiles, once
-    with ThreadPoolExecutor(workers) as pool:
-        for found in pool.map(engine._fit, problems[1:]):
+    note(one(0))  # compiles, once
+    with one_blas_thread(), ThreadPoolExecutor(workers) as pool:
+        for found in pool.map(one, range(1, n)):
             note(found)
-    return done
+    return Minimum(*jax.tree.map(lambda *a: np.stack(a), *done))
 
 
-def _fits_in_batches(
-    engine: Eager, problems: Sequence[Problem], progress: Progress | None
-) -> list[Minimum]:
+def _fits_in_batches(engine: Eager, problems: Problem, progress: Progress | None) -> Minimum:
+    n = len(problems.start)
     done: list[Minimum] = []
-    for begin in range(0, len(problems), BATCH):
-        chunk = list(problems[begin : begin + BATCH])
-        # Few batch sizes, so few executables.
-        size = 1 << (len(chunk) - 1).bit_length()
-        padded = chunk + [chunk[-1]] * (size - len(chunk))
-        stacked = jax.tree.map(lambda *a: np.stack([np.asarray(x) for x in a]), *padded)
-        found = jax.tree.map(np.asarray, _search_batch()(engine.prepared, *stacked))
-        done += _unstacked(found, len(chunk))
+    for begin in range(0, n, BATCH):
+        size = min(BATCH, n - begin)
+        # Few batch sizes, so few executables; the last problem fills a batch up.
+        rows = begin + np.minimum(np.arange(1 << (size - 1).bit_length()), size - 1)
+        found = _search_batch()(engine.prepared, *jax.tree.map(lambda a, r=rows: a[r], problems))
+        done.append(Minimum(*jax.tree.map(lambda a, s=size: np.asarray(a)[:s], found)))
         if progress:
-            progress(len(done), len(problems))
-    return done
+            progress(begin + size, n)
+    return Minimum(*jax.tree.map(lambda *a: np.concatenate(a), *done))

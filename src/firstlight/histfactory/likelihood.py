@@ -143,14 +143,13 @@ def nll(model: Prepared, data: Data, theta: Any) -> Any:
     Differentiable in all arguments.
     """
     expected = jnp.sum(yields(model, theta), axis=0)
+    return jnp.sum(_poisson_nll(data.main, expected)) + _constraint_nll(model, data, theta)
+
+
+def _constraint_nll(model: Prepared, data: Data, theta: Any) -> Any:
     pull = jnp.where(model.weight > 0, data.aux - theta, 0.0)
-    poisson = model.tau > 0
-    return (
-        jnp.sum(_poisson_nll(data.main, expected))
-        + 0.5 * jnp.sum(model.weight * pull * pull)
-        + jnp.sum(jnp.where(poisson, _poisson_nll(data.aux, model.tau * theta), 0.0))
-        + model.constraint_constant
-    )
+    poisson = jnp.where(model.tau > 0, _poisson_nll(data.aux, model.tau * theta), 0.0)
+    return jnp.sum(0.5 * model.weight * pull * pull + poisson) + model.constraint_constant
 
 
 def _poisson_nll(observed: Any, expected: Any) -> Any:
@@ -166,7 +165,7 @@ def _poisson_nll(observed: Any, expected: Any) -> Any:
 def saturated_nll(tau: Any, data: Data, xp: Any = jnp) -> Any:
     """Σ n - n ln n + ln n! over main and Poisson auxiliary data: the NLL that `nll` leaves out."""
     aux = xp.where(tau > 0, data.aux, 0.0)
-    return _stirling_rest(data.main, xp).sum() + _stirling_rest(aux, xp).sum()
+    return _stirling_rest(data.main, xp).sum(-1) + _stirling_rest(aux, xp).sum(-1)
 
 
 def _stirling_rest(n: Any, xp: Any) -> Any:
@@ -299,8 +298,6 @@ def _expand(model: Prepared, data: Data, theta: Any) -> _Expansion:
     used = (data.main > 0) & (expected > TINY_YIELD)
     divisor = jnp.where(used, expected, 1.0)
     ratio = jnp.where(used, data.main / divisor, 0.0)
-    poisson = model.tau > 0
-    pull = jnp.where(model.weight > 0, data.aux - theta, 0.0)
     return _Expansion(
         basis=basis,
         log_slope=jnp.where(inside, slope / value, log_outside),
@@ -309,10 +306,7 @@ def _expand(model: Prepared, data: Data, theta: Any) -> _Expansion:
         cells=cells,
         phi=phi,
         gamma=gamma,
-        nll=jnp.sum(_poisson_nll(data.main, expected))
-        + 0.5 * jnp.sum(model.weight * pull * pull)
-        + jnp.sum(jnp.where(poisson, _poisson_nll(data.aux, model.tau * theta), 0.0))
-        + model.constraint_constant,
+        nll=jnp.sum(_poisson_nll(data.main, expected)) + _constraint_nll(model, data, theta),
         slope=1 - ratio,
         stiffness=ratio / divisor,
     )

@@ -87,8 +87,8 @@ class Minimum(NamedTuple):
 
     theta: Any
     nll: Any  # above the saturated model
-    gradient: Any
-    curvature: Curvature
+    gradient: Any  # None where many were fitted at once
+    curvature: Any  # `Curvature`, or None likewise
     free: Any  # 1 where a parameter was neither fixed nor held by a bound
     edm: Any
     iterations: Any

@@ -47,6 +47,7 @@ def minimise_chain(model: Prepared, problems: Problem) -> Minimum:
         found = search(still_model, *problem._replace(start=start))
         return found.theta, found
 
+    still = still._replace(near=jnp.maximum(still.near, jnp.arange(len(still.near)) > 0))
     _, found = jax.lax.scan(one, first.start, still)
     return _with_derivatives(model, problems, found)
 

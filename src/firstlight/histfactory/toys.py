@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ from firstlight.histfactory.fit import Fixed, problem_of
 from firstlight.histfactory.inference import BANDS, HypothesisTest, hypotheses, require_statistic
 from firstlight.histfactory.likelihood import Data
 from firstlight.histfactory.model import Floats, Model, ModelError
-from firstlight.histfactory.newton import Minimum, Problem, Status
+from firstlight.histfactory.newton import Problem, Status
 from firstlight.histfactory.precision import in_float64, is_traced
 
 
@@ -76,16 +75,14 @@ def toys(
     drawn = _draw(engine, theta, n, _generator(key))
     base = problem_of(engine, model.data(None), fixed)
     start = np.where(base.fixed > 0, base.start, theta)
-    problems = [base._replace(data=d, start=start) for d in drawn]
-    found = engine.fits(problems, progress)
-    nll = [float(f.nll) + engine.constants(d) for f, d in zip(found, drawn, strict=True)]
+    found = engine.fit_all(_repeated(base._replace(start=start), drawn), progress)
     return Toys(
         names=model.parameter_names,
-        values=model.public(np.stack([f.theta for f in found])),
-        nll=np.array(nll),
-        status=np.array([int(f.status) for f in found]),
-        edm=np.array([float(f.edm) for f in found]),
-        data=np.stack([model.data_vector(d) for d in drawn]),
+        values=model.public(found.theta),
+        nll=found.nll + engine.constants(drawn),
+        status=found.status,
+        edm=found.edm,
+        data=model.data_vector(drawn),
     )
 
 
@@ -115,8 +112,9 @@ def toy_cls(
     rng = _generator(key)
     truths = (on_data.theta, test.null.theta)
     drawn = [_draw(engine, theta, n, rng) for theta in truths]
-    statistics = _statistics(test, mu, drawn, truths, progress)
-    signal, background = statistics
+    signal, background = (
+        _statistics(test, mu, *pair, progress) for pair in zip(drawn, truths, strict=True)
+    )
     clsb, clb = _fraction(signal, q), _fraction(background, q)
     return ToyCLs(
         observed=clsb / clb if clb > 0 else float("nan"),
@@ -132,36 +130,37 @@ def toy_cls(
 
 
 def _statistics(
-    test: HypothesisTest,
-    mu: float,
-    drawn: list[list[Data]],
-    truths: Sequence[Any],
-    progress: Progress | None,
-) -> list[Floats]:
-    """The test statistic of every toy of every hypothesis."""
-    problems: list[Problem] = []
-    for toys_, truth in zip(drawn, truths, strict=True):
-        for data in toys_:
-            free, at_mu = hypotheses(test.engine, data, [None, mu], test.fixed, None)
-            free = test.bounded(free)
-            free = free._replace(start=np.where(free.fixed > 0, free.start, truth))
-            at_mu = at_mu._replace(start=np.where(at_mu.fixed > 0, at_mu.start, truth))
-            problems += [_inside(free), at_mu]
-    found = test.engine.fits(problems, progress)
-    pairs = list(zip(found[::2], found[1::2], strict=True))
-    values = np.array([_statistic(test, mu, free, at_mu) for free, at_mu in pairs])
-    return [values[: len(drawn[0])], values[len(drawn[0]) :]]
+    test: HypothesisTest, mu: float, drawn: Data, truth: Any, progress: Progress | None
+) -> Floats:
+    """The test statistic of every toy; NaN where a fit did not converge."""
+    engine = test.engine
+    assert isinstance(engine, Eager)
+    free, at_mu = hypotheses(engine, test.data, [None, mu], test.fixed, None)
+    free = test.bounded(free)
+    inside = np.clip(truth, free.lower, free.upper)
+    free = free._replace(start=np.where(free.fixed > 0, free.start, inside))
+    at_mu = at_mu._replace(start=np.where(at_mu.fixed > 0, at_mu.start, truth))
+    n = len(drawn.main)
+    best = engine.fit_all(_repeated(free, drawn), _part(progress, 0, n))
+    held = engine.fit_all(_repeated(at_mu, drawn), _part(progress, n, n))
+    muhat = test.engine.model.public(best.theta)[:, test.engine.model.poi_index]
+    q = np.where(muhat <= mu, np.maximum(2 * (held.nll - best.nll), 0.0), 0.0)
+    return np.where((best.status == 0) & (held.status == 0), q, np.nan)
 
 
-def _inside(problem: Problem) -> Problem:
-    start = np.clip(problem.start, problem.lower, problem.upper)
-    return problem._replace(start=np.where(problem.fixed > 0, problem.start, start))
+def _part(progress: Progress | None, before: int, n: int) -> Progress | None:
+    return (lambda done, of: progress(before + done, 2 * n)) if progress else None
 
 
-def _statistic(test: HypothesisTest, mu: float, free: Minimum, at_mu: Minimum) -> float:
-    if int(free.status) or int(at_mu.status):
-        return float("nan")
-    return float(test.statistic(mu, free, at_mu))
+def _repeated(problem: Problem, drawn: Data) -> Problem:
+    """One problem for every data set, as arrays with a leading axis (not copied)."""
+    n = len(drawn.main)
+
+    def repeat(value: Any) -> Any:
+        array = np.asarray(value, np.float64)
+        return np.broadcast_to(array, (n, *array.shape))
+
+    return Problem(drawn, *(repeat(value) for value in problem[1:]))
 
 
 def _fraction(statistics: Floats, q: float) -> float:
@@ -193,9 +192,9 @@ def _truth(engine: Eager, parameters: Any, mu: float | None, fixed: Fixed) -> An
     return engine.chain([problem])[0].theta
 
 
-def _draw(engine: Eager, theta: Any, n: int, rng: np.random.Generator) -> list[Data]:
-    centre = engine.asimov(theta)
-    prepared = engine.prepared
+def _draw(engine: Eager, theta: Any, n: int, rng: np.random.Generator) -> Data:
+    """`n` data sets from the model at `theta`, on a leading axis."""
+    centre, prepared = engine.asimov(theta), engine.prepared
     if np.any(centre.main < 0):
         raise ModelError(
             f"{engine.model.about.source}: a bin expects {centre.main.min():g} events at the "
@@ -203,13 +202,11 @@ def _draw(engine: Eager, theta: Any, n: int, rng: np.random.Generator) -> list[D
         )
     weight, tau = np.asarray(prepared.weight), np.asarray(prepared.tau)
     sigma = np.where(weight > 0, 1 / np.sqrt(np.where(weight > 0, weight, 1.0)), 0.0)
-    drawn = []
-    for _ in range(n):
-        main = rng.poisson(centre.main).astype(np.float64)
-        aux = theta + sigma * rng.standard_normal(len(theta))
-        counts = rng.poisson(np.where(tau > 0, np.maximum(centre.aux, 0.0), 0.0))
-        drawn.append(Data(main, np.where(tau > 0, counts, np.where(weight > 0, aux, centre.aux))))
-    return drawn
+    main = rng.poisson(centre.main, (n, len(centre.main))).astype(np.float64)
+    normal = theta + sigma * rng.standard_normal((n, len(theta)))
+    poisson = rng.poisson(np.where(tau > 0, np.maximum(centre.aux, 0.0), 0.0), (n, len(tau)))
+    aux = np.where(tau > 0, poisson, np.where(weight > 0, normal, centre.aux))
+    return Data(main, aux)
 
 
 def _generator(key: Any) -> np.random.Generator:

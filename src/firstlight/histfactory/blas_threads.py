@@ -1,0 +1,56 @@
+"""One thread for BLAS while many small matrices are factorised on a CPU.
+
+The Cholesky factor of 150 parameters takes a tenth of a millisecond. OpenBLAS splits even that
+among all cores, and where one of them is busy with something else the others wait for it: fits were
+seen to take twenty times as long. The setting belongs to the process, so it is put back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+_lock = threading.Lock()
+_depth = 0
+_before: list[int] = []
+
+
+@contextlib.contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Limit BLAS to one thread; the last of several that overlap restores what the first found."""
+    global _depth, _before
+    libraries = _libraries()
+    with _lock:
+        if _depth == 0:
+            _before = [library.get_num_threads() for library in libraries]
+            for library in libraries:
+                library.set_num_threads(1)
+        _depth += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _depth -= 1
+            if _depth == 0:
+                for library, threads in zip(libraries, _before, strict=True):
+                    library.set_num_threads(threads)
+
+
+@cache
+def _libraries() -> tuple[Any, ...]:
+    """The BLAS libraries of this process; none where threadpoolctl is not installed."""
+    try:
+        from threadpoolctl import ThreadpoolController
+    except ImportError:
+        return ()
+    # JAX takes its LAPACK from SciPy, and loads it only when a program needs it.
+    with contextlib.suppress(ImportError):
+        import scipy.linalg.cython_lapack  # noqa: F401
+    return tuple(
+        library
+        for library in ThreadpoolController().lib_controllers
+        if library.user_api == "blas" and library.internal_api == "openblas"
+    )

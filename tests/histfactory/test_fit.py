@@ -1,0 +1,316 @@
+"""Claims about fits: the true minimum, what is known there, and honesty about what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import optimize
+
+from firstlight import histfactory as hf
+from firstlight.histfactory.layout import Sizes
+from firstlight.histfactory.newton import EDM_TOLERANCE
+
+pytestmark = pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:DeprecationWarning")
+
+Plain = dict[str, Any]
+#: All models of this file are padded to these: one executable.
+SIZES = Sizes(slots=2, bins=6, channels=2, alphas=4, factors=3)
+
+
+def load(workspace: Plain, **options: Any) -> hf.Model:
+    return hf.load(workspace, sizes=SIZES, **options)
+
+
+def random_workspace(
+    make: Any,
+    seed: int,
+    scale: float,
+    size: float = 0.15,
+    one_sided: float = 0.3,
+    statistics: tuple[float, float] = (0.01, 0.2),
+) -> Plain:
+    """Two channels of three bins, `scale` events a bin, systematics up to `size`."""
+    rng = np.random.default_rng([seed, int(scale)])
+
+    def shape(name: str, nominal: Any) -> Plain:
+        signs = (-1, 1) if rng.random() > one_sided else (rng.choice([0, 1]), 1)
+        lo, hi = (nominal * (1 + sign * size * rng.uniform(0, 1, 3)) for sign in signs)
+        return make.histosys(name, lo, hi)
+
+    channels, data = [], []
+    for name in ("a", "b"):
+        signal = scale * rng.uniform(0.05, 0.3, 3)
+        background = scale * rng.uniform(0.3, 2, 3)
+        channels.append(
+            make.channel(
+                name,
+                make.sample(
+                    "sig",
+                    signal,
+                    make.modifier("normfactor", "mu"),
+                    make.normsys("n0", 1 - 0.3 * rng.random(), 1 + 0.5 * rng.random()),
+                ),
+                make.sample(
+                    "bkg",
+                    background,
+                    make.normsys("n1", 1 - size * rng.random(), 1 + size * rng.random()),
+                    shape("h0", background),
+                    shape("h1", background),
+                    make.modifier(
+                        "staterror",
+                        f"stat_{name}",
+                        list(background * rng.uniform(*statistics, 3)),
+                    ),
+                ),
+            )
+        )
+        data.append(rng.poisson(background + signal * rng.uniform(0, 2)))
+    bounds = {"name": "mu", "inits": [1.0], "bounds": [[-20.0, 20.0]]}
+    return make.workspace(channels, data, parameters=[bounds])
+
+
+def independent_minimum(model: hf.Model, start: Any, peer: Any = None, data: Any = None) -> Any:
+    """scipy's bounded minimum of pyhf's NLL (ours without a peer), from `start`."""
+    bounds = list(zip(model.lower, model.upper, strict=True))
+
+    def nll(x: Any) -> float:
+        with np.errstate(all="ignore"):
+            value = hf.nll(model, x) if peer is None else -float(peer.logpdf(x, data)[0])
+        return value if np.isfinite(value) else 1e10
+
+    found = optimize.minimize(
+        nll,
+        start,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={"maxiter": 2000, "maxfun": 50000, "ftol": 1e-15, "gtol": 1e-9},
+    )
+    return found.fun
+
+
+# --- the minimum ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [2.0, 50.0, 1e4])
+def test_no_independent_optimiser_finds_a_lower_minimum_than_a_converged_fit(
+    make: Any, judge: Callable[..., Any], scale: float
+) -> None:
+    """From where the fit ended: local minima of two-sided systematics are not its fault."""
+    for seed in range(3):
+        workspace = random_workspace(make, seed, scale)
+        model, (peer, data) = load(workspace), judge(workspace)
+        found = hf.fit(model)
+        assert found.converged, found.status.message
+        assert found.edm < EDM_TOLERANCE
+        assert found.nll == pytest.approx(-float(peer.logpdf(found.values, data)[0]), rel=1e-12)
+        rng = np.random.default_rng(seed)
+        for start in (found.values, found.values * (1 + 0.02 * rng.normal(size=len(data) - 6 + 1))):
+            lower = independent_minimum(model, start, peer, data)
+            assert lower > found.nll - 1e-6
+
+
+def test_minimum_of_an_on_off_measurement_is_the_closed_form(make: Any) -> None:
+    """n = 61 on, b = 50 ± 7 off: μ̂ s = n - b, γ̂ = 1; σ² of μ s is n + 7²."""
+    model = load(make.counting([10.0], [50.0], [61], make.modifier("shapesys", "g", [7.0])))
+    found = hf.fit(model)
+    assert found.converged
+    assert found.parameters == pytest.approx({"mu": 1.1, "g[0]": 1.0}, rel=1e-12)
+    assert found.uncertainties["mu"] == pytest.approx(np.sqrt(61 + 49) / 10, rel=1e-12)
+    assert found.uncertainties["g[0]"] == pytest.approx(7 / 50, rel=1e-12)
+    # cov(μ, γ) = -b σ_γ² / s
+    expected = -50 / 10 * (7 / 50) ** 2 / (found.uncertainties["mu"] * found.uncertainties["g[0]"])
+    mu, gamma = found.names.index("mu"), found.names.index("g[0]")
+    assert found.correlation[mu, gamma] == pytest.approx(expected, rel=1e-12)
+    np.testing.assert_allclose(np.diag(found.correlation), 1, rtol=1e-13)
+
+
+def test_covariance_is_the_inverse_of_the_numerical_hessian_of_pyhfs_nll(
+    make: Any, judge: Callable[..., Any]
+) -> None:
+    workspace = random_workspace(make, 5, 80.0)
+    model, (peer, data) = load(workspace), judge(workspace)
+    found = hf.fit(model)
+    n = model.n_parameters
+    steps = 2e-3 * np.array(list(found.uncertainties.values()))
+
+    def nll(x: Any) -> float:
+        return -float(peer.logpdf(x, data)[0])
+
+    def second(i: int, j: int, h: float) -> float:
+        a, b = np.eye(n)[i] * steps[i] * h, np.eye(n)[j] * steps[j] * h
+        x = found.values
+        total = nll(x + a + b) - nll(x + a - b) - nll(x - a + b) + nll(x - a - b)
+        return total / (4 * steps[i] * steps[j] * h * h)
+
+    hessian = np.array(
+        [
+            [(16 * second(i, j, 16) - second(i, j, 64)) / 15 for i in range(n)]  # Richardson
+            for j in range(n)
+        ]
+    )
+    scale = np.sqrt(np.diag(found.covariance))
+    np.testing.assert_allclose(
+        found.covariance / np.outer(scale, scale),
+        np.linalg.inv(hessian) / np.outer(scale, scale),
+        atol=3e-5,
+    )
+
+
+def test_thu_reaches_the_true_minimum(shared_data: Path) -> None:
+    found = hf.fit(hf.load(shared_data / "workspace_tHu.json"))
+    assert found.converged
+    assert found.nll == pytest.approx(179.40433, abs=5e-6)
+
+
+# --- bounds, fixing, starting ---------------------------------------------------------------------
+
+
+def test_negative_signal_is_found_where_bounds_allow_it_and_held_where_not(make: Any) -> None:
+    shapesys = make.modifier("shapesys", "g", [7.0])
+    free = {"name": "mu", "inits": [1.0], "bounds": [[-5.0, 10.0]]}
+    deficit = make.counting([10.0], [50.0], [39], shapesys, parameters=[free])
+    assert hf.fit(load(deficit)).parameters["mu"] == pytest.approx(-1.1, rel=1e-12)
+    held = hf.fit(load(make.counting([10.0], [50.0], [39], shapesys)))
+    assert held.converged
+    assert held.parameters["mu"] == 0.0
+    # At μ = 0: (39 + τ) / (50 + τ) with τ = (50/7)².
+    tau = (50 / 7) ** 2
+    assert held.parameters["g[0]"] == pytest.approx((39 + tau) / (50 + tau), rel=1e-12)
+    assert dict(zip(held.names, held.at_bound, strict=True)) == {"mu": True, "g[0]": False}
+    assert held.uncertainties["mu"] == 0.0
+    upper = {"name": "mu", "inits": [0.1], "bounds": [[0.0, 0.4]]}
+    above = hf.fit(load(make.counting([10.0], [50.0], [61], shapesys, parameters=[upper])))
+    assert above.converged
+    assert above.parameters["mu"] == 0.4
+
+
+def test_fixed_takes_names_values_and_false(make: Any) -> None:
+    held = {"name": "k", "inits": [1.2], "fixed": True}
+    systematics = [make.modifier("normfactor", "k"), make.normsys("a", 0.9, 1.1)]
+    workspace = make.counting([10.0, 1], [50.0, 60.0], [61, 70], *systematics, parameters=[held])
+    model = load(workspace)
+    assert hf.fit(model).parameters["k"] == 1.2
+    released = hf.fit(model, fixed={"k": False})
+    assert released.converged
+    assert released.parameters["k"] != 1.2
+    by_names = hf.fit(model, fixed=["mu"])
+    assert by_names.parameters["mu"] == 1.0
+    assert hf.fit(model, fixed="mu").parameters == by_names.parameters
+    assert hf.fit(model, fixed={"mu": True}).parameters == by_names.parameters
+    at_value = hf.fit(model, fixed={"mu": 0.25, "k": False})
+    assert at_value.parameters["mu"] == 0.25
+    assert at_value.uncertainties["mu"] == 0.0
+    assert at_value.nll > released.nll
+    elsewhere = hf.fit(model, init={"mu": 3.0, "a": -1.0})
+    assert elsewhere.nll == pytest.approx(hf.fit(model).nll, rel=1e-13)
+
+
+def test_fixed_value_beyond_the_bounds_is_kept_or_refused(make: Any) -> None:
+    """A limit may lie beyond the bounds of the signal strength; so may a scan."""
+    model = load(make.counting([10.0], [50.0], [61], make.modifier("shapesys", "g", [7.0])))
+    try:
+        found = hf.fit(model, fixed={"mu": 20.0})
+    except hf.ModelError:
+        return
+    assert found.parameters["mu"] == 20.0
+
+
+# --- honesty --------------------------------------------------------------------------------------
+
+
+def test_impossible_start_is_said(make: Any) -> None:
+    found = hf.fit(load(make.counting([10.0, 0.0], [50.0, 0.0], [61, 2])))
+    assert found.status is hf.Status.IMPOSSIBLE_START
+    assert "expects none" in found.status.message
+    assert found.nll == np.inf
+
+
+def test_parameters_without_effect_do_not_pass_as_fitted(make: Any) -> None:
+    """A factor of an empty sample, and two factors of one sample: a flat direction."""
+    nothing = make.sample("none", [0.0, 0.0], make.modifier("normfactor", "idle"))
+    signal = make.sample("s", [10.0, 1.0], make.modifier("normfactor", "mu"))
+    flat = make.workspace([make.channel("SR", signal, nothing)], [[61, 70]])
+    both = [make.modifier("normfactor", "k1"), make.modifier("normfactor", "k2")]
+    degenerate = make.counting([10.0, 1.0], [50.0, 60.0], [61, 70], *both)
+    for workspace in (flat, degenerate):
+        found = hf.fit(load(workspace))
+        assert not found.converged
+        assert "constrain" in found.status.message
+
+
+@pytest.mark.parametrize("codes", [("code4", "code4p"), ("code1", "code0"), ("code1", "code2")])
+@pytest.mark.parametrize("kind", ["normsys", "histosys"])
+def test_start_at_a_maximum_does_not_pass_as_a_minimum(
+    make: Any, kind: str, codes: tuple[str, str]
+) -> None:
+    """Up and down variation equal: α = 0, where every fit starts, is stationary but no minimum."""
+    systematic = (
+        make.normsys("a", 1.3, 1.3)
+        if kind == "normsys"
+        else make.histosys("a", [70.0, 80.0], [70.0, 80.0])
+    )
+    model = load(make.counting([0.1, 0.0], [50.0, 60.0], [80, 90], systematic), interpolation=codes)
+    found = hf.fit(model, fixed={"mu": 0.0})
+    grid = [hf.nll(model, {"mu": 0.0, "a": a}) for a in np.linspace(-3, 3, 61)]
+    assert found.converged
+    assert found.nll <= min(grid) + 1e-9
+
+
+def test_minimum_on_a_kink_is_found_or_said_to_be_unfinished(make: Any) -> None:
+    """Code 0 with a deficit: both directions of α add events, so the minimum is the kink itself."""
+    systematic = make.histosys("a", [60.0, 75.0], [70.0, 80.0])
+    workspace = make.counting([0.1, 0.0], [50.0, 60.0], [40, 50], systematic)
+    model = load(workspace, interpolation=("code1", "code0"))
+    found = hf.fit(model, fixed={"mu": 0.0}, init={"a": 0.7})
+    lowest = hf.nll(model, {"mu": 0.0, "a": 0.0})
+    assert not found.converged or found.nll <= lowest + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("scale", "size", "statistics"),
+    [
+        (1.0, 0.8, (0.01, 0.3)),
+        (50.0, 0.8, (0.01, 0.3)),
+        (1e6, 0.1, (0.01, 0.3)),
+        (1e6, 0.8, (0.01, 0.3)),
+        (50.0, 0.2, (1e-6, 1e-6)),
+    ],
+    ids=["low-counts", "large-systematics", "1e6-counts", "1e6-counts-large", "tiny-sigma"],
+)
+def test_fifty_nasty_models_all_converge_and_none_to_a_false_minimum(
+    make: Any, scale: float, size: float, statistics: tuple[float, float]
+) -> None:
+    unfinished, false_minima = [], []
+    for seed in range(50):
+        model = load(random_workspace(make, seed, scale, size, statistics=statistics))
+        found = hf.fit(model)
+        if not found.converged:
+            unfinished.append((seed, found.status.name, found.edm))
+            continue
+        # A minimum in the free directions, and no way down from the bounds.
+        gradient, hessian = hf.gradient(model, found.values), hf.hessian(model, found.values)
+        free = found.free > 0
+        sigma = 1 / np.sqrt(np.diag(hessian)[free])
+        slope = np.abs(gradient[free] * sigma).max()
+        lowest = np.linalg.eigvalsh(hessian[np.ix_(free, free)] * np.outer(sigma, sigma))[0]
+        downhill = np.where(found.values <= model.lower, -gradient, gradient)[found.at_bound]
+        if slope > 1e-3 or lowest <= 0 or np.any(downhill > 0):
+            false_minima.append((seed, slope, lowest, downhill))
+    assert not false_minima
+    assert not unfinished
+
+
+@pytest.mark.parametrize("scale", [2.0, 60.0])
+def test_three_hundred_toys_of_small_models_all_converge(make: Any, scale: float) -> None:
+    stuck = []
+    for seed in range(6):
+        model = load(random_workspace(make, 100 + seed, scale))
+        drawn = hf.toys(model, 25, key=seed, parameters={"mu": 1.0})
+        stuck += [(seed, int(k), drawn.edm[k]) for k in np.flatnonzero(~drawn.converged)]
+        refitted = hf.fit(model, drawn.data[3], init=drawn.values[3])
+        assert drawn.nll[3] == pytest.approx(refitted.nll, rel=1e-12)
+    assert not stuck
