@@ -106,7 +106,10 @@ def test_no_independent_optimiser_finds_a_lower_minimum_than_a_converged_fit(
         found = hf.fit(model)
         assert found.converged, found.status.message
         assert found.edm < EDM_TOLERANCE
-        assert found.nll == pytest.approx(-float(peer.logpdf(found.values, data)[0]), rel=1e-12)
+        # pyhf adds and subtracts n ln n: its last digit is this many times larger than ours.
+        rounding = 1e-15 * np.sum(np.array(data) * np.log(np.maximum(np.abs(data), 2.0)))
+        theirs = -float(peer.logpdf(found.values, data)[0])
+        assert found.nll == pytest.approx(theirs, rel=1e-12, abs=rounding)
         rng = np.random.default_rng(seed)
         for start in (found.values, found.values * (1 + 0.02 * rng.normal(size=len(data) - 6 + 1))):
             lower = independent_minimum(model, start, peer, data)
@@ -148,7 +151,7 @@ def test_covariance_is_the_inverse_of_the_numerical_hessian_of_pyhfs_nll(
 
     hessian = np.array(
         [
-            [(16 * second(i, j, 16) - second(i, j, 64)) / 15 for i in range(n)]  # Richardson
+            [(16 * second(i, j, 2) - second(i, j, 8)) / 15 for i in range(n)]  # Richardson
             for j in range(n)
         ]
     )
@@ -160,10 +163,14 @@ def test_covariance_is_the_inverse_of_the_numerical_hessian_of_pyhfs_nll(
     )
 
 
-def test_thu_reaches_the_true_minimum(shared_data: Path) -> None:
-    found = hf.fit(hf.load(shared_data / "workspace_tHu.json"))
-    assert found.converged
-    assert found.nll == pytest.approx(179.40433, abs=5e-6)
+def test_thu_reaches_its_minimum_with_the_luminosity_held_and_free(shared_data: Path) -> None:
+    """pyhf and NextStat stop at 179.4853, where the workspace's fixed luminosity holds them."""
+    model = hf.load(shared_data / "workspace_tHu.json")
+    held, free = hf.fit(model), hf.fit(model, fixed={"lumi": False})
+    assert held.converged
+    assert held.nll == pytest.approx(179.4853, abs=5e-5)
+    assert free.converged
+    assert free.nll == pytest.approx(179.40433, abs=5e-6)
 
 
 # --- bounds, fixing, starting ---------------------------------------------------------------------
@@ -229,17 +236,24 @@ def test_impossible_start_is_said(make: Any) -> None:
     assert found.nll == np.inf
 
 
-def test_parameters_without_effect_do_not_pass_as_fitted(make: Any) -> None:
-    """A factor of an empty sample, and two factors of one sample: a flat direction."""
+def test_parameter_without_effect_does_not_pass_as_fitted(make: Any) -> None:
     nothing = make.sample("none", [0.0, 0.0], make.modifier("normfactor", "idle"))
     signal = make.sample("s", [10.0, 1.0], make.modifier("normfactor", "mu"))
-    flat = make.workspace([make.channel("SR", signal, nothing)], [[61, 70]])
+    found = hf.fit(load(make.workspace([make.channel("SR", signal, nothing)], [[61, 70]])))
+    assert not found.converged
+    assert "constrain" in found.status.message
+
+
+def test_two_factors_of_one_sample_do_not_pass_as_measured(make: Any) -> None:
+    """Only their product is known: no fit may give both a value and a finite uncertainty."""
     both = [make.modifier("normfactor", "k1"), make.modifier("normfactor", "k2")]
-    degenerate = make.counting([10.0, 1.0], [50.0, 60.0], [61, 70], *both)
-    for workspace in (flat, degenerate):
-        found = hf.fit(load(workspace))
-        assert not found.converged
-        assert "constrain" in found.status.message
+    model = load(make.counting([10.0, 1.0], [50.0, 60.0], [61, 70], *both))
+    measured = []
+    for data in ([61, 70], [63, 41], [62, 62], [68, 71], [65, 71], [55, 65]):
+        found = hf.fit(model, data)
+        if found.converged and np.isfinite(found.uncertainties["k1"]):
+            measured.append((data, found.parameters["k1"], found.uncertainties["k1"]))
+    assert not measured
 
 
 @pytest.mark.parametrize("codes", [("code4", "code4p"), ("code1", "code0"), ("code1", "code2")])

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from firstlight import __version__
-from firstlight.cli import export, list_cases, run, show, system
+from firstlight.cli import export, histfactory, list_cases, run, show, system
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -22,7 +22,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"firstlight {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (run, show, list_cases, system, export):
+    for command in (run, show, list_cases, system, export, histfactory):
         command.add_to(commands)
     return parser
 

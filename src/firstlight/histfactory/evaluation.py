@@ -39,7 +39,7 @@ def nll(model: Model, parameters: Any = None, data: Any = None) -> Any:
     """Negative log-likelihood with all constants, as pyhf has them; infinite where it is zero."""
     engine, theta, data = _arguments(model, parameters, data)
     value = _program("nll", engine, theta)(engine.prepared, data, theta)
-    return _plain(value + _constants(engine, data))
+    return _plain(value) + _constants(engine, data)
 
 
 @in_float64
@@ -47,7 +47,7 @@ def nll_and_gradient(model: Model, parameters: Any = None, data: Any = None) -> 
     """Negative log-likelihood and its derivative by every parameter, in closed form."""
     engine, theta, data = _arguments(model, parameters, data)
     value, gradient = _program("nll_and_gradient", engine, theta)(engine.prepared, data, theta)
-    return _plain(value + _constants(engine, data)), model.public(gradient)
+    return _plain(value) + _constants(engine, data), model.public(gradient)
 
 
 def gradient(model: Model, parameters: Any = None, data: Any = None) -> Any:
@@ -68,7 +68,8 @@ def hessian(model: Model, parameters: Any = None, data: Any = None) -> Any:
 def _arguments(model: Model, parameters: Any, data: Any) -> tuple[Engine, Any, Data]:
     theta = model.internal(model.vector(parameters))
     observed = model.data(data)
-    return engine_for(model, theta, observed), theta, observed
+    traced = data is not None and not isinstance(data, np.ndarray)
+    return engine_for(model, theta, observed if traced else None), theta, observed
 
 
 def _constants(engine: Engine, data: Data) -> Any:

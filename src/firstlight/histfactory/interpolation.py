@@ -60,37 +60,56 @@ def additive_basis(code: str, alpha: Any) -> Basis:
     )
 
 
-def code4_coefficients(xp: Any, lo: Any, hi: Any, log_lo: Any, log_hi: Any) -> Any:
-    """Coefficients a₁…a₆ of the polynomial 1 + Σ aᵢ αⁱ, stacked on a new first axis.
+def code4(deviations: Any, logs: Any, alpha: Any) -> tuple[Any, Any, Any]:
+    """Factor of code 4 inside |α| < 1 with its first and second derivative.
 
-    They solve the six conditions value, slope and curvature at α = ±1 against hi^α and lo^-α.
+    deviations: hi - 1 and lo - 1, each [α, ...]; logs: ln hi and ln lo, likewise.
+
+    The polynomial 1 + Σ aᵢαⁱ that has value, slope and curvature of hi^α and lo^-α at ±1 is, with
+    three polynomials u of α alone and l = ln hi,
+
+        1 + (hi - 1)·u₀(α) + hi·l·(u₁(α) + l·u₂(α)) + the same for lo at -α.
+
+    In this form what is absent (hi = lo = 1) is exactly one, with derivatives exactly zero.
     """
-    # Even and odd parts of value, slope and curvature at ±1.
-    value_even, value_odd = (hi + lo) / 2 - 1, (hi - lo) / 2
-    slope_hi, slope_lo = hi * log_hi, -lo * log_lo
-    slope_even, slope_odd = (slope_hi - slope_lo) / 2, (slope_hi + slope_lo) / 2
-    bend_hi, bend_lo = slope_hi * log_hi, -slope_lo * log_lo
-    bend_even, bend_odd = (bend_hi + bend_lo) / 2, (bend_hi - bend_lo) / 2
-    return xp.stack(
-        [
-            (15 * value_odd - 7 * slope_odd + bend_odd) / 8,
-            (24 * value_even - 9 * slope_even + bend_even) / 8,
-            (-5 * value_odd + 5 * slope_odd - bend_odd) / 4,
-            (-12 * value_even + 7 * slope_even - bend_even) / 4,
-            (3 * value_odd - 3 * slope_odd + bend_odd) / 8,
-            (8 * value_even - 5 * slope_even + bend_even) / 8,
-        ]
-    )
+    import jax.numpy as jnp
+
+    shape = (-1, *(1,) * (deviations.ndim - 2))
+    above, below = _code4_basis(alpha), _code4_basis(-alpha)
+    order = []
+    for derivative, sign in enumerate((1, -1, 1)):
+        u = [jnp.reshape(p, shape) for p in above[derivative]]
+        v = [jnp.reshape(sign * p, shape) for p in below[derivative]]
+        order.append(
+            deviations[0] * u[0]
+            + (1 + deviations[0]) * logs[0] * (u[1] + logs[0] * u[2])
+            + deviations[1] * v[0]
+            + (1 + deviations[1]) * logs[1] * (v[1] + logs[1] * v[2])
+        )
+    return 1 + order[0], order[1], order[2]
 
 
-def polynomial(coefficients: Any, alpha: Any) -> tuple[Any, Any, Any]:
-    """1 + Σ aᵢ αⁱ with its first and second derivative; `alpha` broadcasts against each aᵢ."""
-    a1, a2, a3, a4, a5, a6 = coefficients
-    value = 1 + alpha * (
-        a1 + alpha * (a2 + alpha * (a3 + alpha * (a4 + alpha * (a5 + alpha * a6))))
+def _code4_basis(x: Any) -> tuple[tuple[Any, Any, Any], ...]:
+    """u₀, u₁, u₂ and their first and second derivatives.
+
+    They solve: u₀ has value 1 at x = 1, u₁ slope 1, u₂ curvature 1, and all else is zero at ±1 and
+    at 0.
+    """
+    s = x * x
+    return (
+        (
+            x * (15 + x * (24 + x * (-10 + x * (-24 + x * (3 + 8 * x))))) / 16,
+            x * (-7 + x * (-9 + x * (10 + x * (14 + x * (-3 - 5 * x))))) / 16,
+            x * (1 + x) * (1 - s) ** 2 / 16,
+        ),
+        (
+            (15 + x * (48 + x * (-30 + x * (-96 + x * (15 + 48 * x))))) / 16,
+            (-7 + x * (-18 + x * (30 + x * (56 + x * (-15 - 30 * x))))) / 16,
+            (1 + x * (2 + x * (-6 + x * (-8 + x * (5 + 6 * x))))) / 16,
+        ),
+        (
+            (48 + x * (-60 + x * (-288 + x * (60 + 240 * x)))) / 16,
+            (-18 + x * (60 + x * (168 + x * (-60 - 150 * x)))) / 16,
+            (2 + x * (-12 + x * (-24 + x * (20 + 30 * x)))) / 16,
+        ),
     )
-    slope = a1 + alpha * (
-        2 * a2 + alpha * (3 * a3 + alpha * (4 * a4 + alpha * (5 * a5 + alpha * (6 * a6))))
-    )
-    bend = 2 * a2 + alpha * (6 * a3 + alpha * (12 * a4 + alpha * (20 * a5 + alpha * (30 * a6))))
-    return value, slope, bend

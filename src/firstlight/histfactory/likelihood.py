@@ -24,12 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from firstlight.histfactory.interpolation import (
-    Basis,
-    additive_basis,
-    code4_coefficients,
-    polynomial,
-)
+from firstlight.histfactory.interpolation import Basis, additive_basis, code4
 
 #: A factor nearer to zero than this is moved here where the closed form divides by it. The product
 #: of two such factors and a yield is still far from the smallest normal number.
@@ -45,7 +40,7 @@ class Prepared:
 
     nominal: Any  # [slot, bin]
     shifts: Any  # S and A of the additive codes [2, α, slot, bin]
-    coefficients: Any  # of the code-4 polynomial [6, α, slot, channel]
+    deviations: Any  # hi - 1 and lo - 1 [2, α, slot, channel]
     logs: Any  # ln hi and ln lo [2, α, slot, channel]
     factor_mask: Any  # [φ, slot, bin]
     carries_gamma: Any  # [slot, bin]
@@ -81,13 +76,13 @@ def prepare(arrays: Any, structure: Any, codes: tuple[str, str], xp: Any = jnp) 
     used = structure.histosys_used
     up = (arrays.histosys_hi - arrays.nominal) * used
     down = (arrays.nominal - arrays.histosys_lo) * used
-    log_lo, log_hi = xp.log(arrays.normsys_lo), xp.log(arrays.normsys_hi)
+    normsys = xp.stack([arrays.normsys_hi, arrays.normsys_lo])
     half_log_2pi = 0.5 * np.log(2 * np.pi)
     return Prepared(
         nominal=arrays.nominal,
         shifts=xp.stack([(up + down) / 2, (up - down) / 16]),
-        coefficients=code4_coefficients(xp, arrays.normsys_lo, arrays.normsys_hi, log_lo, log_hi),
-        logs=xp.stack([log_hi, log_lo]),
+        deviations=normsys - 1,
+        logs=xp.log(normsys),
         factor_mask=structure.factor_mask,
         carries_gamma=structure.carries_gamma,
         channel_of_bin=structure.channel_of_bin,
@@ -105,7 +100,7 @@ def yields(model: Prepared, theta: Any) -> Any:
     basis = additive_basis(model.codes[1], alpha)
     shifted = model.nominal + jnp.tensordot(jnp.stack([basis.g, basis.f]), model.shifts, 2)
     inside, exponent = _inside_and_exponent(model, alpha)
-    value, _, _ = polynomial(model.coefficients, alpha[:, None, None])
+    value, _, _ = code4(model.deviations, model.logs, alpha)
     norm = _product(jnp.where(inside[:, None, None], value, 1.0)) * jnp.exp(exponent)
     factors = jnp.prod(jnp.where(model.factor_mask > 0, phi[:, None, None], 1.0), axis=0)
     gammas = jnp.where(model.carries_gamma > 0, gamma, 1.0)
@@ -285,7 +280,7 @@ def _expand(model: Prepared, data: Data, theta: Any) -> _Expansion:
     basis = additive_basis(model.codes[1], alpha)
     shifted = model.nominal + jnp.tensordot(jnp.stack([basis.g, basis.f]), model.shifts, 2)
     inside, exponent = _inside_and_exponent(model, alpha)
-    value, slope, bend = polynomial(model.coefficients, alpha[:, None, None])
+    value, slope, bend = code4(model.deviations, model.logs, alpha)
     inside = inside[:, None, None]
     log_outside = jnp.where((alpha > 0)[:, None, None], model.logs[0], -model.logs[1])
     norm = jnp.prod(jnp.where(inside, value, 1.0), axis=0) * jnp.exp(exponent)

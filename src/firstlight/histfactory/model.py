@@ -194,6 +194,11 @@ class Model:
         structure = self.about.structure
         return np.flatnonzero((structure.normal + structure.poisson)[self._slot])
 
+    @cached_property
+    def is_traced(self) -> bool:
+        """Does a JAX transformation follow any of its arrays?"""
+        return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(self.arrays))
+
     # --- between public vectors and the padded internal order -------------------------------------
 
     def public(self, internal: Any) -> Any:
@@ -309,7 +314,7 @@ class Model:
     @property
     def prepared(self) -> Prepared:
         """The arrays that evaluation needs; made once for a model that is not traced."""
-        if is_traced(self.arrays):
+        if self.is_traced:
             arrays = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), self.arrays)
             return prepare(arrays, self.about.structure, self.about.codes)
         return self._prepared

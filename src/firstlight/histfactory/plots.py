@@ -25,11 +25,13 @@ from matplotlib.ticker import MaxNLocator
 from firstlight.histfactory.evaluation import expected_data
 from firstlight.histfactory.fit import FitResult
 from firstlight.histfactory.inference import CLs
+from firstlight.histfactory.intervals import interval
 from firstlight.histfactory.likelihood import yields as cell_yields
 from firstlight.histfactory.limits import UpperLimit
 from firstlight.histfactory.model import Floats, Model
 from firstlight.histfactory.precision import in_float64
 from firstlight.histfactory.scans import Impacts, Scan
+from firstlight.histfactory.scans import _constraints as constraint_terms
 
 BLUE, VERMILLION, GREY, BLACK = "#0072B2", "#D55E00", "#8A8A8A", "#1A1A1A"
 #: The traditional ones of exclusion plots, in tones that differ in grey as well.
@@ -69,34 +71,6 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-
-
-def interval(scan: Scan, height: float = 1.0) -> tuple[float | None, float | None]:
-    """Where 2ΔNLL reaches `height` below and above the best fit; None where the scan ends before.
-
-    Between two points √2ΔNLL, with the sign of the side, is taken as straight: exact for a
-    parabola.
-    """
-    best = float(scan.best.parameters[scan.parameter])
-    good = (scan.status == 0) & np.isfinite(scan.twice_delta_nll)
-    values = scan.values[good]
-    order = np.argsort(values)
-    values = values[order]
-    roots = np.sqrt(np.maximum(scan.twice_delta_nll[good][order], 0.0))
-    sides = (np.append(values[values < best], best)[::-1], np.append(best, values[values > best]))
-    heights = (np.append(roots[values < best], 0.0)[::-1], np.append(0.0, roots[values > best]))
-    lower, upper = (_crossing(v, h, height**0.5) for v, h in zip(sides, heights, strict=True))
-    return lower, upper
-
-
-def _crossing(values: Floats, heights: Floats, level: float) -> float | None:
-    """The first place where `heights`, which begins at zero, reaches the level."""
-    above = np.flatnonzero(heights >= level)
-    if not len(above):
-        return None
-    i = int(above[0])
-    share = (level - heights[i - 1]) / (heights[i] - heights[i - 1])
-    return float(values[i - 1] + share * (values[i] - values[i - 1]))
 
 
 # --- profile scan ---------------------------------------------------------------------------------
@@ -189,20 +163,9 @@ def limit_band(results: CLs, limit: UpperLimit, poi: str = "μ") -> Figure:
 # --- pulls and impacts ----------------------------------------------------------------------------
 
 
-def constraint_terms(model: Model) -> tuple[Floats, Floats]:
-    """Centre and width of every parameter's constraint; NaN where there is none."""
-    structure, arrays = model.about.structure, model.arrays
-    normal, poisson = structure.normal > 0, structure.poisson > 0
-    aux, sigma, tau = (np.asarray(a) for a in (arrays.auxdata, arrays.sigma, arrays.tau))
-    safe = np.where(poisson, tau, 1.0)
-    width = np.where(normal, sigma, np.where(poisson, 1 / np.sqrt(safe), np.nan))
-    centre = np.where(normal, aux, np.where(poisson, aux / safe, np.nan))
-    return model.public(centre), model.public(width)
-
-
 def pulls(model: Model, result: FitResult, top: int = 30) -> Figure:
     """Constrained parameters in units of their constraints: (best fit - centre) / width."""
-    centre, width = constraint_terms(model)
+    width, centre = constraint_terms(model)
     pull = (np.asarray(result.values) - centre) / width
     error = np.array(list(result.uncertainties.values())) / width
     moved = np.flatnonzero(np.isfinite(pull) & (np.asarray(result.free) > 0))

@@ -55,7 +55,26 @@ def in_float64(function: Callable[P, R]) -> Callable[P, R]:
 
 def is_traced(*trees: Any) -> bool:
     """Does any of these hold a value that a JAX transformation follows?"""
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))
+    # Asked several times in every call, so the common cases do not walk a tree.
+    for tree in trees:
+        if isinstance(tree, _PLAIN):
+            continue
+        if isinstance(tree, (tuple, list)):
+            traced = is_traced(*tree)
+        elif isinstance(tree, dict):
+            traced = is_traced(*tree.values())
+        elif isinstance(tree, jax.Array):
+            traced = isinstance(tree, jax.core.Tracer)
+        else:
+            known = getattr(tree, "is_traced", None)  # a model remembers
+            leaves = () if known is not None else jax.tree.leaves(tree)
+            traced = known or any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+        if traced:
+            return True
+    return False
+
+
+_PLAIN = (np.ndarray, np.generic, float, int, str, type(None))
 
 
 def _is_array(leaf: Any) -> bool:

@@ -55,24 +55,30 @@ class ToyCLs:
 @in_float64
 def toys(
     model: Model,
-    n: int,
+    n: int | None = None,
     key: Any = 0,
     *,
     parameters: Any = None,
     mu: float | None = None,
+    data: Any = None,
     fixed: Fixed = None,
     progress: Progress | None = None,
 ) -> Toys:
     """Draw `n` data sets and fit each.
 
     key: an integer or a JAX key; the same key gives the same toys on every machine.
-    parameters: where they are drawn: a mapping or a vector; the best fit to the observed data if
-        not given, with the POI at `mu` if that is.
+    parameters: where they are drawn, and where each fit starts: a mapping or a vector; the best
+        fit to the observed data if not given, with the POI at `mu` if that is.
+    data: fit these instead, one data set a row, main or main and auxiliary data in pyhf's order.
     """
-    _require_count(n)
     engine = Eager(model)
-    theta = _truth(engine, parameters, mu, fixed)
-    drawn = _draw(engine, theta, n, _generator(key))
+    if data is not None:
+        drawn = _given(model, data)
+        theta = model.internal(model.vector(parameters))
+    else:
+        count = _require_count(n)
+        theta = _truth(engine, parameters, mu, fixed)
+        drawn = _draw(engine, theta, count, _generator(key))
     base = problem_of(engine, model.data(None), fixed)
     start = np.where(base.fixed > 0, base.start, theta)
     found = engine.fit_all(_repeated(base._replace(start=start), drawn), progress)
@@ -225,6 +231,15 @@ def _generator(key: Any) -> np.random.Generator:
     return np.random.default_rng([int(x) for x in np.asarray(bits).ravel()])
 
 
-def _require_count(n: int) -> None:
-    if not isinstance(n, (int, np.integer)) or n < 1:
-        raise ModelError(f"the number of toys is {n!r}; it must be at least 1.")
+def _require_count(n: Any) -> int:
+    if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
+        raise ModelError(f"the number of toys is {n!r}; it must be a whole number, at least 1.")
+    return int(n)
+
+
+def _given(model: Model, data: Any) -> Data:
+    if np.ndim(data) != 2 or not len(data):
+        raise ModelError(
+            f"data of toys have shape {np.shape(data)}; give one row for every data set."
+        )
+    return model.data(np.asarray(data, np.float64))

@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 #: Packages whose version is part of the protocol.
-PACKAGES = ("jax", "jaxlib", "numpy", "torch", "scipy", "triton", "ml_dtypes", "jax-cuda13-plugin")
+PACKAGES = (
+    *("jax", "jaxlib", "numpy", "torch", "scipy", "triton", "ml_dtypes", "jax-cuda13-plugin"),
+    *("pyhf", "nextstat"),
+)
 _VARIABLE = re.compile(
     r"^(JAX_|XLA_|TF_(?:CPP|XLA|ENABLE|GPU)_|TORCH|PYTORCH|OMP_|MKL_|OPENBLAS_|BLIS_|KMP_|GOMP_|"
     r"NUMEXPR_|CUDA_|NVIDIA_(?:VISIBLE_DEVICES|DRIVER_CAPABILITIES|TF32_OVERRIDE)|TRITON_|"

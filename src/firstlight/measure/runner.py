@@ -220,10 +220,9 @@ def compile_bytecode() -> None:
     import compileall
 
     package = Path(__file__).parent.parent
-    for folder in (package, package / "measure", package / "measure" / "adapters"):
-        compileall.compile_dir(folder, maxlevels=0, quiet=2)
-    for folder in (package / "workloads", package / "workloads" / "programs"):
-        compileall.compile_dir(folder, maxlevels=0, quiet=2)
+    folders = ("", "measure", "measure/adapters", "workloads", "workloads/programs", "histfactory")
+    for folder in folders:
+        compileall.compile_dir(package / folder, maxlevels=0, quiet=2)
 
 
 def worker_environment(case: Case, directory: Path) -> dict[str, str]:

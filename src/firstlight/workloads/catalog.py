@@ -130,6 +130,35 @@ BACKENDS = (
         ("numpy",),
         False,
     ),
+    # Peers of firstlight.histfactory: programs that fit the same workspaces.
+    Backend(
+        "pyhf-numpy",
+        "pyhf on NumPy",
+        "pyhf-numpy",
+        "firstlight.measure.adapters:NumPy",
+        ("pyhf",),
+        False,
+        extra="peers",
+    ),
+    Backend(
+        "pyhf-jax",
+        "pyhf on JAX",
+        "pyhf-jax",
+        "firstlight.measure.adapters.jax:JaxJit",
+        ("pyhf", "jax"),
+        True,
+        cache="jax",
+        extra="peers",
+    ),
+    Backend(
+        "nextstat",
+        "NextStat",
+        "nextstat",
+        "firstlight.measure.adapters:NumPy",
+        ("nextstat",),
+        False,
+        extra="peers",
+    ),
 )
 
 
@@ -182,6 +211,55 @@ def _sweep(padded: bool) -> dict[str, Size]:
         "large": Size({"points": 24, "features": 32, "padded": padded}, note=note),
     }
 
+
+#: Which function of which file computes a task of the HistFactory workload, for each framework.
+_HISTFACTORY_PROGRAMS = {
+    "jax": "histfactory_jax:build_{}",
+    "nextstat": "histfactory_nextstat:build_{}",
+    "pyhf-jax": "histfactory_pyhf:build_{}_jax",
+    "pyhf-numpy": "histfactory_pyhf:build_{}_numpy",
+}
+_HISTFACTORY_FRAMEWORKS = tuple(_HISTFACTORY_PROGRAMS)
+
+
+def _histfactory(
+    task: str,
+    title: str,
+    tolerance: float,
+    complex_8p: Size,
+    thu_184p: Size,
+    frameworks: tuple[str, ...] = _HISTFACTORY_FRAMEWORKS,
+) -> Workload:
+    path = "firstlight.workloads.programs"
+    return Workload(
+        name=f"histfactory_{task}",
+        title=title,
+        programs={f: f"{path}.{_HISTFACTORY_PROGRAMS[f].format(task)}" for f in frameworks},
+        reference=f"{path}.histfactory:reference_{task}",
+        sizes={"complex-8p": complex_8p, "thu-184p": thu_184p},
+        tolerance=tolerance,
+        environment={"JAX_ENABLE_X64": "true", "JAX_DEFAULT_MATMUL_PRECISION": "highest"},
+        # Not op by op: a search for a minimum is a loop of thousands of operations.
+        backends=("jax-jit", "pyhf-jax", "pyhf-numpy", "nextstat"),
+        standard=("complex-8p", "thu-184p"),
+    )
+
+
+def _preset(
+    preset: str, without: tuple[str, ...] = (), note: str | None = None, **parameters: Any
+) -> Size:
+    """A synthetic workspace, and who is not asked to fit it."""
+    asked = tuple(f for f in _HISTFACTORY_FRAMEWORKS if f not in without)
+    return Size({"preset": preset, **parameters}, frameworks=asked, note=note)
+
+
+_PYHF_NUMPY_LEFT_OUT = (
+    "pyhf on NumPy is left out: it has no derivatives, and one fit takes it half a minute"
+)
+_PYHF_LEFT_OUT = (
+    "pyhf is left out: a call takes it from ten seconds (JAX) to minutes (NumPy); "
+    "histfactory_fit has it at this size"
+)
 
 WORKLOADS = (
     _workload("matmul", "Matrix product (the baseline)", _sizes({"n": 128}, {"n": 1024})),
@@ -253,6 +331,48 @@ WORKLOADS = (
         "The same sweep, padded to one shape",
         _sweep(padded=True),
         module="sweep",
+    ),
+    _histfactory(
+        "nll",
+        "HistFactory likelihood of a binned measurement",
+        # Sums of at most a thousand terms in float64; the point and the constants are the same.
+        1e-10,
+        _preset("complex-8p"),
+        _preset("thu-184p"),
+    ),
+    _histfactory(
+        "nll_grad",
+        "HistFactory likelihood and gradient",
+        1e-10,
+        _preset("complex-8p"),
+        _preset("thu-184p"),
+        frameworks=("jax", "nextstat", "pyhf-jax"),  # pyhf on NumPy has no gradient
+    ),
+    _histfactory(
+        "fit",
+        "HistFactory maximum-likelihood fit",
+        # Of -ln L at the minimum. Minimisers at their defaults stop up to 1e-5 above a minimum of
+        # about 190: the error beside the time says who went how far.
+        1e-7,
+        _preset("complex-8p"),
+        _preset("thu-184p", ("pyhf-numpy",), _PYHF_NUMPY_LEFT_OUT),
+    ),
+    _histfactory(
+        "q0",
+        "HistFactory discovery significance (two fits)",
+        # Twice the difference of two such minima, over a q0 of 0.3 (complex) or 7 (tHu); the
+        # largest error seen is 7e-7.
+        1e-5,
+        _preset("complex-8p"),
+        _preset("thu-184p", ("pyhf-numpy", "pyhf-jax"), _PYHF_LEFT_OUT),
+    ),
+    _histfactory(
+        "toys",
+        "HistFactory fits of pseudo-experiments",
+        # As for a fit, but the worst of twenty minimisations of a smaller -ln L.
+        1e-6,
+        _preset("complex-8p", toys=20),
+        _preset("thu-184p", ("pyhf-numpy", "pyhf-jax"), _PYHF_LEFT_OUT, toys=4),
     ),
 )
 

@@ -1,0 +1,38 @@
+"""`firstlight hf …`: fits, tests, limits and plots of a pyhf workspace; one file a command."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from firstlight.cli.histfactory import (
+    cls,
+    fit,
+    impacts,
+    inspect_workspace,
+    limit,
+    scan,
+    significance,
+    toys,
+)
+
+EPILOG = """\
+start with:
+  firstlight hf inspect workspace.json              what is in it, what is odd; loads no JAX
+  firstlight hf fit workspace.json
+
+exit codes: 0 all is well, 1 a fit did not converge, 2 wrong usage or a workspace that cannot be
+used, 130 interrupted"""
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "hf",
+        help="fits, limits and plots of a HistFactory workspace (pyhf JSON)",
+        description="Likelihood fits of binned data from pyhf JSON workspaces.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    below = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in (inspect_workspace, fit, significance, cls, limit, scan, toys, impacts):
+        command.add_to(below)

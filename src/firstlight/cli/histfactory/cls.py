@@ -1,0 +1,91 @@
+"""`firstlight hf cls`: CLs of given signal strengths."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from firstlight.cli.histfactory import options as shared
+
+if TYPE_CHECKING:
+    from firstlight.histfactory.inference import CLs
+
+
+def add_to(commands: Any) -> None:
+    parser = shared.command(
+        commands,
+        "cls",
+        "CLs of signal strengths, observed and expected (asymptotic)",
+        "firstlight hf cls workspace.json --mu 0.5 1 2",
+        handle,
+    )
+    shared.add_model(parser)
+    shared.add_data(parser)
+    parser.add_argument(
+        "--mu",
+        type=shared.number,
+        nargs="+",
+        action="extend",
+        metavar="MU",
+        help="one or more signal strengths (default 1)",
+    )
+    add_statistic(parser)
+
+
+def add_statistic(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--test-statistic",
+        choices=("qtilde", "q"),
+        default="qtilde",
+        help="q lets the best fit have a negative signal (default qtilde)",
+    )
+
+
+def handle(options: argparse.Namespace) -> int:
+    from firstlight.cli.histfactory.job import prepare, with_asimov
+    from firstlight.cli.histfactory.output import Working, ending, print_json
+
+    job = prepare(options)
+    values = options.mu or [1.0]
+    results: list[CLs] = []
+    with Working("fitting") as progress:
+        from firstlight.histfactory.inference import cls
+
+        job = with_asimov(job, options.asimov, options.blind)
+        for mu in values:
+            results.append(
+                cls(job.model, mu, job.data, job.fixed, test_statistic=options.test_statistic)
+            )
+            progress(len(results), len(values))
+    if options.json:
+        content = {
+            "test_statistic": options.test_statistic,
+            "results": list(map(describe, results)),
+        }
+        print_json({"command": "cls", **job.header}, content)
+    else:
+        print_results(results, job.model.poi)
+    return ending(f"{job.model.poi} = {r.mu:g}: a fit DID NOT CONVERGE." for r in failed(results))
+
+
+def failed(results: list[CLs]) -> list[CLs]:
+    return [result for result in results if not result.converged]
+
+
+def describe(result: CLs) -> dict[str, Any]:
+    names = ("mu", "observed", "expected", "clsb", "clb", "q", "q_asimov", "muhat", "converged")
+    return {name: getattr(result, name) for name in names}
+
+
+def print_results(results: list[CLs], poi: str | None) -> None:
+    from firstlight.cli.histfactory.output import BAND_NAMES, Terminal, significant
+
+    rows = []
+    for result in results:
+        state = "" if result.converged else "NOT CONVERGED"
+        numbers = (result.observed, *result.expected.tolist())
+        rows.append((significant(result.mu, 6), state, *(significant(n, 3) for n in numbers)))
+    columns = (str(poi), "", "observed", *(f"exp. {name}" for name in BAND_NAMES))
+    console = Terminal()
+    console.table("CLs", columns, rows, texts=2)
+    console.say("Values below 0.05 are excluded at 95% confidence level.", "dim")

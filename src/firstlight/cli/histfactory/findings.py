@@ -1,0 +1,176 @@
+"""What is worth knowing about a workspace before it is fitted; needs no JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from firstlight.histfactory.channels import Floats
+from firstlight.histfactory.spec import Channel, Modifier, ParameterSet, Sample, Specification
+
+Place = tuple[Channel, Sample, Modifier]
+
+
+def findings(spec: Specification) -> list[str]:
+    """One sentence for each thing that may surprise."""
+    return [
+        *_about_poi(spec),
+        *_held(spec),
+        *_bins(spec),
+        *_idle(spec),
+        *_one_sided(spec),
+    ]
+
+
+def _about_poi(spec: Specification) -> Iterator[str]:
+    if spec.poi is None:
+        yield "the measurement has no parameter of interest: name one with --poi"
+        return
+    if spec.poi in [name for one in spec.parameter_sets for name in _fixed_names(one)]:
+        yield f"the parameter of interest {spec.poi!r} is fixed: free it with --free {spec.poi}"
+
+
+def _held(spec: Specification) -> Iterator[str]:
+    """Parameters that the measurement, or a bin without uncertainty, holds."""
+    names: list[str] = []
+    for one in spec.parameter_sets:
+        if "lumi" in one.types and one.fixed.any():
+            yield (
+                f"the luminosity {one.name!r} is fixed at {one.init[0]:g}: its uncertainty "
+                "takes no part (--free frees it)"
+            )
+        else:
+            names += [name for name in _fixed_names(one) if name != spec.poi]
+    if names:
+        yield f"{_count(len(names), 'parameter is', 'parameters are')} fixed: {_some(names)}"
+
+
+def _fixed_names(one: ParameterSet) -> list[str]:
+    return [name for name, held in zip(one.names, one.fixed, strict=True) if held]
+
+
+def _bins(spec: Specification) -> Iterator[str]:
+    begin = 0
+    empty: list[str] = []
+    impossible: list[str] = []
+    negative: list[str] = []
+    for channel in spec.channels:
+        total = np.sum([sample.nominal for sample in channel.samples], axis=0)
+        for index in np.flatnonzero(total <= 0):
+            place = f"{channel.name}[{index}]"
+            seen = 0.0 if spec.observed is None else spec.observed[begin + index]
+            (impossible if seen > 0 else empty).append(place)
+        for sample in channel.samples:
+            if (sample.nominal < 0).any():
+                negative.append(f"{channel.name}/{sample.name}")
+        begin += channel.bins
+    if impossible:
+        yield (
+            f"{_count(len(impossible), 'bin has', 'bins have')} events but no expectation at "
+            f"nominal: {_some(impossible)}"
+        )
+    if empty:
+        yield f"{_count(len(empty), 'bin expects', 'bins expect')} nothing: {_some(empty)}"
+    if negative:
+        yield (
+            f"{_count(len(negative), 'sample has', 'samples have')} bins below zero: "
+            f"{_some(negative)}"
+        )
+    if spec.observed is None:
+        yield "there are no observed data"
+    elif not np.array_equal(spec.observed, np.round(spec.observed)):
+        yield "observed counts are not whole numbers: perhaps Asimov data"
+
+
+def _idle(spec: Specification) -> Iterator[str]:
+    """Parameters that change no yield at all."""
+    acting = {m.name for c, s, m in _places(spec) if _acts(s, m)}
+    names = [one.name for one in spec.parameter_sets if one.name not in acting]
+    if names:
+        yield f"{_count(len(names), 'parameter acts', 'parameters act')} on nothing: {_some(names)}"
+
+
+def _acts(sample: Sample, modifier: Modifier) -> bool:
+    if modifier.type == "histosys":
+        up, down = _shifts(sample, modifier)
+        return bool(up.any() or down.any())
+    if not sample.nominal.any():
+        return False
+    if modifier.type == "normsys":
+        return modifier.lo != 1 or modifier.hi != 1
+    return modifier.uncertainty is None or bool(np.any(modifier.uncertainty))
+
+
+def _one_sided(spec: Specification) -> Iterator[str]:
+    """Variations that move yields the same way up and down, or on one side only."""
+    for kind in ("histosys", "normsys"):
+        places = [p for p in _places(spec) if p[2].type == kind and _is_one_sided(p[1], p[2])]
+        if not places:
+            continue
+        names = list(dict.fromkeys(m.name for _, _, m in places))
+        examples = [f"{m.name} ({c.name}/{s.name})" for c, s, m in places]
+        yield (
+            f"{_count(len(places), f'{kind} is', f'{kind} are')} one-sided (up and down move "
+            f"a yield the same way, or one of them not at all), of "
+            f"{_count(len(names), 'parameter', 'parameters')}: {_some(examples, 3)}"
+        )
+
+
+def _is_one_sided(sample: Sample, modifier: Modifier) -> bool:
+    up, down = _shifts(sample, modifier)
+    if up.any() != down.any():
+        return True
+    return bool(np.any(up * down > 0))
+
+
+def _shifts(sample: Sample, modifier: Modifier) -> tuple[Floats, Floats]:
+    """Change of the yields up and down; of a normsys, of its factor."""
+    assert modifier.lo is not None and modifier.hi is not None
+    base = sample.nominal if modifier.type == "histosys" else np.ones(1)
+    return np.asarray(modifier.hi - base), np.asarray(modifier.lo - base)
+
+
+def _places(spec: Specification) -> Iterator[Place]:
+    for channel in spec.channels:
+        for sample in channel.samples:
+            for modifier in sample.modifiers:
+                yield channel, sample, modifier
+
+
+def uses(spec: Specification) -> dict[str, dict[str, int]]:
+    """How often each type of modifier is used, and by how many parameters."""
+    counts: dict[str, dict[str, int]] = {}
+    for _, _, modifier in _places(spec):
+        entry = counts.setdefault(modifier.type, {"modifiers": 0, "names": 0, "parameters": 0})
+        entry["modifiers"] += 1
+    for one in spec.parameter_sets:
+        for kind in one.types:
+            counts[kind]["names"] += 1
+            counts[kind]["parameters"] += one.size
+    return dict(sorted(counts.items()))
+
+
+def constraint_text(one: ParameterSet) -> str:
+    """A constraint in words; of several components, the range of its widths."""
+    if one.constraint is None or one.auxdata is None:
+        return ""
+    if one.constraint == "normal":
+        assert one.sigma is not None
+        return f"normal, σ {_range(one.sigma)}"
+    assert one.factor is not None
+    return f"Poisson, relative {_range(1 / np.sqrt(one.factor))}"
+
+
+def _range(values: Floats) -> str:
+    low, high = f"{values.min():.3g}", f"{values.max():.3g}"
+    return low if low == high else f"{low}–{high}"
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def _some(names: list[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

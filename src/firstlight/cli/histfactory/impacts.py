@@ -1,0 +1,102 @@
+"""`firstlight hf impacts`: nuisance parameters ranked by what they do to the POI."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from firstlight.cli.histfactory import options as shared
+
+if TYPE_CHECKING:
+    from firstlight.histfactory.scans import Impacts
+
+COLUMNS = (
+    "values",
+    "uncertainties",
+    "pulls",
+    "constraints",
+    "post_up",
+    "post_down",
+    "pre_up",
+    "pre_down",
+)
+
+
+def add_to(commands: Any) -> None:
+    parser = shared.command(
+        commands,
+        "impacts",
+        "nuisance parameters ranked by their impact on the parameter of interest",
+        "firstlight hf impacts workspace.json --top 15 --plot ranking.png",
+        handle,
+    )
+    shared.add_model(parser)
+    shared.add_data(parser)
+    shared.add_top(parser, "rows of the table and of the plot")
+    shared.add_plot(parser, "the ranking: pulls, and impacts before and after the fit")
+
+
+def handle(options: argparse.Namespace) -> int:
+    from firstlight.cli.histfactory.job import draw, prepare, with_asimov
+    from firstlight.cli.histfactory.output import Working, ending, print_json, unconverged
+
+    job = prepare(options)
+    with Working("impacts") as progress:
+        from firstlight.histfactory.scans import impacts
+
+        job = with_asimov(job, options.asimov, options.blind)
+        result = impacts(job.model, job.data, job.fixed, progress=progress)
+    top = options.top or len(result.names)
+    if options.json:
+        print_json({"command": "impacts", **job.header}, describe(result))
+    else:
+        print_impacts(result, top)
+    if options.plot:
+        from firstlight.histfactory import plots
+
+        draw(options.plot, lambda: plots.ranking(result, top))
+    some = f"{result.not_converged} of the fits with a parameter held DID NOT CONVERGE."
+    return ending(
+        [*unconverged(result.best, "the best fit"), *([some] if result.not_converged else [])]
+    )
+
+
+def describe(result: Impacts) -> dict[str, Any]:
+    columns = {name: getattr(result, name).tolist() for name in COLUMNS}
+    singular = {"values": "value", "uncertainties": "uncertainty", "pulls": "pull"}
+    singular["constraints"] = "constraint"
+    return {
+        "best": {
+            "value": result.best.parameters[result.poi],
+            "uncertainty": result.best.uncertainties[result.poi],
+            "converged": bool(result.best.converged),
+        },
+        "not_converged": result.not_converged,
+        "impacts": [
+            {"name": name, **{singular.get(c, c): values[i] for c, values in columns.items()}}
+            for i, name in enumerate(result.names)
+        ],
+    }
+
+
+def print_impacts(result: Impacts, top: int) -> None:
+    from firstlight.cli.histfactory.output import Terminal, measured, signed
+
+    rows = []
+    for i, name in enumerate(result.names[:top]):
+        value, sigma = measured(result.values[i], result.uncertainties[i])
+        after, before = (
+            f"{signed(up[i])} / {signed(down[i])}"
+            for up, down in ((result.post_up, result.post_down), (result.pre_up, result.pre_down))
+        )
+        rows.append((str(i + 1), name, value, sigma, signed(result.pulls[i], 2), after, before))
+    value, sigma = measured(
+        result.best.parameters[result.poi], result.best.uncertainties[result.poi]
+    )
+    title = f"impacts on {result.poi} = {value}" + (f" ± {sigma}" if sigma else "")
+    columns = ("", "parameter", "best fit", "±", "pull", "after the fit +/−", "before the fit +/−")
+    console = Terminal()
+    console.table(title, columns, rows, texts=2)
+    more = len(result.names) - len(rows)
+    if more:
+        console.say(f"… and {more} more with smaller impacts: --top 0 shows all.", "dim")

@@ -1,0 +1,177 @@
+"""From the options of a command to a model with its data: checked before anything is computed.
+
+FirstlightError
+└── CommandError      options that do not go together, or a library that is missing
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from firstlight.histfactory.spec import Patch, Specification, parse
+from firstlight.records import FirstlightError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from firstlight.histfactory.model import Model
+
+SUFFIXES = (".png", ".svg")
+
+
+class CommandError(FirstlightError):
+    """Options that do not go together, or a library that is missing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A model, the data to compute with, and what is held."""
+
+    model: Model
+    data: Any  # None: the observed ones
+    fixed: dict[str, Any]  # as `fit` takes it
+    header: dict[str, Any]  # what every JSON answer begins with
+
+
+def read(options: argparse.Namespace, require_observations: bool = True) -> Specification:
+    """The workspace with its patches."""
+    return parse(
+        options.workspace,
+        measurement=options.measurement,
+        patches=patches(options),
+        require_observations=require_observations,
+    )
+
+
+def patches(options: argparse.Namespace) -> list[Patch]:
+    """Files as they are; choices from patchsets as pairs."""
+    return [p if isinstance(p, str) else (p[0], p[1]) for p in options.patches]
+
+
+def prepare(
+    options: argparse.Namespace, *, poi: bool = True, plots: tuple[str, ...] = ("plot",)
+) -> Job:
+    """A model that is ready to be fitted.
+
+    poi: whether the command needs a parameter of interest that moves.
+    plots: names of the options that hold the path of a plot.
+    """
+    for name in plots:
+        require_plot(getattr(options, name, None))
+    if find_spec("jax") is None:
+        raise CommandError("fits need JAX, which is not installed: pip install 'firstlight[jax]'")
+    blind = getattr(options, "blind", False)
+    asimov = getattr(options, "asimov", None)
+    if blind and asimov is None:
+        raise CommandError("--blind says how Asimov data are made: give --asimov MU as well.")
+    # Before JAX is imported: what is wrong with a file is said at once.
+    spec = read(options, require_observations=not blind)
+    from firstlight.histfactory.model import from_specification
+
+    model = from_specification(spec, options.interpolation, poi=options.poi)
+    fixed = _fixed(options, spec, model)
+    if poi or asimov is not None:
+        require_poi(model, fixed, moves=poi)
+    return Job(model, None, fixed, _header(options, model, fixed, asimov, blind))
+
+
+def with_asimov(job: Job, mu: float | None, blind: bool) -> Job:
+    """The job on Asimov data, if a signal strength is given."""
+    if mu is None:
+        return job
+    from dataclasses import replace
+
+    from firstlight.histfactory.inference import asimov
+
+    if not blind:
+        return replace(job, data=asimov(job.model, mu=mu, fixed=job.fixed))
+    values = {n: v for n, v in job.fixed.items() if not isinstance(v, bool)}
+    assert job.model.poi is not None
+    return replace(job, data=asimov(job.model, parameters={**values, job.model.poi: mu}))
+
+
+def require_poi(model: Model, fixed: dict[str, Any], *, moves: bool = True) -> None:
+    """Fails without a parameter of interest, or with one that is fixed."""
+    if model.poi is None:
+        raise CommandError(
+            f"{model.about.source}: measurement {model.about.measurement!r} has no parameter of "
+            "interest. Name one with --poi."
+        )
+    held = fixed.get(model.poi, bool(model.fixed[model.poi_index]))
+    if moves and held is not False:
+        by = "--fix" if model.poi in fixed else f"measurement {model.about.measurement!r}"
+        raise CommandError(
+            f"{model.about.source}: the parameter of interest {model.poi!r} is held by {by}. "
+            f"Leave it free: --free {model.poi}, without --fix."
+        )
+
+
+def _fixed(options: argparse.Namespace, spec: Specification, model: Model) -> dict[str, Any]:
+    """--fix and --free by parameter; the name of a set stands for all its components."""
+    components = {one.name: one.names for one in spec.parameter_sets}
+    fixed: dict[str, Any] = {}
+    asked = [(n, True if v is None else v) for n, v in options.fix]
+    for name, value in [*asked, *((n, False) for n in options.free)]:
+        for one in components.get(name, (name,)):
+            index = model.index(one)
+            if fixed.get(one, value) != value:
+                raise CommandError(f"{one!r} is asked for twice, with --fix or --free. Choose one.")
+            if not isinstance(value, bool):
+                _require_inside(model, one, index, value)
+            fixed[one] = value
+    return fixed
+
+
+def _require_inside(model: Model, name: str, index: int, value: float) -> None:
+    low, high = float(model.lower[index]), float(model.upper[index])
+    if not low <= value <= high:
+        raise CommandError(f"--fix {name}={value:g}: its bounds are [{low:g}, {high:g}].")
+
+
+def _header(
+    options: argparse.Namespace,
+    model: Model,
+    fixed: dict[str, Any],
+    asimov: float | None,
+    blind: bool,
+) -> dict[str, Any]:
+    data = "observed" if asimov is None else {"asimov": asimov, "blind": blind}
+    return {
+        "workspace": os.fspath(options.workspace),
+        "measurement": model.about.measurement,
+        "poi": model.poi,
+        "interpolation": list(options.interpolation),
+        "data": data,
+        "fixed": fixed,
+    }
+
+
+def require_plot(path: Path | None) -> None:
+    """Fails if a plot could not be written in the end."""
+    if path is None:
+        return
+    if path.suffix.lower() not in SUFFIXES:
+        raise CommandError(f"{path}: plots are written as .png or .svg. Give such a name.")
+    if not path.parent.is_dir():
+        raise CommandError(f"{path}: there is no directory {path.parent}. Create it first.")
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise CommandError(f"{path}: cannot be written.")
+    if find_spec("matplotlib") is None:
+        raise CommandError(
+            "plots need matplotlib, which is not installed: pip install 'firstlight[plots]'"
+        )
+
+
+def draw(path: Path | None, figure: Any) -> None:
+    """Write a plot, if one was asked for; `figure` makes it."""
+    if path is None:
+        return
+    from firstlight.histfactory.plots import save
+
+    made: Figure = figure()
+    save(made, path)

@@ -1,0 +1,107 @@
+"""`firstlight hf limit`: the upper limit on the signal strength, and the plot of its bands."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from firstlight.cli.histfactory import options as shared
+from firstlight.cli.histfactory.cls import add_statistic
+
+if TYPE_CHECKING:
+    from firstlight.cli.histfactory.job import Job
+    from firstlight.histfactory.inference import CLs
+    from firstlight.histfactory.limits import UpperLimit
+
+POINTS = 41
+
+
+def add_to(commands: Any) -> None:
+    parser = shared.command(
+        commands,
+        "limit",
+        "upper limit on the signal strength, observed and expected (asymptotic CLs)",
+        "firstlight hf limit workspace.json --plot limit.png",
+        handle,
+    )
+    shared.add_model(parser)
+    shared.add_data(parser)
+    parser.add_argument(
+        "--level",
+        type=shared.level,
+        default=0.05,
+        metavar="P",
+        help="CLs at the limit (default 0.05, a limit at 95%% confidence level)",
+    )
+    add_statistic(parser)
+    shared.add_plot(parser, "CLs over the signal strength with its expected bands")
+
+
+def handle(options: argparse.Namespace) -> int:
+    from firstlight.cli.histfactory.job import draw, prepare, with_asimov
+    from firstlight.cli.histfactory.output import Working, ending, print_json
+
+    job = prepare(options)
+    results: CLs | None = None
+    with Working("searching the limits"):
+        from firstlight.histfactory.limits import upper_limit
+
+        job = with_asimov(job, options.asimov, options.blind)
+        limit = upper_limit(
+            job.model,
+            options.level,
+            job.data,
+            job.fixed,
+            test_statistic=options.test_statistic,
+        )
+    if options.plot:
+        with Working("CLs for the plot"):
+            results = along(job, limit, options.test_statistic)
+    if options.json:
+        print_json({"command": "limit", **job.header}, describe(limit, results, options))
+    else:
+        print_limit(limit, job.model.poi)
+    if results is not None:
+        from firstlight.histfactory import plots
+
+        draw(options.plot, lambda: plots.limit_band(results, limit, str(job.model.poi)))
+    problem = "the limits DID NOT CONVERGE: a fit failed, or CLs does not fall to the level."
+    return ending([] if limit.converged else [problem])
+
+
+def along(job: Job, limit: UpperLimit, test_statistic: str) -> CLs:
+    """CLs from no signal to beyond all limits."""
+    import numpy as np
+
+    from firstlight.histfactory.inference import cls
+
+    far = max([limit.observed, *limit.expected.tolist()])
+    grid = np.linspace(0.0, 1.15 * far, POINTS)
+    return cls(job.model, grid, job.data, job.fixed, test_statistic=test_statistic)
+
+
+def describe(limit: UpperLimit, results: CLs | None, options: argparse.Namespace) -> dict[str, Any]:
+    content = {
+        "level": limit.level,
+        "test_statistic": options.test_statistic,
+        "observed": limit.observed,
+        "expected": limit.expected,
+        "converged": bool(limit.converged),
+    }
+    if results is not None:
+        names = ("mu", "observed", "expected", "converged")
+        content["curve"] = {name: getattr(results, name) for name in names}
+    return content
+
+
+def print_limit(limit: UpperLimit, poi: str | None) -> None:
+    from firstlight.cli.histfactory.output import BAND_NAMES, Terminal, significant
+
+    rows = [("observed", significant(limit.observed, 5))]
+    expected = zip(BAND_NAMES, limit.expected.tolist(), strict=True)
+    rows += [(f"expected {name}", significant(value, 5)) for name, value in expected]
+    title = f"upper limit on {poi} at {100 * (1 - limit.level):.4g}% confidence level"
+    console = Terminal()
+    console.table(title, ("", f"{poi} <"), rows)
+    if not limit.converged:
+        console.say("NOT CONVERGED", "bold red")

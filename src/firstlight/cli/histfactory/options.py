@@ -1,0 +1,164 @@
+"""Options that several commands share. Only argparse: nothing here reads a workspace."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+#: Codes of normsys and of histosys, as `firstlight.histfactory.interpolation` has them.
+CODES = (("code1", "code4"), ("code0", "code2", "code4p"))
+
+
+def command(
+    commands: Any, name: str, help: str, example: str, handle: Callable[[argparse.Namespace], int]
+) -> argparse.ArgumentParser:
+    """A parser with the workspace, its choice options and --json."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=help,
+        description=help[0].upper() + help[1:] + ".",
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("workspace", type=Path, metavar="WORKSPACE", help="a pyhf JSON workspace")
+    add("--measurement", metavar="NAME", help="of the workspace (default: its first)")
+    add(
+        "--patch",
+        dest="patches",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="apply a JSON patch first (repeatable, in the order given)",
+    )
+    add(
+        "--patchset",
+        dest="patches",
+        action="append",
+        nargs=2,
+        metavar=("FILE", "NAME"),
+        help="apply the patch NAME of a pyhf patchset (repeatable)",
+    )
+    add("--poi", metavar="NAME", help="another parameter of interest than the measurement's")
+    add("--json", action="store_true", help="print one JSON object; what is not finite is null")
+    parser.set_defaults(handle=handle)
+    return parser
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """What changes the model: interpolation, parameters fixed or free."""
+    add = parser.add_argument
+    add(
+        "--interpolation",
+        type=_codes,
+        default=("code4", "code4p"),
+        metavar="NORMSYS,HISTOSYS",
+        help="default code4,code4p; normsys: code1, code4; histosys: code0, code2, code4p",
+    )
+    add(
+        "--fix",
+        type=_fixed,
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        help="hold a parameter, at its initial value if none is given (repeatable; the name "
+        "without an index holds all bins)",
+    )
+    add(
+        "--free",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="free a parameter that the workspace fixes (repeatable)",
+    )
+
+
+def add_data(parser: argparse.ArgumentParser, asimov_help: str | None = None) -> None:
+    """Which data: observed or Asimov."""
+    parser.add_argument(
+        "--asimov",
+        type=number,
+        metavar="MU",
+        help=asimov_help
+        or "use Asimov data at this signal strength; the other parameters fit the observed data",
+    )
+    parser.add_argument(
+        "--blind",
+        action="store_true",
+        help="with --asimov: the other parameters at their initial values, so that the observed "
+        "data are not looked at",
+    )
+
+
+def add_plot(
+    parser: argparse.ArgumentParser, what: str, name: str = "--plot", dest: str | None = None
+) -> None:
+    parser.add_argument(
+        name,
+        dest=dest or name.lstrip("-").replace("-", "_"),
+        type=Path,
+        metavar="FILE",
+        help=f"draw {what} (.png or .svg)",
+    )
+
+
+def add_top(parser: argparse.ArgumentParser, what: str, default: int = 20) -> None:
+    parser.add_argument(
+        "--top",
+        type=count_or_all,
+        default=default,
+        metavar="N",
+        help=f"{what} (default {default}; 0 for all)",
+    )
+
+
+def number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError("must be a finite number")
+    return value
+
+
+def level(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError("must be a probability between 0 and 1, such as 0.05")
+    return value
+
+
+def positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return value
+
+
+def count_or_all(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError("must be 0 (all) or more")
+    return value
+
+
+def _fixed(text: str) -> tuple[str, float | None]:
+    """NAME or NAME=VALUE. What follows the last `=` but is no number belongs to the name."""
+    name, equals, value = text.rpartition("=")
+    if equals:
+        try:
+            return name, float(value)
+        except ValueError:
+            pass
+    return text, None
+
+
+def _codes(text: str) -> tuple[str, str]:
+    parts = tuple(text.split(","))
+    if len(parts) != 2 or any(p not in known for p, known in zip(parts, CODES, strict=True)):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not NORMSYS,HISTOSYS with one of {', '.join(CODES[0])} and one of "
+            f"{', '.join(CODES[1])}"
+        )
+    return parts[0], parts[1]

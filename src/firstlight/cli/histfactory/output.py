@@ -1,0 +1,139 @@
+"""What the commands print: tables for people, one JSON object for programs, progress on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, TextIO
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from firstlight.report.plain_text import printable
+from firstlight.report.terminal import escape
+
+ABSENT = "—"
+BAND_NAMES = ("−2σ", "−1σ", "median", "+1σ", "+2σ")
+
+
+class Terminal(Console):
+    """Wide enough without a terminal (CI, a pipe), and quiet when its reader goes away."""
+
+    def __init__(self) -> None:
+        super().__init__(width=None if sys.stdout.isatty() else 150, highlight=False)
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+    def say(self, text: str, style: str = "") -> None:
+        """Text from anywhere, as it is."""
+        self.print(escape(text), style=style, soft_wrap=True)
+
+    def table(
+        self, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1
+    ) -> None:
+        """A table whose first `texts` columns are text, and the others numbers."""
+        self.say(title, "bold")  # not the table's own: that one is folded at the table's width
+        table = Table(box=box.SIMPLE_HEAD)
+        for index, name in enumerate(columns):
+            is_text = index < texts
+            table.add_column(escape(name), justify="left" if is_text else "right", overflow="fold")
+        for row in rows:
+            table.add_row(*map(escape, row))
+        self.print(table)
+
+
+def print_json(header: dict[str, Any], content: dict[str, Any]) -> None:
+    print(json.dumps(finite({**header, **content}), indent=1, allow_nan=False, ensure_ascii=False))
+
+
+def finite(value: Any) -> Any:
+    """Arrays as lists, and null in the place of every number that is not finite."""
+    if isinstance(value, dict):
+        return {str(key): finite(item) for key, item in value.items()}
+    if hasattr(value, "tolist"):  # arrays and scalars of NumPy
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value
+
+
+def ending(problems: Iterable[str]) -> int:
+    """The exit code: 1 if there are problems, which are printed on stderr."""
+    code = 0
+    for problem in problems:
+        print(f"firstlight: {printable(problem)}", file=sys.stderr)
+        code = 1
+    return code
+
+
+def unconverged(result: Any, what: str) -> list[str]:
+    """A problem if a fit did not converge."""
+    return [] if result.converged else [f"{what} DID NOT CONVERGE: {result.status.message}"]
+
+
+def measured(value: float, sigma: float) -> tuple[str, str]:
+    """A value and its uncertainty, to two digits of the uncertainty."""
+    if not (math.isfinite(sigma) and sigma > 0):
+        return significant(value), ""
+    places = 1 - math.floor(math.log10(sigma))
+    if places > 9 or abs(value) >= 1e9:
+        return f"{value:.6g}", f"{sigma:.2g}"
+    places = max(places, 0)
+    return f"{value:.{places}f}".replace("-", "−"), f"{sigma:.{places}f}"
+
+
+def significant(value: float | None, digits: int = 4) -> str:
+    if value is None or not math.isfinite(value):
+        return ABSENT
+    return f"{value:.{digits}g}".replace("-", "−")
+
+
+def signed(value: float, places: int | None = None) -> str:
+    """With its sign; so many places after the point, or three digits."""
+    if not math.isfinite(value):
+        return ABSENT
+    text = f"{value:+#.3g}" if places is None else f"{value:+.{places}f}"
+    return text.replace("-", "−")
+
+
+class Working:
+    """One line on stderr that says what is going on; only where stderr is a terminal."""
+
+    def __init__(self, what: str, stream: TextIO | None = None) -> None:
+        self._what = what
+        self._stream = stream or sys.stderr
+        self._live = self._stream.isatty() and not os.environ.get("CI")
+        self._drawn = 0.0
+
+    def __enter__(self) -> Working:
+        self._draw(f"{self._what} …")
+        return self
+
+    def __call__(self, done: int, of: int) -> None:
+        now = time.monotonic()
+        if now - self._drawn > 0.1 or done == of:
+            self._drawn = now
+            filled = 24 * done // max(of, 1)
+            self._draw(f"{self._what} {'█' * filled}{'░' * (24 - filled)} {done}/{of}")
+
+    def __exit__(self, *_: object) -> None:
+        self._draw("")
+
+    def _draw(self, text: str) -> None:
+        if not self._live:
+            return
+        width = shutil.get_terminal_size().columns - 1
+        # Whoever reads stderr may have gone: the work goes on.
+        with contextlib.suppress(OSError):
+            self._stream.write(f"\r\x1b[2K{text[:width]}")
+            self._stream.flush()

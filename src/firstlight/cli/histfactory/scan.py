@@ -1,0 +1,138 @@
+"""`firstlight hf scan`: the profile likelihood along one parameter."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from firstlight.cli.histfactory import options as shared
+
+if TYPE_CHECKING:
+    from firstlight.cli.histfactory.job import Job
+    from firstlight.histfactory.scans import Scan
+
+HEIGHTS = (("1σ", 1.0), ("2σ", 4.0))
+
+
+def add_to(commands: Any) -> None:
+    parser = shared.command(
+        commands,
+        "scan",
+        "profile likelihood along a parameter, with its intervals",
+        "firstlight hf scan workspace.json --parameter mu --from 0 --to 3 --plot scan.svg",
+        handle,
+    )
+    shared.add_model(parser)
+    shared.add_data(parser)
+    add = parser.add_argument
+    add("--parameter", metavar="NAME", help="default: the parameter of interest")
+    add("--from", dest="begin", type=shared.number, metavar="X", help="with --to: the range")
+    add(
+        "--to",
+        dest="end",
+        type=shared.number,
+        metavar="X",
+        help="default range: best fit ± 3 standard deviations, within the bounds",
+    )
+    add("--points", type=shared.positive, default=41, metavar="N", help="default 41")
+    shared.add_plot(parser, "the profile with its 1σ and 2σ intervals")
+
+
+def handle(options: argparse.Namespace) -> int:
+    from firstlight.cli.histfactory.job import draw, prepare, with_asimov
+    from firstlight.cli.histfactory.output import Working, ending, print_json, unconverged
+
+    values = grid(options)
+    job = prepare(options, poi=options.parameter is None)
+    require_moving(job, options.parameter)
+    with Working("scanning") as progress:
+        from firstlight.histfactory.intervals import interval
+        from firstlight.histfactory.scans import scan
+
+        job = with_asimov(job, options.asimov, options.blind)
+        result = scan(
+            job.model,
+            options.parameter,
+            values,
+            job.data,
+            job.fixed,
+            points=options.points,
+            progress=progress,
+        )
+    ends = {name: interval(result, height) for name, height in HEIGHTS}
+    if options.json:
+        print_json({"command": "scan", **job.header}, describe(result, ends))
+    else:
+        print_scan(result, ends)
+    if options.plot:
+        from firstlight.histfactory import plots
+
+        draw(options.plot, lambda: plots.profile_scan(result))
+    bad = [f"{v:.6g}" for v, s in zip(result.values, result.status, strict=True) if s]
+    points = [f"{len(bad)} of {len(result.values)} points DID NOT CONVERGE: {', '.join(bad)}"]
+    return ending([*unconverged(result.best, "the best fit"), *(points if bad else [])])
+
+
+def grid(options: argparse.Namespace) -> list[float] | None:
+    """The values to scan, if a range is given."""
+    from firstlight.cli.histfactory.job import CommandError
+
+    if (options.begin is None) != (options.end is None):
+        raise CommandError("--from and --to go together: give both, or none.")
+    if options.begin is None:
+        return None
+    if options.begin >= options.end:
+        raise CommandError("--from must be below --to.")
+    if options.points < 2:
+        raise CommandError("a range needs at least two --points.")
+    step = (options.end - options.begin) / (options.points - 1)
+    inner = [options.begin + i * step for i in range(options.points - 1)]
+    return [*inner, options.end]
+
+
+def require_moving(job: Job, parameter: str | None) -> None:
+    """A parameter that is held has no best fit to compare with."""
+    from firstlight.cli.histfactory.job import CommandError
+
+    if parameter is None:
+        return
+    held = job.fixed.get(parameter, bool(job.model.fixed[job.model.index(parameter)]))
+    if held is not False:
+        raise CommandError(f"{parameter!r} is fixed. To scan it leave it free: --free {parameter}.")
+
+
+def describe(result: Scan, ends: dict[str, tuple[float | None, float | None]]) -> dict[str, Any]:
+    return {
+        "parameter": result.parameter,
+        "best": {
+            "value": result.best.parameters[result.parameter],
+            "uncertainty": result.best.uncertainties[result.parameter],
+            "nll": result.best.nll,
+            "converged": bool(result.best.converged),
+        },
+        "intervals": ends,
+        "values": result.values,
+        "nll": result.nll,
+        "twice_delta_nll": result.twice_delta_nll,
+        "converged": result.status == 0,
+    }
+
+
+def print_scan(result: Scan, ends: dict[str, tuple[float | None, float | None]]) -> None:
+    from firstlight.cli.histfactory.output import Terminal, measured, significant
+
+    console = Terminal()
+    rows = [
+        (significant(value, 6), f"{height:.4f}", "" if not status else "NOT CONVERGED")
+        for value, height, status in zip(
+            result.values, result.twice_delta_nll, result.status, strict=True
+        )
+    ]
+    console.table("profile likelihood", (result.parameter, "2 ΔNLL", ""), rows, texts=0)
+    name = result.parameter
+    value, sigma = measured(result.best.parameters[name], result.best.uncertainties[name])
+    console.say(f"best fit: {name} = {value}" + (f" ± {sigma}" if sigma else ""))
+    for label, (low, high) in ends.items():
+        beyond = "beyond the scan"
+        low_text, high_text = (beyond if e is None else significant(e, 5) for e in (low, high))
+        console.say(f"{label} interval: [{low_text}, {high_text}]")

@@ -1,0 +1,90 @@
+"""`firstlight hf significance`: how badly the data disagree with no signal."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from firstlight.cli.histfactory import options as shared
+
+if TYPE_CHECKING:
+    from firstlight.histfactory.inference import Discovery
+
+
+def add_to(commands: Any) -> None:
+    parser = shared.command(
+        commands,
+        "significance",
+        "significance of a signal, observed and expected (asymptotic)",
+        "firstlight hf significance workspace.json --asimov 1",
+        handle,
+    )
+    shared.add_model(parser)
+    shared.add_data(
+        parser,
+        "also the expected significance: that of Asimov data at this signal strength, whose other "
+        "parameters fit the observed data. With --blind only this one",
+    )
+
+
+def handle(options: argparse.Namespace) -> int:
+    from firstlight.cli.histfactory.job import prepare, with_asimov
+    from firstlight.cli.histfactory.output import Working, ending, print_json
+
+    job = prepare(options)
+    results: dict[str, Discovery] = {}
+    with Working("fitting"):
+        from firstlight.histfactory.inference import discovery
+
+        if not options.blind:
+            results["observed"] = discovery(job.model, None, job.fixed)
+        if options.asimov is not None:
+            asimov = with_asimov(job, options.asimov, options.blind)
+            results["expected"] = discovery(job.model, asimov.data, job.fixed)
+        content = {name: describe(result, job.model.poi) for name, result in results.items()}
+    if options.json:
+        header = {k: v for k, v in job.header.items() if k != "data"}
+        asimov_mu = {"asimov": options.asimov, "blind": options.blind}
+        print_json({"command": "significance", **header, **asimov_mu}, content)
+    else:
+        print_significance(content, job.model.poi, options.asimov)
+    return ending(problem for name, result in results.items() for problem in failed(name, result))
+
+
+def describe(result: Discovery, poi: str | None) -> dict[str, Any]:
+    return {
+        "z0": result.z0,
+        "p0": result.p0,
+        "q0": result.q0,
+        "muhat": result.muhat,
+        "muhat_uncertainty": result.free.uncertainties[str(poi)],
+        "converged": bool(result.free.converged and result.conditional.converged),
+    }
+
+
+def failed(name: str, result: Discovery) -> list[str]:
+    from firstlight.cli.histfactory.output import unconverged
+
+    return [
+        *unconverged(result.free, f"{name}: the free fit"),
+        *unconverged(result.conditional, f"{name}: the fit without signal"),
+    ]
+
+
+def print_significance(
+    content: dict[str, dict[str, Any]], poi: str | None, asimov: float | None
+) -> None:
+    from firstlight.cli.histfactory.output import Terminal, measured, significant
+
+    labels = {"observed": "observed", "expected": f"expected, {poi} = {asimov}"}
+    rows = []
+    for name, result in content.items():
+        fitted = measured(result["muhat"], result["muhat_uncertainty"])
+        numbers = (f"{result['z0']:.3f} σ", significant(result["p0"], 3), f"{result['q0']:.4f}")
+        state = "" if result["converged"] else "NOT CONVERGED"
+        rows.append((labels[name], state, *numbers, *fitted))
+    columns = ("data", "", "significance", "p-value", "q₀", f"fitted {poi}", "±")
+    console = Terminal()
+    console.table("significance of a signal", columns, rows, texts=2)
+    if any(result["muhat"] <= 0 for result in content.values()):
+        console.say(f"There is no excess where {poi} ≤ 0: the significance is zero.", "dim")

@@ -1,0 +1,187 @@
+"""`firstlight hf toys`: pseudo-experiments, and CLs from them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from firstlight.cli.histfactory import options as shared
+from firstlight.cli.histfactory.cls import add_statistic
+
+if TYPE_CHECKING:
+    from firstlight.histfactory.toys import ToyCLs, Toys
+
+
+def add_to(commands: Any) -> None:
+    parser = shared.command(
+        commands,
+        "toys",
+        "pseudo-experiments: draw data, fit them all; or CLs from them",
+        "firstlight hf toys workspace.json -n 1000 --mu 1\n"
+        "  firstlight hf toys workspace.json -n 5000 --cls 2 --seed 7",
+        handle,
+    )
+    shared.add_model(parser)
+    add = parser.add_argument
+    add(
+        "-n",
+        type=shared.positive,
+        default=1000,
+        metavar="N",
+        help="toys; with --cls, of each hypothesis (default 1000)",
+    )
+    add("--seed", type=int, default=0, metavar="N", help="the same seed, the same toys (default 0)")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--mu",
+        type=shared.number,
+        metavar="MU",
+        help="draw at this signal strength, the other parameters as they fit the observed data "
+        "(default: the best fit)",
+    )
+    what.add_argument(
+        "--cls", type=shared.number, metavar="MU", help="CLs of this signal strength from toys"
+    )
+    add_statistic(parser)
+    shared.add_top(parser, "rows of the table", default=10)
+
+
+def handle(options: argparse.Namespace) -> int:
+    from firstlight.cli.histfactory.job import CommandError, prepare
+
+    if options.seed < 0:
+        raise CommandError("--seed must be 0 or more.")
+    needs_poi = options.mu is not None or options.cls is not None
+    job = prepare(options, poi=needs_poi)
+    return cls_from_toys(options, job) if options.cls is not None else fit_toys(options, job)
+
+
+def fit_toys(options: argparse.Namespace, job: Any) -> int:
+    from firstlight.cli.histfactory.output import Working, ending, print_json
+
+    with Working("fitting toys") as progress:
+        from firstlight.histfactory.toys import toys
+
+        result = toys(
+            job.model, options.n, options.seed, mu=options.mu, fixed=job.fixed, progress=progress
+        )
+    summary = summarise(result)
+    if options.json:
+        content = {
+            "toys": options.n,
+            "seed": options.seed,
+            "mu": options.mu,
+            "not_converged": result.not_converged,
+            "parameters": summary,
+        }
+        if job.model.poi is not None:
+            content["poi_values"] = result.values[:, job.model.poi_index]
+            content["converged"] = result.converged
+        print_json({"command": "toys", **job.header}, content)
+    else:
+        print_toys(result, summary, job.model.poi, options)
+    return ending(failed(result.not_converged, options.n))
+
+
+def failed(count: int, of: int) -> list[str]:
+    text = f"{count} of {of} toys DID NOT CONVERGE; they are left out of these numbers."
+    return [text] if count else []
+
+
+def summarise(result: Toys) -> dict[str, dict[str, float]]:
+    """Mean, spread and quantiles of the fitted values, over toys that converged."""
+    import numpy as np
+
+    good = result.values[result.converged]
+    if not len(good):
+        good = np.full((1, len(result.names)), np.nan)
+    deviations = good.std(axis=0, ddof=1) if len(good) > 1 else np.full(len(result.names), np.nan)
+    low, median, high = np.quantile(good, [0.158655, 0.5, 0.841345], axis=0)
+    columns = {
+        "mean": good.mean(axis=0),
+        "standard_deviation": deviations,
+        "median": median,
+        "quantile_16": low,
+        "quantile_84": high,
+    }
+    return {
+        name: {column: float(values[i]) for column, values in columns.items()}
+        for i, name in enumerate(result.names)
+    }
+
+
+def print_toys(
+    result: Toys, summary: dict[str, dict[str, float]], poi: str | None, options: argparse.Namespace
+) -> None:
+    from firstlight.cli.histfactory.output import Terminal, measured, significant
+
+    ordered = sorted(summary, key=lambda name: name != poi)
+    rows = []
+    for name in ordered[: options.top or None]:
+        row = summary[name]
+        mean, spread = measured(row["mean"], row["standard_deviation"])
+        quantiles = (significant(row[q]) for q in ("quantile_16", "median", "quantile_84"))
+        rows.append((f"{name} (POI)" if name == poi else name, mean, spread, *quantiles))
+    at = "the best fit" if options.mu is None else f"{poi} = {options.mu:g}"
+    title = f"{options.n} toys drawn at {at}, seed {options.seed}"
+    columns = ("fitted parameter", "mean", "std. deviation", "16%", "median", "84%")
+    console = Terminal()
+    console.table(title, columns, rows)
+    if len(rows) < len(ordered):
+        console.say(f"… and {len(ordered) - len(rows)} more: --top 0 shows all.", "dim")
+    console.say(f"{options.n - result.not_converged} of {options.n} fits converged.")
+
+
+def cls_from_toys(options: argparse.Namespace, job: Any) -> int:
+    from firstlight.cli.histfactory.output import Working, ending, print_json
+
+    with Working("fitting toys") as progress:
+        from firstlight.histfactory.toys import toy_cls
+
+        result = toy_cls(
+            job.model,
+            options.cls,
+            options.n,
+            options.seed,
+            fixed=job.fixed,
+            test_statistic=options.test_statistic,
+            progress=progress,
+        )
+    error = statistical_error(result)
+    if options.json:
+        names = ("mu", "observed", "expected", "clsb", "clb", "q", "not_converged")
+        content = {name: getattr(result, name) for name in names}
+        content |= {"observed_error": error, "toys_per_hypothesis": options.n, "seed": options.seed}
+        content["test_statistic"] = options.test_statistic
+        print_json({"command": "toys", **job.header}, content)
+    else:
+        print_toy_cls(result, error, job.model.poi, options.n)
+    return ending(failed(result.not_converged, 2 * options.n))
+
+
+def statistical_error(result: ToyCLs) -> float:
+    """Standard deviation of the observed CLs that the number of toys leaves."""
+    import math
+
+    import numpy as np
+
+    relative = 0.0
+    for fraction, toys in ((result.clsb, result.q_signal), (result.clb, result.q_background)):
+        n = int(np.sum(~np.isnan(toys)))
+        if not fraction > 0 or not n:
+            return math.nan
+        relative += (1 - fraction) / (n * fraction)
+    return result.observed * math.sqrt(relative)
+
+
+def print_toy_cls(result: ToyCLs, error: float, poi: str | None, n: int) -> None:
+    from firstlight.cli.histfactory.output import BAND_NAMES, Terminal, measured, significant
+
+    value, sigma = measured(result.observed, error)
+    rows = [("observed", value, sigma)]
+    expected = zip(BAND_NAMES, result.expected.tolist(), strict=True)
+    rows += [(f"expected {name}", significant(v, 3), "") for name, v in expected]
+    title = f"CLs at {poi} = {result.mu:g} from {n} toys with and {n} without signal"
+    console = Terminal()
+    console.table(title, ("", "CLs", "± (toys)"), rows)
+    console.say(f"{2 * n - result.not_converged} of {2 * n} toys converged.")

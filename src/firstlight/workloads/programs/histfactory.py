@@ -1,0 +1,120 @@
+"""A measurement from binned data: likelihood, gradient, fit, significance, pseudo-experiments.
+
+What is fitted are synthetic pyhf workspaces with the dimensions of two that are used elsewhere to
+compare programs ("complex": 8 parameters; "tHu": 184 parameters in 11 channels), drawn from the
+seed, so that anybody can repeat the figures without the data. Here are the inputs and the
+references; the programs are in `histfactory_jax`, `histfactory_pyhf` and `histfactory_nextstat`,
+one file for each library, which it imports at its top: that is the phase `import`. Drawing the
+workspace is part of everybody's `setup`.
+
+All of them compute -ln L with its constants in float64, interpolation codes 4 and 4p, and every fit
+begins at the workspace's own initial values and has its library's default settings. A fit is
+judged by the likelihood that it reaches: that is where libraries differ, by how far they go.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # not typing's: nothing may be imported here, because imports are timed
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    from firstlight.workloads.programs.histfactory_reference import Likelihood
+
+
+def workspace(seed: int, preset: str) -> dict[str, Any]:
+    """The content of a pyhf workspace file."""
+    from firstlight.histfactory.synthetic import preset as draw
+
+    return draw(preset, seed)
+
+
+def point(seed: int, names: Iterable[str]) -> dict[str, float]:
+    """Parameters off their initial values, on both sides of |α| = 1, the same in any order."""
+    import numpy as np
+
+    ordered = sorted(names)
+    draws = np.random.default_rng(seed).uniform(-1.0, 1.0, len(ordered))
+    return {
+        name: 1.5 * float(draw) if name.startswith("alpha") else 1.0 + 0.1 * float(draw)
+        for name, draw in zip(ordered, draws, strict=True)
+    }
+
+
+def toy_counts(seed: int, content: dict[str, Any], toys: int) -> dict[str, NDArray[Any]]:
+    """Poisson counts about the nominal expectation by channel, (toys, bins) each.
+
+    The auxiliary data stay nominal: NextStat cannot fit others.
+    """
+    import numpy as np
+
+    generator = np.random.default_rng(seed)
+    return {
+        channel["name"]: generator.poisson(
+            np.sum([sample["data"] for sample in channel["samples"]], axis=0),
+            size=(toys, len(channel["samples"][0]["data"])),
+        ).astype(np.float64)
+        for channel in content["channels"]
+    }
+
+
+def side_by_side(counts: dict[str, NDArray[Any]], channels: Iterable[str]) -> NDArray[Any]:
+    """(toys, bins of all channels) in the order that a library wants."""
+    import numpy as np
+
+    return np.concatenate([counts[name] for name in channels], axis=1)
+
+
+def reference_nll(seed: int, preset: str) -> tuple[Any, ...]:
+    """-ln L, by the plain NumPy of `histfactory_reference`, as all that follow."""
+    likelihood, theta = _likelihood_at(seed, preset)
+    return (likelihood.nll(theta, likelihood.observed),)
+
+
+def reference_nll_grad(seed: int, preset: str) -> tuple[Any, ...]:
+    """-ln L and its gradient in pyhf's order of parameters."""
+    likelihood, theta = _likelihood_at(seed, preset)
+    observed = likelihood.observed
+    return likelihood.nll(theta, observed), likelihood.gradient(theta, observed)
+
+
+def reference_fit(seed: int, preset: str) -> tuple[Any, ...]:
+    """-ln L at its minimum."""
+    likelihood = _likelihood(workspace(seed, preset))
+    return (likelihood.minimum(likelihood.observed),)
+
+
+def reference_q0(seed: int, preset: str) -> tuple[Any, ...]:
+    """q0 = 2 (-ln L without signal + ln L at the minimum), arXiv:1007.1727 Eq. 12, for μ̂ > 0."""
+    likelihood = _likelihood(workspace(seed, preset))
+    free = likelihood.minimum(likelihood.observed)
+    without_signal = likelihood.minimum(likelihood.observed, held={"mu": 0.0})
+    return (2.0 * (without_signal - free),)
+
+
+def reference_toys(seed: int, preset: str, toys: int) -> tuple[Any, ...]:
+    """-ln L at the minimum of every toy."""
+    import numpy as np
+
+    content = workspace(seed, preset)
+    likelihood = _likelihood(content)
+    rows = side_by_side(toy_counts(seed, content, toys), likelihood.channels)
+    return (np.array([likelihood.minimum(row) for row in rows]),)
+
+
+def _likelihood(content: dict[str, Any]) -> Likelihood:
+    from firstlight.histfactory.spec import parse
+    from firstlight.workloads.programs.histfactory_reference import Likelihood
+
+    # Only the order is taken from our own reader; pyhf and NextStat are held to the same.
+    return Likelihood(content, parse(content).parameter_names)
+
+
+def _likelihood_at(seed: int, preset: str) -> tuple[Likelihood, Any]:
+    import numpy as np
+
+    likelihood = _likelihood(workspace(seed, preset))
+    values = point(seed, likelihood.names)
+    return likelihood, np.array([values[name] for name in likelihood.names])

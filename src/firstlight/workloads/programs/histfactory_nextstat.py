@@ -1,0 +1,107 @@
+"""The HistFactory workload by NextStat, on the CPU: the wheel on PyPI has no CUDA."""
+
+from __future__ import annotations
+
+import json
+
+import nextstat
+
+from firstlight.workloads.programs.histfactory import point, side_by_side, toy_counts, workspace
+
+TYPE_CHECKING = False  # not typing's: imports are timed
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Step = Callable[..., Any]
+    Built = tuple[Step, tuple[Any, ...]]
+
+
+class Arranged:
+    """Numbers in NextStat's own order, put into pyhf's when they are looked at: not while timed."""
+
+    __slots__ = ("order", "values")
+
+    def __init__(self, values: list[float], order: Callable[[], list[int]]) -> None:
+        self.values = values
+        self.order = order
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        import numpy as np
+
+        return np.array(self.values, dtype=dtype)[self.order()]
+
+
+def build_nll(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
+    """-ln L."""
+    model = _load(workspace(seed, preset))
+    return model.nll, (_theta(seed, model),)
+
+
+def build_nll_grad(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
+    """-ln L and its gradient by two calls: version 0.10.1 has none that gives both."""
+    content = workspace(seed, preset)
+    model = _load(content)
+    nll, gradient = model.nll, model.grad_nll
+
+    def order() -> list[int]:
+        from firstlight.histfactory.spec import parse
+
+        place = {name: index for index, name in enumerate(model.parameter_names())}
+        return [place[name] for name in parse(content).parameter_names]
+
+    def step(theta: Any) -> Any:
+        return nll(theta), Arranged(gradient(theta), order)
+
+    return step, (_theta(seed, model),)
+
+
+def build_fit(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
+    """The minimum of -ln L without a covariance, by L-BFGS-B at its default tolerance."""
+    model = _load(workspace(seed, preset))
+    minimise = nextstat.MaximumLikelihoodEstimator().fit_minimum
+    return (lambda: minimise(model).nll), ()
+
+
+def build_q0(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
+    """q0 by a free and a conditional fit: there is no call for it."""
+    model = _load(workspace(seed, preset))
+    minimise, poi = nextstat.MaximumLikelihoodEstimator().fit_minimum, model.poi_index()
+    bounds, start = model.suggested_bounds(), model.suggested_init()
+    bounds[poi], start[poi] = (0.0, 0.0), 0.0
+
+    def step() -> Any:
+        free = minimise(model)
+        if free.bestfit[poi] <= 0.0:
+            return 0.0
+        conditional = minimise(model, init_pars=start, bounds=bounds)
+        return max(0.0, 2.0 * (conditional.nll - free.nll))
+
+    return step, ()
+
+
+def build_toys(compile: Callable[[Step], Step], seed: int, preset: str, toys: int) -> Built:
+    """The minimum of every toy, in parallel over the cores."""
+    import numpy as np
+
+    content = workspace(seed, preset)
+    model = _load(content)
+    channels = [channel["channel_name"] for channel in model.observed_main_by_channel()]
+    rows = side_by_side(toy_counts(seed, content, toys), channels).tolist()
+
+    def step() -> Any:
+        return np.array([found.nll for found in nextstat.fit_batch(model, rows)])
+
+    return step, ()
+
+
+def _load(content: dict[str, Any]) -> Any:
+    return nextstat.from_pyhf(json.dumps(content))
+
+
+def _theta(seed: int, model: Any) -> Any:
+    import numpy as np
+
+    names = model.parameter_names()
+    values = point(seed, names)
+    return np.array([values[name] for name in names])

@@ -1,0 +1,433 @@
+"""`firstlight hf …` says what the library says, and refuses in words what it cannot do."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from firstlight.cli import main
+from firstlight.cli.histfactory.options import CODES
+from firstlight.histfactory.fit import fit
+from firstlight.histfactory.inference import asimov, cls, discovery
+from firstlight.histfactory.interpolation import HISTOSYS_CODES, NORMSYS_CODES
+from firstlight.histfactory.limits import upper_limit
+from firstlight.histfactory.model import load
+from firstlight.histfactory.patches import digest
+from firstlight.histfactory.scans import impacts, scan
+from firstlight.histfactory.synthetic import preset
+from firstlight.histfactory.toys import toy_cls, toys
+
+Plain = dict[str, Any]
+Answer = Callable[..., Plain]
+
+
+@pytest.fixture(scope="module")
+def plain() -> Plain:
+    return dict(preset("complex-8p"))
+
+
+@pytest.fixture(scope="module")
+def workspace(plain: Plain, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("hf") / "workspace.json"
+    path.write_text(json.dumps(plain))
+    return path
+
+
+@pytest.fixture
+def answer(capsys: pytest.CaptureFixture[str], workspace: Path) -> Answer:
+    """The JSON answer of a command that goes well."""
+
+    def ask(command: str, *arguments: object, path: Path = workspace) -> Plain:
+        assert main(["hf", command, str(path), *map(str, arguments), "--json"]) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        given: Plain = json.loads(out, parse_constant=pytest.fail)
+        assert given["command"] == command
+        return given
+
+    return ask
+
+
+@pytest.fixture
+def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What a command prints on stderr when it cannot be done."""
+
+    def ask(*arguments: object) -> str:
+        try:
+            code = main(["hf", *map(str, arguments)])
+        except SystemExit as usage:  # argparse
+            code = int(usage.code or 0)
+        out, err = capsys.readouterr()
+        assert (code, out) == (2, "")
+        return err
+
+    return ask
+
+
+def write(path: Path, value: object) -> Path:
+    path.write_text(json.dumps(value))
+    return path
+
+
+def rewritten(plain: Plain, path: Path, **config: Any) -> Path:
+    """The workspace with another config of its measurement."""
+    changed = copy.deepcopy(plain)
+    changed["measurements"][0]["config"].update(config)
+    return write(path, changed)
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+def test_fit_gives_the_numbers_of_the_library(answer: Answer, workspace: Path) -> None:
+    model = load(workspace)
+    expected = fit(model)
+    given = answer("fit", "--correlation")
+    assert given["nll"] == expected.nll and given["converged"] is True
+    assert {n: row["value"] for n, row in given["parameters"].items()} == expected.parameters
+    errors = {n: row["uncertainty"] for n, row in given["parameters"].items()}
+    assert errors == expected.uncertainties
+    assert given["correlation"]["matrix"] == expected.correlation.tolist()
+    assert given["parameters"]["mu"]["pull"] is None  # it has no constraint: not NaN in JSON
+    lumi = given["parameters"]["lumi"]
+    (setting,) = [
+        p
+        for p in json.loads(workspace.read_text())["measurements"][0]["config"]["parameters"]
+        if p["name"] == "lumi"
+    ]
+    pull = (expected.parameters["lumi"] - setting["auxdata"][0]) / setting["sigmas"][0]
+    assert lumi["pull"] == pytest.approx(pull, rel=1e-12)
+
+
+def test_parameters_are_fixed_freed_and_replaced_as_poi(
+    answer: Answer, plain: Plain, tmp_path: Path
+) -> None:
+    given = answer("fit", "--fix", "mu=0.5", "--fix", "lumi")
+    assert given["parameters"]["mu"]["value"] == 0.5 and not given["parameters"]["mu"]["free"]
+    assert given["parameters"]["lumi"]["uncertainty"] == 0
+    settings = copy.deepcopy(plain["measurements"][0]["config"]["parameters"])
+    for one in settings:
+        one["fixed"] = one["name"] == "lumi"
+    path = rewritten(plain, tmp_path / "held.json", parameters=settings)
+    assert not answer("fit", path=path)["parameters"]["lumi"]["free"]
+    given = answer("fit", "--free", "lumi", "--poi", "lumi", path=path)
+    assert given["parameters"]["lumi"]["free"] and given["poi"] == "lumi"
+
+
+def test_the_name_of_a_set_holds_all_its_bins(answer: Answer, plain: Plain) -> None:
+    names = [n for n in answer("fit")["parameters"] if n.startswith("staterror")]
+    assert len(names) == 2
+    given = answer("fit", "--fix", names[0].partition("[")[0])
+    assert [given["parameters"][n]["free"] for n in names] == [False, False]
+
+
+def test_significance_observed_and_of_asimov_data(answer: Answer, workspace: Path) -> None:
+    model = load(workspace)
+    given = answer("significance", "--asimov", 1)
+    observed = discovery(model)
+    assert (given["observed"]["z0"], given["observed"]["p0"]) == (observed.z0, observed.p0)
+    expected = discovery(model, asimov(model, mu=1.0))
+    assert given["expected"]["z0"] == expected.z0
+    blind = answer("significance", "--asimov", 1, "--blind")
+    assert "observed" not in blind
+    nominal = discovery(model, asimov(model, parameters={"mu": 1.0}))
+    assert blind["expected"]["z0"] == nominal.z0 != expected.z0
+
+
+def test_a_blind_answer_does_not_depend_on_the_observed_data(
+    answer: Answer, plain: Plain, tmp_path: Path
+) -> None:
+    other = copy.deepcopy(plain)
+    other["observations"][0]["data"] = [2 * n for n in other["observations"][0]["data"]]
+    path = write(tmp_path / "other.json", other)
+    given = [
+        answer("cls", "--asimov", 0, "--blind", **kw)["results"] for kw in ({}, {"path": path})
+    ]
+    assert given[0] == given[1]
+    assert answer("cls", path=path)["results"] != answer("cls")["results"]
+
+
+def test_cls_and_limit_agree_with_the_library(
+    answer: Answer, workspace: Path, tmp_path: Path
+) -> None:
+    model = load(workspace)
+    given = answer("cls", "--mu", 0.5, 2)["results"]
+    for row, mu in zip(given, (0.5, 2.0), strict=True):
+        expected = cls(model, mu)
+        assert row["mu"] == mu and row["observed"] == expected.observed
+        assert row["expected"] == expected.expected.tolist()
+    picture = tmp_path / "limit.svg"
+    limit = upper_limit(model, 0.1)
+    row = answer("limit", "--level", 0.1, "--plot", picture)
+    assert row["observed"] == limit.observed and row["expected"] == limit.expected.tolist()
+    curve = row["curve"]
+    assert curve["mu"][-1] > max(row["observed"], *row["expected"])
+    assert np.interp(row["observed"], curve["mu"], curve["observed"]) == pytest.approx(
+        0.1, abs=3e-3
+    )
+    assert "mu" in picture.read_text()
+    assert [p.name for p in tmp_path.iterdir()] == ["limit.svg"]  # no temporary file stays
+
+
+def test_scan_gives_the_profile_and_its_intervals(answer: Answer, workspace: Path) -> None:
+    model, values = load(workspace), [0.125 * i for i in range(33)]
+    given = answer("scan", "--from", 0, "--to", 4, "--points", 33)
+    assert given["values"] == values
+    assert given["twice_delta_nll"] == scan(model, "mu", values).twice_delta_nll.tolist()
+    low, high = given["intervals"]["1σ"]
+    assert low is None  # the best fit is nearer than that to the lower bound, where the scan ends
+    assert scan(model, "mu", [high]).twice_delta_nll == pytest.approx([1.0], abs=2e-3)
+
+
+def test_toys_are_those_of_the_library(answer: Answer, workspace: Path) -> None:
+    model = load(workspace)
+    given = answer("toys", "-n", 6, "--seed", 3, "--mu", 1)
+    expected = toys(model, 6, 3, mu=1.0)
+    assert given["poi_values"] == expected.values[:, model.poi_index].tolist()
+    assert given["parameters"]["mu"]["mean"] == pytest.approx(np.mean(given["poi_values"]))
+    assert given["not_converged"] == 0
+    row = answer("toys", "-n", 8, "--cls", 2)
+    assert row["observed"] == toy_cls(model, 2.0, 8).observed and row["toys_per_hypothesis"] == 8
+
+
+def test_impacts_come_ranked(answer: Answer, workspace: Path) -> None:
+    expected = impacts(load(workspace))
+    given = answer("impacts")
+    assert [row["name"] for row in given["impacts"]] == list(expected.names)
+    assert [row["post_up"] for row in given["impacts"]] == expected.post_up.tolist()
+    free = [row for row in given["impacts"] if row["pull"] is None]
+    assert free and all(row["pre_up"] is None for row in free)
+
+
+def test_patches_and_patchsets_are_applied_in_order(
+    answer: Answer, plain: Plain, tmp_path: Path
+) -> None:
+    def operation(value: float) -> list[Plain]:
+        return [{"op": "replace", "path": "/observations/0/data/0", "value": value}]
+
+    patch = write(tmp_path / "patch.json", operation(17.0))
+    entry = {"metadata": {"name": "high", "values": [1]}, "patch": operation(99.0)}
+    content = {
+        "metadata": {"digests": {"sha256": digest(plain, "sha256")}, "labels": ["x"]},
+        "patches": [entry],
+        "version": "1.0.0",
+    }
+    patchset = write(tmp_path / "patchset.json", content)
+    name = plain["observations"][0]["name"]
+
+    def first_count(*arguments: object) -> float:
+        channels = answer("inspect", *arguments)["channels"]
+        return next(float(c["observed"][0]) for c in channels if c["name"] == name)
+
+    assert first_count("--patch", patch) == 17
+    assert first_count("--patch", patch, "--patchset", patchset, "high") == 99
+    assert first_count("--patchset", patchset, "high", "--patch", patch) == 17
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("inspect", "--bins", "--all"),
+        ("fit", "--correlation", "--top", "3"),
+        ("significance", "--asimov", "1"),
+        ("cls", "--mu", "1", "2"),
+        ("limit",),
+        ("scan", "--points", "5"),
+        ("toys", "-n", "3"),
+        ("toys", "-n", "3", "--cls", "1"),
+        ("impacts", "--top", "2"),
+    ],
+    ids=" ".join,
+)
+def test_tables_name_the_poi_and_are_quiet_on_stderr(
+    arguments: tuple[str, ...], workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, *options = arguments
+    assert main(["hf", command, str(workspace), *options]) == 0
+    out, err = capsys.readouterr()
+    assert "mu" in out and "nan" not in out.lower() and err == ""
+
+
+def test_top_says_how_many_are_not_shown(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["hf", "fit", str(workspace), "--top", "3"])
+    out = capsys.readouterr().out
+    assert "mu (POI)" in out and "5 more" in out
+
+
+def test_a_fit_that_does_not_converge_says_so_and_ends_with_1(
+    plain: Plain, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bin with events that no sample can make."""
+    broken = copy.deepcopy(plain)
+    for channel in broken["channels"]:
+        for sample in channel["samples"]:
+            sample["data"] = [0.0] * len(sample["data"])
+            sample["modifiers"] = [m for m in sample["modifiers"] if m["type"] != "histosys"]
+    path = write(tmp_path / "broken.json", broken)
+    assert main(["hf", "fit", str(path), "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert "DID NOT CONVERGE" in err and "a bin with events expects none" in err
+    given = json.loads(out, parse_constant=pytest.fail)
+    assert given["converged"] is False and given["nll"] is None
+    assert main(["hf", "fit", str(path)]) == 1
+    assert "NOT CONVERGED" in capsys.readouterr().out
+
+
+# --- inspect --------------------------------------------------------------------------------------
+
+
+def test_inspect_loads_no_jax(workspace: Path) -> None:
+    code = (
+        "import sys; from firstlight.cli import main\n"
+        f"code = main(['hf', 'inspect', {str(workspace)!r}])\n"
+        "print(code, sorted({'jax', 'jaxlib', 'matplotlib', 'torch'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "0 []"
+
+
+def test_inspect_counts_what_is_there(answer: Answer, plain: Plain) -> None:
+    given = answer("inspect")
+    assert given["parameters"] == 8 and given["poi"] == "mu"
+    assert {c["name"] for c in given["channels"]} == {c["name"] for c in plain["channels"]}
+    for channel in plain["channels"]:
+        (row,) = [c for c in given["channels"] if c["name"] == channel["name"]]
+        total = np.sum([sample["data"] for sample in channel["samples"]], axis=0)
+        assert row["nominal"] == pytest.approx(total.tolist())
+    used = [m["type"] for c in plain["channels"] for s in c["samples"] for m in s["modifiers"]]
+    assert {k: n["modifiers"] for k, n in given["modifiers"].items()} == {
+        kind: used.count(kind) for kind in set(used)
+    }
+
+
+def test_inspect_warns_of_what_surprises(answer: Answer, tmp_path: Path) -> None:
+    def histosys(name: str, low: list[float], high: list[float]) -> Plain:
+        return {"name": name, "type": "histosys", "data": {"lo_data": low, "hi_data": high}}
+
+    modifiers = [
+        {"name": "mu", "type": "normfactor", "data": None},
+        {"name": "lumi", "type": "lumi", "data": None},
+        {"name": "idle", "type": "normsys", "data": {"lo": 1.0, "hi": 1.0}},
+        histosys("both_up", [5.5, 0.0, 0.0], [5.6, 0.0, 0.0]),
+        histosys("fair", [4.0, 0.0, 0.0], [6.0, 0.0, 0.0]),
+    ]
+    lumi = {"name": "lumi", "inits": [1.0], "bounds": [[0.5, 1.5]], "auxdata": [1.0]}
+    config = {"poi": "", "parameters": [{**lumi, "sigmas": [0.1], "fixed": True}]}
+    sample = {"name": "S", "data": [5.0, 0.0, 0.0], "modifiers": modifiers}
+    odd = {
+        "channels": [{"name": "SR", "samples": [sample]}],
+        "observations": [{"name": "SR", "data": [5.5, 2.0, 0.0]}],
+        "measurements": [{"name": "m", "config": config}, {"name": "n", "config": {"poi": "mu"}}],
+        "version": "1.0.0",
+    }
+    given = answer("inspect", path=write(tmp_path / "odd.json", odd))
+    text = "\n".join(given["warnings"])
+    assert "no parameter of interest" in text
+    assert "luminosity 'lumi' is fixed" in text
+    assert "1 bin has events but no expectation at nominal: SR[1]" in text
+    assert "1 bin expects nothing: SR[2]" in text
+    assert "1 parameter acts on nothing: idle" in text
+    assert "both_up (SR/S)" in text and "fair" not in text
+    assert "not whole numbers" in text
+    assert given["measurements"] == ["m", "n"]
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+def test_bad_input_is_named(
+    refusal: Callable[..., str], workspace: Path, plain: Plain, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.json"
+    broken.write_text('{"channels": [')
+    assert "no such file" in refusal("fit", tmp_path / "absent.json")
+    assert "is not JSON" in refusal("fit", broken)
+    assert "no measurement 'other'" in refusal("limit", workspace, "--measurement", "other")
+    assert "Did you mean lumi?" in refusal("fit", workspace, "--fix", "lumy=1")
+    assert "no parameter 'nu'" in refusal("scan", workspace, "--parameter", "nu")
+    assert "no parameter 'nu'" in refusal("inspect", workspace, "--poi", "nu")
+    assert "its bounds are [0, 10]" in refusal("fit", workspace, "--fix", "mu=-1")
+    assert "asked for twice" in refusal("fit", workspace, "--fix", "mu", "--free", "mu")
+    assert "code4,code9" in refusal("fit", workspace, "--interpolation", "code4,code9")
+    assert "go together" in refusal("scan", workspace, "--from", "1")
+    assert "--from must be below --to" in refusal("scan", workspace, "--from", "1", "--to", "0")
+    assert "lumi" in refusal("scan", workspace, "--parameter", "lumi", "--fix", "lumi")
+    assert "give --asimov MU" in refusal("fit", workspace, "--blind")
+    assert "probability" in refusal("limit", workspace, "--level", "5")
+    assert "finite" in refusal("cls", workspace, "--mu", "nan")
+    poiless = rewritten(plain, tmp_path / "poiless.json", poi="")
+    for command in ("significance", "cls", "limit", "scan", "impacts"):
+        assert "Name one with --poi" in refusal(command, poiless)
+    assert "Name one with --poi" in refusal("toys", poiless, "--mu", "1")
+    assert "'mu' is held by --fix" in refusal("significance", workspace, "--fix", "mu")
+
+
+def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_read(
+    refusal: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent = tmp_path / "absent.json"
+    assert ".png or .svg" in refusal("limit", absent, "--plot", tmp_path / "limit.pdf")
+    assert "no directory" in refusal("fit", absent, "--plot-yields", tmp_path / "no" / "f.png")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert "'firstlight[plots]'" in refusal("impacts", absent, "--plot", tmp_path / "f.svg")
+
+
+def test_without_jax_the_message_says_how_to_get_it(
+    refusal: Callable[..., str], workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "jax", None)
+    assert "'firstlight[jax]'" in refusal("fit", workspace)
+
+
+def test_the_codes_offered_are_those_of_the_engine() -> None:
+    assert tuple(map(set, CODES)) == (set(NORMSYS_CODES), set(HISTOSYS_CODES))
+
+
+def test_progress_is_drawn_on_a_terminal_only() -> None:
+    from io import StringIO
+
+    from firstlight.cli.histfactory.output import Working
+
+    class Screen(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for stream, drawn in ((StringIO(), False), (Screen(), True)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delenv("CI", raising=False)
+            with Working("toys", stream) as progress:
+                progress(3, 3)
+        assert ("3/3" in stream.getvalue()) is drawn
+        assert stream.getvalue().endswith("\r\x1b[2K") is drawn
+
+
+@pytest.mark.parametrize(
+    ("value", "sigma", "text"),
+    [
+        (0.86415, 1.27375, ("0.9", "1.3")),
+        (-1234.6, 87.0, ("−1235", "87")),
+        (1.00412, 0.0488, ("1.004", "0.049")),
+        (2.5, 0.0, ("2.5", "")),
+        (2.5, math.nan, ("2.5", "")),
+    ],
+)
+def test_values_are_printed_to_two_digits_of_their_uncertainty(
+    value: float, sigma: float, text: tuple[str, str]
+) -> None:
+    from firstlight.cli.histfactory.output import measured
+
+    assert measured(value, sigma) == text

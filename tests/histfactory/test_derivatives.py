@@ -1,0 +1,356 @@
+"""Claims about derivatives of results: differences at 50 digits, and zeros where they belong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import pytest
+
+from firstlight import histfactory as hf
+from firstlight.histfactory.layout import Sizes
+
+mp = mpmath.mp
+#: All models of this file are padded to these: programs are shared.
+SIZES = Sizes(slots=2, bins=2, channels=1, alphas=2, factors=1)
+MU_TEST = 1.7
+PARAMETERS = ("mu", "n", "h", "g[0]", "g[1]")
+NUMBERS = {
+    **{"s0": 9.0, "s1": 4.0, "b0": 50.0, "b1": 52.0, "lo": 0.93, "hi": 1.09},
+    **{"lo0": 47.0, "lo1": 53.5, "hi0": 54.0, "hi1": 51.0, "sigma": 1.0},
+    **{"tau0": 156.25, "tau1": 108.16, "n0": 66.0, "n1": 57.0},
+    **{"aux_n": 0.1, "aux_h": -0.2, "aux_g0": 155.0, "aux_g1": 110.0},
+}
+
+
+def workspace(make: Any) -> dict[str, Any]:
+    """Two bins; on the background a normsys, a histosys and a shapesys."""
+    x = NUMBERS
+    return make.counting(
+        [x["s0"], x["s1"]],
+        [x["b0"], x["b1"]],
+        [x["n0"], x["n1"]],
+        make.normsys("n", x["lo"], x["hi"]),
+        make.histosys("h", [x["lo0"], x["lo1"]], [x["hi0"], x["hi1"]]),
+        make.modifier("shapesys", "g", [4.0, 5.0]),
+    )
+
+
+def load(make: Any, observed: Any = None) -> hf.Model:
+    """The model with the auxiliary data of NUMBERS, which a workspace cannot hold."""
+    model = hf.load(workspace(make), sizes=SIZES)
+    auxdata = np.array(model.arrays.auxdata)
+    for name, place in places(model).items():
+        if name.startswith("aux"):
+            auxdata[place[1]] = NUMBERS[name]
+    changes = {"auxdata": auxdata}
+    if observed is not None:
+        changes["observed"] = np.array(observed, dtype=np.float64)
+    return model.replace(**changes)
+
+
+def places(model: hf.Model) -> dict[str, tuple[str, Any]]:
+    """Where each of NUMBERS stands in the arrays of the model."""
+    slot = {sample: k for _, sample, k in model.about.slots}
+    at = {name: int(model.about.structure.slot[model.index(name)]) for name in PARAMETERS}
+    found: dict[str, tuple[str, Any]] = {
+        "lo": ("normsys_lo", (at["n"], slot["background"], 0)),
+        "hi": ("normsys_hi", (at["n"], slot["background"], 0)),
+        "sigma": ("sigma", at["n"]),
+        "aux_n": ("auxdata", at["n"]),
+        "aux_h": ("auxdata", at["h"]),
+    }
+    for i in range(2):
+        found[f"s{i}"] = ("nominal", (slot["signal"], i))
+        found[f"b{i}"] = ("nominal", (slot["background"], i))
+        found[f"lo{i}"] = ("histosys_lo", (at["h"], slot["background"], i))
+        found[f"hi{i}"] = ("histosys_hi", (at["h"], slot["background"], i))
+        found[f"n{i}"] = ("observed", i)
+        found[f"tau{i}"] = ("tau", at[f"g[{i}]"])
+        found[f"aux_g{i}"] = ("auxdata", at[f"g[{i}]"])
+    return found
+
+
+def derivatives(model: hf.Model, gradient: hf.Model) -> dict[str, Any]:
+    """A derivative by the model, by the names of NUMBERS; leading axes stay."""
+    found = {}
+    for name, (array, place) in places(model).items():
+        index = place if isinstance(place, tuple) else (place,)
+        found[name] = np.asarray(getattr(gradient.arrays, array))[(..., *index)]
+    return found
+
+
+# --- the same statistics at 50 digits -------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The likelihood of `workspace` and its inference in mpmath, as the definitions read."""
+
+    x: dict[str, Any]
+
+    @property
+    def data(self) -> list[Any]:
+        return [self.x[k] for k in ("n0", "n1", "aux_n", "aux_h", "aux_g0", "aux_g1")]
+
+    def expected(self, theta: Any) -> list[Any]:
+        mu, n, h, g0, g1 = theta
+        x, norm = self.x, _code4(n, self.x["lo"], self.x["hi"])
+        main = [
+            mu * x[f"s{i}"]
+            + g * norm * (x[f"b{i}"] + _code4p(h, x[f"lo{i}"], x[f"b{i}"], x[f"hi{i}"]))
+            for i, g in enumerate((g0, g1))
+        ]
+        return [*main, n, h, x["tau0"] * g0, x["tau1"] * g1]
+
+    def nll(self, theta: Any, data: Any) -> Any:
+        expected = self.expected(theta)
+        counts = ((0, 0), (1, 1), (4, 4), (5, 5))
+        poisson = sum(expected[i] - data[j] * mp.log(expected[i]) for i, j in counts)
+        pull_n, pull_h = (data[2] - theta[1]) / self.x["sigma"], data[3] - theta[2]
+        return poisson + (pull_n**2 + pull_h**2) / 2 + mp.log(self.x["sigma"])
+
+    def minimum(self, data: Any, start: Any, mu: Any = None) -> Any:
+        """Newton's method with one numerical Hessian: linear, but eight digits a step."""
+        theta = [mp.mpf(float(v)) for v in start]
+        free = range(5) if mu is None else range(1, 5)
+        if mu is not None:
+            theta[0] = mp.mpf(mu)
+
+        def moved(steps: dict[int, Any]) -> Any:
+            return self.nll([v + steps.get(i, 0) for i, v in enumerate(theta)], data)
+
+        def gradient(h: Any) -> Any:
+            return mp.matrix([(moved({i: h}) - moved({i: -h})) / (2 * h) for i in free])
+
+        for _ in range(3):  # approach
+            h = mp.mpf("1e-8")
+            hessian = mp.matrix(len(free), len(free))
+            for a, i in enumerate(free):
+                for b, j in enumerate(free):
+                    if i == j:
+                        value = (moved({i: h}) - 2 * moved({}) + moved({i: -h})) / h**2
+                    else:
+                        value = moved({i: h, j: h}) - moved({i: h, j: -h})
+                        value -= moved({i: -h, j: h}) - moved({i: -h, j: -h})
+                        value /= 4 * h**2
+                    hessian[a, b] = value
+            step = mp.lu_solve(hessian, -gradient(mp.mpf("1e-16")))
+            theta = [v + (step[list(free).index(i)] if i in free else 0) for i, v in enumerate(theta)]
+            if mp.norm(step) < mp.mpf("1e-12"):
+                break
+        inverse = hessian**-1
+        for _ in range(6):
+            step = inverse * gradient(mp.mpf("1e-16"))
+            theta = [v - (step[list(free).index(i)] if i in free else 0) for i, v in enumerate(theta)]
+            if mp.norm(step) < mp.mpf("1e-28"):
+                break
+        return theta
+
+    def q(self, data: Any, start: Any, mu: Any) -> Any:
+        free, held = self.minimum(data, start), self.minimum(data, start, mu)
+        return 2 * (self.nll(held, data) - self.nll(free, data))
+
+    def results(self, start: Any) -> dict[str, Any]:
+        q0 = self.q(self.data, start, 0)
+        asimov = self.expected([mp.mpf(1), 0, 0, 1, 1])
+        q0_asimov = self.q(asimov, [1, 0, 0, 1, 1], 0)
+        found = {"q0": q0, "z0": mp.sqrt(q0), "p0": _tail(mp.sqrt(q0))}
+        found["asimov z0"] = mp.sqrt(q0_asimov)
+        best = self.minimum(self.data, start)
+        return found | dict(zip(PARAMETERS, best, strict=True))
+
+    def cls(self, start: Any, mu: Any) -> dict[str, Any]:
+        null = self.minimum(self.data, start, 0)
+        data = self.expected(null)
+        held = self.minimum(data, null, mu)
+        q_asimov = 2 * (self.nll(held, data) - self.nll(null, data))
+        root, root_asimov = mp.sqrt(self.q(self.data, start, mu)), mp.sqrt(q_asimov)
+        return {
+            "observed": _tail(root) / _tail(root - root_asimov),
+            "expected": _tail(root_asimov) * 2,
+        }
+
+    def with_(self, name: str, value: Any) -> Exact:
+        return Exact({**self.x, name: value})
+
+
+def _tail(z: Any) -> Any:
+    return mp.erfc(z / mp.sqrt(2)) / 2
+
+
+def _code4(alpha: Any, lo: Any, hi: Any) -> Any:
+    if abs(alpha) >= 1:
+        return hi**alpha if alpha > 0 else lo**-alpha
+    rows, right = [], []
+    for sign, value in ((1, hi), (-1, lo)):
+        log = mp.log(value)
+        rows.append([mp.mpf(sign) ** k for k in range(1, 7)])
+        rows.append([k * mp.mpf(sign) ** (k - 1) for k in range(1, 7)])
+        rows.append([k * (k - 1) * mp.mpf(sign) ** k for k in range(1, 7)])
+        right += [value - 1, sign * value * log, value * log**2]
+    key = (str(lo), str(hi))
+    if key not in _CODE4:
+        _CODE4[key] = mp.lu_solve(mp.matrix(rows), mp.matrix(right))
+    return 1 + sum(a * alpha**k for k, a in enumerate(_CODE4[key], 1))
+
+
+_CODE4: dict[tuple[str, str], Any] = {}
+
+
+def _code4p(alpha: Any, lo: Any, nominal: Any, hi: Any) -> Any:
+    up, down = hi - nominal, nominal - lo
+    if abs(alpha) >= 1:
+        return alpha * (up if alpha > 0 else down)
+    bent = 15 * alpha**2 - 10 * alpha**4 + 3 * alpha**6
+    return (up + down) / 2 * alpha + (up - down) / 16 * bent
+
+
+def slopes(function: Any, names: Any = tuple(NUMBERS)) -> dict[str, dict[str, float]]:
+    """Central differences by each of NUMBERS with steps of 1e-11: exact to 1e-20."""
+    with mpmath.workdps(50):
+        exact = Exact({k: mp.mpf(v) for k, v in NUMBERS.items()})
+        found: dict[str, dict[str, float]] = {}
+        for name in names:
+            h = mp.mpf("1e-11")
+            up = function(exact.with_(name, exact.x[name] + h))
+            down = function(exact.with_(name, exact.x[name] - h))
+            for result in up:
+                found.setdefault(result, {})[name] = float((up[result] - down[result]) / (2 * h))
+    return found
+
+
+def assert_agree(ours: dict[str, Any], exact: dict[str, float], what: str) -> None:
+    scale = max(abs(v) for v in exact.values())
+    for name, value in exact.items():
+        assert float(ours[name]) == pytest.approx(value, rel=1e-9, abs=1e-11 * scale), (what, name)
+
+
+# --- first derivatives ----------------------------------------------------------------------------
+
+
+def discovery_results(model: hf.Model) -> Any:
+    found = hf.discovery(model)
+    data = hf.asimov(model, parameters={"mu": 1.0})
+    return jnp.stack([found.q0, found.z0, found.p0, hf.discovery(model, data).z0])
+
+
+def test_derivatives_of_q0_z0_p0_asimov_z0_and_every_fitted_parameter_match_50_digits(
+    make: Any,
+) -> None:
+    model = load(make)
+    start = [float(hf.fit(model).parameters[name]) for name in PARAMETERS]
+    exact = slopes(lambda e: e.results(start))
+    by_discovery = derivatives(model, jax.jacrev(discovery_results)(model))
+    names = ("q0", "z0", "p0", "asimov z0")
+    for k, name in enumerate(names):
+        assert_agree({n: v[k] for n, v in by_discovery.items()}, exact[name], name)
+    by_fit = derivatives(model, jax.jacrev(lambda m: hf.fit(m).values)(model))
+    for name in PARAMETERS:
+        k = model.index(name)
+        assert_agree({n: v[k] for n, v in by_fit.items()}, exact[name], name)
+
+
+def test_derivatives_of_cls_and_of_the_limit_match_50_digits(make: Any) -> None:
+    model = load(make)
+    start = [float(hf.fit(model).parameters[name]) for name in PARAMETERS]
+
+    def results(m: hf.Model) -> Any:
+        at, limit = hf.cls(m, MU_TEST), hf.upper_limit(m)
+        return jnp.stack([at.observed, at.expected[2], limit.observed, limit.expected[2]])
+
+    ours = derivatives(model, jax.jacrev(results)(model))
+    exact = slopes(lambda e: e.cls(start, MU_TEST))
+    for k, name in enumerate(("observed", "expected")):
+        assert_agree({n: v[k] for n, v in ours.items()}, exact[name], f"CLs {name}")
+    limit = hf.upper_limit(model)
+    for k, (name, at) in enumerate(
+        {"observed": limit.observed, "expected": float(limit.expected[2])}.items()
+    ):
+        by_number = slopes(lambda e, at=at: e.cls(start, at))[name]
+        with mpmath.workdps(50):
+            one, h = Exact({n: mp.mpf(v) for n, v in NUMBERS.items()}), mp.mpf("1e-11")
+            up, down = one.cls(start, at + h)[name], one.cls(start, at - h)[name]
+            by_mu = float((up - down) / (2 * h))
+        implicit = {n: -slope / by_mu for n, slope in by_number.items()}
+        assert_agree({n: v[k + 2] for n, v in ours.items()}, implicit, f"limit {name}")
+
+
+def test_level_of_a_limit_may_be_given_under_transformations(make: Any) -> None:
+    model = load(make)
+    limit = jax.jit(lambda m: hf.upper_limit(m, level=0.1).observed)(model)
+    assert float(limit) == pytest.approx(hf.upper_limit(model, level=0.1).observed, rel=1e-9)
+
+
+# --- corners --------------------------------------------------------------------------------------
+
+
+def test_derivatives_are_zero_without_an_excess_and_finite_in_every_corner(make: Any) -> None:
+    gradient = jax.jit(jax.jacrev(discovery_results))
+    excess = load(make)
+    for observed in ((38.0, 41.0), (0.0, 0.0), (0.0, 90.0), (50.0, 0.0)):
+        model = load(make, observed)
+        found = hf.discovery(model)
+        by_model = gradient(model).arrays
+        for name in ("nominal", "normsys_lo", "histosys_hi", "observed", "tau", "sigma"):
+            values = np.asarray(getattr(by_model, name))
+            assert np.all(np.isfinite(values)), (observed, name)
+            if found.muhat <= 0:
+                assert np.all(values[:3] == 0), (observed, name)
+    assert np.all(np.isfinite(np.asarray(gradient(excess).arrays.nominal)))
+    # Data exactly as expected without signal: q0 = 0 is its minimum.
+    nothing = hf.asimov(excess, parameters={"mu": 0.0})
+    at_zero = jax.grad(lambda d: hf.discovery(excess, d).z0)(jnp.asarray(nothing))
+    assert np.all(np.isfinite(at_zero))
+
+
+def test_parameter_at_its_bound_does_not_move(make: Any) -> None:
+    model = load(make, (38.0, 41.0))
+    by_model = jax.jacrev(lambda m: hf.fit(m).values)(model)
+    assert hf.fit(model).parameters["mu"] == 0.0
+    by_nominal = np.asarray(by_model.arrays.nominal)
+    assert np.all(by_nominal[model.index("mu")] == 0)
+    assert np.any(by_nominal[model.index("n")] != 0)
+
+
+# --- transformations ------------------------------------------------------------------------------
+
+
+def test_vmap_over_signals_and_gradients_of_it_equal_a_loop(make: Any) -> None:
+    model = load(make)
+    signals = np.array([[9.0, 4.0], [3.0, 8.0], [0.5, 0.5]], dtype=np.float32)
+
+    def z0(signal: Any) -> Any:
+        return hf.discovery(model.with_nominal({("SR", "signal"): signal})).z0
+
+    alone = [z0(np.asarray(signal, np.float64)) for signal in signals]
+    together = jax.vmap(z0)(signals)
+    np.testing.assert_allclose(np.asarray(together), alone, rtol=1e-12)
+    each = jax.vmap(jax.grad(z0))(signals)
+    summed = jax.grad(lambda many: jnp.sum(jax.vmap(z0)(many)))(signals)
+    one_by_one = [jax.grad(z0)(signal) for signal in signals]
+    np.testing.assert_allclose(each, one_by_one, rtol=1e-6)
+    np.testing.assert_allclose(summed, one_by_one, rtol=1e-6)
+
+
+def test_second_derivatives_of_q0_are_differences_of_first_ones(make: Any) -> None:
+    model = load(make)
+    with jax.enable_x64(True):
+
+        def q0(signal: Any) -> Any:
+            return hf.discovery(model.with_nominal({("SR", "signal"): signal})).q0
+
+        at = jnp.array([9.0, 4.0])
+        second = np.asarray(jax.jacfwd(jax.grad(q0))(at))
+        gradient = jax.jit(jax.grad(q0))
+        for i, unit in enumerate(np.eye(2)):
+            near, far = (
+                np.asarray(gradient(at + h * unit) - gradient(at - h * unit)) / (2 * h)
+                for h in (1e-3, 2e-3)
+            )
+            np.testing.assert_allclose(second[:, i], (4 * near - far) / 3, rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(second, second.T, rtol=1e-10)
