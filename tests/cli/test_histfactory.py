@@ -16,7 +16,7 @@ import pytest
 
 from firstlight.cli import main
 from firstlight.cli.histfactory.options import CODES
-from firstlight.histfactory.fit import fit
+from firstlight.histfactory.fitting import fit
 from firstlight.histfactory.inference import asimov, cls, discovery
 from firstlight.histfactory.interpolation import HISTOSYS_CODES, NORMSYS_CODES
 from firstlight.histfactory.limits import upper_limit
@@ -24,7 +24,7 @@ from firstlight.histfactory.model import load
 from firstlight.histfactory.patches import digest
 from firstlight.histfactory.scans import impacts, scan
 from firstlight.histfactory.synthetic import preset
-from firstlight.histfactory.toys import toy_cls, toys
+from firstlight.histfactory.toy_fits import toy_cls, toys
 
 Plain = dict[str, Any]
 Answer = Callable[..., Plain]

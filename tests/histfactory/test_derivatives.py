@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ mp = mpmath.mp
 SIZES = Sizes(slots=2, bins=2, channels=1, alphas=2, factors=1)
 MU_TEST = 1.7
 PARAMETERS = ("mu", "n", "h", "g[0]", "g[1]")
+START = (1.0, 0.0, 0.0, 1.0, 1.0)
 NUMBERS = {
     **{"s0": 9.0, "s1": 4.0, "b0": 50.0, "b1": 52.0, "lo": 0.93, "hi": 1.09},
     **{"lo0": 47.0, "lo1": 53.5, "hi0": 54.0, "hi1": 51.0, "sigma": 1.0},
@@ -92,6 +93,8 @@ class Exact:
     """The likelihood of `workspace` and its inference in mpmath, as the definitions read."""
 
     x: dict[str, Any]
+    #: Where minima were found before, with an inverse Hessian: the next ones are 1e-11 away.
+    known: dict[str, Any] = field(default_factory=dict)
 
     @property
     def data(self) -> list[Any]:
@@ -114,69 +117,76 @@ class Exact:
         pull_n, pull_h = (data[2] - theta[1]) / self.x["sigma"], data[3] - theta[2]
         return poisson + (pull_n**2 + pull_h**2) / 2 + mp.log(self.x["sigma"])
 
-    def minimum(self, data: Any, start: Any, mu: Any = None) -> Any:
-        """Newton's method with one numerical Hessian: linear, but eight digits a step."""
-        theta = [mp.mpf(float(v)) for v in start]
-        free = range(5) if mu is None else range(1, 5)
-        if mu is not None:
-            theta[0] = mp.mpf(mu)
-
-        def moved(steps: dict[int, Any]) -> Any:
-            return self.nll([v + steps.get(i, 0) for i, v in enumerate(theta)], data)
-
-        def gradient(h: Any) -> Any:
-            return mp.matrix([(moved({i: h}) - moved({i: -h})) / (2 * h) for i in free])
-
-        for _ in range(3):  # approach
-            h = mp.mpf("1e-8")
-            hessian = mp.matrix(len(free), len(free))
+    def minimum(self, what: str, data: Any, mu: Any = None) -> Any:
+        """Newton's method with one Hessian for all minima of a kind: eight digits a step."""
+        free = list(range(5)) if mu is None else list(range(1, 5))
+        if what not in self.known:
+            self.known[what] = self._approach([mp.mpf(v) for v in START], data, mu, free)
+        theta, inverse = self.known[what]
+        theta = [mp.mpf(mu), *theta[1:]] if mu is not None else list(theta)
+        for _ in range(8):
+            step = inverse * self._gradient(theta, data, free)
             for a, i in enumerate(free):
-                for b, j in enumerate(free):
-                    if i == j:
-                        value = (moved({i: h}) - 2 * moved({}) + moved({i: -h})) / h**2
-                    else:
-                        value = moved({i: h, j: h}) - moved({i: h, j: -h})
-                        value -= moved({i: -h, j: h}) - moved({i: -h, j: -h})
-                        value /= 4 * h**2
-                    hessian[a, b] = value
-            step = mp.lu_solve(hessian, -gradient(mp.mpf("1e-16")))
-            theta = [v + (step[list(free).index(i)] if i in free else 0) for i, v in enumerate(theta)]
-            if mp.norm(step) < mp.mpf("1e-12"):
-                break
-        inverse = hessian**-1
-        for _ in range(6):
-            step = inverse * gradient(mp.mpf("1e-16"))
-            theta = [v - (step[list(free).index(i)] if i in free else 0) for i, v in enumerate(theta)]
-            if mp.norm(step) < mp.mpf("1e-28"):
-                break
-        return theta
+                theta[i] -= step[a]
+            if mp.norm(step) < mp.mpf("1e-25"):
+                return theta
+        raise ArithmeticError(f"{what}: no minimum at 50 digits")
 
-    def q(self, data: Any, start: Any, mu: Any) -> Any:
-        free, held = self.minimum(data, start), self.minimum(data, start, mu)
+    def _approach(self, theta: Any, data: Any, mu: Any, free: list[int]) -> Any:
+        theta = [mp.mpf(mu), *theta[1:]] if mu is not None else theta
+        for _ in range(12):
+            h = mp.mpf("1e-10")
+            rows = []
+            for i in free:
+                up, down = list(theta), list(theta)
+                up[i] += h
+                down[i] -= h
+                slopes = self._gradient(up, data, free) - self._gradient(down, data, free)
+                rows.append([s / (2 * h) for s in slopes])
+            inverse = mp.matrix(rows) ** -1
+            step = inverse * self._gradient(theta, data, free)
+            for a, i in enumerate(free):
+                theta[i] -= step[a]
+            if mp.norm(step) < mp.mpf("1e-9"):
+                break
+        return theta, inverse
+
+    def _gradient(self, theta: Any, data: Any, free: list[int]) -> Any:
+        h, slopes = mp.mpf("1e-17"), []
+        for i in free:
+            up, down = list(theta), list(theta)
+            up[i] += h
+            down[i] -= h
+            slopes.append((self.nll(up, data) - self.nll(down, data)) / (2 * h))
+        return mp.matrix(slopes)
+
+    def q(self, what: str, data: Any, mu: Any) -> Any:
+        free, held = self.minimum(what, data), self.minimum(f"{what} at {mu}", data, mu)
         return 2 * (self.nll(held, data) - self.nll(free, data))
 
-    def results(self, start: Any) -> dict[str, Any]:
-        q0 = self.q(self.data, start, 0)
-        asimov = self.expected([mp.mpf(1), 0, 0, 1, 1])
-        q0_asimov = self.q(asimov, [1, 0, 0, 1, 1], 0)
+    def discovery(self) -> dict[str, Any]:
+        q0 = self.q("observed", self.data, 0)
+        q0_asimov = self.q("asimov", self.expected([mp.mpf(1), 0, 0, 1, 1]), 0)
         found = {"q0": q0, "z0": mp.sqrt(q0), "p0": _tail(mp.sqrt(q0))}
         found["asimov z0"] = mp.sqrt(q0_asimov)
-        best = self.minimum(self.data, start)
-        return found | dict(zip(PARAMETERS, best, strict=True))
+        return found | dict(zip(PARAMETERS, self.minimum("observed", self.data), strict=True))
 
-    def cls(self, start: Any, mu: Any) -> dict[str, Any]:
-        null = self.minimum(self.data, start, 0)
+    def cls(self, mu: Any) -> dict[str, Any]:
+        null = self.minimum("observed at 0", self.data, 0)
         data = self.expected(null)
-        held = self.minimum(data, null, mu)
+        held = self.minimum(f"background at {mp.nstr(mu, 6)}", data, mu)
         q_asimov = 2 * (self.nll(held, data) - self.nll(null, data))
-        root, root_asimov = mp.sqrt(self.q(self.data, start, mu)), mp.sqrt(q_asimov)
+        at_mu = self.minimum(f"observed at {mp.nstr(mu, 6)}", self.data, mu)
+        best = self.minimum("observed", self.data)
+        q = 2 * (self.nll(at_mu, self.data) - self.nll(best, self.data))
+        root, root_asimov = mp.sqrt(q), mp.sqrt(q_asimov)
         return {
             "observed": _tail(root) / _tail(root - root_asimov),
             "expected": _tail(root_asimov) * 2,
         }
 
     def with_(self, name: str, value: Any) -> Exact:
-        return Exact({**self.x, name: value})
+        return Exact({**self.x, name: value}, self.known)
 
 
 def _tail(z: Any) -> Any:
@@ -233,49 +243,63 @@ def assert_agree(ours: dict[str, Any], exact: dict[str, float], what: str) -> No
 # --- first derivatives ----------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def exact_slopes() -> dict[str, dict[str, float]]:
+    return slopes(lambda exact: exact.discovery())
+
+
 def discovery_results(model: hf.Model) -> Any:
     found = hf.discovery(model)
     data = hf.asimov(model, parameters={"mu": 1.0})
     return jnp.stack([found.q0, found.z0, found.p0, hf.discovery(model, data).z0])
 
 
+def fitted(model: hf.Model) -> Any:
+    return hf.fit(model).values
+
+
 def test_derivatives_of_q0_z0_p0_asimov_z0_and_every_fitted_parameter_match_50_digits(
-    make: Any,
+    make: Any, exact_slopes: dict[str, dict[str, float]]
 ) -> None:
     model = load(make)
-    start = [float(hf.fit(model).parameters[name]) for name in PARAMETERS]
-    exact = slopes(lambda e: e.results(start))
-    by_discovery = derivatives(model, jax.jacrev(discovery_results)(model))
-    names = ("q0", "z0", "p0", "asimov z0")
-    for k, name in enumerate(names):
-        assert_agree({n: v[k] for n, v in by_discovery.items()}, exact[name], name)
-    by_fit = derivatives(model, jax.jacrev(lambda m: hf.fit(m).values)(model))
+    with jax.enable_x64(True):
+        by_discovery = derivatives(model, jax.jit(jax.jacrev(discovery_results))(model))
+        by_fit = derivatives(model, jax.jacrev(fitted)(model))
+    for k, name in enumerate(("q0", "z0", "p0", "asimov z0")):
+        assert_agree({n: v[k] for n, v in by_discovery.items()}, exact_slopes[name], name)
     for name in PARAMETERS:
         k = model.index(name)
-        assert_agree({n: v[k] for n, v in by_fit.items()}, exact[name], name)
+        assert_agree({n: v[k] for n, v in by_fit.items()}, exact_slopes[name], name)
+
+
+def test_derivative_by_a_model_has_the_same_digits_in_a_32_bit_program(
+    make: Any, exact_slopes: dict[str, dict[str, float]]
+) -> None:
+    model = load(make)
+    gradient = jax.grad(lambda m: hf.discovery(m).z0)(model)
+    assert np.asarray(gradient.arrays.nominal).dtype == np.float64
+    assert_agree(derivatives(model, gradient), exact_slopes["z0"], "z0")
 
 
 def test_derivatives_of_cls_and_of_the_limit_match_50_digits(make: Any) -> None:
     model = load(make)
-    start = [float(hf.fit(model).parameters[name]) for name in PARAMETERS]
 
     def results(m: hf.Model) -> Any:
         at, limit = hf.cls(m, MU_TEST), hf.upper_limit(m)
         return jnp.stack([at.observed, at.expected[2], limit.observed, limit.expected[2]])
 
-    ours = derivatives(model, jax.jacrev(results)(model))
-    exact = slopes(lambda e: e.cls(start, MU_TEST))
+    with jax.enable_x64(True):
+        ours = derivatives(model, jax.jit(jax.jacrev(results))(model))
+    exact = slopes(lambda e: e.cls(MU_TEST))
     for k, name in enumerate(("observed", "expected")):
         assert_agree({n: v[k] for n, v in ours.items()}, exact[name], f"CLs {name}")
     limit = hf.upper_limit(model)
-    for k, (name, at) in enumerate(
-        {"observed": limit.observed, "expected": float(limit.expected[2])}.items()
-    ):
-        by_number = slopes(lambda e, at=at: e.cls(start, at))[name]
+    for k, name in enumerate(("observed", "expected")):
+        at = limit.observed if name == "observed" else float(limit.expected[2])
+        by_number = slopes(lambda e, at=at: e.cls(at))[name]
         with mpmath.workdps(50):
             one, h = Exact({n: mp.mpf(v) for n, v in NUMBERS.items()}), mp.mpf("1e-11")
-            up, down = one.cls(start, at + h)[name], one.cls(start, at - h)[name]
-            by_mu = float((up - down) / (2 * h))
+            by_mu = float((one.cls(at + h)[name] - one.cls(at - h)[name]) / (2 * h))
         implicit = {n: -slope / by_mu for n, slope in by_number.items()}
         assert_agree({n: v[k + 2] for n, v in ours.items()}, implicit, f"limit {name}")
 
@@ -290,27 +314,29 @@ def test_level_of_a_limit_may_be_given_under_transformations(make: Any) -> None:
 
 
 def test_derivatives_are_zero_without_an_excess_and_finite_in_every_corner(make: Any) -> None:
-    gradient = jax.jit(jax.jacrev(discovery_results))
     excess = load(make)
     for observed in ((38.0, 41.0), (0.0, 0.0), (0.0, 90.0), (50.0, 0.0)):
         model = load(make, observed)
         found = hf.discovery(model)
-        by_model = gradient(model).arrays
+        with jax.enable_x64(True):
+            by_model = jax.jit(jax.jacrev(discovery_results))(model).arrays
         for name in ("nominal", "normsys_lo", "histosys_hi", "observed", "tau", "sigma"):
             values = np.asarray(getattr(by_model, name))
             assert np.all(np.isfinite(values)), (observed, name)
             if found.muhat <= 0:
                 assert np.all(values[:3] == 0), (observed, name)
-    assert np.all(np.isfinite(np.asarray(gradient(excess).arrays.nominal)))
-    # Data exactly as expected without signal: q0 = 0 is its minimum.
+    # Data exactly as expected without signal: q0 = 0 is its minimum, and rounding decides.
     nothing = hf.asimov(excess, parameters={"mu": 0.0})
-    at_zero = jax.grad(lambda d: hf.discovery(excess, d).z0)(jnp.asarray(nothing))
-    assert np.all(np.isfinite(at_zero))
+    at_zero = excess.replace(observed=nothing[:2])
+    with jax.enable_x64(True):
+        by_model = jax.jit(jax.jacrev(discovery_results))(at_zero).arrays
+    assert np.all(np.isfinite(np.asarray(by_model.nominal)))
 
 
 def test_parameter_at_its_bound_does_not_move(make: Any) -> None:
     model = load(make, (38.0, 41.0))
-    by_model = jax.jacrev(lambda m: hf.fit(m).values)(model)
+    with jax.enable_x64(True):
+        by_model = jax.jacrev(fitted)(model)
     assert hf.fit(model).parameters["mu"] == 0.0
     by_nominal = np.asarray(by_model.arrays.nominal)
     assert np.all(by_nominal[model.index("mu")] == 0)
@@ -322,19 +348,36 @@ def test_parameter_at_its_bound_does_not_move(make: Any) -> None:
 
 def test_vmap_over_signals_and_gradients_of_it_equal_a_loop(make: Any) -> None:
     model = load(make)
-    signals = np.array([[9.0, 4.0], [3.0, 8.0], [0.5, 0.5]], dtype=np.float32)
+    signals = np.array([[9.0, 4.0], [3.0, 8.0], [0.5, 0.25]], dtype=np.float32)
 
     def z0(signal: Any) -> Any:
         return hf.discovery(model.with_nominal({("SR", "signal"): signal})).z0
 
     alone = [z0(np.asarray(signal, np.float64)) for signal in signals]
-    together = jax.vmap(z0)(signals)
+    together, transpose = jax.vjp(jax.vmap(z0), jnp.asarray(signals))
     np.testing.assert_allclose(np.asarray(together), alone, rtol=1e-12)
     each = jax.vmap(jax.grad(z0))(signals)
-    summed = jax.grad(lambda many: jnp.sum(jax.vmap(z0)(many)))(signals)
-    one_by_one = [jax.grad(z0)(signal) for signal in signals]
-    np.testing.assert_allclose(each, one_by_one, rtol=1e-6)
-    np.testing.assert_allclose(summed, one_by_one, rtol=1e-6)
+    assert each.dtype == np.float32
+    (summed,) = transpose(jnp.ones_like(together))
+    np.testing.assert_allclose(each, summed, rtol=1e-6)
+    for signal, gradient in zip(signals.astype(np.float64), each, strict=True):
+        for i, unit in enumerate(1e-4 * np.eye(2)):
+            slope = (z0(signal + unit) - z0(signal - unit)) / 2e-4
+            assert float(gradient[i]) == pytest.approx(slope, rel=1e-5)
+
+
+def test_result_goes_into_the_arithmetic_of_a_32_bit_program_without_warnings(make: Any) -> None:
+    """As in a training loop: the mean of a batch of significances is the loss."""
+    model = load(make)
+    signals = jnp.array([[9.0, 4.0], [3.0, 8.0], [0.5, 0.25]])
+
+    def loss(many: Any) -> Any:
+        def nll(signal: Any) -> Any:
+            return hf.nll(model.with_nominal({("SR", "signal"): signal}))
+
+        return jnp.mean(jax.vmap(nll)(many))
+
+    assert jax.grad(loss)(signals).dtype == jnp.float32
 
 
 def test_second_derivatives_of_q0_are_differences_of_first_ones(make: Any) -> None:

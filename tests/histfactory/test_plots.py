@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from firstlight.histfactory import plots
 from firstlight.histfactory.evaluation import expected_data, gradient
-from firstlight.histfactory.fit import FitResult, fit
+from firstlight.histfactory.fitting import FitResult, fit
 from firstlight.histfactory.inference import cls
 from firstlight.histfactory.intervals import interval
 from firstlight.histfactory.limits import upper_limit

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         nll,
         nll_and_gradient,
     )
-    from firstlight.histfactory.fit import FitResult, fit
+    from firstlight.histfactory.fitting import FitResult, fit
     from firstlight.histfactory.inference import (
         CLs,
         Discovery,
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
     from firstlight.histfactory.model import Model, ModelError, load
     from firstlight.histfactory.newton import Status
     from firstlight.histfactory.scans import Impacts, Scan, impacts, scan
-    from firstlight.histfactory.toys import ToyCLs, Toys, toy_cls, toys
+    from firstlight.histfactory.toy_fits import ToyCLs, Toys, toy_cls, toys
     from firstlight.histfactory.workspace_file import WorkspaceError
 
 _HOME = {
     "evaluation": ("expected_data", "gradient", "hessian", "nll", "nll_and_gradient"),
-    "fit": ("FitResult", "fit"),
+    "fitting": ("FitResult", "fit"),
     "inference": ("CLs", "Discovery", "asimov", "cls", "discovery", "qmu", "qmu_tilde"),
     "limits": ("UpperLimit", "upper_limit"),
     "model": ("Model", "ModelError", "load"),
     "newton": ("Status",),
     "scans": ("Impacts", "Scan", "impacts", "scan"),
-    "toys": ("ToyCLs", "Toys", "toy_cls", "toys"),
+    "toy_fits": ("ToyCLs", "Toys", "toy_cls", "toys"),
     "workspace_file": ("WorkspaceError",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -91,5 +91,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = import_module(f"firstlight.histfactory.{_MODULE_OF[name]}")
     value = getattr(module, name)
-    globals()[name] = value  # also over the submodule of the same name: `fit`, `toys`
+    globals()[name] = value
     return value

@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import jax
@@ -101,14 +101,17 @@ class Eager(Engine):
         return found._replace(**small)
 
     def asimov(self, theta: Any) -> Data:
-        tau = np.asarray(self.prepared.tau)
-        return Data(
-            np.asarray(_expected()(self.prepared, theta)), np.where(tau > 0, tau * theta, theta)
-        )
+        main = np.asarray(_expected()(self.prepared, theta))
+        return Data(main, np.where(self.tau > 0, self.tau * theta, theta))
 
     def constants(self, data: Data) -> Any:
         data = Data(np.asarray(data.main), np.asarray(data.aux))
-        return saturated_nll(np.asarray(self.prepared.tau), data, np)
+        return saturated_nll(self.tau, data, np)
+
+    @cached_property
+    def tau(self) -> Any:
+        """Rates of the Poisson constraints, on the host."""
+        return np.asarray(self.prepared.tau)
 
     def tail(self, z: Any) -> Any:
         erfc = np.vectorize(math.erfc, otypes=[np.float64])
@@ -167,7 +170,7 @@ def _search() -> Any:
 
 @cache
 def _compiler_options() -> dict[str, Any] | None:
-    """On a CPU the older of XLA's two loop emitters: as fast here, and compiled in half the time."""
+    """On a CPU the older of XLA's two loop emitters: as fast here, compiled in half the time."""
     if jax.default_backend() != "cpu":
         return None
     options = {"xla_cpu_use_fusion_emitters": False}

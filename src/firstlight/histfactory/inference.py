@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from firstlight.histfactory.engine import Engine, Traced, engine_for
-from firstlight.histfactory.fit import FitResult, Fixed, problem_of, result_of
+from firstlight.histfactory.fitting import FitResult, Fixed, problem_of, result_of
 from firstlight.histfactory.likelihood import Data
 from firstlight.histfactory.model import Model, ModelError
 from firstlight.histfactory.newton import Minimum, Problem

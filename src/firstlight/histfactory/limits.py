@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from firstlight.histfactory.engine import Traced, engine_for
-from firstlight.histfactory.fit import Fixed
+from firstlight.histfactory.fitting import Fixed
 from firstlight.histfactory.inference import (
     BANDS,
     CLs,

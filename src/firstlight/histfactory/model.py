@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -159,15 +160,24 @@ class Model:
     @property
     def init(self) -> Any:
         """Suggested starting values, a parameter vector."""
-        return self.public(self.arrays.init)
+        return self.public(self.settings.init)
 
     @property
     def lower(self) -> Any:
-        return self.public(self.arrays.lower)
+        return self.public(self.settings.lower)
 
     @property
     def upper(self) -> Any:
-        return self.public(self.arrays.upper)
+        return self.public(self.settings.upper)
+
+    @cached_property
+    def settings(self) -> Any:
+        """Starting values, bounds and data where they are needed: on the host unless traced."""
+        names = ("init", "lower", "upper", "auxdata", "observed")
+        small = {name: getattr(self.arrays, name) for name in names}
+        return SimpleNamespace(
+            **{k: v if is_traced(v) else np.asarray(v, np.float64) for k, v in small.items()}
+        )
 
     @property
     def fixed(self) -> NDArray[np.bool_]:
@@ -178,7 +188,7 @@ class Model:
     @property
     def observed(self) -> Any:
         """Main data: one count a bin, channels in turn."""
-        return self.arrays.observed[: self.n_bins]
+        return self.settings.observed[: self.n_bins]
 
     @property
     def auxdata_names(self) -> tuple[str, ...]:
@@ -209,7 +219,7 @@ class Model:
 
     def internal(self, vector: Any, neutral: Any = None) -> Any:
         """Internal order from a vector (the last axis); what is padding takes `neutral` values."""
-        neutral = self.arrays.init if neutral is None else neutral
+        neutral = self.settings.init if neutral is None else neutral
         if is_traced(vector, neutral):
             vector = jnp.asarray(vector, jnp.float64)
             shape = (*vector.shape[:-1], self.about.sizes.parameters)
@@ -283,14 +293,14 @@ class Model:
         padding = xp.zeros((*batch, self.about.sizes.bins - n_main))
         main = xp.concatenate([values[..., :n_main], padding], axis=-1)
         if shape[-1] == n_main:
-            return Data(main, xp.broadcast_to(self.arrays.auxdata, (*batch, len(self._fixed))))
+            return Data(main, xp.broadcast_to(self.settings.auxdata, (*batch, len(self._fixed))))
         where = self._slot[self._constrained]
-        if xp is jnp or is_traced(self.arrays.auxdata):
-            aux = jnp.broadcast_to(self.arrays.auxdata, (*batch, len(self._fixed)))
+        if xp is jnp or is_traced(self.settings.auxdata):
+            aux = jnp.broadcast_to(self.settings.auxdata, (*batch, len(self._fixed)))
             aux = aux.at[..., where].set(values[..., n_main:])
         else:
             aux = np.empty((*batch, len(self._fixed)))
-            aux[...] = self.arrays.auxdata
+            aux[...] = self.settings.auxdata
             aux[..., where] = values[..., n_main:]
         return Data(main, aux)
 
@@ -307,7 +317,7 @@ class Model:
 
     @cached_property
     def observed_data(self) -> Data:
-        return Data(self.arrays.observed, self.arrays.auxdata)
+        return Data(self.settings.observed, self.settings.auxdata)
 
     # --- ready for evaluation ---------------------------------------------------------------------
 
@@ -331,8 +341,7 @@ class Model:
     @cached_property
     def observed_constants(self) -> float:
         """The part of the negative log-likelihood that depends on the observed data alone."""
-        numpy_data = jax.tree.map(lambda a: np.asarray(a, np.float64), self.observed_data)
-        return float(saturated_nll(np.asarray(self._prepared.tau), numpy_data, np))
+        return float(saturated_nll(np.asarray(self._prepared.tau), self.observed_data, np))
 
     # --- swapping numbers -------------------------------------------------------------------------
 

@@ -214,29 +214,48 @@ def _reduce(hessian: Blocks, free: Any, damping: Any) -> _Reduced:
 
 
 def newton_step(hessian: Blocks, gradient: Any, free: Any, damping: Any) -> tuple[Any, Any]:
-    """The damped Newton step and the EDM; NaN where the matrix is not positive.
-
-    The right-hand side is factorised along as one more row, which saves the forward substitution.
-    """
+    """The damped Newton step and the EDM; NaN where the matrix is not positive."""
     n = hessian.dense.shape[0]
     matrix, scale, coupling, inverse = _reduce(hessian, free, damping)
     gradient = gradient * free
     dense, gamma = gradient[:n], gradient[n:]
     right = -(scale * dense - (gamma * inverse) @ coupling)
+    x, squares = (_eliminate if n <= _TINY else _by_cholesky)(matrix, right)
+    move = jnp.concatenate([scale * x, -inverse * (gamma + coupling @ x)])
+    return move, 0.5 * (squares + jnp.sum(gamma * gamma * inverse))
+
+
+#: Up to here a few arithmetic operations are less than the call of a library, above all on a GPU.
+_TINY = 6
+
+
+def _eliminate(matrix: Any, right: Any) -> tuple[Any, Any]:
+    """x with `matrix` x = `right`, and rightᵀ matrix⁻¹ right, by Gauss without pivoting."""
+    n = len(right)
+    work = jnp.concatenate([matrix, right[:, None]], axis=1)
+    squares = jnp.zeros(())
+    for k in range(n):
+        pivot = jnp.where(work[k, k] > 0, work[k, k], jnp.nan)
+        squares += work[k, n] ** 2 / pivot
+        work -= jnp.where(jnp.arange(n) > k, work[:, k] / pivot, 0.0)[:, None] * work[k]
+    x: list[Any] = [None] * n
+    for k in reversed(range(n)):
+        known = sum((work[k, j] * x[j] for j in range(k + 1, n)), start=jnp.zeros(()))
+        x[k] = (work[k, n] - known) / work[k, k]
+    return jnp.stack(x), squares
+
+
+def _by_cholesky(matrix: Any, right: Any) -> tuple[Any, Any]:
+    """The same; the right-hand side is one more row, which saves the forward substitution."""
+    n = len(right)
     augmented = jnp.pad(matrix, ((0, 1), (0, 1)))
     augmented = augmented.at[n, :n].set(right).at[n, n].set(1e300)
     factor = jnp.linalg.cholesky(augmented, symmetrize_input=False)
     half = factor[n, :n]
-    x = _back_substitute(factor[:n, :n], half)
-    move = jnp.concatenate([scale * x, -inverse * (gamma + coupling @ x)])
-    edm = 0.5 * (jnp.sum(half * half) + jnp.sum(gamma * gamma * inverse))
-    return move, edm
-
-
-def _back_substitute(lower: Any, right: Any) -> Any:
-    return jax.lax.linalg.triangular_solve(
-        lower, right[:, None], left_side=True, lower=True, transpose_a=True
-    )[:, 0]
+    x = jax.lax.linalg.triangular_solve(
+        factor[:n, :n], half[:, None], left_side=True, lower=True, transpose_a=True
+    )
+    return x[:, 0], jnp.sum(half * half)
 
 
 class Factors(NamedTuple):

@@ -23,7 +23,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from firstlight.histfactory.evaluation import expected_data
-from firstlight.histfactory.fit import FitResult
+from firstlight.histfactory.fitting import FitResult
 from firstlight.histfactory.inference import CLs
 from firstlight.histfactory.intervals import interval
 from firstlight.histfactory.likelihood import yields as cell_yields
@@ -301,7 +301,7 @@ def correlations(result: FitResult, top: int = 20) -> Figure:
 # --- yields ---------------------------------------------------------------------------------------
 
 
-def yields(model: Model, result: FitResult, data: Any = None) -> Figure:
+def yields(model: Model, result: FitResult, data: Any = None, data_label: str = "data") -> Figure:
     """Expected counts after the fit, by sample, with their uncertainty; before it; and the data.
 
     data: main counts, or main and auxiliary data; the observed ones if not given.
@@ -333,7 +333,7 @@ def yields(model: Model, result: FitResult, data: Any = None) -> Figure:
             fmt="o",
             markersize=3.5,
             linewidth=1.1,
-            label="data" if data is None else "Asimov data",
+            label=data_label,
         )
     ratios = np.concatenate([counts, before, after + error]) / np.tile(scale, 3)
     _yield_axes(upper, lower, model, np.concatenate([counts, before, after]), ratios)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from firstlight.histfactory.engine import Eager, Progress
-from firstlight.histfactory.fit import FitResult, Fixed, fit, problem_of
+from firstlight.histfactory.fitting import FitResult, Fixed, fit, problem_of
 from firstlight.histfactory.model import Floats, Model, ModelError
 from firstlight.histfactory.newton import Problem
 from firstlight.histfactory.precision import in_float64

@@ -238,7 +238,13 @@ def _histfactory(
         reference=f"{path}.histfactory:reference_{task}",
         sizes={"complex-8p": complex_8p, "thu-184p": thu_184p},
         tolerance=tolerance,
-        environment={"JAX_ENABLE_X64": "true", "JAX_DEFAULT_MATMUL_PRECISION": "highest"},
+        environment={
+            "JAX_ENABLE_X64": "true",
+            "JAX_DEFAULT_MATMUL_PRECISION": "highest",
+            # OpenBLAS splits Cholesky factors of 0.1 ms over all cores and spins until each has
+            # run: ten times slower as soon as a core has something else to do.
+            "OPENBLAS_NUM_THREADS": "1",
+        },
         # Not op by op: a search for a minimum is a loop of thousands of operations.
         backends=("jax-jit", "pyhf-jax", "pyhf-numpy", "nextstat"),
         standard=("complex-8p", "thu-184p"),

@@ -9,7 +9,7 @@ from firstlight.cli.histfactory import options as shared
 
 if TYPE_CHECKING:
     from firstlight.cli.histfactory.job import Job
-    from firstlight.histfactory.fit import FitResult
+    from firstlight.histfactory.fitting import FitResult
 
 PLOTS = ("plot_pulls", "plot_correlation", "plot_yields")
 
@@ -39,7 +39,7 @@ def handle(options: argparse.Namespace) -> int:
 
     job = prepare(options, poi=False, plots=PLOTS)
     with Working("fitting"):
-        from firstlight.histfactory.fit import fit
+        from firstlight.histfactory.fitting import fit
 
         job = with_asimov(job, options.asimov, options.blind)
         result = fit(job.model, job.data, job.fixed)
@@ -154,4 +154,5 @@ def plot(job: Job, result: FitResult, options: argparse.Namespace) -> None:
     with Working("drawing"):
         draw(options.plot_pulls, lambda: plots.pulls(job.model, result, top))
         draw(options.plot_correlation, lambda: plots.correlations(result, top))
-        draw(options.plot_yields, lambda: plots.yields(job.model, result, job.data))
+        label = "data" if job.data is None else "Asimov data"
+        draw(options.plot_yields, lambda: plots.yields(job.model, result, job.data, label))

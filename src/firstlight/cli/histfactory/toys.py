@@ -9,7 +9,7 @@ from firstlight.cli.histfactory import options as shared
 from firstlight.cli.histfactory.cls import add_statistic
 
 if TYPE_CHECKING:
-    from firstlight.histfactory.toys import ToyCLs, Toys
+    from firstlight.histfactory.toy_fits import ToyCLs, Toys
 
 
 def add_to(commands: Any) -> None:
@@ -60,7 +60,7 @@ def fit_toys(options: argparse.Namespace, job: Any) -> int:
     from firstlight.cli.histfactory.output import Working, ending, print_json
 
     with Working("fitting toys") as progress:
-        from firstlight.histfactory.toys import toys
+        from firstlight.histfactory.toy_fits import toys
 
         result = toys(
             job.model, options.n, options.seed, mu=options.mu, fixed=job.fixed, progress=progress
@@ -136,7 +136,7 @@ def cls_from_toys(options: argparse.Namespace, job: Any) -> int:
     from firstlight.cli.histfactory.output import Working, ending, print_json
 
     with Working("fitting toys") as progress:
-        from firstlight.histfactory.toys import toy_cls
+        from firstlight.histfactory.toy_fits import toy_cls
 
         result = toy_cls(
             job.model,

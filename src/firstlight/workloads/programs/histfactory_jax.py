@@ -9,7 +9,7 @@ from __future__ import annotations
 import jax
 
 from firstlight.histfactory.evaluation import nll, nll_and_gradient
-from firstlight.histfactory.fit import fit
+from firstlight.histfactory.fitting import fit
 from firstlight.histfactory.inference import discovery
 from firstlight.histfactory.model import load
 from firstlight.workloads.programs.histfactory import point, side_by_side, toy_counts, workspace

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from firstlight.histfactory.engine import Eager, Progress
-from firstlight.histfactory.fit import Fixed, problem_of
+from firstlight.histfactory.fitting import Fixed, problem_of
 from firstlight.histfactory.inference import BANDS, HypothesisTest, hypotheses, require_statistic
 from firstlight.histfactory.likelihood import Data
 from firstlight.histfactory.model import Floats, Model, ModelError

@@ -146,8 +146,8 @@ def problem_of(engine: Engine, data: Data, fixed: Fixed = None, init: Any = None
         data,
         xp.asarray(internal),
         model.internal(held, np.ones(model.about.sizes.parameters)),
-        model.arrays.lower,
-        model.arrays.upper,
+        model.settings.lower,
+        model.settings.upper,
     )
 
 
