@@ -97,7 +97,7 @@ class Eager(Engine):
             problem = problem._replace(near=np.float64(problem.near))
             found: Minimum = _search()(self.prepared, *problem)
             # The Hessian stays where it is until somebody asks for it.
-            small: dict[str, Any] = {n: np.asarray(getattr(found, n)) for n in _READ}
+            small: dict[str, Any] = jax.device_get({n: getattr(found, n) for n in _READ})
         return found._replace(**small)
 
     def asimov(self, theta: Any) -> Data:

@@ -131,7 +131,7 @@ def fit(
 
 
 def problem_of(engine: Engine, data: Data, fixed: Fixed = None, init: Any = None) -> Problem:
-    """A fit in internal order. Fixed values outside of their bounds are refused."""
+    """A fit in internal order. Bounds do not apply to what is fixed."""
     model, xp = engine.model, engine.xp
     start = model.vector(init)
     held = model.fixed.astype(np.float64)

@@ -31,7 +31,7 @@ from firstlight.histfactory.limits import UpperLimit
 from firstlight.histfactory.model import Floats, Model
 from firstlight.histfactory.precision import in_float64
 from firstlight.histfactory.scans import Impacts, Scan
-from firstlight.histfactory.scans import _constraints as constraint_terms
+from firstlight.histfactory.scans import constraint_widths as constraint_terms
 
 BLUE, VERMILLION, GREY, BLACK = "#0072B2", "#D55E00", "#8A8A8A", "#1A1A1A"
 #: The traditional ones of exclusion plots, in tones that differ in grey as well.

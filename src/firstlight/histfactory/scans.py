@@ -33,7 +33,7 @@ class Impacts:
 
     An impact is the change of the fitted POI when one parameter is held above (`up`) or below
     (`down`) its best fit by its uncertainty after the fit (`post`) or before it (`pre`; NaN for
-    parameters without a constraint).
+    parameters without a constraint), within its bounds.
     """
 
     poi: str
@@ -116,14 +116,18 @@ def impacts(
     engine = Eager(model)
     base = problem_of(engine, model.data(data), fixed)
     near = model.internal(best.values)
-    width, centre = _constraints(model)
+    width, centre = constraint_widths(model)
     shifts = [
         (i, s)
         for i in indices
         for s in (sigma[i], -sigma[i], width[i], -width[i])
         if np.isfinite(s)
     ]
-    problems = [_held(model, base, near, {i: best.values[i] + s}) for i, s in shifts]
+    lower, upper = model.lower, model.upper
+    problems = [
+        _held(model, base, near, {i: np.clip(best.values[i] + s, lower[i], upper[i])})
+        for i, s in shifts
+    ]
     found = engine.fits(problems, progress)
     moved = {
         (i, s): float(model.public(f.theta)[poi]) - float(best.values[poi])
@@ -153,7 +157,7 @@ def impacts(
     )
 
 
-def _constraints(model: Model) -> tuple[Floats, Floats]:
+def constraint_widths(model: Model) -> tuple[Floats, Floats]:
     """Width and centre of every parameter's constraint; NaN where there is none."""
     structure, arrays = model.about.structure, model.arrays
     sigma, tau = np.asarray(arrays.sigma), np.asarray(arrays.tau)

@@ -67,7 +67,7 @@ def summary(result: FitResult) -> dict[str, Any]:
 
 def describe(job: Job, result: FitResult) -> dict[str, dict[str, Any]]:
     """Everything about every parameter, by name, in the order of the model."""
-    from firstlight.histfactory.scans import _constraints as constraint_terms
+    from firstlight.histfactory.scans import constraint_widths as constraint_terms
 
     width, centre = constraint_terms(job.model)
     uncertainties = result.uncertainties

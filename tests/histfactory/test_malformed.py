@@ -1,0 +1,115 @@
+"""Claims about wrong arguments: a ModelError that says what, why, and what to do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from firstlight import histfactory as hf
+from firstlight.histfactory.layout import Sizes
+
+SIZES = Sizes(slots=2, bins=2, channels=1, alphas=1, factors=1)
+NAN = float("nan")
+
+
+@pytest.fixture(scope="module")
+def workspace(make: Any) -> dict[str, Any]:
+    systematics = [make.normsys("n", 0.93, 1.08), make.modifier("shapesys", "g", [4.0, 5.0])]
+    return make.counting([9.0, 4.0], [50.0, 52.0], [62, 55], *systematics)
+
+
+@pytest.fixture(scope="module")
+def model(workspace: dict[str, Any]) -> hf.Model:
+    return hf.load(workspace, sizes=SIZES)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"interpolation": ("code4", "code4")}, "code4p"),
+        ({"interpolation": "code4"}, "interpolation"),
+        ({"poi": "nu"}, "no parameter 'nu'"),
+        ({"sizes": Sizes(1, 2, 1, 1, 1)}, "slots: 1 < 2"),
+        ({"sizes": (2, 2)}, "sizes"),
+        ({"measurement": "other"}, "no measurement 'other'"),
+    ],
+    ids=str,
+)
+def test_load_says_what_does_not_fit(
+    workspace: dict[str, Any], options: dict[str, Any], text: str
+) -> None:
+    with pytest.raises((hf.ModelError, hf.WorkspaceError), match=text):
+        hf.load(workspace, **options)
+
+
+CALLS: dict[str, tuple[Callable[[hf.Model], Any], str]] = {
+    "too few data": (lambda m: hf.fit(m, data=[1.0]), "2 main counts"),
+    "too many data": (lambda m: hf.nll(m, data=[1.0] * 9), "2 main counts"),
+    "no data": (lambda m: hf.fit(m, data=3.0), "shape"),
+    "negative data": (lambda m: hf.fit(m, data=[-1.0, 2.0]), "not negative"),
+    "NaN data": (lambda m: hf.fit(m, data=[NAN, 2.0]), "finite"),
+    "NaN auxiliary data": (lambda m: hf.fit(m, data=[1, 2, NAN, 1, 1]), "finite"),
+    "negative auxiliary count": (lambda m: hf.fit(m, data=[1, 2, 0, -1, 1]), "negative"),
+    "batch of data for one fit": (lambda m: hf.fit(m, data=np.ones((3, 2))), "shape"),
+    "too few parameters": (lambda m: hf.nll(m, [1.0, 2.0]), "4 of them"),
+    "unknown parameter": (lambda m: hf.nll(m, {"nn": 1.0}), "Did you mean n"),
+    "unknown fixed": (lambda m: hf.fit(m, fixed=["g"]), "no parameter 'g'"),
+    "fixed at NaN": (lambda m: hf.fit(m, fixed={"mu": NAN}), "nan"),
+    "fixed at a word": (lambda m: hf.fit(m, fixed={"mu": "one"}), "mu"),
+    "fixed at None": (lambda m: hf.fit(m, fixed={"mu": None}), "mu"),
+    "NaN init": (lambda m: hf.fit(m, init={"mu": NAN}), "nan|finite"),
+    "batch of inits": (lambda m: hf.fit(m, init=np.ones((3, 4))), "shape"),
+    "unknown statistic": (lambda m: hf.cls(m, 1.0, test_statistic="q0"), "qtilde"),
+    "NaN mu": (lambda m: hf.cls(m, NAN), "nan|finite"),
+    "NaN mu of qmu": (lambda m: hf.qmu(m, NAN), "nan|finite"),
+    "level of two": (lambda m: hf.upper_limit(m, level=2.0), "probability"),
+    "level of a word": (lambda m: hf.upper_limit(m, level="low"), "level"),
+    "no toys": (lambda m: hf.toys(m, 0), "at least 1"),
+    "half a toy": (lambda m: hf.toys(m, 2.5), "number of toys"),
+    "negative key": (lambda m: hf.toys(m, 2, key=-1), "key"),
+    "word as key": (lambda m: hf.toys(m, 2, key="abc"), "key"),
+    "toys at NaN": (lambda m: hf.toys(m, 2, parameters={"mu": NAN}), "nan|finite"),
+    "asimov of nothing": (lambda m: hf.asimov(m), "mu=|parameters="),
+    "asimov of NaN": (lambda m: hf.asimov(m, mu=NAN), "nan|finite"),
+    "scan of nothing": (lambda m: hf.scan(m, values=[]), "finite numbers"),
+    "scan of NaN": (lambda m: hf.scan(m, values=[0.0, NAN]), "finite numbers"),
+    "scan of an unknown": (lambda m: hf.scan(m, "x"), "no parameter 'x'"),
+    "scan of no points": (lambda m: hf.scan(m, points=0), "points|list of finite"),
+    "impact of an unknown": (lambda m: hf.impacts(m, parameters=["x"]), "no parameter 'x'"),
+    "unknown channel": (lambda m: m.with_nominal({("CR", "signal"): [1, 2]}), "no channel 'CR'"),
+    "unknown sample": (lambda m: m.with_nominal({("SR", "x"): [1, 2]}), "no sample 'x'"),
+    "yields of a wrong length": (lambda m: m.with_nominal({("SR", "signal"): [1]}), "2 bins"),
+    "unknown array": (lambda m: m.replace(nominals=np.zeros((2, 2))), "nominals"),
+    "array of a wrong shape": (lambda m: m.replace(nominal=np.zeros((3, 3))), "shape"),
+}
+
+
+@pytest.mark.parametrize("name", list(CALLS))
+def test_wrong_arguments_are_refused_with_words(model: hf.Model, name: str) -> None:
+    call, text = CALLS[name]
+    with pytest.raises(hf.ModelError, match=text):
+        call(model)
+
+
+def test_model_without_a_parameter_of_interest_says_so(make: Any) -> None:
+    background = make.sample("b", [50.0, 52.0], make.normsys("n", 0.9, 1.1))
+    plain = make.workspace([make.channel("SR", background)], [[50, 49]], poi="")
+    model = hf.load(plain, sizes=SIZES)
+    assert hf.fit(model).converged
+    for call in (hf.discovery, hf.upper_limit, hf.impacts, hf.scan, lambda m: hf.cls(m, 1.0)):
+        with pytest.raises(hf.ModelError, match="no parameter of interest"):
+            call(model)
+
+
+@pytest.mark.parametrize("first", ["discovery", "scan", "toy_cls", "cls", "impacts"])
+def test_functions_stay_functions_whatever_is_used_first(first: str) -> None:
+    """`hf.fit` and `hf.toys` are functions and submodules of one name; users mean the function."""
+    program = f"from firstlight import histfactory as hf; hf.{first}; hf.fit.__call__; "
+    program += "assert callable(hf.fit) and callable(hf.toys) and callable(hf.load)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
