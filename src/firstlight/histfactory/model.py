@@ -77,6 +77,7 @@ class Description:
     parameters: tuple[str, ...]  # in the order of parameter vectors
     types: tuple[tuple[str, ...], ...]  # modifier types of each parameter
     poi: str | None
+    has_observations: bool
     codes: tuple[str, str]
     sizes: layout.Sizes
     wiring: bytes  # the content of `structure`, which therefore takes no part in comparisons
@@ -317,6 +318,11 @@ class Model:
 
     @cached_property
     def observed_data(self) -> Data:
+        """The data of the workspace."""
+        if not self.about.has_observations:
+            raise ModelError(
+                f"{self.about.source} has no observations. Give data=..., or add them to the file."
+            )
         return Data(self.settings.observed, self.settings.auxdata)
 
     # --- ready for evaluation ---------------------------------------------------------------------
@@ -448,6 +454,7 @@ def from_specification(
         parameters=spec.parameter_names,
         types=tuple(one.types for one in sets for _ in range(one.size)),
         poi=spec.poi if poi is None else poi,
+        has_observations=spec.observed is not None,
         codes=interpolation,
         sizes=sizes,
         wiring=_digest(grid.structure),
