@@ -21,7 +21,6 @@ import jax.numpy as jnp
 
 from firstlight.histfactory.likelihood import (
     Blocks,
-    Curvature,
     Data,
     Evaluation,
     Prepared,
@@ -96,9 +95,11 @@ class Minimum(NamedTuple):
 
 
 class _State(NamedTuple):
-    theta: Any
-    at: Evaluation
-    trial: Any
+    theta: Any  # the best point so far
+    nll: Any  # there
+    trial: Any  # where to evaluate next
+    at: Evaluation  # the last evaluation
+    back: Any  # the trial is `theta` once more, because what was tried failed
     damping: Any
     exactness: Any  # 1: the exact Hessian, 0: its positive part
     edm: Any
@@ -109,54 +110,61 @@ class _State(NamedTuple):
 def search(
     model: Prepared, data: Data, start: Any, fixed: Any, lower: Any, upper: Any, near: Any = 0.0
 ) -> Minimum:
-    """Solve a `Problem` (its fields are the arguments). Never raises: see `status`."""
-    n_dense = model.blocks[1]
-    n_bins = start.shape[0] - n_dense
-    nothing = Evaluation(
-        jnp.inf,
-        jnp.zeros_like(start),
-        Curvature(
-            jnp.zeros((n_dense, n_bins)),
-            jnp.zeros(n_bins),
-            jnp.zeros(n_bins),
-            jnp.ones(n_dense + n_bins),
-            jnp.zeros((n_dense, n_dense)),
-            jnp.zeros((n_bins, n_dense)),
-        ),
-    )
+    """Solve a `Problem` (its fields are the arguments). Never raises: see `status`.
+
+    A step that fails is rare, so its evaluation is not kept beside the last good one: the search
+    goes back and evaluates again.
+    """
     # Rounding of a sum of as many terms as there are events.
     noise = 4e-15 * (1 + jnp.sum(data.main))
 
-    def step(state: _State) -> _State:
-        new = evaluate(model, data, state.trial)
-        finite = jnp.isfinite(new.nll) & jnp.all(jnp.isfinite(new.gradient))
-        accepted = finite & (new.nll <= state.at.nll + noise)
-        theta = jnp.where(accepted, state.trial, state.theta)
-        at = jax.tree.map(lambda a, b: jnp.where(accepted, a, b), new, state.at)
-        damping = jnp.where(
-            accepted,
-            jnp.where(state.damping > _DAMPING_START, 0.1 * state.damping, 0.0),
-            jnp.maximum(10 * state.damping, _DAMPING_START),
-        )
-        exactness = jnp.where(accepted & (state.edm < EDM_NEAR), 1.0, 0.0)
-        exactness = jnp.where(state.iterations == 0, near, exactness)
-        free = free_parameters(theta, at.gradient, fixed, lower, upper)
-        move, edm = newton_step(assemble(at.curvature, exactness), at.gradient, free, damping)
-        at_rest = accepted & (state.edm < EDM_TOLERANCE) & (edm > 0.1 * state.edm)
-        exact = (damping == 0) & (exactness == 1) & (edm >= 0)
-        done = (exact & ((edm < EDM_GOAL) | at_rest)) | (damping > _DAMPING_LIMIT)
-        # Before anything was accepted there is nowhere to go back to.
-        done |= jnp.isinf(at.nll)
-        trial = jnp.clip(theta + move, lower, upper)
-        return _State(theta, at, trial, damping, exactness, edm, state.iterations + 1, done)
+    def bounded(theta: Any) -> Any:
+        return jnp.where(fixed > 0, theta, jnp.clip(theta, lower, upper))
 
+    def step(state: _State) -> _State:
+        at = evaluate(model, data, state.trial)
+        finite = jnp.isfinite(at.nll) & jnp.all(jnp.isfinite(at.gradient))
+        accepted = finite & (at.nll <= state.nll + noise)
+        forward = accepted & ~state.back
+        eased = jnp.where(state.damping > _DAMPING_START, 0.1 * state.damping, 0.0)
+        raised = jnp.maximum(10 * state.damping, _DAMPING_START)
+        damping = jnp.where(forward, eased, jnp.where(accepted, state.damping, raised))
+        exactness = jnp.where(forward & (state.edm < EDM_NEAR), 1.0, 0.0)
+        exactness = jnp.where(state.iterations == 0, near, exactness)
+        free = free_parameters(state.trial, at.gradient, fixed, lower, upper)
+        move, edm = newton_step(assemble(at.curvature, exactness), at.gradient, free, damping)
+
+        at_rest = forward & (state.edm < EDM_TOLERANCE) & (edm > 0.1 * state.edm)
+        exact = (damping == 0) & (exactness == 1) & (edm >= 0)
+        arrived = accepted & exact & ((edm < EDM_GOAL) | at_rest)
+        # Before anything was accepted there is nowhere to go back to.
+        lost = jnp.where(state.back, damping > _DAMPING_LIMIT, ~accepted & jnp.isinf(state.nll))
+        return _State(
+            theta=jnp.where(accepted, state.trial, state.theta),
+            nll=jnp.where(accepted, at.nll, state.nll),
+            trial=jnp.where(accepted, bounded(state.trial + move), state.theta),
+            at=at,
+            back=~accepted,
+            damping=damping,
+            exactness=exactness,
+            edm=jnp.where(accepted, edm, state.edm),
+            iterations=state.iterations + 1,
+            done=arrived | lost,
+        )
+
+    # The shapes of an evaluation; nothing is computed.
+    empty = jax.eval_shape(evaluate, model, data, start)
+    start = bounded(start)
     end = jax.lax.while_loop(
-        lambda s: ~s.done & (s.iterations < ITERATION_LIMIT),
+        # Not in the middle of going back: the last evaluation must be that of the last point.
+        lambda s: ~s.done & ((s.iterations < ITERATION_LIMIT) | s.back),
         step,
         _State(
             theta=start,
-            at=nothing,
+            nll=jnp.asarray(jnp.inf),
             trial=start,
+            at=jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), empty),
+            back=jnp.zeros((), bool),
             damping=jnp.zeros(()),
             exactness=jnp.zeros(()),
             edm=jnp.asarray(jnp.inf),
@@ -168,12 +176,12 @@ def search(
     converged = exact & (end.edm >= 0) & (end.edm <= EDM_TOLERANCE)
     failure = jnp.where(
         end.done,
-        jnp.where(jnp.isinf(end.at.nll), int(Status.IMPOSSIBLE_START), int(Status.STALLED)),
+        jnp.where(jnp.isinf(end.nll), int(Status.IMPOSSIBLE_START), int(Status.STALLED)),
         int(Status.ITERATION_LIMIT),
     )
     return Minimum(
         theta=end.theta,
-        nll=end.at.nll,
+        nll=end.nll,
         gradient=end.at.gradient,
         curvature=end.at.curvature,
         free=free_parameters(end.theta, end.at.gradient, fixed, lower, upper),
