@@ -110,7 +110,7 @@ def shared_data() -> Path:
 
 
 class Compilations:
-    """Names of the programs that XLA compiled since `reset`."""
+    """How many programs XLA compiled since `reset`."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -111,7 +111,8 @@ def test_no_independent_optimiser_finds_a_lower_minimum_than_a_converged_fit(
         theirs = -float(peer.logpdf(found.values, data)[0])
         assert found.nll == pytest.approx(theirs, rel=1e-12, abs=rounding)
         rng = np.random.default_rng(seed)
-        for start in (found.values, found.values * (1 + 0.02 * rng.normal(size=len(data) - 6 + 1))):
+        near = found.values * (1 + 0.02 * rng.normal(size=model.n_parameters))
+        for start in (found.values, near):
             lower = independent_minimum(model, start, peer, data)
             assert lower > found.nll - 1e-6
 

@@ -35,7 +35,9 @@ def shapes(make: Any, observed: Any = (62.0, 55.0), parameters: Any = ()) -> Pla
 # --- discovery ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("n", "b", "s"), [(61, 50.0, 10.0), (5, 0.7, 3.0), (1_000_000, 9.9e5, 1e3)])
+@pytest.mark.parametrize(
+    ("n", "b", "s"), [(61, 50.0, 10.0), (5, 0.7, 3.0), (1_000_000, 9.9e5, 1e3)]
+)
 def test_q0_of_a_counting_experiment_is_the_closed_form(
     make: Any, n: float, b: float, s: float
 ) -> None:
@@ -74,6 +76,16 @@ def test_deficit_is_no_discovery(make: Any) -> None:
         found = hf.discovery(load(shapes(make, (40.0, 44.0), parameters)))
         assert (found.q0, found.z0, found.p0) == (0.0, 0.0, 0.5)
         assert found.muhat <= 0
+
+
+def test_null_hypothesis_below_the_bounds_is_tested_all_the_same(make: Any) -> None:
+    """μ may not go below 0.5, but no signal is μ = 0: q0 does not depend on that bound."""
+    systematic = make.modifier("shapesys", "g", [7.0])
+    narrow = {"name": "mu", "inits": [1.0], "bounds": [[0.5, 10.0]]}
+    usual = hf.discovery(load(make.counting([10.0], [50.0], [61], systematic)))
+    found = hf.discovery(load(make.counting([10.0], [50.0], [61], systematic, parameters=[narrow])))
+    assert found.conditional.parameters["mu"] == 0.0
+    assert found.q0 == pytest.approx(usual.q0, rel=1e-9)
 
 
 def test_asimov_data_fit_where_they_were_made(make: Any) -> None:
@@ -176,15 +188,25 @@ def published(make: Any) -> dict[str, tuple[Plain, float, list[float], float]]:
         "1bin_shapesys": (
             one([50.0], [10.0], [55.0], make.modifier("shapesys", "u", [7.0])),
             0.4541865416107029,
-            [0.06371799398864626, 0.15096503398048894, 0.3279606950533305]
-            + [0.6046087303039118, 0.8662627605298466],
+            [
+                0.06371799398864626,
+                0.15096503398048894,
+                0.3279606950533305,
+                0.6046087303039118,
+                0.8662627605298466,
+            ],
             1e-6,
         ),
         "1bin_normsys": (
             one([100.0, 150.0], [30.0, 95.0], [120.0, 180.0], make.normsys("n", 0.9, 1.1)),
             0.0006735317023683173,
-            [7.471684419037561e-10, 5.7411551509088054e-08, 3.6898088062731205e-06]
-            + [0.00016965731538267896, 0.004392708998555453],
+            [
+                7.471684419037561e-10,
+                5.7411551509088054e-08,
+                3.6898088062731205e-06,
+                0.00016965731538267896,
+                0.004392708998555453,
+            ],
             1.5e-4,
         ),
         "2bin_histosys": (
@@ -195,8 +217,13 @@ def published(make: Any) -> dict[str, tuple[Plain, float, list[float], float]]:
                 make.histosys("h", [98, 100], [102, 190]),
             ),
             0.1001463460725534,
-            [7.134513306138892e-06, 0.00012547100627138575, 0.001880010666437615]
-            + [0.02078964907605385, 0.13692494523572218],
+            [
+                7.134513306138892e-06,
+                0.00012547100627138575,
+                0.001880010666437615,
+                0.02078964907605385,
+                0.13692494523572218,
+            ],
             8e-5,
         ),
         "2bin_2channel": (
@@ -209,8 +236,13 @@ def published(make: Any) -> dict[str, tuple[Plain, float, list[float], float]]:
                 [[110, 155], [205, 345]],
             ),
             0.056332621064982304,
-            [0.00043491354821983556, 0.0034223000502860606, 0.02337423265831151]
-            + [0.1218654225510158, 0.40382074249477845],
+            [
+                0.00043491354821983556,
+                0.0034223000502860606,
+                0.02337423265831151,
+                0.1218654225510158,
+                0.40382074249477845,
+            ],
             1e-6,
         ),
         "2bin_2channel_couplednorm": (
@@ -224,8 +256,13 @@ def published(make: Any) -> dict[str, tuple[Plain, float, list[float], float]]:
                 [[105, 220], [110, 105]],
             ),
             0.5906228034705155,
-            [0.055223914655538435, 0.13613239925395315, 0.3068720101493323]
-            + [0.5839470093910164, 0.8554725461337025],
+            [
+                0.055223914655538435,
+                0.13613239925395315,
+                0.3068720101493323,
+                0.5839470093910164,
+                0.8554725461337025,
+            ],
             1e-4,
         ),
         "2bin_2channel_coupledhisto": (
@@ -243,8 +280,13 @@ def published(make: Any) -> dict[str, tuple[Plain, float, list[float], float]]:
                 [[170, 220], [110, 105]],
             ),
             0.07967400132261188,
-            [1.7653746536962154e-05, 0.00026265644807799805, 0.00334003612780065]
-            + [0.031522353024659715, 0.17907742915143962],
+            [
+                1.7653746536962154e-05,
+                0.00026265644807799805,
+                0.00334003612780065,
+                0.031522353024659715,
+                0.17907742915143962,
+            ],
             1e-6,
         ),
         "2bin_2channel_coupledshapefactor": (
@@ -257,8 +299,13 @@ def published(make: Any) -> dict[str, tuple[Plain, float, list[float], float]]:
                 [[220, 230], [200, 300]],
             ),
             0.5421679124909312,
-            [0.013753299929451691, 0.048887400056355966, 0.15555296253957684]
-            + [0.4007561343326305, 0.7357169630955912],
+            [
+                0.013753299929451691,
+                0.048887400056355966,
+                0.15555296253957684,
+                0.4007561343326305,
+                0.7357169630955912,
+            ],
             2.5e-6,
         ),
     }

@@ -286,9 +286,7 @@ def test_gradient_and_hessian_are_those_of_a_plainly_written_nll(
     hessians = hf.hessian(model, points)
     with jax.enable_x64(True):
         plain = plain_nll(workspace, peer, codes)
-        both = jax.jit(
-            lambda t, d: (plain(t, d), jax.grad(plain)(t, d), jax.hessian(plain)(t, d))
-        )
+        both = jax.jit(lambda t, d: (plain(t, d), jax.grad(plain)(t, d), jax.hessian(plain)(t, d)))
         for k, point in enumerate(points):
             nll, gradient, hessian = map(np.asarray, both(point, np.array(data)))
             assert values[k] == pytest.approx(float(nll), rel=1e-12)
@@ -343,7 +341,7 @@ def test_bin_without_expectation_and_without_events_costs_nothing(
     assert value == pytest.approx(-float(peer.logpdf(model.init, data)[0]), rel=1e-12)
     assert np.all(np.isfinite(gradient))
     assert np.all(np.isfinite(hf.hessian(model)))
-    by_yield = jax.grad(lambda m: hf.nll(m))(model).arrays.nominal
+    by_yield = jax.grad(hf.nll)(model).arrays.nominal
     # Every expected event costs one where none is observed.
     signal, background = np.asarray(by_yield)[:, 1][:2]
     assert sorted([signal, background]) == pytest.approx([1.0, 1.0], rel=1e-14)
@@ -435,9 +433,7 @@ def test_order_of_channels_samples_and_modifiers_does_not_change_the_nll(
 
 @QUICK
 @given(seed=st.integers(0, 2**32 - 1), cut=st.integers(1, 3))
-def test_splitting_a_channel_in_two_does_not_change_the_nll(
-    make: Any, seed: int, cut: int
-) -> None:
+def test_splitting_a_channel_in_two_does_not_change_the_nll(make: Any, seed: int, cut: int) -> None:
     rng = np.random.default_rng(seed)
     signal, background = rng.uniform(1, 9, 4), rng.uniform(20, 60, 4)
     lo, hi = background * rng.uniform(0.7, 1, 4), background * rng.uniform(0.9, 1.4, 4)
@@ -478,8 +474,8 @@ def test_program_of_32_bits_gets_the_digits_of_64_and_keeps_its_setting(make: An
     model = hf.load(every_modifier(make, np.random.default_rng(1)), sizes=SIZES)
     assert not jax.config.jax_enable_x64
     value, gradient = hf.nll_and_gradient(model)
-    inside = jax.jit(lambda m: hf.nll(m))(model)
-    by_model = jax.grad(lambda m: hf.nll(m))(model)
+    inside = jax.jit(hf.nll)(model)
+    by_model = jax.grad(hf.nll)(model)
     mu = model.index("mu")
     by_mu = jax.grad(lambda x: hf.nll(model, {"mu": x}))(1.0)
     strengths = np.array([0.5, 1.0, 1.5], dtype=np.float32)
@@ -492,7 +488,7 @@ def test_program_of_32_bits_gets_the_digits_of_64_and_keeps_its_setting(make: An
         [hf.nll(model, {"mu": x}) for x in (0.5, 1.0, 1.5)], rel=1e-14
     )
     with jax.enable_x64(True):
-        wide = jax.grad(lambda m: hf.nll(m))(model)
+        wide = jax.grad(hf.nll)(model)
     for name in ("nominal", "normsys_lo", "histosys_hi", "observed", "sigma", "tau", "auxdata"):
         narrow_values = np.asarray(getattr(by_model.arrays, name))
         assert narrow_values.dtype == np.float64, name

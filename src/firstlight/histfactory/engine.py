@@ -41,6 +41,11 @@ class Engine:
         self.model = model
         self.prepared = model.prepared
 
+    @property
+    def floor(self) -> Any:
+        """What is left of the likelihood where data and constraints fit exactly."""
+        return self.prepared.constraint_constant
+
     def fits(self, problems: Sequence[Problem], progress: Progress | None = None) -> list[Minimum]:
         """Minima of independent problems."""
         raise NotImplementedError
@@ -107,6 +112,10 @@ class Eager(Engine):
     def constants(self, data: Data) -> Any:
         data = Data(np.asarray(data.main), np.asarray(data.aux))
         return saturated_nll(self.tau, data, np)
+
+    @property
+    def floor(self) -> Any:
+        return float(np.asarray(self.prepared.constraint_constant))
 
     @cached_property
     def tau(self) -> Any:

@@ -175,15 +175,13 @@ class HypothesisTest:
         They have their minimum at the parameters they were made of: no fit is needed, and what is
         left of the likelihood there is the constant of the constraints.
         """
-        engine = self.engine
-        floor = engine.prepared.constraint_constant
-        return engine.xp.maximum(2 * (on_asimov.nll - floor), 0.0)
+        return self.engine.xp.maximum(2 * (on_asimov.nll - self.engine.floor), 0.0)
 
     def at(self, mu: Any) -> CLs:
         engine = self.engine
         on_data, on_asimov = self.fits_at(mu)
         q, q_asimov = _one_sided(engine, mu, self.free, on_data), self.q_asimov(on_asimov)
-        observed, clsb, clb = asymptotic_cls(engine, q, q_asimov)
+        observed, clsb, clb = asymptotic_cls(engine, q, q_asimov, self.test_statistic)
         converged = (
             (self.free.status == 0)
             & (self.null.status == 0)
@@ -203,13 +201,16 @@ class HypothesisTest:
         )
 
 
-def asymptotic_cls(engine: Engine, q: Any, q_asimov: Any) -> tuple[Any, Any, Any]:
-    """CLs, CLs+b and CLb of an observed statistic; Eqs. 65-66 and, below, 59 of arXiv:1007.1727."""
+def asymptotic_cls(
+    engine: Engine, q: Any, q_asimov: Any, test_statistic: str
+) -> tuple[Any, Any, Any]:
+    """CLs, CLs+b and CLb of an observed statistic; Eqs. 57-59 (q) and 64-66 (q̃) of the paper."""
     xp = engine.xp
     root, root_asimov = _root(engine, q), _root(engine, q_asimov)
-    beyond = q > q_asimov
-    safe = xp.where(root_asimov > 0, root_asimov, 1.0)
-    distance = xp.where(beyond, (q - q_asimov) / (2 * safe), root - root_asimov)
+    distance = root - root_asimov
+    if test_statistic == "qtilde":
+        safe = xp.where(root_asimov > 0, root_asimov, 1.0)
+        distance = xp.where(q > q_asimov, (q - q_asimov) / (2 * safe), distance)
     clsb, clb = engine.tail(distance + root_asimov), engine.tail(distance)
     return clsb / clb, clsb, clb
 
@@ -235,6 +236,12 @@ def hypotheses(
 ) -> list[Problem]:
     """A problem for each signal strength; None leaves it free."""
     base = problem_of(engine, data, fixed, init)
+    model = engine.model
+    if None in mus and base.fixed[int(model.about.structure.slot[model.poi_index])] > 0:
+        raise ModelError(
+            f"{model.about.source}: the parameter of interest {model.poi!r} is fixed, so nothing "
+            f"can be tested. Free it: fixed={{{model.poi!r}: False}}."
+        )
     return [base if mu is None else _at(engine, base, mu) for mu in mus]
 
 

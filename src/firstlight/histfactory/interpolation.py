@@ -36,7 +36,8 @@ def additive_basis(code: str, alpha: Any) -> Basis:
     import jax.numpy as jnp
 
     one, zero = jnp.ones_like(alpha), jnp.zeros_like(alpha)
-    sign = jnp.sign(alpha)
+    # At a kink the slope is that of the right side: zero would pass for a minimum.
+    sign = jnp.where(alpha >= 0, 1.0, -1.0)
     if code == "code0":
         return Basis(alpha, 8 * sign * alpha, one, 8 * sign, zero, zero)
     if code == "code4p":

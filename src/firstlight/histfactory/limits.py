@@ -25,7 +25,7 @@ from firstlight.histfactory.inference import (
 from firstlight.histfactory.likelihood import assemble
 from firstlight.histfactory.model import Model, ModelError
 from firstlight.histfactory.newton import factorise, solve
-from firstlight.histfactory.precision import in_float64
+from firstlight.histfactory.precision import in_float64, is_traced
 
 _STEPS = 60
 
@@ -56,9 +56,9 @@ def upper_limit(
     fall so far, make `.converged` false.
     """
     require_statistic(test_statistic)
-    if not 0 < level < 1:
-        raise ModelError(f"level is {level}; it is a probability between 0 and 1, such as 0.05.")
-    engine = engine_for(model, data, leaves(fixed), init)
+    if not is_traced(level) and not (isinstance(level, float) and 0 < level < 1):
+        raise ModelError(f"level is {level!r}; it is a probability between 0 and 1, such as 0.05.")
+    engine = engine_for(model, level, data, leaves(fixed), init)
     test = HypothesisTest(engine, model.data(data), fixed, init, test_statistic)
     limits = _in_program if isinstance(engine, Traced) else _by_calls
     return limits(test, level)
@@ -104,15 +104,16 @@ def _advance(xp: Any, b: _Bracket, value: Any) -> _Bracket:
     )
 
 
-def _opened(guess: Any, level: float) -> _Bracket:
+def _opened(xp: Any, guess: Any, level: Any) -> _Bracket:
     """No signal has CLs of one, so the root is above zero."""
-    return _Bracket(0.0, math.log(1 / level), math.inf, -1.0, guess, 0.0, 0.0, False)
+    return _Bracket(0.0, xp.log(1 / level), math.inf, -1.0, guess, 0.0, 0.0, False)
 
 
-def _guess(sigma: Any, band: int | None, level: float) -> Any:
+def _guess(sigma: Any, band: int | None, level: Any) -> Any:
     """The limit if the estimator were Gaussian of width σ; Eq. 89 of arXiv:1007.1727."""
     normal, n = NormalDist(), band or 0
-    return sigma * (n + normal.inv_cdf(1 - level * normal.cdf(n)))
+    usual = 0.05 if is_traced(level) else level
+    return sigma * (n + normal.inv_cdf(1 - usual * normal.cdf(n)))
 
 
 def _height(xp: Any, result: CLs, band: Any, level: float) -> Any:
@@ -142,7 +143,7 @@ def _by_calls(test: HypothesisTest, level: float) -> UpperLimit:
     sigma = _sigma(test, 1.0)
     values, good = [], True
     for i, band in enumerate((None, *BANDS)):
-        bracket = _opened(_guess(sigma, band, level), level)
+        bracket = _opened(np, _guess(sigma, band, level), level)
         while not bracket.closed and bracket.steps < _STEPS:
             result = test.at(float(bracket.next))
             good &= result.converged
@@ -170,7 +171,7 @@ def _in_program(test: HypothesisTest, level: float) -> UpperLimit:
         def step(bracket: _Bracket) -> _Bracket:
             return _advance(jnp, bracket, _height(jnp, still.at(bracket.next), band, level))
 
-        start = jax.tree.map(lambda a: jnp.asarray(a, float), _opened(guess, level))
+        start = jax.tree.map(lambda a: jnp.asarray(a, float), _opened(jnp, guess, level))
         start = start._replace(closed=jnp.zeros((), bool))
         end = jax.lax.while_loop(lambda b: ~b.closed & (b.steps < _STEPS), step, start)
         return end.next, end.closed

@@ -273,14 +273,22 @@ class Model:
             )
         return parameters
 
-    def data(self, values: Any = None) -> Data:
-        """Data in internal form, from None (observed), main, main + auxiliary, or `Data`."""
+    def data(self, values: Any = None, *, batch: bool = False) -> Data:
+        """Data in internal form, from None (observed), main, main + auxiliary, or `Data`.
+
+        batch: whether there may be leading axes.
+        """
         if isinstance(values, Data):
             return values
         if values is None:
             return self.observed_data
         n_main, n_aux = self.n_bins, len(self._constrained)
         shape = np.shape(values)
+        if len(shape) > 1 and not batch:
+            raise ModelError(
+                f"{self.about.source}: data have shape {shape}, which is more than one data set. "
+                "Fit many with toys(model, data=...), or use jax.vmap."
+            )
         if not shape or shape[-1] not in (n_main, n_main + n_aux):
             raise ModelError(
                 f"{self.about.source}: data have shape {shape}; expected {n_main} main counts, or "
@@ -288,22 +296,30 @@ class Model:
             )
         xp: Any = jnp if is_traced(values) else np
         values = xp.asarray(values, np.float64)
-        if xp is np and not np.all(np.isfinite(values[..., :n_main]) & (values[..., :n_main] >= 0)):
-            raise ModelError(f"{self.about.source}: main data must be finite and not negative.")
-        batch = shape[:-1]
-        padding = xp.zeros((*batch, self.about.sizes.bins - n_main))
+        if xp is np:
+            self._require_possible(values, n_main)
+        axes = shape[:-1]
+        padding = xp.zeros((*axes, self.about.sizes.bins - n_main))
         main = xp.concatenate([values[..., :n_main], padding], axis=-1)
         if shape[-1] == n_main:
-            return Data(main, xp.broadcast_to(self.settings.auxdata, (*batch, len(self._fixed))))
+            return Data(main, xp.broadcast_to(self.settings.auxdata, (*axes, len(self._fixed))))
         where = self._slot[self._constrained]
         if xp is jnp or is_traced(self.settings.auxdata):
-            aux = jnp.broadcast_to(self.settings.auxdata, (*batch, len(self._fixed)))
+            aux = jnp.broadcast_to(self.settings.auxdata, (*axes, len(self._fixed)))
             aux = aux.at[..., where].set(values[..., n_main:])
         else:
-            aux = np.empty((*batch, len(self._fixed)))
+            aux = np.empty((*axes, len(self._fixed)))
             aux[...] = self.settings.auxdata
             aux[..., where] = values[..., n_main:]
         return Data(main, aux)
+
+    def _require_possible(self, values: Floats, n_main: int) -> None:
+        main, aux = values[..., :n_main], values[..., n_main:]
+        if not np.all(np.isfinite(values)):
+            raise ModelError(f"{self.about.source}: data must be finite numbers.")
+        counts = self.about.structure.poisson[self._slot[self._constrained]] > 0
+        if np.any(main < 0) or (aux.size and np.any(aux[..., counts] < 0)):
+            raise ModelError(f"{self.about.source}: counts cannot be negative.")
 
     @property
     def _fixed(self) -> Floats:

@@ -2,9 +2,10 @@
 
 A step solves `(H + λ|diag H|) p = -g` on the parameters that are free: neither fixed nor held by
 a bound against which the gradient pushes. Far from the minimum H is the positive part of the
-Hessian, near it the exact one, which may not be positive far away. λ is zero until a step fails to
-lower the likelihood, and grows then until one does. The γ block is diagonal and is eliminated
-first, so what is factorised has the size of α and φ only.
+Hessian, near it the exact one, which may not be positive far away. A step that does not lower the
+likelihood is shortened until it does; λ is zero unless even the positive part is singular. At a
+saddle, where there is no slope to follow, the search leaves along the most negative curvature. The
+γ block is diagonal and is eliminated first, so what is factorised has the size of α and φ only.
 
 EDM, the estimated distance to the minimum, is `½ gᵀH⁻¹g` on the free parameters. Newton's method
 squares it in every step, so the loop goes on until rounding stops it: derivatives of the result are
@@ -35,7 +36,10 @@ EDM_GOAL = 1e-18
 #: Below this the next Hessian is the exact one.
 EDM_NEAR = 0.5
 ITERATION_LIMIT = 200
-_DAMPING_START, _DAMPING_LIMIT = 1e-3, 1e12
+_DAMPING_START, _DAMPING_LIMIT = 1e-10, 1e6
+_SHORTER, _SHORTEST = 0.25, 1e-12
+#: How far to leave a saddle, in units of a parameter's own width.
+_KICK = 0.2
 
 
 class Status(IntEnum):
@@ -100,6 +104,7 @@ class _State(NamedTuple):
     trial: Any  # where to evaluate next
     at: Evaluation  # the last evaluation
     back: Any  # the trial is `theta` once more, because what was tried failed
+    length: Any  # of the step, at most 1
     damping: Any
     exactness: Any  # 1: the exact Hessian, 0: its positive part
     edm: Any
@@ -123,28 +128,46 @@ def search(
 
     def step(state: _State) -> _State:
         at = evaluate(model, data, state.trial)
+        assert at.curvature is not None
         finite = jnp.isfinite(at.nll) & jnp.all(jnp.isfinite(at.gradient))
         accepted = finite & (at.nll <= state.nll + noise)
         forward = accepted & ~state.back
-        eased = jnp.where(state.damping > _DAMPING_START, 0.1 * state.damping, 0.0)
-        raised = jnp.maximum(10 * state.damping, _DAMPING_START)
-        damping = jnp.where(forward, eased, jnp.where(accepted, state.damping, raised))
+        # A step that was no number met a singular matrix: damp. Any other was too long.
+        singular = jnp.isnan(state.edm)
+        raised = jnp.maximum(100 * state.damping, _DAMPING_START)
+        damping = jnp.where(accepted, state.damping, jnp.where(singular, raised, state.damping))
+        damping = jnp.where(forward & (state.damping <= _DAMPING_START), 0.0, damping)
+        damping = jnp.where(forward, 0.01 * damping, damping)
+        shorter = jnp.where(singular, state.length, _SHORTER * state.length)
+        length = jnp.where(
+            forward,
+            jnp.minimum(1.0, state.length / _SHORTER),
+            jnp.where(accepted, state.length, shorter),
+        )
         exactness = jnp.where(forward & (state.edm < EDM_NEAR), 1.0, 0.0)
         exactness = jnp.where(state.iterations == 0, near, exactness)
         free = free_parameters(state.trial, at.gradient, fixed, lower, upper)
-        move, edm = newton_step(assemble(at.curvature, exactness), at.gradient, free, damping)
+        hessian = assemble(at.curvature, exactness)
+        move, edm = newton_step(hessian, at.gradient, free, damping)
+        kick = _away_from_saddle(hessian, at.gradient, free)
+        move = jnp.where(jnp.isnan(edm), kick, length * move)
 
         at_rest = forward & (state.edm < EDM_TOLERANCE) & (edm > 0.1 * state.edm)
         exact = (damping == 0) & (exactness == 1) & (edm >= 0)
         arrived = accepted & exact & ((edm < EDM_GOAL) | at_rest)
         # Before anything was accepted there is nowhere to go back to.
-        lost = jnp.where(state.back, damping > _DAMPING_LIMIT, ~accepted & jnp.isinf(state.nll))
+        hopeless = (damping > _DAMPING_LIMIT) | (length < _SHORTEST)
+        lost = jnp.where(state.back, hopeless, ~accepted & jnp.isinf(state.nll))
+        trial = jnp.where(accepted, bounded(state.trial + move), state.theta)
+        # The last step is smaller than any rounding of the likelihood, but derivatives see it.
+        theta = jnp.where(arrived, trial, jnp.where(accepted, state.trial, state.theta))
         return _State(
-            theta=jnp.where(accepted, state.trial, state.theta),
+            theta=theta,
             nll=jnp.where(accepted, at.nll, state.nll),
-            trial=jnp.where(accepted, bounded(state.trial + move), state.theta),
+            trial=trial,
             at=at,
             back=~accepted,
+            length=length,
             damping=damping,
             exactness=exactness,
             edm=jnp.where(accepted, edm, state.edm),
@@ -165,6 +188,7 @@ def search(
             trial=start,
             at=jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), empty),
             back=jnp.zeros((), bool),
+            length=jnp.ones(()),
             damping=jnp.zeros(()),
             exactness=jnp.zeros(()),
             edm=jnp.asarray(jnp.inf),
@@ -195,6 +219,16 @@ def free_parameters(theta: Any, gradient: Any, fixed: Any, lower: Any, upper: An
     """1 for a parameter that may move, 0 for a fixed one or one that a bound holds."""
     held = (fixed > 0) | ((theta <= lower) & (gradient > 0)) | ((theta >= upper) & (gradient < 0))
     return jnp.where(held, 0.0, 1.0)
+
+
+def _away_from_saddle(hessian: Blocks, gradient: Any, free: Any) -> Any:
+    """A step along the parameter of most negative curvature; no number where there is none."""
+    n = hessian.dense.shape[0]
+    own = jnp.where(free[:n] > 0, jnp.diagonal(hessian.dense), 0.0)
+    weakest = jnp.argmin(own)
+    sign = jnp.where(gradient[weakest] > 0, -1.0, 1.0)
+    size = jnp.where(own[weakest] < 0, _KICK * sign, jnp.nan)
+    return jnp.where(jnp.arange(len(free)) == weakest, size, 0.0)
 
 
 class _Reduced(NamedTuple):
@@ -233,6 +267,8 @@ def newton_step(hessian: Blocks, gradient: Any, free: Any, damping: Any) -> tupl
     return move, 0.5 * (squares + jnp.sum(gamma * gamma * inverse))
 
 
+#: A pivot below this, of a matrix of unit diagonal, is rounding: two parameters do the same.
+_SINGULAR = 1e-13
 #: Up to here a few arithmetic operations are less than the call of a library, above all on a GPU.
 _TINY = 6
 
@@ -243,7 +279,7 @@ def _eliminate(matrix: Any, right: Any) -> tuple[Any, Any]:
     work = jnp.concatenate([matrix, right[:, None]], axis=1)
     squares = jnp.zeros(())
     for k in range(n):
-        pivot = jnp.where(work[k, k] > 0, work[k, k], jnp.nan)
+        pivot = jnp.where(work[k, k] > _SINGULAR, work[k, k], jnp.nan)
         squares += work[k, n] ** 2 / pivot
         work -= jnp.where(jnp.arange(n) > k, work[:, k] / pivot, 0.0)[:, None] * work[k]
     x: list[Any] = [None] * n
@@ -259,7 +295,8 @@ def _by_cholesky(matrix: Any, right: Any) -> tuple[Any, Any]:
     augmented = jnp.pad(matrix, ((0, 1), (0, 1)))
     augmented = augmented.at[n, :n].set(right).at[n, n].set(1e300)
     factor = jnp.linalg.cholesky(augmented, symmetrize_input=False)
-    half = factor[n, :n]
+    pivots = jnp.diagonal(factor)[:n] ** 2
+    half = jnp.where(jnp.all(pivots > _SINGULAR), factor[n, :n], jnp.nan)
     x = jax.lax.linalg.triangular_solve(
         factor[:n, :n], half[:, None], left_side=True, lower=True, transpose_a=True
     )

@@ -46,7 +46,7 @@ def in_float64(function: Callable[P, R]) -> Callable[P, R]:
             if not is_traced(args, kwargs):
                 return function(*args, **kwargs)
             leaves, structure = jax.tree.flatten((args, kwargs))
-            rest = tuple(None if _is_array(leaf) else (leaf,) for leaf in leaves)
+            rest = tuple(None if _is_array(leaf) else (_hashable(leaf),) for leaf in leaves)
             unit = _unit(function, structure, rest, wide)
             return cast(R, unit(*(leaf for leaf in leaves if _is_array(leaf))))
 
@@ -81,6 +81,10 @@ def _is_array(leaf: Any) -> bool:
     return not isinstance(leaf, (bool, str)) and (
         isinstance(leaf, (int, float, np.number, np.ndarray, jax.Array))
     )
+
+
+def _hashable(leaf: Any) -> Any:
+    return frozenset(leaf) if isinstance(leaf, set) else leaf
 
 
 @functools.lru_cache(maxsize=256)

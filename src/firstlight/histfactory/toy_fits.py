@@ -242,4 +242,4 @@ def _given(model: Model, data: Any) -> Data:
         raise ModelError(
             f"data of toys have shape {np.shape(data)}; give one row for every data set."
         )
-    return model.data(np.asarray(data, np.float64))
+    return model.data(np.asarray(data, np.float64), batch=True)
