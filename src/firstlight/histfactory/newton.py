@@ -35,7 +35,7 @@ EDM_TOLERANCE = 1e-8
 EDM_GOAL = 1e-18
 #: Below this the next Hessian is the exact one.
 EDM_NEAR = 0.5
-ITERATION_LIMIT = 200
+ITERATION_LIMIT = 500
 _DAMPING_START, _DAMPING_LIMIT = 1e-10, 1e6
 _SHORTER, _SHORTEST = 0.25, 1e-12
 #: How far to leave a saddle, in units of a parameter's own width.
@@ -141,10 +141,14 @@ def search(
         shorter = jnp.where(singular, state.length, _SHORTER * state.length)
         length = jnp.where(
             forward,
-            jnp.minimum(1.0, state.length / _SHORTER),
+            jnp.minimum(1.0, 2 * state.length),
             jnp.where(accepted, state.length, shorter),
         )
-        exactness = jnp.where(forward & (state.edm < EDM_NEAR), 1.0, 0.0)
+        # The exact Hessian near the minimum, and where its positive part led too far; once exact,
+        # always exact, unless it is not positive.
+        wanted = (state.edm < EDM_NEAR) | (state.length < 1) | (state.exactness == 1)
+        kept = jnp.where(forward, wanted, state.exactness == 1) & ~singular
+        exactness = jnp.where(kept, 1.0, 0.0)
         exactness = jnp.where(state.iterations == 0, near, exactness)
         free = free_parameters(state.trial, at.gradient, fixed, lower, upper)
         hessian = assemble(at.curvature, exactness)
@@ -247,12 +251,12 @@ def _reduce(hessian: Blocks, free: Any, damping: Any) -> _Reduced:
     positive = gamma > 0
     # A free γ without curvature cannot be eliminated; NaN is how Cholesky would say so.
     inverse = jnp.where(free_gamma, jnp.where(positive, 1 / gamma, jnp.nan), 0.0)
-    size = jnp.abs(jnp.diagonal(hessian.dense))
+    reduced = hessian.dense - (hessian.coupling.T * inverse) @ hessian.coupling
+    size = jnp.abs(jnp.diagonal(reduced))
     scale = free_dense * jax.lax.rsqrt(jnp.where(size > 0, size, 1.0))
-    coupling = hessian.coupling * scale
-    matrix = scale[:, None] * hessian.dense * scale - (coupling.T * inverse) @ coupling
+    matrix = scale[:, None] * reduced * scale
     matrix += jnp.diag(jnp.where(free_dense > 0, damping, 1.0))
-    return _Reduced(matrix, scale, coupling, inverse)
+    return _Reduced(matrix, scale, hessian.coupling * scale, inverse)
 
 
 def newton_step(hessian: Blocks, gradient: Any, free: Any, damping: Any) -> tuple[Any, Any]:
@@ -267,8 +271,9 @@ def newton_step(hessian: Blocks, gradient: Any, free: Any, damping: Any) -> tupl
     return move, 0.5 * (squares + jnp.sum(gamma * gamma * inverse))
 
 
-#: A pivot below this, of a matrix of unit diagonal, is rounding: two parameters do the same.
-_SINGULAR = 1e-13
+#: A pivot below this, of a matrix of unit diagonal, means that two parameters do the same: their
+#: uncertainties are thirty thousand times what they would be alone.
+_SINGULAR = 1e-9
 #: Up to here a few arithmetic operations are less than the call of a library, above all on a GPU.
 _TINY = 6
 
