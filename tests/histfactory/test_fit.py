@@ -237,12 +237,14 @@ def test_impossible_start_is_said(make: Any) -> None:
     assert found.nll == np.inf
 
 
-def test_parameter_without_effect_does_not_pass_as_fitted(make: Any) -> None:
+def test_parameter_without_effect_is_held_and_the_others_are_fitted(make: Any) -> None:
     nothing = make.sample("none", [0.0, 0.0], make.modifier("normfactor", "idle"))
     signal = make.sample("s", [10.0, 1.0], make.modifier("normfactor", "mu"))
-    found = hf.fit(load(make.workspace([make.channel("SR", signal, nothing)], [[61, 70]])))
-    assert not found.converged
-    assert "constrain" in found.status.message
+    found = hf.fit(load(make.workspace([make.channel("SR", signal, nothing)], [[6, 7]])))
+    assert found.converged
+    assert found.free.tolist() == [0.0, 1.0]
+    assert found.parameters["idle"] == 1.0
+    assert found.parameters["mu"] == pytest.approx(13 / 11, rel=1e-12)
 
 
 def test_two_factors_of_one_sample_do_not_pass_as_measured(make: Any) -> None:
@@ -329,3 +331,31 @@ def test_three_hundred_toys_of_small_models_all_converge(make: Any, scale: float
         refitted = hf.fit(model, drawn.data[3], init=drawn.values[3])
         assert drawn.nll[3] == pytest.approx(refitted.nll, rel=1e-12)
     assert not stuck
+
+
+def test_bin_without_events_stops_no_fit_of_its_own_factor(make: Any) -> None:
+    """A shapefactor of an empty bin goes to its bound: nothing is expected there."""
+    factor = make.modifier("shapefactor", "k")
+    found = hf.fit(
+        load(make.counting([0.1, 0.0], [50.0, 60.0], [40, 0], factor)), fixed={"mu": 0.0}
+    )
+    assert found.converged
+    assert found.parameters["k[0]"] == pytest.approx(0.8, rel=1e-9)
+    assert found.parameters["k[1]"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_name_of_a_set_fixes_all_of_it_and_flags_may_be_numpys(make: Any) -> None:
+    model = load(
+        make.counting(
+            [9.0, 4.0], [50.0, 52.0], [62, 55], make.modifier("shapesys", "g", [4.0, 5.0])
+        )
+    )
+    found = hf.fit(model, fixed=iter(["g"]))
+    assert found.free.tolist() == [1.0 if name == "mu" else 0.0 for name in found.names]
+    freed = hf.fit(model, fixed={"mu": np.False_})
+    assert freed.values == pytest.approx(hf.fit(model).values)
+
+
+def test_start_outside_of_the_bounds_is_brought_inside(make: Any) -> None:
+    model = load(make.counting([9.0, 4.0], [50.0, 52.0], [62, 55]))
+    assert hf.fit(model, init={"mu": -3.0}).values == pytest.approx(hf.fit(model).values)

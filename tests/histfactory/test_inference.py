@@ -495,12 +495,37 @@ def test_cls_of_toys_is_the_asymptotic_one_within_its_error(make: Any) -> None:
 
 
 def test_toys_that_do_not_converge_are_counted(make: Any) -> None:
-    """A factor of an empty sample: no fit of it converges."""
-    nothing = make.sample("none", [0.0, 0.0], make.modifier("normfactor", "idle"))
-    signal = make.sample("s", [10.0, 9.0], make.modifier("normfactor", "mu"))
-    model = load(make.workspace([make.channel("SR", signal, nothing)], [[61, 70]]))
+    """Two factors of one sample: only their product is known, so no free fit converges."""
+    factors = [make.modifier("normfactor", name) for name in ("mu", "k1", "k2")]
+    signal = make.sample("s", [10.0, 9.0], *factors)
+    background = make.sample("b", [20.0, 20.0])
+    model = load(make.workspace([make.channel("SR", signal, background)], [[31, 30]]))
     drawn = hf.toys(model, 5, parameters={"mu": 1.0})
     assert drawn.not_converged == 5
     found = hf.toy_cls(model, 1.0, 3)
-    assert found.not_converged == 6
-    assert math.isnan(found.observed)
+    lost = np.isnan(np.concatenate([found.q_signal, found.q_background]))
+    assert found.not_converged == lost.sum() > 0
+
+
+def test_expected_bands_of_toys_are_in_order(make: Any) -> None:
+    model = load(make.counting([5.0, 4.0], [20.0, 22.0], [22, 25]))
+    assert np.all(np.diff(hf.toy_cls(model, 1.0, 60).expected) >= 0)
+
+
+def test_limit_and_best_fit_may_be_beyond_the_bounds(make: Any) -> None:
+    """A hundredth of the signal is a hundred times the limit, wherever the bounds are."""
+    large, small = (load(make.counting([s, s], [50.0, 52.0], [60, 57])) for s in (9.0, 0.09))
+    here, there = hf.upper_limit(large), hf.upper_limit(small)
+    assert here.converged
+    assert there.converged
+    assert there.observed == pytest.approx(100 * here.observed, rel=1e-9)
+    assert there.expected == pytest.approx(100 * here.expected, rel=1e-9)
+
+
+def test_conditional_fit_starts_anew_where_the_free_minimum_is_impossible(make: Any) -> None:
+    shape = make.histosys("h", [-1.5, 30.0], [5.5, 50.0])
+    model = load(make.counting([10.0, 0.0], [2.0, 40.0], [5, 20], shape))
+    alone = hf.fit(model, fixed={"mu": 0.0})
+    found = hf.discovery(model)
+    assert alone.converged
+    assert found.q0 == pytest.approx(2 * (alone.nll - found.free.nll), rel=1e-9)

@@ -22,8 +22,8 @@ import numpy as np
 
 from firstlight.histfactory.blas_threads import one_blas_thread
 from firstlight.histfactory.likelihood import Data, saturated_nll, yields
-from firstlight.histfactory.model import Model
-from firstlight.histfactory.newton import Minimum, Problem, search
+from firstlight.histfactory.model import Model, ModelError
+from firstlight.histfactory.newton import Minimum, Problem, Status, search
 from firstlight.histfactory.precision import float64_scope, is_traced
 from firstlight.histfactory.profiling import attach, minimise_all, minimise_chain
 
@@ -76,7 +76,17 @@ class Eager(Engine):
 
     xp = np
 
+    def __init__(self, model: Model) -> None:
+        if model.is_traced:
+            raise ModelError(
+                "this runs outside of jit, grad and vmap. What composes with them: nll, fit, "
+                "discovery, qmu, qmu_tilde, cls, upper_limit, asimov."
+            )
+        super().__init__(model)
+
     def fits(self, problems: Sequence[Problem], progress: Progress | None = None) -> list[Minimum]:
+        if not problems:
+            return []
         stacked = jax.tree.map(lambda *a: np.stack([np.asarray(x) for x in a]), *problems)
         return _unstacked(self.fit_all(Problem(*stacked), progress), len(problems))
 
@@ -89,11 +99,17 @@ class Eager(Engine):
         found: list[Minimum] = []
         for problem in problems:
             if found:
-                start = np.where(problem.fixed > 0, problem.start, found[-1].theta)
-                found.append(self._fit(problem._replace(start=start, near=1.0)))
+                found.append(self._fit_near(problem, found[-1].theta))
             else:
                 found.append(self._fit(problem))
         return found
+
+    def _fit_near(self, problem: Problem, theta: Any) -> Minimum:
+        """From a minimum nearby, or from the problem's own start where that one is impossible."""
+        start = np.where(problem.fixed > 0, problem.start, theta)
+        found = self._fit(problem._replace(start=start, near=1.0))
+        impossible = int(found.status) == Status.IMPOSSIBLE_START
+        return self._fit(problem) if impossible else found
 
     def _fit(self, problem: Problem) -> Minimum:
         on_cpu = jax.default_backend() == "cpu"
@@ -204,10 +220,18 @@ def _expected() -> Any:
     return jax.jit(lambda prepared, theta: jnp.sum(yields(prepared, theta), axis=0))
 
 
+def _cores() -> int:
+    """Cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS, Windows
+        return os.cpu_count() or 1
+
+
 def _fits_on_cores(engine: Eager, problems: Problem, progress: Progress | None) -> Minimum:
     """One fit after the other on every core: faster than a batch, which waits for its slowest."""
     n = len(problems.start)
-    workers = min(n, len(os.sched_getaffinity(0)))
+    workers = min(n, _cores())
     done: list[Minimum] = []
 
     def one(i: int) -> Minimum:

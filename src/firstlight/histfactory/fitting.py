@@ -13,7 +13,13 @@ import numpy as np
 
 from firstlight.histfactory.engine import Engine, engine_for
 from firstlight.histfactory.likelihood import Curvature, Data, assemble
-from firstlight.histfactory.model import Description, Model, ModelError
+from firstlight.histfactory.model import (
+    Description,
+    Model,
+    ModelError,
+    require_finite,
+    require_number,
+)
 from firstlight.histfactory.newton import Minimum, Problem, Status, factorise, solve
 from firstlight.histfactory.precision import float64_scope, in_float64, is_traced
 
@@ -44,13 +50,17 @@ class FitResult:
     @property
     def parameters(self) -> dict[str, Any]:
         """Best-fit values by name."""
-        return dict(zip(self.names, _plain(self.values), strict=True))
+        return self._by_name(self.values)
 
     @property
     def uncertainties(self) -> dict[str, Any]:
         """Square roots of the covariance's diagonal by name; 0 for what did not move."""
-        variances = _diagonal(self.covariance)
-        return dict(zip(self.names, _plain(variances**0.5), strict=True))
+        return self._by_name(_diagonal(self.covariance) ** 0.5)
+
+    def _by_name(self, values: Any) -> dict[str, Any]:
+        if is_traced(values) or np.ndim(values) > 1:
+            return {name: values[..., i] for i, name in enumerate(self.names)}
+        return dict(zip(self.names, np.asarray(values).tolist(), strict=True))
 
     @property
     def status(self) -> Any:
@@ -71,13 +81,14 @@ class FitResult:
         Taken as a constant by differentiation: for a derivative of it use `hessian`.
         """
         traced = is_traced(self.curvature, self.internal_free)
+        axes = np.ndim(self.internal_free) - 1
         with float64_scope():
-            inverse = (_inverse if traced else _compiled_inverse())(
+            inverse = (_inverse_over if traced else _compiled_inverse)(axes)(
                 self.curvature, self.internal_free
             )
         slot = self.about.structure.slot.astype(np.int64)
         inverse = inverse if is_traced(inverse) else np.asarray(inverse)
-        return inverse[slot[:, None], slot]
+        return inverse[..., slot[:, None], slot]
 
     @property
     def correlation(self) -> Any:
@@ -87,15 +98,11 @@ class FitResult:
         with float64_scope():
             sigma = xp.sqrt(_diagonal(covariance))
             scale = xp.where(sigma > 0, 1 / xp.where(sigma > 0, sigma, 1.0), 0.0)
-            return covariance * scale[:, None] * scale
+            return covariance * scale[..., :, None] * scale[..., None, :]
 
 
 def _diagonal(matrix: Any) -> Any:
-    return matrix.diagonal()
-
-
-def _plain(values: Any) -> Any:
-    return values if is_traced(values) else np.asarray(values).tolist()
+    return matrix.diagonal(axis1=-2, axis2=-1)
 
 
 def _inverse(curvature: Curvature, free: Any) -> Any:
@@ -103,9 +110,16 @@ def _inverse(curvature: Curvature, free: Any) -> Any:
     return jax.vmap(lambda unit: solve(factors, unit))(jnp.eye(len(free)))
 
 
+def _inverse_over(axes: int) -> Any:
+    function = _inverse
+    for _ in range(axes):
+        function = jax.vmap(function)
+    return function
+
+
 @cache
-def _compiled_inverse() -> Any:
-    return jax.jit(_inverse)
+def _compiled_inverse(axes: int) -> Any:
+    return jax.jit(_inverse_over(axes))
 
 
 @in_float64
@@ -124,7 +138,8 @@ def fit(
 
     Never raises for numerical trouble: look at `.status`.
     """
-    engine = engine_for(model, data, dict(fixed) if isinstance(fixed, Mapping) else None, init)
+    fixed = as_fixed(model, fixed)
+    engine = engine_for(model, data, fixed, init)
     problem = problem_of(engine, model.data(data), fixed, init)
     (found,) = engine.chain([problem])
     return result_of(engine, found._replace(theta=engine.followed(found, problem)), problem)
@@ -133,10 +148,12 @@ def fit(
 def problem_of(engine: Engine, data: Data, fixed: Fixed = None, init: Any = None) -> Problem:
     """A fit in internal order. Bounds do not apply to what is fixed."""
     model, xp = engine.model, engine.xp
-    start = model.vector(init)
+    start = require_finite(model.vector(init), "init")
+    if np.ndim(start) != 1:
+        raise ModelError(f"init has shape {np.shape(start)}; one fit has one starting point.")
     held = model.fixed.astype(np.float64)
     values = start if is_traced(start) else np.array(start, dtype=np.float64)
-    for name, value in _named(fixed).items():
+    for name, value in as_fixed(model, fixed).items():
         index = model.index(name)
         held[index] = 0.0 if value is False else 1.0
         if not isinstance(value, bool):
@@ -151,21 +168,33 @@ def problem_of(engine: Engine, data: Data, fixed: Fixed = None, init: Any = None
     )
 
 
-def _named(fixed: Fixed) -> dict[str, Any]:
+def as_fixed(model: Model, fixed: Fixed) -> dict[str, Any]:
+    """What is held, by parameter: a value, True (at its init) or False (free).
+
+    The name of a set, such as that of a staterror, stands for all of its parameters.
+    """
     if fixed is None:
         return {}
-    if isinstance(fixed, Mapping):
-        return dict(fixed)
     if isinstance(fixed, str):
-        return {fixed: True}
-    return dict.fromkeys(fixed, True)
+        fixed = [fixed]
+    if not isinstance(fixed, Mapping):
+        try:
+            fixed = dict.fromkeys(fixed, True)
+        except TypeError:
+            raise ModelError(
+                f"fixed is {fixed!r}; give names of parameters, or a mapping of names to values."
+            ) from None
+    held: dict[str, Any] = {}
+    for name, value in fixed.items():
+        flag = isinstance(value, (bool, np.bool_))
+        checked = bool(value) if flag else require_number(value, f"the value to fix {name!r} at")
+        held.update(dict.fromkeys(model.members(name), checked))
+    return held
 
 
 def _put(values: Any, index: int, value: Any) -> Any:
     if is_traced(values, value):
         return jnp.asarray(values).at[index].set(value)
-    if not np.isfinite(value):
-        raise ModelError(f"a parameter cannot be fixed at {value}.")
     values[index] = value
     return values
 

@@ -10,13 +10,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from firstlight.histfactory.engine import Engine, Traced, engine_for
-from firstlight.histfactory.fitting import FitResult, Fixed, problem_of, result_of
+from firstlight.histfactory.fitting import FitResult, Fixed, as_fixed, problem_of, result_of
 from firstlight.histfactory.likelihood import Data
-from firstlight.histfactory.model import Model, ModelError
+from firstlight.histfactory.model import Model, ModelError, require_number
 from firstlight.histfactory.newton import Minimum, Problem
 from firstlight.histfactory.precision import in_float64, is_traced
 
@@ -59,7 +58,8 @@ def discovery(model: Model, data: Any = None, fixed: Fixed = None, init: Any = N
 
     Zero, with derivative zero, where the best fit has no excess (μ̂ ≤ 0).
     """
-    engine = engine_for(model, data, leaves(fixed), init)
+    fixed = as_fixed(model, fixed)
+    engine = engine_for(model, data, fixed, init)
     free, null = hypotheses(engine, model.data(data), [None, 0.0], fixed, init)
     found_free, found_null = engine.chain([free, null])
     muhat = _poi_value(engine, found_free)
@@ -90,7 +90,8 @@ def qmu_tilde(
 
 
 def _q(model: Model, mu: Any, data: Any, fixed: Fixed, init: Any, tilde: bool) -> Any:
-    engine = engine_for(model, mu, data, leaves(fixed), init)
+    fixed = as_fixed(model, fixed)
+    engine = engine_for(model, mu, data, fixed, init)
     free, at_mu = hypotheses(engine, model.data(data), [None, mu], fixed, init)
     free = _bounded(engine, free, tilde)
     found = engine.chain([free, at_mu])
@@ -108,7 +109,8 @@ def asimov(
     """
     if (mu is None) == (parameters is None):
         raise ModelError("asimov needs either mu=... or parameters=...")
-    engine = engine_for(model, mu, data, leaves(fixed), leaves(parameters))
+    fixed = as_fixed(model, fixed)
+    engine = engine_for(model, mu, data, fixed, parameters)
     if parameters is not None:
         theta = model.internal(model.vector(parameters))
     else:
@@ -132,10 +134,13 @@ def cls(
     test_statistic: "qtilde", or "q" where the best fit may have a negative signal.
     """
     require_statistic(test_statistic)
-    engine = engine_for(model, mu, data, leaves(fixed), init)
-    if np.ndim(mu) and not is_traced(mu):
+    fixed = as_fixed(model, fixed)
+    if np.ndim(mu) and is_traced(mu):
+        raise ModelError("mu is an array; inside of jit, grad and vmap use jax.vmap over it.")
+    if np.ndim(mu):
         parts = [cls(model, m, data, fixed, init, test_statistic) for m in np.asarray(mu)]
         return CLs(*(np.stack([getattr(p, f.name) for p in parts]) for f in fields(CLs)))
+    engine = engine_for(model, mu, data, fixed, init)
     return HypothesisTest(engine, model.data(data), fixed, init, test_statistic).at(mu)
 
 
@@ -224,13 +229,6 @@ def expected_cls(engine: Engine, q_asimov: Any, sigmas: float) -> Any:
 # --- small pieces ---------------------------------------------------------------------------------
 
 
-def leaves(value: Any) -> Any:
-    """What of an argument can be traced."""
-    if isinstance(value, dict):
-        return dict(value)
-    return None if value is None or isinstance(value, (str, tuple, list, set)) else value
-
-
 def hypotheses(
     engine: Engine, data: Data, mus: list[Any], fixed: Fixed, init: Any
 ) -> list[Problem]:
@@ -252,11 +250,7 @@ def _at(engine: Engine, problem: Problem, mu: Any, start: Any = None) -> Problem
     begin = (
         problem.start if start is None else engine.xp.where(problem.fixed > 0, problem.start, start)
     )
-    if is_traced(begin, mu) or isinstance(engine, Traced):
-        begin = jnp.asarray(begin).at[index].set(mu)
-    else:
-        begin = np.array(begin)
-        begin[index] = mu
+    begin = _with(engine, engine.xp.asarray(begin), index, require_number(mu, "mu"))
     fixed = np.array(problem.fixed)
     fixed[index] = 1.0
     return problem._replace(start=begin, fixed=fixed, near=1.0 if start is not None else 0.0)
@@ -266,18 +260,23 @@ def _bounded(engine: Engine, problem: Problem, tilde: bool) -> Problem:
     """Bounds of the signal strength as the test statistic wants them."""
     model = engine.model
     index = int(model.about.structure.slot[model.poi_index])
-    lower = engine.xp.asarray(problem.lower)
+    lower, upper = engine.xp.asarray(problem.lower), engine.xp.asarray(problem.upper)
     if tilde:
         bound = engine.xp.maximum(lower[index], 0.0)
     else:
-        bound = engine.xp.where(
-            lower[index] < 0, lower[index], -engine.xp.asarray(problem.upper)[index]
-        )
+        bound = engine.xp.where(lower[index] < 0, lower[index], -upper[index])
+    # A limit may be beyond the upper bound, and then so may the best fit.
+    return problem._replace(
+        lower=_with(engine, lower, index, bound), upper=_with(engine, upper, index, np.inf)
+    )
+
+
+def _with(engine: Engine, values: Any, index: int, value: Any) -> Any:
     if isinstance(engine, Traced):
-        return problem._replace(lower=lower.at[index].set(bound))
-    lower = np.array(lower)
-    lower[index] = bound
-    return problem._replace(lower=lower)
+        return values.at[index].set(value)
+    changed = np.array(values)
+    changed[index] = value
+    return changed
 
 
 def _poi_value(engine: Engine, found: Minimum) -> Any:

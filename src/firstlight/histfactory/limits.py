@@ -14,12 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from firstlight.histfactory.engine import Traced, engine_for
-from firstlight.histfactory.fitting import Fixed
+from firstlight.histfactory.fitting import Fixed, as_fixed
 from firstlight.histfactory.inference import (
     BANDS,
     CLs,
     HypothesisTest,
-    leaves,
     require_statistic,
 )
 from firstlight.histfactory.likelihood import assemble
@@ -58,7 +57,8 @@ def upper_limit(
     require_statistic(test_statistic)
     if not is_traced(level) and not (isinstance(level, float) and 0 < level < 1):
         raise ModelError(f"level is {level!r}; it is a probability between 0 and 1, such as 0.05.")
-    engine = engine_for(model, level, data, leaves(fixed), init)
+    fixed = as_fixed(model, fixed)
+    engine = engine_for(model, level, data, fixed, init)
     test = HypothesisTest(engine, model.data(data), fixed, init, test_statistic)
     limits = _in_program if isinstance(engine, Traced) else _by_calls
     return limits(test, level)
@@ -182,7 +182,7 @@ def _in_program(test: HypothesisTest, level: float) -> UpperLimit:
         mu, band = problem
         height: Callable[[Any], Any] = lambda m: _height(jnp, test.at(m), band, level)  # noqa: E731
         value, slope = jax.jvp(height, (mu,), (jnp.ones_like(mu),))
-        return mu - value / jax.lax.stop_gradient(slope)
+        return mu - value / jax.lax.stop_gradient(slope), test.at(mu).converged
 
-    roots = jax.lax.map(follow, (jax.lax.stop_gradient(roots), jnp.array(bands)))
-    return UpperLimit(roots[0], roots[1:], level, jnp.all(closed))
+    roots, fitted = jax.lax.map(follow, (jax.lax.stop_gradient(roots), jnp.array(bands)))
+    return UpperLimit(roots[0], roots[1:], level, jnp.all(closed & fitted))

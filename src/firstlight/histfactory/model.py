@@ -33,6 +33,36 @@ class ModelError(FirstlightError):
     """Arguments that do not fit the model: unknown names, wrong lengths, no POI."""
 
 
+def require_number(value: Any, what: str) -> Any:
+    """A finite number, or one that is traced."""
+    if is_traced(value) and not np.ndim(value):
+        return value
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ModelError(f"{what} is {value!r}; it must be a number.") from None
+    if not np.isfinite(number):
+        raise ModelError(f"{what} is {number}; it must be finite.")
+    return number
+
+
+def require_finite(values: Any, what: str) -> Any:
+    """Finite numbers, or traced ones."""
+    if not is_traced(values) and not np.all(np.isfinite(values)):
+        raise ModelError(f"{what} must be finite numbers.")
+    return values
+
+
+def as_numbers(values: Any, what: str) -> Any:
+    """An array of float64 from what looks like one; traced values are stacked."""
+    if is_traced(values):
+        return jnp.asarray(values)
+    try:
+        return np.asarray(values, np.float64)
+    except (TypeError, ValueError):
+        raise ModelError(f"{what} must be numbers, one a place.") from None
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Arrays:
@@ -156,7 +186,7 @@ class Model:
                 f"{self.about.source}: measurement {self.about.measurement!r} has no parameter of "
                 "interest. Name one: load(..., poi=...)."
             )
-        return self.about.parameters.index(self.about.poi)
+        return self.index(self.about.poi)
 
     @property
     def init(self) -> Any:
@@ -231,6 +261,15 @@ class Model:
         filled[..., self._slot] = vector
         return filled
 
+    def members(self, name: str) -> list[str]:
+        """The parameters that a name stands for: itself, or all of a set (`staterror_SR`)."""
+        if not isinstance(name, str):
+            raise ModelError(
+                f"{self.about.source}: parameters are called by their names, not by {name!r}."
+            )
+        members = [p for p in self.about.parameters if p.rpartition("[")[0] == name]
+        return members or [self.about.parameters[self.index(name)]]
+
     def index(self, name: str) -> int:
         """Position of a parameter in parameter vectors."""
         try:
@@ -245,7 +284,7 @@ class Model:
     def _unknown(self, name: str) -> str:
         import difflib
 
-        close = difflib.get_close_matches(name, self.parameter_names, 3)
+        close = difflib.get_close_matches(str(name), self.parameter_names, 3)
         hint = f"Did you mean {', '.join(close)}?" if close else "See model.parameter_names."
         return f"there is no parameter {name!r}. {hint}"
 
@@ -259,11 +298,14 @@ class Model:
             values = jnp.asarray(values) if traced else np.array(values)
             for name, value in parameters.items():
                 index = self.index(name)
+                checked = require_number(value, f"the value of {name!r}")
                 if traced:
-                    values = values.at[index].set(value)
+                    values = values.at[index].set(checked)
                 else:
-                    values[index] = value
+                    values[index] = checked
             return values
+        if isinstance(parameters, (list, tuple)):
+            parameters = as_numbers(parameters, "parameters")
         shape = np.shape(parameters)
         if not shape or shape[-1] != self.n_parameters:
             raise ModelError(
@@ -283,6 +325,7 @@ class Model:
         if values is None:
             return self.observed_data
         n_main, n_aux = self.n_bins, len(self._constrained)
+        values = as_numbers(values, "data")
         shape = np.shape(values)
         if len(shape) > 1 and not batch:
             raise ModelError(
@@ -302,13 +345,15 @@ class Model:
         padding = xp.zeros((*axes, self.about.sizes.bins - n_main))
         main = xp.concatenate([values[..., :n_main], padding], axis=-1)
         if shape[-1] == n_main:
-            return Data(main, xp.broadcast_to(self.settings.auxdata, (*axes, len(self._fixed))))
+            return Data(
+                main, xp.broadcast_to(self.settings.auxdata, (*axes, self.about.sizes.parameters))
+            )
         where = self._slot[self._constrained]
         if xp is jnp or is_traced(self.settings.auxdata):
-            aux = jnp.broadcast_to(self.settings.auxdata, (*axes, len(self._fixed)))
+            aux = jnp.broadcast_to(self.settings.auxdata, (*axes, self.about.sizes.parameters))
             aux = aux.at[..., where].set(values[..., n_main:])
         else:
-            aux = np.empty((*axes, len(self._fixed)))
+            aux = np.empty((*axes, self.about.sizes.parameters))
             aux[...] = self.settings.auxdata
             aux[..., where] = values[..., n_main:]
         return Data(main, aux)
@@ -320,10 +365,6 @@ class Model:
         counts = self.about.structure.poisson[self._slot[self._constrained]] > 0
         if np.any(main < 0) or (aux.size and np.any(aux[..., counts] < 0)):
             raise ModelError(f"{self.about.source}: counts cannot be negative.")
-
-    @property
-    def _fixed(self) -> Floats:
-        return self.about.structure.fixed
 
     def data_vector(self, data: Data) -> Any:
         """Main and auxiliary data as one vector in pyhf's order."""
@@ -398,6 +439,15 @@ class Model:
     @in_float64
     def replace(self, **arrays: Any) -> Model:
         """The same model with other arrays (fields of `Arrays`, in the padded grid)."""
+        for name, array in arrays.items():
+            known = getattr(self.arrays, name, None)
+            if known is None:
+                names = ", ".join(f.name for f in fields(Arrays))
+                raise ModelError(f"a model has no array {name!r}. It has {names}.")
+            if np.shape(array) != known.shape:
+                raise ModelError(
+                    f"{name} has shape {np.shape(array)}, that of the model {known.shape}."
+                )
         if not is_traced(arrays):
             arrays = {k: jax.device_put(np.asarray(v, np.float64)) for k, v in arrays.items()}
         return Model(replace(self.arrays, **arrays), self.about)
@@ -469,9 +519,9 @@ def from_specification(
         slots=tuple((c, s, slot) for (c, s), slot in grid.slots.items()),
         parameters=spec.parameter_names,
         types=tuple(one.types for one in sets for _ in range(one.size)),
-        poi=spec.poi if poi is None else poi,
+        poi=_poi_name(spec, poi),
         has_observations=spec.observed is not None,
-        codes=interpolation,
+        codes=(interpolation[0], interpolation[1]),
         sizes=sizes,
         wiring=_digest(grid.structure),
         structure=structure,
@@ -480,6 +530,13 @@ def from_specification(
     if poi is not None:
         model.index(poi)
     return model
+
+
+def _poi_name(spec: Specification, poi: str | None) -> str | None:
+    """The parameter of interest; that of a set of one is called `name[0]`."""
+    wanted = spec.poi if poi is None else poi
+    names = {one.name: one.names[0] for one in spec.parameter_sets if one.size == 1}
+    return names.get(wanted, wanted) if isinstance(wanted, str) else wanted
 
 
 def _digest(structure: Mapping[str, Floats]) -> bytes:
@@ -493,8 +550,10 @@ def _digest(structure: Mapping[str, Floats]) -> bytes:
 
 def _require_codes(interpolation: tuple[str, str]) -> None:
     allowed = (NORMSYS_CODES, HISTOSYS_CODES)
-    if len(interpolation) != 2 or any(
-        c not in a for c, a in zip(interpolation, allowed, strict=True)
+    if (
+        not isinstance(interpolation, (tuple, list))
+        or len(interpolation) != 2
+        or any(c not in a for c, a in zip(interpolation, allowed, strict=True))
     ):
         raise ModelError(
             f"interpolation {interpolation!r} is not (normsys code, histosys code). "
@@ -506,6 +565,8 @@ def _fitting(sizes: layout.Sizes | None, spec: Specification) -> layout.Sizes:
     if sizes is None:
         return layout.padded_sizes(spec)
     needed = layout.natural_sizes(spec)
+    if len(sizes) != len(needed):
+        raise ModelError(f"sizes are {', '.join(needed._fields)}: give all, such as about.sizes.")
     small = [
         f"{n}: {have} < {want}"
         for n, have, want in zip(needed._fields, sizes, needed, strict=True)

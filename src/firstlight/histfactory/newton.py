@@ -27,6 +27,7 @@ from firstlight.histfactory.likelihood import (
     Prepared,
     assemble,
     evaluate,
+    own_curvature,
 )
 
 #: A fit whose EDM is above this is not converged, whatever made it stop.
@@ -59,8 +60,9 @@ class Status(IntEnum):
 _MESSAGES = {
     Status.CONVERGED: f"converged: EDM ≤ {EDM_TOLERANCE:g}",
     Status.ITERATION_LIMIT: (
-        f"not converged in {ITERATION_LIMIT} steps. Start nearer to the minimum (init=...), or fix "
-        "parameters that the data do not constrain."
+        f"not converged in {ITERATION_LIMIT} steps. Start nearer to the minimum (init=...), fix "
+        "parameters that the data do not constrain, or use code4 and code4p: codes 0, 1 and 2 have "
+        "kinks, where a search can come and go."
     ),
     Status.STALLED: (
         "no step lowers the likelihood any more, but EDM is above its tolerance: the Hessian is "
@@ -150,7 +152,7 @@ def search(
         kept = jnp.where(forward, wanted, state.exactness == 1) & ~singular
         exactness = jnp.where(kept, 1.0, 0.0)
         exactness = jnp.where(state.iterations == 0, near, exactness)
-        free = free_parameters(state.trial, at.gradient, fixed, lower, upper)
+        free = free_parameters(state.trial, at, fixed, lower, upper)
         hessian = assemble(at.curvature, exactness)
         move, edm = newton_step(hessian, at.gradient, free, damping)
         kick = _away_from_saddle(hessian, at.gradient, free)
@@ -212,16 +214,19 @@ def search(
         nll=end.nll,
         gradient=end.at.gradient,
         curvature=end.at.curvature,
-        free=free_parameters(end.theta, end.at.gradient, fixed, lower, upper),
+        free=free_parameters(end.theta, end.at, fixed, lower, upper),
         edm=end.edm,
         iterations=end.iterations,
         status=jnp.where(converged, int(Status.CONVERGED), failure).astype(jnp.int32),
     )
 
 
-def free_parameters(theta: Any, gradient: Any, fixed: Any, lower: Any, upper: Any) -> Any:
-    """1 for a parameter that may move, 0 for a fixed one or one that a bound holds."""
-    held = (fixed > 0) | ((theta <= lower) & (gradient > 0)) | ((theta >= upper) & (gradient < 0))
+def free_parameters(theta: Any, at: Evaluation, fixed: Any, lower: Any, upper: Any) -> Any:
+    """1 for a parameter that may move; 0 if it is fixed, held by a bound, or without effect."""
+    assert at.curvature is not None
+    held = (fixed > 0) | ((theta <= lower) & (at.gradient > 0))
+    held |= (theta >= upper) & (at.gradient < 0)
+    held |= (at.gradient == 0) & (own_curvature(at.curvature) == 0)
     return jnp.where(held, 0.0, 1.0)
 
 
@@ -247,7 +252,7 @@ class _Reduced(NamedTuple):
 def _reduce(hessian: Blocks, free: Any, damping: Any) -> _Reduced:
     n_dense = hessian.dense.shape[0]
     free_dense, free_gamma = free[:n_dense], free[n_dense:] > 0
-    gamma = hessian.diagonal + damping * jnp.abs(hessian.diagonal)
+    gamma = hessian.diagonal + damping * jnp.where(hessian.diagonal > 0, hessian.diagonal, 1.0)
     positive = gamma > 0
     # A free γ without curvature cannot be eliminated; NaN is how Cholesky would say so.
     inverse = jnp.where(free_gamma, jnp.where(positive, 1 / gamma, jnp.nan), 0.0)

@@ -8,7 +8,7 @@ Under a JAX transformation each public call is one compiled unit, found again at
 the same shapes, so that `jax.grad` without `jax.jit` does not run thousands of operations one by
 one. Reverse differentiation runs a function's transpose after the function has returned, which in a
 32-bit program would be outside of the scope: there the unit has a transpose of its own that opens
-the scope again. The price: forward-mode and second derivatives through a public function need a
+the scope again. The price: forward mode (`jax.jvp`, `jax.jacfwd`) through a public function needs a
 64-bit program (`jax.config.update("jax_enable_x64", True)`).
 """
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
@@ -45,7 +45,8 @@ def in_float64(function: Callable[P, R]) -> Callable[P, R]:
         with contextlib.nullcontext() if wide else float64_scope():
             if not is_traced(args, kwargs):
                 return function(*args, **kwargs)
-            leaves, structure = jax.tree.flatten((args, kwargs))
+            plain = [_canonical(a) for a in args], {k: _canonical(v) for k, v in kwargs.items()}
+            leaves, structure = jax.tree.flatten(plain)
             rest = tuple(None if _is_array(leaf) else (_hashable(leaf),) for leaf in leaves)
             unit = _unit(function, structure, rest, wide)
             return cast(R, unit(*(leaf for leaf in leaves if _is_array(leaf))))
@@ -74,13 +75,24 @@ def is_traced(*trees: Any) -> bool:
     return False
 
 
-_PLAIN = (np.ndarray, np.generic, float, int, str, type(None))
+_PLAIN = (np.ndarray, np.generic, float, int, str, type(None), Iterator, Set)
 
 
 def _is_array(leaf: Any) -> bool:
     return not isinstance(leaf, (bool, str)) and (
         isinstance(leaf, (int, float, np.number, np.ndarray, jax.Array))
     )
+
+
+def _canonical(argument: Any) -> Any:
+    """Lists of numbers as arrays, mappings as dicts: what a tree of leaves can be made of."""
+    if isinstance(argument, Mapping):
+        return dict(argument)
+    numbers = (int, float, np.number, np.ndarray, jax.Array)
+    if not isinstance(argument, (list, tuple)) or not argument:
+        return argument
+    numeric = all(isinstance(a, numbers) and not isinstance(a, bool) for a in argument)
+    return jax.numpy.asarray(argument) if numeric else argument
 
 
 def _hashable(leaf: Any) -> Any:

@@ -44,6 +44,8 @@ def minimise_chain(model: Prepared, problems: Problem) -> Minimum:
 
     def one(before: Any, problem: Problem) -> Any:
         start = jnp.where(problem.fixed > 0, problem.start, before)
+        possible = jnp.isfinite(nll(still_model, problem.data, start))
+        start = jnp.where(possible, start, problem.start)
         found = search(still_model, *problem._replace(start=start))
         return found.theta, found
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from firstlight.histfactory.engine import Eager, Progress
-from firstlight.histfactory.fitting import FitResult, Fixed, fit, problem_of
-from firstlight.histfactory.model import Floats, Model, ModelError
+from firstlight.histfactory.fitting import FitResult, Fixed, as_fixed, fit, problem_of
+from firstlight.histfactory.likelihood import Data
+from firstlight.histfactory.model import Floats, Model, ModelError, as_numbers
 from firstlight.histfactory.newton import Problem
 from firstlight.histfactory.precision import in_float64
 
@@ -69,6 +70,7 @@ def scan(
     """
     name = model.parameter_names[model.poi_index] if parameter is None else parameter
     index = model.index(name)
+    fixed = as_fixed(model, fixed)
     best = fit(model, data, fixed)
     if values is None:
         middle, sigma = best.values[index], best.uncertainties[name]
@@ -80,7 +82,7 @@ def scan(
             points,
         )
     else:
-        grid = np.asarray(values, np.float64)
+        grid = as_numbers(values, "the values to scan")
     if grid.ndim != 1 or not len(grid) or not np.all(np.isfinite(grid)):
         raise ModelError("the values to scan must be a list of finite numbers.")
     engine = Eager(model)
@@ -109,6 +111,7 @@ def impacts(
 ) -> Impacts:
     """Refit with every nuisance parameter moved by its uncertainty; rank them by what that does."""
     poi = model.poi_index
+    fixed = as_fixed(model, fixed)
     best = fit(model, data, fixed)
     sigma = np.array(list(best.uncertainties.values()))
     names = [n for n in (parameters or model.parameter_names) if n != model.poi]
@@ -116,7 +119,7 @@ def impacts(
     engine = Eager(model)
     base = problem_of(engine, model.data(data), fixed)
     near = model.internal(best.values)
-    width, centre = constraint_widths(model)
+    width, centre = constraint_widths(model, base.data)
     shifts = [
         (i, s)
         for i in indices
@@ -157,11 +160,11 @@ def impacts(
     )
 
 
-def constraint_widths(model: Model) -> tuple[Floats, Floats]:
-    """Width and centre of every parameter's constraint; NaN where there is none."""
+def constraint_widths(model: Model, data: Data | None = None) -> tuple[Floats, Floats]:
+    """Width and centre of every parameter's constraint in the data; NaN where there is none."""
     structure, arrays = model.about.structure, model.arrays
     sigma, tau = np.asarray(arrays.sigma), np.asarray(arrays.tau)
-    auxdata = np.asarray(arrays.auxdata)
+    auxdata = np.asarray(arrays.auxdata if data is None else data.aux)
     width = np.where(structure.normal > 0, sigma, np.nan)
     width = np.where(structure.poisson > 0, 1 / np.sqrt(tau), width)
     centre = np.where(structure.normal > 0, auxdata, np.nan)

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
 from firstlight.histfactory.engine import Eager, Progress
-from firstlight.histfactory.fitting import Fixed, problem_of
+from firstlight.histfactory.fitting import Fixed, as_fixed, problem_of
 from firstlight.histfactory.inference import BANDS, HypothesisTest, hypotheses, require_statistic
 from firstlight.histfactory.likelihood import Data
-from firstlight.histfactory.model import Floats, Model, ModelError
+from firstlight.histfactory.model import (
+    Floats,
+    Model,
+    ModelError,
+    require_finite,
+    require_number,
+)
 from firstlight.histfactory.newton import Problem, Status
 from firstlight.histfactory.precision import in_float64, is_traced
 
@@ -71,7 +78,7 @@ def toys(
         fit to the observed data if not given, with the POI at `mu` if that is.
     data: fit these instead, one data set a row, main or main and auxiliary data in pyhf's order.
     """
-    engine = Eager(model)
+    engine, fixed = Eager(model), as_fixed(model, fixed)
     if data is not None:
         drawn = _given(model, data)
         theta = model.internal(model.vector(parameters))
@@ -111,7 +118,8 @@ def toy_cls(
     """
     _require_count(n)
     require_statistic(test_statistic)
-    engine, observed = Eager(model), model.data(data)
+    engine, observed, fixed = Eager(model), model.data(data), as_fixed(model, fixed)
+    mu = require_number(mu, "mu")
     test = HypothesisTest(engine, observed, fixed, None, test_statistic)
     on_data, _ = test.fits_at(mu)
     q = test.statistic(mu, test.free, on_data)
@@ -175,22 +183,22 @@ def _fraction(statistics: Floats, q: float) -> float:
 
 
 def _expected(signal: Floats, background: Floats) -> Floats:
-    """CLs at the quantiles of the background-only statistic."""
-    from statistics import NormalDist
-
-    good = background[~np.isnan(background)]
-    if not len(good):
+    """Quantiles of the CLs that background-only toys would give, each taken as the observed one."""
+    signal = np.sort(signal[~np.isnan(signal)])
+    background = np.sort(background[~np.isnan(background)])
+    if not len(signal) or not len(background):
         return np.full(len(BANDS), np.nan)
-    quantiles = np.quantile(good, [1 - NormalDist().cdf(n) for n in BANDS])
-    ratios = [_fraction(signal, q) / max(_fraction(background, q), 1e-300) for q in quantiles]
-    return np.array(ratios)
+    clsb = 1 - np.searchsorted(signal, background, side="left") / len(signal)
+    clb = 1 - np.searchsorted(background, background, side="left") / len(background)
+    quantiles = [NormalDist().cdf(n) for n in BANDS]
+    return np.asarray(np.quantile(clsb / clb, quantiles))
 
 
 def _truth(engine: Eager, parameters: Any, mu: float | None, fixed: Fixed) -> Any:
     """Where to draw, in internal order."""
     model = engine.model
     if parameters is not None:
-        vector = np.array(model.vector(parameters), dtype=np.float64)
+        vector = np.array(require_finite(model.vector(parameters), "parameters"), np.float64)
         if mu is not None:
             vector[model.poi_index] = mu
         return model.internal(vector)
@@ -221,8 +229,10 @@ def _generator(key: Any) -> np.random.Generator:
         raise ModelError(
             "toys are drawn outside of jit. Draw the data first, then vmap fit over them."
         )
-    if isinstance(key, (int, np.integer)):
+    if isinstance(key, (int, np.integer)) and key >= 0:
         return np.random.default_rng(int(key))
+    if not hasattr(key, "dtype"):
+        raise ModelError(f"key is {key!r}; it must be a whole number from 0 on, or a JAX key.")
     import jax
 
     bits = (
