@@ -374,7 +374,9 @@ def test_result_goes_into_the_arithmetic_of_a_32_bit_program_without_warnings(ma
 
     def loss(many: Any) -> Any:
         def nll(signal: Any) -> Any:
-            return hf.nll(model.with_nominal({("SR", "signal"): signal}))
+            # Results have 64 bits; what goes on in 32 says so, or JAX warns at its first sum.
+            value = hf.nll(model.with_nominal({("SR", "signal"): signal}))
+            return value.astype(jnp.float32)
 
         return jnp.mean(jax.vmap(nll)(many))
 

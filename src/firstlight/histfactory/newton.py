@@ -234,10 +234,12 @@ def _away_from_saddle(hessian: Blocks, gradient: Any, free: Any) -> Any:
     """A step along the parameter of most negative curvature; no number where there is none."""
     n = hessian.dense.shape[0]
     own = jnp.where(free[:n] > 0, jnp.diagonal(hessian.dense), 0.0)
-    weakest = jnp.argmin(own)
-    sign = jnp.where(gradient[weakest] > 0, -1.0, 1.0)
-    size = jnp.where(own[weakest] < 0, _KICK * sign, jnp.nan)
-    return jnp.where(jnp.arange(len(free)) == weakest, size, 0.0)
+    # Not argmin: in a 32-bit program JAX cannot lower that of 64-bit numbers.
+    lowest = jnp.min(own)
+    down = jnp.where(gradient[:n] > 0, -_KICK, _KICK)
+    kick = jnp.where(own == lowest, down, 0.0)
+    kick = jnp.where(lowest < 0, kick, jnp.nan)
+    return jnp.concatenate([kick, jnp.zeros_like(gradient[n:])])
 
 
 class _Reduced(NamedTuple):
