@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from firstlight.histfactory import layout
 from firstlight.histfactory.interpolation import HISTOSYS_CODES, NORMSYS_CODES
 from firstlight.histfactory.likelihood import Data, Prepared, prepare, saturated_nll
-from firstlight.histfactory.precision import float64_scope, in_float64, is_traced
+from firstlight.histfactory.precision import float64_scope, is_traced
 from firstlight.histfactory.spec import Patch, Specification, WorkspaceError, parse
 from firstlight.records import FirstlightError
 
@@ -436,7 +436,6 @@ class Model:
                 nominal[slot, bins] = values
         return self.replace(nominal=nominal)
 
-    @in_float64
     def replace(self, **arrays: Any) -> Model:
         """The same model with other arrays (fields of `Arrays`, in the padded grid)."""
         for name, array in arrays.items():
@@ -449,7 +448,8 @@ class Model:
                     f"{name} has shape {np.shape(array)}, that of the model {known.shape}."
                 )
         if not is_traced(arrays):
-            arrays = {k: jax.device_put(np.asarray(v, np.float64)) for k, v in arrays.items()}
+            with float64_scope(), jax.ensure_compile_time_eval():
+                arrays = {k: jax.device_put(np.asarray(v, np.float64)) for k, v in arrays.items()}
         return Model(replace(self.arrays, **arrays), self.about)
 
     def _place(self, channel: str, sample: str) -> tuple[int, slice]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -48,8 +49,9 @@ def in_float64(function: Callable[P, R]) -> Callable[P, R]:
             plain = [_canonical(a) for a in args], {k: _canonical(v) for k, v in kwargs.items()}
             leaves, structure = jax.tree.flatten(plain)
             rest = tuple(None if _is_array(leaf) else (_hashable(leaf),) for leaf in leaves)
-            unit = _unit(function, structure, rest, wide)
-            return cast(R, unit(*(leaf for leaf in leaves if _is_array(leaf))))
+            arrays = [leaf for leaf in leaves if _is_array(leaf)]
+            followed = tuple(isinstance(array, jax.core.Tracer) for array in arrays)
+            return cast(R, _unit(function, structure, rest, wide, followed)(*arrays))
 
     return wrapped
 
@@ -101,9 +103,16 @@ def _hashable(leaf: Any) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _unit(
-    function: Callable[..., Any], structure: Any, rest: tuple[Any, ...], wide: bool
+    function: Callable[..., Any],
+    structure: Any,
+    rest: tuple[Any, ...],
+    wide: bool,
+    followed: tuple[bool, ...],
 ) -> Callable[..., Any]:
-    """`function` of its array arguments alone, compiled; the others are `rest`."""
+    """`function` of its array arguments alone, compiled; the others are `rest`.
+
+    followed: which of the arrays are traced; the others have no derivative.
+    """
 
     def of_arrays(*arrays: Any) -> Any:
         given = iter(arrays)
@@ -116,12 +125,19 @@ def _unit(
         return compiled
 
     def forward(*arrays: Any) -> Any:
+        def of_followed(*some: Any) -> Any:
+            given = iter(some)
+            return compiled(
+                *(next(given) if f else a for f, a in zip(followed, arrays, strict=True))
+            )
+
         with float64_scope():
-            return jax.vjp(compiled, *arrays)
+            return jax.vjp(of_followed, *itertools.compress(arrays, followed))
 
     def backward(transpose: Any, cotangents: Any) -> Any:
         with float64_scope():
-            return transpose(cotangents)
+            given = iter(transpose(cotangents))
+        return tuple(next(given) if f else None for f in followed)
 
     unit: Any = jax.custom_vjp(compiled)
     unit.defvjp(forward, backward)
