@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,11 +70,11 @@ def fit(workspaces: dict[str, Any], rounds: int) -> None:
         model, nextstat = hf.load(workspace), NextStat.load(workspace)
         ours, theirs = hf.fit(model), nextstat.fit()
         note = f"; our NLL is {theirs.nll - ours.nll:.2g} lower, EDM {ours.edm:.1g}"
-        found = ratios(lambda m=model: hf.fit(m), nextstat.fit, rounds)
+        found = ratios(partial(hf.fit, model), nextstat.fit, rounds)
         report(f"{name}: fit against NextStat", found, 8, note)
         pyhf = PyhfJax.load(workspace)
         note = f"; our NLL is {pyhf.fit().nll - ours.nll:.2g} lower"
-        found = ratios(lambda m=model: hf.fit(m), pyhf.fit, max(3, rounds // 4))
+        found = ratios(partial(hf.fit, model), pyhf.fit, max(3, rounds // 4))
         report(f"{name}: fit against pyhf (JAX)", found, 30, note)
 
 
@@ -129,8 +130,8 @@ def toys(workspaces: dict[str, Any], rounds: int) -> None:
         result = hf.toys(model, data=data)
         note = f"; {result.not_converged} of ours did not converge"
         found = ratios(
-            lambda m=model, d=data: hf.toys(m, data=d),
-            lambda n=nextstat: n.toys(200, 0),
+            partial(hf.toys, model, data=data),
+            partial(nextstat.toys, 200, 0),
             max(2, rounds // 8),
         )
         report(f"{name}: 200 toys", found, 5, note)
@@ -160,8 +161,9 @@ def cold(workspaces: dict[str, Any], rounds: int) -> None:
 
             def process(code: str, path: Path = path) -> Call:
                 command = [sys.executable, "-W", "ignore", "-c", code, str(path)]
-                options = {"env": environment, "stdout": subprocess.DEVNULL}
-                return lambda: subprocess.run(command, check=True, **options)
+                return lambda: subprocess.run(
+                    command, check=True, env=environment, stdout=subprocess.DEVNULL
+                )
 
             found = ratios(process(OURS), process(PYHF_JAX), max(3, rounds // 5))
         report(f"{name}: fresh process to fit, against pyhf (JAX)", found, 4)
@@ -172,7 +174,7 @@ def padding(workspaces: dict[str, Any], rounds: int) -> None:
     for name, workspace in workspaces.items():
         padded = hf.load(workspace)
         exact = hf.load(workspace, sizes=natural_sizes(parse(workspace)))
-        found = ratios(lambda m=padded: hf.fit(m), lambda m=exact: hf.fit(m), rounds, 3)
+        found = ratios(partial(hf.fit, padded), partial(hf.fit, exact), rounds, 3)
         e = median_estimate([1 / r for r in found])
         text = f"{e.median - 1:+.1%} [{e.low - 1:+.1%}, {e.high - 1:+.1%}] of a warm fit"
         say(f"{name}: padding", text, "≤ +20 %", e.median <= 1.2)

@@ -23,6 +23,7 @@ import numpy as np
 
 from firstlight import histfactory as hf
 from firstlight.histfactory import synthetic
+from firstlight.histfactory.dimensions import PRESETS
 
 Times = dict[str, float]
 
@@ -167,7 +168,7 @@ def main() -> None:
     device = jax.devices()[0]
     print(f"{device.device_kind}, jax {jax.__version__}")
     figures.all["device"], figures.all["jax"] = device.device_kind, jax.__version__
-    models = {n: hf.load(synthetic.preset(n)) for n in synthetic.PRESETS}
+    models = {n: hf.load(synthetic.preset(n)) for n in PRESETS}
     models |= {Path(path).name: hf.load(path) for path in options.workspace}
     nothing = jax.jit(lambda x: x + 1)
     one = jnp.ones(())

@@ -119,7 +119,9 @@ def _fixed(options: argparse.Namespace, spec: Specification, model: Model) -> di
     for name, value in [*asked, *((n, False) for n in options.free)]:
         for one in components.get(name, (name,)):
             index = model.index(one)
-            if fixed.get(one, value) != value:
+            # True is 1.0 and False is 0.0 to Python, but not to the one who asks.
+            before = fixed.get(one, value)
+            if (type(before), before) != (type(value), value):
                 raise CommandError(f"{one!r} is asked for twice, with --fix or --free. Choose one.")
             if not isinstance(value, bool):
                 _require_inside(model, one, index, value)

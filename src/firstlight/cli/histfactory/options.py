@@ -148,9 +148,12 @@ def _fixed(text: str) -> tuple[str, float | None]:
     name, equals, value = text.rpartition("=")
     if equals:
         try:
-            return name, float(value)
+            number = float(value)
         except ValueError:
-            pass
+            return text, None
+        if not math.isfinite(number):
+            raise argparse.ArgumentTypeError(f"{text!r}: a parameter is held at a finite number")
+        return name, number
     return text, None
 
 
