@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -302,3 +304,12 @@ def test_unknown_preset_is_refused_and_the_known_ones_are_listed() -> None:
     with pytest.raises(FirstlightError, match="complex-8p, thu-184p"):
         preset("nothing")
     assert issubclass(DimensionsError, ValueError)
+
+
+def test_a_workspace_can_be_printed_from_the_command_line() -> None:
+    command = [sys.executable, "-m", "firstlight.histfactory.synthetic"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert json.loads(printed) == preset("complex-8p")
+    refused = subprocess.run([*command, "huge"], capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert "thu-184p" in refused.stderr

@@ -1,8 +1,8 @@
 """One thread for BLAS while many small matrices are factorised on a CPU.
 
-The Cholesky factor of 150 parameters takes a tenth of a millisecond. OpenBLAS splits even that
-among all cores, and where one of them is busy with something else the others wait for it: fits were
-seen to take twenty times as long. The setting belongs to the process, so it is put back.
+OpenBLAS splits even the Cholesky factor of 150 parameters among all cores, and where one of them is
+busy with something else the others wait for it, for many times what the work takes. The setting
+belongs to the process, so it is put back.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from firstlight.histfactory.blas_threads import one_blas_thread
-from firstlight.histfactory.likelihood import Data, saturated_nll, yields
+from firstlight.histfactory.likelihood import Data, expected_counts, saturated_nll
 from firstlight.histfactory.model import Model, ModelError
 from firstlight.histfactory.newton import Minimum, Problem, Status, search
 from firstlight.histfactory.precision import float64_scope, is_traced
@@ -162,7 +162,7 @@ class Traced(Engine):
 
     def asimov(self, theta: Any) -> Data:
         tau = self.prepared.tau
-        main = jnp.sum(yields(self.prepared, theta), axis=0)
+        main = expected_counts(self.prepared, theta)
         return Data(main, jnp.where(tau > 0, tau * theta, theta))
 
     def constants(self, data: Data) -> Any:
@@ -217,7 +217,7 @@ def _search_batch() -> Any:
 
 @cache
 def _expected() -> Any:
-    return jax.jit(lambda prepared, theta: jnp.sum(yields(prepared, theta), axis=0))
+    return jax.jit(expected_counts)
 
 
 def _cores() -> int:

@@ -11,7 +11,6 @@ from functools import cache
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from firstlight.histfactory import likelihood
@@ -95,12 +94,8 @@ def _hessian(prepared: Prepared, data: Data, theta: Any) -> Any:
     return likelihood.dense_hessian(curvature)
 
 
-def _expected(prepared: Prepared, theta: Any) -> Any:
-    return jnp.sum(likelihood.yields(prepared, theta), axis=0)
-
-
 _FUNCTIONS: dict[str, Any] = {
-    "expected": _expected,
+    "expected": likelihood.expected_counts,
     "nll": likelihood.nll,
     "nll_and_gradient": _nll_and_gradient,
     "hessian": _hessian,

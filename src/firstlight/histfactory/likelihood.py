@@ -108,6 +108,11 @@ def yields(model: Prepared, theta: Any) -> Any:
     return shifted * (norm @ _membership(model).T) * factors * gammas
 
 
+def expected_counts(model: Prepared, theta: Any) -> Any:
+    """Expected main counts [bin]."""
+    return jnp.sum(yields(model, theta), axis=0)
+
+
 def _inside_and_exponent(model: Prepared, alpha: Any) -> tuple[Any, Any]:
     """Which α the polynomial serves, and the logarithm of all factors of the others together.
 
@@ -137,7 +142,7 @@ def nll(model: Prepared, data: Data, theta: Any) -> Any:
     Differences of this one keep their digits at a million events; `saturated_nll` is the rest.
     Differentiable in all arguments.
     """
-    expected = jnp.sum(yields(model, theta), axis=0)
+    expected = expected_counts(model, theta)
     return jnp.sum(_poisson_nll(data.main, expected)) + _constraint_nll(model, data, theta)
 
 

@@ -134,23 +134,7 @@ def search(
         finite = jnp.isfinite(at.nll) & jnp.all(jnp.isfinite(at.gradient))
         accepted = finite & (at.nll <= state.nll + noise)
         forward = accepted & ~state.back
-        # A step that was no number met a singular matrix: damp. Any other was too long.
-        singular = jnp.isnan(state.edm)
-        raised = jnp.maximum(100 * state.damping, _DAMPING_START)
-        damping = jnp.where(accepted, state.damping, jnp.where(singular, raised, state.damping))
-        damping = jnp.where(forward & (state.damping <= _DAMPING_START), 0.0, damping)
-        damping = jnp.where(forward, 0.01 * damping, damping)
-        shorter = jnp.where(singular, state.length, _SHORTER * state.length)
-        length = jnp.where(
-            forward,
-            jnp.minimum(1.0, 2 * state.length),
-            jnp.where(accepted, state.length, shorter),
-        )
-        # The exact Hessian near the minimum, and where its positive part led too far; once exact,
-        # always exact, unless it is not positive.
-        wanted = (state.edm < EDM_NEAR) | (state.length < 1) | (state.exactness == 1)
-        kept = jnp.where(forward, wanted, state.exactness == 1) & ~singular
-        exactness = jnp.where(kept, 1.0, 0.0)
+        length, damping, exactness = _next_attempt(state, accepted, forward)
         exactness = jnp.where(state.iterations == 0, near, exactness)
         free = free_parameters(state.trial, at, fixed, lower, upper)
         hessian = assemble(at.curvature, exactness)
@@ -202,13 +186,6 @@ def search(
             done=jnp.zeros((), bool),
         ),
     )
-    exact = (end.damping == 0) & (end.exactness == 1)
-    converged = exact & (end.edm >= 0) & (end.edm <= EDM_TOLERANCE)
-    failure = jnp.where(
-        end.done,
-        jnp.where(jnp.isinf(end.nll), int(Status.IMPOSSIBLE_START), int(Status.STALLED)),
-        int(Status.ITERATION_LIMIT),
-    )
     return Minimum(
         theta=end.theta,
         nll=end.nll,
@@ -217,8 +194,41 @@ def search(
         free=free_parameters(end.theta, end.at, fixed, lower, upper),
         edm=end.edm,
         iterations=end.iterations,
-        status=jnp.where(converged, int(Status.CONVERGED), failure).astype(jnp.int32),
+        status=_outcome(end),
     )
+
+
+def _next_attempt(state: _State, accepted: Any, forward: Any) -> tuple[Any, Any, Any]:
+    """Length, damping and exactness of the next step, from how the last one went.
+
+    forward: the last step was accepted and is not the way back from one that was not.
+    """
+    # A step that was no number met a singular matrix: damp. Any other was too long.
+    singular = jnp.isnan(state.edm)
+    raised = jnp.maximum(100 * state.damping, _DAMPING_START)
+    damping = jnp.where(accepted, state.damping, jnp.where(singular, raised, state.damping))
+    damping = jnp.where(forward & (state.damping <= _DAMPING_START), 0.0, damping)
+    damping = jnp.where(forward, 0.01 * damping, damping)
+    shorter = jnp.where(singular, state.length, _SHORTER * state.length)
+    kept_length = jnp.where(accepted, state.length, shorter)
+    length = jnp.where(forward, jnp.minimum(1.0, 2 * state.length), kept_length)
+    # The exact Hessian near the minimum, and where its positive part led too far; once exact,
+    # always exact, unless it is not positive.
+    wanted = (state.edm < EDM_NEAR) | (state.length < 1) | (state.exactness == 1)
+    exact = jnp.where(forward, wanted, state.exactness == 1) & ~singular
+    return length, damping, jnp.where(exact, 1.0, 0.0)
+
+
+def _outcome(end: _State) -> Any:
+    """The status of a search that has stopped."""
+    exact = (end.damping == 0) & (end.exactness == 1)
+    converged = exact & (end.edm >= 0) & (end.edm <= EDM_TOLERANCE)
+    failure = jnp.where(
+        end.done,
+        jnp.where(jnp.isinf(end.nll), int(Status.IMPOSSIBLE_START), int(Status.STALLED)),
+        int(Status.ITERATION_LIMIT),
+    )
+    return jnp.where(converged, int(Status.CONVERGED), failure).astype(jnp.int32)
 
 
 def free_parameters(theta: Any, at: Evaluation, fixed: Any, lower: Any, upper: Any) -> Any:

@@ -479,3 +479,20 @@ def _measurement(d: Dimensions) -> dict[str, Any]:
         }
         parameters.append(lumi | ({"fixed": True} if d.lumi == "fixed" else {}))
     return {"name": "measurement", "config": {"poi": POI, "parameters": parameters}}
+
+
+def main() -> None:
+    """Print a workspace: `python -m firstlight.histfactory.synthetic [PRESET [SEED]]`."""
+    import json
+    import sys
+
+    given = dict(enumerate(sys.argv))
+    name, seed = given.get(1, "complex-8p"), given.get(2, "0")
+    try:
+        print(json.dumps(preset(name, int(seed)), indent=1))
+    except (DimensionsError, ValueError) as error:
+        raise SystemExit(f"synthetic: {error}") from None
+
+
+if __name__ == "__main__":
+    main()
