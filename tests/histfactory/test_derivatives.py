@@ -16,7 +16,7 @@ from firstlight.histfactory.layout import Sizes
 
 mp = mpmath.mp
 #: All models of this file are padded to these: programs are shared.
-SIZES = Sizes(slots=2, bins=2, channels=1, alphas=2, factors=1)
+SIZES = Sizes(slots=2, bins=2, channels=1, alphas=2, factors=1, shapes=2, rates=2)
 MU_TEST = 3.1
 #: One of each kind, where all would take long.
 SOME = ("s0", "b1", "lo", "hi0", "sigma", "tau1", "n0", "aux_h", "aux_g0")

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:Deprecati
 
 Plain = dict[str, Any]
 #: All models of this file are padded to these: one executable.
-SIZES = Sizes(slots=2, bins=6, channels=2, alphas=4, factors=3)
+SIZES = Sizes(slots=2, bins=6, channels=2, alphas=4, factors=3, shapes=4, rates=4)
 
 
 def load(workspace: Plain, **options: Any) -> hf.Model:

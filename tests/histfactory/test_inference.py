@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:Deprecati
 
 Plain = dict[str, Any]
 #: All models of this file are padded to these: one executable.
-SIZES = Sizes(slots=3, bins=4, channels=2, alphas=2, factors=3)
+SIZES = Sizes(slots=3, bins=4, channels=2, alphas=2, factors=3, shapes=2, rates=2)
 NEGATIVE = {"name": "mu", "inits": [1.0], "bounds": [[-10.0, 10.0]]}
 
 

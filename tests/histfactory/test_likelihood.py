@@ -17,7 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from firstlight import histfactory as hf
-from firstlight.histfactory.layout import Sizes
+from firstlight.histfactory.layout import Sizes, natural_sizes, padded_sizes, shortages
+from firstlight.histfactory.spec import parse
 from firstlight.histfactory.synthetic import scaled
 
 # pyhf 0.7.6 validates with a class that jsonschema has deprecated.
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:Deprecati
 Plain = dict[str, Any]
 CODES = [(n, h) for n in ("code1", "code4") for h in ("code0", "code2", "code4p")]
 #: All models of this file are padded to these, so that they share their executables.
-SIZES = Sizes(slots=3, bins=6, channels=3, alphas=5, factors=8)
+SIZES = Sizes(slots=3, bins=6, channels=3, alphas=5, factors=8, shapes=5, rates=5)
 LUMI = {
     "name": "lumi",
     "inits": [1.0],
@@ -164,6 +165,59 @@ def test_given_data_count_as_pyhfs_do_main_alone_and_with_auxiliary_data(
     assert hf.nll(model, point, full[:n]) == pytest.approx(
         -float(peer.logpdf(point, main)[0]), 1e-12
     )
+
+
+#: How many parameters have a histosys alone, both, a normsys alone.
+RUNS = [(0, 0, 0), (2, 0, 0), (0, 0, 2), (0, 2, 0), (1, 1, 1), (2, 0, 1)]
+
+
+def with_runs(make: Any, shapes: int, both: int, rates: int) -> Any:
+    def shape(name: str, i: int) -> Any:
+        return make.histosys(name, [28.0 - i, 41.0], [33.0, 44.0 + 2 * i])
+
+    def rate(name: str, i: int) -> Any:
+        return make.normsys(name, 0.9 - 0.05 * i, 1.15 + 0.04 * i)
+
+    modifiers = [shape(f"s{i}", i) for i in range(shapes)]
+    # A name of the middle of the alphabet, so that the public order is not the internal one.
+    modifiers += [kind(f"b{i}", i) for i in range(both) for kind in (shape, rate)]
+    modifiers += [rate(f"a{i}", i) for i in range(rates)]
+    return make.counting([4.0, 7.0], [30.0, 42.0], [36, 45], *modifiers)
+
+
+@pytest.mark.parametrize("runs", RUNS, ids=str)
+def test_a_parameter_needs_templates_only_of_the_kinds_it_has(
+    make: Any, judge: Callable[..., Any], runs: tuple[int, int, int]
+) -> None:
+    workspace = with_runs(make, *runs)
+    spec = parse(workspace)
+    natural = natural_sizes(spec)
+    assert (natural.shapes, natural.rates) == (
+        runs[0] + runs[1],
+        max(runs[1] + runs[2], 1 - sum(runs)),
+    )
+    assert not shortages(padded_sizes(spec), spec)
+    # With a gap between the shapes and what has both.
+    gap = natural._replace(alphas=natural.alphas + 2, shapes=natural.shapes + 2)
+    full, peer = hf.load(workspace, sizes=SIZES), judge(workspace)
+    points = random_points(full, np.random.default_rng(5), 4)
+    for sizes in (natural, gap):
+        model = hf.load(workspace, sizes=sizes)
+        assert_agrees_with_pyhf(model, *peer, points)
+        for point in points:
+            for function in (hf.gradient, hf.hessian):
+                np.testing.assert_allclose(
+                    function(model, point), function(full, point), rtol=1e-12, atol=1e-12
+                )
+
+
+def test_sizes_without_room_for_parameters_of_both_kinds_are_refused(make: Any) -> None:
+    workspace = with_runs(make, 0, 2, 0)
+    small = SIZES._replace(alphas=4, shapes=3, rates=2)
+    with pytest.raises(hf.ModelError, match=r"shapes \+ rates - alphas: 1 < 2"):
+        hf.load(workspace, sizes=small)
+    with pytest.raises(hf.ModelError, match="rates: 6 > alphas: 5"):
+        hf.load(workspace, sizes=SIZES._replace(rates=6))
 
 
 def test_golden_file_is_reproduced(shared_data: Path) -> None:

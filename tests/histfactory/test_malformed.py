@@ -13,7 +13,7 @@ import pytest
 from firstlight import histfactory as hf
 from firstlight.histfactory.layout import Sizes
 
-SIZES = Sizes(slots=2, bins=2, channels=1, alphas=1, factors=1)
+SIZES = Sizes(slots=2, bins=2, channels=1, alphas=1, factors=1, shapes=1, rates=1)
 NAN = float("nan")
 
 
@@ -34,7 +34,7 @@ def model(workspace: dict[str, Any]) -> hf.Model:
         ({"interpolation": ("code4", "code4")}, "code4p"),
         ({"interpolation": "code4"}, "interpolation"),
         ({"poi": "nu"}, "no parameter 'nu'"),
-        ({"sizes": Sizes(1, 2, 1, 1, 1)}, "slots: 1 < 2"),
+        ({"sizes": Sizes(1, 2, 1, 1, 1, 1, 1)}, "slots: 1 < 2"),
         ({"sizes": (2, 2)}, "sizes"),
         ({"measurement": "other"}, "no measurement 'other'"),
     ],

@@ -11,7 +11,7 @@ from firstlight import histfactory as hf
 from firstlight.histfactory.layout import Sizes
 
 #: No other file uses these, so that what is compiled here was not compiled before.
-SIZES = Sizes(slots=2, bins=5, channels=3, alphas=3, factors=2)
+SIZES = Sizes(slots=2, bins=5, channels=3, alphas=3, factors=2, shapes=3, rates=3)
 
 
 def two_bins(make: Any) -> dict[str, Any]:

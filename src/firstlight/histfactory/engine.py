@@ -190,11 +190,11 @@ def _unstacked(found: Minimum, n: int) -> list[Minimum]:
 
 @cache
 def _search() -> Any:
-    return jax.jit(search, compiler_options=_compiler_options())
+    return jax.jit(search, compiler_options=compiler_options())
 
 
 @cache
-def _compiler_options() -> dict[str, Any] | None:
+def compiler_options() -> dict[str, Any] | None:
     """On a CPU the older of XLA's two loop emitters: as fast here, compiled in half the time."""
     if jax.default_backend() != "cpu":
         return None

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from firstlight.histfactory import likelihood
-from firstlight.histfactory.engine import Engine, Traced, engine_for
+from firstlight.histfactory.engine import Engine, Traced, compiler_options, engine_for
 from firstlight.histfactory.likelihood import Data, Prepared
 from firstlight.histfactory.model import Model
 from firstlight.histfactory.precision import in_float64, is_traced
@@ -113,4 +113,4 @@ def _compiled(name: str, axes: int) -> Any:
     function = _FUNCTIONS[name]
     for _ in range(axes):
         function = jax.vmap(function, (None, 0) if name == "expected" else (None, None, 0))
-    return jax.jit(function)
+    return jax.jit(function, compiler_options=compiler_options())

@@ -8,7 +8,9 @@ three blocks, because the likelihood uses each in its own way:
     φ  `normfactor`, `lumi`, and every bin-wise factor that is shared between bins
     γ  `staterror`, `shapesys`, `shapefactor` of one bin: at most one a bin, at that bin's position
 
-The γ block makes a diagonal block of the Hessian, which the fit eliminates before it factorises.
+Among the α those with a `histosys` come first and those with a `normsys` last, so that templates of
+either kind have a row for each parameter that needs one and hardly for another. The γ block makes a
+diagonal block of the Hessian, which the fit eliminates before it factorises.
 
 Every dimension is padded to one of a few sizes, so that one executable serves many models.
 A padded parameter is fixed, a padded cell holds nothing, a padded bin expects and observes nothing.
@@ -36,6 +38,8 @@ class Sizes(NamedTuple):
     channels: int
     alphas: int
     factors: int
+    shapes: int  # the first so many α may have a `histosys`
+    rates: int  # the last so many α may have a `normsys`
 
     @property
     def parameters(self) -> int:
@@ -63,42 +67,75 @@ def padded_size(n: int) -> int:
 
 def natural_sizes(spec: Specification) -> Sizes:
     """Dimensions without padding."""
-    roles = _roles(spec)
+    blocks = [role.block for role in _roles(spec)]
+    shape, both, rate = (blocks.count(block) for block in ALPHAS)
+    alphas = max(1, shape + both + rate)
     return Sizes(
         slots=max(len(c.samples) for c in spec.channels),
         bins=sum(c.bins for c in spec.channels),
         channels=len(spec.channels),
-        alphas=max(1, sum(r.block == "alpha" for r in roles)),
-        factors=max(1, sum(r.block == "factor" for r in roles)),
+        alphas=alphas,
+        factors=max(1, blocks.count("factor")),
+        shapes=shape + both,
+        rates=alphas - shape,
     )
 
 
 def padded_sizes(spec: Specification) -> Sizes:
     """Dimensions padded to the permitted sizes."""
-    return Sizes(*(padded_size(n) for n in natural_sizes(spec)))
+    natural = natural_sizes(spec)
+    padded = Sizes(*(padded_size(n) for n in natural))
+    # The α that have both kinds stand where the two runs overlap.
+    rates = max(natural.rates, padded.alphas - padded.shapes + _shared(natural))
+    return padded._replace(rates=min(padded.alphas, padded_size(rates)))
+
+
+def shortages(sizes: Sizes, spec: Specification) -> list[str]:
+    """Which dimensions are too small for a specification, and by how much."""
+    needed = natural_sizes(spec)
+    pairs = zip(Sizes._fields, sizes, needed, strict=True)
+    found = [f"{name}: {have} < {want}" for name, have, want in pairs if have < want]
+    found += [
+        f"{name}: {getattr(sizes, name)} > alphas: {sizes.alphas}"
+        for name in ("shapes", "rates")
+        if getattr(sizes, name) > sizes.alphas
+    ]
+    if not found and _shared(sizes) < _shared(needed):
+        found = [f"shapes + rates - alphas: {_shared(sizes)} < {_shared(needed)}"]
+    return found
+
+
+def _shared(sizes: Sizes) -> int:
+    """How many α may have a `histosys` and a `normsys`: the two runs overlap there."""
+    return sizes.shapes + sizes.rates - sizes.alphas
 
 
 @dataclass(frozen=True)
 class _Role:
     """Where one parameter stands: its block and its place in the block."""
 
-    block: str  # "alpha", "factor" or "gamma"
+    block: str  # one of ALPHAS, "factor" or "gamma"
     place: int  # of a gamma: its bin
+
+
+#: α by what they have: a `histosys`, both, a `normsys`. In this order they stand in their block.
+ALPHAS = ("shape", "both", "rate")
 
 
 def lay_out(spec: Specification, sizes: Sizes) -> Grid:
     """Fill the grid of a specification."""
-    n_slots, n_bins, n_channels, n_alphas, n_factors = sizes
+    n_slots, n_bins, n_channels, n_alphas, n_factors, n_shapes, n_rates = sizes
     roles = _roles(spec)
     slots = {(c.name, s.name): k for c in spec.channels for k, s in enumerate(c.samples)}
     nominal = np.zeros((n_slots, n_bins))
-    normsys = np.ones((2, n_alphas, n_slots, n_channels))
-    histosys = np.zeros((2, n_alphas, n_slots, n_bins))
-    histosys_used = np.zeros((n_alphas, n_slots, n_bins))
+    normsys = np.ones((2, n_rates, n_slots, n_channels))
+    histosys = np.zeros((2, n_shapes, n_slots, n_bins))
+    histosys_used = np.zeros((n_shapes, n_slots, n_bins))
     factor_mask = np.zeros((n_factors, n_slots, n_bins))
     carries_gamma = np.zeros((n_slots, n_bins))
     channel_of_bin = np.zeros(n_bins)
     first, offsets = _first_index(spec.parameter_sets), _component_offsets(spec)
+    slot = _internal_index(roles, sizes)
 
     begin = 0
     for c, channel in enumerate(spec.channels):
@@ -108,15 +145,14 @@ def lay_out(spec: Specification, sizes: Sizes) -> Grid:
             nominal[k, here] = sample.nominal
             for modifier in sample.modifiers:
                 index = first[modifier.name]
-                role = roles[index]
+                row = int(slot[index])
                 if modifier.type == "normsys":
-                    normsys[:, role.place, k, c] = modifier.lo, modifier.hi
+                    normsys[:, row - (n_alphas - n_rates), k, c] = modifier.lo, modifier.hi
                 elif modifier.type == "histosys":
-                    histosys[0, role.place, k, here] = modifier.lo
-                    histosys[1, role.place, k, here] = modifier.hi
-                    histosys_used[role.place, k, here] = 1
+                    histosys[:, row, k, here] = modifier.lo, modifier.hi
+                    histosys_used[row, k, here] = 1
                 elif modifier.type in ("normfactor", "lumi"):
-                    factor_mask[role.place, k, here] = 1
+                    factor_mask[row - n_alphas, k, here] = 1
                 else:
                     index += offsets[modifier.name, channel.name]
                     for bin_ in range(channel.bins):
@@ -127,7 +163,6 @@ def lay_out(spec: Specification, sizes: Sizes) -> Grid:
                             factor_mask[role.place, k, begin + bin_] = 1
         begin += channel.bins
 
-    slot = _internal_index(roles, sizes)
     per_parameter = _parameter_arrays(spec, sizes, slot)
     observed = np.zeros(n_bins)
     if spec.observed is not None:
@@ -189,20 +224,24 @@ def _roles(spec: Specification) -> list[_Role]:
     bins = _bins_touched(spec)
     roles: list[_Role] = []
     taken: set[int] = set()
-    alphas = factors = 0
+    count = dict.fromkeys((*ALPHAS, "factor"), 0)
+
+    def next_of(block: str) -> _Role:
+        count[block] += 1
+        return _Role(block, count[block] - 1)
+
     for parameter_set in spec.parameter_sets:
-        interpolated = bool({"normsys", "histosys"} & set(parameter_set.types))
+        kinds = {"normsys", "histosys"} & set(parameter_set.types)
+        interpolated = "both" if len(kinds) == 2 else "rate" if "normsys" in kinds else "shape"
         for component in range(parameter_set.size):
             touched = bins.get((parameter_set.name, component), set())
-            if interpolated:
-                roles.append(_Role("alpha", alphas))
-                alphas += 1
+            if kinds:
+                roles.append(next_of(interpolated))
             elif not parameter_set.scalar and len(touched) == 1 and not touched & taken:
                 taken |= touched
                 roles.append(_Role("gamma", min(touched)))
             else:
-                roles.append(_Role("factor", factors))
-                factors += 1
+                roles.append(next_of("factor"))
     return roles
 
 
@@ -225,7 +264,15 @@ def _bins_touched(spec: Specification) -> dict[tuple[str, int], set[int]]:
 
 def _internal_index(roles: list[_Role], sizes: Sizes) -> Floats:
     """Internal position of every public parameter."""
-    offset = {"alpha": 0, "factor": sizes.alphas, "gamma": sizes.alphas + sizes.factors}
+    blocks = [role.block for role in roles]
+    both = max(blocks.count("shape"), sizes.alphas - sizes.rates)
+    offset = {
+        "shape": 0,
+        "both": both,
+        "rate": both + blocks.count("both"),
+        "factor": sizes.alphas,
+        "gamma": sizes.alphas + sizes.factors,
+    }
     return np.array([offset[r.block] + r.place for r in roles], dtype=np.float64)
 
 

@@ -17,6 +17,7 @@ hold one against the other.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -39,9 +40,9 @@ class Prepared:
     """A model ready for evaluation. Everything is a float array, so that everything is traced."""
 
     nominal: Any  # [slot, bin]
-    shifts: Any  # S and A of the additive codes [2, α, slot, bin]
-    deviations: Any  # hi - 1 and lo - 1 [2, α, slot, channel]
-    logs: Any  # ln hi and ln lo [2, α, slot, channel]
+    shifts: Any  # S and A of the additive codes, of the first α [2, α, slot, bin]
+    deviations: Any  # hi - 1 and lo - 1, of the last α [2, α, row]
+    logs: Any  # ln hi and ln lo, likewise [2, α, row]
     factor_mask: Any  # [φ, slot, bin]
     carries_gamma: Any  # [slot, bin]
     channel_of_bin: Any  # [bin]
@@ -53,8 +54,9 @@ class Prepared:
     @property
     def blocks(self) -> tuple[int, int]:
         """Where φ and γ begin in a parameter vector."""
-        n_alphas = self.shifts.shape[1]
-        return n_alphas, n_alphas + self.factor_mask.shape[0]
+        n_factors, n_bins = self.factor_mask.shape[0], self.nominal.shape[1]
+        begin_gamma = self.weight.shape[0] - n_bins
+        return begin_gamma - n_factors, begin_gamma
 
     @property
     def channels(self) -> Any:
@@ -77,6 +79,7 @@ def prepare(arrays: Any, structure: Any, codes: tuple[str, str], xp: Any = jnp) 
     up = (arrays.histosys_hi - arrays.nominal) * used
     down = (arrays.nominal - arrays.histosys_lo) * used
     normsys = xp.stack([arrays.normsys_hi, arrays.normsys_lo])
+    normsys = normsys.reshape(*normsys.shape[:2], math.prod(normsys.shape[2:]))
     half_log_2pi = 0.5 * np.log(2 * np.pi)
     return Prepared(
         nominal=arrays.nominal,
@@ -97,20 +100,41 @@ def yields(model: Prepared, theta: Any) -> Any:
     """Expected yield of every cell [slot, bin], in the form for automatic differentiation."""
     begin_phi, begin_gamma = model.blocks
     alpha, phi, gamma = theta[:begin_phi], theta[begin_phi:begin_gamma], theta[begin_gamma:]
-    basis = additive_basis(model.codes[1], alpha)
+    shape_alpha, rate_alpha = _runs(model, alpha)
+    basis = additive_basis(model.codes[1], shape_alpha)
     shifted = model.nominal + jnp.tensordot(jnp.stack([basis.g, basis.f]), model.shifts, 2)
-    inside, exponent = _inside_and_exponent(model, alpha)
-    value, _, _ = code4(model.deviations, model.logs, alpha)
-    norm = _product(jnp.where(inside[:, None, None], value, 1.0)) * jnp.exp(exponent)
+    inside, exponent = _inside_and_exponent(model, rate_alpha)
+    value, _, _ = code4(model.deviations, model.logs, rate_alpha)
+    norm = _product(jnp.where(inside[:, None], value, 1.0)) * jnp.exp(exponent)
     factors = jnp.prod(jnp.where(model.factor_mask > 0, phi[:, None, None], 1.0), axis=0)
     gammas = jnp.where(model.carries_gamma > 0, gamma, 1.0)
     # A product with ones and zeros, not an index: its transpose keeps 64 bits in any program.
-    return shifted * (norm @ _membership(model).T) * factors * gammas
+    return shifted * (_by_slot(model, norm) @ _membership(model).T) * factors * gammas
 
 
 def expected_counts(model: Prepared, theta: Any) -> Any:
     """Expected main counts [bin]."""
     return jnp.sum(yields(model, theta), axis=0)
+
+
+def _runs(model: Prepared, alpha: Any) -> tuple[Any, Any]:
+    """The α that have templates of shapes (the first), and of rates (the last)."""
+    n_shapes, n_rates = model.shifts.shape[1], model.logs.shape[1]
+    return alpha[:n_shapes], alpha[len(alpha) - n_rates :]
+
+
+def _over_alphas(model: Prepared, of_shapes: Any, of_rates: Any) -> Any:
+    """A sum over both runs, for every α."""
+    n_alphas, rest = model.blocks[0], ((0, 0),) * (of_shapes.ndim - 1)
+    return jnp.pad(of_shapes, ((0, n_alphas - len(of_shapes)), *rest)) + jnp.pad(
+        of_rates, ((n_alphas - len(of_rates), 0), *rest)
+    )
+
+
+def _by_slot(model: Prepared, of_rows: Any) -> Any:
+    """[slot, channel] from rows."""
+    n_slots, n_rows = model.nominal.shape[0], of_rows.shape[-1]
+    return of_rows.reshape(*of_rows.shape[:-1], n_slots, n_rows // n_slots)
 
 
 def _inside_and_exponent(model: Prepared, alpha: Any) -> tuple[Any, Any]:
@@ -239,8 +263,8 @@ class _Expansion(NamedTuple):
     """What value, gradient and Hessian have in common."""
 
     basis: Basis
-    log_slope: Any  # l' of normsys [α, slot, channel]
-    bend: Any  # m''/m of normsys [α, slot, channel]
+    log_slope: Any  # l' of normsys [α, row]
+    bend: Any  # m''/m of normsys [α, row]
     multiplier: Any  # M [slot, bin]
     cells: Any  # ν of every cell
     phi: Any  # never zero
@@ -255,12 +279,12 @@ def evaluate(model: Prepared, data: Data, theta: Any, curvature: bool = True) ->
     parts = _expand(model, data, theta)
     slope_shift = parts.slope * parts.multiplier
     slope_cells = parts.slope * parts.cells
-    row_slope = slope_cells @ _membership(model)
+    row_slope = (slope_cells @ _membership(model)).reshape(-1)
     along = jnp.tensordot(model.shifts, slope_shift, 2)
-    gradient_alpha = (
-        parts.basis.dg * along[0]
-        + parts.basis.df * along[1]
-        + jnp.sum(parts.log_slope * row_slope, axis=(1, 2))
+    gradient_alpha = _over_alphas(
+        model,
+        parts.basis.dg * along[0] + parts.basis.df * along[1],
+        jnp.sum(parts.log_slope * row_slope, axis=1),
     )
     gradient_phi = jnp.tensordot(model.factor_mask, slope_cells, 2) / parts.phi
     carried = jnp.sum(model.carries_gamma * parts.cells, axis=0) / parts.gamma
@@ -268,10 +292,10 @@ def evaluate(model: Prepared, data: Data, theta: Any, curvature: bool = True) ->
     gradient = jnp.concatenate([gradient_alpha, gradient_phi, parts.slope * carried]) + pull
     if not curvature:
         return Evaluation(parts.nll, gradient, None)
-    own_alpha = (
-        parts.basis.ddg * along[0]
-        + parts.basis.ddf * along[1]
-        + jnp.sum(parts.bend * row_slope, axis=(1, 2))
+    own_alpha = _over_alphas(
+        model,
+        parts.basis.ddg * along[0] + parts.basis.ddf * along[1],
+        jnp.sum(parts.bend * row_slope, axis=1),
     )
     return Evaluation(
         parts.nll, gradient, _curvature(model, parts, row_slope, own_alpha, carried, bend)
@@ -284,16 +308,17 @@ def _expand(model: Prepared, data: Data, theta: Any) -> _Expansion:
     phi = jnp.where(jnp.abs(phi) < TINY_FACTOR, TINY_FACTOR, phi)
     gamma = jnp.where(jnp.abs(gamma) < TINY_FACTOR, TINY_FACTOR, gamma)
 
-    basis = additive_basis(model.codes[1], alpha)
+    shape_alpha, rate_alpha = _runs(model, alpha)
+    basis = additive_basis(model.codes[1], shape_alpha)
     shifted = model.nominal + jnp.tensordot(jnp.stack([basis.g, basis.f]), model.shifts, 2)
-    inside, exponent = _inside_and_exponent(model, alpha)
-    value, slope, bend = code4(model.deviations, model.logs, alpha)
-    inside = inside[:, None, None]
-    log_outside = jnp.where((alpha > 0)[:, None, None], model.logs[0], -model.logs[1])
+    inside, exponent = _inside_and_exponent(model, rate_alpha)
+    value, slope, bend = code4(model.deviations, model.logs, rate_alpha)
+    inside = inside[:, None]
+    log_outside = jnp.where((rate_alpha > 0)[:, None], model.logs[0], -model.logs[1])
     norm = jnp.prod(jnp.where(inside, value, 1.0), axis=0) * jnp.exp(exponent)
     factors = jnp.prod(jnp.where(model.factor_mask > 0, phi[:, None, None], 1.0), axis=0)
     gammas = jnp.where(model.carries_gamma > 0, gamma, 1.0)
-    multiplier = norm[:, model.channels] * factors * gammas
+    multiplier = _by_slot(model, norm)[:, model.channels] * factors * gammas
     cells = shifted * multiplier
 
     expected = jnp.sum(cells, axis=0)
@@ -324,7 +349,7 @@ def _constraint_derivatives(model: Prepared, data: Data, theta: Any) -> tuple[An
 
 def _membership(model: Prepared) -> Any:
     """1 where a bin belongs to a channel [bin, channel]."""
-    n_channels = model.logs.shape[-1]
+    n_channels = model.logs.shape[-1] // model.nominal.shape[0]
     return (model.channels[:, None] == jnp.arange(n_channels)).astype(jnp.float64)
 
 
@@ -332,22 +357,21 @@ def _curvature(
     model: Prepared, parts: _Expansion, row_slope: Any, own_alpha: Any, carried: Any, bend: Any
 ) -> Curvature:
     """The Hessian in parts; `own_alpha` is what ∂²/∂α² has beside products of slopes."""
-    n_alphas, n_rows = model.blocks[0], parts.log_slope[0].size
+    n_alphas = model.blocks[0]
     shift_slope = (
         parts.basis.dg[:, None, None] * model.shifts[0]
         + parts.basis.df[:, None, None] * model.shifts[1]
     )
     by_shift = parts.multiplier * shift_slope  # M d'
-    by_alpha = (
-        by_shift + parts.cells * parts.log_slope[:, :, model.channels]
-    )  # ∂ν/∂α [α, slot, bin]
+    by_rate = parts.cells * _by_slot(model, parts.log_slope)[:, :, model.channels]  # ν l'
+    by_alpha = _over_alphas(model, by_shift, by_rate)  # ∂ν/∂α [α, slot, bin]
     phi_slope = model.factor_mask / parts.phi[:, None, None]
     by_either = jnp.concatenate([by_alpha, parts.cells * phi_slope])
 
     row_shift = (parts.slope * by_shift) @ _membership(model)
-    log_slope = parts.log_slope.reshape(n_alphas, n_rows)
-    half = (0.5 * row_slope * parts.log_slope + row_shift).reshape(n_alphas, n_rows)
-    half = half @ log_slope.T
+    row_shift = row_shift.reshape(len(row_shift), len(row_slope))
+    half = _over_alphas(model, row_shift, 0.5 * row_slope * parts.log_slope) @ parts.log_slope.T
+    half = jnp.pad(half, ((0, 0), (n_alphas - half.shape[1], 0)))
     # By φ: one matrix product over all cells, which has few columns.
     mixed = jnp.tensordot(by_either, parts.slope * phi_slope, ((1, 2), (1, 2)))
     second = jnp.concatenate(
@@ -356,7 +380,9 @@ def _curvature(
             mixed.T,
         ]
     )
-    own_alpha += 2 * jnp.sum(parts.log_slope * row_shift, axis=(1, 2))
+    shared = n_alphas - len(parts.log_slope)  # the first α that has a rate
+    both = jnp.sum(row_shift[shared:] * parts.log_slope[: len(row_shift) - shared], axis=1)
+    own_alpha += 2 * jnp.pad(both, (shared, n_alphas - len(row_shift)))
     own = jnp.concatenate([own_alpha, jnp.zeros_like(parts.phi)])
     return Curvature(
         bins=jnp.sum(by_either, axis=1),

@@ -69,9 +69,9 @@ class Arrays:
     """The numbers of a workspace in the padded grid of `layout`; each may be differentiated."""
 
     nominal: Any  # [slot, bin]
-    normsys_lo: Any  # [α, slot, channel]; 1 where there is none
+    normsys_lo: Any  # [α of rates, slot, channel]; 1 where there is none
     normsys_hi: Any
-    histosys_lo: Any  # [α, slot, bin]; used where `Structure.histosys_used`
+    histosys_lo: Any  # [α of shapes, slot, bin]; used where `Structure.histosys_used`
     histosys_hi: Any
     observed: Any  # [bin]
     auxdata: Any  # [parameter], as all below
@@ -564,14 +564,10 @@ def _require_codes(interpolation: tuple[str, str]) -> None:
 def _fitting(sizes: layout.Sizes | None, spec: Specification) -> layout.Sizes:
     if sizes is None:
         return layout.padded_sizes(spec)
-    needed = layout.natural_sizes(spec)
-    if len(sizes) != len(needed):
-        raise ModelError(f"sizes are {', '.join(needed._fields)}: give all, such as about.sizes.")
-    small = [
-        f"{n}: {have} < {want}"
-        for n, have, want in zip(needed._fields, sizes, needed, strict=True)
-        if have < want
-    ]
+    fields = layout.Sizes._fields
+    if len(sizes) != len(fields):
+        raise ModelError(f"sizes are {', '.join(fields)}: give all, such as about.sizes.")
+    small = layout.shortages(layout.Sizes(*sizes), spec)
     if small:
         raise ModelError(f"{spec.source} does not fit into the sizes given ({'; '.join(small)}).")
     return layout.Sizes(*sizes)

@@ -68,16 +68,18 @@ def is_traced(*trees: Any) -> bool:
             traced = is_traced(*tree.values())
         elif isinstance(tree, jax.Array):
             traced = isinstance(tree, jax.core.Tracer)
+        elif (known := getattr(tree, "is_traced", None)) is not None:  # a model remembers
+            traced = known
+        elif isinstance(tree, (Iterator, Set)):  # not to be used up; names, not values
+            traced = False
         else:
-            known = getattr(tree, "is_traced", None)  # a model remembers
-            leaves = () if known is not None else jax.tree.leaves(tree)
-            traced = known or any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+            traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
         if traced:
             return True
     return False
 
 
-_PLAIN = (np.ndarray, np.generic, float, int, str, type(None), Iterator, Set)
+_PLAIN = (np.ndarray, np.generic, float, int, str, type(None))
 
 
 def _is_array(leaf: Any) -> bool:
