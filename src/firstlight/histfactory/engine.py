@@ -23,7 +23,7 @@ import numpy as np
 from firstlight.histfactory.blas_threads import one_blas_thread
 from firstlight.histfactory.likelihood import Data, expected_counts, saturated_nll
 from firstlight.histfactory.model import Model, ModelError
-from firstlight.histfactory.newton import Minimum, Problem, Status, search
+from firstlight.histfactory.newton import Minimum, Near, Problem, Status, search
 from firstlight.histfactory.precision import float64_scope, is_traced
 from firstlight.histfactory.profiling import attach, minimise_all, minimise_chain
 
@@ -50,8 +50,8 @@ class Engine:
         """Minima of independent problems."""
         raise NotImplementedError
 
-    def chain(self, problems: Sequence[Problem]) -> list[Minimum]:
-        """Minima of similar problems, each starting where the one before ended."""
+    def chain(self, problems: Sequence[Problem], near: Near | None = None) -> list[Minimum]:
+        """Minima of similar problems, each starting `near`, or where the one before ended."""
         raise NotImplementedError
 
     def followed(self, found: Minimum, problem: Problem) -> Any:
@@ -95,10 +95,13 @@ class Eager(Engine):
         on_cores = jax.default_backend() == "cpu"
         return (_fits_on_cores if on_cores else _fits_in_batches)(self, problems, progress)
 
-    def chain(self, problems: Sequence[Problem]) -> list[Minimum]:
+    def chain(self, problems: Sequence[Problem], near: Near | None = None) -> list[Minimum]:
         found: list[Minimum] = []
-        for problem in problems:
-            if found:
+        known = near is not None and bool(near.known)
+        for i, problem in enumerate(problems):
+            if near is not None and known:
+                found.append(self._fit_near(problem, np.asarray(near.thetas[i])))
+            elif found:
                 found.append(self._fit_near(problem, found[-1].theta))
             else:
                 found.append(self._fit(problem))
@@ -154,8 +157,10 @@ class Traced(Engine):
     def fits(self, problems: Sequence[Problem], progress: Progress | None = None) -> list[Minimum]:
         return _unstacked(minimise_all(self.prepared, _stacked(problems)), len(problems))
 
-    def chain(self, problems: Sequence[Problem]) -> list[Minimum]:
-        return _unstacked(minimise_chain(self.prepared, _stacked(problems)), len(problems))
+    def chain(self, problems: Sequence[Problem], near: Near | None = None) -> list[Minimum]:
+        if near is not None:
+            near = Near(jnp.stack(near.thetas), jnp.asarray(near.known, jnp.float64))
+        return _unstacked(minimise_chain(self.prepared, _stacked(problems), near), len(problems))
 
     def followed(self, found: Minimum, problem: Problem) -> Any:
         return attach(found.theta, found.free, self.prepared, problem.data)

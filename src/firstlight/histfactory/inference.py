@@ -7,16 +7,17 @@ can be differentiated with respect to every array of the model.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from firstlight.histfactory.engine import Engine, Traced, engine_for
 from firstlight.histfactory.fitting import FitResult, Fixed, as_fixed, problem_of, result_of
 from firstlight.histfactory.likelihood import Data
 from firstlight.histfactory.model import Model, ModelError, require_number
-from firstlight.histfactory.newton import Minimum, Problem
+from firstlight.histfactory.newton import Minimum, Near, Problem
 from firstlight.histfactory.precision import in_float64, is_traced
 
 #: Bands of an expected result, in standard deviations of the background-only data.
@@ -34,6 +35,32 @@ class Discovery:
     muhat: Any  # a constant to differentiation, as are the fits: `fit` gives their derivatives
     free: FitResult
     conditional: FitResult  # without signal
+
+    @property
+    def nearby(self) -> Nearby:
+        """Where the fits of a similar model or similar data may start."""
+        return nearby(self.free, self.conditional)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Nearby:
+    """Where fits ended, for those of a similar problem to start there: fewer steps, same end."""
+
+    free: Any  # parameter vectors
+    conditional: Any
+    known: Any  # 0 where a fit did not converge: the next start as if nothing were known
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Ratio:
+    """A profile likelihood ratio: the test statistic and the two fits it is made of."""
+
+    q: Any
+    muhat: Any
+    free: FitResult | None  # None where the minimum is known without a fit
+    conditional: FitResult
 
 
 @jax.tree_util.register_dataclass
@@ -53,32 +80,102 @@ class CLs:
 
 
 @in_float64
-def discovery(model: Model, data: Any = None, fixed: Fixed = None, init: Any = None) -> Discovery:
+def discovery(
+    model: Model,
+    data: Any = None,
+    fixed: Fixed = None,
+    init: Any = None,
+    near: Nearby | None = None,
+) -> Discovery:
     """Test statistic q0 of the background-only hypothesis, its significance and its p-value.
 
     Zero, with derivative zero, where the best fit has no excess (μ̂ ≤ 0).
+
+    near: `.nearby` of the result of a similar problem; both fits start there.
+    """
+    engine = engine_for(model, data, fixed, init, near)
+    found = likelihood_ratio(model, None, "q0", data, fixed, init, near)
+    z0 = square_root(found.q)
+    return Discovery(
+        q0=found.q,
+        z0=z0,
+        p0=_number(engine.tail(z0)),
+        muhat=found.muhat,
+        free=cast(FitResult, found.free),
+        conditional=found.conditional,
+    )
+
+
+@in_float64
+def likelihood_ratio(
+    model: Model,
+    mu: Any,
+    statistic: str,
+    data: Any = None,
+    fixed: Fixed = None,
+    init: Any = None,
+    near: Nearby | None = None,
+) -> Ratio:
+    """The test statistic q0 (`mu` None), q or qtilde (Eqs. 12, 14, 16), and its two fits."""
+    require_statistic(statistic, ("q0", "q", "qtilde"))
+    fixed = as_fixed(model, fixed)
+    engine = engine_for(model, mu, data, fixed, init, near)
+    tested = 0.0 if mu is None else mu
+    free, at_mu = hypotheses(engine, model.data(data), [None, tested], fixed, init)
+    if statistic != "q0":
+        free = _bounded(engine, free, statistic == "qtilde")
+    found = engine.chain([free, at_mu], _near(model, near))
+    muhat = _poi_value(engine, found[0])
+    excess = muhat > 0 if statistic == "q0" else muhat <= tested
+    return Ratio(
+        q=_number(engine.xp.where(excess, _difference(engine, found[1], found[0]), 0.0)),
+        muhat=_number(muhat),
+        free=result_of(engine, found[0], free),
+        conditional=result_of(engine, found[1], at_mu),
+    )
+
+
+@in_float64
+def expected_ratio(
+    model: Model, mu: Any, mu_true: float, fixed: Fixed = None, near: Nearby | None = None
+) -> Ratio:
+    """The test statistic of data without fluctuations, as the model expects them before any fit.
+
+    mu: what is tested; mu_true: what the data are made of, with all others at their init. They have
+    their minimum there, so only the conditional fit is made, and `free` is None.
     """
     fixed = as_fixed(model, fixed)
-    engine = engine_for(model, data, fixed, init)
-    free, null = hypotheses(engine, model.data(data), [None, 0.0], fixed, init)
-    found_free, found_null = engine.chain([free, null])
-    muhat = _poi_value(engine, found_free)
-    q0 = engine.xp.where(muhat > 0, _difference(engine, found_null, found_free), 0.0)
-    z0 = _root(engine, q0)
-    return Discovery(
-        q0=_number(q0),
-        z0=_number(z0),
-        p0=_number(engine.tail(z0)),
-        muhat=_number(muhat),
-        free=result_of(engine, found_free, free),
-        conditional=result_of(engine, found_null, null),
+    engine = engine_for(model, mu, fixed, near)
+    held = {name: value for name, value in fixed.items() if not isinstance(value, bool)}
+    theta = model.internal(model.vector({**held, str(model.poi): mu_true}))
+    (problem,) = hypotheses(engine, engine.asimov(theta), [mu], fixed, None)
+    guess = None if near is None else Near([model.internal(near.conditional)], near.known)
+    (found,) = engine.chain([problem], guess)
+    return Ratio(
+        q=_number(engine.xp.maximum(2 * (found.nll - engine.floor), 0.0)),
+        muhat=mu_true,
+        free=None,
+        conditional=result_of(engine, found, problem),
     )
+
+
+def nearby(free: FitResult | None, conditional: FitResult) -> Nearby:
+    """Where two fits ended."""
+    free = conditional if free is None else free
+    converged = (free.status_code == 0) & (conditional.status_code == 0)
+    return Nearby(free.values, conditional.values, converged)
+
+
+def _near(model: Model, near: Nearby | None) -> Near | None:
+    if near is None:
+        return None
+    return Near([model.internal(v) for v in (near.free, near.conditional)], near.known)
 
 
 @in_float64
 def qmu(model: Model, mu: Any, data: Any = None, fixed: Fixed = None, init: Any = None) -> Any:
     """Test statistic for upper limits, Eq. 14: the best fit may have a negative signal."""
-    return _q(model, mu, data, fixed, init, tilde=False)
+    return likelihood_ratio(model, mu, "q", data, fixed, init).q
 
 
 @in_float64
@@ -86,16 +183,7 @@ def qmu_tilde(
     model: Model, mu: Any, data: Any = None, fixed: Fixed = None, init: Any = None
 ) -> Any:
     """Test statistic for upper limits, Eq. 16: a negative best fit counts as none."""
-    return _q(model, mu, data, fixed, init, tilde=True)
-
-
-def _q(model: Model, mu: Any, data: Any, fixed: Fixed, init: Any, tilde: bool) -> Any:
-    fixed = as_fixed(model, fixed)
-    engine = engine_for(model, mu, data, fixed, init)
-    free, at_mu = hypotheses(engine, model.data(data), [None, mu], fixed, init)
-    free = _bounded(engine, free, tilde)
-    found = engine.chain([free, at_mu])
-    return _number(_one_sided(engine, mu, found[0], found[1]))
+    return likelihood_ratio(model, mu, "qtilde", data, fixed, init).q
 
 
 @in_float64
@@ -211,7 +299,7 @@ def asymptotic_cls(
 ) -> tuple[Any, Any, Any]:
     """CLs, CLs+b and CLb of an observed statistic; Eqs. 57-59 (q) and 64-66 (q̃) of the paper."""
     xp = engine.xp
-    root, root_asimov = _root(engine, q), _root(engine, q_asimov)
+    root, root_asimov = square_root(q), square_root(q_asimov)
     distance = root - root_asimov
     if test_statistic == "qtilde":
         safe = xp.where(root_asimov > 0, root_asimov, 1.0)
@@ -223,7 +311,7 @@ def asymptotic_cls(
 def expected_cls(engine: Engine, q_asimov: Any, sigmas: float) -> Any:
     """CLs expected from background-only data that fluctuate by so many standard deviations."""
     # A background that fluctuates up by N makes CLs larger.
-    return engine.tail(_root(engine, q_asimov) - sigmas) / engine.tail(-sigmas)
+    return engine.tail(square_root(q_asimov) - sigmas) / engine.tail(-sigmas)
 
 
 # --- small pieces ---------------------------------------------------------------------------------
@@ -294,17 +382,18 @@ def _one_sided(engine: Engine, mu: Any, free: Minimum, at_mu: Minimum) -> Any:
     return engine.xp.where(muhat <= mu, _difference(engine, at_mu, free), 0.0)
 
 
-def _root(engine: Engine, value: Any) -> Any:
+def square_root(value: Any) -> Any:
     """√value with derivative zero at zero."""
+    xp: Any = jnp if is_traced(value) else np
     positive = value > 0
-    root = engine.xp.sqrt(engine.xp.where(positive, value, 1.0))
-    return engine.xp.where(positive, root, 0.0)
+    root = xp.where(positive, xp.sqrt(xp.where(positive, value, 1.0)), 0.0)
+    return root if is_traced(value) else float(root)
 
 
 def _number(value: Any) -> Any:
     return value if is_traced(value) else float(value)
 
 
-def require_statistic(name: str) -> None:
-    if name not in ("qtilde", "q"):
-        raise ModelError(f"test_statistic {name!r} is neither 'qtilde' nor 'q'.")
+def require_statistic(name: str, among: tuple[str, ...] = ("q", "qtilde")) -> None:
+    if name not in among:
+        raise ModelError(f"test_statistic {name!r} is not one of {', '.join(map(repr, among))}.")

@@ -410,31 +410,18 @@ class Model:
 
     def nominal(self, channel: str, sample: str) -> Any:
         """Nominal yields of one sample in one channel."""
-        slot, bins = self._place(channel, sample)
+        slot, bins = self.place(channel, sample)
         return self.arrays.nominal[slot, bins]
 
-    def with_nominal(self, yields: Mapping[tuple[str, str], Any]) -> Model:
+    def with_nominal(self, yields: Mapping[Any, Any]) -> Model:
         """The same model with other nominal yields: {(channel, sample): values}.
 
-        Variations and constraint widths stay; differentiable in the values.
+        Variations and constraint widths stay; differentiable in the values. More kinds of
+        templates, and variations that follow: `templates.exchange`.
         """
-        nominal = self.arrays.nominal
-        for (channel, sample), values in yields.items():
-            slot, bins = self._place(channel, sample)
-            shape = np.shape(values)
-            if shape != (bins.stop - bins.start,):
-                raise ModelError(
-                    f"{self.about.source}: channel {channel!r}, sample {sample!r}: yields have "
-                    f"shape {shape}, the channel has {bins.stop - bins.start} bins."
-                )
-            if is_traced(nominal, values):
-                with float64_scope():
-                    new = jnp.asarray(values, jnp.float64)
-                    nominal = jnp.asarray(nominal).at[slot, bins].set(new)
-            else:
-                nominal = np.array(nominal)
-                nominal[slot, bins] = values
-        return self.replace(nominal=nominal)
+        from firstlight.histfactory.templates import exchange
+
+        return exchange(self, yields)
 
     def replace(self, **arrays: Any) -> Model:
         """The same model with other arrays (fields of `Arrays`, in the padded grid)."""
@@ -452,7 +439,8 @@ class Model:
                 arrays = {k: jax.device_put(np.asarray(v, np.float64)) for k, v in arrays.items()}
         return Model(replace(self.arrays, **arrays), self.about)
 
-    def _place(self, channel: str, sample: str) -> tuple[int, slice]:
+    def place(self, channel: str, sample: str) -> tuple[int, slice]:
+        """Slot and bins of a sample in a channel; raises `ModelError` with what there is."""
         begin = 0
         for name, bins in self.about.channels:
             if name == channel:

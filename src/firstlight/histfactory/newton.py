@@ -87,6 +87,13 @@ class Problem(NamedTuple):
     near: Any = 0.0  # 1 if the start is close, such as the minimum of a similar problem
 
 
+class Near(NamedTuple):
+    """Where the minima of similar problems are."""
+
+    thetas: Any  # one for each problem
+    known: Any  # 0: they are not, after all
+
+
 class Minimum(NamedTuple):
     """Where the search ended, with all that is known about that point."""
 

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from firstlight.histfactory.likelihood import Data, Prepared, assemble, evaluate, nll
-from firstlight.histfactory.newton import Minimum, Problem, factorise, multiply, search, solve
+from firstlight.histfactory.newton import Minimum, Near, Problem, factorise, multiply, search, solve
 from firstlight.histfactory.precision import in_float64
 
 
@@ -37,20 +37,27 @@ def minimise_all(model: Prepared, problems: Problem) -> Minimum:
     return _with_derivatives(model, problems, run(one, still))
 
 
-def minimise_chain(model: Prepared, problems: Problem) -> Minimum:
-    """The same, each search starting where the one before ended (but for its fixed parameters)."""
+def minimise_chain(model: Prepared, problems: Problem, near: Near | None = None) -> Minimum:
+    """The same, each search starting where the one before ended (but for its fixed parameters).
+
+    near: where to start instead, if that is known.
+    """
     still_model, still = jax.lax.stop_gradient((model, problems))
     first = jax.tree.map(lambda a: a[0], still)
+    guesses, known = (still.start, 0.0) if near is None else jax.lax.stop_gradient(near)
 
-    def one(before: Any, problem: Problem) -> Any:
-        start = jnp.where(problem.fixed > 0, problem.start, before)
+    def one(before: Any, given: Any) -> Any:
+        problem, guess = given
+        guess = jnp.where(known > 0, guess, before)
+        start = jnp.where(problem.fixed > 0, problem.start, guess)
         possible = jnp.isfinite(nll(still_model, problem.data, start))
         start = jnp.where(possible, start, problem.start)
         found = search(still_model, *problem._replace(start=start))
         return found.theta, found
 
-    still = still._replace(near=jnp.maximum(still.near, jnp.arange(len(still.near)) > 0))
-    _, found = jax.lax.scan(one, first.start, still)
+    close = jnp.maximum(jnp.arange(len(still.near)) > 0, known)
+    still = still._replace(near=jnp.maximum(still.near, close))
+    _, found = jax.lax.scan(one, first.start, (still, guesses))
     return _with_derivatives(model, problems, found)
 
 

@@ -1,0 +1,163 @@
+"""Other templates in the same model: the yields that a network makes, put where they belong.
+
+A template is named by
+
+    "ttH"                              yields of a sample in all its channels, one after the other
+    ("SR", "ttH")                      yields of a sample in one channel
+    ("SR", "ttH", "jes", "hi")         a variation of it: of a histosys its yields, of a normsys its
+                                       factor; "hi" or "lo"
+
+Everything is differentiable in the values. Yields may be exchanged without their variations. What
+happens to the `histosys` of such a sample is said by `variations`:
+
+    "absolute"   they stay as they are, as if `data` of a workspace were edited and nothing else
+    "relative"   they stay the same fraction of the yields
+
+The relative widths of `staterror` and `shapesys` stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from firstlight.histfactory.model import Model, ModelError
+from firstlight.histfactory.precision import float64_scope, is_traced
+
+Key = str | tuple[str, ...]
+VARIATIONS = ("absolute", "relative")
+SIDES = ("lo", "hi")
+
+
+class Place(NamedTuple):
+    """Where the values of a template stand: the name of an array, and an index for every value."""
+
+    array: str
+    where: tuple[NDArray[np.int64], ...]
+
+    @property
+    def size(self) -> int:
+        return int(self.where[-1].size)
+
+    @property
+    def axes(self) -> int:
+        """One for yields, none for a factor."""
+        return int(self.where[-1].ndim)
+
+
+def place_of(model: Model, key: Key) -> Place:
+    """Where a template of this name stands; raises `ModelError` with what there is."""
+    if isinstance(key, str):
+        return _nominal(model, [(c, key) for c in _channels_with(model, key)])
+    if isinstance(key, tuple) and len(key) == 2:
+        return _nominal(model, [key])
+    if isinstance(key, tuple) and len(key) == 4:
+        return _variation(model, *key)
+    raise ModelError(
+        f"{model.about.source}: {key!r} names no template. Give a sample, (channel, sample), or "
+        "(channel, sample, modifier, 'hi' or 'lo')."
+    )
+
+
+def exchange(model: Model, templates: Mapping[Key, Any], variations: str = "absolute") -> Model:
+    """The model with other templates. Values are not looked at: they may be traced."""
+    if variations not in VARIATIONS:
+        raise ModelError(f"variations is {variations!r}, not one of {', '.join(VARIATIONS)}.")
+    places = {key: place_of(model, key) for key in templates}
+    for key, place in places.items():
+        require_size(model, key, place, np.shape(templates[key]))
+    with float64_scope():
+        arrays = {name: getattr(model.arrays, name) for name in _ARRAYS}
+        new = dict(arrays)
+        # Yields first: their variations may follow them, and may then be given themselves.
+        for key in sorted(places, key=lambda k: places[k].array != "nominal"):
+            place, values = places[key], templates[key]
+            new[place.array] = _put(new[place.array], place.where, values)
+            if place.array == "nominal" and variations == "relative":
+                for name in ("histosys_lo", "histosys_hi"):
+                    new[name] = _follow(new[name], arrays["nominal"], place.where, values)
+    return model.replace(**{k: v for k, v in new.items() if v is not arrays[k]})
+
+
+_ARRAYS = ("nominal", "histosys_lo", "histosys_hi", "normsys_lo", "normsys_hi")
+
+
+def require_size(model: Model, key: Key, place: Place, shape: tuple[int, ...]) -> None:
+    """One value a bin, and one number for a factor."""
+    wanted = (place.size,) * place.axes
+    if shape != wanted:
+        raise ModelError(
+            f"{model.about.source}: the template {name_of(key)} has shape {shape}, the model has "
+            f"{place.size} {'bins' if wanted else 'number'} there: {wanted} is expected."
+        )
+
+
+def name_of(key: Key) -> str:
+    """A template as messages call it."""
+    if isinstance(key, str):
+        return f"of sample {key!r}"
+    words = ("channel", "sample", "modifier", "side")
+    return "of " + ", ".join(f"{w} {k!r}" for w, k in zip(words, key, strict=False))
+
+
+def _put(array: Any, index: Any, values: Any) -> Any:
+    if is_traced(array, values):
+        return jnp.asarray(array).at[index].set(jnp.asarray(values, jnp.float64))
+    array = np.array(array)
+    array[index] = values
+    return array
+
+
+def _follow(templates: Any, nominal: Any, index: Any, values: Any) -> Any:
+    """Variations of all parameters, [α, slot, bin], scaled as the yields under them are."""
+    xp: Any = jnp if is_traced(templates, nominal, values) else np
+    before = xp.asarray(nominal)[index]
+    ratio = xp.where(before > 0, xp.asarray(values) / xp.where(before > 0, before, 1.0), 1.0)
+    here = (slice(None), *index)
+    return _put(templates, here, xp.asarray(templates)[here] * ratio)
+
+
+def _channels_with(model: Model, sample: str) -> list[str]:
+    found = [c for c, s, _ in model.about.slots if s == sample]
+    if not found:
+        raise ModelError(
+            f"{model.about.source}: there is no sample {sample!r}. "
+            f"It has {', '.join(model.sample_names)}."
+        )
+    return [c for c in model.channel_names if c in found]
+
+
+def _nominal(model: Model, cells: list[Any]) -> Place:
+    slots, bins = [], []
+    for channel, sample in cells:
+        slot, here = model.place(channel, sample)
+        bins.append(np.arange(here.start, here.stop))
+        slots.append(np.full(here.stop - here.start, slot))
+    return Place("nominal", (np.concatenate(slots), np.concatenate(bins)))
+
+
+def _variation(model: Model, channel: str, sample: str, modifier: str, side: str) -> Place:
+    slot, bins = model.place(channel, sample)
+    if side not in SIDES:
+        raise ModelError(f"{model.about.source}: a variation is 'hi' or 'lo', not {side!r}.")
+    sizes, structure = model.about.sizes, model.about.structure
+    row = int(structure.slot[model.index(modifier)])
+    used = row < sizes.shapes and structure.histosys_used[row, slot, bins].any()
+    if used:
+        where = np.arange(bins.start, bins.stop)
+        return Place(
+            f"histosys_{side}", (np.full_like(where, row), np.full_like(where, slot), where)
+        )
+    rate = row - (sizes.alphas - sizes.rates)
+    number = model.channel_names.index(channel)
+    present = 0 <= rate < sizes.rates and "normsys" in model.about.types[model.index(modifier)]
+    if not present:
+        raise ModelError(
+            f"{model.about.source}: channel {channel!r}, sample {sample!r} has no normsys or "
+            f"histosys {modifier!r}."
+        )
+    return Place(f"normsys_{side}", (np.array(rate), np.array(slot), np.array(number)))

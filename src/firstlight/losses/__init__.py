@@ -1,0 +1,60 @@
+"""Train on significance: differentiable histograms and profiled test statistics, in JAX.
+
+    from firstlight import histfactory as hf, losses
+
+    model = hf.load("workspace.json")
+
+    def loss(weights, events):
+        scores = network(weights, events)
+        signal = losses.soft_histogram(scores, edges)
+        return -losses.significance(model, {"signal": signal}, objective="asimov")
+
+The same for PyTorch is `firstlight.torch`. Nothing is imported until it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from firstlight.losses.binning import LossError
+    from firstlight.losses.objectives import (
+        State,
+        nll,
+        q0,
+        qmu,
+        significance,
+        upper_limit,
+        z_mu,
+    )
+    from firstlight.losses.soft_histogram import soft_histogram
+
+_HOME = {
+    "binning": ("LossError",),
+    "objectives": ("State", "nll", "q0", "qmu", "significance", "upper_limit", "z_mu"),
+    "soft_histogram": ("soft_histogram",),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "LossError",
+    "State",
+    "nll",
+    "q0",
+    "qmu",
+    "significance",
+    "soft_histogram",
+    "upper_limit",
+    "z_mu",
+]
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"firstlight.losses.{_MODULE_OF[name]}"), name)
+    # Also over the submodule of the same name, which its import has just put here.
+    globals()[name] = value
+    return value

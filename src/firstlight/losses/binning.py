@@ -1,0 +1,105 @@
+"""What a soft histogram is, without a framework: edges, bandwidth, and who is counted.
+
+Every event spreads its weight over the bins as a kernel of width `bandwidth` around its score: the
+weight of a bin is the integral of the kernel over it. The outermost bins reach to infinity, so that
+no weight of an event that is counted gets lost. `overflow` says who is counted:
+
+    "drop"   events between the first and the last edge, as in a plain histogram
+    "clip"   all events; those outside belong to the outermost bins
+    "leak"   all events, and the outermost bins end at their edges: what of a kernel lies outside
+             is lost, so that an event that leaves does so smoothly
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+KINDS = ("kde", "sigmoid")
+OVERFLOW = ("drop", "clip", "leak")
+
+
+class LossError(ValueError):
+    """An argument that cannot be used; the message names it and says what to do."""
+
+
+def checked_edges(edges: Any) -> NDArray[np.float64]:
+    """Edges as float64: at least two, increasing; only the outermost may be infinite."""
+    try:
+        found = np.asarray(edges, np.float64)
+    except (TypeError, ValueError):
+        raise LossError("edges must be numbers.") from None
+    if found.ndim != 1 or len(found) < 2:
+        raise LossError(f"edges have shape {found.shape}; give one row of at least two.")
+    wrong = np.flatnonzero(~(np.diff(found) > 0))
+    if len(wrong):
+        i = int(wrong[0])
+        raise LossError(f"edges must increase; edges[{i}] = {found[i]:g}, then {found[i + 1]:g}.")
+    if len(found) == 2 and not np.isfinite(found).all():
+        raise LossError("edges: one bin without an end has no width. Give finite edges.")
+    return found
+
+
+def checked_bandwidth(bandwidth: Any, edges: NDArray[np.float64]) -> float:
+    """The width of the kernel; "auto": half the mean width of the bins."""
+    if isinstance(bandwidth, str):
+        if bandwidth != "auto":
+            raise LossError(f'bandwidth is {bandwidth!r}; give a number above zero, or "auto".')
+        widths = np.diff(edges[np.isfinite(edges)])
+        if not len(widths):
+            raise LossError('bandwidth="auto" needs a bin with two ends. Give a number.')
+        return float(0.5 * widths.mean())
+    try:
+        value = float(bandwidth)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not (value > 0 and math.isfinite(value)):
+        raise LossError(f'bandwidth is {bandwidth!r}; give a number above zero, or "auto".')
+    return value
+
+
+def checked_choice(name: str, value: Any, among: Sequence[str]) -> str:
+    """One of the words that an argument may be."""
+    if value not in among:
+        raise LossError(f"{name} is {value!r}, not one of {', '.join(map(repr, among))}.")
+    return str(value)
+
+
+def checked_scores(
+    shape: tuple[int, ...], dtype: str, weights: tuple[tuple[int, ...], str] | None
+) -> None:
+    """One score an event, and as many weights; in a precision that can be summed."""
+    if len(shape) != 1:
+        raise LossError(
+            f"scores have shape {tuple(shape)}; give one score an event "
+            "(a network's column: scores[:, 0])."
+        )
+    if shape[0] == 0:
+        raise LossError("scores are empty: a histogram of no events has no gradient.")
+    _checked_precision("scores", dtype)
+    if weights is not None:
+        if tuple(weights[0]) != tuple(shape):
+            raise LossError(f"weights have shape {tuple(weights[0])}, scores {tuple(shape)}.")
+        _checked_precision("weights", weights[1])
+
+
+def _checked_precision(name: str, dtype: str) -> None:
+    if dtype in ("float16", "bfloat16"):
+        raise LossError(
+            f"{name} are {dtype}: too few digits to count with. Convert the scores to float32 "
+            "or float64 before the histogram."
+        )
+    if dtype.startswith("complex"):
+        raise LossError(f"{name} are complex.")
+
+
+def no_score_inside(edges: NDArray[np.float64]) -> LossError:
+    """What to say when a histogram would be empty."""
+    return LossError(
+        f"scores: all are outside of the edges, {edges[0]:g} to {edges[-1]:g}, or not numbers. "
+        'Widen the edges, or count them in the outermost bins with overflow="clip".'
+    )

@@ -1,0 +1,301 @@
+"""What a network can be trained on, in JAX: significance, test statistics, limits, likelihood.
+
+Each takes a model and the templates that the network makes (`histfactory.templates` says how they
+are named), and gives one number that can be differentiated in them:
+
+    z0 = significance(model, {"signal": signal, "background": background}, objective="asimov")
+
+objective: which data the statistic is of.
+
+    "observed"   those of the workspace, or `data`
+    "asimov"     those that the model expects, without fluctuations and before any fit: with signal
+                 (μ = 1) for q0 and the significance, without for qμ, Zμ and the limit. They move
+                 with the templates.
+
+Successive steps of a training differ by little: with `state` the fits start where those of the last
+step ended, and `with_state=True` gives the state for the next:
+
+    z0, state = significance(model, histograms, state=state, with_state=True)
+
+`state.converged` says whether the fits did; where they did not, nothing of the number is to be
+believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from firstlight.histfactory import evaluation, limits, templates
+from firstlight.histfactory.fitting import Fixed
+from firstlight.histfactory.inference import (
+    Nearby,
+    Ratio,
+    asimov,
+    expected_ratio,
+    likelihood_ratio,
+    nearby,
+    square_root,
+)
+from firstlight.histfactory.model import Model
+from firstlight.histfactory.precision import in_float64, is_traced
+from firstlight.losses.binning import LossError, checked_choice
+
+OBJECTIVES = ("observed", "asimov")
+Histograms = Mapping[templates.Key, Any]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class State:
+    """How the fits behind a number went, and where the next ones may start."""
+
+    near: Nearby
+    muhat: Any
+    status: Any  # codes of the free and the conditional fit; see `histfactory.Status`
+    iterations: Any  # steps of both
+
+    @property
+    def converged(self) -> Any:
+        """Whether both fits did."""
+        return self.near.known
+
+
+def significance(
+    model: Model,
+    histograms: Histograms,
+    objective: str = "observed",
+    *,
+    data: Any = None,
+    fixed: Fixed = None,
+    variations: str = "absolute",
+    state: State | None = None,
+    with_state: bool = False,
+) -> Any:
+    """Discovery significance Z0 = √q0; zero, with derivative zero, without an excess."""
+    found = _test(model, histograms, objective, None, "q0", data, fixed, variations, state, True)
+    return found if with_state else found[0]
+
+
+def q0(
+    model: Model,
+    histograms: Histograms,
+    objective: str = "observed",
+    *,
+    data: Any = None,
+    fixed: Fixed = None,
+    variations: str = "absolute",
+    state: State | None = None,
+    with_state: bool = False,
+) -> Any:
+    """Test statistic of the background-only hypothesis."""
+    found = _test(model, histograms, objective, None, "q0", data, fixed, variations, state, False)
+    return found if with_state else found[0]
+
+
+def qmu(
+    model: Model,
+    histograms: Histograms,
+    mu: Any,
+    objective: str = "observed",
+    *,
+    test_statistic: str = "qtilde",
+    data: Any = None,
+    fixed: Fixed = None,
+    variations: str = "absolute",
+    state: State | None = None,
+    with_state: bool = False,
+) -> Any:
+    """Test statistic of a signal strength, for limits; "qtilde", or "q"."""
+    found = _test(
+        model, histograms, objective, mu, test_statistic, data, fixed, variations, state, False
+    )
+    return found if with_state else found[0]
+
+
+def z_mu(
+    model: Model,
+    histograms: Histograms,
+    mu: Any,
+    objective: str = "observed",
+    *,
+    test_statistic: str = "qtilde",
+    data: Any = None,
+    fixed: Fixed = None,
+    variations: str = "absolute",
+    state: State | None = None,
+    with_state: bool = False,
+) -> Any:
+    """√qμ: by how many standard deviations a signal strength is excluded."""
+    found = _test(
+        model, histograms, objective, mu, test_statistic, data, fixed, variations, state, True
+    )
+    return found if with_state else found[0]
+
+
+def upper_limit(
+    model: Model,
+    histograms: Histograms,
+    objective: str = "observed",
+    *,
+    level: float = 0.05,
+    test_statistic: str = "qtilde",
+    data: Any = None,
+    fixed: Fixed = None,
+    variations: str = "absolute",
+) -> Any:
+    """Upper limit on the signal strength at CLs = `level`."""
+    keys, values = _checked(model, histograms, objective, data)
+    return _limit(model, keys, values, objective, data, fixed, variations, level, test_statistic)
+
+
+def nll(
+    model: Model,
+    histograms: Histograms,
+    parameters: Any = None,
+    *,
+    data: Any = None,
+    variations: str = "absolute",
+) -> Any:
+    """Negative log-likelihood at `parameters` (a mapping or a vector; init if not given)."""
+    keys, values = _checked(model, histograms, "observed", data)
+    return _nll(model, keys, values, parameters, data, variations)
+
+
+def _test(
+    model: Model,
+    histograms: Histograms,
+    objective: str,
+    mu: Any,
+    test_statistic: str,
+    data: Any,
+    fixed: Fixed,
+    variations: str,
+    state: State | None,
+    root: bool,
+) -> tuple[Any, State]:
+    keys, values = _checked(model, histograms, objective, data)
+    near = None if state is None else state.near
+    return tested(
+        model,
+        keys,
+        values,
+        objective=objective,
+        mu=mu,
+        test_statistic=test_statistic,
+        data=data,
+        fixed=fixed,
+        variations=variations,
+        near=near,
+        root=root,
+    )
+
+
+@in_float64
+def tested(
+    model: Model,
+    keys: tuple[templates.Key, ...],
+    values: tuple[Any, ...],
+    *,
+    objective: str,
+    mu: Any,
+    test_statistic: str,
+    data: Any,
+    fixed: Fixed,
+    variations: str,
+    near: Nearby | None,
+    root: bool,
+) -> tuple[Any, State]:
+    """A statistic (its square root) of a model with other templates, unchecked."""
+    changed = templates.exchange(model, dict(zip(keys, values, strict=True)), variations)
+    if objective == "observed":
+        found = likelihood_ratio(changed, mu, test_statistic, data, fixed, None, near)
+    elif mu is None:
+        found = expected_ratio(changed, 0.0, 1.0, fixed, near)
+    else:
+        found = expected_ratio(changed, mu, 0.0, fixed, near)
+    value = square_root(found.q) if root else found.q
+    return value, jax.lax.stop_gradient(_state_of(found))
+
+
+def _state_of(found: Ratio) -> State:
+    fits = [fit for fit in (found.free, found.conditional) if fit is not None]
+    xp: Any = jax.numpy if is_traced(found) else np
+    return State(
+        near=nearby(found.free, found.conditional),
+        muhat=found.muhat,
+        status=xp.stack([xp.asarray(fit.status_code) for fit in fits]),
+        iterations=sum(fit.iterations for fit in fits),
+    )
+
+
+@in_float64
+def _limit(
+    model: Model,
+    keys: tuple[templates.Key, ...],
+    values: tuple[Any, ...],
+    objective: str,
+    data: Any,
+    fixed: Fixed,
+    variations: str,
+    level: Any,
+    test_statistic: str,
+) -> Any:
+    changed = templates.exchange(model, dict(zip(keys, values, strict=True)), variations)
+    if objective == "asimov":
+        data = asimov(changed, parameters={str(model.poi): 0.0})
+    found = limits.upper_limit(changed, level, data, fixed, test_statistic=test_statistic)
+    return found.observed
+
+
+@in_float64
+def _nll(
+    model: Model,
+    keys: tuple[templates.Key, ...],
+    values: tuple[Any, ...],
+    parameters: Any,
+    data: Any,
+    variations: str,
+) -> Any:
+    changed = templates.exchange(model, dict(zip(keys, values, strict=True)), variations)
+    return evaluation.nll(changed, parameters, data)
+
+
+def _checked(
+    model: Model, histograms: Histograms, objective: str, data: Any
+) -> tuple[tuple[templates.Key, ...], tuple[Any, ...]]:
+    """Templates as names and values, both in the order given."""
+    checked_choice("objective", objective, OBJECTIVES)
+    if objective == "asimov" and data is not None:
+        raise LossError('data are given, but objective="asimov" makes its own. Drop one.')
+    if not isinstance(histograms, Mapping):
+        raise LossError(
+            "histograms must name what they are: {sample: yields}, {(channel, sample): yields}."
+        )
+    for key, values in histograms.items():
+        place = templates.place_of(model, key)
+        templates.require_size(model, key, place, np.shape(values))
+        dtype = str(getattr(values, "dtype", "float64"))
+        if dtype in ("float16", "bfloat16"):
+            raise LossError(
+                f"histograms: the template {templates.name_of(key)} is {dtype}: too few digits to "
+                "count with. Make it float32 or float64."
+            )
+        if not is_traced(values):
+            require_possible(key, place, np.asarray(values, np.float64))
+    return tuple(histograms), tuple(histograms.values())
+
+
+def require_possible(key: templates.Key, place: templates.Place, values: Any) -> None:
+    """Yields and factors are finite, and nominal yields not negative."""
+    if not np.all(np.isfinite(values)):
+        raise LossError(f"histograms: the template {templates.name_of(key)} has NaN or infinity.")
+    if place.array == "nominal" and np.any(values < 0):
+        raise LossError(
+            f"histograms: the template {templates.name_of(key)} has negative yields. Weights of "
+            "either sign can do that: use more events, or wider bins."
+        )

@@ -1,0 +1,92 @@
+"""The soft histogram for JAX; see `binning` for what it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from firstlight.histfactory.precision import in_float64, is_traced
+from firstlight.losses.binning import (
+    KINDS,
+    OVERFLOW,
+    LossError,
+    checked_bandwidth,
+    checked_choice,
+    checked_edges,
+    checked_scores,
+    no_score_inside,
+)
+
+
+def soft_histogram(
+    scores: Any,
+    edges: Any,
+    weights: Any = None,
+    bandwidth: Any = "auto",
+    kind: str = "kde",
+    overflow: str = "drop",
+) -> Any:
+    """Yields of every bin, float64, differentiable in scores, weights, edges and bandwidth.
+
+    scores, weights: one number an event. edges: increasing; the outermost may be infinite.
+    bandwidth: width of the kernel in units of the scores; "auto": half the mean width of the bins.
+    kind: "kde" (Gaussian kernel) or "sigmoid" (logistic kernel).
+    overflow: "drop" (only events within the edges count, each with all of its weight), "clip"
+        (events outside count in the outermost bins), "leak" (what of a kernel lies outside of the
+        edges is lost).
+    """
+    checked_choice("kind", kind, KINDS)
+    checked_choice("overflow", overflow, OVERFLOW)
+    scores = _as_array(scores, "scores")
+    weights = None if weights is None else _as_array(weights, "weights")
+    checked_scores(
+        scores.shape,
+        str(scores.dtype),
+        None if weights is None else (weights.shape, str(weights.dtype)),
+    )
+    if not is_traced(edges):
+        edges = checked_edges(edges)
+        if not is_traced(scores) and overflow == "drop" and not _any_inside(scores, edges):
+            raise no_score_inside(edges)
+    if not is_traced(bandwidth):
+        if is_traced(edges) and isinstance(bandwidth, str):
+            raise LossError("bandwidth: give a number where the edges are differentiated.")
+        bandwidth = checked_bandwidth(bandwidth, np.zeros(0) if is_traced(edges) else edges)
+    return _histogram(scores, edges, weights, bandwidth, kind, overflow)
+
+
+@in_float64
+def _histogram(
+    scores: Any, edges: Any, weights: Any, bandwidth: Any, kind: str, overflow: str
+) -> Any:
+    x = jnp.asarray(scores, jnp.float64)
+    edges = jnp.asarray(edges, jnp.float64)
+    w = jnp.ones_like(x) if weights is None else jnp.asarray(weights, jnp.float64)
+    if overflow == "drop":
+        inside = (x >= edges[0]) & (x <= edges[-1])
+        # A score that is no number counts as outside, and so must not reach the kernel.
+        x = jnp.where(inside, x, jax.lax.stop_gradient(edges[len(edges) // 2]))
+        w = jnp.where(inside, w, 0.0)
+    cumulative = jax.scipy.special.ndtr if kind == "kde" else jax.nn.sigmoid
+    inner = edges if overflow == "leak" else edges[1:-1]
+    below = cumulative((inner[:, None] - x) / bandwidth)
+    if overflow != "leak":
+        below = jnp.concatenate([jnp.zeros_like(x)[None], below, jnp.ones_like(x)[None]])
+    return jnp.diff(below, axis=0) @ w
+
+
+def _as_array(values: Any, name: str) -> Any:
+    if hasattr(values, "dtype") and hasattr(values, "shape"):
+        return values
+    try:
+        return np.asarray(values, np.float64)
+    except (TypeError, ValueError):
+        raise LossError(f"{name} must be numbers, one an event.") from None
+
+
+def _any_inside(scores: Any, edges: Any) -> bool:
+    values = np.asarray(scores)
+    return bool(np.any((values >= edges[0]) & (values <= edges[-1])))

@@ -1,0 +1,91 @@
+"""Train PyTorch networks on significance. Names, arguments and defaults are those of
+`nextstat.torch`: a training script runs with the import changed.
+
+    from firstlight.torch import SignificanceLoss, SoftHistogram, from_pyhf
+
+    model = from_pyhf(open("workspace.json").read())
+    histogram, loss = SoftHistogram(edges), SignificanceLoss(model, "signal")
+    loss(histogram(network(events))).backward()
+
+The likelihood runs in JAX, in float64, on the device of the tensors. Nothing is imported before its
+first use.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from firstlight.torch.bridge import as_tensor
+    from firstlight.torch.functional import (
+        batch_profiled_q0_loss,
+        batch_profiled_qmu_loss,
+        nll_loss,
+        profiled_q0_loss,
+        profiled_qmu_loss,
+        profiled_z0_loss,
+        profiled_zmu_loss,
+        signal_jacobian,
+        signal_jacobian_numpy,
+    )
+    from firstlight.torch.modules import SignificanceLoss, SoftHistogram
+    from firstlight.torch.session import (
+        FitError,
+        Session,
+        create_profiled_session,
+        create_session,
+        from_pyhf,
+    )
+
+# Two frameworks share the memory of a GPU here, and JAX would take three quarters of it at its
+# start. It reads this once, before its first computation.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+_HOME = {
+    "bridge": ("as_tensor",),
+    "functional": (
+        "batch_profiled_q0_loss",
+        "batch_profiled_qmu_loss",
+        "nll_loss",
+        "profiled_q0_loss",
+        "profiled_qmu_loss",
+        "profiled_z0_loss",
+        "profiled_zmu_loss",
+        "signal_jacobian",
+        "signal_jacobian_numpy",
+    ),
+    "modules": ("SignificanceLoss", "SoftHistogram"),
+    "session": ("FitError", "Session", "create_profiled_session", "create_session", "from_pyhf"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "FitError",
+    "Session",
+    "SignificanceLoss",
+    "SoftHistogram",
+    "as_tensor",
+    "batch_profiled_q0_loss",
+    "batch_profiled_qmu_loss",
+    "create_profiled_session",
+    "create_session",
+    "from_pyhf",
+    "nll_loss",
+    "profiled_q0_loss",
+    "profiled_qmu_loss",
+    "profiled_z0_loss",
+    "profiled_zmu_loss",
+    "signal_jacobian",
+    "signal_jacobian_numpy",
+]
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"firstlight.torch.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value

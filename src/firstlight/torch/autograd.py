@@ -1,0 +1,83 @@
+"""The border to autograd: numbers whose gradient came with them, and their second derivative."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from firstlight.torch.programs import HEADER
+
+#: Hessian times vectors: (tensors, vectors) → one tensor with all of it.
+Product = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], torch.Tensor]
+
+
+class Number(torch.autograd.Function):
+    """`compute(tensors)` gives [value, …, gradient by all tensors]; rows of it for rows of them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, compute: Any, product: Product | None, *tensors: torch.Tensor
+    ) -> torch.Tensor:
+        packed = compute(tensors)
+        ctx.product = product
+        ctx.save_for_backward(packed, *tensors)
+        # A copy: what the caller gets may be written to, and the memory of JAX must not be.
+        value: torch.Tensor = packed[..., 0].clone()
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *outer: torch.Tensor) -> Any:
+        packed, *tensors = ctx.saved_tensors
+        gradient = packed[..., HEADER:]
+        if torch.is_grad_enabled():  # create_graph=True
+            gradient = Gradient.apply(ctx.product, gradient, *tensors)
+        parts = _parts(outer[0].unsqueeze(-1) * gradient, tensors)
+        return (None, None, *parts)
+
+
+class Gradient(torch.autograd.Function):
+    """The gradient as a function of the tensors."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, product: Product | None, gradient: torch.Tensor, *tensors: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.product = product
+        ctx.save_for_backward(*tensors)
+        return gradient.clone()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *outer: torch.Tensor) -> Any:
+        if ctx.product is None:
+            raise NotImplementedError(
+                "second derivatives of the batch forms and of nll_loss are not there. Use the "
+                "profiled losses, one histogram at a time."
+            )
+        tensors = ctx.saved_tensors
+        found = ctx.product(tensors, _parts(outer[0], tensors))
+        return (None, None, *_parts(found, tensors))
+
+
+def _parts(joined: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """One tensor cut into the shapes and precisions of others."""
+    parts, begin = [], 0
+    axes = joined.ndim - 1
+    for tensor in tensors:
+        shape = tensor.shape
+        size = shape[axes:].numel()
+        parts.append(joined[..., begin : begin + size].reshape(shape).to(tensor.dtype))
+        begin += size
+    return parts
+
+
+def number(
+    compute: Callable[[Sequence[torch.Tensor]], torch.Tensor],
+    product: Product | None,
+    tensors: Sequence[torch.Tensor],
+) -> torch.Tensor:
+    """The value, with derivatives by all tensors."""
+    value: torch.Tensor = Number.apply(compute, product, *tensors)
+    return value

@@ -1,0 +1,163 @@
+"""Losses as functions of a histogram and a session.
+
+A histogram is a tensor of the session's signal samples, or a mapping of templates to tensors
+(`firstlight.histfactory.templates` says how they are named), float32 or float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from firstlight.histfactory.model import require_number
+from firstlight.losses.binning import LossError
+from firstlight.torch.autograd import number
+from firstlight.torch.programs import HEADER
+from firstlight.torch.session import Histograms, Quantity, Session, Templates
+
+
+def nll_loss(
+    signal_histogram: Histograms, session: Session, params: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Negative log-likelihood at `params` (their init if not given); differentiable in both."""
+    keys, tensors, _ = _single(session, signal_histogram)
+    if params is None:
+        params = session.initial_parameters(tensors[0].device)
+    elif tuple(params.shape) != (session.n_params(),):
+        raise LossError(
+            f"params have shape {tuple(params.shape)}; the model has {session.n_params()}."
+        )
+    elif params.device != tensors[0].device:
+        raise LossError(
+            f"params are on {params.device}, signal_histogram on {tensors[0].device}. Move one."
+        )
+    spec = session.statistic(keys)
+
+    def compute(given: Sequence[torch.Tensor]) -> torch.Tensor:
+        return session.likelihood(spec, given[:-1], given[-1])
+
+    return number(compute, None, [*tensors, params])
+
+
+def profiled_q0_loss(signal_histogram: Histograms, session: Session) -> torch.Tensor:
+    """Quantity statistic q0 of the background-only hypothesis; zero without an excess."""
+    return _profiled(signal_histogram, session)
+
+
+def profiled_z0_loss(
+    signal_histogram: Histograms, session: Session, eps: float = 1e-12
+) -> torch.Tensor:
+    """Discovery significance √(q0 + eps)."""
+    return _profiled(signal_histogram, session, eps=eps)
+
+
+def negative_significance(
+    signal_histogram: Histograms, session: Session, eps: float = 1e-12
+) -> torch.Tensor:
+    """-√(q0 + eps), to be minimised."""
+    return _profiled(signal_histogram, session, eps=eps, sign=-1.0)
+
+
+def profiled_qmu_loss(
+    signal_histogram: Histograms, session: Session, mu_test: float
+) -> torch.Tensor:
+    """Quantity statistic q̃μ of the signal strength `mu_test`; zero where the best fit is above it."""
+    return _profiled(signal_histogram, session, mu_test)
+
+
+def profiled_zmu_loss(
+    signal_histogram: Histograms, session: Session, mu_test: float, eps: float = 1e-12
+) -> torch.Tensor:
+    """√(q̃μ + eps): by how many standard deviations `mu_test` is excluded."""
+    return _profiled(signal_histogram, session, mu_test, eps=eps)
+
+
+def batch_profiled_q0_loss(signal_histograms: Histograms, session: Session) -> list[torch.Tensor]:
+    """q0 of every row, computed together."""
+    return _rows(signal_histograms, session, None)
+
+
+def batch_profiled_qmu_loss(
+    signal_histogram: Histograms, session: Session, mu_values: Sequence[float]
+) -> list[torch.Tensor]:
+    """q̃μ of every signal strength, computed together: of one histogram, or of as many rows."""
+    mus = np.asarray([require_number(mu, "mu_values") for mu in mu_values], np.float64)
+    if not len(mus):
+        return []
+    return _rows(signal_histogram, session, mus)
+
+
+def signal_jacobian(signal_histogram: Histograms, session: Session) -> torch.Tensor:
+    """∂q0/∂signal, without autograd."""
+    keys, tensors, _ = _single(session, signal_histogram)
+    with torch.no_grad():
+        packed = session.run(Quantity(session.statistic(keys)), tensors)
+        return packed[HEADER:].to(tensors[0].dtype, copy=True)
+
+
+def signal_jacobian_numpy(signal_histogram: Histograms, session: Session) -> Any:
+    """The same as a NumPy array."""
+    return signal_jacobian(signal_histogram, session).cpu().numpy()
+
+
+def _profiled(
+    histograms: Histograms,
+    session: Session,
+    mu: float | None = None,
+    eps: float | None = None,
+    sign: float = 1.0,
+) -> torch.Tensor:
+    keys, tensors, _ = _single(session, histograms)
+    spec = session.statistic(keys, tests_mu=mu is not None)
+    quantity = Quantity(
+        spec, None, 0.0 if mu is None else float(require_number(mu, "mu_test")), eps, sign
+    )
+    return number(
+        lambda given: session.run(quantity, given),
+        lambda given, vectors: session.hessian_product(quantity, given, vectors),
+        tensors,
+    )
+
+
+def _rows(histograms: Histograms, session: Session, mus: Any) -> list[torch.Tensor]:
+    keys, tensors, rows = session.named(histograms)
+    if rows is None:
+        rows = 1 if mus is None else len(mus)
+    if rows == 0:
+        return []
+    if mus is not None and len(mus) != rows:
+        raise LossError(f"{len(mus)} mu_values for {rows} rows of signal_histogram.")
+    # A template without rows is the same in all of them.
+    tensors = tuple(
+        t if t.ndim > session.axes(key) else t.expand(rows, *t.shape)
+        for key, t in zip(keys, tensors, strict=True)
+    )
+    tested = (0.0,) * rows if mus is None else tuple(map(float, mus))
+    quantity = Quantity(session.statistic(keys, tests_mu=mus is not None), rows, tested)
+    values = number(lambda given: session.run(quantity, given), None, tensors)
+    return list(values.unbind())
+
+
+def _single(session: Session, histograms: Histograms) -> Templates:
+    given = session.named(histograms)
+    if given.rows is not None:
+        raise LossError(
+            "signal_histogram has a leading axis: more than one histogram. Use the batch forms."
+        )
+    return given
+
+
+__all__ = [
+    "batch_profiled_q0_loss",
+    "batch_profiled_qmu_loss",
+    "nll_loss",
+    "profiled_q0_loss",
+    "profiled_qmu_loss",
+    "profiled_z0_loss",
+    "profiled_zmu_loss",
+    "signal_jacobian",
+    "signal_jacobian_numpy",
+]

@@ -1,0 +1,168 @@
+"""The two that a training loop is written with: `SoftHistogram` and `SignificanceLoss`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from firstlight.losses.binning import (
+    KINDS,
+    OVERFLOW,
+    LossError,
+    checked_bandwidth,
+    checked_choice,
+    checked_edges,
+    checked_scores,
+    no_score_inside,
+)
+from firstlight.torch.functional import (
+    negative_significance,
+    profiled_q0_loss,
+    profiled_z0_loss,
+)
+from firstlight.torch.session import Histograms, Session
+
+
+class SoftHistogram(torch.nn.Module):
+    """Differentiable yields of bins, float64; `firstlight.losses.binning` says what they are.
+
+    bin_edges: increasing; the outermost may be infinite.
+    bandwidth: width of the kernel in units of the scores; "auto": half the mean width of the bins.
+    mode: "kde" (Gaussian kernel) or "sigmoid" (logistic kernel).
+    overflow: "drop" (only scores within the edges count, each with all of its weight), "clip"
+        (those outside count in the outermost bins), "leak" (what of a kernel lies outside of the
+        edges is lost).
+    check: whether to look for scores inside of the edges before counting, which on a GPU waits for
+        the network.
+    """
+
+    edges: torch.Tensor
+
+    def __init__(
+        self,
+        bin_edges: Any,
+        bandwidth: Any = "auto",
+        mode: str = "kde",
+        *,
+        overflow: str = "drop",
+        check: bool = True,
+    ) -> None:
+        super().__init__()
+        if isinstance(bin_edges, torch.Tensor):
+            bin_edges = bin_edges.detach().cpu().numpy()
+        self._checked = checked_edges(bin_edges)
+        self.bandwidth = checked_bandwidth(bandwidth, self._checked)
+        self.mode = checked_choice("mode", mode, KINDS)
+        self.overflow = checked_choice("overflow", overflow, OVERFLOW)
+        self.check = check
+        self.register_buffer("edges", torch.from_numpy(self._checked.copy()), persistent=False)
+
+    def forward(self, scores: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
+        """scores, weights: one number an event."""
+        self._require_usable(scores, weights)
+        # Not `self.edges.double()` of a module that was cast to float32: the edges as given.
+        edges = self._edges_on(scores.device)
+        x = scores.double()
+        w = torch.ones_like(x) if weights is None else weights.double()
+        if self.overflow == "drop":
+            inside = (x >= edges[0]) & (x <= edges[-1])
+            if self.check and not bool(inside.any()):
+                raise no_score_inside(self._checked)
+            # A score that is no number counts as outside, and so must not reach the kernel.
+            x = torch.where(inside, x, edges[len(edges) // 2])
+            w = torch.where(inside, w, 0.0)
+        inner = edges if self.overflow == "leak" else edges[1:-1]
+        distance = (inner[:, None] - x) / self.bandwidth
+        below = torch.special.ndtr(distance) if self.mode == "kde" else torch.sigmoid(distance)
+        if self.overflow != "leak":
+            below = torch.cat([torch.zeros_like(x)[None], below, torch.ones_like(x)[None]])
+        return torch.diff(below, dim=0) @ w
+
+    def _edges_on(self, device: torch.device) -> torch.Tensor:
+        if self.edges.dtype != torch.float64 or self.edges.device != device:
+            self.edges = torch.from_numpy(self._checked.copy()).to(device)
+        return self.edges
+
+    def _require_usable(self, scores: Any, weights: Any) -> None:
+        for name, value in (("scores", scores), ("weights", weights)):
+            if value is not None and not isinstance(value, torch.Tensor):
+                raise LossError(f"{name} must be a tensor, not {type(value).__name__}.")
+        checked_scores(
+            tuple(scores.shape),
+            str(scores.dtype).removeprefix("torch."),
+            None
+            if weights is None
+            else (tuple(weights.shape), str(weights.dtype).removeprefix("torch.")),
+        )
+        if weights is not None and weights.device != scores.device:
+            raise LossError(f"weights are on {weights.device}, scores on {scores.device}.")
+
+    @property
+    def n_bins(self) -> int:
+        return len(self._checked) - 1
+
+    @property
+    def bin_edges(self) -> torch.Tensor:
+        return self.edges
+
+    @property
+    def bin_centers(self) -> torch.Tensor:
+        return 0.5 * (self.edges[:-1] + self.edges[1:])
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.n_bins} bins, bandwidth={self.bandwidth:g}, mode={self.mode!r}, "
+            f"overflow={self.overflow!r}"
+        )
+
+
+class SignificanceLoss(torch.nn.Module):
+    """-√(q0 + eps): the negative discovery significance, with all systematics profiled.
+
+    model, signal_sample_name, device and all options: see `Session`.
+    negate: False gives the significance itself.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        signal_sample_name: Any = "signal",
+        *,
+        device: str = "auto",
+        negate: bool = True,
+        eps: float = 1e-12,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self._session = Session(model, signal_sample_name, device, **options)
+        self.negate = negate
+        self.eps = eps
+
+    def forward(self, signal_histogram: Histograms) -> torch.Tensor:
+        """signal_histogram: yields of the signal, or a mapping of templates to yields."""
+        loss = negative_significance if self.negate else profiled_z0_loss
+        return loss(signal_histogram, self._session, eps=self.eps)
+
+    def q0(self, signal_histogram: Histograms) -> torch.Tensor:
+        """Test statistic q0."""
+        return profiled_q0_loss(signal_histogram, self._session)
+
+    def z0(self, signal_histogram: Histograms) -> torch.Tensor:
+        """Significance √(q0 + eps)."""
+        return profiled_z0_loss(signal_histogram, self._session, eps=self.eps)
+
+    @property
+    def n_bins(self) -> int:
+        """Bins of the signal histogram."""
+        return self._session.signal_n_bins()
+
+    @property
+    def n_params(self) -> int:
+        """Parameters of the model."""
+        return self._session.n_params()
+
+    @property
+    def session(self) -> Session:
+        """What the loss keeps between its steps."""
+        return self._session

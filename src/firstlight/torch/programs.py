@@ -1,0 +1,157 @@
+"""The compiled programs behind the PyTorch losses: JAX only, no torch.
+
+A program gives a number together with its gradient by all templates, so that backward calls
+nothing, and packs all of it into one array, so that one array crosses the border:
+
+    [value, status of the free fit, of the conditional fit, steps, invalid, gradient …]
+
+Programs take the numbers of a model as arguments: sessions of equal structure share them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from firstlight.histfactory import templates
+from firstlight.histfactory.engine import compiler_options
+from firstlight.histfactory.evaluation import nll
+from firstlight.histfactory.model import Description, Model
+from firstlight.losses.objectives import State, tested
+
+#: Where the gradient begins in what a program gives.
+HEADER = 5
+VALUE, FREE, CONDITIONAL, STEPS, INVALID = range(HEADER)
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """What to compute: everything that is compiled in."""
+
+    about: Description
+    keys: tuple[templates.Key, ...]
+    objective: str = "observed"
+    fixed: tuple[tuple[str, Any], ...] = ()
+    variations: str = "absolute"
+    tests_mu: bool = False  # qμ, of a signal strength; else q0
+
+
+def _number(
+    spec: Statistic, arrays: Any, data: Any, mu: Any, form: Any, near: Any, values: Any
+) -> Any:
+    """The number, in its form: [whether √(q + eps), eps, sign]."""
+    value, state = tested(
+        Model(arrays, spec.about),
+        spec.keys,
+        values,
+        objective=spec.objective,
+        mu=mu if spec.tests_mu else None,
+        test_statistic="qtilde" if spec.tests_mu else "q0",
+        data=data,
+        fixed=dict(spec.fixed),
+        variations=spec.variations,
+        near=near,
+        root=False,
+    )
+    rooted, eps, sign = form
+    root = jnp.sqrt(jnp.where(rooted > 0, value + eps, 1.0))
+    return sign * jnp.where(rooted > 0, root, value), state
+
+
+def _packed(
+    spec: Statistic, arrays: Any, data: Any, mu: Any, form: Any, near: Any, values: Any
+) -> Any:
+    def number(values: Any) -> Any:
+        return _number(spec, arrays, data, mu, form, near, values)
+
+    (value, state), gradient = jax.value_and_grad(number, has_aux=True)(values)
+    header = [value, state.status[0], state.status[-1], state.iterations]
+    return _pack(spec, header, values, gradient), state.near
+
+
+def _pack(spec: Statistic, header: list[Any], values: Any, gradient: Any) -> Any:
+    header = [*header, _invalid(spec, values)]
+    numbers = jnp.stack([jnp.asarray(x, jnp.float64) for x in header])
+    return jnp.concatenate([numbers, *(g.reshape(-1) for g in gradient)])
+
+
+def _invalid(spec: Statistic, values: Any) -> Any:
+    """One more than the place of a template with impossible values; zero if there is none."""
+    found = jnp.zeros(())
+    for i, (key, value) in enumerate(zip(spec.keys, values, strict=True)):
+        variation = isinstance(key, tuple) and len(key) == 4
+        least = -jnp.inf if variation else 0.0
+        possible = jnp.all(jnp.isfinite(value) & (value >= least))
+        found = jnp.where((found == 0) & ~possible, i + 1.0, found)
+    return found
+
+
+@cache
+def statistic(spec: Statistic) -> Any:
+    """(arrays, data, mu, form, near, values) → packed, and where the next fits may start."""
+
+    def one(arrays: Any, data: Any, mu: Any, form: Any, near: Any, values: Any) -> Any:
+        return _packed(spec, arrays, data, mu, form, near, values)
+
+    return jax.jit(one, compiler_options=compiler_options())
+
+
+@cache
+def batch(spec: Statistic) -> Any:
+    """The same for rows of values, of signal strengths and of starts."""
+
+    def many(arrays: Any, data: Any, mu: Any, form: Any, near: Any, values: Any) -> Any:
+        def one(row: Any) -> Any:
+            return _packed(spec, arrays, data, row[0], form, *row[1:])
+
+        rows = (mu, near, values)
+        # On a CPU one after the other is faster, because no fit waits for the slowest.
+        return jax.lax.map(one, rows) if jax.default_backend() == "cpu" else jax.vmap(one)(rows)
+
+    return jax.jit(many, compiler_options=compiler_options())
+
+
+@cache
+def hessian_product(spec: Statistic) -> Any:
+    """(arrays, data, mu, form, near, values, vectors) → the Hessian times the vectors."""
+
+    def product(
+        arrays: Any, data: Any, mu: Any, form: Any, near: Any, values: Any, vectors: Any
+    ) -> Any:
+        def number(values: Any) -> Any:
+            return _number(spec, arrays, data, mu, form, near, values)[0]
+
+        def along(values: Any) -> Any:
+            gradient = jax.grad(number)(values)
+            return sum(jnp.vdot(g, v) for g, v in zip(gradient, vectors, strict=True))
+
+        found = jax.grad(along)(values)
+        return jnp.concatenate([g.reshape(-1) for g in found])
+
+    return jax.jit(product, compiler_options=compiler_options())
+
+
+@cache
+def likelihood(spec: Statistic) -> Any:
+    """(arrays, data, parameters, values) → packed: the negative log-likelihood.
+
+    The gradient is by the templates, then by the parameters.
+    """
+
+    def one(arrays: Any, data: Any, parameters: Any, values: Any) -> Any:
+        def number(values: Any, parameters: Any) -> Any:
+            given = dict(zip(spec.keys, values, strict=True))
+            model = templates.exchange(Model(arrays, spec.about), given, spec.variations)
+            return nll(model, parameters, data)
+
+        value, gradient = jax.value_and_grad(number, (0, 1))(values, parameters)
+        return _pack(spec, [value, 0.0, 0.0, 0.0], values, [*gradient[0], gradient[1]])
+
+    return jax.jit(one, compiler_options=compiler_options())
+
+
+__all__ = ["HEADER", "State", "Statistic", "batch", "hessian_product", "likelihood", "statistic"]

@@ -1,0 +1,416 @@
+"""A model in use by a training: its templates, its device, its last fits, and what went wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import numpy as np
+import torch
+
+from firstlight.histfactory import templates
+from firstlight.histfactory.blas_threads import one_blas_thread
+from firstlight.histfactory.fitting import Fixed, as_fixed
+from firstlight.histfactory.inference import Nearby
+from firstlight.histfactory.model import Model, load
+from firstlight.histfactory.newton import Status
+from firstlight.histfactory.precision import float64_scope
+from firstlight.losses.binning import LossError, checked_choice
+from firstlight.losses.objectives import OBJECTIVES
+from firstlight.torch import programs
+from firstlight.torch.bridge import jax_device, to_jax, to_torch
+
+DEVICES = ("auto", "cpu", "cuda")
+POLICIES = ("raise", "skip", "last_good")
+Histograms: TypeAlias = "torch.Tensor | Mapping[templates.Key, torch.Tensor]"
+
+
+class FitError(RuntimeError):
+    """A fit inside a training step did not converge; the message names the step."""
+
+
+class Templates(NamedTuple):
+    """What a loss was given."""
+
+    keys: tuple[templates.Key, ...]
+    tensors: tuple[torch.Tensor, ...]
+    rows: int | None  # None: no leading axis
+
+
+class Quantity(NamedTuple):
+    """A number to compute: a statistic, and what to make of it."""
+
+    spec: programs.Statistic
+    rows: int | None = None
+    mu: float | tuple[float, ...] = 0.0
+    eps: float | None = None  # √(q + eps) instead of q
+    sign: float = 1.0
+
+
+class Failure(NamedTuple):
+    """A step whose fits did not converge."""
+
+    step: int
+    message: str
+
+
+def from_pyhf(workspace: str | bytes | Mapping[str, Any], **options: Any) -> Model:
+    """A model from the text of a workspace, from the workspace itself, or from a file's name.
+
+    options: as `firstlight.histfactory.load` has them.
+    """
+    if isinstance(workspace, (str, bytes)) and workspace.strip()[:1] in ("{", b"{"):
+        workspace = json.loads(workspace)
+    return load(workspace, **options)  # type: ignore[arg-type]
+
+
+def create_session(
+    model: Any, signal_sample_name: Any = "signal", *, device: str = "auto", **options: Any
+) -> Session:
+    """A session for `nll_loss`. The same as `create_profiled_session`."""
+    return Session(model, signal_sample_name, device, **options)
+
+
+def create_profiled_session(
+    model: Any, signal_sample_name: Any = "signal", device: str = "auto", **options: Any
+) -> Session:
+    """A session for the profiled losses. options: see `Session`."""
+    return Session(model, signal_sample_name, device, **options)
+
+
+class Session:
+    """A model in use.
+
+    model: of `from_pyhf` or `firstlight.histfactory.load`; or a workspace.
+    signal_sample_name: the sample that a plain histogram is of, in all its channels one after the
+        other; or several samples, whose histograms then follow one another. A mapping instead of a
+        histogram names any other templates; see `firstlight.histfactory.templates`.
+    device: "cpu", "cuda", or "auto", which is where the tensors are.
+    objective: "observed" or "asimov"; see `firstlight.losses.objectives`.
+    data: other observed data. fixed: parameters to hold, as `histfactory.fit` has it.
+    variations: "absolute" or "relative": what becomes of the systematics of a sample whose yields
+        are exchanged.
+    warm_start: whether fits start where those of the last step ended. The result does not depend on
+        it beyond rounding.
+    on_failure: when a fit does not converge: "raise" `FitError`; "skip" the step, with a gradient
+        of zero; take value and gradient of the "last_good" step. What was not raised is a warning,
+        and is kept in `failures`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        signal_sample_name: str | Sequence[templates.Key] = "signal",
+        device: str = "auto",
+        *,
+        objective: str = "observed",
+        data: Any = None,
+        fixed: Fixed = None,
+        variations: str = "absolute",
+        warm_start: bool = True,
+        on_failure: str = "raise",
+    ) -> None:
+        self.model = _as_model(model)
+        self.device = checked_choice("device", device, DEVICES)
+        self.objective = checked_choice("objective", objective, OBJECTIVES)
+        self.on_failure = checked_choice("on_failure", on_failure, POLICIES)
+        self.variations = checked_choice("variations", variations, templates.VARIATIONS)
+        if objective == "asimov" and data is not None:
+            raise LossError('data are given, but objective="asimov" makes its own. Drop one.')
+        self.warm_start = warm_start
+        self.signal = _as_keys(signal_sample_name)
+        self.step = 0
+        self.failures: list[Failure] = []
+        self._places: dict[templates.Key, templates.Place] = {}
+        self._sizes = [self._place(key).size for key in self.signal]
+        self._fixed = tuple(sorted(as_fixed(self.model, fixed).items()))
+        self._data = None if data is None else np.asarray(data, np.float64)
+        if objective == "observed":
+            _ = self.model.data(self._data)  # says what is wrong with it, or that there are none
+        self._kept: dict[Any, Any] = {}
+        self._devices: dict[torch.device, Any] = {}
+        self._near: dict[Any, Any] = {}
+        self._good: dict[Any, Any] = {}
+
+    def signal_n_bins(self) -> int:
+        """Bins of the signal histogram."""
+        return sum(self._sizes)
+
+    def n_params(self) -> int:
+        """Parameters of the model."""
+        return self.model.n_parameters
+
+    def parameter_init(self) -> list[float]:
+        """Where the parameters start."""
+        return [float(x) for x in self.model.init]
+
+    def parameter_names(self) -> list[str]:
+        """Names in the order of parameter vectors."""
+        return list(self.model.parameter_names)
+
+    def reset(self) -> None:
+        """Forget the last fits, and count steps from zero."""
+        self.step = 0
+        self.failures.clear()
+        self._near.clear()
+        self._good.clear()
+
+    # --- arguments --------------------------------------------------------------------------------
+
+    def named(self, histograms: Histograms) -> Templates:
+        """Templates by name, checked: one set, or rows of them."""
+        if isinstance(histograms, Mapping):
+            given = dict(histograms)
+        else:
+            given = self._named_signal(histograms)
+        if not given:
+            raise LossError("signal_histogram is empty: give at least one template.")
+        tensors = tuple(given.values())
+        rows: int | None = None
+        for key, tensor in given.items():
+            self._require_usable(key, tensor, tensors[0])
+            axes = tensor.ndim - self._place(key).axes
+            shape = tuple(tensor.shape)
+            templates.require_size(self.model, key, self._place(key), shape[max(axes, 0) :])
+            if axes > 1 or (axes == 1 and rows not in (None, shape[0])):
+                raise LossError(f"{_called(key)} has shape {shape}: too many axes, or other rows.")
+            rows = shape[0] if axes == 1 else rows
+        return Templates(tuple(given), tensors, rows)
+
+    def axes(self, key: templates.Key) -> int:
+        """Axes of one template: one for yields, none for a factor."""
+        return self._place(key).axes
+
+    def _place(self, key: templates.Key) -> templates.Place:
+        if key not in self._places:
+            self._places[key] = templates.place_of(self.model, key)
+        return self._places[key]
+
+    def _named_signal(self, histogram: Any) -> dict[templates.Key, torch.Tensor]:
+        if not isinstance(histogram, torch.Tensor):
+            raise LossError(
+                f"signal_histogram is {type(histogram).__name__}; give a tensor, or a mapping of "
+                "templates to tensors (firstlight.torch.as_tensor makes one of most things)."
+            )
+        if histogram.ndim == 0 or histogram.shape[-1] != self.signal_n_bins():
+            raise LossError(
+                f"signal_histogram has shape {tuple(histogram.shape)}; "
+                f"{' + '.join(map(repr, self.signal))} has {self.signal_n_bins()} bins."
+            )
+        if len(self.signal) == 1:
+            return {self.signal[0]: histogram}
+        parts = torch.split(histogram, self._sizes, dim=-1)
+        return dict(zip(self.signal, parts, strict=True))
+
+    def _require_usable(self, key: templates.Key, tensor: Any, first: torch.Tensor) -> None:
+        if not isinstance(tensor, torch.Tensor):
+            raise LossError(f"{_called(key)} is {type(tensor).__name__}, not a tensor.")
+        if tensor.dtype not in (torch.float32, torch.float64):
+            raise LossError(
+                f"{_called(key)} is {tensor.dtype}: too few digits to count with. Give float32 or "
+                "float64 (.double())."
+            )
+        if tensor.device != first.device:
+            raise LossError(
+                f"{_called(key)} is on {tensor.device}, another on {first.device}. Move all to one."
+            )
+        if self.device != "auto" and tensor.device.type != self.device:
+            raise LossError(
+                f'{_called(key)} is on {tensor.device}, but device="{self.device}". Move it there, '
+                'or use device="auto".'
+            )
+
+    def statistic(
+        self, keys: tuple[templates.Key, ...], tests_mu: bool = False
+    ) -> programs.Statistic:
+        """What to compute with this model, of templates of these names."""
+        return programs.Statistic(
+            self.model.about, keys, self.objective, self._fixed, self.variations, tests_mu
+        )
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    def run(self, quantity: Quantity, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """A statistic and its gradient, packed; fits that fail are dealt with."""
+        self.step += 1
+        # The fits do not depend on what is made of their result, nor much on the strength tested.
+        key = (quantity.spec, quantity.rows)
+        near = self._near.get(key)
+        packed, header, after = self._call(quantity, tensors, near)
+        if near is not None and not _converged(header):
+            # What started near may have started badly.
+            packed, header, after = self._call(quantity, tensors, None)
+        self._require_possible(quantity.spec, header)
+        if self.warm_start:
+            self._near[key] = after
+        if _converged(header):
+            if self.on_failure == "last_good":
+                self._good[quantity] = packed
+            return packed
+        return self._after_failure(quantity, packed, header)
+
+    def hessian_product(
+        self, quantity: Quantity, tensors: Sequence[torch.Tensor], vectors: Sequence[torch.Tensor]
+    ) -> torch.Tensor:
+        """The Hessian of a statistic times vectors, one after the other in one tensor."""
+        with self._on(tensors[0].device) as there:
+            near = self._near.get((quantity.spec, None))
+            return to_torch(
+                programs.hessian_product(quantity.spec)(
+                    *self._numbers(quantity, there),
+                    self._far(there, None) if near is None else near,
+                    tuple(to_jax(t) for t in tensors),
+                    tuple(to_jax(v) for v in vectors),
+                )
+            )
+
+    def likelihood(
+        self,
+        spec: programs.Statistic,
+        tensors: Sequence[torch.Tensor],
+        parameters: torch.Tensor,
+    ) -> torch.Tensor:
+        """The negative log-likelihood and its gradient, packed."""
+        with self._on(tensors[0].device) as there:
+            arrays, data = self._put("model", lambda: (self.model.arrays, self._data), there)
+            values = tuple(to_jax(t) for t in tensors)
+            packed = to_torch(programs.likelihood(spec)(arrays, data, to_jax(parameters), values))
+        self._require_possible(spec, packed[: programs.HEADER].tolist())
+        return packed
+
+    def initial_parameters(self, device: torch.device) -> torch.Tensor:
+        """Where the parameters start, as a tensor."""
+        key = ("init", device)
+        if key not in self._kept:
+            self._kept[key] = torch.tensor(self.parameter_init(), dtype=torch.float64).to(device)
+        tensor: torch.Tensor = self._kept[key]
+        return tensor
+
+    def _call(
+        self, quantity: Quantity, tensors: Sequence[torch.Tensor], near: Any
+    ) -> tuple[torch.Tensor, list[Any], Any]:
+        program = programs.statistic if quantity.rows is None else programs.batch
+        with self._on(tensors[0].device) as there:
+            near = self._far(there, quantity.rows) if near is None else near
+            values = tuple(to_jax(t) for t in tensors)
+            found, after = program(quantity.spec)(*self._numbers(quantity, there), near, values)
+            packed = to_torch(found)
+        # The one time that the host waits.
+        return packed, packed[..., : programs.HEADER].tolist(), after
+
+    @contextlib.contextmanager
+    def _on(self, device: torch.device) -> Iterator[Any]:
+        """A device of JAX, with the precision and the threads of the engine."""
+        if device not in self._devices:
+            self._devices[device] = jax_device(device)
+        with float64_scope(), one_blas_thread() if device.type == "cpu" else _nothing:
+            yield self._devices[device]
+
+    def _numbers(self, quantity: Quantity, there: Any) -> tuple[Any, ...]:
+        """Model, data, signal strengths and form of a quantity, on a device."""
+        arrays, data = self._put("model", lambda: (self.model.arrays, self._data), there)
+        form = np.array([quantity.eps is not None, quantity.eps or 0.0, quantity.sign], np.float64)
+        mu = np.asarray(quantity.mu, np.float64)
+        return (
+            arrays,
+            data,
+            *self._put(
+                ("test", quantity.mu, quantity.eps, quantity.sign), lambda: (mu, form), there
+            ),
+        )
+
+    def _far(self, there: Any, rows: int | None) -> Nearby:
+        """Nothing is known of where the fits may end."""
+
+        def nowhere() -> Nearby:
+            shape = (self.n_params(),) if rows is None else (rows, self.n_params())
+            return Nearby(np.zeros(shape), np.zeros(shape), np.zeros(shape[:-1], bool))
+
+        found: Nearby = self._put(("far", rows), nowhere, there)
+        return found
+
+    def _put(self, name: Any, make: Callable[[], Any], there: Any) -> Any:
+        """What `make` makes, on a device; made once."""
+        if (name, there) not in self._kept:
+            self._kept[name, there] = jax.device_put(make(), there)
+        return self._kept[name, there]
+
+    # --- what went wrong --------------------------------------------------------------------------
+
+    def _require_possible(self, spec: programs.Statistic, header: list[Any]) -> None:
+        rows = header if isinstance(header[0], list) else [header]
+        for i, row in enumerate(rows):
+            if row[programs.INVALID]:
+                key = spec.keys[int(row[programs.INVALID]) - 1]
+                where = f"row {i} of " if len(rows) > 1 else ""
+                raise LossError(f"{where}{_called(key)} has NaN, infinite or negative yields.")
+
+    def _after_failure(
+        self, quantity: Quantity, packed: torch.Tensor, header: list[Any]
+    ) -> torch.Tensor:
+        rows = header if isinstance(header[0], list) else [header]
+        bad = [i for i, row in enumerate(rows) if not _converged(row)]
+        message = _explained(rows, bad)
+        if self.on_failure == "raise":
+            raise FitError(
+                f"step {self.step}: {message} To go on in such a case: on_failure='skip' or "
+                "'last_good'."
+            )
+        self.failures.append(Failure(self.step, message))
+        instead = (
+            "its gradient is zero" if self.on_failure == "skip" else "the last good one counts"
+        )
+        warnings.warn(f"step {self.step}: {message} Here {instead}.", RuntimeWarning, stacklevel=6)
+        repaired = packed.clone().reshape(len(rows), -1)
+        last = self._good.get(quantity)
+        for i in bad:
+            if self.on_failure == "last_good" and last is not None:
+                repaired[i] = last.reshape(len(rows), -1)[i]
+            else:
+                repaired[i, programs.HEADER :] = 0.0
+        return repaired.reshape(packed.shape)
+
+
+_nothing: Any = contextlib.nullcontext()
+
+
+def _converged(header: list[Any]) -> bool:
+    if isinstance(header[0], list):
+        return all(_converged(row) for row in header)
+    return not (header[programs.FREE] or header[programs.CONDITIONAL])
+
+
+def _explained(rows: list[Any], bad: list[int]) -> str:
+    row = rows[bad[0]]
+    which = "free" if row[programs.FREE] else "conditional"
+    code = int(row[programs.FREE] or row[programs.CONDITIONAL])
+    where = f" of row {bad[0]} (and {len(bad) - 1} more)" if len(rows) > 1 else ""
+    return f"the {which} fit{where} has no minimum: {Status(code).message}"
+
+
+def _as_model(model: Any) -> Model:
+    if isinstance(model, Model):
+        return model
+    if isinstance(model, (str, bytes, Mapping)):
+        return from_pyhf(model)
+    raise LossError(
+        f"model is {type(model).__module__}.{type(model).__name__}; give what "
+        "firstlight.torch.from_pyhf or firstlight.histfactory.load made, or a workspace."
+    )
+
+
+def _as_keys(signal: Any) -> tuple[templates.Key, ...]:
+    if isinstance(signal, str):
+        return (signal,)
+    keys = tuple(signal)
+    if not keys or len(set(keys)) != len(keys):
+        raise LossError(f"signal_sample_name is {signal!r}; name each sample once.")
+    return keys
+
+
+def _called(key: templates.Key) -> str:
+    return f"signal_histogram: the template {templates.name_of(key)}"
