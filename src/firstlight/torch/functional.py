@@ -43,7 +43,7 @@ def nll_loss(
 
 
 def profiled_q0_loss(signal_histogram: Histograms, session: Session) -> torch.Tensor:
-    """Quantity statistic q0 of the background-only hypothesis; zero without an excess."""
+    """Test statistic q0 of the background-only hypothesis; zero without an excess."""
     return _profiled(signal_histogram, session)
 
 
@@ -64,7 +64,7 @@ def negative_significance(
 def profiled_qmu_loss(
     signal_histogram: Histograms, session: Session, mu_test: float
 ) -> torch.Tensor:
-    """Quantity statistic q̃μ of the signal strength `mu_test`; zero where the best fit is above it."""
+    """Test statistic q̃μ of the signal strength `mu_test`; zero where the best fit is above it."""
     return _profiled(signal_histogram, session, mu_test)
 
 
