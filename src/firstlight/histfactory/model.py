@@ -411,7 +411,9 @@ class Model:
     def nominal(self, channel: str, sample: str) -> Any:
         """Nominal yields of one sample in one channel."""
         slot, bins = self.place(channel, sample)
-        return self.arrays.nominal[slot, bins]
+        yields = self.arrays.nominal
+        # What is not traced is a number also where a trace is open.
+        return (yields if is_traced(yields) else np.asarray(yields))[slot, bins]
 
     def with_nominal(self, yields: Mapping[Any, Any]) -> Model:
         """The same model with other nominal yields: {(channel, sample): values}.

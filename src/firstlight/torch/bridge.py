@@ -1,7 +1,7 @@
 """Tensors to JAX and back, without a copy, on the device where they are.
 
-DLPack orders the work of both frameworks on their streams: what JAX reads waits for what PyTorch
-has queued, and the reverse. The host waits for neither.
+On a GPU DLPack orders the work of both frameworks on their streams: what JAX reads waits for what
+PyTorch has queued, and the reverse. The host waits for neither.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from firstlight.losses.binning import LossError
 
 
 def to_jax(tensor: torch.Tensor) -> Any:
-    """The values of a tensor as a float64 array of JAX, on the same device."""
+    """The values of a tensor in float64 for a program of JAX, on the same device."""
     plain = tensor.detach().to(torch.float64).contiguous()
+    if plain.device.type == "cpu":
+        # Shares memory as well, and a program takes it a hundred microseconds sooner.
+        return plain.numpy()
     with float64_scope():
         return jax.dlpack.from_dlpack(plain)
 

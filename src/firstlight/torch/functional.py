@@ -24,22 +24,20 @@ def nll_loss(
 ) -> torch.Tensor:
     """Negative log-likelihood at `params` (their init if not given); differentiable in both."""
     keys, tensors, _ = _single(session, signal_histogram)
+    spec = session.statistic(keys)
     if params is None:
-        params = session.initial_parameters(tensors[0].device)
-    elif tuple(params.shape) != (session.n_params(),):
+        return number(lambda given: session.likelihood(spec, given, None), None, tensors)
+    if tuple(params.shape) != (session.n_params(),):
         raise LossError(
             f"params have shape {tuple(params.shape)}; the model has {session.n_params()}."
         )
-    elif params.device != tensors[0].device:
+    if params.device != tensors[0].device:
         raise LossError(
             f"params are on {params.device}, signal_histogram on {tensors[0].device}. Move one."
         )
-    spec = session.statistic(keys)
-
-    def compute(given: Sequence[torch.Tensor]) -> torch.Tensor:
-        return session.likelihood(spec, given[:-1], given[-1])
-
-    return number(compute, None, [*tensors, params])
+    return number(
+        lambda given: session.likelihood(spec, given[:-1], given[-1]), None, [*tensors, params]
+    )
 
 
 def profiled_q0_loss(signal_histogram: Histograms, session: Session) -> torch.Tensor:

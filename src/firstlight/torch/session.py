@@ -272,23 +272,19 @@ class Session:
         self,
         spec: programs.Statistic,
         tensors: Sequence[torch.Tensor],
-        parameters: torch.Tensor,
+        parameters: torch.Tensor | None,
     ) -> torch.Tensor:
         """The negative log-likelihood and its gradient, packed."""
-        with self._on(tensors[0].device) as there:
+        with self._on(tensors[0].device, factorises=False) as there:
             arrays, data = self._put("model", lambda: (self.model.arrays, self._data), there)
+            if parameters is None:
+                point = self._put("init", lambda: np.asarray(self.model.init), there)
+            else:
+                point = to_jax(parameters)
             values = tuple(to_jax(t) for t in tensors)
-            packed = to_torch(programs.likelihood(spec)(arrays, data, to_jax(parameters), values))
+            packed = to_torch(programs.likelihood(spec)(arrays, data, point, values))
         self._require_possible(spec, packed[: programs.HEADER].tolist())
         return packed
-
-    def initial_parameters(self, device: torch.device) -> torch.Tensor:
-        """Where the parameters start, as a tensor."""
-        key = ("init", device)
-        if key not in self._kept:
-            self._kept[key] = torch.tensor(self.parameter_init(), dtype=torch.float64).to(device)
-        tensor: torch.Tensor = self._kept[key]
-        return tensor
 
     def _call(
         self, quantity: Quantity, tensors: Sequence[torch.Tensor], near: Any
@@ -303,11 +299,12 @@ class Session:
         return packed, packed[..., : programs.HEADER].tolist(), after
 
     @contextlib.contextmanager
-    def _on(self, device: torch.device) -> Iterator[Any]:
+    def _on(self, device: torch.device, factorises: bool = True) -> Iterator[Any]:
         """A device of JAX, with the precision and the threads of the engine."""
         if device not in self._devices:
             self._devices[device] = jax_device(device)
-        with float64_scope(), one_blas_thread() if device.type == "cpu" else _nothing:
+        by_blas = factorises and device.type == "cpu"
+        with float64_scope(), one_blas_thread() if by_blas else _nothing:
             yield self._devices[device]
 
     def _numbers(self, quantity: Quantity, there: Any) -> tuple[Any, ...]:

@@ -1,0 +1,359 @@
+"""Correctness and absolute times of the losses on an accelerator, through PyTorch and JAX.
+
+    PYTHONPATH=src:benchmarks python benchmarks/losses_gpu.py [--workspace FILE …] [--json FILE]
+
+Needs jax, torch, numpy and the package's source. Workspaces and times are as in
+`histfactory_gpu.py`. A training step is a network of 2 → 64 → 64 → 1 on 1024 events, a soft
+histogram of its scores with the bins of the signal, the significance, backward, and Adam; its time
+is the mean of 20 steps, the median over rounds. Also runs on a CPU, to be tried; the bars are those
+of an H200.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+import firstlight.torch as ft
+from firstlight import histfactory as hf
+from firstlight import losses
+from firstlight.histfactory import synthetic
+from firstlight.histfactory.dimensions import PRESETS
+from firstlight.torch.bridge import to_jax, to_torch
+from histfactory_gpu import Figures, Times
+
+EVENTS, WIDTH, STEPS = 1024, 64, 20
+
+
+def signal_samples(model: hf.Model) -> list[str]:
+    """The samples that the parameter of interest scales."""
+    row = int(model.about.structure.slot[model.poi_index]) - model.about.sizes.alphas
+    mask = model.about.structure.factor_mask[row]
+    found = {
+        sample
+        for channel, sample, slot in model.about.slots
+        if mask[slot, model.place(channel, sample)[1]].any()
+    }
+    return sorted(found)
+
+
+def nominal(model: hf.Model, samples: Iterable[str]) -> Any:
+    """Their yields in the order of a session's histogram."""
+    parts = []
+    for sample in samples:
+        present = {c for c, s, _ in model.about.slots if s == sample}
+        parts += [np.asarray(model.nominal(c, sample)) for c in model.channel_names if c in present]
+    return np.concatenate(parts)
+
+
+def cut(model: hf.Model, samples: list[str], values: Any) -> dict[Any, Any]:
+    """A histogram of several samples by name, for JAX."""
+    found, begin = {}, 0
+    for sample in samples:
+        size = len(nominal(model, [sample]))
+        found[sample] = values[begin : begin + size]
+        begin += size
+    return found
+
+
+def synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+class Subject:
+    """One model with all that is measured of it."""
+
+    def __init__(self, name: str, model: hf.Model, device: torch.device, large: bool) -> None:
+        self.name, self.model, self.device, self.large = name, model, device, large
+        self.samples = signal_samples(model)
+        self.signal = nominal(model, self.samples)
+        self.tensor = torch.tensor(self.signal, device=device, requires_grad=True)
+        with jax.enable_x64(True):
+            self.array = jnp.asarray(self.signal)
+
+    def bar(self, large: float, small: float) -> float:
+        return large if self.large else small
+
+    def nll_jax(self) -> Callable[[Any], Any]:
+        return jax.jit(
+            jax.value_and_grad(lambda s: losses.nll(self.model, cut(self.model, self.samples, s)))
+        )
+
+    def q0_jax(self, objective: str) -> Callable[[Any], Any]:
+        return jax.jit(
+            jax.value_and_grad(
+                lambda s: losses.q0(self.model, cut(self.model, self.samples, s), objective)
+            )
+        )
+
+    def by_torch(self, loss: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[], Any]:
+        def call() -> None:
+            self.tensor.grad = None
+            loss(self.tensor).backward()
+            synchronise(self.device)
+
+        return call
+
+    def correctness(self, figures: Figures) -> None:
+        for objective in ("observed", "asimov"):
+            session = ft.create_profiled_session(self.model, self.samples, objective=objective)
+            ours = ft.signal_jacobian(self.tensor.detach(), session).cpu().numpy()
+            _, slope = self.q0_jax(objective)(self.array)
+            error = np.abs(ours - np.asarray(slope)).max()
+            figures.check(f"{self.name}: {objective}: torch against jax", error, 1e-12)
+            cpu = torch.tensor(self.signal)
+            session = ft.create_profiled_session(self.model, self.samples, objective=objective)
+            there = ft.signal_jacobian(cpu, session).numpy()
+            error = np.abs(ours - there).max()
+            figures.check(f"{self.name}: {objective}: gradient against the CPU's", error, 1e-11)
+            error = self._differences(session, ours)
+            figures.check(f"{self.name}: {objective}: gradient against differences", error, 1e-7)
+
+    def _differences(self, session: Any, slope: Any) -> float:
+        """Largest error of three bins, against Richardson differences in float64 on the CPU."""
+        worst = 0.0
+        for i in np.argsort(self.signal)[-3:]:
+            width = 0.02 * self.signal[i]
+
+            def central(h: float, i: int = i) -> float:
+                moved = [self.signal.copy(), self.signal.copy()]
+                moved[0][i] += h
+                moved[1][i] -= h
+                up, down = (float(ft.profiled_q0_loss(torch.tensor(m), session)) for m in moved)
+                return (up - down) / (2 * h)
+
+            a, b, c = (central(width / 2**k) for k in range(3))
+            a, b = (4 * b - a) / 3, (4 * c - b) / 3
+            worst = max(worst, abs((16 * b - a) / 15 - slope[i]))
+        return worst
+
+    def likelihood(self, figures: Figures, n: int) -> None:
+        call = self.nll_jax()
+        bar = self.bar(0.16, 0.09)
+        figures.time(f"{self.name}: jax: NLL + signal gradient", lambda: call(self.array), n, bar)
+        session = ft.create_session(self.model, self.samples)
+        figures.time(
+            f"{self.name}: torch: NLL + signal gradient",
+            self.by_torch(lambda s: ft.nll_loss(s, session)),
+            n,
+            self.bar(0.35, 0.25),
+        )
+
+    def profiled(self, figures: Figures, n: int) -> None:
+        for warm in (False, True):
+            session = ft.create_profiled_session(self.model, self.samples, warm_start=warm)
+            figures.time(
+                f"{self.name}: torch: q0 + gradient{', warm start' if warm else ''}",
+                self.by_torch(lambda s, session=session: ft.profiled_q0_loss(s, session)),
+                n,
+                self.bar(4.5, 1.3),
+            )
+
+    def training(self, figures: Figures, rounds: int) -> None:
+        for objective in ("observed", "asimov"):
+            step = torch_training(self, objective)
+            name = f"{self.name}: torch: training step, {objective}"
+            figures.all[name] = _report(name, step, rounds, self.bar(6, 2.2))
+            step = jax_training(self, objective)
+            name = f"{self.name}: jax: training step, {objective}"
+            figures.all[name] = _report(name, step, rounds, self.bar(5, 1.5))
+
+
+def _report(name: str, steps: Callable[[], Any], rounds: int, bar: float | None) -> Times:
+    """Milliseconds a step: the mean of 20, over rounds."""
+    steps()
+    taken = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        steps()
+        taken.append(1e3 * (time.perf_counter() - begin) / STEPS)
+    low, middle, high = np.quantile(taken, [0.05, 0.5, 0.95])
+    verdict = "" if bar is None else ("ok    " if middle <= bar else "MISS  ")
+    limit = "" if bar is None else f"  (bar: ≤ {bar:g} ms)"
+    print(f"{verdict}{name}: {middle:.3f} ms [{low:.3f}, {high:.3f}]{limit}", flush=True)
+    return {"median_ms": float(middle), "p5_ms": float(low), "p95_ms": float(high), "n": rounds}
+
+
+def events(seed: int = 0) -> Any:
+    return np.random.default_rng(seed).normal(0.4, 1.0, (EVENTS, 2)).astype(np.float32)
+
+
+def torch_network(device: torch.device) -> torch.nn.Module:
+    torch.manual_seed(0)
+    layers = (
+        torch.nn.Linear(2, WIDTH),
+        torch.nn.ReLU(),
+        torch.nn.Linear(WIDTH, WIDTH),
+        torch.nn.ReLU(),
+        torch.nn.Linear(WIDTH, 1),
+        torch.nn.Sigmoid(),
+    )
+    return torch.nn.Sequential(*layers).to(device)
+
+
+def torch_training(subject: Subject | None, objective: str = "observed") -> Callable[[], Any]:
+    """Twenty steps; without a subject the network and Adam alone."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    network, x = torch_network(device), torch.tensor(events(), device=device)
+    optimiser = torch.optim.Adam(network.parameters(), 1e-3)
+    if subject is not None:
+        size = len(subject.signal)
+        histogram = ft.SoftHistogram(np.linspace(0, 1, size + 1)).to(device)
+        loss = ft.SignificanceLoss(subject.model, subject.samples, objective=objective)
+        scale = float(subject.signal.sum() / EVENTS)
+
+    def steps() -> None:
+        for _ in range(STEPS):
+            optimiser.zero_grad()
+            scores = network(x)[:, 0]
+            if subject is None:
+                scores.mean().backward()
+            else:
+                loss(scale * histogram(scores)).backward()
+            optimiser.step()
+        synchronise(device)
+
+    return steps
+
+
+def jax_training(subject: Subject, objective: str) -> Callable[[], Any]:
+    """The same in JAX: one executable a step."""
+    x, size = jnp.asarray(events()), len(subject.signal)
+    scale = float(subject.signal.sum() / EVENTS)
+    edges = np.linspace(0, 1, size + 1)
+    keys = jax.random.split(jax.random.key(0), 3)
+    shapes = [(2, WIDTH), (WIDTH, WIDTH), (WIDTH, 1)]
+    weights = [
+        (jax.random.normal(k, s) / np.sqrt(s[0]), jnp.zeros(s[1]))
+        for k, s in zip(keys, shapes, strict=True)
+    ]
+
+    def loss(weights: Any, state: Any) -> Any:
+        h = x
+        for w, b in weights[:-1]:
+            h = jax.nn.relu(h @ w + b)
+        scores = jax.nn.sigmoid(h @ weights[-1][0] + weights[-1][1])[:, 0]
+        signal = losses.soft_histogram(scores, edges, jnp.full(EVENTS, scale))
+        z0, state = losses.significance(
+            subject.model,
+            cut(subject.model, subject.samples, signal),
+            objective,
+            state=state,
+            with_state=True,
+        )
+        return -z0, state
+
+    def step(carry: Any) -> Any:
+        weights, first, second, n, state = carry
+        (_, state), slope = jax.value_and_grad(loss, has_aux=True)(weights, state)
+        n = n + 1
+        first = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, first, slope)
+        second = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, second, slope)
+
+        def moved(w: Any, m: Any, v: Any) -> Any:
+            return w - 1e-3 * m / (1 - 0.9**n) / (jnp.sqrt(v / (1 - 0.999**n)) + 1e-8)
+
+        return jax.tree.map(moved, weights, first, second), first, second, n, state
+
+    zeros = jax.tree.map(jnp.zeros_like, weights)
+    _, state = jax.jit(loss)(weights, None)
+    compiled = jax.jit(step)
+    carry = (weights, zeros, zeros, jnp.zeros(()), state)
+
+    def steps() -> None:
+        nonlocal carry
+        for _ in range(STEPS):
+            carry = compiled(carry)
+        jax.block_until_ready(carry)
+
+    return steps
+
+
+COLD = """
+import time; t = [time.perf_counter()]
+import torch, firstlight.torch as ft
+from firstlight.torch.session import Session
+t.append(time.perf_counter())
+import sys, numpy as np
+from firstlight.histfactory import synthetic
+model = ft.from_pyhf(synthetic.preset(sys.argv[1])) if sys.argv[1] in ("complex-8p", "thu-184p") \\
+    else ft.from_pyhf(open(sys.argv[1]).read())
+loss = ft.SignificanceLoss(model, sys.argv[2].split(","))
+device = "cuda" if torch.cuda.is_available() else "cpu"
+s = torch.tensor(np.load(sys.argv[3]), device=device, requires_grad=True)
+t.append(time.perf_counter())
+loss(s).backward(); s.grad.sum().item()
+t.append(time.perf_counter())
+loss(s).backward(); s.grad.sum().item()
+t.append(time.perf_counter())
+print(*np.diff(t))
+"""
+
+
+def cold(subject: Subject, source: str, figures: Figures, folder: Path) -> None:
+    """A fresh process to its first gradient, no cache."""
+    path = folder / "signal.npy"
+    np.save(path, subject.signal)
+    command = [sys.executable, "-W", "ignore", "-c", COLD, source, ",".join(subject.samples)]
+    begin = time.perf_counter()
+    done = subprocess.run([*command, str(path)], capture_output=True, text=True, check=True)
+    whole = time.perf_counter() - begin
+    parts = [float(x) for x in done.stdout.split()]
+    names = ("import", "load", "first gradient", "second gradient")
+    figures.all[f"{subject.name}: cold"] = dict(zip(names, parts, strict=True), whole=whole)
+    text = ", ".join(f"{n} {1e3 * p:.0f} ms" for n, p in zip(names, parts, strict=True))
+    print(f"{subject.name}: torch: fresh process {whole:.2f} s: {text}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
+    parser.add_argument("--workspace", action="append", default=[], help="measure this one too")
+    parser.add_argument("--json", help="write the figures to this file")
+    parser.add_argument("--calls", type=int, default=200)
+    parser.add_argument("--only", help="a model by name")
+    options = parser.parse_args()
+    figures = Figures()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}, torch {torch.__version__}")
+    sources = {n: n for n in PRESETS} | {Path(p).name: p for p in options.workspace}
+    vector = torch.ones(64, dtype=torch.float64, device=device)
+    double = jax.jit(lambda v: 2 * v)
+
+    def round_trip() -> None:
+        with jax.enable_x64(True):
+            to_torch(double(to_jax(vector)))
+        synchronise(device)
+
+    figures.time("floor: torch → jax → torch", round_trip, options.calls)
+    alone = torch_training(None)
+    figures.all["alone"] = _report("the network and Adam alone: torch", alone, 20, None)
+    for name, source in sources.items():
+        if options.only and options.only != name:
+            continue
+        model = hf.load(synthetic.preset(source) if source in PRESETS else source)
+        subject = Subject(name, model, device, large=model.n_parameters > 100)
+        subject.correctness(figures)
+        subject.likelihood(figures, options.calls)
+        subject.profiled(figures, options.calls)
+        subject.training(figures, 10)
+        with tempfile.TemporaryDirectory() as folder:
+            cold(subject, source, figures, Path(folder))
+    if options.json:
+        Path(options.json).write_text(json.dumps(figures.all, indent=1))
+
+
+if __name__ == "__main__":
+    main()
