@@ -122,6 +122,28 @@ class Subject:
             error = self._differences(session, ours)
             figures.check(f"{self.name}: {objective}: gradient against differences", error, 1e-7)
 
+    def streams(self, figures: Figures) -> None:
+        """The loss of a histogram that is still being computed, on another stream."""
+        if self.device.type != "cuda":
+            return
+        session = ft.create_profiled_session(self.model, self.samples)
+        wanted = ft.signal_jacobian(self.tensor.detach(), session)
+        big = torch.rand(4096, 4096, device=self.device)
+        worst = 0.0
+        for _ in range(5):
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                late = big
+                for _ in range(20):
+                    late = late @ big
+                    late = late / late.abs().max()
+                # Zero, but nobody knows before the products are done.
+                signal = self.tensor.detach() + (late.sum() - late.sum()).double()
+                found = ft.signal_jacobian(signal, session)
+                worst = max(worst, float((found - wanted).abs().max()))
+        figures.check(f"{self.name}: on a busy stream", worst, 1e-11)
+
     def _differences(self, session: Any, slope: Any) -> float:
         """Largest error of three bins, against Richardson differences in float64 on the CPU."""
         worst = 0.0
@@ -153,6 +175,8 @@ class Subject:
         )
 
     def profiled(self, figures: Figures, n: int) -> None:
+        call = self.q0_jax("observed")
+        figures.time(f"{self.name}: jax: q0 + gradient", lambda: call(self.array), n)
         for warm in (False, True):
             session = ft.create_profiled_session(self.model, self.samples, warm_start=warm)
             figures.time(
@@ -337,7 +361,13 @@ def main() -> None:
             to_torch(double(to_jax(vector)))
         synchronise(device)
 
-    figures.time("floor: torch → jax → torch", round_trip, options.calls)
+    def bare_round_trip() -> None:
+        with jax.enable_x64(True):
+            torch.from_dlpack(double(jax.dlpack.from_dlpack(vector)))
+        synchronise(device)
+
+    figures.time("floor: torch → jax → torch", bare_round_trip, options.calls)
+    figures.time("the same by our bridge", round_trip, options.calls)
     alone = torch_training(None)
     figures.all["alone"] = _report("the network and Adam alone: torch", alone, 20, None)
     for name, source in sources.items():
@@ -346,6 +376,7 @@ def main() -> None:
         model = hf.load(synthetic.preset(source) if source in PRESETS else source)
         subject = Subject(name, model, device, large=model.n_parameters > 100)
         subject.correctness(figures)
+        subject.streams(figures)
         subject.likelihood(figures, options.calls)
         subject.profiled(figures, options.calls)
         subject.training(figures, 10)

@@ -117,6 +117,10 @@ class Description:
         return isinstance(other, Description) and self._key == other._key
 
     def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
         return hash(self._key)
 
     @cached_property

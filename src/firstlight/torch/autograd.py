@@ -33,8 +33,8 @@ class Number(torch.autograd.Function):
         gradient = packed[..., HEADER:]
         if torch.is_grad_enabled():  # create_graph=True
             gradient = Gradient.apply(ctx.product, gradient, *tensors)
-        parts = _parts(outer[0].unsqueeze(-1) * gradient, tensors)
-        return (None, None, *parts)
+        factor = outer[0].unsqueeze(-1) if outer[0].ndim else outer[0]
+        return (None, None, *_parts(factor * gradient, tensors))
 
 
 class Gradient(torch.autograd.Function):
@@ -63,6 +63,8 @@ class Gradient(torch.autograd.Function):
 
 def _parts(joined: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """One tensor cut into the shapes and precisions of others."""
+    if len(tensors) == 1 and joined.shape == tensors[0].shape:
+        return [joined.to(tensors[0].dtype)]
     parts, begin = [], 0
     axes = joined.ndim - 1
     for tensor in tensors:

@@ -10,24 +10,72 @@ from typing import Any
 
 import jax
 import torch
+from torch.utils.dlpack import to_dlpack
 
 from firstlight.histfactory.precision import float64_scope
 from firstlight.losses.binning import LossError
 
+#: Bytes. XLA's kernels for a GPU refuse an argument that begins elsewhere.
+ALIGNMENT = 16
+
 
 def to_jax(tensor: torch.Tensor) -> Any:
     """The values of a tensor in float64 for a program of JAX, on the same device."""
-    plain = tensor.detach().to(torch.float64).contiguous()
+    plain = tensor.detach()
+    if plain.dtype != torch.float64:
+        plain = plain.double()
+    plain = plain.contiguous()
     if plain.device.type == "cpu":
         # Shares memory as well, and a program takes it a hundred microseconds sooner.
         return plain.numpy()
+    if plain.data_ptr() % ALIGNMENT:  # a part of another tensor
+        plain = plain.clone()
     with float64_scope():
-        return jax.dlpack.from_dlpack(plain)
+        return jax.dlpack.from_dlpack(_Export(plain))
 
 
 def to_torch(array: Any) -> torch.Tensor:
     """A tensor over the memory of an array of JAX. Not to be written to."""
     return torch.from_dlpack(array)
+
+
+class _Export:
+    """DLPack's protocol for a plain CUDA tensor, without the questions that are answered here.
+
+    `torch.Tensor` has it too, and takes a third of the time of a small likelihood for it.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _CUDA, self.tensor.device.index
+
+    def __dlpack__(self, *, stream: int | None = None) -> Any:
+        device = self.tensor.device
+        reader = _stream(stream, device.index)
+        writer = torch.cuda.current_stream(device)
+        if reader != writer:
+            reader.wait_event(writer.record_event())
+            # Its memory is not to be given away before the reader is done with it.
+            self.tensor.record_stream(reader)
+        return to_dlpack(self.tensor)
+
+
+_CUDA = 2  # kDLCUDA
+_STREAMS: dict[tuple[int | None, int], Any] = {}
+
+
+def _stream(pointer: int | None, index: int) -> Any:
+    """A stream of JAX as one of PyTorch; None and 1 are the default one."""
+    if (pointer, index) not in _STREAMS:
+        default = pointer is None or pointer == 1
+        _STREAMS[pointer, index] = (
+            torch.cuda.default_stream(index)
+            if default
+            else torch.cuda.ExternalStream(pointer, device=index)
+        )
+    return _STREAMS[pointer, index]
 
 
 def jax_device(device: torch.device) -> Any:

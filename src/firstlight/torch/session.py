@@ -133,6 +133,7 @@ class Session:
             _ = self.model.data(self._data)  # says what is wrong with it, or that there are none
         self._kept: dict[Any, Any] = {}
         self._devices: dict[torch.device, Any] = {}
+        self._statistics: dict[Any, programs.Statistic] = {}
         self._near: dict[Any, Any] = {}
         self._good: dict[Any, Any] = {}
 
@@ -228,9 +229,11 @@ class Session:
         self, keys: tuple[templates.Key, ...], tests_mu: bool = False
     ) -> programs.Statistic:
         """What to compute with this model, of templates of these names."""
-        return programs.Statistic(
-            self.model.about, keys, self.objective, self._fixed, self.variations, tests_mu
-        )
+        if (keys, tests_mu) not in self._statistics:
+            self._statistics[keys, tests_mu] = programs.Statistic(
+                self.model.about, keys, self.objective, self._fixed, self.variations, tests_mu
+            )
+        return self._statistics[keys, tests_mu]
 
     # --- calls ------------------------------------------------------------------------------------
 
