@@ -7,30 +7,26 @@ from typing import Any
 
 import torch
 
-from firstlight.torch.programs import HEADER
-
 #: Hessian times vectors: (tensors, vectors) → one tensor with all of it.
 Product = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], torch.Tensor]
 
 
 class Number(torch.autograd.Function):
-    """`compute(tensors)` gives [value, …, gradient by all tensors]; rows of it for rows of them."""
+    """`compute(tensors)` gives value and gradient by all tensors; rows of both for rows of them."""
 
     @staticmethod
     def forward(
         ctx: Any, compute: Any, product: Product | None, *tensors: torch.Tensor
     ) -> torch.Tensor:
-        packed = compute(tensors)
+        value: torch.Tensor
+        value, gradient = compute(tensors)
         ctx.product = product
-        ctx.save_for_backward(packed, *tensors)
-        # A copy: what the caller gets may be written to, and the memory of JAX must not be.
-        value: torch.Tensor = packed[..., 0].clone()
+        ctx.save_for_backward(gradient, *tensors)
         return value
 
     @staticmethod
     def backward(ctx: Any, *outer: torch.Tensor) -> Any:
-        packed, *tensors = ctx.saved_tensors
-        gradient = packed[..., HEADER:]
+        gradient, *tensors = ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph=True
             gradient = Gradient.apply(ctx.product, gradient, *tensors)
         factor = outer[0].unsqueeze(-1) if outer[0].ndim else outer[0]
@@ -76,7 +72,7 @@ def _parts(joined: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.
 
 
 def number(
-    compute: Callable[[Sequence[torch.Tensor]], torch.Tensor],
+    compute: Callable[[Sequence[torch.Tensor]], tuple[torch.Tensor, torch.Tensor]],
     product: Product | None,
     tensors: Sequence[torch.Tensor],
 ) -> torch.Tensor:

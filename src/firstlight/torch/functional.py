@@ -25,8 +25,12 @@ def nll_loss(
     """Negative log-likelihood at `params` (their init if not given); differentiable in both."""
     keys, tensors, _ = _single(session, signal_histogram)
     spec = session.statistic(keys)
+    if params is None and session.are_yields(keys):
+        return number(lambda given: session.initial_likelihood(spec, given), None, tensors)
     if params is None:
-        return number(lambda given: session.likelihood(spec, given, None), None, tensors)
+        params = torch.tensor(
+            session.parameter_init(), dtype=torch.float64, device=tensors[0].device
+        )
     if tuple(params.shape) != (session.n_params(),):
         raise LossError(
             f"params have shape {tuple(params.shape)}; the model has {session.n_params()}."
@@ -36,7 +40,9 @@ def nll_loss(
             f"params are on {params.device}, signal_histogram on {tensors[0].device}. Move one."
         )
     return number(
-        lambda given: session.likelihood(spec, given[:-1], given[-1]), None, [*tensors, params]
+        lambda given: _unpacked(session.likelihood(spec, given[:-1], given[-1])),
+        None,
+        [*tensors, params],
     )
 
 
@@ -114,7 +120,7 @@ def _profiled(
         spec, None, 0.0 if mu is None else float(require_number(mu, "mu_test")), eps, sign
     )
     return number(
-        lambda given: session.run(quantity, given),
+        lambda given: _unpacked(session.run(quantity, given)),
         lambda given, vectors: session.hessian_product(quantity, given, vectors),
         tensors,
     )
@@ -135,8 +141,13 @@ def _rows(histograms: Histograms, session: Session, mus: Any) -> list[torch.Tens
     )
     tested = (0.0,) * rows if mus is None else tuple(map(float, mus))
     quantity = Quantity(session.statistic(keys, tests_mu=mus is not None), rows, tested)
-    values = number(lambda given: session.run(quantity, given), None, tensors)
+    values = number(lambda given: _unpacked(session.run(quantity, given)), None, tensors)
     return list(values.unbind())
+
+
+def _unpacked(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Value and gradient. The value is a copy: a caller may write to it, and JAX owns the rest."""
+    return packed[..., 0].clone(), packed[..., HEADER:]
 
 
 def _single(session: Session, histograms: Histograms) -> Templates:

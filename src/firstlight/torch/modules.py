@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -33,11 +34,9 @@ class SoftHistogram(torch.nn.Module):
     overflow: "drop" (only scores within the edges count, each with all of its weight), "clip"
         (those outside count in the outermost bins), "leak" (what of a kernel lies outside of the
         edges is lost).
-    check: whether to look for scores inside of the edges before counting, which on a GPU waits for
-        the network.
+    If no score is within the edges, "drop" raises `LossError`; on a GPU, where looking would mean
+    to wait for the network, the histogram is NaN instead, which the losses refuse.
     """
-
-    edges: torch.Tensor
 
     def __init__(
         self,
@@ -46,7 +45,6 @@ class SoftHistogram(torch.nn.Module):
         mode: str = "kde",
         *,
         overflow: str = "drop",
-        check: bool = True,
     ) -> None:
         super().__init__()
         if isinstance(bin_edges, torch.Tensor):
@@ -55,34 +53,41 @@ class SoftHistogram(torch.nn.Module):
         self.bandwidth = checked_bandwidth(bandwidth, self._checked)
         self.mode = checked_choice("mode", mode, KINDS)
         self.overflow = checked_choice("overflow", overflow, OVERFLOW)
-        self.check = check
-        self.register_buffer("edges", torch.from_numpy(self._checked.copy()), persistent=False)
+        # Not a buffer: `network.float()` must not round them.
+        self._edges: dict[torch.device, torch.Tensor] = {}
 
     def forward(self, scores: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
         """scores, weights: one number an event."""
         self._require_usable(scores, weights)
-        # Not `self.edges.double()` of a module that was cast to float32: the edges as given.
         edges = self._edges_on(scores.device)
         x = scores.double()
         w = torch.ones_like(x) if weights is None else weights.double()
         if self.overflow == "drop":
-            inside = (x >= edges[0]) & (x <= edges[-1])
-            if self.check and not bool(inside.any()):
-                raise no_score_inside(self._checked)
+            first, last = float(self._checked[0]), float(self._checked[-1])
+            inside = (x >= first) & (x <= last)
             # A score that is no number counts as outside, and so must not reach the kernel.
-            x = torch.where(inside, x, edges[len(edges) // 2])
-            w = torch.where(inside, w, 0.0)
-        inner = edges if self.overflow == "leak" else edges[1:-1]
-        distance = (inner[:, None] - x) / self.bandwidth
-        below = torch.special.ndtr(distance) if self.mode == "kde" else torch.sigmoid(distance)
-        if self.overflow != "leak":
-            below = torch.cat([torch.zeros_like(x)[None], below, torch.ones_like(x)[None]])
-        return torch.diff(below, dim=0) @ w
+            x = torch.where(inside, x, float(self._checked[len(edges) // 2]))
+            w = self._if_any(inside, torch.where(inside, w, 0.0))
+        closed = self.overflow == "leak"
+        histogram: torch.Tensor = Binned.apply(
+            x, w, edges if closed else edges[1:-1], self.bandwidth, self.mode, closed
+        )
+        return histogram
+
+    def _if_any(self, inside: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        """The weights, if any score is inside; an error, or weights that are no numbers, if not."""
+        if inside.device.type == "cpu":
+            if not bool(inside.any()):
+                raise no_score_inside(self._checked)
+            return w
+        # To know would be to wait for the network. The loss waits anyway, and sees this.
+        n = inside.sum()
+        return w * (n / n)
 
     def _edges_on(self, device: torch.device) -> torch.Tensor:
-        if self.edges.dtype != torch.float64 or self.edges.device != device:
-            self.edges = torch.from_numpy(self._checked.copy()).to(device)
-        return self.edges
+        if device not in self._edges:
+            self._edges[device] = torch.tensor(self._checked, device=device)
+        return self._edges[device]
 
     def _require_usable(self, scores: Any, weights: Any) -> None:
         for name, value in (("scores", scores), ("weights", weights)):
@@ -104,17 +109,71 @@ class SoftHistogram(torch.nn.Module):
 
     @property
     def bin_edges(self) -> torch.Tensor:
-        return self.edges
+        return torch.tensor(self._checked)
 
     @property
     def bin_centers(self) -> torch.Tensor:
-        return 0.5 * (self.edges[:-1] + self.edges[1:])
+        return torch.tensor(0.5 * (self._checked[:-1] + self._checked[1:]))
 
     def extra_repr(self) -> str:
         return (
             f"{self.n_bins} bins, bandwidth={self.bandwidth:g}, mode={self.mode!r}, "
             f"overflow={self.overflow!r}"
         )
+
+
+class Binned(torch.autograd.Function):
+    """The histogram. Its derivative recomputes what it needs instead of keeping it.
+
+    edges: all of them if `closed`, else the inner ones, with bins that reach to infinity outside.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        w: torch.Tensor,
+        edges: torch.Tensor,
+        h: float,
+        mode: str,
+        closed: bool,
+    ) -> torch.Tensor:
+        ctx.save_for_backward(x, w, edges)
+        ctx.h, ctx.mode, ctx.closed = h, mode, closed
+        return _shares(_distance(x, edges, h), mode, closed) @ w
+
+    @staticmethod
+    def backward(ctx: Any, *outer: torch.Tensor) -> Any:
+        x, w, edges = ctx.saved_tensors
+        distance = _distance(x, edges, ctx.h)
+        by_w = None
+        if ctx.needs_input_grad[1]:
+            by_w = outer[0] @ _shares(distance, ctx.mode, ctx.closed)
+        # What passes an edge leaves one bin for the other.
+        across = torch.nn.functional.pad(outer[0], (1, 1)) if ctx.closed else outer[0]
+        by_x = (torch.diff(across) @ _density(distance, ctx.mode)) * w * (1 / ctx.h)
+        return by_x, by_w, None, None, None, None
+
+
+def _shares(distance: torch.Tensor, mode: str, closed: bool) -> torch.Tensor:
+    """How much of every event belongs to every bin [bin, event]."""
+    below = torch.special.ndtr(distance) if mode == "kde" else torch.sigmoid(distance)
+    if not closed:
+        below = torch.nn.functional.pad(below, (0, 0, 1, 0))
+        below = torch.nn.functional.pad(below, (0, 0, 0, 1), value=1.0)
+    # Far from an event two integrals differ by rounding alone, which may be negative.
+    return torch.diff(below, dim=0).clamp_min(0.0)
+
+
+def _distance(x: torch.Tensor, edges: torch.Tensor, h: float) -> torch.Tensor:
+    return (edges[:, None] - x) * (1 / h)
+
+
+def _density(distance: torch.Tensor, mode: str) -> torch.Tensor:
+    if mode == "kde":
+        return torch.exp(-0.5 * distance * distance) * (2 * math.pi) ** -0.5
+    share = torch.sigmoid(distance)
+    return share * (1 - share)
 
 
 class SignificanceLoss(torch.nn.Module):

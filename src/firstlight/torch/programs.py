@@ -10,6 +10,7 @@ Programs take the numbers of a model as arguments: sessions of equal structure s
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -19,7 +20,8 @@ import jax.numpy as jnp
 
 from firstlight.histfactory import templates
 from firstlight.histfactory.engine import compiler_options
-from firstlight.histfactory.evaluation import nll
+from firstlight.histfactory.evaluation import expected_data, nll
+from firstlight.histfactory.inference import Nearby
 from firstlight.histfactory.model import Description, Model
 from firstlight.losses.objectives import State, tested
 
@@ -40,10 +42,10 @@ class Statistic:
     tests_mu: bool = False  # qμ, of a signal strength; else q0
 
 
-def _number(
-    spec: Statistic, arrays: Any, data: Any, mu: Any, form: Any, near: Any, values: Any
-) -> Any:
-    """The number, in its form: [whether √(q + eps), eps, sign]."""
+def _number(spec: Statistic, arrays: Any, data: Any, asked: Any, near: Any, values: Any) -> Any:
+    """The number. asked: [μ, whether √(q + eps), eps, sign]; near: [free, conditional, known]."""
+    mu, rooted, eps, sign = asked
+    free, conditional, known = jnp.split(near, [(len(near) - 1) // 2, len(near) - 1])
     value, state = tested(
         Model(arrays, spec.about),
         spec.keys,
@@ -54,23 +56,23 @@ def _number(
         data=data,
         fixed=dict(spec.fixed),
         variations=spec.variations,
-        near=near,
+        near=Nearby(free, conditional, known[0]),
         root=False,
     )
-    rooted, eps, sign = form
     root = jnp.sqrt(jnp.where(rooted > 0, value + eps, 1.0))
     return sign * jnp.where(rooted > 0, root, value), state
 
 
-def _packed(
-    spec: Statistic, arrays: Any, data: Any, mu: Any, form: Any, near: Any, values: Any
-) -> Any:
+def _packed(spec: Statistic, arrays: Any, data: Any, asked: Any, near: Any, values: Any) -> Any:
     def number(values: Any) -> Any:
-        return _number(spec, arrays, data, mu, form, near, values)
+        return _number(spec, arrays, data, asked, near, values)
 
     (value, state), gradient = jax.value_and_grad(number, has_aux=True)(values)
     header = [value, state.status[0], state.status[-1], state.iterations]
-    return _pack(spec, header, values, gradient), state.near
+    after = state.near
+    known = jnp.asarray(after.known, jnp.float64)[None]
+    near = jnp.concatenate([after.free, after.conditional, known])
+    return _pack(spec, header, values, gradient), near
 
 
 def _pack(spec: Statistic, header: list[Any], values: Any, gradient: Any) -> Any:
@@ -92,23 +94,23 @@ def _invalid(spec: Statistic, values: Any) -> Any:
 
 @cache
 def statistic(spec: Statistic) -> Any:
-    """(arrays, data, mu, form, near, values) → packed, and where the next fits may start."""
+    """(arrays, data, asked, near, values) → packed, and where the next fits may start."""
 
-    def one(arrays: Any, data: Any, mu: Any, form: Any, near: Any, values: Any) -> Any:
-        return _packed(spec, arrays, data, mu, form, near, values)
+    def one(arrays: Any, data: Any, asked: Any, near: Any, values: Any) -> Any:
+        return _packed(spec, arrays, data, asked, near, values)
 
     return jax.jit(one, compiler_options=compiler_options())
 
 
 @cache
 def batch(spec: Statistic) -> Any:
-    """The same for rows of values, of signal strengths and of starts."""
+    """The same for rows of what is asked, of starts and of values."""
 
-    def many(arrays: Any, data: Any, mu: Any, form: Any, near: Any, values: Any) -> Any:
+    def many(arrays: Any, data: Any, asked: Any, near: Any, values: Any) -> Any:
         def one(row: Any) -> Any:
-            return _packed(spec, arrays, data, row[0], form, *row[1:])
+            return _packed(spec, arrays, data, *row)
 
-        rows = (mu, near, values)
+        rows = (asked, near, values)
         # On a CPU one after the other is faster, because no fit waits for the slowest.
         return jax.lax.map(one, rows) if jax.default_backend() == "cpu" else jax.vmap(one)(rows)
 
@@ -117,13 +119,11 @@ def batch(spec: Statistic) -> Any:
 
 @cache
 def hessian_product(spec: Statistic) -> Any:
-    """(arrays, data, mu, form, near, values, vectors) → the Hessian times the vectors."""
+    """(arrays, data, asked, near, values, vectors) → the Hessian times the vectors."""
 
-    def product(
-        arrays: Any, data: Any, mu: Any, form: Any, near: Any, values: Any, vectors: Any
-    ) -> Any:
+    def product(arrays: Any, data: Any, asked: Any, near: Any, values: Any, vectors: Any) -> Any:
         def number(values: Any) -> Any:
-            return _number(spec, arrays, data, mu, form, near, values)[0]
+            return _number(spec, arrays, data, asked, near, values)[0]
 
         def along(values: Any) -> Any:
             gradient = jax.grad(number)(values)
@@ -154,4 +154,46 @@ def likelihood(spec: Statistic) -> Any:
     return jax.jit(one, compiler_options=compiler_options())
 
 
-__all__ = ["HEADER", "State", "Statistic", "batch", "hessian_product", "likelihood", "statistic"]
+@cache
+def response(spec: Statistic) -> Any:
+    """(arrays, data, parameters, values) → the likelihood at fixed parameters, by yields.
+
+    Expected counts are linear in all yields, nominal and varied. Given are the counts expected
+    without the templates, their derivative by all templates [bin, value], the observed counts, and
+    what of the negative log-likelihood is not Σ ν - n ln ν.
+    """
+
+    def one(arrays: Any, data: Any, parameters: Any, values: Any) -> Any:
+        sizes = [v.size for v in values]
+
+        def model_of(joined: Any) -> Model:
+            parts = jnp.split(joined, list(itertools.accumulate(sizes))[:-1])
+            given = dict(zip(spec.keys, parts, strict=True))
+            return templates.exchange(Model(arrays, spec.about), given, spec.variations)
+
+        def expected(joined: Any) -> Any:
+            return expected_data(model_of(joined), parameters, include_auxdata=False)
+
+        joined = jnp.concatenate(values)
+        slope = jax.jacrev(expected)(joined)
+        counts = expected(joined)
+        model = model_of(joined)
+        observed = (model.observed if data is None else data)[: model.n_bins]
+        usable = counts > 0
+        log = jnp.log(jnp.where(usable, counts, 1.0))
+        rest = nll(model, parameters, data) - jnp.sum(counts - observed * log)
+        return counts - slope @ joined, slope, observed, rest
+
+    return jax.jit(one, compiler_options=compiler_options())
+
+
+__all__ = [
+    "HEADER",
+    "State",
+    "Statistic",
+    "batch",
+    "hessian_product",
+    "likelihood",
+    "response",
+    "statistic",
+]

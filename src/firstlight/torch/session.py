@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -15,7 +16,6 @@ import torch
 from firstlight.histfactory import templates
 from firstlight.histfactory.blas_threads import one_blas_thread
 from firstlight.histfactory.fitting import Fixed, as_fixed
-from firstlight.histfactory.inference import Nearby
 from firstlight.histfactory.model import Model, load
 from firstlight.histfactory.newton import Status
 from firstlight.histfactory.precision import float64_scope
@@ -23,6 +23,7 @@ from firstlight.losses.binning import LossError, checked_choice
 from firstlight.losses.objectives import OBJECTIVES
 from firstlight.torch import programs
 from firstlight.torch.bridge import jax_device, to_jax, to_torch
+from firstlight.torch.fixed_point import FixedPoint
 
 DEVICES = ("auto", "cpu", "cuda")
 POLICIES = ("raise", "skip", "last_good")
@@ -134,6 +135,7 @@ class Session:
         self._kept: dict[Any, Any] = {}
         self._devices: dict[torch.device, Any] = {}
         self._statistics: dict[Any, programs.Statistic] = {}
+        self._fixed_points: dict[Any, FixedPoint] = {}
         self._near: dict[Any, Any] = {}
         self._good: dict[Any, Any] = {}
 
@@ -275,19 +277,46 @@ class Session:
         self,
         spec: programs.Statistic,
         tensors: Sequence[torch.Tensor],
-        parameters: torch.Tensor | None,
+        parameters: torch.Tensor,
     ) -> torch.Tensor:
-        """The negative log-likelihood and its gradient, packed."""
+        """The negative log-likelihood at any parameters and its gradient, packed."""
         with self._on(tensors[0].device, factorises=False) as there:
             arrays, data = self._put("model", lambda: (self.model.arrays, self._data), there)
-            if parameters is None:
-                point = self._put("init", lambda: np.asarray(self.model.init), there)
-            else:
-                point = to_jax(parameters)
             values = tuple(to_jax(t) for t in tensors)
-            packed = to_torch(programs.likelihood(spec)(arrays, data, point, values))
+            found = programs.likelihood(spec)(arrays, data, to_jax(parameters), values)
+            packed = to_torch(found)
         self._require_possible(spec, packed[: programs.HEADER].tolist())
         return packed
+
+    def initial_likelihood(
+        self, spec: programs.Statistic, tensors: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The negative log-likelihood at the initial parameters and its gradient by yields."""
+        key = (spec, tensors[0].device)
+        if key not in self._fixed_points:
+            self._fixed_points[key] = self._fixed_point(spec, tensors)
+        value, gradient, least = self._fixed_points[key].evaluate(tensors)
+        if not 0 <= float(least) < math.inf:  # the one time that the host waits
+            self._refuse(spec, tensors)
+        return value, gradient
+
+    def _fixed_point(self, spec: programs.Statistic, tensors: Sequence[torch.Tensor]) -> FixedPoint:
+        with self._on(tensors[0].device, factorises=False) as there:
+            arrays, data = self._put("model", lambda: (self.model.arrays, self._data), there)
+            point = self._put("init", lambda: np.asarray(self.model.init), there)
+            # Any yields will do, the derivative is the same; with one in each all is expected.
+            ones = tuple(to_jax(torch.ones_like(t, dtype=torch.float64)) for t in tensors)
+            found = programs.response(spec)(arrays, data, point, ones)
+            return FixedPoint(*(to_torch(a).clone() for a in found))
+
+    def _refuse(self, spec: programs.Statistic, tensors: Sequence[torch.Tensor]) -> None:
+        for key, tensor in zip(spec.keys, tensors, strict=True):
+            if not bool(((tensor >= 0) & torch.isfinite(tensor)).all()):
+                raise LossError(_impossible(key))
+
+    def are_yields(self, keys: tuple[templates.Key, ...]) -> bool:
+        """Whether all of these are nominal yields, which cannot be negative."""
+        return all(self._place(key).array == "nominal" for key in keys)
 
     def _call(
         self, quantity: Quantity, tensors: Sequence[torch.Tensor], near: Any
@@ -311,27 +340,23 @@ class Session:
             yield self._devices[device]
 
     def _numbers(self, quantity: Quantity, there: Any) -> tuple[Any, ...]:
-        """Model, data, signal strengths and form of a quantity, on a device."""
+        """Model, data and what is asked, on a device."""
+
+        def asked() -> Any:
+            form = (quantity.eps is not None, quantity.eps or 0.0, quantity.sign)
+            if quantity.rows is None:
+                return np.array([quantity.mu, *form], np.float64)
+            mus = np.broadcast_to(quantity.mu, (quantity.rows,))
+            return np.array([[mu, *form] for mu in mus], np.float64)
+
         arrays, data = self._put("model", lambda: (self.model.arrays, self._data), there)
-        form = np.array([quantity.eps is not None, quantity.eps or 0.0, quantity.sign], np.float64)
-        mu = np.asarray(quantity.mu, np.float64)
-        return (
-            arrays,
-            data,
-            *self._put(
-                ("test", quantity.mu, quantity.eps, quantity.sign), lambda: (mu, form), there
-            ),
-        )
+        return arrays, data, self._put(("asked", quantity[1:]), asked, there)
 
-    def _far(self, there: Any, rows: int | None) -> Nearby:
+    def _far(self, there: Any, rows: int | None) -> Any:
         """Nothing is known of where the fits may end."""
-
-        def nowhere() -> Nearby:
-            shape = (self.n_params(),) if rows is None else (rows, self.n_params())
-            return Nearby(np.zeros(shape), np.zeros(shape), np.zeros(shape[:-1], bool))
-
-        found: Nearby = self._put(("far", rows), nowhere, there)
-        return found
+        size = 2 * self.n_params() + 1
+        shape = (size,) if rows is None else (rows, size)
+        return self._put(("far", rows), lambda: np.zeros(shape), there)
 
     def _put(self, name: Any, make: Callable[[], Any], there: Any) -> Any:
         """What `make` makes, on a device; made once."""
@@ -347,7 +372,7 @@ class Session:
             if row[programs.INVALID]:
                 key = spec.keys[int(row[programs.INVALID]) - 1]
                 where = f"row {i} of " if len(rows) > 1 else ""
-                raise LossError(f"{where}{_called(key)} has NaN, infinite or negative yields.")
+                raise LossError(where + _impossible(key))
 
     def _after_failure(
         self, quantity: Quantity, packed: torch.Tensor, header: list[Any]
@@ -410,6 +435,13 @@ def _as_keys(signal: Any) -> tuple[templates.Key, ...]:
     if not keys or len(set(keys)) != len(keys):
         raise LossError(f"signal_sample_name is {signal!r}; name each sample once.")
     return keys
+
+
+def _impossible(key: templates.Key) -> str:
+    return (
+        f"{_called(key)} has NaN, infinite or negative yields. (On a GPU a soft histogram is NaN "
+        "where no score lies within its edges.)"
+    )
 
 
 def _called(key: templates.Key) -> str:
