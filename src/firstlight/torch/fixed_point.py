@@ -21,15 +21,22 @@ class FixedPoint(NamedTuple):
     base: torch.Tensor
     slope: torch.Tensor  # [bin, yield]
     observed: torch.Tensor
-    rest: torch.Tensor  # of the negative log-likelihood, beside Σ ν - n ln ν
+    rest: torch.Tensor  # of the negative log-likelihood, beside Σ slope · yields - n ln ν
+    total: torch.Tensor  # slope summed over bins
+
+    @classmethod
+    def of(cls, base: Any, slope: Any, observed: Any, rest: Any) -> FixedPoint:
+        """From a response of the model; see `programs.response`."""
+        return cls(base, slope, observed, rest + base.sum(), slope.sum(0))
 
     def evaluate(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, Any]:
         """Value, gradient by all yields, and the least yield (not a number if any is not)."""
         parts = [t.detach().double() for t in tensors]
         yields = parts[0] if len(parts) == 1 else torch.cat(parts)
         counts = torch.addmv(self.base, self.slope, yields)
-        possible = counts > TINY_YIELD
-        log_part = torch.xlogy(self.observed, torch.where(possible, counts, 0.0))
-        ratio = torch.where(possible, self.observed / counts, 0.0)
-        value = (counts - log_part).sum() + self.rest
-        return value, torch.mv(self.slope.T, 1 - ratio), yields.amin()
+        # Every operation is a kernel to launch, which is what this takes its time for.
+        logs = torch.xlogy(self.observed, counts.clamp_min(0.0)).sum()
+        ratio = self.observed / counts.clamp_min(TINY_YIELD)
+        value = torch.dot(self.total, yields) - logs + self.rest
+        gradient = torch.addmv(self.total, self.slope.T, ratio, alpha=-1)
+        return value, gradient, yields.amin()

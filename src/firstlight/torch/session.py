@@ -307,7 +307,7 @@ class Session:
             # Any yields will do, the derivative is the same; with one in each all is expected.
             ones = tuple(to_jax(torch.ones_like(t, dtype=torch.float64)) for t in tensors)
             found = programs.response(spec)(arrays, data, point, ones)
-            return FixedPoint(*(to_torch(a).clone() for a in found))
+            return FixedPoint.of(*(to_torch(a).clone() for a in found))
 
     def _refuse(self, spec: programs.Statistic, tensors: Sequence[torch.Tensor]) -> None:
         for key, tensor in zip(spec.keys, tensors, strict=True):
