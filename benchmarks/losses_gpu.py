@@ -293,7 +293,7 @@ def jax_training(subject: Subject, objective: str) -> Callable[[], Any]:
         return jax.tree.map(moved, weights, first, second), first, second, n, state
 
     zeros = jax.tree.map(jnp.zeros_like, weights)
-    _, state = jax.jit(loss)(weights, None)
+    state = losses.initial_state(subject.model)
     compiled = jax.jit(step)
     carry = (weights, zeros, zeros, jnp.zeros(()), state)
 

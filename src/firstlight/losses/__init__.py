@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from firstlight.losses.binning import LossError
     from firstlight.losses.objectives import (
         State,
+        initial_state,
         nll,
         q0,
         qmu,
@@ -31,7 +32,16 @@ if TYPE_CHECKING:
 
 _HOME = {
     "binning": ("LossError",),
-    "objectives": ("State", "nll", "q0", "qmu", "significance", "upper_limit", "z_mu"),
+    "objectives": (
+        "State",
+        "initial_state",
+        "nll",
+        "q0",
+        "qmu",
+        "significance",
+        "upper_limit",
+        "z_mu",
+    ),
     "soft_histogram": ("soft_histogram",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -39,6 +49,7 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 __all__ = [
     "LossError",
     "State",
+    "initial_state",
     "nll",
     "q0",
     "qmu",

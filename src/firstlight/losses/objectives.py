@@ -17,6 +17,7 @@ step ended, and `with_state=True` gives the state for the next:
 
     z0, state = significance(model, histograms, state=state, with_state=True)
 
+The first step takes `state=initial_state(model)`, and is then the same program as all others.
 `state.converged` says whether the fits did; where they did not, nothing of the number is to be
 believed.
 """
@@ -28,6 +29,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from firstlight.histfactory import evaluation, limits, templates
@@ -42,7 +44,7 @@ from firstlight.histfactory.inference import (
     square_root,
 )
 from firstlight.histfactory.model import Model
-from firstlight.histfactory.precision import in_float64, is_traced
+from firstlight.histfactory.precision import float64_scope, in_float64, is_traced
 from firstlight.losses.binning import LossError, checked_choice
 
 OBJECTIVES = ("observed", "asimov")
@@ -223,14 +225,28 @@ def tested(
 
 
 def _state_of(found: Ratio) -> State:
+    """Always of the same shapes and types, so that a program which takes one can give one."""
+    xp: Any = jnp if is_traced(found) else np
     fits = [fit for fit in (found.free, found.conditional) if fit is not None]
-    xp: Any = jax.numpy if is_traced(found) else np
+    near = nearby(found.free, found.conditional)
     return State(
-        near=nearby(found.free, found.conditional),
-        muhat=found.muhat,
-        status=xp.stack([xp.asarray(fit.status_code) for fit in fits]),
-        iterations=sum(fit.iterations for fit in fits),
+        near=Nearby(near.free, near.conditional, xp.asarray(near.known, bool)),
+        muhat=xp.asarray(found.muhat, np.float64),
+        status=xp.stack([xp.asarray(fits[i].status_code, np.int32) for i in (0, -1)]),
+        iterations=xp.asarray(sum(fit.iterations for fit in fits), np.int32),
     )
+
+
+def initial_state(model: Model) -> State:
+    """A state that knows nothing: for the first step, so that it is the same program as others."""
+    with float64_scope(), jax.ensure_compile_time_eval():
+        nowhere = jnp.zeros(model.n_parameters)
+        return State(
+            near=Nearby(nowhere, nowhere, jnp.zeros((), bool)),
+            muhat=jnp.zeros(()),
+            status=jnp.zeros(2, jnp.int32),
+            iterations=jnp.zeros((), jnp.int32),
+        )
 
 
 @in_float64

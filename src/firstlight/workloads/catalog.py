@@ -220,6 +220,13 @@ _HISTFACTORY_PROGRAMS = {
     "pyhf-numpy": "histfactory_pyhf:build_{}_numpy",
 }
 _HISTFACTORY_FRAMEWORKS = tuple(_HISTFACTORY_PROGRAMS)
+_HISTFACTORY_ENVIRONMENT = {
+    "JAX_ENABLE_X64": "true",
+    "JAX_DEFAULT_MATMUL_PRECISION": "highest",
+    # OpenBLAS splits Cholesky factors of 0.1 ms over all cores and spins until each has run: ten
+    # times slower as soon as a core has something else to do.
+    "OPENBLAS_NUM_THREADS": "1",
+}
 
 
 def _histfactory(
@@ -238,13 +245,7 @@ def _histfactory(
         reference=f"{path}.histfactory:reference_{task}",
         sizes={"complex-8p": complex_8p, "thu-184p": thu_184p},
         tolerance=tolerance,
-        environment={
-            "JAX_ENABLE_X64": "true",
-            "JAX_DEFAULT_MATMUL_PRECISION": "highest",
-            # OpenBLAS splits Cholesky factors of 0.1 ms over all cores and spins until each has
-            # run: ten times slower as soon as a core has something else to do.
-            "OPENBLAS_NUM_THREADS": "1",
-        },
+        environment=_HISTFACTORY_ENVIRONMENT,
         # Not op by op: a search for a minimum is a loop of thousands of operations.
         backends=("jax-jit", "pyhf-jax", "pyhf-numpy", "nextstat"),
         standard=("complex-8p", "thu-184p"),
@@ -257,6 +258,37 @@ def _preset(
     """A synthetic workspace, and who is not asked to fit it."""
     asked = tuple(f for f in _HISTFACTORY_FRAMEWORKS if f not in without)
     return Size({"preset": preset, **parameters}, frameworks=asked, note=note)
+
+
+def _significance(name: str, title: str, tolerance: float, sizes: Mapping[str, Size]) -> Workload:
+    path = "firstlight.workloads.programs"
+    return Workload(
+        name=name,
+        title=title,
+        programs={f: f"{path}.significance_{f}:build_{name}" for f in ("jax", "torch")},
+        reference=f"{path}.significance:reference_{name}",
+        sizes=sizes,
+        tolerance=tolerance,
+        environment=_HISTFACTORY_ENVIRONMENT,
+        # Not op by op, as above; and PyTorch calls what is compiled already.
+        backends=("jax-jit", "torch-eager"),
+        standard=tuple(sizes),
+    )
+
+
+def _presets(**parameters: Any) -> dict[str, Size]:
+    return {p: Size({"preset": p, **parameters}) for p in ("complex-8p", "thu-184p")}
+
+
+def _parts(*parts: str) -> dict[str, Size]:
+    """Both sizes, each part of a training step by itself."""
+    return {
+        f"{preset}-{part}": Size({**size.parameters, "part": part}, note=f"the {part} alone")
+        if part != "step"
+        else Size({**size.parameters, "part": part}, note="forward, backward and Adam")
+        for preset, size in _presets().items()
+        for part in parts
+    }
 
 
 _PYHF_NUMPY_LEFT_OUT = (
@@ -379,6 +411,18 @@ WORKLOADS = (
         1e-6,
         _preset("complex-8p", toys=20),
         _preset("thu-184p", ("pyhf-numpy", "pyhf-jax"), _PYHF_LEFT_OUT, toys=4),
+    ),
+    # The recorded error of these is that of the gradient, where it is larger than the value's.
+    _significance(
+        "nll_signal_grad", "HistFactory likelihood, gradient by signal yields", 1e-10, _presets()
+    ),
+    _significance("profiled_q0", "Profiled q0, gradient by signal yields", 1e-9, _presets()),
+    _significance(
+        "significance_train_20",
+        "20 training steps on the expected significance",
+        # Rounding, through twenty steps of Adam, which divides by roots of small gradients.
+        1e-7,
+        _parts("forward", "backward", "step"),
     ),
 )
 
