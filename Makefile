@@ -15,14 +15,15 @@ test: $(VENV)/.installed-dev
 	$(BIN)/mypy benchmarks
 	$(BIN)/lint-imports
 	@command -v chromium chromium-browser google-chrome >/dev/null || sh tools/install-chromium.sh
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
-# Every figure that README and docs quote, but for those of a GPU (benchmarks/histfactory_gpu.py);
+# Every figure that README and docs quote, but for those of a GPU (benchmarks/*_gpu.py);
 # takes about half an hour on a quiet machine.
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/instrument.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'
 	$(BIN)/python benchmarks/histfactory.py
+	$(BIN)/python benchmarks/losses.py
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "Installing JAX, PyTorch and the rest into $(VENV): this takes a few minutes, once."

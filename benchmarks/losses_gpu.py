@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,12 +88,12 @@ class Subject:
     def bar(self, large: float, small: float) -> float:
         return large if self.large else small
 
-    def nll_jax(self) -> Callable[[Any], Any]:
+    def nll_jax(self) -> Any:
         return jax.jit(
             jax.value_and_grad(lambda s: losses.nll(self.model, cut(self.model, self.samples, s)))
         )
 
-    def q0_jax(self, objective: str) -> Callable[[Any], Any]:
+    def q0_jax(self, objective: str) -> Any:
         return jax.jit(
             jax.value_and_grad(
                 lambda s: losses.q0(self.model, cut(self.model, self.samples, s), objective)
@@ -181,7 +182,7 @@ class Subject:
             session = ft.create_profiled_session(self.model, self.samples, warm_start=warm)
             figures.time(
                 f"{self.name}: torch: q0 + gradient{', warm start' if warm else ''}",
-                self.by_torch(lambda s, session=session: ft.profiled_q0_loss(s, session)),
+                self.by_torch(partial(ft.profiled_q0_loss, session=session)),
                 n,
                 self.bar(4.5, 1.3),
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,3 +25,23 @@ def test_the_example_is_measured_and_every_case_is_ok(
     assert done.returncode == 0, done.stderr + done.stdout
     cases = json.loads((tmp_path / "out" / "run.json").read_text())["cases"]
     assert cases and all(case["status"] == "ok" for case in cases)
+
+
+def test_the_training_example_prints_both_significances_and_draws(tmp_path: Path) -> None:
+    script = Path(__file__).parent.parent / "examples" / "train_on_significance.py"
+    short = ["--seeds", "2", "--epochs", "22", "--output", str(tmp_path / "plots")]
+    done = subprocess.run(
+        [sys.executable, str(script), *short],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    plain, trained = (
+        float(line.split("Z0 = ")[1].split()[0]) for line in done.stdout.splitlines()[:2]
+    )
+    # Two epochs on significance after twenty of cross-entropy are better than two more of those.
+    assert 1.0 < plain < trained < 4.0, done.stdout
+    for name in ("scores.png", "significance_per_epoch.png"):
+        assert (tmp_path / "plots" / name).read_bytes().startswith(b"\x89PNG")

@@ -37,6 +37,12 @@ class Discovery:
     conditional: FitResult  # without signal
 
     @property
+    def converged(self) -> Any:
+        """Whether both fits did."""
+        good = (self.free.status_code == 0) & (self.conditional.status_code == 0)
+        return good if is_traced(good) else bool(good)
+
+    @property
     def nearby(self) -> Nearby:
         """Where the fits of a similar model or similar data may start."""
         return nearby(self.free, self.conditional)
@@ -126,9 +132,10 @@ def likelihood_ratio(
         free = _bounded(engine, free, statistic == "qtilde")
     found = engine.chain([free, at_mu], _near(model, near))
     muhat = _poi_value(engine, found[0])
-    excess = muhat > 0 if statistic == "q0" else muhat <= tested
+    # Asked so that what is no number stays none.
+    without = muhat <= 0 if statistic == "q0" else muhat > tested
     return Ratio(
-        q=_number(engine.xp.where(excess, _difference(engine, found[1], found[0]), 0.0)),
+        q=_number(engine.xp.where(without, 0.0, _difference(engine, found[1], found[0]))),
         muhat=_number(muhat),
         free=result_of(engine, found[0], free),
         conditional=result_of(engine, found[1], at_mu),
@@ -222,6 +229,7 @@ def cls(
     test_statistic: "qtilde", or "q" where the best fit may have a negative signal.
     """
     require_statistic(test_statistic)
+    require_possible_strength(mu, test_statistic)
     fixed = as_fixed(model, fixed)
     if np.ndim(mu) and is_traced(mu):
         raise ModelError("mu is an array; inside of jit, grad and vmap use jax.vmap over it.")
@@ -374,24 +382,39 @@ def _poi_value(engine: Engine, found: Minimum) -> Any:
 
 def _difference(engine: Engine, conditional: Minimum, free: Minimum) -> Any:
     """2 ΔNLL, never negative: rounding is."""
-    return engine.xp.maximum(2 * (conditional.nll - free.nll), 0.0)
+    with np.errstate(invalid="ignore"):  # infinite ones, of fits that failed: no number
+        return engine.xp.maximum(2 * (conditional.nll - free.nll), 0.0)
 
 
 def _one_sided(engine: Engine, mu: Any, free: Minimum, at_mu: Minimum) -> Any:
     muhat = _poi_value(engine, free)
-    return engine.xp.where(muhat <= mu, _difference(engine, at_mu, free), 0.0)
+    return engine.xp.where(muhat > mu, 0.0, _difference(engine, at_mu, free))
 
 
-def square_root(value: Any) -> Any:
-    """√value with derivative zero at zero."""
-    xp: Any = jnp if is_traced(value) else np
-    positive = value > 0
-    root = xp.where(positive, xp.sqrt(xp.where(positive, value, 1.0)), 0.0)
-    return root if is_traced(value) else float(root)
+#: A test statistic below this is rounding of two likelihoods that are equal. Its root is taken as
+#: zero: a derivative by the root would be that rounding, divided by next to nothing.
+ROUNDING = 1e-12
+
+
+def square_root(q: Any) -> Any:
+    """√q of a test statistic; zero, with derivative zero, where q is rounding."""
+    xp: Any = jnp if is_traced(q) else np
+    none = q <= ROUNDING
+    root = xp.where(none, 0.0, xp.sqrt(xp.where(none, 1.0, q)))
+    return root if is_traced(q) else float(root)
 
 
 def _number(value: Any) -> Any:
     return value if is_traced(value) else float(value)
+
+
+def require_possible_strength(mu: Any, test_statistic: str) -> None:
+    """With q̃ a signal is not negative, so there is nothing to exclude below zero."""
+    if test_statistic == "qtilde" and not is_traced(mu) and np.any(np.asarray(mu) < 0):
+        raise ModelError(
+            f"mu = {np.min(mu):g} is negative, and with q̃ there is nothing to exclude below zero. "
+            'Give mu ≥ 0, or test_statistic="q".'
+        )
 
 
 def require_statistic(name: str, among: tuple[str, ...] = ("q", "qtilde")) -> None:

@@ -92,6 +92,7 @@ def _advance(xp: Any, b: _Bracket, value: Any) -> _Bracket:
     inside = low + width * at_low / (at_low - at_high)
     following = xp.where(bounded, inside, 2 * b.next)
     closed = (xp.abs(value) < 1e-13) | (bounded & (width < 1e-13 * (1 + high)))
+    closed = closed & xp.isfinite(value)
     return _Bracket(
         low,
         at_low,
@@ -148,7 +149,7 @@ def _by_calls(test: HypothesisTest, level: float) -> UpperLimit:
             result = test.at(float(bracket.next))
             good &= result.converged
             bracket = _advance(np, bracket, _height(np, result, i, level))
-        values.append(float(bracket.next))
+        values.append(float(bracket.next) if bracket.closed else math.nan)
         good &= bool(bracket.closed)
     return UpperLimit(values[0], np.array(values[1:]), level, good)
 
@@ -174,7 +175,7 @@ def _in_program(test: HypothesisTest, level: float) -> UpperLimit:
         start = jax.tree.map(lambda a: jnp.asarray(a, float), _opened(jnp, guess, level))
         start = start._replace(closed=jnp.zeros((), bool))
         end = jax.lax.while_loop(lambda b: ~b.closed & (b.steps < _STEPS), step, start)
-        return end.next, end.closed
+        return jnp.where(end.closed, end.next, jnp.nan), end.closed
 
     roots, closed = jax.lax.map(root, (guesses, jnp.array(bands)))
 

@@ -95,7 +95,10 @@ def _canonical(argument: Any) -> Any:
     numbers = (int, float, np.number, np.ndarray, jax.Array)
     if not isinstance(argument, (list, tuple)) or not argument:
         return argument
-    numeric = all(isinstance(a, numbers) and not isinstance(a, bool) for a in argument)
+    # Arrays in a list stay apart: they may have different lengths.
+    numeric = all(
+        isinstance(a, numbers) and not isinstance(a, bool) and np.ndim(a) == 0 for a in argument
+    )
     return jax.numpy.asarray(argument) if numeric else argument
 
 

@@ -75,7 +75,10 @@ def scan(
     if values is None:
         middle, sigma = best.values[index], best.uncertainties[name]
         if not sigma > 0:
-            raise ModelError(f"{name!r} did not move in the fit, so give the values to scan.")
+            raise ModelError(
+                f"{name!r} is held at {middle:g} by a bound, or fixed, so the fit gives no width "
+                "to scan. Give the values: values=[...], or --from and --to."
+            )
         grid = np.linspace(
             max(middle - width * sigma, float(model.lower[index])),
             min(middle + width * sigma, float(model.upper[index])),

@@ -60,6 +60,7 @@ class Specification:
     channels: tuple[Channel, ...]  # sorted by name
     parameter_sets: tuple[ParameterSet, ...]  # in the order of pyhf's `config.par_order`
     observed: Floats | None  # of all channels in turn; None only where the caller allowed it
+    unused_settings: tuple[str, ...] = ()  # of parameters that no modifier has
 
     @property
     def auxdata_order(self) -> tuple[str, ...]:
@@ -127,7 +128,8 @@ def _specification(
     else:
         name, config = _choose_measurement(plain["measurements"], measurement)
     try:
-        sets = resolve_parameters(channels, read_settings(config.get("parameters", [])))
+        settings = read_settings(config.get("parameters", []))
+        sets = resolve_parameters(channels, settings)
         poi = _resolve_poi(config.get("poi", ""), sets)
     except ContentError as fault:
         raise (fault if is_model else fault.inside(f"measurement {name!r}")) from None
@@ -137,7 +139,8 @@ def _specification(
         observed.setflags(write=False)
     elif require_observations:
         raise ContentError("has no 'observations'. Add them, or pass require_observations=False.")
-    return Specification(source, name, poi, channels, sets, observed)
+    unused = tuple(sorted(set(settings) - {one.name for one in sets}))
+    return Specification(source, name, poi, channels, sets, observed, unused)
 
 
 def _model_config(

@@ -70,6 +70,7 @@ def exchange(model: Model, templates: Mapping[Key, Any], variations: str = "abso
     places = {key: place_of(model, key) for key in templates}
     for key, place in places.items():
         require_size(model, key, place, np.shape(templates[key]))
+    _require_apart(model, places)
     with float64_scope():
         arrays = {name: getattr(model.arrays, name) for name in _ARRAYS}
         new = dict(arrays)
@@ -94,6 +95,18 @@ def require_size(model: Model, key: Key, place: Place, shape: tuple[int, ...]) -
             f"{model.about.source}: the template {name_of(key)} has shape {shape}, the model has "
             f"{place.size} {'bins' if wanted else 'number'} there: {wanted} is expected."
         )
+
+
+def _require_apart(model: Model, places: Mapping[Key, Place]) -> None:
+    taken: dict[Any, Key] = {}
+    for key, place in places.items():
+        for cell in zip(*(np.ravel(w) for w in place.where), strict=True):
+            other = taken.setdefault((place.array, *map(int, cell)), key)
+            if other is not key:
+                raise ModelError(
+                    f"{model.about.source}: the templates {name_of(other)} and {name_of(key)} are "
+                    "of the same bins. Give each once."
+                )
 
 
 def name_of(key: Key) -> str:

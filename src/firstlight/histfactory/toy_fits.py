@@ -10,7 +10,13 @@ import numpy as np
 
 from firstlight.histfactory.engine import Eager, Progress
 from firstlight.histfactory.fitting import Fixed, as_fixed, problem_of
-from firstlight.histfactory.inference import BANDS, HypothesisTest, hypotheses, require_statistic
+from firstlight.histfactory.inference import (
+    BANDS,
+    HypothesisTest,
+    hypotheses,
+    require_possible_strength,
+    require_statistic,
+)
 from firstlight.histfactory.likelihood import Data
 from firstlight.histfactory.model import (
     Floats,
@@ -120,6 +126,7 @@ def toy_cls(
     require_statistic(test_statistic)
     engine, observed, fixed = Eager(model), model.data(data), as_fixed(model, fixed)
     mu = require_number(mu, "mu")
+    require_possible_strength(mu, test_statistic)
     test = HypothesisTest(engine, observed, fixed, None, test_statistic)
     on_data, _ = test.fits_at(mu)
     q = test.statistic(mu, test.free, on_data)

@@ -97,6 +97,15 @@ def _checked_precision(name: str, dtype: str) -> None:
         raise LossError(f"{name} are complex.")
 
 
+def open_ends(edges: Any, overflow: str) -> tuple[bool, bool]:
+    """Whether the first and the last bin have no outer edge, or one that cannot be reached."""
+    if overflow != "leak":
+        return True, True
+    if not isinstance(edges, np.ndarray):  # being differentiated, so a number
+        return False, False
+    return bool(np.isinf(edges[0])), bool(np.isinf(edges[-1]))
+
+
 def no_score_inside(edges: NDArray[np.float64]) -> LossError:
     """What to say when a histogram would be empty."""
     return LossError(

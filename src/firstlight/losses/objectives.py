@@ -315,3 +315,8 @@ def require_possible(key: templates.Key, place: templates.Place, values: Any) ->
             f"histograms: the template {templates.name_of(key)} has negative yields. Weights of "
             "either sign can do that: use more events, or wider bins."
         )
+    if not place.axes and not values > 0:
+        raise LossError(
+            f"histograms: the template {templates.name_of(key)} is {float(values):g}; a factor is "
+            "above zero."
+        )

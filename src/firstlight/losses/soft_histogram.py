@@ -18,6 +18,7 @@ from firstlight.losses.binning import (
     checked_edges,
     checked_scores,
     no_score_inside,
+    open_ends,
 )
 
 
@@ -55,26 +56,34 @@ def soft_histogram(
         if is_traced(edges) and isinstance(bandwidth, str):
             raise LossError("bandwidth: give a number where the edges are differentiated.")
         bandwidth = checked_bandwidth(bandwidth, np.zeros(0) if is_traced(edges) else edges)
-    return _histogram(scores, edges, weights, bandwidth, kind, overflow)
+    drop, ends = overflow == "drop", open_ends(edges, overflow)
+    return _histogram(scores, edges, weights, bandwidth, kind, drop, ends)
 
 
 @in_float64
 def _histogram(
-    scores: Any, edges: Any, weights: Any, bandwidth: Any, kind: str, overflow: str
+    scores: Any,
+    edges: Any,
+    weights: Any,
+    bandwidth: Any,
+    kind: str,
+    drop: bool,
+    ends: tuple[bool, bool],
 ) -> Any:
     x = jnp.asarray(scores, jnp.float64)
     edges = jnp.asarray(edges, jnp.float64)
     w = jnp.ones_like(x) if weights is None else jnp.asarray(weights, jnp.float64)
-    if overflow == "drop":
+    if drop:
         inside = (x >= edges[0]) & (x <= edges[-1])
         # A score that is no number counts as outside, and so must not reach the kernel.
         x = jnp.where(inside, x, jax.lax.stop_gradient(edges[len(edges) // 2]))
         w = jnp.where(inside, w, 0.0)
     cumulative = jax.scipy.special.ndtr if kind == "kde" else jax.nn.sigmoid
-    inner = edges if overflow == "leak" else edges[1:-1]
+    low, high = ends
+    inner = edges[1 if low else 0 : -1 if high else None]
     below = cumulative((inner[:, None] - x) / bandwidth)
-    if overflow != "leak":
-        below = jnp.concatenate([jnp.zeros_like(x)[None], below, jnp.ones_like(x)[None]])
+    nothing, everything = jnp.zeros((int(low), len(x))), jnp.ones((int(high), len(x)))
+    below = jnp.concatenate([nothing, below, everything])
     share = jnp.diff(below, axis=0)
     # Far from an event two integrals differ by rounding alone, which may be negative.
     return jnp.where(share > 0, share, 0.0) @ w
@@ -82,6 +91,8 @@ def _histogram(
 
 def _as_array(values: Any, name: str) -> Any:
     if hasattr(values, "dtype") and hasattr(values, "shape"):
+        if not np.issubdtype(values.dtype, np.number) and str(values.dtype) != "bfloat16":
+            raise LossError(f"{name} are of type {values.dtype}; they must be numbers.")
         return values
     try:
         return np.asarray(values, np.float64)

@@ -29,8 +29,8 @@ class FixedPoint(NamedTuple):
         """From a response of the model; see `programs.response`."""
         return cls(base, slope, observed, rest + base.sum(), slope.sum(0))
 
-    def evaluate(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, Any]:
-        """Value, gradient by all yields, and the least yield (not a number if any is not)."""
+    def evaluate(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Value, gradient by all yields, and [least, greatest] of these (NaN if any is)."""
         parts = [t.detach().double() for t in tensors]
         yields = parts[0] if len(parts) == 1 else torch.cat(parts)
         counts = torch.addmv(self.base, self.slope, yields)
@@ -39,4 +39,4 @@ class FixedPoint(NamedTuple):
         ratio = self.observed / counts.clamp_min(TINY_YIELD)
         value = torch.dot(self.total, yields) - logs + self.rest
         gradient = torch.addmv(self.total, self.slope.T, ratio, alpha=-1)
-        return value, gradient, yields.amin()
+        return value, gradient, torch.stack(torch.aminmax(yields))

@@ -16,6 +16,7 @@ from firstlight.losses.binning import (
     checked_edges,
     checked_scores,
     no_score_inside,
+    open_ends,
 )
 from firstlight.torch.functional import (
     negative_significance,
@@ -53,6 +54,7 @@ class SoftHistogram(torch.nn.Module):
         self.bandwidth = checked_bandwidth(bandwidth, self._checked)
         self.mode = checked_choice("mode", mode, KINDS)
         self.overflow = checked_choice("overflow", overflow, OVERFLOW)
+        self._open = open_ends(self._checked, overflow)
         # Not a buffer: `network.float()` must not round them.
         self._edges: dict[torch.device, torch.Tensor] = {}
 
@@ -71,10 +73,9 @@ class SoftHistogram(torch.nn.Module):
             w = self._if_any(inside, w)
         elif w is None:
             w = torch.ones_like(x)
-        closed = self.overflow == "leak"
-        histogram: torch.Tensor = Binned.apply(
-            x, w, edges if closed else edges[1:-1], self.bandwidth, self.mode, closed
-        )
+        low, high = self._open
+        inner = edges[int(low) : len(edges) - int(high)]
+        histogram: torch.Tensor = Binned.apply(x, w, inner, self.bandwidth, self.mode, self._open)
         return histogram
 
     def _if_any(self, inside: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -128,7 +129,7 @@ class SoftHistogram(torch.nn.Module):
 class Binned(torch.autograd.Function):
     """The histogram, in few operations: on a GPU it is their number that takes time.
 
-    edges: all of them if `closed`, else the inner ones, with bins that reach to infinity outside.
+    edges: but for those of `open` ends, where the outermost bin reaches to infinity.
     """
 
     @staticmethod
@@ -139,13 +140,14 @@ class Binned(torch.autograd.Function):
         edges: torch.Tensor,
         h: float,
         mode: str,
-        closed: bool,
+        open: tuple[bool, bool],
     ) -> torch.Tensor:
         ctx.save_for_backward(x, w, edges)
-        ctx.h, ctx.mode, ctx.closed = h, mode, closed
+        ctx.h, ctx.mode, ctx.open = h, mode, open
         below = _below(_distance(x, edges, h), mode)
-        if not closed:
+        if open[0]:
             below = torch.nn.functional.pad(below, (0, 0, 1, 0))
+        if open[1]:
             below = torch.nn.functional.pad(below, (0, 0, 0, 1), value=1.0)
         # Far from an event two integrals differ by rounding alone, which may be negative.
         return torch.diff(below, dim=0).clamp_min(0.0) @ w
@@ -155,12 +157,15 @@ class Binned(torch.autograd.Function):
         x, w, edges = ctx.saved_tensors
         distance = _distance(x, edges, ctx.h)
         # What passes an edge leaves one bin for the other.
-        across = torch.nn.functional.pad(outer[0], (1, 1)) if ctx.closed else outer[0]
+        low, high = ctx.open
+        across = outer[0]
+        if not (low and high):
+            across = torch.nn.functional.pad(across, (int(not low), int(not high)))
         across = torch.diff(across)
         by_w = None
         if ctx.needs_input_grad[1]:
             by_w = -(across @ _below(distance, ctx.mode))
-            by_w = by_w if ctx.closed else by_w + outer[0][-1]
+            by_w = by_w + outer[0][-1] if high else by_w
         by_x = (across * (1 / ctx.h)) @ _density(distance, ctx.mode) * w
         return by_x, by_w, None, None, None, None
 

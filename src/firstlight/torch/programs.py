@@ -85,9 +85,13 @@ def _invalid(spec: Statistic, values: Any) -> Any:
     """One more than the place of a template with impossible values; zero if there is none."""
     found = jnp.zeros(())
     for i, (key, value) in enumerate(zip(spec.keys, values, strict=True)):
-        variation = isinstance(key, tuple) and len(key) == 4
-        least = -jnp.inf if variation else 0.0
-        possible = jnp.all(jnp.isfinite(value) & (value >= least))
+        if value.ndim == 0:  # a factor
+            usable = value > 0
+        elif isinstance(key, tuple) and len(key) == 4:  # varied yields
+            usable = value > -jnp.inf
+        else:
+            usable = value >= 0
+        possible = jnp.all(usable & jnp.isfinite(value))
         found = jnp.where((found == 0) & ~possible, i + 1.0, found)
     return found
 

@@ -295,8 +295,9 @@ class Session:
         key = (spec, tensors[0].device)
         if key not in self._fixed_points:
             self._fixed_points[key] = self._fixed_point(spec, tensors)
-        value, gradient, least = self._fixed_points[key].evaluate(tensors)
-        if not 0 <= float(least) < math.inf:  # the one time that the host waits
+        value, gradient, ends = self._fixed_points[key].evaluate(tensors)
+        least, greatest = ends.tolist()  # the one time that the host waits
+        if not 0 <= least <= greatest < math.inf:
             self._refuse(spec, tensors)
         return value, gradient
 
@@ -397,6 +398,8 @@ class Session:
                 repaired[i] = last.reshape(len(rows), -1)[i]
             else:
                 repaired[i, programs.HEADER :] = 0.0
+                # An infinite value times a gradient of zero would be no number.
+                repaired[i, programs.VALUE].nan_to_num_(0.0, 0.0, 0.0)
         return repaired.reshape(packed.shape)
 
 
@@ -439,8 +442,8 @@ def _as_keys(signal: Any) -> tuple[templates.Key, ...]:
 
 def _impossible(key: templates.Key) -> str:
     return (
-        f"{_called(key)} has NaN, infinite or negative yields. (On a GPU a soft histogram is NaN "
-        "where no score lies within its edges.)"
+        f"{_called(key)} has NaN, infinite or negative yields (or is a factor that is not above "
+        "zero). On a GPU a soft histogram is NaN where no score lies within its edges."
     )
 
 

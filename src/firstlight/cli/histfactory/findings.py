@@ -16,6 +16,7 @@ def findings(spec: Specification) -> list[str]:
     """One sentence for each thing that may surprise."""
     return [
         *_about_poi(spec),
+        *_unused_settings(spec),
         *_held(spec),
         *_bins(spec),
         *_idle(spec),
@@ -29,6 +30,16 @@ def _about_poi(spec: Specification) -> Iterator[str]:
         return
     if spec.poi in [name for one in spec.parameter_sets for name in _fixed_names(one)]:
         yield f"the parameter of interest {spec.poi!r} is fixed: free it with --free {spec.poi}"
+
+
+def _unused_settings(spec: Specification) -> Iterator[str]:
+    from difflib import get_close_matches
+
+    names = [one.name for one in spec.parameter_sets]
+    for unused in spec.unused_settings:
+        close = get_close_matches(unused, names, 1)
+        hint = f": perhaps {close[0]!r} is meant" if close else ""
+        yield f"the settings of {unused!r} have no effect, no modifier has this name{hint}"
 
 
 def _held(spec: Specification) -> Iterator[str]:

@@ -54,7 +54,7 @@ def handle(options: argparse.Namespace) -> int:
             job.fixed,
             test_statistic=options.test_statistic,
         )
-    if options.plot:
+    if options.plot and limit.converged:
         with Working("CLs for the plot"):
             results = along(job, limit, options.test_statistic)
     if options.json:
@@ -66,6 +66,7 @@ def handle(options: argparse.Namespace) -> int:
 
         draw(options.plot, lambda: plots.limit_band(results, limit, str(job.model.poi)))
     problem = "the limits DID NOT CONVERGE: a fit failed, or CLs does not fall to the level."
+    problem += " There is no plot." if options.plot else ""
     return ending([] if limit.converged else [problem])
 
 

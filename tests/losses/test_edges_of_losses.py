@@ -1,0 +1,95 @@
+"""Claims about the edges of the losses: unequal templates, infinities, factors, failed steps."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from firstlight import histfactory as hf
+from firstlight import losses
+from firstlight import torch as ft
+from firstlight.losses import LossError, soft_histogram
+
+
+@pytest.fixture(scope="module")
+def model(make: Any) -> hf.Model:
+    xs = make.normsys("xs", 0.9, 1.1)
+    sig = make.sample("signal", [6.0, 9.0], make.modifier("normfactor", "mu"))
+    sr = make.channel("SR", sig, make.sample("background", [50.0, 40.0], xs))
+    cr = make.channel("CR", make.sample("background", [100.0], xs))
+    return hf.load(make.workspace([sr, cr], [[60.0, 55.0], [104.0]]))
+
+
+@pytest.mark.parametrize(
+    "other", [("background", [100.0, 50.0, 40.0]), (("SR", "background", "xs", "hi"), 1.1)]
+)
+def test_templates_of_different_lengths_have_gradients_together(
+    model: hf.Model, other: Any
+) -> None:
+    key, values = other
+    expected = losses.q0(model, {"signal": np.array([6.0, 9.0]), key: np.array(values)})
+    value, _ = jax.value_and_grad(lambda s, o: losses.q0(model, {"signal": s, key: o}), (0, 1))(
+        jnp.array([6.0, 9.0]), jnp.array(values)
+    )
+    assert float(value) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "other", [("background", [100.0, 50.0, 40.0]), (("SR", "background", "xs", "hi"), 1.1)]
+)
+def test_templates_of_different_lengths_go_into_the_torch_loss(model: hf.Model, other: Any) -> None:
+    key, values = other
+    given = {
+        "signal": torch.tensor([6.0, 9.0], dtype=torch.float64),
+        key: torch.tensor(values, dtype=torch.float64),
+    }
+    expected = losses.q0(model, {k: v.numpy() for k, v in given.items()})
+    assert float(ft.profiled_q0_loss(given, ft.Session(model))) == pytest.approx(
+        expected, rel=1e-12
+    )
+
+
+def test_infinite_yields_are_refused_by_the_nll(model: hf.Model) -> None:
+    with pytest.raises(LossError, match="infinite"):
+        ft.nll_loss(torch.tensor([1.0, math.inf], dtype=torch.float64), ft.Session(model))
+
+
+def test_gradient_by_bandwidth_is_finite_with_infinite_edges_that_leak() -> None:
+    edges = (-math.inf, 0.0, 1.0, math.inf)
+    with jax.enable_x64(True):
+        slope = jax.jacrev(
+            lambda b: soft_histogram(np.array([0.3, 0.5]), edges, None, b, "kde", "leak")
+        )(0.1)
+        same = jax.jacrev(
+            lambda b: soft_histogram(np.array([0.3, 0.5]), edges, None, b, "kde", "clip")
+        )(0.1)
+    np.testing.assert_allclose(slope, same)
+
+
+@pytest.mark.parametrize("factor", [0.0, -0.1])
+def test_rate_that_is_not_positive_is_refused(model: hf.Model, factor: float) -> None:  # both
+    key = ("SR", "background", "xs", "hi")
+    with pytest.raises(LossError, match="xs"):
+        losses.q0(model, {key: factor})
+    with pytest.raises(LossError, match="xs"):
+        ft.profiled_q0_loss({key: torch.tensor(factor, dtype=torch.float64)}, ft.Session(model))
+
+
+def test_skipped_step_has_gradient_zero_also_inside_of_a_function(make: Any) -> None:
+    sig = make.sample("signal", [5.0, 3.0], make.modifier("normfactor", "mu"))
+    model = hf.load(
+        make.workspace(
+            [make.channel("SR", sig, make.sample("background", [20.0, 10.0]))], [[27.0, 14.0]]
+        )
+    )
+    loss = ft.SignificanceLoss(model, ["signal", "background"], on_failure="skip")
+    h = torch.tensor([5.0, 3.0, 20.0, 0.0], dtype=torch.float64, requires_grad=True)
+    with pytest.warns(RuntimeWarning):
+        (loss(h) ** 2).backward()
+    assert np.all(h.grad.numpy() == 0)
