@@ -31,7 +31,7 @@ def to_jax(tensor: torch.Tensor) -> Any:
     if plain.data_ptr() % ALIGNMENT:  # a part of another tensor
         plain = plain.clone()
     with float64_scope():
-        return jax.dlpack.from_dlpack(_Export(plain))
+        return jax.dlpack.from_dlpack(plain if torch.version.hip else _Export(plain))
 
 
 def to_torch(array: Any) -> torch.Tensor:

@@ -243,7 +243,7 @@ class Session:
         """A statistic and its gradient, packed; fits that fail are dealt with."""
         self.step += 1
         # The fits do not depend on what is made of their result, nor much on the strength tested.
-        key = (quantity.spec, quantity.rows)
+        key = (quantity.spec, quantity.rows, tensors[0].device)
         near = self._near.get(key)
         packed, header, after = self._call(quantity, tensors, near)
         if near is not None and not _converged(header):
@@ -254,7 +254,7 @@ class Session:
             self._near[key] = after
         if _converged(header):
             if self.on_failure == "last_good":
-                self._good[quantity] = packed
+                self._good[quantity, tensors[0].device] = packed
             return packed
         return self._after_failure(quantity, packed, header)
 
@@ -263,7 +263,7 @@ class Session:
     ) -> torch.Tensor:
         """The Hessian of a statistic times vectors, one after the other in one tensor."""
         with self._on(tensors[0].device) as there:
-            near = self._near.get((quantity.spec, None))
+            near = self._near.get((quantity.spec, None, tensors[0].device))
             return to_torch(
                 programs.hessian_product(quantity.spec)(
                     *self._numbers(quantity, there),
@@ -392,7 +392,7 @@ class Session:
         )
         warnings.warn(f"step {self.step}: {message} Here {instead}.", RuntimeWarning, stacklevel=6)
         repaired = packed.clone().reshape(len(rows), -1)
-        last = self._good.get(quantity)
+        last = self._good.get((quantity, packed.device))
         for i in bad:
             if self.on_failure == "last_good" and last is not None:
                 repaired[i] = last.reshape(len(rows), -1)[i]
