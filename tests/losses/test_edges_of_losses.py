@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from typing import Any
 
 import jax
@@ -93,3 +95,51 @@ def test_skipped_step_has_gradient_zero_also_inside_of_a_function(make: Any) -> 
     with pytest.warns(RuntimeWarning):
         (loss(h) ** 2).backward()
     assert np.all(h.grad.numpy() == 0)
+
+
+def test_a_factor_of_a_sample_that_has_no_such_normsys_is_refused(make: Any) -> None:
+    only = make.normsys("only", 0.9, 1.1)
+    signal = make.sample("signal", [6.0], make.modifier("normfactor", "mu"), only)
+    channel = make.channel("SR", signal, make.sample("background", [50.0]))
+    model = hf.load(make.workspace([channel], [[60.0]]))
+    with pytest.raises(
+        hf.ModelError, match="sample 'background' has no normsys or histosys 'only'"
+    ):
+        losses.q0(model, {("SR", "background", "only", "hi"): 1.2})
+
+
+def test_a_histogram_that_was_first_used_for_inference_can_be_trained_with() -> None:
+    histogram = ft.SoftHistogram([0.0, 0.5, 1.0])
+    with torch.inference_mode():
+        histogram(torch.tensor([0.2, 0.7]))
+    scores = torch.tensor([0.2, 0.7], requires_grad=True)
+    histogram(scores)[0].backward()
+    assert scores.grad is not None and torch.isfinite(scores.grad).all()
+
+
+def test_a_loss_that_was_used_can_be_copied_and_pickled(model: hf.Model) -> None:
+    loss = ft.SignificanceLoss(model)
+    signal = torch.tensor([6.0, 9.0], dtype=torch.float64)
+    value = loss(signal)
+    for other in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
+        assert float(other(signal)) == pytest.approx(float(value), rel=1e-12)
+
+
+def test_arrays_of_any_stride_become_tensors() -> None:
+    assert ft.as_tensor(np.arange(3.0)[::-1]).tolist() == [2.0, 1.0, 0.0]
+
+
+def test_negative_yields_inside_of_jit_are_no_number_and_not_converged(model: hf.Model) -> None:
+    def both(signal: Any) -> Any:
+        return losses.significance(model, {"signal": signal}, "asimov", with_state=True)
+
+    value, state = jax.jit(both)(jnp.array([-40.0, 30.0]))
+    assert math.isnan(float(value)) and not bool(state.converged)
+    value, state = jax.jit(both)(jnp.array([4.0, 30.0]))
+    assert float(value) > 0 and bool(state.converged)
+
+
+def test_a_bandwidth_that_no_number_can_resolve_is_refused() -> None:
+    for make_one in (ft.SoftHistogram, lambda e, b: soft_histogram([0.1], e, None, b)):
+        with pytest.raises(LossError, match="bandwidth"):
+            make_one([0.0, 0.1, 0.2], 1e-17)

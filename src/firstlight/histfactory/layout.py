@@ -131,6 +131,7 @@ def lay_out(spec: Specification, sizes: Sizes) -> Grid:
     normsys = np.ones((2, n_rates, n_slots, n_channels))
     histosys = np.zeros((2, n_shapes, n_slots, n_bins))
     histosys_used = np.zeros((n_shapes, n_slots, n_bins))
+    normsys_used = np.zeros((n_rates, n_slots, n_channels))
     factor_mask = np.zeros((n_factors, n_slots, n_bins))
     carries_gamma = np.zeros((n_slots, n_bins))
     channel_of_bin = np.zeros(n_bins)
@@ -147,7 +148,9 @@ def lay_out(spec: Specification, sizes: Sizes) -> Grid:
                 index = first[modifier.name]
                 row = int(slot[index])
                 if modifier.type == "normsys":
-                    normsys[:, row - (n_alphas - n_rates), k, c] = modifier.lo, modifier.hi
+                    rate = row - (n_alphas - n_rates)
+                    normsys[:, rate, k, c] = modifier.lo, modifier.hi
+                    normsys_used[rate, k, c] = 1
                 elif modifier.type == "histosys":
                     histosys[:, row, k, here] = modifier.lo, modifier.hi
                     histosys_used[row, k, here] = 1
@@ -180,6 +183,7 @@ def lay_out(spec: Specification, sizes: Sizes) -> Grid:
         },
         structure={
             "histosys_used": histosys_used,
+            "normsys_used": normsys_used,
             "factor_mask": factor_mask,
             "carries_gamma": carries_gamma,
             "channel_of_bin": channel_of_bin,

@@ -87,6 +87,7 @@ class Structure:
     """What a model's numbers mean: masks and positions, 0 and 1 as floats."""
 
     histosys_used: Floats
+    normsys_used: Floats
     factor_mask: Floats
     carries_gamma: Floats
     channel_of_bin: Floats

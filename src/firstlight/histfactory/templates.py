@@ -167,8 +167,7 @@ def _variation(model: Model, channel: str, sample: str, modifier: str, side: str
         )
     rate = row - (sizes.alphas - sizes.rates)
     number = model.channel_names.index(channel)
-    present = 0 <= rate < sizes.rates and "normsys" in model.about.types[model.index(modifier)]
-    if not present:
+    if not (0 <= rate < sizes.rates and structure.normsys_used[rate, slot, number]):
         raise ModelError(
             f"{model.about.source}: channel {channel!r}, sample {sample!r} has no normsys or "
             f"histosys {modifier!r}."

@@ -59,6 +59,12 @@ def checked_bandwidth(bandwidth: Any, edges: NDArray[np.float64]) -> float:
         value = math.nan
     if not (value > 0 and math.isfinite(value)):
         raise LossError(f'bandwidth is {bandwidth!r}; give a number above zero, or "auto".')
+    ends = edges[np.isfinite(edges)]
+    if len(ends) and value < 1e-13 * np.abs(ends).max():
+        raise LossError(
+            f"bandwidth is {value:g}, narrower than float64 can tell scores from edges. Use a "
+            "plain histogram."
+        )
     return value
 
 

@@ -25,7 +25,7 @@ believed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -221,7 +221,17 @@ def tested(
     else:
         found = expected_ratio(changed, mu, 0.0, fixed, near)
     value = square_root(found.q) if root else found.q
-    return value, jax.lax.stop_gradient(_state_of(found))
+    state = jax.lax.stop_gradient(_state_of(found))
+    if not is_traced(values):  # then they were looked at before
+        return value, state
+    # A negative expectation would be rewarded, so what cannot be is no number.
+    possible = jnp.asarray(True)
+    for key, given in zip(keys, values, strict=True):
+        least = 0.0 if templates.place_of(model, key).array == "nominal" else -jnp.inf
+        possible &= jnp.all((given >= least) & jnp.isfinite(given))
+    known = state.near.known & possible
+    near = Nearby(state.near.free, state.near.conditional, known)
+    return jnp.where(possible, value, jnp.nan), replace(state, near=near)
 
 
 def _state_of(found: Ratio) -> State:

@@ -54,7 +54,7 @@ def soft_histogram(
             raise no_score_inside(edges)
     if not is_traced(bandwidth):
         if is_traced(edges) and isinstance(bandwidth, str):
-            raise LossError("bandwidth: give a number where the edges are differentiated.")
+            raise LossError("bandwidth: give a number where the edges are traced (jit, grad).")
         bandwidth = checked_bandwidth(bandwidth, np.zeros(0) if is_traced(edges) else edges)
     drop, ends = overflow == "drop", open_ends(edges, overflow)
     return _histogram(scores, edges, weights, bandwidth, kind, drop, ends)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import numpy as np
 import torch
 from torch.utils.dlpack import to_dlpack
 
@@ -100,6 +101,9 @@ def as_tensor(x: Any) -> torch.Tensor:
     """A tensor of anything: tensors as they are, arrays with DLPack without a copy, lists."""
     if isinstance(x, torch.Tensor):
         return x
+    if isinstance(x, np.ndarray):
+        # PyTorch has no negative strides, and would not survive being given some.
+        return torch.from_numpy(x if all(s >= 0 for s in x.strides) else x.copy())
     if hasattr(x, "__dlpack__"):
         return torch.from_dlpack(x)
     return torch.as_tensor(x)

@@ -90,7 +90,9 @@ class SoftHistogram(torch.nn.Module):
 
     def _edges_on(self, device: torch.device) -> torch.Tensor:
         if device not in self._edges:
-            self._edges[device] = torch.tensor(self._checked, device=device)
+            # Kept, and so also used outside of the inference that may be going on.
+            with torch.inference_mode(False):
+                self._edges[device] = torch.tensor(self._checked, device=device)
         return self._edges[device]
 
     def _require_usable(self, scores: Any, weights: Any) -> None:
@@ -171,7 +173,7 @@ class Binned(torch.autograd.Function):
 
 
 def _distance(x: torch.Tensor, edges: torch.Tensor, h: float) -> torch.Tensor:
-    return torch.add(edges[:, None] * (1 / h), x, alpha=-1 / h)
+    return (edges[:, None] - x) / h
 
 
 def _below(distance: torch.Tensor, mode: str) -> torch.Tensor:
@@ -210,6 +212,8 @@ class SignificanceLoss(torch.nn.Module):
         self.negate = negate
         self.eps = eps
 
+    # The likelihood is compiled already, by JAX, whose inside is no concern of torch.compile.
+    @torch.compiler.disable
     def forward(self, signal_histogram: Histograms) -> torch.Tensor:
         """signal_histogram: yields of the signal, or a mapping of templates to yields."""
         loss = negative_significance if self.negate else profiled_z0_loss

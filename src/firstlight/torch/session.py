@@ -132,12 +132,25 @@ class Session:
         self._data = None if data is None else np.asarray(data, np.float64)
         if objective == "observed":
             _ = self.model.data(self._data)  # says what is wrong with it, or that there are none
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin without anything that was kept for speed."""
         self._kept: dict[Any, Any] = {}
         self._devices: dict[torch.device, Any] = {}
         self._statistics: dict[Any, programs.Statistic] = {}
         self._fixed_points: dict[Any, FixedPoint] = {}
         self._near: dict[Any, Any] = {}
         self._good: dict[Any, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy, or a checkpoint, makes its own: devices cannot be written to a file.
+        kept = ("_kept", "_devices", "_statistics", "_fixed_points", "_near", "_good")
+        return {name: value for name, value in vars(self).items() if name not in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
 
     def signal_n_bins(self) -> int:
         """Bins of the signal histogram."""
@@ -159,8 +172,7 @@ class Session:
         """Forget the last fits, and count steps from zero."""
         self.step = 0
         self.failures.clear()
-        self._near.clear()
-        self._good.clear()
+        self._forget()
 
     # --- arguments --------------------------------------------------------------------------------
 
@@ -214,8 +226,8 @@ class Session:
             raise LossError(f"{_called(key)} is {type(tensor).__name__}, not a tensor.")
         if tensor.dtype not in (torch.float32, torch.float64):
             raise LossError(
-                f"{_called(key)} is {tensor.dtype}: too few digits to count with. Give float32 or "
-                "float64 (.double())."
+                f"{_called(key)} is {tensor.dtype}; yields are float32 or float64 (.double()), or "
+                "there are too few digits to count with."
             )
         if tensor.device != first.device:
             raise LossError(
@@ -360,8 +372,10 @@ class Session:
         return self._put(("far", rows), lambda: np.zeros(shape), there)
 
     def _put(self, name: Any, make: Callable[[], Any], there: Any) -> Any:
-        """What `make` makes, on a device; made once."""
+        """What `make` makes, on a device; made once, or again after many others."""
         if (name, there) not in self._kept:
+            if len(self._kept) > 256:  # a new signal strength at every step
+                self._kept.clear()
             self._kept[name, there] = jax.device_put(make(), there)
         return self._kept[name, there]
 

@@ -130,6 +130,17 @@ BACKENDS = (
         ("numpy",),
         False,
     ),
+    # firstlight.torch: networks in PyTorch, the likelihood compiled by JAX.
+    Backend(
+        "torch-jax",
+        "PyTorch, the likelihood in JAX",
+        "torch-jax",
+        "firstlight.measure.adapters.torch_jax:TorchOverJax",
+        ("torch", "jax"),
+        True,
+        cache="jax",
+        extra="all",
+    ),
     # Peers of firstlight.histfactory: programs that fit the same workspaces.
     Backend(
         "pyhf-numpy",
@@ -265,13 +276,15 @@ def _significance(name: str, title: str, tolerance: float, sizes: Mapping[str, S
     return Workload(
         name=name,
         title=title,
-        programs={f: f"{path}.significance_{f}:build_{name}" for f in ("jax", "torch")},
+        programs={
+            "jax": f"{path}.significance_jax:build_{name}",
+            "torch-jax": f"{path}.significance_torch:build_{name}",
+        },
         reference=f"{path}.significance:reference_{name}",
         sizes=sizes,
         tolerance=tolerance,
         environment=_HISTFACTORY_ENVIRONMENT,
-        # Not op by op, as above; and PyTorch calls what is compiled already.
-        backends=("jax-jit", "torch-eager"),
+        backends=("jax-jit", "torch-jax"),
         standard=tuple(sizes),
     )
 

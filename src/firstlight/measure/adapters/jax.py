@@ -34,7 +34,7 @@ class Jax(Adapter):
     """JAX as the program wrote it: nothing is transformed."""
 
     sync_policy = "jax.block_until_ready on every array of the result"
-    watches = ("jax",)
+    watches: "tuple[str, ...]" = ("jax",)
 
     def __init__(self) -> None:
         self._jax: "Any" = None

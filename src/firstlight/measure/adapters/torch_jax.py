@@ -1,0 +1,50 @@
+"""PyTorch whose programs call compiled JAX: the results are torch's, the phases are JAX's."""
+
+from firstlight.measure.adapters.jax import Jax
+from firstlight.measure.adapters.torch import TorchEager
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class TorchOverJax(Jax):
+    """Waits for tensors, counts what JAX compiles."""
+
+    watches = ("torch", "jax")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tensors = TorchEager()
+
+    def load(self) -> None:
+        self._tensors.load()
+        super().load()
+        self.sync_policy = self._tensors.sync_policy + " (JAX has answered by then)"
+
+    def initialise(self) -> bool:
+        self._tensors.initialise()
+        return super().initialise()
+
+    def sync(self, value: "Any") -> "Any":
+        return self._tensors.sync(value)
+
+    def leaves(self, value: "Any") -> "list[Any]":
+        return self._tensors.leaves(value)
+
+    def to_numpy(self, value: "Any") -> "Any":
+        return self._tensors.to_numpy(value)
+
+    def describe(self, leaf: "Any") -> "dict[str, Any] | None":
+        return self._tensors.describe(leaf)
+
+    def peak_device_bytes(self) -> "int | None":
+        both = (super().peak_device_bytes(), self._tensors.peak_device_bytes())
+        known = [peak for peak in both if peak is not None]
+        return sum(known) if known else None
+
+    def threads(self) -> "dict[str, Any]":
+        return {**super().threads(), **self._tensors.threads()}
+
+    def precision(self) -> "dict[str, Any]":
+        return {**self._tensors.precision(), **super().precision()}
