@@ -147,6 +147,10 @@ class Model:
     def tree_unflatten(cls, about: Description, children: Any) -> Model:
         return cls(children[0], about)
 
+    def __reduce__(self) -> Any:
+        # As NumPy: JAX would read its own 64-bit arrays back with 32 bits in a 32-bit program.
+        return Model, (jax.tree.map(np.asarray, self.arrays), self.about)
+
     def __repr__(self) -> str:
         n = len(self.parameter_names)
         return (
