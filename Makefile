@@ -15,7 +15,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/mypy benchmarks
 	$(BIN)/lint-imports
 	@command -v chromium chromium-browser google-chrome >/dev/null || sh tools/install-chromium.sh
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Every figure that README and docs quote, but for those of a GPU (benchmarks/*_gpu.py);
 # takes about half an hour on a quiet machine.
