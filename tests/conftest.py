@@ -1,4 +1,4 @@
-"""Shared by all tests: the command line as a real process, and files written for a test."""
+"""Shared by all tests: the command line as a real process, files, workspaces, compiles counted."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 Firstlight = Callable[..., "subprocess.CompletedProcess[str]"]
+Plain = dict[str, Any]
 
 
 @pytest.fixture
@@ -42,3 +44,105 @@ def write(tmp_path: Path) -> Callable[[str, str], Path]:
         return path
 
     return write_file
+
+
+# --- HistFactory ----------------------------------------------------------------------------------
+
+
+class Workspaces:
+    """Short spelling of pyhf's JSON."""
+
+    @staticmethod
+    def modifier(kind: str, name: str, data: Any = None) -> Plain:
+        return {"name": name, "type": kind, "data": data}
+
+    @staticmethod
+    def normsys(name: str, lo: float, hi: float) -> Plain:
+        return {"name": name, "type": "normsys", "data": {"lo": float(lo), "hi": float(hi)}}
+
+    @staticmethod
+    def histosys(name: str, lo: Any, hi: Any) -> Plain:
+        data = {"lo_data": [float(x) for x in lo], "hi_data": [float(x) for x in hi]}
+        return {"name": name, "type": "histosys", "data": data}
+
+    @staticmethod
+    def sample(name: str, nominal: Any, *modifiers: Plain) -> Plain:
+        return {"name": name, "data": [float(x) for x in nominal], "modifiers": list(modifiers)}
+
+    @staticmethod
+    def channel(name: str, *samples: Plain) -> Plain:
+        return {"name": name, "samples": list(samples)}
+
+    @staticmethod
+    def workspace(
+        channels: list[Plain], data: list[Any], poi: str = "mu", parameters: list[Plain] = ()
+    ) -> Plain:
+        return {
+            "version": "1.0.0",
+            "channels": channels,
+            "observations": [
+                {"name": c["name"], "data": [float(x) for x in d]}
+                for c, d in zip(channels, data, strict=True)
+            ],
+            "measurements": [
+                {"name": "meas", "config": {"poi": poi, "parameters": list(parameters)}}
+            ],
+        }
+
+    def counting(
+        self,
+        signal: Any,
+        background: Any,
+        observed: Any,
+        *systematics: Plain,
+        parameters: list[Plain] = (),
+    ) -> Plain:
+        """One channel: a signal with strength `mu`, and a background with the systematics."""
+        factor = self.modifier("normfactor", "mu")
+        samples = [
+            self.sample("signal", signal, factor),
+            self.sample("background", background, *systematics),
+        ]
+        return self.workspace([self.channel("SR", *samples)], [observed], parameters=parameters)
+
+
+@pytest.fixture(scope="session")
+def make() -> Workspaces:
+    return Workspaces()
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Folder of the reference data, which is no part of the project."""
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("FIRSTLIGHT_SHARED_DATA", beside))
+    if not folder.is_dir():
+        pytest.skip(
+            f"no reference data: {folder} is not a folder. Set FIRSTLIGHT_SHARED_DATA to the one "
+            "with pyhf_model_zoo_goldens.json and workspace_tHu.json."
+        )
+    return folder
+
+
+class Compilations:
+    """How many programs XLA compiled since `reset`."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def reset(self) -> None:
+        self.count = 0
+
+
+@pytest.fixture(scope="session")
+def compilations() -> Compilations:
+    import jax
+
+    counter = Compilations()
+
+    def listen(event: str, duration: float, **_: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            counter.count += 1
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    return counter

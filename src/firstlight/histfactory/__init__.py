@@ -11,7 +11,9 @@ Nothing is imported until it is used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from firstlight.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from firstlight.histfactory.evaluation import (
@@ -49,7 +51,6 @@ _HOME = {
     "toy_fits": ("ToyCLs", "Toys", "toy_cls", "toys"),
     "workspace_file": ("WorkspaceError",),
 }
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "CLs",
@@ -83,13 +84,4 @@ __all__ = [
     "upper_limit",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    from importlib import import_module
-
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(f"firstlight.histfactory.{_MODULE_OF[name]}")
-    value = getattr(module, name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, _HOME)

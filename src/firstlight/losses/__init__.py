@@ -14,7 +14,9 @@ The same for PyTorch is `firstlight.torch`. Nothing is imported until it is used
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from firstlight.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from firstlight.losses.binning import LossError
@@ -44,7 +46,6 @@ _HOME = {
     ),
     "soft_histogram": ("soft_histogram",),
 }
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "LossError",
@@ -59,13 +60,4 @@ __all__ = [
     "z_mu",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    from importlib import import_module
-
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"firstlight.losses.{_MODULE_OF[name]}"), name)
-    # Also over the submodule of the same name, which its import has just put here.
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, _HOME)

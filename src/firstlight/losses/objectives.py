@@ -79,8 +79,19 @@ def significance(
     with_state: bool = False,
 ) -> Any:
     """Discovery significance Z0 = √q0; zero, with derivative zero, without an excess."""
-    found = _test(model, histograms, objective, None, "q0", data, fixed, variations, state, True)
-    return found if with_state else found[0]
+    return _answer(
+        model,
+        histograms,
+        state,
+        with_state,
+        objective=objective,
+        mu=None,
+        test_statistic="q0",
+        data=data,
+        fixed=fixed,
+        variations=variations,
+        root=True,
+    )
 
 
 def q0(
@@ -95,8 +106,19 @@ def q0(
     with_state: bool = False,
 ) -> Any:
     """Test statistic of the background-only hypothesis."""
-    found = _test(model, histograms, objective, None, "q0", data, fixed, variations, state, False)
-    return found if with_state else found[0]
+    return _answer(
+        model,
+        histograms,
+        state,
+        with_state,
+        objective=objective,
+        mu=None,
+        test_statistic="q0",
+        data=data,
+        fixed=fixed,
+        variations=variations,
+        root=False,
+    )
 
 
 def qmu(
@@ -113,10 +135,19 @@ def qmu(
     with_state: bool = False,
 ) -> Any:
     """Test statistic of a signal strength, for limits; "qtilde", or "q"."""
-    found = _test(
-        model, histograms, objective, mu, test_statistic, data, fixed, variations, state, False
+    return _answer(
+        model,
+        histograms,
+        state,
+        with_state,
+        objective=objective,
+        mu=mu,
+        test_statistic=test_statistic,
+        data=data,
+        fixed=fixed,
+        variations=variations,
+        root=False,
     )
-    return found if with_state else found[0]
 
 
 def z_mu(
@@ -133,10 +164,19 @@ def z_mu(
     with_state: bool = False,
 ) -> Any:
     """√qμ: by how many standard deviations a signal strength is excluded."""
-    found = _test(
-        model, histograms, objective, mu, test_statistic, data, fixed, variations, state, True
+    return _answer(
+        model,
+        histograms,
+        state,
+        with_state,
+        objective=objective,
+        mu=mu,
+        test_statistic=test_statistic,
+        data=data,
+        fixed=fixed,
+        variations=variations,
+        root=True,
     )
-    return found if with_state else found[0]
 
 
 def upper_limit(
@@ -168,33 +208,21 @@ def nll(
     return _nll(model, keys, values, parameters, data, variations)
 
 
-def _test(
+def _answer(
     model: Model,
     histograms: Histograms,
-    objective: str,
-    mu: Any,
-    test_statistic: str,
-    data: Any,
-    fixed: Fixed,
-    variations: str,
     state: State | None,
-    root: bool,
-) -> tuple[Any, State]:
+    with_state: bool,
+    *,
+    objective: str,
+    data: Any,
+    **rest: Any,
+) -> Any:
+    """What `tested` gives of templates that were checked, with the state where it is wanted."""
     keys, values = _checked(model, histograms, objective, data)
     near = None if state is None else state.near
-    return tested(
-        model,
-        keys,
-        values,
-        objective=objective,
-        mu=mu,
-        test_statistic=test_statistic,
-        data=data,
-        fixed=fixed,
-        variations=variations,
-        near=near,
-        root=root,
-    )
+    found = tested(model, keys, values, objective=objective, data=data, near=near, **rest)
+    return found if with_state else found[0]
 
 
 @in_float64

@@ -14,7 +14,9 @@ first use.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from firstlight.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from firstlight.torch.bridge import as_tensor
@@ -58,7 +60,6 @@ _HOME = {
     "modules": ("SignificanceLoss", "SoftHistogram"),
     "session": ("FitError", "Session", "create_profiled_session", "create_session", "from_pyhf"),
 }
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "FitError",
@@ -80,12 +81,4 @@ __all__ = [
     "signal_jacobian_numpy",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    from importlib import import_module
-
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"firstlight.torch.{_MODULE_OF[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, _HOME)

@@ -14,9 +14,10 @@ import torch
 
 from firstlight.histfactory.model import require_number
 from firstlight.losses.binning import LossError
+from firstlight.torch.arguments import Histograms, Templates
 from firstlight.torch.autograd import number
 from firstlight.torch.programs import HEADER
-from firstlight.torch.session import Histograms, Quantity, Session, Templates
+from firstlight.torch.session import Quantity, Session
 
 
 def nll_loss(
@@ -25,7 +26,7 @@ def nll_loss(
     """Negative log-likelihood at `params` (their init if not given); differentiable in both."""
     keys, tensors, _ = _single(session, signal_histogram)
     spec = session.statistic(keys)
-    if params is None and session.are_yields(keys):
+    if params is None and session.arguments.are_yields(keys):
         return number(lambda given: session.initial_likelihood(spec, given), None, tensors)
     if params is None:
         params = torch.tensor(
@@ -127,7 +128,7 @@ def _profiled(
 
 
 def _rows(histograms: Histograms, session: Session, mus: Any) -> list[torch.Tensor]:
-    keys, tensors, rows = session.named(histograms)
+    keys, tensors, rows = session.arguments.named(histograms)
     if rows is None:
         rows = 1 if mus is None else len(mus)
     if rows == 0:
@@ -136,7 +137,7 @@ def _rows(histograms: Histograms, session: Session, mus: Any) -> list[torch.Tens
         raise LossError(f"{len(mus)} mu_values for {rows} rows of signal_histogram.")
     # A template without rows is the same in all of them.
     tensors = tuple(
-        t if t.ndim > session.axes(key) else t.expand(rows, *t.shape)
+        t if t.ndim > session.arguments.axes(key) else t.expand(rows, *t.shape)
         for key, t in zip(keys, tensors, strict=True)
     )
     tested = (0.0,) * rows if mus is None else tuple(map(float, mus))
@@ -151,22 +152,9 @@ def _unpacked(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _single(session: Session, histograms: Histograms) -> Templates:
-    given = session.named(histograms)
+    given = session.arguments.named(histograms)
     if given.rows is not None:
         raise LossError(
             "signal_histogram has a leading axis: more than one histogram. Use the batch forms."
         )
     return given
-
-
-__all__ = [
-    "batch_profiled_q0_loss",
-    "batch_profiled_qmu_loss",
-    "nll_loss",
-    "profiled_q0_loss",
-    "profiled_qmu_loss",
-    "profiled_z0_loss",
-    "profiled_zmu_loss",
-    "signal_jacobian",
-    "signal_jacobian_numpy",
-]

@@ -18,12 +18,13 @@ from firstlight.losses.binning import (
     no_score_inside,
     open_ends,
 )
+from firstlight.torch.arguments import Histograms
 from firstlight.torch.functional import (
     negative_significance,
     profiled_q0_loss,
     profiled_z0_loss,
 )
-from firstlight.torch.session import Histograms, Session
+from firstlight.torch.session import Session
 
 
 class SoftHistogram(torch.nn.Module):

@@ -23,7 +23,7 @@ from firstlight.histfactory.engine import compiler_options
 from firstlight.histfactory.evaluation import expected_data, nll
 from firstlight.histfactory.inference import Nearby
 from firstlight.histfactory.model import Description, Model
-from firstlight.losses.objectives import State, tested
+from firstlight.losses.objectives import tested
 
 #: Where the gradient begins in what a program gives.
 HEADER = 5
@@ -189,15 +189,3 @@ def response(spec: Statistic) -> Any:
         return counts - slope @ joined, slope, observed, rest
 
     return jax.jit(one, compiler_options=compiler_options())
-
-
-__all__ = [
-    "HEADER",
-    "State",
-    "Statistic",
-    "batch",
-    "hessian_product",
-    "likelihood",
-    "response",
-    "statistic",
-]

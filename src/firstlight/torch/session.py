@@ -7,7 +7,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -22,24 +22,15 @@ from firstlight.histfactory.precision import float64_scope
 from firstlight.losses.binning import LossError, checked_choice
 from firstlight.losses.objectives import OBJECTIVES
 from firstlight.torch import programs
+from firstlight.torch.arguments import Arguments, impossible
 from firstlight.torch.bridge import jax_device, to_jax, to_torch
 from firstlight.torch.fixed_point import FixedPoint
 
-DEVICES = ("auto", "cpu", "cuda")
 POLICIES = ("raise", "skip", "last_good")
-Histograms: TypeAlias = "torch.Tensor | Mapping[templates.Key, torch.Tensor]"
 
 
 class FitError(RuntimeError):
     """A fit inside a training step did not converge; the message names the step."""
-
-
-class Templates(NamedTuple):
-    """What a loss was given."""
-
-    keys: tuple[templates.Key, ...]
-    tensors: tuple[torch.Tensor, ...]
-    rows: int | None  # None: no leading axis
 
 
 class Quantity(NamedTuple):
@@ -116,18 +107,15 @@ class Session:
         on_failure: str = "raise",
     ) -> None:
         self.model = _as_model(model)
-        self.device = checked_choice("device", device, DEVICES)
         self.objective = checked_choice("objective", objective, OBJECTIVES)
         self.on_failure = checked_choice("on_failure", on_failure, POLICIES)
         self.variations = checked_choice("variations", variations, templates.VARIATIONS)
         if objective == "asimov" and data is not None:
             raise LossError('data are given, but objective="asimov" makes its own. Drop one.')
         self.warm_start = warm_start
-        self.signal = _as_keys(signal_sample_name)
+        self.arguments = Arguments(self.model, signal_sample_name, device)
         self.step = 0
         self.failures: list[Failure] = []
-        self._places: dict[templates.Key, templates.Place] = {}
-        self._sizes = [self._place(key).size for key in self.signal]
         self._fixed = tuple(sorted(as_fixed(self.model, fixed).items()))
         self._data = None if data is None else np.asarray(data, np.float64)
         if objective == "observed":
@@ -154,7 +142,7 @@ class Session:
 
     def signal_n_bins(self) -> int:
         """Bins of the signal histogram."""
-        return sum(self._sizes)
+        return self.arguments.n_bins
 
     def n_params(self) -> int:
         """Parameters of the model."""
@@ -173,71 +161,6 @@ class Session:
         self.step = 0
         self.failures.clear()
         self._forget()
-
-    # --- arguments --------------------------------------------------------------------------------
-
-    def named(self, histograms: Histograms) -> Templates:
-        """Templates by name, checked: one set, or rows of them."""
-        if isinstance(histograms, Mapping):
-            given = dict(histograms)
-        else:
-            given = self._named_signal(histograms)
-        if not given:
-            raise LossError("signal_histogram is empty: give at least one template.")
-        tensors = tuple(given.values())
-        rows: int | None = None
-        for key, tensor in given.items():
-            self._require_usable(key, tensor, tensors[0])
-            axes = tensor.ndim - self._place(key).axes
-            shape = tuple(tensor.shape)
-            templates.require_size(self.model, key, self._place(key), shape[max(axes, 0) :])
-            if axes > 1 or (axes == 1 and rows not in (None, shape[0])):
-                raise LossError(f"{_called(key)} has shape {shape}: too many axes, or other rows.")
-            rows = shape[0] if axes == 1 else rows
-        return Templates(tuple(given), tensors, rows)
-
-    def axes(self, key: templates.Key) -> int:
-        """Axes of one template: one for yields, none for a factor."""
-        return self._place(key).axes
-
-    def _place(self, key: templates.Key) -> templates.Place:
-        if key not in self._places:
-            self._places[key] = templates.place_of(self.model, key)
-        return self._places[key]
-
-    def _named_signal(self, histogram: Any) -> dict[templates.Key, torch.Tensor]:
-        if not isinstance(histogram, torch.Tensor):
-            raise LossError(
-                f"signal_histogram is {type(histogram).__name__}; give a tensor, or a mapping of "
-                "templates to tensors (firstlight.torch.as_tensor makes one of most things)."
-            )
-        if histogram.ndim == 0 or histogram.shape[-1] != self.signal_n_bins():
-            raise LossError(
-                f"signal_histogram has shape {tuple(histogram.shape)}; "
-                f"{' + '.join(map(repr, self.signal))} has {self.signal_n_bins()} bins."
-            )
-        if len(self.signal) == 1:
-            return {self.signal[0]: histogram}
-        parts = torch.split(histogram, self._sizes, dim=-1)
-        return dict(zip(self.signal, parts, strict=True))
-
-    def _require_usable(self, key: templates.Key, tensor: Any, first: torch.Tensor) -> None:
-        if not isinstance(tensor, torch.Tensor):
-            raise LossError(f"{_called(key)} is {type(tensor).__name__}, not a tensor.")
-        if tensor.dtype not in (torch.float32, torch.float64):
-            raise LossError(
-                f"{_called(key)} is {tensor.dtype}; yields are float32 or float64 (.double()), or "
-                "there are too few digits to count with."
-            )
-        if tensor.device != first.device:
-            raise LossError(
-                f"{_called(key)} is on {tensor.device}, another on {first.device}. Move all to one."
-            )
-        if self.device != "auto" and tensor.device.type != self.device:
-            raise LossError(
-                f'{_called(key)} is on {tensor.device}, but device="{self.device}". Move it there, '
-                'or use device="auto".'
-            )
 
     def statistic(
         self, keys: tuple[templates.Key, ...], tests_mu: bool = False
@@ -325,11 +248,7 @@ class Session:
     def _refuse(self, spec: programs.Statistic, tensors: Sequence[torch.Tensor]) -> None:
         for key, tensor in zip(spec.keys, tensors, strict=True):
             if not bool(((tensor >= 0) & torch.isfinite(tensor)).all()):
-                raise LossError(_impossible(key))
-
-    def are_yields(self, keys: tuple[templates.Key, ...]) -> bool:
-        """Whether all of these are nominal yields, which cannot be negative."""
-        return all(self._place(key).array == "nominal" for key in keys)
+                raise LossError(impossible(key))
 
     def _call(
         self, quantity: Quantity, tensors: Sequence[torch.Tensor], near: Any
@@ -387,7 +306,7 @@ class Session:
             if row[programs.INVALID]:
                 key = spec.keys[int(row[programs.INVALID]) - 1]
                 where = f"row {i} of " if len(rows) > 1 else ""
-                raise LossError(where + _impossible(key))
+                raise LossError(where + impossible(key))
 
     def _after_failure(
         self, quantity: Quantity, packed: torch.Tensor, header: list[Any]
@@ -443,23 +362,3 @@ def _as_model(model: Any) -> Model:
         f"model is {type(model).__module__}.{type(model).__name__}; give what "
         "firstlight.torch.from_pyhf or firstlight.histfactory.load made, or a workspace."
     )
-
-
-def _as_keys(signal: Any) -> tuple[templates.Key, ...]:
-    if isinstance(signal, str):
-        return (signal,)
-    keys = tuple(signal)
-    if not keys or len(set(keys)) != len(keys):
-        raise LossError(f"signal_sample_name is {signal!r}; name each sample once.")
-    return keys
-
-
-def _impossible(key: templates.Key) -> str:
-    return (
-        f"{_called(key)} has NaN, infinite or negative yields (or is a factor that is not above "
-        "zero). On a GPU a soft histogram is NaN where no score lies within its edges."
-    )
-
-
-def _called(key: templates.Key) -> str:
-    return f"signal_histogram: the template {templates.name_of(key)}"

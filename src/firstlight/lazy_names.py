@@ -1,0 +1,27 @@
+"""Names of a package that import their module when they are used first.
+
+This is a tool about latency: `from firstlight import histfactory` must cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def lazy_names(package: str, home: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
+    """The `__getattr__` of `package`; home: {module of the package: names that it has}."""
+    module_of = {name: module for module, names in home.items() for name in names}
+
+    def load(name: str) -> Any:
+        import sys
+        from importlib import import_module
+
+        if name not in module_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{package}.{module_of[name]}"), name)
+        # Found at once next time; also over a module of the same name that its import left here.
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return load
