@@ -12,6 +12,7 @@ of an H200.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
@@ -67,6 +68,16 @@ def cut(model: hf.Model, samples: list[str], values: Any) -> dict[Any, Any]:
         found[sample] = values[begin : begin + size]
         begin += size
     return found
+
+
+def same_thread(call: Callable[[], Any]) -> Callable[[], Any]:
+    """PyTorch runs backward in a thread of its own, which must first be woken, unless asked not."""
+
+    def run() -> None:
+        with torch.autograd.set_multithreading_enabled(False):
+            call()
+
+    return run
 
 
 def synchronise(device: torch.device) -> None:
@@ -129,6 +140,7 @@ class Subject:
             return
         session = ft.create_profiled_session(self.model, self.samples)
         wanted = ft.signal_jacobian(self.tensor.detach(), session)
+        (by_nll,) = torch.autograd.grad(ft.nll_loss(self.tensor, session), self.tensor)
         big = torch.rand(4096, 4096, device=self.device)
         worst = 0.0
         for _ in range(5):
@@ -143,6 +155,8 @@ class Subject:
                 signal = self.tensor.detach() + (late.sum() - late.sum()).double()
                 found = ft.signal_jacobian(signal, session)
                 worst = max(worst, float((found - wanted).abs().max()))
+                slope = torch.autograd.grad(ft.nll_loss(signal.requires_grad_(), session), signal)
+                worst = max(worst, float((slope[0] - by_nll).abs().max()))
         figures.check(f"{self.name}: on a busy stream", worst, 1e-11)
 
     def _differences(self, session: Any, slope: Any) -> float:
@@ -168,33 +182,64 @@ class Subject:
         bar = self.bar(0.16, 0.09)
         figures.time(f"{self.name}: jax: NLL + signal gradient", lambda: call(self.array), n, bar)
         session = ft.create_session(self.model, self.samples)
-        figures.time(
+        name, call = (
             f"{self.name}: torch: NLL + signal gradient",
             self.by_torch(lambda s: ft.nll_loss(s, session)),
-            n,
-            self.bar(0.35, 0.25),
         )
+        figures.time(name, call, n, self.bar(0.35, 0.25))
+        name += ", backward in the same thread"
+        figures.time(name, same_thread(call), n, self.bar(0.35, 0.25))
 
     def profiled(self, figures: Figures, n: int) -> None:
         call = self.q0_jax("observed")
         figures.time(f"{self.name}: jax: q0 + gradient", lambda: call(self.array), n)
         for warm in (False, True):
             session = ft.create_profiled_session(self.model, self.samples, warm_start=warm)
-            figures.time(
-                f"{self.name}: torch: q0 + gradient{', warm start' if warm else ''}",
-                self.by_torch(partial(ft.profiled_q0_loss, session=session)),
-                n,
-                self.bar(4.5, 1.3),
-            )
+            name = f"{self.name}: torch: q0 + gradient{', warm start' if warm else ''}"
+            through = self.by_torch(partial(ft.profiled_q0_loss, session=session))
+            figures.time(name, through, n, self.bar(4.5, 1.3))
+            name += ", backward in the same thread"
+            figures.time(name, same_thread(through), n, self.bar(4.5, 1.3))
 
     def training(self, figures: Figures, rounds: int) -> None:
         for objective in ("observed", "asimov"):
             step = torch_training(self, objective)
             name = f"{self.name}: torch: training step, {objective}"
             figures.all[name] = _report(name, step, rounds, self.bar(6, 2.2))
+            name += ", backward in the same thread"
+            figures.all[name] = _report(name, same_thread(step), rounds, self.bar(6, 2.2))
             step = jax_training(self, objective)
             name = f"{self.name}: jax: training step, {objective}"
             figures.all[name] = _report(name, step, rounds, self.bar(5, 1.5))
+
+
+def histograms(figures: Figures, device: torch.device) -> None:
+    """Soft histograms against the CPU's: shapes that come again, several before a backward."""
+    random, worst = torch.Generator().manual_seed(0), 0.0
+    for mode, overflow in itertools.product(("kde", "sigmoid"), ("drop", "clip", "leak")):
+        filled = ft.SoftHistogram(np.linspace(0, 1, 21), mode=mode, overflow=overflow)
+        for turn, precision in itertools.product(range(8), (torch.float32, torch.float64)):
+            n = (1000, 517)[turn % 2]
+            x = [torch.randn(n, generator=random, dtype=precision) * 0.5 + 0.5 for _ in range(2)]
+            w = torch.rand(n, generator=random, dtype=torch.float64)
+            here, there = (_slopes(filled, x, w, d) for d in (torch.device("cpu"), device))
+            for a, b in zip(here, there, strict=True):
+                error = float((a - b.cpu()).abs().max() / a.abs().max())
+                # A gradient has the precision of what it is by: a million times less in float32.
+                worst = max(worst, error if a.dtype == torch.float64 else 1e-6 * error)
+    figures.check("soft histograms and their derivatives against the CPU's", worst, 1e-12)
+
+
+def _slopes(filled: Any, scores: Any, weights: Any, device: torch.device) -> list[torch.Tensor]:
+    """Two histograms, the gradient by all arguments, and second derivatives along the scores."""
+    a, b = (x.to(device).requires_grad_() for x in scores)
+    w = weights.to(device).requires_grad_()
+    signal, background = filled(a, w), filled(b)
+    value = (signal**2 / (1 + background)).sum()
+    first = torch.autograd.grad(value, (a, b, w), retain_graph=True)
+    again = torch.autograd.grad(value, (a, b, w), create_graph=True)
+    second = torch.autograd.grad(sum((g**2).sum() for g in again), (a, b, w))
+    return [signal.detach(), background.detach(), *first, *second]
 
 
 def _report(name: str, steps: Callable[[], Any], rounds: int, bar: float | None) -> Times:
@@ -295,8 +340,9 @@ def jax_training(subject: Subject, objective: str) -> Callable[[], Any]:
 
     zeros = jax.tree.map(jnp.zeros_like, weights)
     state = losses.initial_state(subject.model)
-    compiled = jax.jit(step)
-    carry = (weights, zeros, zeros, jnp.zeros(()), state)
+    # What a step replaces it may overwrite: a GPU's program is recorded for fixed addresses.
+    compiled = jax.jit(step, donate_argnums=0)
+    carry = (weights, zeros, jax.tree.map(jnp.copy, zeros), jnp.zeros(()), state)
 
     def steps() -> None:
         nonlocal carry
@@ -369,8 +415,12 @@ def main() -> None:
 
     figures.time("floor: torch → jax → torch", bare_round_trip, options.calls)
     figures.time("the same by our bridge", round_trip, options.calls)
+    histograms(figures, device)
     alone = torch_training(None)
-    figures.all["alone"] = _report("the network and Adam alone: torch", alone, 20, None)
+    name = "the network and Adam alone: torch"
+    figures.all[name] = _report(name, alone, 20, None)
+    name += ", backward in the same thread"
+    figures.all[name] = _report(name, same_thread(alone), 20, None)
     for name, source in sources.items():
         if options.only and options.only != name:
             continue

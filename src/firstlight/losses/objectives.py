@@ -278,9 +278,10 @@ def _state_of(found: Ratio) -> State:
 def initial_state(model: Model) -> State:
     """A state that knows nothing: for the first step, so that it is the same program as others."""
     with float64_scope(), jax.ensure_compile_time_eval():
-        nowhere = jnp.zeros(model.n_parameters)
+        n = model.n_parameters
         return State(
-            near=Nearby(nowhere, nowhere, jnp.zeros((), bool)),
+            # Two arrays, so that a training step may be given both of them to overwrite.
+            near=Nearby(jnp.zeros(n), jnp.zeros(n), jnp.zeros((), bool)),
             muhat=jnp.zeros(()),
             status=jnp.zeros(2, jnp.int32),
             iterations=jnp.zeros((), jnp.int32),

@@ -6,6 +6,7 @@ PyTorch has queued, and the reverse. The host waits for neither.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -33,6 +34,27 @@ def to_jax(tensor: torch.Tensor) -> Any:
         plain = plain.clone()
     with float64_scope():
         return jax.dlpack.from_dlpack(plain if torch.version.hip else _Export(plain))
+
+
+class Inlet:
+    """Memory on a GPU through which tensors reach JAX, at the same addresses every time.
+
+    Only for programs whose end the host waits for: then nobody reads any more when the next tensors
+    come in.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        # Kept, and so also used outside of the inference that may be going on.
+        with torch.inference_mode(False):
+            self._memory = [
+                torch.empty(t.shape, dtype=torch.float64, device=t.device) for t in tensors
+            ]
+
+    def take_in(self, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+        """The values in float64 for a program of JAX."""
+        for own, given in zip(self._memory, tensors, strict=True):
+            own.copy_(given.detach())
+        return tuple(to_jax(own) for own in self._memory)
 
 
 def to_torch(array: Any) -> torch.Tensor:

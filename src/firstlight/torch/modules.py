@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from firstlight.losses.binning import (
     open_ends,
 )
 from firstlight.torch.arguments import Histograms
+from firstlight.torch.binned import Binned, Kernel
 from firstlight.torch.functional import (
     negative_significance,
     profiled_q0_loss,
@@ -56,45 +56,28 @@ class SoftHistogram(torch.nn.Module):
         self.mode = checked_choice("mode", mode, KINDS)
         self.overflow = checked_choice("overflow", overflow, OVERFLOW)
         self._open = open_ends(self._checked, overflow)
-        # Not a buffer: `network.float()` must not round them.
-        self._edges: dict[torch.device, torch.Tensor] = {}
+        # Edges are no buffer: `network.float()` must not round them.
+        self._kernels: dict[torch.device, Kernel] = {}
 
     def forward(self, scores: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
         """scores, weights: one number an event."""
         self._require_usable(scores, weights)
-        edges = self._edges_on(scores.device)
-        x = scores.double()
-        w = None if weights is None else weights.double()
-        if self.overflow == "drop":
+        if self.overflow == "drop" and scores.device.type == "cpu":
             first, last = float(self._checked[0]), float(self._checked[-1])
-            inside = (x >= first) & (x <= last)
-            # A score that is no number counts as outside, and so must not reach the kernel.
-            x = torch.where(inside, x, float(self._checked[len(edges) // 2]))
-            w = inside.double() if w is None else torch.where(inside, w, 0.0)
-            w = self._if_any(inside, w)
-        elif w is None:
-            w = torch.ones_like(x)
-        low, high = self._open
-        inner = edges[int(low) : len(edges) - int(high)]
-        histogram: torch.Tensor = Binned.apply(x, w, inner, self.bandwidth, self.mode, self._open)
+            if not bool(((scores >= first) & (scores <= last)).any()):
+                raise no_score_inside(self._checked)
+        histogram: torch.Tensor = Binned.apply(self._kernel(scores.device), scores, weights)
         return histogram
 
-    def _if_any(self, inside: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        """The weights, if any score is inside; an error, or weights that are no numbers, if not."""
-        if inside.device.type == "cpu":
-            if not bool(inside.any()):
-                raise no_score_inside(self._checked)
-            return w
-        # To know would be to wait for the network. The loss waits anyway, and sees this.
-        n = inside.sum()
-        return w * (n / n)
-
-    def _edges_on(self, device: torch.device) -> torch.Tensor:
-        if device not in self._edges:
+    def _kernel(self, device: torch.device) -> Kernel:
+        if device not in self._kernels:
             # Kept, and so also used outside of the inference that may be going on.
             with torch.inference_mode(False):
-                self._edges[device] = torch.tensor(self._checked, device=device)
-        return self._edges[device]
+                edges = torch.tensor(self._checked, device=device)
+            self._kernels[device] = Kernel(
+                edges, self.bandwidth, self.mode, self._open, drops=self.overflow == "drop"
+            )
+        return self._kernels[device]
 
     def _require_usable(self, scores: Any, weights: Any) -> None:
         for name, value in (("scores", scores), ("weights", weights)):
@@ -127,68 +110,6 @@ class SoftHistogram(torch.nn.Module):
             f"{self.n_bins} bins, bandwidth={self.bandwidth:g}, mode={self.mode!r}, "
             f"overflow={self.overflow!r}"
         )
-
-
-class Binned(torch.autograd.Function):
-    """The histogram, in few operations: on a GPU it is their number that takes time.
-
-    edges: but for those of `open` ends, where the outermost bin reaches to infinity.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: torch.Tensor,
-        w: torch.Tensor,
-        edges: torch.Tensor,
-        h: float,
-        mode: str,
-        open: tuple[bool, bool],
-    ) -> torch.Tensor:
-        ctx.save_for_backward(x, w, edges)
-        ctx.h, ctx.mode, ctx.open = h, mode, open
-        below = _below(_distance(x, edges, h), mode)
-        if open[0]:
-            below = torch.nn.functional.pad(below, (0, 0, 1, 0))
-        if open[1]:
-            below = torch.nn.functional.pad(below, (0, 0, 0, 1), value=1.0)
-        # Far from an event two integrals differ by rounding alone, which may be negative.
-        return torch.diff(below, dim=0).clamp_min(0.0) @ w
-
-    @staticmethod
-    def backward(ctx: Any, *outer: torch.Tensor) -> Any:
-        x, w, edges = ctx.saved_tensors
-        distance = _distance(x, edges, ctx.h)
-        # What passes an edge leaves one bin for the other.
-        low, high = ctx.open
-        across = outer[0]
-        if not (low and high):
-            across = torch.nn.functional.pad(across, (int(not low), int(not high)))
-        across = torch.diff(across)
-        by_w = None
-        if ctx.needs_input_grad[1]:
-            by_w = -(across @ _below(distance, ctx.mode))
-            by_w = by_w + outer[0][-1] if high else by_w
-        by_x = (across * (1 / ctx.h)) @ _density(distance, ctx.mode) * w
-        return by_x, by_w, None, None, None, None
-
-
-def _distance(x: torch.Tensor, edges: torch.Tensor, h: float) -> torch.Tensor:
-    return (edges[:, None] - x) / h
-
-
-def _below(distance: torch.Tensor, mode: str) -> torch.Tensor:
-    """How much of a kernel lies below an edge."""
-    if mode == "kde":
-        return torch.special.erfc(distance * -(0.5**0.5)) * 0.5
-    return torch.sigmoid(distance)
-
-
-def _density(distance: torch.Tensor, mode: str) -> torch.Tensor:
-    if mode == "kde":
-        return torch.exp(distance * distance * -0.5) * (2 * math.pi) ** -0.5
-    share = torch.sigmoid(distance)
-    return share * (1 - share)
 
 
 class SignificanceLoss(torch.nn.Module):

@@ -43,9 +43,14 @@ class Statistic:
 
 
 def _number(spec: Statistic, arrays: Any, data: Any, asked: Any, near: Any, values: Any) -> Any:
-    """The number. asked: [μ, whether √(q + eps), eps, sign]; near: [free, conditional, known]."""
-    mu, rooted, eps, sign = asked
+    """The number.
+
+    asked: [μ, whether √(q + eps), eps, sign, whether to start near]; near: [free fit, conditional
+    fit, whether these are known].
+    """
+    mu, rooted, eps, sign, nearby = asked
     free, conditional, known = jnp.split(near, [(len(near) - 1) // 2, len(near) - 1])
+    known = known * nearby
     value, state = tested(
         Model(arrays, spec.about),
         spec.keys,
@@ -97,13 +102,35 @@ def _invalid(spec: Statistic, values: Any) -> Any:
 
 
 @cache
+def _options() -> dict[str, Any] | None:
+    """On a GPU loops and branches as parts of a graph: the host then waits for none of their ends,
+    and goes on while the fits run. An XLA without these options does without."""
+    if jax.default_backend() == "cpu":
+        return compiler_options()
+    options = {
+        "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,"
+        "DYNAMIC_SLICE_FUSION,CONDITIONAL,WHILE",
+        "xla_gpu_graph_min_graph_size": 1,
+    }
+    try:
+        jax.jit(lambda: 0, compiler_options=options)()
+    except Exception:  # another XLA
+        return None
+    return options
+
+
+@cache
 def statistic(spec: Statistic) -> Any:
-    """(arrays, data, asked, near, values) → packed, and where the next fits may start."""
+    """(arrays, data, asked, near, values) → packed, and where the next fits may start.
+
+    The latter takes the place of `near` in memory: on a GPU a program is a graph that was recorded
+    for the addresses of its arguments, and to record it again takes as long as to run it.
+    """
 
     def one(arrays: Any, data: Any, asked: Any, near: Any, values: Any) -> Any:
         return _packed(spec, arrays, data, asked, near, values)
 
-    return jax.jit(one, compiler_options=compiler_options())
+    return jax.jit(one, compiler_options=_options(), donate_argnames="near")
 
 
 @cache
@@ -118,7 +145,7 @@ def batch(spec: Statistic) -> Any:
         # On a CPU one after the other is faster, because no fit waits for the slowest.
         return jax.lax.map(one, rows) if jax.default_backend() == "cpu" else jax.vmap(one)(rows)
 
-    return jax.jit(many, compiler_options=compiler_options())
+    return jax.jit(many, compiler_options=_options(), donate_argnames="near")
 
 
 @cache

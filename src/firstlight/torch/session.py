@@ -23,7 +23,8 @@ from firstlight.losses.binning import LossError, checked_choice
 from firstlight.losses.objectives import OBJECTIVES
 from firstlight.torch import programs
 from firstlight.torch.arguments import Arguments, impossible
-from firstlight.torch.bridge import jax_device, to_jax, to_torch
+from firstlight.torch.bridge import Inlet, jax_device, to_jax, to_torch
+from firstlight.torch.fixed_point import HEADER as POINT_HEADER
 from firstlight.torch.fixed_point import FixedPoint
 
 POLICIES = ("raise", "skip", "last_good")
@@ -128,13 +129,15 @@ class Session:
         self._devices: dict[torch.device, Any] = {}
         self._statistics: dict[Any, programs.Statistic] = {}
         self._fixed_points: dict[Any, FixedPoint] = {}
+        self._inlets: dict[Any, Inlet] = {}
         self._near: dict[Any, Any] = {}
         self._good: dict[Any, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy, or a checkpoint, makes its own: devices cannot be written to a file.
-        kept = ("_kept", "_devices", "_statistics", "_fixed_points", "_near", "_good")
-        return {name: value for name, value in vars(self).items() if name not in kept}
+        empty = Session.__new__(Session)
+        empty._forget()
+        return {name: value for name, value in vars(self).items() if name not in vars(empty)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -179,14 +182,12 @@ class Session:
         self.step += 1
         # The fits do not depend on what is made of their result, nor much on the strength tested.
         key = (quantity.spec, quantity.rows, tensors[0].device)
-        near = self._near.get(key)
-        packed, header, after = self._call(quantity, tensors, near)
-        if near is not None and not _converged(header):
+        nearby = self.warm_start and key in self._near
+        packed, header = self._call(quantity, tensors, key, nearby)
+        if nearby and not _converged(header):
             # What started near may have started badly.
-            packed, header, after = self._call(quantity, tensors, None)
+            packed, header = self._call(quantity, tensors, key, nearby=False)
         self._require_possible(quantity.spec, header)
-        if self.warm_start:
-            self._near[key] = after
         if _converged(header):
             if self.on_failure == "last_good":
                 self._good[quantity, tensors[0].device] = packed
@@ -230,11 +231,11 @@ class Session:
         key = (spec, tensors[0].device)
         if key not in self._fixed_points:
             self._fixed_points[key] = self._fixed_point(spec, tensors)
-        value, gradient, ends = self._fixed_points[key].evaluate(tensors)
-        least, greatest = ends.tolist()  # the one time that the host waits
+        packed = self._fixed_points[key].evaluate(tensors)
+        _, least, greatest = packed[:POINT_HEADER].tolist()  # the one time that the host waits
         if not 0 <= least <= greatest < math.inf:
             self._refuse(spec, tensors)
-        return value, gradient
+        return packed[0].clone(), packed[POINT_HEADER:]
 
     def _fixed_point(self, spec: programs.Statistic, tensors: Sequence[torch.Tensor]) -> FixedPoint:
         with self._on(tensors[0].device, factorises=False) as there:
@@ -251,16 +252,29 @@ class Session:
                 raise LossError(impossible(key))
 
     def _call(
-        self, quantity: Quantity, tensors: Sequence[torch.Tensor], near: Any
-    ) -> tuple[torch.Tensor, list[Any], Any]:
+        self, quantity: Quantity, tensors: Sequence[torch.Tensor], key: Any, nearby: bool
+    ) -> tuple[torch.Tensor, list[Any]]:
+        """Call the program; what it says of its fits, and where they ended, is kept under `key`."""
         program = programs.statistic if quantity.rows is None else programs.batch
         with self._on(tensors[0].device) as there:
+            numbers = self._numbers(quantity, there, nearby)
+            values = self._taken_in(tensors)
+            # Taken out: the program writes to the same memory, so that it stays where it is.
+            near = self._near.pop(key, None)
             near = self._far(there, quantity.rows) if near is None else near
-            values = tuple(to_jax(t) for t in tensors)
-            found, after = program(quantity.spec)(*self._numbers(quantity, there), near, values)
+            found, self._near[key] = program(quantity.spec)(*numbers, near, values)
             packed = to_torch(found)
         # The one time that the host waits.
-        return packed, packed[..., : programs.HEADER].tolist(), after
+        return packed, packed[..., : programs.HEADER].tolist()
+
+    def _taken_in(self, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+        """Tensors as arguments of a program that the host waits for before it calls the next."""
+        if tensors[0].device.type == "cpu":
+            return tuple(to_jax(t) for t in tensors)
+        key = tuple((t.shape, t.device) for t in tensors)
+        if key not in self._inlets:
+            self._inlets[key] = Inlet(tensors)
+        return self._inlets[key].take_in(tensors)
 
     @contextlib.contextmanager
     def _on(self, device: torch.device, factorises: bool = True) -> Iterator[Any]:
@@ -271,24 +285,23 @@ class Session:
         with float64_scope(), one_blas_thread() if by_blas else _nothing:
             yield self._devices[device]
 
-    def _numbers(self, quantity: Quantity, there: Any) -> tuple[Any, ...]:
+    def _numbers(self, quantity: Quantity, there: Any, nearby: bool = True) -> tuple[Any, ...]:
         """Model, data and what is asked, on a device."""
 
         def asked() -> Any:
-            form = (quantity.eps is not None, quantity.eps or 0.0, quantity.sign)
+            form = (quantity.eps is not None, quantity.eps or 0.0, quantity.sign, nearby)
             if quantity.rows is None:
                 return np.array([quantity.mu, *form], np.float64)
             mus = np.broadcast_to(quantity.mu, (quantity.rows,))
             return np.array([[mu, *form] for mu in mus], np.float64)
 
         arrays, data = self._put("model", lambda: (self.model.arrays, self._data), there)
-        return arrays, data, self._put(("asked", quantity[1:]), asked, there)
+        return arrays, data, self._put(("asked", quantity[1:], nearby), asked, there)
 
     def _far(self, there: Any, rows: int | None) -> Any:
         """Nothing is known of where the fits may end."""
         size = 2 * self.n_params() + 1
-        shape = (size,) if rows is None else (rows, size)
-        return self._put(("far", rows), lambda: np.zeros(shape), there)
+        return jax.device_put(np.zeros(size if rows is None else (rows, size)), there)
 
     def _put(self, name: Any, make: Callable[[], Any], there: Any) -> Any:
         """What `make` makes, on a device; made once, or again after many others."""

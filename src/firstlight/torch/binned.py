@@ -1,0 +1,136 @@
+"""A soft histogram and its derivatives, in few operations that do not make the host wait."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from firstlight.torch.replays import Replays
+
+#: Up to so many pairs of event and edge the launches take longer than the work, and are recorded.
+RECORDED_PAIRS = 1 << 21
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """How events spread over bins; `firstlight.losses.binning` says what it means."""
+
+    edges: torch.Tensor
+    bandwidth: float
+    mode: str
+    open: tuple[bool, bool]  # ends where the outermost bin reaches to infinity
+    drops: bool  # whether events outside of the edges do not count
+    replays: Replays = field(default_factory=Replays)
+
+    def yields(self, scores: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+        """The histogram. NaN if none counts of events that may be dropped."""
+        found: torch.Tensor = self._run(self._yields, scores, weights)
+        return found
+
+    def slopes(
+        self, scores: torch.Tensor, weights: torch.Tensor | None, outer: torch.Tensor, by_w: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Derivatives by scores and, if wanted, weights, from those by the histogram."""
+        function = self._slopes_by_both if by_w else self._slopes
+        if torch.is_grad_enabled():  # create_graph=True: these operations are differentiated
+            return function(scores, weights, outer)
+        found: tuple[Any, Any] = self._run(function, scores, weights, outer)
+        return found
+
+    def _run(self, function: Any, scores: torch.Tensor, *others: Any) -> Any:
+        if len(scores) * len(self.edges) > RECORDED_PAIRS:
+            return function(scores, *others)
+        return self.replays.run(function, scores, *others)
+
+    def _yields(self, scores: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+        x, w, _ = self._counted(scores, weights)
+        below = self._below(self._distance(x))
+        low, high = self.open
+        if low:
+            below = torch.nn.functional.pad(below, (0, 0, 1, 0))
+        if high:
+            below = torch.nn.functional.pad(below, (0, 0, 0, 1), value=1.0)
+        # Far from an event two integrals differ by rounding alone, which may be negative.
+        return torch.diff(below, dim=0).clamp_min(0.0) @ w
+
+    def _slopes(
+        self,
+        scores: torch.Tensor,
+        weights: torch.Tensor | None,
+        outer: torch.Tensor,
+        by_weights: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        x, w, inside = self._counted(scores, weights)
+        distance = self._distance(x)
+        # What passes an edge leaves one bin for the other.
+        low, high = self.open
+        across = torch.diff(torch.nn.functional.pad(outer, (int(not low), int(not high))))
+        by_x = (across * (1 / self.bandwidth)) @ self._density(distance) * w
+        if inside is not None:
+            by_x = torch.where(inside, by_x, 0.0)
+        by_x = by_x.to(scores.dtype)
+        if not by_weights or weights is None:
+            return by_x, None
+        by_w = -(across @ self._below(distance))
+        by_w = by_w + outer[-1] if high else by_w
+        if inside is not None:
+            by_w = torch.where(inside, by_w, 0.0)
+        return by_x, by_w.to(weights.dtype)
+
+    def _slopes_by_both(
+        self, scores: torch.Tensor, weights: torch.Tensor | None, outer: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return self._slopes(scores, weights, outer, by_weights=True)
+
+    def _counted(
+        self, scores: torch.Tensor, weights: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Scores and weights with which events count, and which ones do, if not all."""
+        x = scores.double()
+        w = torch.ones_like(x) if weights is None else weights.double()
+        if not self.drops:
+            return x, w, None
+        inside = (x >= self.edges[0]) & (x <= self.edges[-1])
+        # A score that is no number counts as outside, and so must not reach the kernel.
+        x = torch.where(inside, x, self.edges[len(self.edges) // 2])
+        # To ask whether there is any would be to wait for the network. The loss waits anyway, and
+        # sees that these are no numbers.
+        n = inside.sum()
+        return x, torch.where(inside, w, 0.0) * (n / n), inside
+
+    def _distance(self, x: torch.Tensor) -> torch.Tensor:
+        low, high = self.open
+        inner = self.edges[int(low) : len(self.edges) - int(high)]
+        return (inner[:, None] - x) / self.bandwidth
+
+    def _below(self, distance: torch.Tensor) -> torch.Tensor:
+        """How much of the kernel lies below an edge."""
+        if self.mode == "kde":
+            return torch.special.erfc(distance * -(0.5**0.5)) * 0.5
+        return torch.sigmoid(distance)
+
+    def _density(self, distance: torch.Tensor) -> torch.Tensor:
+        if self.mode == "kde":
+            return torch.exp(distance * distance * -0.5) * (2 * math.pi) ** -0.5
+        share = torch.sigmoid(distance)
+        return share * (1 - share)
+
+
+class Binned(torch.autograd.Function):
+    """The histogram for autograd."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, kernel: Kernel, scores: torch.Tensor, weights: torch.Tensor | None
+    ) -> torch.Tensor:
+        ctx.kernel = kernel
+        ctx.save_for_backward(scores, weights)
+        return kernel.yields(scores, weights)
+
+    @staticmethod
+    def backward(ctx: Any, *outer: torch.Tensor) -> Any:
+        scores, weights = ctx.saved_tensors
+        return (None, *ctx.kernel.slopes(scores, weights, outer[0], ctx.needs_input_grad[2]))

@@ -1,0 +1,108 @@
+"""Small computations of PyTorch as one launch each: on a GPU it is their number that takes time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+#: Recordings kept at a time. A training has two or three shapes: a batch, and the last one.
+MOST = 8
+
+
+class Replays:
+    """Runs functions of tensors; what comes again on a GPU is recorded, and then replayed.
+
+    A function is pure, gives one tensor or a tuple of them, does not make the host wait, and is
+    called without autograd. Its first call runs it as it is, the second one with tensors of the
+    same shapes records it (a CUDA graph), and from then on a call copies its arguments in, launches
+    once, and copies the results out.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[Any, _Recording | None] = {}
+        self._lock = threading.Lock()
+
+    def run(self, function: Callable[..., Any], *tensors: torch.Tensor | None) -> Any:
+        """`function(*tensors)`; None among the arguments stays None."""
+        if not _can_be_recorded(tensors):
+            return function(*tensors)
+        key = (function, _stream_of(tensors), *(_form(t) for t in tensors))
+        # Arguments and results have one place each: nobody may come in between.
+        with self._lock:
+            if key not in self._seen:
+                while len(self._seen) >= MOST:
+                    self._seen.pop(next(iter(self._seen)))
+                self._seen[key] = None
+                return function(*tensors)
+            recording = self._seen[key]
+            if recording is None:
+                recording = self._seen[key] = _Recording(function, tensors)
+            return recording.replay(tensors)
+
+    def __reduce__(self) -> Any:
+        return Replays, ()  # recordings belong to a process and to a place in its memory
+
+
+class _Recording:
+    """A function for tensors of given shapes, with the memory that it works on."""
+
+    def __init__(
+        self, function: Callable[..., Any], examples: tuple[torch.Tensor | None, ...]
+    ) -> None:
+        # Kept, and so also used outside of the inference that may be going on.
+        with torch.inference_mode(False), torch.no_grad():
+            self._inputs = [
+                None if t is None else torch.empty(t.shape, dtype=t.dtype, device=t.device)
+                for t in examples
+            ]
+            self._fill(examples)
+            device = next(t for t in examples if t is not None).device
+            self._graph = torch.cuda.CUDAGraph()
+            current, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+            side.wait_stream(current)
+            with torch.cuda.stream(side):
+                function(*self._inputs)  # loads what is loaded at first use, which is no part of it
+                # Other threads, such as those of JAX, may allocate meanwhile.
+                self._graph.capture_begin(capture_error_mode="thread_local")
+                try:
+                    self._results = function(*self._inputs)
+                finally:
+                    self._graph.capture_end()
+            current.wait_stream(side)
+
+    def replay(self, tensors: tuple[torch.Tensor | None, ...]) -> Any:
+        with torch.inference_mode(False), torch.no_grad():
+            self._fill(tensors)
+            self._graph.replay()
+            if isinstance(self._results, torch.Tensor):
+                return self._results.clone()
+            return tuple(None if r is None else r.clone() for r in self._results)
+
+    def _fill(self, tensors: tuple[torch.Tensor | None, ...]) -> None:
+        for own, given in zip(self._inputs, tensors, strict=True):
+            if own is not None and given is not None:
+                own.copy_(given)
+
+
+def _can_be_recorded(tensors: tuple[torch.Tensor | None, ...]) -> bool:
+    return (
+        all(t is None or (t.is_cuda and type(t) in _PLAIN) for t in tensors)
+        and not torch.compiler.is_compiling()
+        and not torch.cuda.is_current_stream_capturing()  # into a recording of the user's
+    )
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def _stream_of(tensors: tuple[torch.Tensor | None, ...]) -> Any:
+    # On two streams two calls may be under way at once, and each needs its own memory.
+    device = next(t for t in tensors if t is not None).device
+    return torch.cuda.current_stream(device).cuda_stream
+
+
+def _form(tensor: torch.Tensor | None) -> Any:
+    return None if tensor is None else (tensor.shape, tensor.dtype, tensor.device)
