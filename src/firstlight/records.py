@@ -19,6 +19,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -271,7 +272,7 @@ def from_json(cls: type[T], data: Any) -> T:
     """An instance of the dataclass `cls`; unknown fields are ignored, missing ones are named."""
     if not isinstance(data, dict):
         raise MalformedRecordError(f"expected an object for {cls.__name__}, found {data!r:.60}")
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     values: dict[str, Any] = {}
     for f in dataclasses.fields(cls):  # type: ignore[arg-type]
         name = f.metadata.get("json", f.name)
@@ -281,6 +282,12 @@ def from_json(cls: type[T], data: Any) -> T:
         return cls(**values)
     except TypeError as error:
         raise MalformedRecordError(f"{cls.__name__}: {error}") from None
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    """Types of the fields; finding them out takes longer than reading a record."""
+    return typing.get_type_hints(cls)
 
 
 def _decode(hint: Any, value: Any) -> Any:

@@ -8,8 +8,12 @@ from firstlight.measure.program import (
     BenchmarkError,
     load_object,
     load_user_function,
+    set_up,
     user_parameters,
 )
+
+#: Data beyond this are not made a second time to be hashed: the check must not run out of memory.
+_MOST_HASHED_BYTES = 1 << 30
 
 
 def check(job: dict[str, Any], adapter: Any, result: Any) -> dict[str, Any]:
@@ -79,3 +83,23 @@ def compare(outputs: list[Any], expected: list[Any], tolerance: float) -> dict[s
         return {"passed": True, "error": worst, "reason": None}
     reason = f"{where}: relative error {worst:.3g} exceeds the tolerance {tolerance:.3g}"
     return {"passed": False, "error": worst, "reason": reason}
+
+
+def data_hashes(job: dict[str, Any], adapter: Any, builder: Any, size: int) -> dict[str, Any]:
+    """SHA-256 of every input array, in the order of the protocol's `data`, for the check process.
+
+    The data are made anew, because the step may have changed or given away those it was called
+    with. `size` is their bytes. Where it cannot be done, it says why.
+    """
+    if size > _MOST_HASHED_BYTES:
+        return {"data_sha256": None, "data_sha256_unknown": f"{size} bytes: too large to hash"}
+    import hashlib
+
+    try:
+        leaves = adapter.leaves(set_up(job, adapter, builder)[1])
+        arrays = [adapter.to_numpy(x) for x in leaves if adapter.describe(x) is not None]
+        found = [hashlib.sha256(numpy.ascontiguousarray(a).tobytes()).hexdigest() for a in arrays]
+    except Exception as error:  # a program that can be built once only, an array of a strange kind
+        why = f"the data could not be made again: {type(error).__name__}: {error}"
+        return {"data_sha256": None, "data_sha256_unknown": why[:300]}
+    return {"data_sha256": found}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import re
@@ -48,6 +49,7 @@ def describe_host(source: Path | None = None, watch_seconds: float = 0.0) -> dic
             "compiler": platform.python_compiler(),
         },
         "packages": _packages(),
+        "lock": list(_lock()),
         "environment": recorded_environment(os.environ),
         "commit": _commit(source or Path.cwd()),
         "load": _load(),
@@ -140,6 +142,22 @@ def _packages() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+@functools.cache
+def _lock() -> tuple[str, ...]:
+    """Every installed distribution as `name==version`, in order: what a rerun has to install.
+
+    Where a package was installed from is left out: it can be a path that says who measured.
+    """
+    from importlib.metadata import distributions
+
+    found: dict[str, str] = {}
+    for one in distributions():
+        name = one.metadata["Name"]
+        if name:  # the first on the path is the one that is imported
+            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), one.version)
+    return tuple(f"{name}=={version}" for name, version in sorted(found.items()))
 
 
 def _commit(source: Path) -> dict[str, Any] | None:

@@ -69,6 +69,8 @@ def measure(job: "dict[str, Any]", adapter: "Any", started_ns: int) -> "dict[str
     untimed = job["kind"] != "timed"
     if untimed:
         adapter.explain_cache()
+    if job["kind"] == "explain":
+        adapter.name_functions()
     if clock.phase("backend_init", adapter.initialise) is False:
         del clock.spans["backend_init"], clock.peaks["backend_init"]
     step, arguments = clock.phase("setup", lambda: program.set_up(job, adapter, builder))
@@ -84,11 +86,13 @@ def measure(job: "dict[str, Any]", adapter: "Any", started_ns: int) -> "dict[str
         "counts": adapter.counts(),
         "peak_device_bytes": adapter.peak_device_bytes(),
     }
+    if job["kind"] == "explain":  # for `gate --explain`: nothing but what the compiler was asked
+        return {**report, "functions": adapter.functions()}
     program.require_right_adapter(job, adapter, result)
     peaks = {**clock.peaks, **adapter.phase_peaks()}
     report["peak_host_bytes"] = {name: peak_bytes(text) for name, text in peaks.items()}
 
-    from firstlight.measure.checking import check
+    from firstlight.measure.checking import check, data_hashes
 
     report["correctness"] = check(job, adapter, result)
     if job["kind"] == "timed" and report["correctness"]["passed"]:
@@ -101,7 +105,15 @@ def measure(job: "dict[str, Any]", adapter: "Any", started_ns: int) -> "dict[str
     report["cache"] = adapter.cache_counts()
     if untimed:
         report["facts"] = describe(adapter, arguments)
+        if job.get("list_modules"):
+            report["facts"]["modules"] = program.modules()
         report["compiler_bytes"] = adapter.compiler_bytes(step, arguments)
+        equations = adapter.equations(step, arguments)
+        if equations is not None:
+            report["counts"]["equations"] = equations
+    if job["kind"] == "check":
+        size = sum(item["bytes"] for item in report["facts"]["data"])
+        report["facts"] |= data_hashes(job, adapter, builder, size)
     return report
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -186,11 +186,16 @@ def make_case(workload: Workload, size: str, backend: Backend, cache: str) -> Ca
     )
 
 
-def mark_missing(cases: Sequence[Case], backends: Mapping[str, Backend]) -> list[Case]:
+def mark_missing(
+    cases: Sequence[Case],
+    backends: Mapping[str, Backend],
+    installed: Callable[[str], bool] | None = None,
+) -> list[Case]:
     """The same cases, those whose framework is not installed marked as skipped."""
     missing: dict[str, str] = {}
+    installed = installed or _installed
     for backend in backends.values():
-        absent = [module for module in backend.requires if not _installed(module)]
+        absent = [module for module in backend.requires if not installed(module)]
         if absent:
             how = f" (pip install 'firstlight[{backend.extra}]')" if backend.extra else ""
             missing[backend.name] = f"{', '.join(absent)} is not installed{how}"

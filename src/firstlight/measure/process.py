@@ -43,18 +43,21 @@ def run_worker(
     timeout_seconds: float,
     affinity: tuple[int, ...] | None = None,
     python: str | None = None,
+    worker: Path = WORKER,
+    folder: Path | None = None,
 ) -> Outcome:
     """Run the worker on `job` in a fresh interpreter and wait for its end.
 
     The process has its own session: on a timeout, an error or Ctrl-C in the parent the whole group
-    is killed, compiler subprocesses included.
+    is killed, compiler subprocesses included. Another `python` may run it, from another copy of the
+    `worker`, in another working `folder`.
     """
     reading, writing = os.pipe()
     killed_before = _out_of_memory_kills()
     with tempfile.TemporaryFile() as output:
         try:
             argument = marshal.dumps({**job, "fd": writing}, 2).hex()
-            command = [python or sys.executable, "-P", str(WORKER), argument]
+            command = [python or sys.executable, "-P", str(worker), argument]
             with _pinned(affinity):
                 spawned_ns = time.monotonic_ns()
                 child = subprocess.Popen(
@@ -63,6 +66,7 @@ def run_worker(
                     stdout=output,
                     stderr=output,
                     env=dict(environment),
+                    cwd=folder,
                     pass_fds=(writing,),
                     start_new_session=True,
                 )

@@ -160,6 +160,18 @@ def discover(path: str) -> "dict[str, Any]":
     return {"benchmarks": found, "frameworks": frameworks}
 
 
+def modules() -> "dict[str, str]":
+    """{top-level module: where it was loaded from}, to prove whose code ran."""
+    found = {}
+    for name, module in list(sys.modules.items()):
+        if "." not in name and name != "__main__":
+            places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
+            place = next((p for p in places if isinstance(p, str)), None)
+            if place is not None:
+                found[name] = os.path.abspath(place)
+    return found
+
+
 def shown(value: "Any") -> "Any":
     """The value itself where JSON has it, else how Python would write it: for people to read."""
     if value is None or type(value) in (bool, int, str):

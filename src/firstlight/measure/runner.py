@@ -48,7 +48,8 @@ class Runner:
         self._keep = keep
         self._spawn = spawn
         self._done = {(s.case, s.kind, s.index): s for s in done}
-        self._order = 1 + max((s.order for s in done), default=-1)
+        self._bad = {s.case for s in done if s.kind != "timed" and _ends(s)}
+        self.order = 1 + max((s.order for s in done), default=-1)  # of the next process
         self._stored: dict[str, frozenset[str]] = {}  # entries that the priming process left
         self._refusals: dict[str, tuple[str, ...]] = {}
         self._compiler_bytes: dict[str, Mapping[str, int] | None] = {}
@@ -78,23 +79,35 @@ class Runner:
     def run(self, watch: Callable[[int, Sequence[tuple[Case, str, int]]], None]) -> None:
         """Measure what is missing; `watch(number, jobs)` is told before each process."""
         jobs = self.jobs()
-        bad: set[str] = {s.case for s in self._done.values() if s.kind != "timed" and _ends(s)}
-        for number, (case, kind, index) in enumerate(jobs):
-            if case.id in bad:
-                continue
-            # The reference and the primed cache live in scratch space: they are made anew.
-            again = kind == "prime" or (kind == "check" and case.reference is not None)
-            known = (case.id, kind, index) in self._done
-            if known and not (again and self._needed(case)):
-                continue
-            watch(number, jobs)
-            sample = self.measure(case, kind, index)
-            if not known or _ends(sample):  # also a repeated check that now fails
-                self._keep(sample)
-                self._order += 1
-            self._remember(sample)
-            if kind != "timed" and _ends(sample):
-                bad.add(case.id)
+        for number, job in enumerate(jobs):
+            if self.is_due(*job):
+                watch(number, jobs)
+                self.take(*job)
+
+    def is_due(self, case: Case, kind: str, index: int) -> bool:
+        """Whether this process has to run: its case is sound, and it has not run before."""
+        if not self.is_sound(case):
+            return False
+        if (case.id, kind, index) not in self._done:
+            return True
+        # The reference and the primed cache live in scratch space: they are made anew.
+        again = kind == "prime" or (kind == "check" and case.reference is not None)
+        return again and self._needed(case)
+
+    def is_sound(self, case: Case) -> bool:
+        """Whether neither its check nor its priming has failed."""
+        return case.id not in self._bad
+
+    def take(self, case: Case, kind: str, index: int) -> Sample:
+        """Run one process of the plan, keep its sample, and learn from it."""
+        sample = self.measure(case, kind, index)
+        if (case.id, kind, index) not in self._done or _ends(sample):
+            self._keep(sample)  # also a repeated check that now fails
+            self.order += 1
+        self._remember(sample)
+        if kind != "timed" and _ends(sample):
+            self._bad.add(case.id)
+        return sample
 
     def _needed(self, case: Case) -> bool:
         return any((case.id, "timed", i) not in self._done for i in range(self.settings.processes))
@@ -107,7 +120,7 @@ class Runner:
 
     def measure(self, case: Case, kind: str, index: int) -> Sample:
         """Run one process of a case and turn what came back into a sample."""
-        directory = self._scratch / "cache" / _slug(case.id)
+        directory = self._scratch / "cache" / slug(case.id)
         if kind == "timed" and case.cache == "warm":
             cache.restore(directory, self._stored.get(case.id, frozenset()))
         else:
@@ -127,7 +140,7 @@ class Runner:
             "case": case.id,
             "kind": kind,
             "index": index,
-            "order": self._order,
+            "order": self.order,
             "started_at": started,
             "load_before": load,
         }
@@ -188,27 +201,31 @@ class Runner:
     def _job(self, case: Case, kind: str) -> dict[str, Any]:
         references = self._scratch / "references"
         references.mkdir(exist_ok=True)
-        settings = self.settings
-        return {
-            "kind": kind,
-            "adapter": case.adapter,
-            "backend": case.backend,
-            "program": case.program,
-            "file": case.file,
-            "size": case.size,
-            # A user's own parameters are read from the file: they need not survive a journey.
-            "parameters": {} if case.file else dict(case.parameters),
-            "seed": case.seed,
-            "reference": case.reference,
-            "reference_path": str(references / f"{_slug(case.id)}.npz"),
-            "tolerance": case.tolerance,
-            "timeout_seconds": settings.timeout_seconds,
-            "warm_calls": settings.warm_calls,
-            "warm_calls_least": settings.warm_calls_least,
-            "warm_seconds": settings.warm_seconds,
-            "batches": settings.batches,
-            "batch_seconds": settings.batch_seconds,
-        }
+        return worker_job(case, kind, self.settings, references / f"{slug(case.id)}.npz")
+
+
+def worker_job(case: Case, kind: str, settings: Settings, reference_path: Path) -> dict[str, Any]:
+    """What a worker is told: plain values only, because they travel marshalled."""
+    return {
+        "kind": kind,
+        "adapter": case.adapter,
+        "backend": case.backend,
+        "program": case.program,
+        "file": case.file,
+        "size": case.size,
+        # A user's own parameters are read from the file: they need not survive a journey.
+        "parameters": {} if case.file else dict(case.parameters),
+        "seed": case.seed,
+        "reference": case.reference,
+        "reference_path": str(reference_path),
+        "tolerance": case.tolerance,
+        "timeout_seconds": settings.timeout_seconds,
+        "warm_calls": settings.warm_calls,
+        "warm_calls_least": settings.warm_calls_least,
+        "warm_seconds": settings.warm_seconds,
+        "batches": settings.batches,
+        "batch_seconds": settings.batch_seconds,
+    }
 
 
 def compile_bytecode() -> None:
@@ -311,7 +328,7 @@ def _ends(sample: Sample) -> bool:
     return sample.status != "ok"
 
 
-def _slug(case_id: str) -> str:
+def slug(case_id: str) -> str:
     """A file name that no other case has, on any file system."""
     readable = "".join(c if c.isascii() and c.isalnum() else "-" for c in case_id)[:60]
     return f"{readable}-{hashlib.sha256(case_id.encode()).hexdigest()[:12]}"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from firstlight.measure.plan import Case, SelectionError, make_case, nearest
-from firstlight.measure.process import run_worker
+from firstlight.measure.process import Outcome, run_worker
 from firstlight.records import FirstlightError
 from firstlight.workloads.catalog import Backend, Size, Workload
 
@@ -26,11 +26,12 @@ def cases_in(
     wanted: Sequence[str] | None,
     caches: Sequence[str] | None,
     timeout_seconds: float = 300.0,
+    spawn: Callable[..., Outcome] = run_worker,
 ) -> list[Case]:
     """The cases of every function in `path` that is marked with `@firstlight.bench`."""
     if not path.is_file():
         raise SelectionError(f"{path}: no such file.")
-    found = _discover(path, timeout_seconds)
+    found = _discover(path, timeout_seconds, spawn)
     if not found["benchmarks"]:
         raise UserFileError(
             f"{path}: no function is marked with @firstlight.bench, so there is nothing to measure."
@@ -54,10 +55,8 @@ def cases_in(
     return list(cases.values())
 
 
-def _discover(path: Path, timeout_seconds: float) -> dict[str, Any]:
-    outcome = run_worker(
-        {"kind": "discover", "file": str(path.absolute())}, os.environ, timeout_seconds
-    )
+def _discover(path: Path, timeout_seconds: float, spawn: Callable[..., Outcome]) -> dict[str, Any]:
+    outcome = spawn({"kind": "discover", "file": str(path.absolute())}, os.environ, timeout_seconds)
     if outcome.timed_out:
         raise UserFileError(
             f"{path}: importing it took longer than {timeout_seconds:.0f} s. Move the work "

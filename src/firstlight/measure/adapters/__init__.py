@@ -103,6 +103,17 @@ class Adapter:
         """The compiler's own memory estimate for what `compile` was applied to, or None."""
         return None
 
+    def equations(self, step: "Any", arguments: "Any") -> "int | None":
+        """Equations of what is handed to the compiler, or None where they cannot be counted."""
+        return None
+
+    def name_functions(self) -> None:
+        """Remember which function each compilation was for; called in untimed processes only."""
+
+    def functions(self) -> "list[dict[str, Any]]":
+        """{function, phase, seconds} of every step of a compilation since `name_functions`."""
+        return []
+
     def threads(self) -> "dict[str, Any]":
         """Thread counts as the framework reports them."""
         return {}

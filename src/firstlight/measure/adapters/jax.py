@@ -52,6 +52,7 @@ class Jax(Adapter):
         # In untimed processes: every call of a jitted function, for the compiler's own estimate.
         self._compiled: "list[tuple[Any, Any]]" = []
         self._recording = False
+        self._functions: "list[dict[str, Any]] | None" = None
 
     def load(self) -> None:
         import jax
@@ -76,11 +77,14 @@ class Jax(Adapter):
             self._spent_ns[outer] += now - since
         self._open.append((phase, now))
 
-    def _end(self, event: str, seconds: float, **_: "Any") -> None:
+    def _end(self, event: str, seconds: float, **about: "Any") -> None:
         phase = _PHASE_OF_EVENT.get(event)
         if phase is None:
             return
         self._counts[_COUNT_OF_PHASE[phase]] += 1
+        if self._functions is not None:
+            name = str(about.get("fun_name"))
+            self._functions.append({"function": name, "phase": phase, "seconds": float(seconds)})
         # Another thread compiles beside the call: counted, but no part of the call's own time.
         if get_ident() != self._thread or not self._open:
             return
@@ -168,7 +172,9 @@ class Jax(Adapter):
     def describe(self, leaf: "Any") -> "dict[str, Any] | None":
         if not isinstance(leaf, self._jax.Array):
             return super().describe(leaf)
-        devices = sorted(str(d) for d in leaf.devices())
+        # Before 0.9 a CPU called itself TFRT_CPU_0: the same device, so the same name.
+        names = (f"cpu:{d.id}" if d.platform == "cpu" else str(d) for d in leaf.devices())
+        devices = sorted(names)
         return {
             "shape": list(leaf.shape),
             "dtype": str(leaf.dtype),
@@ -182,13 +188,16 @@ class Jax(Adapter):
         known = [p for p in peaks if p is not None]
         return sum(known) if known else None
 
+    def _called(self, step: "Any", arguments: "Any") -> "list[tuple[Any, Any]]":
+        """Jitted functions with what they were called with, as far as they are known."""
+        if not self._compiled and hasattr(step, "lower"):
+            return [(step, arguments)]
+        return list(self._compiled)
+
     def compiler_bytes(self, step: "Any", arguments: "Any") -> "dict[str, int] | None":
-        called = list(self._compiled)
-        if not called and hasattr(step, "lower"):
-            called = [(step, arguments)]
         total: dict[str, int] = {}
         seen: set[str] = set()
-        for jitted, values in called:
+        for jitted, values in self._called(step, arguments):
             lowered = jitted.lower(*values)
             text = lowered.as_text()
             if text in seen:  # the same program again, as in a training loop
@@ -202,6 +211,22 @@ class Jax(Adapter):
                 total[kind] = max(total.get(kind, 0), int(size))
         return total or None
 
+    def equations(self, step: "Any", arguments: "Any") -> "int | None":
+        known: dict[int, int] = {}  # a program that is used twice is counted once, and walked once
+        try:
+            traced = [f.trace(*values).jaxpr for f, values in self._called(step, arguments)]
+            different = {id(jaxpr): jaxpr for jaxpr in traced}
+            total = sum(count_equations(jaxpr, known) for jaxpr in different.values())
+        except Exception:  # a function that cannot be traced once more has no count, that is all
+            return None
+        return total or None
+
+    def name_functions(self) -> None:
+        self._functions = []
+
+    def functions(self) -> "list[dict[str, Any]]":
+        return list(self._functions or ())
+
     def threads(self) -> "dict[str, Any]":
         return {"devices": len(self._jax.devices())}
 
@@ -212,6 +237,23 @@ class Jax(Adapter):
             "default_matmul_precision": config.jax_default_matmul_precision,
             "platform": self._jax.default_backend(),
         }
+
+
+def count_equations(jaxpr: "Any", known: "dict[int, int]") -> int:
+    """Equations of a jaxpr and of those inside it (bodies of loops, branches, inner jits)."""
+    if id(jaxpr) not in known:
+        known[id(jaxpr)] = sum(
+            1 + sum(count_equations(inner, known) for inner in _inner(equation))
+            for equation in jaxpr.eqns
+        )
+    return known[id(jaxpr)]
+
+
+def _inner(equation: "Any") -> "list[Any]":
+    values: list[Any] = []
+    for value in equation.params.values():
+        values.extend(value if isinstance(value, (tuple, list)) else (value,))
+    return [value for value in values if hasattr(value, "eqns")]
 
 
 class JaxJit(Jax):
