@@ -1,0 +1,164 @@
+"""`firstlight publish RUN… --out PLACE`: an immutable snapshot that a stranger can check."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from firstlight.snapshot.keys import PrivateKey
+    from firstlight.snapshot.manifest import Creator
+    from firstlight.snapshot.publishing import Published, Wishes
+
+EPILOG = """\
+examples:
+  firstlight publish firstlight-runs/20260301T091500-quick --out results
+  firstlight publish RUN1 RUN2 --out s3://bucket/results --key my-key.pem --archive
+  firstlight publish RUN --out results --creator 'Doe, Jane; 0000-0002-1825-0097; CERN' \\
+      --title 'Start-up of our fits' --license CC-BY-4.0
+
+What is published: the raw samples, the plan, the machine, versions of all packages, and the
+environment variables that `firstlight system` shows. Home directories and passwords in addresses
+are replaced; name what else must not be public with --redact.
+"""
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "publish",
+        help="make an immutable snapshot of runs that others can check",
+        description="Make a content-addressed snapshot of one or more runs.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("runs", nargs="+", type=Path, metavar="RUN", help="a run directory")
+    add("--out", required=True, metavar="PLACE", help="directory or URL that holds snapshots")
+    add("--key", type=Path, metavar="FILE", help="sign with this private key (firstlight keys)")
+    add("--passphrase-file", type=Path, metavar="FILE", help="its first line unlocks the key")
+    add("--archive", action="store_true", help="also write PLACE/ID.tar, the same bytes always")
+    add("--title", metavar="TEXT", help="for citation (default: what was measured)")
+    add(
+        "--creator",
+        action="append",
+        default=[],
+        metavar="'FAMILY, GIVEN[; ORCID[; AFFILIATION]]'",
+        help="who is cited (repeatable); a name without a comma is that of a group",
+    )
+    add("--license", metavar="SPDX", help="such as CC-BY-4.0")
+    add(
+        "--allow",
+        action="append",
+        default=[],
+        choices=("incomplete", "unproven", "failed", "resummarised"),
+        help="publish such cases too: the snapshot says so, and has no number for those that are "
+        "unproven or failed; resummarised: a run of an older Firstlight, with its summaries made "
+        "anew from the samples (repeatable)",
+    )
+    add("--redact", action="append", default=[], metavar="TEXT", help="replace it (repeatable)")
+    add(
+        "--with-source",
+        action="store_true",
+        help="add your own benchmark file, so that others can measure it again",
+    )
+    add("--json", action="store_true", help="print what was published as JSON")
+    parser.set_defaults(handle=handle)
+
+
+def handle(options: argparse.Namespace) -> int:
+    from firstlight.snapshot.publishing import publish
+    from firstlight.snapshot.storage import open_store
+
+    wishes = wishes_from(options)
+    key = signing_key(options.key, options.passphrase_file)
+    store = open_store(options.out)
+    done = publish(options.runs, store, wishes, key, options.archive)
+    if options.json:
+        import json
+
+        from firstlight.records import to_json
+
+        print(json.dumps(to_json(done), indent=1))
+        return 0
+    tell(done, signed=key is not None)
+    return 0
+
+
+def wishes_from(options: argparse.Namespace) -> Wishes:
+    from firstlight.snapshot.publishing import Wishes
+
+    return Wishes(
+        title=options.title,
+        creators=tuple(creator(text) for text in options.creator),
+        license=options.license,
+        allow=tuple(options.allow),
+        redact=tuple(text for text in options.redact if text),
+        with_source=options.with_source,
+    )
+
+
+def creator(text: str) -> Creator:
+    """'Doe, Jane; 0000-0002-1825-0097; CERN' as its parts."""
+    import re
+
+    from firstlight.snapshot.errors import RefusedError
+    from firstlight.snapshot.manifest import Creator
+
+    name, orcid, affiliation, *more = [*(part.strip() for part in text.split(";")), "", ""]
+    if any(more) or not name:
+        raise RefusedError(f"--creator {text!r}: write 'FAMILY, GIVEN; ORCID; AFFILIATION'.")
+    orcid = orcid.removeprefix("https://orcid.org/")
+    if orcid and not re.fullmatch(r"(\d{4}-){3}\d{3}[\dX]", orcid):
+        raise RefusedError(f"--creator {text!r}: {orcid!r} is no ORCID (0000-0002-1825-0097).")
+    return Creator(name, orcid or None, affiliation or None)
+
+
+def signing_key(path: Path | None, passphrase_file: Path | None) -> PrivateKey | None:
+    """The key to sign with, unlocked; asks on the terminal where it must."""
+    if path is None:
+        return None
+    from firstlight.snapshot.keys import is_encrypted, load_private
+
+    passphrase = read_passphrase(passphrase_file)
+    if passphrase is None and is_encrypted(path) and sys.stdin.isatty():
+        from getpass import getpass
+
+        passphrase = getpass(f"Passphrase of {path}: ").encode()
+    return load_private(path, passphrase)
+
+
+def read_passphrase(path: Path | None) -> bytes | None:
+    """The first line of a file."""
+    if path is None:
+        return None
+    from firstlight.snapshot.errors import KeyFileError
+
+    try:
+        line = path.read_bytes().split(b"\n", 1)[0].rstrip(b"\r")
+    except OSError as error:
+        raise KeyFileError(f"{path}: cannot be read: {error.strerror}.") from None
+    if not line:
+        raise KeyFileError(f"{path}: its first line is empty.")
+    return line
+
+
+def tell(done: Published, signed: bool) -> None:
+    from firstlight.report.plain_text import printable
+
+    state = "Published" if done.new else "Was there already"
+    print(f"{state}: {done.location}")
+    print(f"  {done.files} files, {done.bytes} bytes{'' if signed else ', not signed'}")
+    if done.archive:
+        print(f"  archive: {done.archive}")
+    replaced = sum(int(r["replacements"]) for r in done.publication.redacted.values())
+    if replaced:
+        print(f"  {replaced} private paths or texts were replaced")
+    for source in done.publication.sources:
+        if source["path"] is None:
+            print(
+                f"  {printable(str(source['name']))} is not in it; with --with-source others can "
+                "measure it again"
+            )
+    print(f"Check it: firstlight verify {done.location}")

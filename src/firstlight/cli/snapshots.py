@@ -1,0 +1,61 @@
+"""`firstlight snapshots PLACE`: what was published there."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from firstlight.snapshot.catalogue import Entry
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser("snapshots", help="list the snapshots in a directory or at a URL")
+    add = parser.add_argument
+    add("place", metavar="PLACE", help="directory or URL that holds snapshots")
+    add("--case", metavar="TEXT", help="only those with a case whose name contains TEXT")
+    add("--rebuild", action="store_true", help="make the catalogue again from the snapshots")
+    add("--json", action="store_true", help="print JSON")
+    parser.set_defaults(handle=handle)
+
+
+def handle(options: argparse.Namespace) -> int:
+    from firstlight.snapshot.catalogue import Catalogue
+
+    catalogue = Catalogue(options.place)
+    refused: dict[str, str] = {}
+    if options.rebuild:
+        entries, refused = catalogue.rebuild()
+    else:
+        entries, unlisted = catalogue.look()
+        refused = dict.fromkeys(unlisted, "no entry in the catalogue; try --rebuild")
+    if options.case:
+        entries = [e for e in entries if any(options.case in case for case in e.cases)]
+    if options.json:
+        import json
+
+        from firstlight.records import to_json
+
+        print(json.dumps(to_json(entries), indent=1))
+    else:
+        tell(entries)
+    for name, why in refused.items():
+        print(f"not listed: {name}: {why}", file=sys.stderr)
+    return 0
+
+
+def tell(entries: Sequence[Entry]) -> None:
+    from firstlight.report.plain_text import printable
+
+    for entry in entries:
+        signed = f"key {entry.signer[:12]}" if entry.signer else "not signed"
+        print(
+            printable(
+                f"{entry.id}  {entry.created_at[:16]}  {entry.cases_passed}/{entry.cases_total} "
+                f"passed  {signed}  {entry.machine}  {entry.title}"
+            ).replace("\n", " ")
+        )
+    if not entries:
+        print("No snapshots there.", file=sys.stderr)

@@ -1,0 +1,68 @@
+"""Which runs may be published, and what may be published only if the publisher says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from firstlight.snapshot.errors import RefusedError
+from firstlight.snapshot.raw_runs import RawRun, has_number
+from firstlight.snapshot.truth import judge, resummarised
+
+#: What can be published as such with `--allow`; what is unproven or failed gets no number.
+ALLOWABLE = ("incomplete", "unproven", "failed")
+_KIND = {
+    "incomplete": "incomplete",
+    "unproven": "unproven",
+    **dict.fromkeys(("failed", "crashed", "timeout", "out-of-memory"), "failed"),
+}
+_ADVICE = {
+    "incomplete": "Finish it with `firstlight run --resume`, or publish it as it is with "
+    "--allow incomplete: the snapshot then says so.",
+    "unproven": "The cache was not in the state that the label claims. Publish it with --allow "
+    "unproven: the snapshot then has the case as unproven, and no number for it.",
+    "failed": "Publish it with --allow failed: the snapshot then has the case with its reason, and "
+    "no number for it.",
+}
+
+
+def admitted(raw: RawRun, allowed: Sequence[str], name: str) -> RawRun:
+    """The run as it may be published; refused if it says more than its samples.
+
+    A run that was summarised by other statistics than ours is summarised anew, if that is allowed:
+    the samples are what was measured.
+    """
+    found = judge(raw)
+    if found.summaries and "resummarised" in allowed:
+        raw = resummarised(raw)
+        found = judge(raw)
+    if found.contradictions:
+        raise RefusedError(
+            f"{name}: {found.contradictions[0]}. Measure again: such a run is never published."
+        )
+    if found.summaries:
+        raise RefusedError(
+            f"{name}: {found.summaries[0]}. If an older Firstlight made this run, publish it with "
+            "--allow resummarised: the summaries are then made anew from the samples."
+        )
+    _require_allowed(raw, allowed, name)
+    return raw
+
+
+def _require_allowed(raw: RawRun, allowed: Sequence[str], name: str) -> None:
+    for kind, cases in needed_allowances(raw).items():
+        if kind not in allowed:
+            more = " …" if len(cases) > 5 else ""
+            raise RefusedError(f"{name}: {kind}: {', '.join(cases[:5])}{more}. {_ADVICE[kind]}")
+    if not any(has_number(case) for case in raw.run.cases):
+        raise RefusedError(f"{name}: no case of this run has a number, so there is nothing in it.")
+
+
+def needed_allowances(raw: RawRun) -> dict[str, list[str]]:
+    """{"unproven": its cases, …}: what must have been allowed, for a run that is not all sound."""
+    found = {
+        kind: [case.case for case in raw.run.cases if _KIND.get(case.status) == kind]
+        for kind in ALLOWABLE
+    }
+    if not raw.run.complete and not found["incomplete"]:
+        found["incomplete"] = ["the run"]
+    return {kind: cases for kind, cases in found.items() if cases}

@@ -1,0 +1,193 @@
+"""A snapshot in one file: a tar archive that has one spelling.
+
+Times, owners and modes are constants, the index comes first and the other files in order, so the
+same snapshot is the same archive, byte by byte, on every machine. It is not compressed, because
+compressors differ. The reader accepts this one spelling and nothing else, so there is nothing in an
+archive (a link, a device, a long name, an extended header of a gigabyte) that could be acted on.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import IO, Protocol
+
+from firstlight.snapshot.errors import HostileSnapshotError, UnusableSnapshotError
+from firstlight.snapshot.layout import INDEX, LIMITS, SIGNATURE, Limits, is_id, require_safe
+
+_BLOCK, _END = 512, bytes(1024)
+_KINDS = {
+    b"1": "a hard link",
+    b"2": "a symbolic link",
+    b"3": "a device",
+    b"4": "a device",
+    b"5": "a folder of its own",
+    b"6": "a named pipe",
+    b"L": "a long name",
+    b"K": "a long link",
+    b"x": "an extended header",
+    b"g": "an extended header",
+    b"S": "a sparse file",
+}
+
+
+class Reader(Protocol):
+    """What gives bytes in order."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+def write_archive(target: IO[bytes], snapshot_id: str, files: Mapping[str, bytes]) -> None:
+    """Write `files`, `index.json` and `signature.json` among them, as the one archive of them."""
+    for path in ordered(files):
+        data = files[path]
+        target.write(header(snapshot_id, path, len(data)))
+        target.write(data)
+        target.write(bytes(-len(data) % _BLOCK))
+    target.write(_END)
+
+
+def ordered(paths: Iterable[str]) -> list[str]:
+    """The order of an archive: what is needed to judge the rest comes first."""
+    first = {INDEX: 0, SIGNATURE: 1}
+    return sorted(paths, key=lambda path: (first.get(path, 2), path))
+
+
+def header(snapshot_id: str, path: str, size: int) -> bytes:
+    """The 512 bytes before a file: POSIX ustar, the id of the snapshot as the folder."""
+    fields = (
+        (path.encode(), 100),
+        (b"0000644\0", 8),
+        (b"0000000\0", 8),  # owner and group: nobody in particular
+        (b"0000000\0", 8),
+        (b"%011o\0" % size, 12),
+        (b"00000000000\0", 12),  # time: the beginning of time
+        (b" " * 8, 8),  # the checksum counts as spaces in its own sum
+        (b"0", 1),
+        (b"", 100),
+        (b"ustar\00000", 8),
+        (b"", 32),
+        (b"", 32),
+        (b"0000000\0", 8),
+        (b"0000000\0", 8),
+        (snapshot_id.encode(), 155),
+    )
+    if any(len(value) > width for value, width in fields):
+        raise UnusableSnapshotError(f"{path}: too long a name, or too large, for an archive.")
+    block = b"".join(value.ljust(width, b"\0") for value, width in fields).ljust(_BLOCK, b"\0")
+    return block[:148] + b"%06o\0 " % sum(block) + block[156:]
+
+
+def entries(source: Reader, limits: Limits = LIMITS) -> Iterator[tuple[str, str, int, Content]]:
+    """(id, path, bytes, content) of every file in order; the content is read or skipped in turn."""
+    total = 0
+    seen: set[str] = set()
+    while (block := _exactly(source, _BLOCK)) != bytes(_BLOCK):
+        snapshot_id, path, size = _parse_header(block)
+        total += size
+        if path in seen:
+            raise HostileSnapshotError(f"the archive holds {path} twice.")
+        seen.add(path)
+        if total > limits.total_bytes or size > limits.file_bytes or len(seen) > limits.files + 2:
+            raise HostileSnapshotError(
+                f"the archive holds more than {limits.total_bytes} bytes or {limits.files} files."
+            )
+        content = Content(source, size)
+        yield snapshot_id, path, size, content
+        content.finish()
+    if _exactly(source, _BLOCK) != bytes(_BLOCK) or source.read(1):
+        raise UnusableSnapshotError("the archive goes on behind its end.")
+
+
+class Content:
+    """The bytes of one file in an archive."""
+
+    def __init__(self, source: Reader, size: int) -> None:
+        self._source, self._left, self._padding = source, size, -size % _BLOCK
+
+    def read(self, size: int) -> bytes:
+        """The next bytes, at most `size`; nothing at the end of the file."""
+        wanted = min(size, self._left)
+        data = _exactly(self._source, wanted) if wanted else b""
+        self._left -= len(data)
+        return data
+
+    def finish(self) -> None:
+        """Pass over what was not read, and see that the padding is empty."""
+        while self.read(1 << 16):
+            pass
+        if any(_exactly(self._source, self._padding)):
+            raise UnusableSnapshotError("the archive has bytes between its files.")
+        self._padding = 0
+
+
+def _parse_header(block: bytes) -> tuple[str, str, int]:
+    kind = block[156:157]
+    if block[257:262] != b"ustar":
+        raise UnusableSnapshotError("no archive as `firstlight publish --archive` writes it.")
+    if kind != b"0":
+        what = _KINDS.get(kind, f"an entry of kind {kind!r}")
+        raise HostileSnapshotError(
+            f"the archive holds {what}. Snapshots hold plain files only; nothing was unpacked."
+        )
+    try:
+        path = block[:100].rstrip(b"\0").decode("ascii")
+        snapshot_id = block[345:500].rstrip(b"\0").decode("ascii")
+        size = int(block[124:135], 8)
+    except ValueError:
+        raise HostileSnapshotError("the archive has a header that is not plain text.") from None
+    require_safe(path)
+    if not is_id(snapshot_id) or size < 0 or header(snapshot_id, path, size) != block:
+        raise UnusableSnapshotError(
+            f"the archive's header of {path} is not the one that `firstlight publish` writes: it "
+            "was changed or packed by another program. Unpack it and verify the folder."
+        )
+    return snapshot_id, path, size
+
+
+def _exactly(source: Reader, size: int) -> bytes:
+    """That many bytes; an archive that ends before is cut off."""
+    parts = []
+    while size:
+        part = source.read(min(size, 1 << 20))
+        if not part:
+            raise UnusableSnapshotError("the archive is cut off.")
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+class Inflated:
+    """A gzip stream read as what is in it; refuses to become much larger than it is."""
+
+    def __init__(self, source: Reader, limits: Limits = LIMITS) -> None:
+        self._source, self._limits = source, limits
+        self._zlib = zlib.decompressobj(wbits=31)
+        self._taken = self._given = 0
+
+    def read(self, size: int, /) -> bytes:
+        """The next bytes, at most `size`."""
+        while not self._zlib.eof:
+            fed = self._zlib.unconsumed_tail or self._feed()
+            try:
+                data = self._zlib.decompress(fed, size)
+            except zlib.error as error:
+                raise UnusableSnapshotError(f"the archive is damaged: {error}") from None
+            self._given += len(data)
+            # The first megabyte is free: a small archive of zeros is no bomb.
+            if self._given > (1 << 20) + self._limits.compression * self._taken:
+                raise HostileSnapshotError(
+                    f"the archive grows more than {self._limits.compression}-fold when unpacked."
+                )
+            if data:
+                return data
+            if not fed:
+                raise UnusableSnapshotError("the archive is cut off.")
+        if self._zlib.unused_data or self._source.read(1):
+            raise UnusableSnapshotError("the archive goes on behind its end.")
+        return b""
+
+    def _feed(self) -> bytes:
+        data = self._source.read(1 << 14)
+        self._taken += len(data)
+        return data

@@ -1,0 +1,70 @@
+"""Everything in a snapshot that follows from the raw runs: made when published, made again when
+verified, and compared byte by byte.
+
+    runs, publication ──▶ manifest, distributions, validation, tables, plots, reports, citation
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
+from importlib.resources import files as packaged
+from typing import Any
+
+from firstlight import __version__
+from firstlight.report.html import render
+from firstlight.snapshot.citation import citation_cff, zenodo_json
+from firstlight.snapshot.distributions import distributions
+from firstlight.snapshot.layout import DISTRIBUTIONS, MANIFEST, VALIDATION
+from firstlight.snapshot.manifest import Publication, manifest
+from firstlight.snapshot.plots import plots
+from firstlight.snapshot.raw_runs import RawRun
+from firstlight.snapshot.snippet import snippet_md
+from firstlight.snapshot.strict_json import canonical
+from firstlight.snapshot.tables import cases_csv, processes_csv
+from firstlight.snapshot.validation import validation_report
+from firstlight.snapshot.validation_page import validation_html
+
+#: What turns raw runs into the rest. Pictures of the same run by other code may look different.
+_MAKERS = ("records.py", "results.py", "report", "snapshot", "statistics")
+
+
+@functools.cache
+def made_by() -> Mapping[str, str]:
+    """Name, version and a hash of the code that makes a snapshot."""
+    digest = hashlib.sha256()
+    root = packaged("firstlight")
+    for maker in _MAKERS:
+        place = root.joinpath(maker)
+        sources = [place] if place.is_file() else sorted(place.iterdir(), key=lambda f: f.name)
+        for source in sources:
+            if source.name.endswith((".py", ".css", ".js")):
+                digest.update(f"{maker}/{source.name}\n".encode() + source.read_bytes())
+    return {"name": "firstlight", "version": __version__, "code_sha256": digest.hexdigest()}
+
+
+def plain_manifest(runs: Sequence[RawRun], publication: Publication) -> dict[str, Any]:
+    """The manifest that this Firstlight writes."""
+    return manifest(runs, publication, made_by())
+
+
+def derived_files(runs: Sequence[RawRun], publication: Publication) -> dict[str, bytes]:
+    """{path: content} of every file that is neither raw nor a program of the user's."""
+    about = plain_manifest(runs, publication)
+    report = validation_report(runs)
+    files = {
+        MANIFEST: canonical(about),
+        DISTRIBUTIONS: canonical(distributions(runs)),
+        VALIDATION: canonical(report),
+        "validation.html": validation_html(report, about),
+        "tables/cases.csv": cases_csv(runs),
+        "snippet.md": snippet_md(runs, about),
+        "CITATION.cff": citation_cff(about),
+        "zenodo.json": zenodo_json(about),
+    }
+    for raw in runs:
+        files[f"tables/processes-{raw.number}.csv"] = processes_csv(raw)
+        files[f"{raw.folder}/report.html"] = render(raw.run, raw.samples).encode()
+        files |= plots(raw)
+    return files

@@ -1,0 +1,211 @@
+"""Ed25519 keys: made, kept, and used to sign; the arithmetic is that of `cryptography`.
+
+A private key is a PEM file (PKCS 8, as OpenSSL writes it) that only its owner can read; it is never
+overwritten. A public key is 32 bytes, written in base64; its id is the beginning of its SHA-256.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from firstlight.snapshot.errors import KeyFileError
+
+_PUBLIC_BYTES, _SIGNATURE_BYTES = 32, 64
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """Who may have signed."""
+
+    raw: bytes
+
+    @property
+    def base64(self) -> str:
+        return base64.b64encode(self.raw).decode()
+
+    @property
+    def id(self) -> str:
+        """32 hexadecimal digits that name the key."""
+        return hashlib.sha256(self.raw).hexdigest()[:32]
+
+    @classmethod
+    def from_base64(cls, text: str) -> PublicKey:
+        """The key; refused if it is spelled in another way than `base64` does."""
+        return cls(from_base64(text, _PUBLIC_BYTES, "a public key"))
+
+    def pem(self) -> bytes:
+        """The key as OpenSSL reads it."""
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+        from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+        key = Ed25519PublicKey.from_public_bytes(self.raw)
+        return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+    def has_signed(self, data: bytes, signature: bytes) -> bool:
+        """Whether `signature` over `data` was made with the private key of this one."""
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+        try:
+            Ed25519PublicKey.from_public_bytes(self.raw).verify(signature, data)
+        except InvalidSignature:
+            return False
+        return True
+
+
+@dataclass(frozen=True)
+class PrivateKey:
+    """Who signs."""
+
+    public: PublicKey
+    _key: Any = field(repr=False)
+
+    def sign(self, data: bytes) -> bytes:
+        """64 bytes, the same for the same data."""
+        signature: bytes = self._key.sign(data)
+        return signature
+
+
+def from_base64(text: str, size: int, what: str) -> bytes:
+    """The bytes in a text that has one spelling: nothing left over, no unused bit set."""
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raw = b""
+    if len(raw) != size or base64.b64encode(raw).decode() != text:
+        raise KeyFileError(f"{text[:60]!r} is not {what}: {size} bytes in base64.")
+    return raw
+
+
+def can_sign() -> bool:
+    """Whether `cryptography` is there."""
+    from importlib.util import find_spec
+
+    return find_spec("cryptography") is not None
+
+
+def generate(path: Path, passphrase: bytes | None = None) -> PublicKey:
+    """Make a key pair: the private key in `path`, readable by its owner, the public one beside it.
+
+    Neither file is ever overwritten.
+    """
+    _require_cryptography()
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import (
+        BestAvailableEncryption,
+        Encoding,
+        KeySerializationEncryption,
+        NoEncryption,
+        PrivateFormat,
+        PublicFormat,
+    )
+
+    beside = path.with_name(path.name + ".pub")
+    if beside.exists():
+        raise KeyFileError(f"{beside} exists. Keys are never overwritten: give another name.")
+    key = Ed25519PrivateKey.generate()
+    lock: KeySerializationEncryption = (
+        BestAvailableEncryption(passphrase) if passphrase else NoEncryption()
+    )
+    public = PublicKey(key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw))
+    _write_private(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, lock))
+    beside.write_bytes(public.pem())
+    return public
+
+
+def _write_private(path: Path, pem: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        # Made with its final mode: there is no moment at which somebody else could read it.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise KeyFileError(
+            f"{path} exists. Keys are never overwritten: give another name."
+        ) from None
+    except OSError as error:
+        raise KeyFileError(f"{path}: cannot be written: {error.strerror}.") from None
+    with open(descriptor, "wb") as file:
+        file.write(pem)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def load_private(path: Path, passphrase: bytes | None = None) -> PrivateKey:
+    """The private key in `path`; refused if others can read the file."""
+    _require_cryptography()
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        PublicFormat,
+        load_pem_private_key,
+    )
+
+    data = _read_small(path)
+    if stat.S_IMODE(path.stat().st_mode) & 0o077:
+        raise KeyFileError(f"{path}: others can read this private key. First: chmod 600 {path}")
+    try:
+        key = load_pem_private_key(data, passphrase)
+    except TypeError:
+        need = "needs its passphrase" if passphrase is None else "has no passphrase"
+        raise KeyFileError(f"{path}: the key {need}.") from None
+    except ValueError:
+        raise KeyFileError(f"{path}: no private key in PEM, or a wrong passphrase.") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise KeyFileError(f"{path}: a private key, but not one of Ed25519.")
+    return PrivateKey(PublicKey(key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)), key)
+
+
+def is_encrypted(path: Path) -> bool:
+    """Whether the private key in `path` needs a passphrase."""
+    return b"ENCRYPTED" in _read_small(path)
+
+
+def load_public(text: str) -> PublicKey:
+    """A public key from base64, or from a PEM file, of which a private one will do as well."""
+    path = Path(text)
+    if not path.is_file():
+        try:
+            return PublicKey.from_base64(text)
+        except KeyFileError:
+            raise KeyFileError(f"{text[:80]}: neither a file nor a public key.") from None
+    _require_cryptography()
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        PublicFormat,
+        load_pem_public_key,
+    )
+
+    data = _read_small(path)
+    if b"PRIVATE KEY" in data:
+        beside = path.with_name(path.name + ".pub")
+        if not beside.is_file():
+            raise KeyFileError(f"{path}: a private key; give its public one ({beside.name}).")
+        data = _read_small(beside)
+    try:
+        key = load_pem_public_key(data)
+    except ValueError:
+        raise KeyFileError(f"{path}: no public key in PEM.") from None
+    if not isinstance(key, Ed25519PublicKey):
+        raise KeyFileError(f"{path}: a public key, but not one of Ed25519.")
+    return PublicKey(key.public_bytes(Encoding.Raw, PublicFormat.Raw))
+
+
+def _read_small(path: Path) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(1 << 16)
+    except OSError as error:
+        raise KeyFileError(f"{path}: cannot be read: {error.strerror}.") from None
+
+
+def _require_cryptography() -> None:
+    if not can_sign():
+        raise KeyFileError("keys need the package `cryptography`: pip install cryptography")

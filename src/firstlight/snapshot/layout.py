@@ -1,0 +1,174 @@
+"""What a snapshot consists of: names, limits, the index, and the id that follows from it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from firstlight.snapshot.errors import (
+    HostileSnapshotError,
+    NewerSnapshotError,
+    UnusableSnapshotError,
+)
+from firstlight.snapshot.strict_json import canonical, parse_object
+
+VERSION = 1
+INDEX, SIGNATURE = "index.json", "signature.json"
+MANIFEST, VALIDATION = "manifest.json", "validation_report.json"
+DISTRIBUTIONS = "distributions.json"
+PLAN, SAMPLES, RUN = "plan.json", "samples.jsonl", "run.json"
+
+_ID = re.compile(r"[0-9a-f]{64}")
+#: Letters, digits, `_`, `-`, `.`; a part begins with neither a dot nor a dash. So there is no way
+#: up, no drive, no backslash, no hidden file, no option, and no second spelling in Unicode.
+_PATH = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._-]*/){0,4}[A-Za-z0-9_][A-Za-z0-9._-]*")
+_RESERVED = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much is read of what a stranger wrote, in bytes and counts."""
+
+    index_bytes: int = 4 << 20
+    json_bytes: int = 16 << 20
+    line_bytes: int = 4 << 20  # one process in samples.jsonl
+    samples_bytes: int = 512 << 20
+    file_bytes: int = 1 << 30
+    total_bytes: int = 4 << 30
+    files: int = 5000
+    runs: int = 500
+    compression: int = 200  # bytes out of an archive for every byte in
+
+
+LIMITS = Limits()
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One file of a snapshot, as the index names it."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Index:
+    """What `index.json` says: every file, and who signs."""
+
+    files: Mapping[str, FileEntry]
+    signer: str | None  # base64 of the public key; None: the snapshot is not signed
+
+
+def is_id(name: str) -> bool:
+    """Whether `name` is written like the id of a snapshot."""
+    return _ID.fullmatch(name) is not None
+
+
+def id_of(index: bytes) -> str:
+    """The id of the snapshot with this index."""
+    return hashlib.sha256(index).hexdigest()
+
+
+def require_safe(path: str) -> None:
+    """Refuse a name that could lead out of the snapshot or be another file elsewhere."""
+    parts = path.split("/")
+    if (
+        len(path) > 150
+        or not _PATH.fullmatch(path)
+        or any(part.endswith(".") or _RESERVED.fullmatch(part) for part in parts)
+    ):
+        raise HostileSnapshotError(
+            f"the name {path[:80]!r} is none that a snapshot uses: it could lead elsewhere."
+        )
+
+
+def index_bytes(files: Mapping[str, bytes], signer: str | None) -> bytes:
+    """`index.json` of these files."""
+    entries = [
+        {"path": path, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        for path, data in sorted(files.items())
+    ]
+    return canonical(
+        {
+            "schema": "firstlight.snapshot.index",
+            "schema_version": VERSION,
+            "signer": signer,
+            "files": entries,
+        }
+    )
+
+
+def parse_index(data: bytes, limits: Limits = LIMITS) -> Index:
+    """The index, with every name and number in it checked."""
+    plain = parse_object(data, INDEX, limits.index_bytes)
+    require_version(plain, "firstlight.snapshot.index", INDEX)
+    if canonical(plain) != data:
+        raise UnusableSnapshotError(
+            f"{INDEX}: not in its one spelling (sorted keys, indent 1): it was rewritten."
+        )
+    signer, listed = plain.get("signer"), plain.get("files")
+    if set(plain) != {"schema", "schema_version", "signer", "files"} or not (
+        signer is None or isinstance(signer, str)
+    ):
+        raise UnusableSnapshotError(f"{INDEX}: its fields are not those of a snapshot's index.")
+    if not isinstance(listed, list) or len(listed) > limits.files:
+        raise UnusableSnapshotError(f"{INDEX}: files must be a list of at most {limits.files}.")
+    entries = [_entry(item, limits) for item in listed]
+    _require_distinct(entry.path for entry in entries)
+    if sum(entry.bytes for entry in entries) > limits.total_bytes:
+        raise HostileSnapshotError(
+            f"{INDEX}: the files are more than {limits.total_bytes} bytes together."
+        )
+    return Index({entry.path: entry for entry in entries}, signer)
+
+
+def require_version(plain: Mapping[str, Any], schema: str, name: str) -> None:
+    """Refuse a file of another kind, or of a version that is not known yet."""
+    if plain.get("schema") != schema:
+        raise UnusableSnapshotError(
+            f"{name}: not part of a Firstlight snapshot (schema {plain.get('schema')!r:.60}, "
+            f"expected {schema!r})."
+        )
+    version = plain.get("schema_version")
+    if type(version) is not int or version < 1:
+        raise UnusableSnapshotError(f"{name}: schema_version is {version!r:.60}, not a number.")
+    if version > VERSION:
+        raise NewerSnapshotError(
+            f"{name}: written with version {version} of the format, this Firstlight reads up to "
+            f"{VERSION}. Update Firstlight."
+        )
+
+
+def _entry(item: Any, limits: Limits) -> FileEntry:
+    if not isinstance(item, dict) or set(item) != {"path", "bytes", "sha256"}:
+        raise UnusableSnapshotError(f"{INDEX}: {item!r:.80} is no entry of a file.")
+    path, size, digest = item["path"], item["bytes"], item["sha256"]
+    if not isinstance(path, str) or not isinstance(digest, str) or not is_id(digest):
+        raise UnusableSnapshotError(f"{INDEX}: {item!r:.80} is no entry of a file.")
+    require_safe(path)
+    if path in (INDEX, SIGNATURE):
+        raise UnusableSnapshotError(f"{INDEX}: {path} cannot be a file of the index.")
+    if type(size) is not int or not 0 <= size <= limits.file_bytes:
+        raise HostileSnapshotError(
+            f"{INDEX}: {path} of {size!r:.40} bytes; at most {limits.file_bytes} are read."
+        )
+    return FileEntry(path, size, digest)
+
+
+def _require_distinct(paths: Iterable[str]) -> None:
+    """No name twice on any file system, no file that is also a folder."""
+    seen: set[str] = set()
+    folders: set[str] = set()
+    for path in paths:
+        folded = path.casefold()
+        if folded in seen:
+            raise HostileSnapshotError(f"{INDEX}: {path} is there twice.")
+        seen.add(folded)
+        parts = folded.split("/")
+        folders |= {"/".join(parts[:i]) for i in range(1, len(parts))}
+    if seen & folders:
+        raise HostileSnapshotError(f"{INDEX}: {min(seen & folders)} is both a file and a folder.")

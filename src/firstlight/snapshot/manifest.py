@@ -1,0 +1,143 @@
+"""`manifest.json`: what was measured, on what, where, from what code, under which protocol."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from firstlight.measure.plan import Case
+from firstlight.records import CaseSummary, Sample, to_json
+from firstlight.snapshot.layout import VERSION
+from firstlight.snapshot.raw_runs import RawRun
+from firstlight.snapshot.recomputing import METHOD
+from firstlight.snapshot.strict_json import compact
+
+NOT_RECORDED = "not recorded: measured by a Firstlight that did not yet"
+
+
+@dataclass(frozen=True)
+class Creator:
+    """Who is cited: 'Family, Given' or the name of a group."""
+
+    name: str
+    orcid: str | None = None
+    affiliation: str | None = None
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What the publisher says beside the runs; everything else in a snapshot follows from them."""
+
+    title: str
+    creators: tuple[Creator, ...] = ()
+    license: str | None = None  # SPDX
+    allowed: tuple[str, ...] = ()  # what was published although it is not sound: "unproven", …
+    #: Files in which something private was replaced: how often, and the hash of the measured one.
+    redacted: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    #: Programs of the user's own that were measured: their place in the snapshot, or null.
+    sources: tuple[Mapping[str, Any], ...] = ()
+
+
+def manifest(
+    runs: Sequence[RawRun], publication: Publication, made_by: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The manifest as plain values."""
+    return {
+        "schema": "firstlight.snapshot.manifest",
+        "schema_version": VERSION,
+        "publication": to_json(publication),
+        "made_by": dict(made_by),
+        "summary_method": METHOD,
+        "measured_from": min(raw.run.created_at for raw in runs),
+        "measured_to": max(raw.run.finished_at or raw.run.created_at for raw in runs),
+        "runs": [_run(raw) for raw in runs],
+    }
+
+
+def _run(raw: RawRun) -> dict[str, Any]:
+    run, host = raw.run, dict(raw.run.host)
+    lock = host.pop("lock", None)
+    return {
+        "folder": raw.folder,
+        "id": run.id,
+        "created_at": run.created_at,
+        "finished_at": run.finished_at,
+        "complete": run.complete,
+        "harness": to_json(run.harness),
+        "settings": to_json(run.settings),
+        "hardware": {
+            key: host.get(key) for key in ("cpu", "container", "memory_bytes", "gpus", "os")
+        },
+        "software": {
+            "python": host.get("python"),
+            "packages": host.get("packages"),
+            "lock": lock,
+            "lock_unknown": None if lock is not None else NOT_RECORDED,
+            "environment": host.get("environment"),
+            "commit": host.get("commit"),
+        },
+        "state": {
+            key: host.get(key)
+            for key in ("load", "load_after", "cpu_busy_ratio", "memory_available_bytes")
+        },
+        "warnings": list(run.warnings),
+        "samples": len(raw.samples),
+        "cases": [
+            _case(case, raw.planned[case.case], raw.by_case[case.case]) for case in run.cases
+        ],
+    }
+
+
+def _case(case: CaseSummary, planned: Case, samples: Sequence[Sample]) -> dict[str, Any]:
+    return {
+        "case": case.case,
+        "status": case.status,
+        "reason": case.reason,
+        "title": planned.title,
+        "program": planned.program,
+        "file": planned.file.rsplit("/", 1)[-1] if planned.file else None,
+        "reference": planned.reference,
+        "tolerance": planned.tolerance,
+        "cache_policy": case.cache,
+        "cache_kind": planned.cache_kind,
+        "dataset": dataset(planned, samples),
+        "protocol": to_json(case.protocol),
+        "note": case.note,
+    }
+
+
+def dataset(case: Case, samples: Sequence[Sample]) -> dict[str, Any]:
+    """The input data by name and by hash: one over all arrays, and one for each.
+
+    Data of the catalogue are made by the program from its seed and parameters, so the name is a
+    recipe; the hash is of the arrays that the check process was given.
+    """
+    check = next((s for s in samples if s.kind == "check" and "data" in s.facts), None)
+    arrays = list(check.facts["data"]) if check is not None else []
+    hashes = check.facts.get("data_sha256") if check is not None else None
+    seed = "" if case.seed is None else f"@seed={case.seed}"
+    maker = f"{case.file.rsplit('/', 1)[-1]}:" if case.file else ""
+    known = isinstance(hashes, list) and len(hashes) == len(arrays) and None not in hashes
+    digests: list[str | None] = list(hashes or ()) if known else [None] * len(arrays)
+    items = [{**array, "sha256": digest} for array, digest in zip(arrays, digests, strict=True)]
+    return {
+        "id": f"{maker}{case.workload}[{case.size}]{seed}",
+        "sha256": _whole(items) if known else None,
+        "sha256_unknown": None if known else _why_unknown(check),
+        "parameters": to_json(case.parameters),
+        "arrays": items,
+    }
+
+
+def _why_unknown(check: Sample | None) -> str:
+    if check is None:
+        return "the check process did not get as far as its data"
+    return str(check.facts.get("data_sha256_unknown") or NOT_RECORDED)
+
+
+def _whole(items: Sequence[Mapping[str, Any]]) -> str:
+    """SHA-256 over shape, type and hash of every array, in order."""
+    parts = [[item.get("shape"), item.get("dtype"), item["sha256"]] for item in items]
+    return hashlib.sha256(compact(parts)).hexdigest()

@@ -1,0 +1,247 @@
+"""A snapshot made from run directories: read, made free of private things, judged, and written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from firstlight.records import to_json
+from firstlight.snapshot.admissibility import admitted
+from firstlight.snapshot.catalogue import Catalogue
+from firstlight.snapshot.contents import derived_files
+from firstlight.snapshot.errors import RefusedError, SnapshotError
+from firstlight.snapshot.keys import PrivateKey
+from firstlight.snapshot.layout import (
+    INDEX,
+    LIMITS,
+    PLAN,
+    RUN,
+    SAMPLES,
+    SIGNATURE,
+    id_of,
+    index_bytes,
+    parse_index,
+    require_safe,
+)
+from firstlight.snapshot.manifest import Creator, Publication
+from firstlight.snapshot.raw_runs import RawRun
+from firstlight.snapshot.redaction import redact
+from firstlight.snapshot.schemas import require_schemas
+from firstlight.snapshot.signatures import sign
+from firstlight.snapshot.storage import Store
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the publisher asks for."""
+
+    title: str | None = None
+    creators: tuple[Creator, ...] = ()
+    license: str | None = None
+    allow: tuple[str, ...] = ()
+    redact: tuple[str, ...] = ()
+    with_source: bool = False
+
+
+@dataclass(frozen=True)
+class Built:
+    """A snapshot in memory: its id, and every file with index and signature."""
+
+    id: str
+    files: dict[str, bytes] = field(repr=False)
+    publication: Publication
+
+
+@dataclass(frozen=True)
+class Published:
+    """What came of publishing."""
+
+    id: str
+    location: str
+    archive: str | None
+    new: bool  # False: the same snapshot was there already
+    files: int
+    bytes: int
+    publication: Publication
+
+
+def publish(
+    folders: Sequence[Path],
+    store: Store,
+    wishes: Wishes | None = None,
+    key: PrivateKey | None = None,
+    archive: bool = False,
+) -> Published:
+    """Make the snapshot of these runs and put it into `store`, with its entry in the catalogue.
+
+    Raises `RefusedError` for what must not be published; nothing is written then.
+    """
+    built = build(folders, wishes or Wishes(), key)
+    new = store.put(built.id, built.files)
+    place = store.write_archive(built.id, built.files) if archive else None
+    Catalogue(store).add(built.id, built.files)
+    return Published(
+        id=built.id,
+        location=f"{store.name.rstrip('/')}/{built.id}",
+        archive=place,
+        new=new,
+        files=len(built.files),
+        bytes=sum(len(data) for data in built.files.values()),
+        publication=built.publication,
+    )
+
+
+def build(folders: Sequence[Path], wishes: Wishes, key: PrivateKey | None = None) -> Built:
+    """The snapshot of these runs: the same runs and wishes give the same bytes."""
+    measured = sorted((_measured(Path(f)) for f in folders), key=lambda m: m.order)
+    if not measured:
+        raise RefusedError("no run was given.")
+    if len({m.order for m in measured}) != len(measured):
+        raise RefusedError("a run was given twice.")
+    raws, redacted = _made_public(measured, wishes)
+    raws = [
+        admitted(raw, wishes.allow, str(origin.folder))
+        for raw, origin in zip(raws, measured, strict=True)
+    ]
+    programs, sources = _programs(measured, raws, wishes.with_source)
+    publication = Publication(
+        title=wishes.title or _title(raws),
+        creators=wishes.creators,
+        license=wishes.license,
+        allowed=tuple(sorted(set(wishes.allow))),
+        redacted=redacted,
+        sources=sources,
+    )
+    files = derived_files(raws, publication) | programs
+    for raw in raws:
+        files |= {f"{raw.folder}/{name}": data for name, data in raw.files.items()}
+    index = index_bytes(files, key.public.base64 if key else None)
+    parse_index(index)  # what we would refuse to read is not written
+    files[INDEX] = index
+    if key is not None:
+        files[SIGNATURE] = sign(key, index)
+    require_schemas(files)
+    return Built(id_of(index), files, publication)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A run directory as it is on disk."""
+
+    folder: Path
+    files: Mapping[str, bytes]
+    run: RawRun
+
+    @property
+    def order(self) -> tuple[str, str]:
+        """By time; runs of the same moment by their content."""
+        return self.run.run.created_at, self.run.digest(SAMPLES)
+
+
+def _measured(folder: Path) -> _Measured:
+    files = {}
+    for name in (PLAN, SAMPLES, RUN):
+        path = folder / name
+        if not path.is_file():
+            why = "its run was killed: finish it with `firstlight run --resume`"
+            hint = f" ({why})" if name == RUN and (folder / PLAN).is_file() else ""
+            raise RefusedError(f"{folder}: there is no {name}, so this is no finished run{hint}.")
+        if path.stat().st_size > LIMITS.samples_bytes:
+            raise RefusedError(f"{path}: larger than what is read of a snapshot.")
+        files[name] = path.read_bytes()
+    try:
+        raw = RawRun.of("runs/001", files)
+    except SnapshotError as error:
+        raise RefusedError(f"{folder}: {error}") from None
+    if raw.run.samples_sha256 != raw.digest(SAMPLES):
+        raise RefusedError(
+            f"{folder}: {SAMPLES} is not the file that {RUN} was made from (its SHA-256 is "
+            "another). Measure again: a run that was edited is never published."
+        )
+    return _Measured(folder, files, raw)
+
+
+def _made_public(
+    measured: Sequence[_Measured], wishes: Wishes
+) -> tuple[list[RawRun], dict[str, dict[str, Any]]]:
+    """The runs without private things, in their places, and what was replaced where."""
+    raws, redacted = [], {}
+    for number, origin in enumerate(measured, start=1):
+        folder = f"runs/{number:03d}"
+        files = {}
+        for name, data in origin.files.items():
+            clean = redact(data, wishes.redact)
+            _require_no_home(clean.data, origin.folder / name)
+            files[name] = clean.data
+            if clean.replacements:
+                redacted[f"{folder}/{name}"] = {
+                    "replacements": clean.replacements,
+                    "measured_sha256": hashlib.sha256(data).hexdigest(),
+                }
+        if files == origin.files:
+            raws.append(replace(origin.run, folder=folder))
+            continue
+        try:
+            raws.append(RawRun.of(folder, files))
+        except SnapshotError as error:
+            raise RefusedError(f"{origin.folder}: after redaction: {error}") from None
+    return raws, redacted
+
+
+def _require_no_home(data: bytes, path: Path) -> None:
+    """A home in an unusual place is not guessed from a pattern: the publisher says what to do."""
+    home = str(Path.home())
+    escaped = json.dumps(home)[1:-1].encode()
+    if len(home) > 1 and (escaped + b"/" in data or escaped + b'"' in data):
+        raise RefusedError(
+            f"{path}: holds your home directory. Add --redact '{home}' to leave it out."
+        )
+
+
+def _programs(
+    measured: Sequence[_Measured], raws: Sequence[RawRun], included: bool
+) -> tuple[dict[str, bytes], tuple[Mapping[str, Any], ...]]:
+    """The users' own benchmark files: their names and hashes, and with `included` their text."""
+    files: dict[str, bytes] = {}
+    sources = []
+    for origin, raw in zip(measured, raws, strict=True):
+        digests = (origin.run.plan.get("fingerprint") or {}).get("files") or {}
+        for path, digest in sorted(digests.items()):
+            name = Path(path).name
+            place = f"sources/{raw.number}/{name}" if included else None
+            if place is not None:
+                _require_plain_name(place, path)
+                files[place] = _program(Path(path), digest)
+            sources.append({"run": raw.folder, "name": name, "sha256": digest, "path": place})
+    return files, tuple(sources)
+
+
+def _require_plain_name(place: str, path: str) -> None:
+    try:
+        require_safe(place)
+    except SnapshotError:
+        raise RefusedError(
+            f"{path}: a file of this name cannot be part of a snapshot. Rename it to letters, "
+            "digits, - and _, and measure again, or leave out --with-source."
+        ) from None
+
+
+def _program(path: Path, digest: str) -> bytes:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise RefusedError(f"{path}: cannot be read any more: {error.strerror}.") from None
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise RefusedError(f"{path}: changed since it was measured, so it is not added.")
+    return data
+
+
+def _title(raws: Sequence[RawRun]) -> str:
+    targets = dict.fromkeys(
+        Path(str(to_json(raw.run.settings).get("target") or "a run")).name for raw in raws
+    )
+    return f"Time to first result: {', '.join(targets)}"

@@ -1,0 +1,84 @@
+"""Summaries again from the raw samples, to be held against the published ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from firstlight.measure.plan import Case, Settings
+from firstlight.measure.runner import case_flags
+from firstlight.records import CaseSummary, Sample, from_json, to_json
+from firstlight.snapshot.errors import UnusableSnapshotError
+from firstlight.snapshot.typed import require_type
+from firstlight.statistics.summary import summarise
+
+#: How samples become summaries. Counts up when the statistics change what they give for the same
+#: samples; summaries by another method are not held against ours. History: 1, first release.
+METHOD = 1
+
+#: Sums in another order, on another processor, may differ in the last digits.
+_TOLERANCE = 1e-9
+
+
+def planned_cases(plan: Mapping[str, Any], name: str) -> tuple[list[Case], Settings]:
+    """The cases and settings of a plan that a stranger wrote."""
+    cases, settings = plan.get("cases"), plan.get("settings")
+    if not isinstance(cases, list) or not isinstance(settings, dict):
+        raise UnusableSnapshotError(f"{name}: a plan has cases and settings.")
+    for case in cases:
+        require_type(Case, case, f"{name}: cases")
+    require_type(Settings, settings, f"{name}: settings")
+    found = [from_json(Case, case) for case in cases]
+    if len({case.id for case in found}) != len(found):
+        raise UnusableSnapshotError(f"{name}: a case is planned twice.")
+    return found, from_json(Settings, settings)
+
+
+def recomputed(
+    plan: Mapping[str, Any], samples: Sequence[Sample], name: str
+) -> tuple[CaseSummary, ...]:
+    """The summaries that follow from plan and samples."""
+    cases, settings = planned_cases(plan, name)
+    known = {case.id for case in cases}
+    for sample in samples:
+        if sample.case not in known:
+            raise UnusableSnapshotError(f"{name}: no case {sample.case[:80]!r} was planned.")
+    # As when the run was assembled: the cache directory is private to the run.
+    flags = {case.id: case_flags(case, Path("(private)")) for case in cases}
+    try:
+        return summarise(cases, samples, settings.processes, flags)
+    except (ValueError, KeyError, TypeError, ZeroDivisionError, IndexError) as error:
+        raise UnusableSnapshotError(
+            f"{name}: its samples cannot be summarised ({type(error).__name__}: {error})."
+        ) from None
+
+
+def differences(published: Any, computed: Any, where: str = "") -> Iterator[str]:
+    """Where two plain values differ, each as `path: one, not the other`."""
+    published, computed = to_json(published), to_json(computed)
+    if isinstance(published, dict) and isinstance(computed, dict):
+        for key in sorted({*published, *computed}):
+            path = f"{where}.{key}" if where else str(key)
+            yield from differences(published.get(key), computed.get(key), path)
+    elif isinstance(published, list) and isinstance(computed, list):
+        if len(published) != len(computed):
+            yield f"{where}: {len(published)} items, not {len(computed)}"
+        for i, (one, other) in enumerate(zip(published, computed, strict=False)):
+            yield from differences(one, other, f"{where}[{i}]")
+    elif not _same(published, computed):
+        yield f"{where}: {_short(published)}, not {_short(computed)}"
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, float) or isinstance(other, float):
+        numbers = (int, float)
+        if isinstance(one, numbers) and isinstance(other, numbers):
+            return math.isclose(one, other, rel_tol=_TOLERANCE, abs_tol=1e-300)
+    return type(one) is type(other) and bool(one == other)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,125 @@
+"""URLs, through fsspec: S3 and what speaks like it, memory, and for reading also HTTP."""
+
+from __future__ import annotations
+
+import io
+from typing import IO, Any
+
+from firstlight.snapshot.errors import StorageError
+from firstlight.snapshot.layout import INDEX, LIMITS, is_id
+from firstlight.snapshot.sources import ARCHIVES, Archive, Files, Source, unreachable
+
+_EXTRAS = {"s3": "s3", "s3a": "s3"}
+#: They have no folders, and to ask for one could make a bucket that nobody wanted.
+_OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "az"}
+
+
+def filesystem_of(url: str) -> tuple[Any, str]:
+    """(file system, path in it) of a URL; says what to install where a protocol needs more."""
+    import fsspec
+
+    protocol = url.split("://", 1)[0]
+    try:
+        # Listings are asked for anew: others publish into the same place.
+        return fsspec.core.url_to_fs(url, use_listings_cache=False)  # type: ignore[no-any-return]
+    except ImportError as error:
+        extra = _EXTRAS.get(protocol)
+        how = f"pip install 'firstlight[{extra}]'" if extra else str(error)
+        raise StorageError(f"{url}: this protocol needs another package: {how}") from None
+    except ValueError as error:
+        raise StorageError(f"{url}: {error}") from None
+
+
+def open_remote(url: str) -> Source:
+    """The snapshot at a URL: a folder, or an archive."""
+    filesystem, root = filesystem_of(url)
+    if url.endswith(ARCHIVES):
+        return Archive(url, lambda: _open_archive(filesystem, root, url))
+    return Files(filesystem, root, url)
+
+
+def _open_archive(filesystem: Any, path: str, url: str) -> IO[bytes]:
+    try:
+        found: IO[bytes] = filesystem.open(path, "rb")
+    except FileNotFoundError:
+        raise StorageError(f"{url}: no such archive.") from None
+    except Exception as error:
+        raise unreachable(url, error) from error
+    return found
+
+
+class RemoteStore:
+    """A place for many snapshots at a URL."""
+
+    def __init__(self, url: str) -> None:
+        self.name = url.rstrip("/")
+        self._filesystem, root = filesystem_of(url)
+        self._root = root.rstrip("/")
+
+    def ids(self) -> list[str]:
+        """Names of the folders that could be snapshots; one that is half written is among them."""
+        try:
+            found = self._filesystem.ls(self._root, detail=False)
+        except FileNotFoundError:
+            return []
+        except Exception as error:
+            raise unreachable(self.name, error) from error
+        names = (str(path).rstrip("/").rsplit("/", 1)[-1] for path in found)
+        return sorted(name for name in names if is_id(name))
+
+    def source(self, snapshot_id: str) -> Source:
+        path = f"{self._root}/{snapshot_id}"
+        return Files(self._filesystem, path, f"{self.name}/{snapshot_id}")
+
+    def put(self, snapshot_id: str, files: dict[str, bytes]) -> bool:
+        """Write a snapshot, its index last: without it, it is none. False: it is there already."""
+        if self.read(f"{snapshot_id}/{INDEX}", LIMITS.index_bytes) is not None:
+            return False
+        for path in sorted(files, key=lambda path: (path == INDEX, path)):
+            self.write(f"{snapshot_id}/{path}", files[path])
+        return True
+
+    def read(self, name: str, most_bytes: int) -> bytes | None:
+        """A file by its name in the store, or None if it is not there."""
+        source = Files(self._filesystem, self._root, self.name)
+        data = source._head(name, most_bytes + 1)
+        return None if data is None or len(data) > most_bytes else data
+
+    def read_many(self, names: list[str], most_bytes: int) -> dict[str, bytes]:
+        """Those of the files that are there, fetched side by side where the protocol can."""
+        paths = {f"{self._root}/{name}": name for name in names}
+        if not paths:
+            return {}
+        found = self._filesystem.cat(list(paths), on_error="return")
+        plain = {self._filesystem._strip_protocol(path): name for path, name in paths.items()}
+        return {
+            plain[path]: data
+            for path, data in found.items()
+            if isinstance(data, bytes) and path in plain and len(data) <= most_bytes
+        }
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write or replace a file; a reader sees the old or the new one."""
+        path = f"{self._root}/{name}"
+        try:
+            if not _OBJECT_STORES & {*self._protocols()}:
+                self._filesystem.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
+            with self._filesystem.open(path, "wb") as file:
+                file.write(data)
+        except Exception as error:
+            said = " ".join(str(error).split())[:200]
+            raise StorageError(
+                f"{self.name}/{name}: cannot be written: {type(error).__name__}: {said}"
+            ) from error
+
+    def _protocols(self) -> tuple[str, ...]:
+        protocol = self._filesystem.protocol
+        return (protocol,) if isinstance(protocol, str) else tuple(protocol)
+
+    def write_archive(self, snapshot_id: str, files: dict[str, bytes]) -> str:
+        from firstlight.snapshot.archive import write_archive
+
+        target = io.BytesIO()
+        write_archive(target, snapshot_id, files)
+        self.write(f"{snapshot_id}.tar", target.getvalue())
+        return f"{self.name}/{snapshot_id}.tar"

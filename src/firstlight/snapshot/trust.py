@@ -1,0 +1,69 @@
+"""Whose signatures this user trusts: a folder with one public key a file."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from firstlight.records import write_text
+from firstlight.snapshot.errors import KeyFileError
+from firstlight.snapshot.keys import PublicKey
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._@+-]{0,79}")
+
+
+def config_folder() -> Path:
+    """Where a user's settings live: $XDG_CONFIG_HOME/firstlight, or ~/.config/firstlight."""
+    base = os.environ.get("XDG_CONFIG_HOME")
+    # The specification says that a relative path is to be ignored.
+    root = Path(base) if base and Path(base).is_absolute() else Path.home() / ".config"
+    return root / "firstlight"
+
+
+def default_private_key() -> Path:
+    """Where `firstlight keys generate` puts a key unless told otherwise."""
+    return config_folder() / "signing-key.pem"
+
+
+@dataclass(frozen=True)
+class TrustedKeys:
+    """The keys in `folder`, each in a file named by its id: base64, a space, a name."""
+
+    folder: Path
+
+    @classmethod
+    def of_user(cls) -> TrustedKeys:
+        return cls(config_folder() / "trusted-keys")
+
+    def add(self, key: PublicKey, name: str) -> None:
+        """Trust `key`, shown as `name`."""
+        if not _NAME.fullmatch(name):
+            raise KeyFileError(
+                f"{name!r:.90} is no name for a key: letters, digits, spaces and . _ @ + - only."
+            )
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_text(self.folder / f"{key.id}.pub", f"{key.base64} {name}\n")
+
+    def remove(self, key_id: str) -> None:
+        """Trust a key no longer."""
+        if key_id not in self.all():
+            raise KeyFileError(f"{key_id[:60]}: not among the trusted keys.")
+        (self.folder / f"{key_id}.pub").unlink()
+
+    def all(self) -> dict[str, tuple[PublicKey, str]]:
+        """{id: (key, name)}; a file that is not what its name says is an error, not skipped."""
+        found = {}
+        for path in sorted(self.folder.glob("*.pub")) if self.folder.is_dir() else ():
+            text, _, name = path.read_text("utf-8").rstrip("\n").partition(" ")
+            key = PublicKey.from_base64(text)
+            if f"{key.id}.pub" != path.name:
+                raise KeyFileError(f"{path}: holds another key than its name says. Remove it.")
+            found[key.id] = (key, name)
+        return found
+
+    def name_of(self, key: PublicKey) -> str | None:
+        """What the user calls this key, or None if it is not trusted."""
+        found = self.all().get(key.id)
+        return found[1] if found is not None and found[0] == key else None

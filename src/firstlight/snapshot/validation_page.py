@@ -1,0 +1,128 @@
+"""`validation.html`: the validation report for a person; one file, no network, no script."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+from firstlight.report import palette
+from firstlight.report.quantities import ABSENT, percent, scientific
+from firstlight.snapshot.citation import abstract
+from firstlight.snapshot.validation import GATES
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+_COLUMNS = (
+    *("case", "verdict", "error", "tolerance", "of it"),
+    *("label", "processes", "range of first results", "warm calls", "reference"),
+)
+
+
+def validation_html(report: Mapping[str, Any], manifest: Mapping[str, Any]) -> bytes:
+    """The page: what was asked of every case, and what it answered."""
+    title = html.escape(manifest["publication"]["title"])
+    body = (
+        f'<header><div class="lead"><p class="brand">Firstlight</p><h1>Validation</h1>'
+        f"<p>{title}</p><p>{html.escape(abstract(manifest))}</p>"
+        f"<p>{_verdict(report)}</p></div></header>"
+        f"<main>{_gates(report)}{_runs(report, manifest)}</main>"
+    )
+    sheet = files("firstlight.report").joinpath("style.css").read_text("utf-8")
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        f'<meta name="generator" content="Firstlight"><title>Validation: {title}</title>'
+        f"<style>{palette.stylesheet()}\n{sheet}</style></head><body>{body}</body></html>\n"
+    ).encode()
+
+
+def _verdict(report: Mapping[str, Any]) -> str:
+    passed, total = report["cases_passed"], report["cases_total"]
+    asked = total - report["cases_skipped"]
+    fine = " fine" if passed == asked else ""
+    text = f"{passed} of {asked} cases passed every gate"
+    skipped = f", {report['cases_skipped']} skipped" if report["cases_skipped"] else ""
+    return f'<span class="badge{fine}">{text}</span>{skipped}'
+
+
+def _gates(report: Mapping[str, Any]) -> str:
+    rows = "".join(
+        f"<dt>{html.escape(name)}</dt><dd>{html.escape(report['gates'][name])}</dd>"
+        for name in GATES
+    )
+    return (
+        "<section><h2>The gates</h2><p>A case passes if it passes them all. "
+        "<b>error</b> is max|x − ref| / max|ref| over every output of every process, the worst "
+        "of them; <b>of it</b> is the error as a share of the tolerance.</p>"
+        f"<dl>{rows}</dl></section>"
+    )
+
+
+def _runs(report: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
+    parts = []
+    for run in manifest["runs"]:
+        own = [case for case in report["cases"] if case["run"] == run["folder"]]
+        notes = "".join(f"<li>{html.escape(w)}</li>" for w in run["warnings"])
+        listed = f"<ul>{notes}</ul>" if notes else ""
+        parts.append(
+            f"<section><h2>{html.escape(run['folder'])}</h2><p>{html.escape(run['id'])}; "
+            f'<a href="{run["folder"]}/report.html">its report</a></p>{listed}'
+            f"{_table(own)}{_troubles(own)}</section>"
+        )
+    return "".join(parts)
+
+
+def _table(cases: Sequence[Mapping[str, Any]]) -> str:
+    head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in _COLUMNS)
+    rows = "".join(_row(case) for case in cases)
+    return (
+        f'<div class="scroll" tabindex="0"><table class="small"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _row(case: Mapping[str, Any]) -> str:
+    correct, steady, cache = case["correctness"], case["stability"], case["cache"]
+    share = correct["delta_to_tolerance"]
+    proven = sum(bool(p and p["proven"]) for p in cache["processes"])
+    cells = (
+        _mark(case),
+        scientific(correct["max_relative_error"]),
+        scientific(correct["tolerance"]),
+        percent(share) if share is not None else ABSENT,
+        f"{cache['policy']}: proven {proven} of {len(cache['processes'])}",
+        f"{steady['processes_ok']} of {steady['processes_planned']}",
+        percent(steady["cold_relative_range"])
+        if steady["cold_relative_range"] is not None
+        else ABSENT,
+        steady["warm_class"] or ABSENT,
+        correct["reference"] or ABSENT,
+    )
+    shown = "".join(
+        f"<td>{cell if i == 0 else html.escape(str(cell))}</td>" for i, cell in enumerate(cells)
+    )
+    return f'<tr><th scope="row">{html.escape(case["case"])}</th>{shown}</tr>'
+
+
+def _mark(case: Mapping[str, Any]) -> str:
+    if case["passed"]:
+        return '<span class="badge fine">passed</span>'
+    failed = [name for name, good in case["gates"].items() if not good]
+    text = case["status"] if case["status"] != "ok" else f"not {', '.join(failed)}"
+    return f'<span class="badge">{html.escape(text)}</span>'
+
+
+def _troubles(cases: Sequence[Mapping[str, Any]]) -> str:
+    items = "".join(
+        f"<li><b>{html.escape(case['case'])}</b> "
+        f"{html.escape('; '.join(_why(case)) or 'no reason was recorded')}</li>"
+        for case in cases
+        if not case["passed"]
+    )
+    return f'<ul class="troubles">{items}</ul>' if items else ""
+
+
+def _why(case: Mapping[str, Any]) -> list[str]:
+    return [text for text in (case["reason"], *case["cache"]["objections"][:3]) if text]

@@ -1,0 +1,248 @@
+"""Is a snapshot what it says it is? What holds, what does not, and what cannot be known from here.
+
+index ──▶ every file's hash ──▶ signature ──▶ schemas ──▶ runs follow from samples ──▶ the rest
+                                                          follows from the runs
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from firstlight.snapshot.archive import Reader
+from firstlight.snapshot.errors import SnapshotError, UnusableSnapshotError
+from firstlight.snapshot.keys import can_sign
+from firstlight.snapshot.layout import (
+    DISTRIBUTIONS,
+    INDEX,
+    LIMITS,
+    MANIFEST,
+    PLAN,
+    RUN,
+    SAMPLES,
+    SIGNATURE,
+    VALIDATION,
+    Index,
+    Limits,
+    id_of,
+    parse_index,
+)
+from firstlight.snapshot.signatures import signed_by
+from firstlight.snapshot.sources import Archive, Item, Source, exactly, open_source
+from firstlight.snapshot.trust import TrustedKeys
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is not as it should be."""
+
+    check: str  # identity, files, signature, schemas, samples, labels, derived
+    message: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What came of verifying a snapshot."""
+
+    location: str
+    id: str
+    signature: str  # "trusted", "valid", "none", "bad" or "not checked"
+    signer: str | None  # id of the key, where the signature is good
+    signer_name: str | None  # what this user calls it, where it is trusted
+    checked: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    not_checked: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 all that could be checked holds, 1 something does not."""
+        return 1 if self.findings else 0
+
+
+@dataclass
+class Record:
+    """What is noted while a snapshot is looked through."""
+
+    checked: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    not_checked: list[str] = field(default_factory=list)
+    _told: set[str] = field(default_factory=set)
+
+    def find(self, check: str, message: str) -> None:
+        self.findings.append(Finding(check, message))
+
+    def passed(self, check: str, message: str) -> None:
+        """Say what holds, unless something of this check does not."""
+        if not any(finding.check == check for finding in self.findings):
+            self.checked.append(message)
+
+    def unknown(self, message: str) -> None:
+        if message not in self._told:
+            self._told.add(message)
+            self.not_checked.append(message)
+
+
+#: Of so many findings of one kind the first are told, and how many more there are.
+_MOST_FINDINGS = 20
+
+
+def verify(
+    location: str | Path,
+    expected_id: str | None = None,
+    trusted: TrustedKeys | None = None,
+    limits: Limits = LIMITS,
+) -> Verification:
+    """Check the snapshot at `location`; `expected_id` is the id from elsewhere, such as a paper.
+
+    Raises `UnusableSnapshotError` if it is no snapshot, is too new, or holds what no snapshot may.
+    """
+    source = open_source(location)
+    record, named = Record(), source.named_id()
+    items = source.walk(limits)
+    data = _index_bytes(source, next(items, None), limits)
+    _check_identity(data, named, expected_id, record)
+    try:
+        index = parse_index(data, limits)
+    except UnusableSnapshotError as error:
+        if not record.findings:  # no name and no promise to hold it against
+            raise
+        record.find("identity", str(error))
+        return _result(source, data, record, ("bad", None, None))
+    kept = _check_files(source, items, index, record, limits)
+    signature = _check_signature(index, data, kept.pop(SIGNATURE, None), trusted, record)
+    if not any(finding.check == "files" for finding in record.findings):
+        # Imported here: re-making the contents loads the report, of which hashes need nothing.
+        from firstlight.snapshot.consistency import check_contents
+
+        check_contents(index, data, kept, record, limits)
+    else:
+        record.unknown("what the files say: they are not those of the index")
+    return _result(source, data, record, signature)
+
+
+def _index_bytes(source: Source, item: Item | None, limits: Limits) -> bytes:
+    if item is None or item.path != INDEX or item.content is None:
+        what = f" ({INDEX} is {item.odd})" if item and item.path == INDEX else ""
+        raise UnusableSnapshotError(
+            f"{source.name}: no {INDEX}{what}, so this is no snapshot, or one whose publishing was "
+            "interrupted."
+        )
+    return exactly(item.content, INDEX, limits.index_bytes)
+
+
+def _check_identity(index: bytes, named: str | None, expected: str | None, record: Record) -> None:
+    computed = id_of(index)
+    if expected is not None and expected.lower() != computed:
+        record.find("identity", f"the id is {computed}, not the {expected} that was asked for")
+    if named is not None and named != computed:
+        record.find(
+            "identity",
+            f"{INDEX} is not the one that the snapshot is named for: its id is {computed}",
+        )
+    if expected is not None or named is not None:
+        record.passed("identity", f"the id follows from {INDEX}")
+    else:
+        record.unknown("the id: the folder is not named by it (give it with --id)")
+
+
+def _wanted(path: str) -> bool:
+    if path.startswith("runs/"):
+        return path.rsplit("/", 1)[-1] in (PLAN, SAMPLES, RUN)
+    return path in (MANIFEST, VALIDATION, DISTRIBUTIONS)
+
+
+def _check_files(
+    source: Source, items: Iterator[Item], index: Index, record: Record, limits: Limits
+) -> dict[str, bytes]:
+    """Hash every file; what later checks read is returned, the signature too."""
+    kept: dict[str, bytes] = {}
+    missing = dict(index.files)
+    for item in items:
+        if item.path == SIGNATURE and item.content is not None:
+            kept[SIGNATURE] = exactly(item.content, SIGNATURE, 1 << 14)
+            continue
+        entry = missing.pop(item.path, None)
+        if item.content is None:
+            record.find("files", f"{item.path!r:.150} is {item.odd}")
+        elif entry is None:
+            record.find("files", f"{item.path!r:.150} is not in the index: it was added")
+        else:
+            size, digest, data = _digest(item.content, entry.bytes, _wanted(item.path))
+            if size != entry.bytes or digest != entry.sha256:
+                record.find("files", f"{item.path} is not the file that the index names")
+            elif data is not None:
+                kept[item.path] = data
+    for path in missing:
+        record.find("files", f"{path} is missing")
+    if isinstance(source, Archive):
+        record.passed("files", "the archive is the one of this snapshot, byte by byte")
+    if not source.sees_all():
+        record.unknown("that there is no further file: this place cannot be listed")
+    total = sum(entry.bytes for entry in index.files.values())
+    record.passed("files", f"{len(index.files)} files, {total} bytes, have the hash of the index")
+    return kept
+
+
+def _digest(content: Reader, size: int, keep: bool) -> tuple[int, str, bytes | None]:
+    """(bytes, SHA-256, content where kept); reads at most one byte more than expected."""
+    digest, seen, parts = hashlib.sha256(), 0, []
+    while seen <= size and (part := content.read(min(1 << 20, size + 1 - seen))):
+        digest.update(part)
+        seen += len(part)
+        if keep:
+            parts.append(part)
+    return seen, digest.hexdigest(), b"".join(parts) if keep else None
+
+
+def _check_signature(
+    index: Index, data: bytes, document: bytes | None, trusted: TrustedKeys | None, record: Record
+) -> tuple[str, str | None, str | None]:
+    if index.signer is None:
+        if document is not None:
+            record.find("signature", f"{SIGNATURE} was added: the index says that nobody signed")
+            return "bad", None, None
+        record.unknown("who published it: it is not signed")
+        return "none", None, None
+    if document is None:
+        record.find("signature", f"{SIGNATURE} is missing: the index says that it was signed")
+        return "bad", None, None
+    if not can_sign():
+        record.unknown("the signature: the package `cryptography` is not installed")
+        return "not checked", None, None
+    try:
+        key = signed_by(document, data)
+    except SnapshotError as error:
+        record.find("signature", str(error))
+        return "bad", None, None
+    if key.base64 != index.signer:
+        record.find("signature", f"{SIGNATURE} is by another key than the index names")
+        return "bad", None, None
+    name = (trusted or TrustedKeys.of_user()).name_of(key)
+    if name is None:
+        record.passed("signature", f"signed with the key {key.id}")
+        record.unknown(
+            f"who holds the key {key.id}: it is not among your trusted keys (firstlight keys trust "
+            f"{key.base64} --name NAME)"
+        )
+        return "valid", key.id, None
+    record.passed("signature", f"signed by {name} (key {key.id})")
+    return "trusted", key.id, name
+
+
+def _result(
+    source: Source, data: bytes, record: Record, signature: tuple[str, str | None, str | None]
+) -> Verification:
+    kinds: dict[str, list[Finding]] = {}
+    for finding in record.findings:
+        kinds.setdefault(finding.check, []).append(finding)
+    told: list[Finding] = []
+    for check, found in kinds.items():
+        told += found[:_MOST_FINDINGS]
+        if len(found) > _MOST_FINDINGS:
+            told.append(Finding(check, f"{len(found) - _MOST_FINDINGS} more of this kind"))
+    return Verification(
+        source.name, id_of(data), *signature, tuple(record.checked), tuple(told),
+        tuple(record.not_checked),
+    )  # fmt: skip

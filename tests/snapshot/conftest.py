@@ -1,0 +1,44 @@
+"""Shared by the tests of snapshots: a made-up run, a key, and a user with no settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import made_up_run
+import pytest
+
+from firstlight.snapshot.keys import PrivateKey, generate, load_private
+from firstlight.snapshot.publishing import Published, publish
+from firstlight.snapshot.storage import LocalStore
+
+
+@pytest.fixture(autouse=True)
+def own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No test reads or writes the settings of who runs it."""
+    folder = tmp_path / "config"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def made_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run directory that no test changes."""
+    return made_up_run.make_run(tmp_path_factory.mktemp("run") / "run")
+
+
+@pytest.fixture(scope="session")
+def key(tmp_path_factory: pytest.TempPathFactory) -> PrivateKey:
+    path = tmp_path_factory.mktemp("key") / "key.pem"
+    generate(path)
+    return load_private(path)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "store")
+
+
+@pytest.fixture
+def signed(made_up: Path, store: LocalStore, key: PrivateKey) -> Published:
+    """A signed snapshot of the made-up run, with its archive."""
+    return publish([made_up], store, key=key, archive=True)

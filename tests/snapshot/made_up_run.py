@@ -1,0 +1,168 @@
+"""Run directories that were never measured, whose numbers follow from their samples all the same.
+
+Used by the tests of snapshots and by `benchmarks/snapshots.py`: a real run takes seconds, and these
+must be made by the thousand.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from firstlight.measure.plan import SAMPLING, Case
+from firstlight.records import (
+    PHASES,
+    CacheProof,
+    ColdStart,
+    Correctness,
+    MemoryUse,
+    Sample,
+    WarmCalls,
+    append_sample,
+    to_json,
+    write_json,
+)
+from firstlight.results import assemble
+
+HOST: Mapping[str, Any] = {
+    "cpu": {"model": "Made-up CPU", "usable_cores": 8, "frequency_governor": None},
+    "container": {"cpu_quota": None, "memory_limit_bytes": None},
+    "memory_bytes": 33_554_432_000,
+    "memory_available_bytes": 30_000_000_000,
+    "gpus": [],
+    "os": {"system": "Linux", "release": "6.1", "distribution": "Debian GNU/Linux 12"},
+    "python": {"version": "3.11.9", "implementation": "CPython"},
+    "packages": {"jax": "0.10.2", "numpy": "2.4.6"},
+    "lock": ["jax==0.10.2", "numpy==2.4.6"],
+    "environment": {"OMP_NUM_THREADS": "8"},
+    "commit": None,
+    "load": [0.1, 0.2, 0.3],
+    "cpu_busy_ratio": 0.01,
+}
+HARNESS = {"name": "firstlight", "version": "0.1.0", "commit": {"id": "01" * 20, "changed": False}}
+
+
+def make_case(workload: str = "matmul", backend: str = "numpy", cache: str = "none") -> Case:
+    compiled = backend == "jax-jit"
+    return Case(
+        id=f"{workload}[small]/{backend}/{cache}",
+        workload=workload,
+        size="small",
+        backend=backend,
+        cache=cache,
+        title="Matrix product",
+        adapter="firstlight.measure.adapters:NumPy",
+        program=f"made.up:{workload}",
+        reference="made.up:reference",
+        parameters={"n": 64},
+        tolerance=1e-5,
+        seed=7,
+        compiled=compiled,
+        cache_kind="jax" if compiled else None,
+    )
+
+
+CASES = (make_case(), make_case(backend="jax-jit"), make_case(backend="jax-jit", cache="warm"))
+
+
+def make_samples(case: Case, processes: int, calls: int, draw: random.Random) -> list[Sample]:
+    """The check and the timed processes of a case, all of them well."""
+    found = [_sample(case, "check", 0)]
+    found[0] = replace(
+        found[0],
+        facts={
+            "data": [{"shape": [64, 64], "dtype": "float32", "layout": "C", "device": "host",
+                      "bytes": 16384}],
+            "data_sha256": [hashlib.sha256(case.workload.encode()).hexdigest()],
+            "threads": {"cpus": 8}, "precision": {}, "sync": "none needed", "refusals": [],
+        },
+    )  # fmt: skip
+    for index in range(processes):
+        phases: dict[str, float | None] = {
+            phase: draw.uniform(0.01, 0.02)
+            if case.compiled or phase not in ("trace", "lower", "compile")
+            else None
+            for phase in PHASES
+        }
+        total = sum(v for v in phases.values() if v is not None) + 0.001
+        base = draw.uniform(1e-3, 1.1e-3)
+        found.append(
+            replace(
+                _sample(case, "timed", index),
+                cold=ColdStart(total, phases, 0.001),
+                warm=WarmCalls(
+                    tuple(base * draw.uniform(1, 1.02) for _ in range(calls)), 10, (base * 10,) * 5
+                ),
+                memory=MemoryUse(dict.fromkeys(PHASES, 1 << 26), None, None),
+                cache=proof(case),
+                counts={"traces": 1, "lowerings": 1, "compiles": 1} if case.compiled else {},
+            )
+        )
+    return found
+
+
+def proof(case: Case) -> CacheProof:
+    if case.cache_kind is None:
+        return CacheProof(case.cache, True, "no persistent cache", 0, 0, None, None)
+    counts = {"none": (0, 0, 0, 0), "cold": (0, 3, 3, 0), "warm": (3, 3, 3, 3)}[case.cache]
+    return CacheProof(case.cache, True, None, *counts)
+
+
+def _sample(case: Case, kind: str, index: int) -> Sample:
+    return Sample(
+        case=case.id,
+        kind=kind,
+        index=index,
+        order=0,
+        started_at="2026-03-01T09:15:00.000+00:00",
+        status="ok",
+        load_before=0.1,
+        correctness=Correctness(True, 3e-7, case.tolerance, str(case.reference)),
+    )
+
+
+def make_run(
+    folder: Path,
+    number: int = 0,
+    cases: tuple[Case, ...] = CASES,
+    processes: int = 6,
+    calls: int = 20,
+    samples: list[Sample] | None = None,
+    host: Mapping[str, Any] = HOST,
+    target: str = "quick",
+    files: Mapping[str, str] | None = None,
+) -> Path:
+    """A finished run directory; `number` makes it another one than the others."""
+    folder.mkdir(parents=True)
+    created = datetime(2026, 3, 1, 9, 15, tzinfo=UTC) + timedelta(minutes=number)
+    settings = replace(SAMPLING["quick"], processes=processes)
+    plan = {
+        "schema": "firstlight.plan",
+        "schema_version": 1,
+        "created_at": created.isoformat(timespec="milliseconds"),
+        "target": target,
+        "harness": HARNESS,
+        "host": dict(host),
+        "warnings": ["this machine does not exist"],
+        "fingerprint": {"files": dict(files or {})},
+        "settings": to_json(settings),
+        "cases": to_json(cases),
+    }
+    write_json(folder / "plan.json", plan)
+    draw = random.Random(number)
+    if samples is None:
+        samples = [s for case in cases for s in make_samples(case, processes, calls, draw)]
+    numbered = [replace(sample, order=order) for order, sample in enumerate(samples)]
+    for sample in numbered:
+        append_sample(folder / "samples.jsonl", sample)
+    plain = json.loads((folder / "plan.json").read_text())
+    finished = (created + timedelta(seconds=50)).isoformat(timespec="milliseconds")
+    run = replace(assemble(folder, plain, numbered, [0.2, 0.2, 0.3]), finished_at=finished)
+    write_json(folder / "run.json", run, schema="run-1.schema.json")
+    return folder

@@ -1,0 +1,190 @@
+"""Keys and signatures, held against OpenSSL and against the arithmetic itself."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from firstlight.snapshot.errors import KeyFileError, UnusableSnapshotError
+from firstlight.snapshot.keys import PrivateKey, PublicKey, generate, load_private, load_public
+from firstlight.snapshot.layout import INDEX, SIGNATURE
+from firstlight.snapshot.publishing import Published
+from firstlight.snapshot.signatures import sign, signed_by
+from firstlight.snapshot.trust import TrustedKeys, config_folder
+
+P, Q = 2**255 - 19, 2**252 + 27742317777372353535851937790883648493
+D = -121665 * pow(121666, P - 2, P) % P
+Point = tuple[int, int]
+
+
+def add(a: Point, b: Point) -> Point:
+    """The addition law of edwards25519 (RFC 8032, 5.1.4), in affine coordinates."""
+    product = D * a[0] * b[0] * a[1] * b[1] % P
+    x = (a[0] * b[1] + b[0] * a[1]) * pow(1 + product, P - 2, P) % P
+    y = (a[1] * b[1] + a[0] * b[0]) * pow(1 - product, P - 2, P) % P
+    return x, y
+
+
+def times(n: int, point: Point) -> Point:
+    total = (0, 1)
+    while n:
+        if n & 1:
+            total = add(total, point)
+        point, n = add(point, point), n >> 1
+    return total
+
+
+def decoded(data: bytes) -> Point:
+    y = int.from_bytes(data, "little")
+    sign, y = y >> 255, y & ((1 << 255) - 1)
+    square = (y * y - 1) * pow(D * y * y + 1, P - 2, P) % P
+    x = pow(square, (P + 3) // 8, P)
+    if (x * x - square) % P:
+        x = x * pow(2, (P - 1) // 4, P) % P
+    assert (x * x - square) % P == 0
+    return (x if x & 1 == sign else P - x), y
+
+
+def holds(public: bytes, data: bytes, signature: bytes) -> bool:
+    """Verification by RFC 8032, 5.1.7, with nothing but whole numbers and SHA-512."""
+    base_y = 4 * pow(5, P - 2, P) % P
+    base = decoded(base_y.to_bytes(32, "little"))
+    s = int.from_bytes(signature[32:], "little")
+    if s >= Q:
+        return False
+    k = int.from_bytes(hashlib.sha512(signature[:32] + public + data).digest(), "little") % Q
+    return times(s, base) == add(decoded(signature[:32]), times(k, decoded(public)))
+
+
+def test_a_signature_satisfies_the_equation_of_rfc_8032(signed: Published, key: PrivateKey) -> None:
+    folder = Path(signed.location)
+    document = json.loads((folder / SIGNATURE).read_text())
+    public, signature = (base64.b64decode(document[k]) for k in ("public_key", "signature"))
+    index = (folder / INDEX).read_bytes()
+    assert public == key.public.raw
+    assert holds(public, index, signature)
+    assert not holds(public, index + b" ", signature)
+    assert document["key_id"] == hashlib.sha256(public).hexdigest()[:32]
+    assert json.loads(index)["signer"] == document["public_key"]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl on this machine")
+def test_openssl_verifies_what_we_sign_and_reads_our_keys(
+    signed: Published, tmp_path: Path
+) -> None:
+    """The commands of docs/snapshots.md."""
+    folder = Path(signed.location)
+    document = json.loads((folder / SIGNATURE).read_text())
+    raw = base64.b64decode(document["public_key"])
+    # RFC 8410: a public key is twelve fixed bytes and the key itself.
+    (tmp_path / "key.der").write_bytes(bytes.fromhex("302a300506032b6570032100") + raw)
+    (tmp_path / "signature").write_bytes(base64.b64decode(document["signature"]))
+    command = [
+        *("openssl", "pkeyutl", "-verify", "-pubin", "-keyform", "DER", "-rawin"),
+        *("-inkey", str(tmp_path / "key.der"), "-sigfile", str(tmp_path / "signature")),
+        *("-in", str(folder / INDEX)),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "Verified Successfully" in done.stdout, done.stderr
+    (folder / INDEX).write_bytes((folder / INDEX).read_bytes() + b" ")
+    assert subprocess.run(command, capture_output=True, check=False).returncode != 0
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl on this machine")
+def test_a_key_of_openssl_signs_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "openssl.pem"
+    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(path)], check=True)
+    path.chmod(0o600)
+    key = load_private(path)
+    assert holds(key.public.raw, b"words", key.sign(b"words"))
+    subprocess.run(["openssl", "genpkey", "-algorithm", "x25519", "-out", str(path)], check=True)
+    with pytest.raises(KeyFileError, match="not one of Ed25519"):
+        load_private(path)
+
+
+def test_a_private_key_is_readable_by_its_owner_only_and_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "key.pem"
+    public = generate(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    before = path.read_bytes()
+    with pytest.raises(KeyFileError, match="never overwritten"):
+        generate(path)
+    path.with_name("key.pem.pub").unlink()
+    with pytest.raises(KeyFileError, match="never overwritten"):
+        generate(path)
+    assert path.read_bytes() == before and load_private(path).public == public
+    path.chmod(0o640)
+    with pytest.raises(KeyFileError, match="chmod 600"):
+        load_private(path)
+
+
+def test_a_passphrase_locks_the_key(tmp_path: Path) -> None:
+    path = tmp_path / "key.pem"
+    public = generate(path, b"open sesame")
+    assert b"ENCRYPTED" in path.read_bytes()
+    assert load_private(path, b"open sesame").public == public
+    with pytest.raises(KeyFileError, match="needs its passphrase"):
+        load_private(path)
+    with pytest.raises(KeyFileError, match="wrong passphrase"):
+        load_private(path, b"open barley")
+    generate(tmp_path / "plain.pem")
+    with pytest.raises(KeyFileError, match="has no passphrase"):
+        load_private(tmp_path / "plain.pem", b"open sesame")
+    assert load_public(str(path)) == load_public(f"{path}.pub") == load_public(public.base64)
+
+
+def test_what_is_no_key_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.pem").write_text("hello")
+    (tmp_path / "x.pem").chmod(0o600)
+    with pytest.raises(KeyFileError):
+        load_private(tmp_path / "x.pem")
+    with pytest.raises(KeyFileError):
+        load_private(tmp_path / "nothing.pem")
+    for text in ("", "AAAA", "A" * 44, "A" * 42 + "B=", "not base64!", str(tmp_path / "x.pem")):
+        with pytest.raises(KeyFileError):
+            load_public(text)
+
+
+def test_base64_has_one_spelling_so_that_no_bit_is_free(key: PrivateKey) -> None:
+    data = b"what is signed"
+    document = json.loads(sign(key, data))
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    last = document["signature"][-3]
+    for letter in set(letters) - {last}:
+        other = {**document, "signature": document["signature"][:-3] + letter + "=="}
+        from firstlight.snapshot.strict_json import canonical
+
+        with pytest.raises(UnusableSnapshotError):
+            signed_by(canonical(other), data)
+    assert signed_by(sign(key, data), data) == key.public
+    with pytest.raises(UnusableSnapshotError, match="does not fit"):
+        signed_by(sign(key, data), b"something else")
+
+
+def test_trusted_keys_live_in_the_users_settings(
+    own_settings: Path, key: PrivateKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trusted = TrustedKeys.of_user()
+    assert trusted.all() == {} and trusted.name_of(key.public) is None
+    trusted.add(key.public, "Jane Doe")
+    assert (own_settings / "firstlight" / "trusted-keys" / f"{key.public.id}.pub").is_file()
+    assert trusted.name_of(key.public) == "Jane Doe"
+    for name in ("", "a\nb", "../x", "x" * 100, "\x1b[31m"):
+        with pytest.raises(KeyFileError):
+            trusted.add(key.public, name)
+    other = PublicKey(bytes(32))
+    (trusted.folder / f"{key.public.id}.pub").write_text(f"{other.base64} Jane Doe\n")
+    with pytest.raises(KeyFileError, match="another key"):
+        trusted.all()
+    (trusted.folder / f"{key.public.id}.pub").write_text(f"{key.public.base64} Jane Doe\n")
+    trusted.remove(key.public.id)
+    assert trusted.all() == {}
+    monkeypatch.setenv("XDG_CONFIG_HOME", "relative/path")
+    assert config_folder() == Path.home() / ".config" / "firstlight"

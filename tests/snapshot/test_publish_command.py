@@ -1,0 +1,153 @@
+"""`firstlight publish`, `verify`, `keys` and `snapshots` as a user meets them, on a real run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Firstlight = Callable[..., "subprocess.CompletedProcess[str]"]
+
+MINE = """
+import numpy as np
+from firstlight import bench
+
+@bench(sizes={"small": {"n": 50}}, reference=lambda n: np.arange(n) ** 2.0, tolerance=1e-9)
+def square(n):
+    x = np.arange(n, dtype=float)
+
+    def step(x):
+        result = x * x
+        x += 1  # a step may spoil its input: the hash is of what it was given first
+        x -= 1
+        return result
+
+    return step, (x,)
+"""
+
+
+@pytest.fixture(scope="module")
+def real_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was measured, in a home directory."""
+    home = tmp_path_factory.mktemp("x") / "home" / "ann"
+    home.mkdir(parents=True)
+    (home / "mine.py").write_text(MINE)
+    command = [sys.executable, "-m", "firstlight", "run", "mine.py", "--quick", "--out", "run"]
+    done = subprocess.run(
+        command, cwd=home, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return home / "run"
+
+
+def test_from_a_measured_run_to_a_verified_snapshot(
+    firstlight: Firstlight, real_run: Path, tmp_path: Path
+) -> None:
+    """The path of the guide: a key, a signed snapshot, a reviewer who checks and then trusts."""
+    made = firstlight("keys", "generate", "--out", "key.pem")
+    assert made.returncode == 0 and oct((tmp_path / "key.pem").stat().st_mode)[-3:] == "600"
+    public = made.stdout.split("Public key:")[1].split()[0]
+    options = ("--key", "key.pem", "--archive", "--with-source", "--json")
+    who = ("--creator", "Doe, Jane; 0000-0002-1825-0097")
+    done = firstlight("publish", real_run, "--out", "results", *options, *who)
+    assert done.returncode == 0, done.stderr
+    published = json.loads(done.stdout)
+    snapshot = tmp_path / published["location"]
+
+    checked = firstlight("verify", snapshot)
+    assert checked.returncode == 0, checked.stdout
+    assert "Sound" in checked.stdout and "not among your trusted keys" in checked.stdout
+    strict = firstlight("verify", snapshot, "--require-trusted", "--json")
+    assert strict.returncode == 1 and json.loads(strict.stdout)["signature"] == "valid"
+    assert firstlight("keys", "trust", public, "--name", "Jane Doe").returncode == 0
+    assert "Jane Doe" in firstlight("keys", "list").stdout
+    assert firstlight("verify", published["archive"], "--require-trusted").returncode == 0
+
+    listed = firstlight("snapshots", "results")
+    assert published["id"] in listed.stdout and "1/1 passed" in listed.stdout
+
+    about = json.loads((snapshot / "manifest.json").read_text())
+    lock = about["runs"][0]["software"]["lock"]
+    import numpy
+
+    assert f"numpy=={numpy.__version__}" in lock and len(lock) > 10
+    case = about["runs"][0]["cases"][0]
+    import hashlib
+
+    data = numpy.arange(50, dtype=float).tobytes()
+    assert case["dataset"]["arrays"][0]["sha256"] == hashlib.sha256(data).hexdigest()
+    assert case["dataset"]["id"] == "mine.py:square[small]"
+    everything = b"".join(p.read_bytes() for p in snapshot.rglob("*") if p.is_file())
+    assert b"home/ann" not in everything
+    assert (snapshot / "sources/001/mine.py").read_text() == MINE
+
+
+def test_a_changed_snapshot_ends_with_1_and_no_snapshot_with_2(
+    firstlight: Firstlight, real_run: Path, tmp_path: Path
+) -> None:
+    done = firstlight("publish", real_run, "--out", "results", "--json")
+    snapshot = tmp_path / json.loads(done.stdout)["location"]
+    samples = snapshot / "runs/001/samples.jsonl"
+    whole = samples.read_bytes()
+    samples.write_bytes(whole.replace(b"1", b"2", 1))
+    changed = firstlight("verify", snapshot)
+    assert changed.returncode == 1
+    assert "FINDING    runs/001/samples.jsonl is not the file" in changed.stdout
+    samples.write_bytes(whole)
+    assert firstlight("verify", snapshot).returncode == 0
+    nothing = firstlight("verify", real_run)
+    assert nothing.returncode == 2 and "no snapshot" in nothing.stderr
+    nowhere = firstlight("verify", "nowhere", "--json")
+    assert nowhere.returncode == 2 and "no such" in json.loads(nowhere.stdout)["unusable"]
+
+
+def test_every_refusal_is_a_sentence_and_exit_code_2(
+    real_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from firstlight.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    for arguments, said in (
+        (["publish", tmp_path, "--out", "x"], "no finished run"),
+        (["publish", real_run, "--out", "x", "--key", "none.pem"], "cannot be read"),
+        (["publish", real_run, "--out", "x", "--creator", "A; 12"], "no ORCID"),
+        (["publish", real_run, real_run, "--out", "x"], "given twice"),
+        (["publish", real_run, "--out", "what://x"], "what"),
+        (["keys", "trust", "AAAA", "--name", "x"], "neither a file nor a public key"),
+        (["keys", "forget", "x"], "not among the trusted"),
+        (["keys", "show"], "you have no key yet"),
+    ):
+        assert main([str(argument) for argument in arguments]) == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_key_with_a_passphrase_signs(
+    firstlight: Firstlight, real_run: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "words").write_text("open sesame\n")
+    locked = firstlight("keys", "generate", "--out", "key.pem", "--passphrase-file", "words")
+    assert locked.returncode == 0
+    publish = ("publish", real_run, "--out", "results", "--key", "key.pem")
+    assert "needs its passphrase" in firstlight(*publish).stderr
+    assert firstlight(*publish, "--passphrase-file", "words").returncode == 0
+    assert "Public key" in firstlight("keys", "show", "key.pem").stdout
+
+
+def test_the_command_line_loads_neither_cryptography_nor_fsspec() -> None:
+    program = (
+        "import sys; from firstlight.cli import build_parser; build_parser();"
+        "print([m for m in ('cryptography', 'fsspec', 'numpy', 'jsonschema') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,496 @@
+"""What a snapshot consists of, and what is never published."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+import stat
+import subprocess
+import tarfile
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import made_up_run
+import numpy as np
+import pytest
+import yaml
+from made_up_run import CASES, HOST, make_case, make_run, make_samples
+
+from firstlight.records import to_json, write_json
+from firstlight.snapshot.errors import RefusedError
+from firstlight.snapshot.keys import PrivateKey
+from firstlight.snapshot.layout import INDEX, SIGNATURE
+from firstlight.snapshot.manifest import Creator
+from firstlight.snapshot.publishing import Published, Wishes, build, publish
+from firstlight.snapshot.schemas import SCHEMAS
+from firstlight.snapshot.storage import LocalStore
+
+SCHEMA_FOLDER = Path(made_up_run.append_sample.__code__.co_filename).parent / "schemas"
+
+
+def folder_of(done: Published) -> Path:
+    return Path(done.location)
+
+
+def load(done: Published, name: str) -> Any:
+    return json.loads((folder_of(done) / name).read_text())
+
+
+def test_the_id_is_the_sha256_of_the_index_and_the_index_that_of_every_file(
+    signed: Published,
+) -> None:
+    folder = folder_of(signed)
+    index = (folder / INDEX).read_bytes()
+    assert folder.name == signed.id == hashlib.sha256(index).hexdigest()
+    named = {e["path"]: (e["bytes"], e["sha256"]) for e in json.loads(index)["files"]}
+    there = {
+        str(path.relative_to(folder)): (
+            path.stat().st_size,
+            hashlib.sha256(path.read_bytes()).hexdigest(),
+        )
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+    del there[INDEX], there[SIGNATURE]
+    assert named == there
+
+
+def test_raw_files_are_published_as_they_were_measured(signed: Published, made_up: Path) -> None:
+    for name in ("plan.json", "samples.jsonl", "run.json"):
+        published = folder_of(signed) / "runs" / "001" / name
+        assert published.read_bytes() == (made_up / name).read_bytes()
+
+
+def test_the_same_run_gives_the_same_bytes(
+    made_up: Path, tmp_path: Path, key: PrivateKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = publish([made_up], LocalStore(tmp_path / "a"), key=key, archive=True)
+    monkeypatch.setenv("TZ", "Pacific/Auckland")
+    monkeypatch.setenv("LC_ALL", "C")
+    two = publish([made_up], LocalStore(tmp_path / "b"), key=key, archive=True)
+    assert one.id == two.id
+    assert Path(str(one.archive)).read_bytes() == Path(str(two.archive)).read_bytes()
+    files = [
+        {str(p.relative_to(tmp_path / x)): p.read_bytes() for p in (tmp_path / x).rglob("*.*")
+         if p.is_file()}
+        for x in "ab"
+    ]  # fmt: skip
+    assert files[0] == files[1]
+
+
+def test_another_process_with_another_hash_seed_makes_the_same_archive(
+    made_up: Path, tmp_path: Path
+) -> None:
+    import sys
+
+    archives = []
+    for seed in ("1", "2"):
+        out = tmp_path / seed
+        command = [sys.executable, "-m", "firstlight", "publish", str(made_up), "--out", str(out)]
+        done = subprocess.run(
+            [*command, "--archive", "--json"],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        archives.append(Path(json.loads(done.stdout)["archive"]).read_bytes())
+    assert archives[0] == archives[1]
+
+
+def test_the_order_in_which_runs_are_named_does_not_matter(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / str(n), number=n) for n in (3, 1, 2)]
+    assert build(runs, Wishes()).id == build(runs[::-1], Wishes()).id
+    with pytest.raises(RefusedError, match="given twice"):
+        build([runs[0], runs[0]], Wishes())
+
+
+def test_publishing_again_changes_nothing(
+    signed: Published, made_up: Path, key: PrivateKey
+) -> None:
+    folder = folder_of(signed)
+    before = {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
+    again = publish([made_up], LocalStore(folder.parent), key=key)
+    assert (again.id, again.new) == (signed.id, False)
+    assert before == {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
+    assert not list(folder.parent.glob(".publishing-*"))
+
+
+def test_an_archive_is_read_by_tar_and_says_nothing_of_its_maker(signed: Published) -> None:
+    with tarfile.open(str(signed.archive)) as archive:
+        members = archive.getmembers()
+        assert members[0].name == f"{signed.id}/{INDEX}"
+        for member in members:
+            assert (member.mtime, member.uid, member.gid, member.uname) == (0, 0, 0, "")
+            assert member.isreg() and member.mode == 0o644
+            file = archive.extractfile(member)
+            assert file is not None
+            here = folder_of(signed).parent / member.name
+            assert file.read() == here.read_bytes()
+    assert {m.name for m in members} == {
+        str(p.relative_to(folder_of(signed).parent)) for p in folder_of(signed).rglob("*.*")
+        if p.is_file()
+    }  # fmt: skip
+
+
+def test_every_document_fits_its_shipped_schema(signed: Published) -> None:
+    folder = folder_of(signed)
+    for path in folder.rglob("*.json"):
+        if path.name == "zenodo.json":
+            continue
+        schema = json.loads((SCHEMA_FOLDER / SCHEMAS[path.name]).read_text())
+        jsonschema.Draft202012Validator.check_schema(schema)
+        jsonschema.validate(json.loads(path.read_text()), schema)
+
+
+def test_distributions_have_the_quantiles_of_numpy(signed: Published, made_up: Path) -> None:
+    lines = (made_up / "samples.jsonl").read_text().splitlines()
+    timed = [s for s in map(json.loads, lines) if s["kind"] == "timed"]
+    for case in load(signed, "distributions.json")["runs"][0]["cases"]:
+        own = [s for s in timed if s["case"] == case["case"]]
+        totals = [s["cold"]["total_seconds"] for s in own]
+        assert case["cold_seconds"]["values"] == totals
+        for q, value in case["cold_seconds"]["quantiles"].items():
+            assert value == pytest.approx(np.quantile(totals, float(q)), rel=1e-12)
+        for sample, warm in zip(own, case["warm_call_seconds"], strict=True):
+            calls = sample["warm"]["call_seconds"]
+            assert warm["calls"] == len(calls)
+            for q, value in warm["quantiles"].items():
+                assert value == pytest.approx(np.quantile(calls, float(q)), rel=1e-12)
+
+
+def test_the_manifest_answers_what_was_measured_on_what_and_where(signed: Published) -> None:
+    about = load(signed, "manifest.json")
+    run = about["runs"][0]
+    assert run["harness"] == made_up_run.HARNESS
+    assert run["software"]["lock"] == HOST["lock"]
+    assert run["hardware"]["cpu"] == HOST["cpu"]
+    case = run["cases"][2]
+    assert case["case"] == "matmul[small]/jax-jit/warm" and case["cache_policy"] == "warm"
+    assert case["protocol"]["sync"] and case["reference"] == "made.up:reference"
+    data = case["dataset"]
+    assert data["id"] == "matmul[small]@seed=7"
+    digest = hashlib.sha256(b"matmul").hexdigest()
+    assert [a["sha256"] for a in data["arrays"]] == [digest]
+    whole = f'[[[64,64],"float32","{digest}"]]'
+    assert data["sha256"] == hashlib.sha256(whole.encode()).hexdigest()
+    # The same data for every backend: the hash says so.
+    assert len({c["dataset"]["sha256"] for c in run["cases"]}) == 1
+
+
+def test_what_an_old_run_did_not_record_is_said_to_be_unknown(
+    tmp_path: Path, store: LocalStore
+) -> None:
+    old = {k: v for k, v in HOST.items() if k != "lock"}
+    case = make_case()
+    samples = make_samples(case, 6, 20, made_up_run.random.Random(1))
+    facts = {k: v for k, v in samples[0].facts.items() if k != "data_sha256"}
+    samples[0] = replace(samples[0], facts=facts)
+    run = make_run(tmp_path / "old", cases=(case,), samples=samples, host=old)
+    about = load(publish([run], store), "manifest.json")["runs"][0]
+    assert about["software"]["lock"] is None and "not recorded" in about["software"]["lock_unknown"]
+    data = about["cases"][0]["dataset"]
+    assert data["sha256"] is None and "not recorded" in data["sha256_unknown"]
+
+
+def test_the_validation_report_has_every_gate_and_delta(signed: Published) -> None:
+    report = load(signed, "validation_report.json")
+    assert (report["cases_total"], report["cases_passed"]) == (3, 3)
+    for case in report["cases"]:
+        assert case["gates"] == dict.fromkeys(("protocol", "correct", "proven", "complete"), True)
+        correct = case["correctness"]
+        assert correct["delta_to_tolerance"] == pytest.approx(3e-7 / 1e-5)
+        assert len(correct["processes"]) == 7  # the check and six timed ones
+        assert len(case["cache"]["processes"]) == 6
+    page = (folder_of(signed) / "validation.html").read_text()
+    assert "3 of 3 cases passed every gate" in page
+    assert "<script" not in page and "http" not in page.replace("http-equiv", "")
+
+
+def test_tables_and_plots_can_be_read_by_others(signed: Published) -> None:
+    text = (folder_of(signed) / "tables/cases.csv").read_text()
+    rows = list(csv.DictReader(io.StringIO(text)))
+    summaries = load(signed, "runs/001/run.json")["cases"]
+    assert [row["case"] for row in rows] == [case["case"] for case in summaries]
+    for row, case in zip(rows, summaries, strict=True):
+        assert float(row["cold_median_seconds"]) == case["cold_seconds"]["median"]
+        assert (row["compile_seconds"] == "") == (case["phases_seconds"]["compile"] is None)
+    plots = list((folder_of(signed) / "plots").glob("*.svg"))
+    assert len(plots) == 2
+    for plot in plots:
+        root = ElementTree.fromstring(plot.read_bytes())
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        assert root.find("{http://www.w3.org/2000/svg}style") is not None
+    processes = (folder_of(signed) / "tables/processes-001.csv").read_text().splitlines()
+    assert len(processes) == 1 + 18
+
+
+def test_the_citation_has_what_the_format_requires(made_up: Path, store: LocalStore) -> None:
+    """Required by CFF 1.2.0: authors, cff-version, message, title; orcid as a URL."""
+    wishes = Wishes(
+        title='Start-up: "fast" or #slow?',
+        creators=(Creator("Doe, Jané", "0000-0002-1825-0097", "CERN"), Creator("The Team")),
+        license="CC-BY-4.0",
+    )
+    done = publish([made_up], store, wishes)
+    cff = yaml.safe_load((folder_of(done) / "CITATION.cff").read_text())
+    assert {"authors", "cff-version", "message", "title"} <= set(cff)
+    assert cff["cff-version"] == "1.2.0" and cff["type"] == "dataset"
+    assert cff["title"] == wishes.title and cff["license"] == "CC-BY-4.0"
+    assert cff["authors"] == [
+        {"family-names": "Doe", "given-names": "Jané", "affiliation": "CERN",
+         "orcid": "https://orcid.org/0000-0002-1825-0097"},
+        {"name": "The Team"},
+    ]  # fmt: skip
+    assert cff["date-released"] == "2026-03-01"
+    zenodo = load(done, "zenodo.json")
+    assert zenodo["upload_type"] == "dataset" and zenodo["title"] == wishes.title
+    assert zenodo["creators"][0] == {
+        "name": "Doe, Jané",
+        "orcid": "0000-0002-1825-0097",
+        "affiliation": "CERN",
+    }
+    assert {"title", "upload_type", "description", "creators", "access_right"} <= set(zenodo)
+
+
+def test_a_snippet_has_every_number_with_its_machine(signed: Published) -> None:
+    text = (folder_of(signed) / "snippet.md").read_text()
+    for words in ("matmul[small]/jax-jit/warm", "Made-up CPU", "jax 0.10.2", "firstlight verify"):
+        assert words in text
+
+
+# --- What is not published ------------------------------------------------------------------------
+
+
+def test_home_directories_and_passwords_are_not_published(
+    tmp_path: Path, store: LocalStore
+) -> None:
+    private = {
+        **HOST,
+        "environment": {
+            "PYTHONPATH": "/home/ann/lib:/nfs/home/bo.b/x:/opt/lib",
+            "XLA_FLAGS": "--xla_dump_to=/Users/Ann/dump",
+            "JAX_PROXY": "http://ann:geheim@proxy.example:3128/home/page",
+            "TORCH_HOME": "/root/.cache",
+        },
+    }
+    case = make_case()
+    samples = make_samples(case, 6, 20, made_up_run.random.Random(1))
+    crash = replace(
+        samples[2],
+        status="crashed",
+        reason="ended",
+        stderr_tail='File "/home/andré/mine.py", line 3\n/home/ann\nfile:///home/ann/x',
+        cold=None,
+        warm=None,
+    )
+    samples[2] = crash
+    run = make_run(tmp_path / "run", cases=(case, CASES[1]), host=private, samples=[
+        *samples, *make_samples(CASES[1], 6, 20, made_up_run.random.Random(2)),
+    ])  # fmt: skip
+    done = publish([run], store, Wishes(allow=("failed",)))
+    everything = b"".join(p.read_bytes() for p in folder_of(done).rglob("*.*") if p.is_file())
+    for secret in (b"ann/", b"bo.b", b"Ann", b"geheim", b"/root", b"andr\\u", "andré".encode()):
+        assert secret not in everything, secret
+    assert b"/opt/lib" in everything and b"proxy.example:3128/home/page" in everything
+    redacted = load(done, "manifest.json")["publication"]["redacted"]
+    measured = hashlib.sha256((run / "samples.jsonl").read_bytes()).hexdigest()
+    assert redacted["runs/001/samples.jsonl"]["measured_sha256"] == measured
+
+
+def test_what_the_publisher_names_is_not_published(tmp_path: Path, store: LocalStore) -> None:
+    host = {**HOST, "environment": {"JAX_COORDINATOR_ADDRESS": "secret-node-7.lab:1234"}}
+    run = make_run(tmp_path / "run", host=host)
+    done = publish([run], store, Wishes(redact=("secret-node-7.lab",)))
+    everything = b"".join(p.read_bytes() for p in folder_of(done).rglob("*.*") if p.is_file())
+    assert b"secret-node" not in everything and b"(redacted):1234" in everything
+
+
+def test_a_home_in_an_unusual_place_is_refused_until_named(
+    tmp_path: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/data/people/ann")
+    host = {**HOST, "environment": {"PYTHONPATH": "/data/people/ann/lib"}}
+    run = make_run(tmp_path / "run", host=host)
+    with pytest.raises(RefusedError, match=r"--redact '/data/people/ann'"):
+        publish([run], store)
+    assert not store.path.exists()
+    publish([run], store, Wishes(redact=("/data/people/ann",)))
+
+
+def test_redaction_that_would_change_a_number_is_refused(made_up: Path, store: LocalStore) -> None:
+    number = json.loads((made_up / "run.json").read_text())["cases"][0]["cold_seconds"]["median"]
+    with pytest.raises(RefusedError):
+        publish([made_up], store, Wishes(redact=(str(number)[:4],)))
+
+
+def test_ones_own_program_is_added_only_when_asked_for(tmp_path: Path, store: LocalStore) -> None:
+    program = tmp_path / "mine.py"
+    program.write_text("def mine(): ...\n")
+    digest = hashlib.sha256(program.read_bytes()).hexdigest()
+    case = replace(make_case(), file=str(program))
+    run = make_run(tmp_path / "run", cases=(case,), files={str(program): digest})
+    without = publish([run], store)
+    assert not (folder_of(without) / "sources").exists()
+    source = load(without, "manifest.json")["publication"]["sources"]
+    assert source == [{"run": "runs/001", "name": "mine.py", "sha256": digest, "path": None}]
+    added = publish([run], store, Wishes(with_source=True))
+    assert (folder_of(added) / "sources/001/mine.py").read_bytes() == program.read_bytes()
+    program.write_text("def mine(): return 1\n")
+    with pytest.raises(RefusedError, match="changed since it was measured"):
+        publish([run], store, Wishes(with_source=True))
+
+
+# --- What must not be published -------------------------------------------------------------------
+
+
+def edited(run: Path, tmp_path: Path, change: Any) -> Path:
+    """A copy of a run whose run.json was edited by hand."""
+    import shutil
+
+    copy = tmp_path / "edited"
+    shutil.copytree(run, copy)
+    plain = json.loads((copy / "run.json").read_text())
+    change(plain)
+    write_json(copy / "run.json", plain)
+    return copy
+
+
+def test_a_run_whose_samples_were_edited_is_refused(
+    made_up: Path, tmp_path: Path, store: LocalStore
+) -> None:
+    copy = edited(made_up, tmp_path, lambda plain: None)
+    samples = (copy / "samples.jsonl").read_text()
+    (copy / "samples.jsonl").write_text(samples.replace("0.1", "0.2", 1))
+    with pytest.raises(RefusedError, match=r"samples\.jsonl is not the file"):
+        publish([copy], store)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda p: p["cases"][0]["cold_seconds"].update(median=0.01), "does not follow"),
+        (lambda p: p["cases"][0].update(protocol=None), "does not follow|no protocol"),
+        (lambda p: p["cases"].pop(), "does not have the cases"),
+        (lambda p: p["host"]["cpu"].update(model="Faster CPU"), "differs from plan"),
+        (lambda p: p.update(complete=False), "wrong about being complete"),
+        (lambda p: p["settings"].update(processes=5), "differs from plan"),
+        (lambda p: p.update(warnings=[]), "differs from plan"),
+        (lambda p: p.update(id="another"), "differs from plan"),
+        (lambda p: p["cases"][2]["cache_proof"].update(hits=7), "does not follow"),
+    ],
+)
+def test_a_run_that_says_more_than_its_samples_is_refused(
+    made_up: Path, tmp_path: Path, store: LocalStore, change: Any, said: str
+) -> None:
+    with pytest.raises(RefusedError, match=said):
+        publish([edited(made_up, tmp_path, change)], store)
+    assert not store.path.exists()
+
+
+def test_a_run_of_older_statistics_is_summarised_anew_if_that_is_allowed(
+    made_up: Path, tmp_path: Path, store: LocalStore
+) -> None:
+    def older(plain: Any) -> None:
+        plain["cases"][0]["cold_seconds"]["median"] = 0.01
+        plain["cases"][0]["protocol"]["warm_up"] = "worded otherwise"
+
+    copy = edited(made_up, tmp_path, older)
+    with pytest.raises(RefusedError, match="--allow resummarised"):
+        publish([copy], store)
+    done = publish([copy], store, Wishes(allow=("resummarised",)))
+    right = json.loads((made_up / "run.json").read_text())["cases"]
+    assert load(done, "runs/001/run.json")["cases"] == right
+    assert load(done, "manifest.json")["publication"]["allowed"] == ["resummarised"]
+    lying = edited(made_up, tmp_path / "x", lambda p: p["host"].update(memory_bytes=1 << 40))
+    with pytest.raises(RefusedError, match="never published"):
+        publish([lying], store, Wishes(allow=("resummarised",)))
+
+
+def test_a_protocol_that_is_worded_otherwise_is_no_lie(
+    made_up: Path, tmp_path: Path, store: LocalStore
+) -> None:
+    from firstlight.snapshot.verifying import verify
+
+    copy = edited(made_up, tmp_path, lambda p: p["cases"][0]["protocol"].update(bytecode="warm"))
+    result = verify(publish([copy], store).location)
+    assert result.findings == () and any("are worded" in text for text in result.not_checked)
+
+
+def test_an_incomplete_run_is_published_only_as_such(tmp_path: Path, store: LocalStore) -> None:
+    samples = make_samples(CASES[0], 4, 20, made_up_run.random.Random(0))
+    run = make_run(tmp_path / "run", cases=CASES[:1], samples=samples)
+    with pytest.raises(RefusedError, match="--allow incomplete"):
+        publish([run], store)
+    done = publish([run], store, Wishes(allow=("incomplete",)))
+    about = load(done, "manifest.json")
+    assert about["publication"]["allowed"] == ["incomplete"]
+    assert about["runs"][0]["complete"] is False
+    (run / "run.json").unlink()
+    with pytest.raises(RefusedError, match="--resume"):
+        publish([run], store)
+
+
+def test_an_unproven_label_is_published_only_as_such_and_without_a_number(
+    tmp_path: Path, store: LocalStore
+) -> None:
+    draw = made_up_run.random.Random(0)
+    doubtful = make_samples(CASES[2], 6, 20, draw)
+    false = replace(doubtful[3], status="unproven", reason="1 of 3 requests missed")
+    false = replace(false, cache=replace(made_up_run.proof(CASES[2]), proven=False, hits=2))
+    doubtful[3] = false
+    run = make_run(
+        tmp_path / "run", cases=(CASES[0], CASES[2]),
+        samples=[*make_samples(CASES[0], 6, 20, draw), *doubtful],
+    )  # fmt: skip
+    with pytest.raises(RefusedError, match=r"unproven: matmul\[small\]/jax-jit/warm"):
+        publish([run], store)
+    done = publish([run], store, Wishes(allow=("unproven",)))
+    case = load(done, "validation_report.json")["cases"][1]
+    assert not case["passed"] and case["gates"]["proven"] is False
+    assert (
+        "not proven" in case["cache"]["objections"][0] or "hits" in case["cache"]["objections"][0]
+    )
+    named = [c["case"] for c in load(done, "distributions.json")["runs"][0]["cases"]]
+    assert named == ["matmul[small]/numpy/none"]
+
+
+def test_a_proof_that_its_own_counts_contradict_is_refused(
+    tmp_path: Path, store: LocalStore
+) -> None:
+    samples = make_samples(CASES[2], 6, 20, made_up_run.random.Random(0))
+    samples[2] = replace(samples[2], cache=replace(made_up_run.proof(CASES[2]), hits=1))
+    run = make_run(tmp_path / "run", cases=CASES[2:], samples=samples)
+    with pytest.raises(RefusedError, match="its label is not proven: process 1: 1 hits of 3"):
+        publish([run], store, Wishes(allow=("unproven",)))
+
+
+def test_a_run_without_any_number_is_refused(tmp_path: Path, store: LocalStore) -> None:
+    case = replace(CASES[0], skipped="numpy is not installed")
+    run = make_run(tmp_path / "run", cases=(case,), samples=[])
+    (run / "samples.jsonl").touch()
+    plain = json.loads((run / "run.json").read_text())
+    plain["samples_sha256"] = hashlib.sha256(b"").hexdigest()
+    write_json(run / "run.json", plain)
+    with pytest.raises(RefusedError, match="no case of this run has a number"):
+        publish([run], store)
+
+
+def test_a_process_that_counts_twice_is_refused(tmp_path: Path, store: LocalStore) -> None:
+    samples = make_samples(CASES[0], 6, 20, made_up_run.random.Random(0))
+    run = make_run(tmp_path / "run", cases=CASES[:1], samples=[*samples[:-1], samples[-2]])
+    with pytest.raises(RefusedError, match="a timed process twice"):
+        publish([run], store)
+
+
+def test_files_are_readable_and_none_is_executable(signed: Published) -> None:
+    for path in folder_of(signed).rglob("*"):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        assert path.is_dir() or not mode & 0o111
+    assert to_json(signed)["new"] is True

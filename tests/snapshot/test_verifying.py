@@ -1,0 +1,390 @@
+"""What `verify` finds, and what it says it could not check."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import made_up_run
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from made_up_run import CASES, make_run
+
+from firstlight.snapshot.errors import NewerSnapshotError, SnapshotError, UnusableSnapshotError
+from firstlight.snapshot.keys import PrivateKey, generate, load_private
+from firstlight.snapshot.layout import INDEX, MANIFEST, SIGNATURE, index_bytes
+from firstlight.snapshot.opening import open_snapshot
+from firstlight.snapshot.publishing import Published, Wishes, publish
+from firstlight.snapshot.signatures import sign
+from firstlight.snapshot.storage import LocalStore
+from firstlight.snapshot.strict_json import canonical
+from firstlight.snapshot.trust import TrustedKeys
+from firstlight.snapshot.verifying import Verification, verify
+
+VERSION_1 = "7bc842252e5c59403177b5f514b874436d8b76f8ef1c4458a1e380ca33e01349"
+
+
+def found(location: Path | str, **options: Any) -> bool:
+    """Whether verifying ends with anything but `sound`."""
+    try:
+        return bool(verify(location, **options).findings)
+    except UnusableSnapshotError:
+        return True
+
+
+def words(result: Verification) -> str:
+    return "\n".join(finding.message for finding in result.findings)
+
+
+def test_a_sound_snapshot_has_no_finding_and_says_what_it_cannot_know(signed: Published) -> None:
+    result = verify(signed.location)
+    assert result.findings == () and result.exit_code == 0
+    assert result.id == signed.id and result.signature == "valid"
+    said = "\n".join(result.checked)
+    hold = ("the id follows", "have the hash", "signed with the key", "fit their schemas")
+    for what in (*hold, "follow from the 21 raw samples", "proved its cache label", "byte by byte"):
+        assert what in said
+    unknown = "\n".join(result.not_checked)
+    assert "who holds the key" in unknown and "nobody can tell from files" in unknown
+
+
+def test_an_archive_is_verified_like_its_directory_and_nothing_is_unpacked(
+    signed: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tmp_path / "elsewhere" / "some name.tar"
+    archive.parent.mkdir()
+    shutil.copy(str(signed.archive), archive)
+    packed = archive.with_suffix(".tar.gz")
+    packed.write_bytes(gzip.compress(archive.read_bytes(), mtime=0))
+    monkeypatch.chdir(archive.parent)
+    for place in (archive, packed):
+        result = verify(place)
+        assert (result.findings, result.id) == ((), signed.id)
+        assert open_snapshot(place).runs == open_snapshot(signed.location).runs
+    assert {p.name for p in archive.parent.iterdir()} == {archive.name, packed.name}
+
+
+@pytest.fixture(scope="module")
+def victim(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A signed snapshot of this module's own, and its archive."""
+    base = tmp_path_factory.mktemp("victim")
+    generate(base / "key.pem")
+    run = make_run(base / "run", cases=CASES[:2], calls=8)
+    key = load_private(base / "key.pem")
+    done = publish([run], LocalStore(base / "store"), key=key, archive=True)
+    return Path(done.location), Path(str(done.archive))
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(place=st.integers(0, 1 << 40), bit=st.integers(0, 7), directory=st.booleans())
+def test_any_changed_byte_is_found(
+    victim: tuple[Path, Path], place: int, bit: int, directory: bool
+) -> None:
+    files = sorted(p for p in victim[0].rglob("*") if p.is_file()) if directory else [victim[1]]
+    at = place % sum(p.stat().st_size for p in files)
+    for path in files:
+        if at < path.stat().st_size:
+            break
+        at -= path.stat().st_size
+    whole = path.read_bytes()
+    try:
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << bit)]) + whole[at + 1 :])
+        assert found(victim[0] if directory else victim[1]), f"{path.name}: byte {at}, bit {bit}"
+    finally:
+        path.write_bytes(whole)
+
+
+def test_every_byte_of_index_and_signature_counts_also_under_another_name(
+    victim: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """The folder's name does not help here, so each file has to give the change away itself."""
+    copy = tmp_path / "copy"
+    shutil.copytree(victim[0], copy)
+    draw = random.Random(1)
+    for name in (INDEX, SIGNATURE):
+        whole = (copy / name).read_bytes()
+        for at in sorted(draw.sample(range(len(whole)), 30)):
+            changed = whole[:at] + bytes([whole[at] ^ (1 << draw.randrange(8))]) + whole[at + 1 :]
+            (copy / name).write_bytes(changed)
+            assert found(copy), f"{name}: byte {at}"
+        (copy / name).write_bytes(whole)
+    assert not found(copy)
+
+
+def test_every_removed_file_is_found(victim: tuple[Path, Path]) -> None:
+    for path in sorted(p for p in victim[0].rglob("*") if p.is_file()):
+        content = path.read_bytes()
+        path.unlink()
+        try:
+            assert found(victim[0]), path
+        finally:
+            path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "name", ["new.txt", ".hidden", "runs/001/more.json", "plots/..data", "runs/004/plan.json", "é"]
+)
+def test_every_added_file_is_found(signed: Published, name: str) -> None:
+    path = Path(signed.location) / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("more")
+    assert "is not in the index" in words(verify(signed.location))
+
+
+def test_an_added_empty_folder_is_found(signed: Published) -> None:
+    (Path(signed.location) / "empty").mkdir()
+    assert "an empty folder" in words(verify(signed.location))
+
+
+def test_an_archive_that_is_cut_off_or_goes_on_is_found(signed: Published, tmp_path: Path) -> None:
+    whole = Path(str(signed.archive)).read_bytes()
+    place = tmp_path / "x.tar"
+    for size in (0, 1, 511, 512, 513, 5000, len(whole) - 1024, len(whole) - 512, len(whole) - 1):
+        place.write_bytes(whole[:size])
+        assert found(place), size
+    for more in (b"x", bytes(512), bytes(10240)):
+        place.write_bytes(whole + more)
+        assert found(place)
+
+
+# --- Identity and signature -----------------------------------------------------------------------
+
+
+def test_the_id_from_a_paper_is_held_against_the_snapshot(signed: Published) -> None:
+    assert not found(signed.location, expected_id=signed.id.upper())
+    assert "not the" in words(verify(signed.location, expected_id="0" * 64))
+
+
+def test_a_snapshot_under_another_name_is_sound_but_its_id_is_not_known(
+    signed: Published, tmp_path: Path
+) -> None:
+    shutil.copytree(signed.location, tmp_path / "renamed")
+    result = verify(tmp_path / "renamed")
+    assert result.findings == () and "the id" in "\n".join(result.not_checked)
+    assert not found(tmp_path / "renamed", expected_id=signed.id)
+
+
+def test_a_trusted_key_is_named(signed: Published, key: PrivateKey) -> None:
+    TrustedKeys.of_user().add(key.public, "Jane Doe")
+    result = verify(signed.location)
+    assert (result.signature, result.signer, result.signer_name) == (
+        "trusted",
+        key.public.id,
+        "Jane Doe",
+    )
+
+
+def test_an_unsigned_snapshot_says_so(made_up: Path, store: LocalStore) -> None:
+    result = verify(publish([made_up], store).location)
+    assert result.signature == "none" and result.findings == ()
+    assert "it is not signed" in "\n".join(result.not_checked)
+
+
+def test_a_signature_can_neither_be_taken_away_nor_added_nor_replaced(
+    signed: Published, made_up: Path, tmp_path: Path
+) -> None:
+    folder = Path(signed.location)
+    document = (folder / SIGNATURE).read_bytes()
+    generate(tmp_path / "other.pem")
+    other = load_private(tmp_path / "other.pem")
+    (folder / SIGNATURE).write_bytes(sign(other, (folder / INDEX).read_bytes()))
+    assert "by another key" in words(verify(folder))
+    (folder / SIGNATURE).unlink()
+    assert "signature.json is missing" in words(verify(folder))
+    unsigned = Path(publish([made_up], LocalStore(tmp_path / "unsigned")).location)
+    (unsigned / SIGNATURE).write_bytes(document)
+    assert "was added" in words(verify(unsigned))
+
+
+# --- Snapshots that somebody made up, hashes and all ----------------------------------------------
+
+
+Forge = Callable[[dict[str, bytes]], None]
+
+
+def forge(source: Path, target: Path, change: Forge, key: PrivateKey | None = None) -> Path:
+    """A snapshot with changed files whose index, id and signature fit the change."""
+    files = {str(p.relative_to(source)): p.read_bytes() for p in source.rglob("*") if p.is_file()}
+    for name in (INDEX, SIGNATURE):
+        files.pop(name, None)
+    change(files)
+    index = index_bytes(files, key.public.base64 if key else None)
+    files[INDEX] = index
+    if key is not None:
+        files[SIGNATURE] = sign(key, index)
+    folder = target / hashlib.sha256(index).hexdigest()
+    for path, data in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
+    return folder
+
+
+def rewritten(path: str, change: Callable[[Any], Any]) -> Forge:
+    def apply(files: dict[str, bytes]) -> None:
+        plain = json.loads(files[path])
+        change(plain)
+        files[path] = canonical(plain)
+
+    return apply
+
+
+def first_number(plain: Any) -> Any:
+    return plain["cases"][0]["cold_seconds"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (rewritten("runs/001/run.json", lambda p: first_number(p).update(median=0.001)),
+         "a summary does not follow from the samples"),
+        (rewritten("runs/001/run.json", lambda p: p["cases"][1].update(protocol=None)),
+         "no protocol"),
+        (rewritten("runs/001/run.json", lambda p: p["host"].update(memory_bytes=1 << 40)),
+         "differs from plan.json: host.memory_bytes"),
+        (rewritten(MANIFEST, lambda p: p["runs"][0]["hardware"]["cpu"].update(model="Better")),
+         "manifest.json does not follow from the runs"),
+        (rewritten(MANIFEST, lambda p: p["runs"][0]["cases"][0]["dataset"].update(id="real data")),
+         "manifest.json does not follow from the runs"),
+        (rewritten("distributions.json", lambda p: p["runs"][0]["cases"].pop()),
+         "distributions.json does not follow from the runs"),
+        (rewritten("validation_report.json", lambda p: p.update(cases_passed=4)),
+         "validation_report.json does not follow from the runs"),
+        (lambda files: files.update({"validation.html": b"<p>all is well"}),
+         "validation.html does not follow from the runs"),
+        (lambda files: files.update({"plots/001-01-matmul-small-phases.svg": b"<svg/>"}),
+         "phases.svg does not follow"),
+        (lambda files: files.update({"malware.exe": b"MZ"}), "malware.exe is no file"),
+        (lambda files: files.pop("tables/cases.csv"), "tables/cases.csv is not part of it"),
+        (lambda files: files.update({"runs/001/samples.jsonl":
+         b"".join(files["runs/001/samples.jsonl"].splitlines(True)[:-1])}),
+         "not the file that run.json was made from"),
+        (lambda files: files.update({"runs/001/samples.jsonl":
+         files["runs/001/samples.jsonl"].replace(b'"proven":true', b'"proven":false', 1)}),
+         "not proven"),
+        (lambda files: files.update({"runs/001/samples.jsonl":
+         files["runs/001/samples.jsonl"].replace(b'"hits":3', b'"hits":2')}),
+         "2 hits of 3 requests: not warm"),
+        (lambda files: files.pop("runs/001/plan.json"), "plan.json is not part of it"),
+        (lambda files: files.pop(MANIFEST), "manifest.json is not part of it"),
+        (rewritten(MANIFEST, lambda p: p.pop("made_by")), "fit|made_by|cannot be evaluated"),
+    ],
+)  # fmt: skip
+def test_a_forged_snapshot_with_fitting_hashes_is_found(
+    signed: Published, tmp_path: Path, key: PrivateKey, change: Forge, said: str
+) -> None:
+    import re
+
+    folder = forge(Path(signed.location), tmp_path / "forged", change, key)
+    result = verify(folder)
+    assert result.exit_code == 1 and re.search(said, words(result)), words(result)
+
+
+def test_an_honest_rewrite_is_sound(signed: Published, tmp_path: Path) -> None:
+    """The forging above finds what it changes, not that something was forged."""
+    folder = forge(Path(signed.location), tmp_path / "same", lambda files: None)
+    assert verify(folder).findings == ()
+
+
+def test_pages_by_another_firstlight_are_not_checked_and_numbers_are(
+    signed: Published, tmp_path: Path
+) -> None:
+    other = rewritten(MANIFEST, lambda p: p["made_by"].update(code_sha256="0" * 64))
+
+    def restyled(files: dict[str, bytes]) -> None:
+        other(files)
+        files["validation.html"] = b"<p>another style"
+        files["malware.exe"] = b"MZ"
+
+    result = verify(forge(Path(signed.location), tmp_path / "a", restyled))
+    unknown = "\n".join(result.not_checked)
+    assert result.findings == () and "another Firstlight" in unknown
+    assert "malware.exe: no file that this Firstlight makes" in unknown
+
+    def lying(files: dict[str, bytes]) -> None:
+        other(files)
+        rewritten("distributions.json", lambda p: p["runs"][0]["cases"].pop())(files)
+
+    assert "distributions.json does not follow" in words(
+        verify(forge(Path(signed.location), tmp_path / "b", lying))
+    )
+
+
+def test_an_unsound_case_that_nobody_allowed_is_found(tmp_path: Path, store: LocalStore) -> None:
+    samples = made_up_run.make_samples(CASES[0], 6, 20, random.Random(0))
+    samples[-1] = replace(samples[-1], status="crashed", cold=None, warm=None, reason="signal 11")
+    more = made_up_run.make_samples(CASES[1], 6, 20, random.Random(0))
+    run = make_run(tmp_path / "run", cases=CASES[:2], samples=[*samples, *more])
+    done = publish([run], store, Wishes(allow=("failed",)))
+    assert verify(done.location).findings == ()
+    change = rewritten(MANIFEST, lambda p: p["publication"].update(allowed=[]))
+    folder = forge(Path(done.location), tmp_path / "forged", change)
+    assert "is failed, which nobody allowed" in words(verify(folder))
+
+
+# --- Other versions, other things -----------------------------------------------------------------
+
+
+def test_a_newer_snapshot_is_refused_with_what_to_do(signed: Published, tmp_path: Path) -> None:
+    folder = tmp_path / "newer"
+    shutil.copytree(signed.location, folder)
+    plain = json.loads((folder / INDEX).read_text())
+    (folder / INDEX).write_bytes(canonical({**plain, "schema_version": 2}))
+    for read in (verify, open_snapshot):
+        with pytest.raises(NewerSnapshotError, match="Update Firstlight"):
+            read(folder)
+
+
+def test_what_is_no_snapshot_is_refused(tmp_path: Path, made_up: Path) -> None:
+    with pytest.raises(UnusableSnapshotError, match="no such directory"):
+        verify(tmp_path / "nowhere")
+    with pytest.raises(UnusableSnapshotError, match=r"no index\.json"):
+        verify(made_up)
+    (tmp_path / "text.tar").write_bytes(b"hello " * 1000)
+    with pytest.raises(UnusableSnapshotError, match="no archive"):
+        verify(tmp_path / "text.tar")
+    with pytest.raises(UnusableSnapshotError, match="no archive"):
+        verify(made_up / "run.json")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / INDEX).write_text('{"schema": "something.else", "schema_version": 1}')
+    with pytest.raises(UnusableSnapshotError, match=r"something\.else"):
+        open_snapshot(other)
+
+
+def test_an_interrupted_upload_is_no_snapshot(signed: Published, tmp_path: Path) -> None:
+    shutil.copytree(signed.location, tmp_path / "part")
+    (tmp_path / "part" / INDEX).unlink()
+    for read in (verify, open_snapshot):
+        with pytest.raises(UnusableSnapshotError, match="interrupted"):
+            read(tmp_path / "part")
+
+
+def test_opening_hands_out_only_what_the_index_names(signed: Published) -> None:
+    snapshot = open_snapshot(signed.location)
+    assert snapshot.id == signed.id and len(snapshot.runs[0].cases) == 3
+    assert len(snapshot.samples(0)) == 21 and snapshot.plan(0)["target"] == "quick"
+    (Path(signed.location) / "snippet.md").write_text("other words")
+    (Path(signed.location) / "more.md").write_text("more")
+    for name in ("snippet.md", "more.md", "../../secret", INDEX):
+        with pytest.raises(SnapshotError):
+            snapshot.read(name)
+
+
+def test_a_snapshot_of_version_1_is_still_verified_and_opened() -> None:
+    """`snapshot-1.tar.gz` was made when the format was new, and is never made again."""
+    place = Path(__file__).with_name("snapshot-1.tar.gz")
+    result = verify(place, expected_id=VERSION_1)
+    assert result.findings == () and result.signature == "valid", words(result)
+    snapshot = open_snapshot(place)
+    assert [case.case for case in snapshot.runs[0].cases] == [case.id for case in CASES]
+    assert snapshot.manifest["publication"]["creators"][0]["name"] == "Doe, Jane"
