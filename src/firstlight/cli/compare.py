@@ -1,0 +1,141 @@
+"""`firstlight compare BASE HEAD`: runs or snapshots that were measured apart."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from firstlight.gate.runs import Measured, RunsReport
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "compare",
+        help="compare runs or snapshots: effect, interval, p and verdict of every case",
+        description="Compare runs or snapshots that were measured apart.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("base", nargs="+", metavar="BASE", help="run directories or snapshots; BASE HEAD is enough")
+    add("--head", nargs="+", metavar="HEAD", help="the other side, where there are several of each")
+    add("--anyway", action="store_true", help="compare what is not comparable, and say so")
+    add("--all", action="store_true", help="show every phase of every case, not only what decides")
+    add("--json", action="store_true", help="print the whole comparison as JSON")
+    add(
+        "--minimum-effect",
+        type=_percent,
+        default=0.03,
+        metavar="PERCENT",
+        help="changes below this do not count (default 3)",
+    )
+    parser.set_defaults(handle=handle)
+
+
+EPILOG = """\
+examples:
+  firstlight compare monday/ tuesday/
+  firstlight compare base-1/ base-2/ base-3/ base-4/ --head head-1/ head-2/ head-3/ head-4/
+
+Jobs drift apart by more than their intervals say. With four or more runs of each side the run is
+the unit; with fewer, only changes beyond 15 % count. To compare in one job: firstlight gate.
+
+exit codes: 0 compared (whatever came out), 2 not comparable or wrong usage"""
+
+
+def handle(options: argparse.Namespace) -> int:
+    from firstlight.gate.runs import NotComparableError, compare_runs
+
+    base, head = options.base, options.head
+    if head is None:
+        if len(base) != 2:
+            raise NotComparableError(
+                f"{len(base)} given. Give two runs, BASE and HEAD, or several of each: "
+                "firstlight compare BASE … --head HEAD …"
+            )
+        base, head = base[:1], base[1:]
+    sides = [[measured for name in side for measured in load(name)] for side in (base, head)]
+    report = compare_runs(*sides, anyway=options.anyway, minimum_effect=options.minimum_effect)
+    if options.json:
+        import json
+
+        from firstlight.records import to_json
+
+        print(json.dumps(to_json(report), indent=1, allow_nan=False))
+    else:
+        print_report(report, options.all)
+    return 0
+
+
+def load(name: str) -> list[Measured]:
+    """The run in a directory, or all runs of a snapshot."""
+    from firstlight.gate.runs import Measured
+    from firstlight.results import load as load_run
+
+    path = Path(name)
+    files = ("run.json", "plan.json")
+    if path.name in files or any((path / file).exists() for file in files):
+        run, samples = load_run(path)
+        return [Measured(name, run, samples)]
+    if path.exists() or "://" in name:
+        return _load_snapshot(name)
+    from firstlight.records import RecordError
+
+    raise RecordError(f"{name}: no such run or snapshot.")
+
+
+def _load_snapshot(name: str) -> list[Measured]:
+    from firstlight.gate.runs import Measured
+    from firstlight.snapshot.opening import open_snapshot
+
+    snapshot = open_snapshot(name)
+    several = len(snapshot.runs) > 1
+    return [
+        Measured(f"{name}#{number + 1}" if several else name, run, snapshot.samples(number))
+        for number, run in enumerate(snapshot.runs)
+    ]
+
+
+def print_report(report: RunsReport, every: bool) -> None:
+    from firstlight.gate.table import comparison_table
+    from firstlight.report.terminal import _Terminal, _width, escape
+
+    console = _Terminal(width=_width())
+    headline = ("cold_seconds", "warm_call_seconds")  # also where it could not be judged
+    shown = [c for c in report.comparisons if every or c.gated or c.quantity in headline]
+    title = f"{_names(report.base)} → {_names(report.head)}"
+    console.print(comparison_table(shown, escape(title)))
+    for count in report.counts:
+        if count.verdict != "same" and (count.gated or every):
+            console.print(f"  {escape(count.case)}: {escape(count.reason or '')}", highlight=False)
+    for case, why in report.left_out.items():
+        console.print(f"  Not compared: {escape(case)}: {escape(why)}", highlight=False)
+    if report.changed:
+        console.print(f"Changed: {escape('; '.join(report.changed))}.", highlight=False)
+    for difference in report.overridden:
+        console.print(f"Compared anyway: {escape(difference)}", highlight=False, style="red")
+    for warning in report.warnings:
+        console.print(f"Note: {escape(warning)}.", highlight=False, style="yellow")
+    console.print(_protocol(report, every), highlight=False, style="dim")
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def _protocol(report: RunsReport, every: bool) -> str:
+    unit = "Medians of runs" if report.unit == "run" else "Processes"
+    others = "" if every else " --all shows every phase."
+    return (
+        f"{unit} compared without pairs: ratio by Hodges and Lehmann with its exact interval of "
+        f"95 % or more, p by Mann and Whitney, adjusted by Holm over the rows that decide.{others}"
+    )
+
+
+def _percent(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1000:
+        raise argparse.ArgumentTypeError("must be a number of per cent, 0 or more")
+    return value / 100

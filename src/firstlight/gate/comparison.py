@@ -1,0 +1,164 @@
+"""One quantity of one case on both sides: the effect, what it must exceed, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from firstlight.gate.quantities import GATED_COUNTS
+from firstlight.records import Estimate
+from firstlight.statistics.calibration import Thresholds
+from firstlight.statistics.comparison import Effect, holm
+from firstlight.statistics.intervals import median_estimate
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What changed in one quantity of one case, and whether it counts."""
+
+    case: str
+    quantity: str
+    gated: bool  # False: told, but no part of a gate's verdict
+    base: Estimate  # seconds
+    head: Estimate
+    effect: Effect
+    p_adjusted: float  # by Holm, over all gated comparisons, or over all others
+    threshold: float  # a ratio, as 1.03: the near end of the interval must lie beyond it
+    threshold_source: str
+    verdict: str  # regression, improvement, same or inconclusive
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class CountChange:
+    """An exact number on both sides. Null: the processes of a side do not agree on it."""
+
+    case: str
+    name: str  # compiles, warm_compiles, cache_misses, equations, traces, lowerings
+    gated: bool
+    base: int | None
+    head: int | None
+    verdict: str  # regression, improvement, same or inconclusive
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What an effect must do to count."""
+
+    alpha: float
+    minimum_effect: float  # a share: 0.03 is 3 %; smaller changes are nobody's business
+    resolution: float  # a share: an interval that reaches so far up decides nothing
+    thresholds: Thresholds | None = None
+
+    def limit(self, case: str, quantity: str, rounds: int) -> tuple[float, str]:
+        """The ratio that an interval must lie beyond, and where it comes from."""
+        least = 1 + self.minimum_effect
+        found = self.thresholds.of(case, quantity, rounds) if self.thresholds else None
+        if found is None:
+            why = "too few A/A runs" if self.thresholds else "not calibrated"
+            return least, f"the minimum effect ({why})"
+        if found.ratio <= least:
+            return least, f"the minimum effect (above that of {found.source})"
+        return found.ratio, found.source
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The values of a quantity on both sides, and the effect between them."""
+
+    case: str
+    quantity: str
+    gated: bool
+    base: Sequence[float]
+    head: Sequence[float]
+    effect: Effect
+    note: str | None = None  # why it is not judged although it was asked for
+
+
+def compare(pairs: Sequence[Pair], rule: Rule) -> list[Comparison]:
+    """Verdicts, with p-values adjusted for their number: gated ones among themselves."""
+    adjusted: dict[int, float] = {}
+    for family in (True, False):
+        members = [i for i, pair in enumerate(pairs) if pair.gated is family]
+        values = holm([pairs[i].effect.p for i in members])
+        adjusted |= dict(zip(members, values, strict=True))
+    return [_compared(pair, adjusted[i], rule) for i, pair in enumerate(pairs)]
+
+
+def _compared(pair: Pair, p_adjusted: float, rule: Rule) -> Comparison:
+    limit, source = rule.limit(pair.case, pair.quantity, pair.effect.n)
+    verdict, reason = judge(pair.effect, p_adjusted, limit, rule)
+    return Comparison(
+        case=pair.case,
+        quantity=pair.quantity,
+        gated=pair.gated,
+        base=median_estimate(pair.base),
+        head=median_estimate(pair.head),
+        effect=pair.effect,
+        p_adjusted=p_adjusted,
+        threshold=limit,
+        threshold_source=source,
+        verdict="inconclusive" if pair.note else verdict,
+        reason=pair.note or reason,
+    )
+
+
+def judge(effect: Effect, p_adjusted: float, limit: float, rule: Rule) -> tuple[str, str | None]:
+    """The verdict on one effect, and what it rests on where that is not plain."""
+    if effect.confidence < 0.95:
+        unit = "rounds" if effect.paired else "processes a side"
+        return "inconclusive", f"{effect.n} {unit} are too few for an interval of 95 %"
+    beyond = effect.low > limit or effect.high < 1 / limit
+    if beyond and p_adjusted < rule.alpha:
+        return ("regression" if effect.ratio > 1 else "improvement"), None
+    if effect.low > limit:
+        return "inconclusive", f"slower, but p is {p_adjusted:.2g} after Holm's correction"
+    if effect.high >= 1 + rule.resolution:
+        return "inconclusive", f"too noisy: up to {change(effect.high)} cannot be excluded"
+    if effect.low <= 1 / (1 + rule.resolution):
+        return "same", f"no slower; too noisy to exclude {change(effect.low)}"
+    if p_adjusted < rule.alpha:
+        return "same", f"{change(effect.ratio)}, within the threshold of {change(limit)}"
+    return "same", None
+
+
+def change(ratio: float) -> str:
+    """1.034 is '+3.4 %'."""
+    return f"{(ratio - 1) * 100:+.1f} %".replace("-", "−")
+
+
+def count_changes(
+    case: str, base: Sequence[Mapping[str, int]], head: Sequence[Mapping[str, int]]
+) -> list[CountChange]:
+    """Every count that both sides have, of all processes of each."""
+    names = [n for n in _names(base) if n in _names(head)]
+    return [
+        _count_change(
+            case, name, [c[name] for c in base if name in c], [c[name] for c in head if name in c]
+        )
+        for name in names
+    ]
+
+
+def _names(side: Sequence[Mapping[str, int]]) -> list[str]:
+    return list(dict.fromkeys(name for counts in side for name in counts))
+
+
+def _count_change(case: str, name: str, base: Sequence[int], head: Sequence[int]) -> CountChange:
+    one, other = (values[0] if len(set(values)) == 1 else None for values in (base, head))
+    found = CountChange(case, name, name in GATED_COUNTS, one, other, "same")
+    if one is not None and other is not None:
+        if one == other:
+            return found
+        worse = other > one
+        return replace(
+            found,
+            verdict="regression" if worse else "improvement",
+            reason=f"{name}: {one} before, {other} now" + ("" if worse else ", unexplained"),
+        )
+    # Even a count that varies has become larger if its smallest value exceeds all earlier ones.
+    spans = f"{min(base)} to {max(base)} before, {min(head)} to {max(head)} now"
+    if min(head) > max(base):
+        return replace(found, verdict="regression", reason=f"{name}: {spans}")
+    return replace(found, verdict="inconclusive", reason=f"{name} varies: {spans}")

@@ -1,0 +1,280 @@
+"""The gate's decision: samples of two interleaved sides in, one verdict out. No process, no clock.
+
+A comparison is a regression if the interval of its effect lies beyond both the calibrated threshold
+and the minimum effect, and if its p-value is below α after Holm's correction over all gated
+comparisons of all cases. Without any real change, a gate claims one, up or down, in any case, with
+probability α at most; it fails (claims one upwards) with α / 2 at most. That follows from the
+sides' random order alone. Threshold and minimum effect only make it rarer.
+
+What decides, in this order:
+
+    a count has grown             regression      exact, so no noise can excuse it
+    the control case has moved    inconclusive    it cannot have: the times prove nothing
+    a time has grown              regression
+    a case is broken on both sides, or none has numbers     infrastructure
+    a case is broken on one side, or is too noisy           inconclusive
+    otherwise                     pass
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from firstlight.gate.comparison import Comparison, CountChange, Pair, Rule, change, compare
+from firstlight.gate.comparison import count_changes as _count_changes
+from firstlight.gate.quantities import counts_of, in_order, of_sample, restless
+from firstlight.records import PHASES, FirstlightError, Sample
+from firstlight.statistics.calibration import Thresholds
+from firstlight.statistics.comparison import paired_effect
+from firstlight.statistics.intervals import median
+
+__all__ = ["Comparison", "CountChange", "GateReport", "Look", "Thresholds", "decide"]
+
+EXIT_CODES = {"pass": 0, "regression": 1, "infrastructure": 2, "inconclusive": 3}
+
+#: What decides, unless asked otherwise: every further quantity makes Holm's correction harsher.
+GATED = ("cold_seconds", "compile", "warm_call_seconds")
+
+#: A phase is gated by default where it takes at least this share of the time to the first result.
+#: A tenth more of a hundredth is nobody's regression, and the shortest phases are the noisiest.
+LEAST_SHARE = 0.1
+
+MINIMUM_EFFECT = 0.03
+RESOLUTION = 0.10
+
+
+class Look(NamedTuple):
+    """After so many rounds the samples are judged, with this part of the error rate."""
+
+    rounds: int
+    alpha: float
+
+
+#: When a gate looks. It stops at the first look that leaves nothing undecided, so that a quiet
+#: machine is done soon and a noisy one is given time. The shares add up to 5 %: by the union bound
+#: that is the rate over all looks. Twelve rounds are the fewest whose smallest p-value, 2 / 2^12,
+#: survives Holm's correction over the forty comparisons of a suite at the first share.
+LOOKS = (Look(12, 0.02), Look(24, 0.01), Look(48, 0.01), Look(96, 0.01))
+
+
+class GateError(FirstlightError):
+    """The gate was asked for something that cannot be decided."""
+
+
+@dataclass(frozen=True)
+class GateReport:
+    """What the gate found, and why."""
+
+    verdict: str  # pass, regression, infrastructure or inconclusive
+    exit_code: int
+    reasons: tuple[str, ...]  # whole sentences, the decisive ones first
+    comparisons: tuple[Comparison, ...]
+    counts: tuple[CountChange, ...]  # all that are known; most of them `same`
+    control: str | None
+    control_moved: bool
+    undecided: tuple[str, ...]  # cases that more rounds might decide
+    broken: Mapping[str, str]  # cases without numbers on a side, and why
+    rounds: int  # the fewest of any case
+    alpha: float  # what this decision was allowed to spend
+    minimum_effect: float
+    resolution: float
+    calibration: str  # where the thresholds come from, in words
+    schema: str = "firstlight.gate-report"
+    schema_version: int = 1
+
+
+def decide(
+    base: Sequence[Sample],
+    head: Sequence[Sample],
+    *,
+    thresholds: Thresholds | None = None,
+    control: str | None = None,
+    alpha: float = 0.05,
+    minimum_effect: float = MINIMUM_EFFECT,
+    resolution: float = RESOLUTION,
+    exact_counts: bool = True,
+    gated: Collection[str] = GATED,
+) -> GateReport:
+    """The verdict over the samples of both sides, paired by case and index (the round).
+
+    Checking and priming processes may be among them: they have no times, but if one failed, its
+    case is broken. `gated` names the quantities that decide; the others are told beside them.
+    """
+    cases = list(dict.fromkeys(s.case for s in [*base, *head]))
+    if control is not None and control not in cases:
+        raise GateError(f"the control case {control!r} was not measured. Measured: {cases}.")
+    sides = [_Side(side) for side in (base, head)]
+    broken = {case: trouble for case in cases if (trouble := _breakage(case, sides))}
+    usable = [case for case in cases if case not in broken]
+    rule = Rule(alpha, minimum_effect, resolution, thresholds)
+    pairs = [pair for case in usable for pair in _pairs(case, sides, gated)]
+    # The control is no candidate for a regression: it is judged apart.
+    comparisons = compare([p for p in pairs if p.case != control], rule)
+    comparisons += compare([p for p in pairs if p.case == control], rule)
+    counts = [c for case in usable for c in _count_changes(case, *(s.counts(case) for s in sides))]
+    found: list[Comparison | CountChange] = [*comparisons, *counts]
+    moved = [m for m in found if m.case == control and m.gated and _moved(m)]
+    verdict, reasons = _verdict(comparisons, counts if exact_counts else [], broken, control, moved)
+    reasons += [f"{p.case}: {p.quantity} is {p.note}." for p in pairs if p.note]
+    return GateReport(
+        verdict=verdict,
+        exit_code=EXIT_CODES[verdict],
+        reasons=tuple(reasons),
+        comparisons=tuple(comparisons),
+        counts=tuple(counts),
+        control=control,
+        control_moved=bool(moved),
+        undecided=tuple(dict.fromkeys(c.case for c in _undecided(comparisons, control))),
+        broken={case: trouble.why for case, trouble in broken.items()},
+        rounds=min((p.effect.n for p in pairs), default=0),
+        alpha=alpha,
+        minimum_effect=minimum_effect,
+        resolution=resolution,
+        calibration=_calibration(thresholds, minimum_effect),
+    )
+
+
+class _Side:
+    """The samples of one side by case."""
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self._samples: dict[str, list[Sample]] = {}
+        for sample in samples:
+            self._samples.setdefault(sample.case, []).append(sample)
+
+    def trouble(self, case: str) -> str | None:
+        """Why the side has no numbers of a case: as in a run, survivors are not a fair sample."""
+        samples = self._samples.get(case, [])
+        bad = [s for s in samples if s.status != "ok"]
+        if bad:
+            return f"{bad[0].status} in {len(bad)} of {len(samples)} processes ({bad[0].reason})"
+        return None if any(s.kind == "timed" for s in samples) else "not measured"
+
+    def values(self, case: str) -> dict[int, dict[str, float]]:
+        timed = [s for s in self._samples[case] if s.kind == "timed"]
+        return {s.index: of_sample(s) for s in timed}
+
+    def counts(self, case: str) -> list[dict[str, int]]:
+        return [counts_of(s) for s in self._samples[case] if s.kind == "timed"]
+
+
+class _Breakage(NamedTuple):
+    both: bool
+    why: str
+
+
+def _breakage(case: str, sides: Sequence[_Side]) -> _Breakage | None:
+    base, head = (side.trouble(case) for side in sides)
+    if base is None and head is None:
+        return None
+    if base is not None and head is not None:
+        return _Breakage(True, f"broken on both sides: base {base}; head {head}")
+    return _Breakage(False, f"broken on one side: {'base' if base else 'head'} {base or head}")
+
+
+def _pairs(case: str, sides: Sequence[_Side], gated: Collection[str]) -> list[Pair]:
+    """Every quantity over the rounds that have it on both sides."""
+    base, head = (side.values(case) for side in sides)
+    rounds = sorted(base.keys() & head.keys())  # an interrupted round has one side only
+    pairs = []
+    for name in in_order({q: None for i in rounds for q in base[i].keys() & head[i].keys()}):
+        both = [i for i in rounds if name in base[i] and name in head[i]]
+        one, other = [base[i][name] for i in both], [head[i][name] for i in both]
+        decides = name in gated and (name not in PHASES or _matters(name, base, head, gated))
+        note = restless(one) if decides else None
+        effect = paired_effect(one, other)
+        pairs.append(Pair(case, name, decides and note is None, one, other, effect, note))
+    return pairs
+
+
+def _matters(
+    phase: str,
+    base: Mapping[int, Mapping[str, float]],
+    head: Mapping[int, Mapping[str, float]],
+    gated: Collection[str],
+) -> bool:
+    """Whether a phase takes a fair share of either side's cold start, or was asked for by name."""
+    if phase not in GATED or tuple(gated) != GATED:
+        return True
+    return any(
+        median([r[phase] / r["cold_seconds"] for r in side.values() if phase in r]) >= LEAST_SHARE
+        for side in (base, head)
+    )
+
+
+def _moved(found: Comparison | CountChange) -> bool:
+    return found.verdict in ("regression", "improvement")
+
+
+def _undecided(comparisons: Sequence[Comparison], control: str | None) -> list[Comparison]:
+    return [c for c in comparisons if c.gated and c.verdict == "inconclusive" and c.case != control]
+
+
+def _verdict(
+    comparisons: Sequence[Comparison],
+    counts: Sequence[CountChange],
+    broken: Mapping[str, _Breakage],
+    control: str | None,
+    moved: Sequence[Comparison | CountChange],
+) -> tuple[str, list[str]]:
+    """The verdict with its reasons; see the table at the top of this module."""
+    own = [c for c in counts if c.gated and c.case != control]
+    grown = [_count_sentence(c) for c in own if c.verdict == "regression"]
+    slower = [
+        _sentence(c)
+        for c in comparisons
+        if c.gated and c.case != control and c.verdict == "regression"
+    ]
+    undecided = [_sentence(c) for c in _undecided(comparisons, control)]
+    trouble = [f"{case}: {found.why}." for case, found in broken.items()]
+    control_words = [
+        f"The control case moved, which the change cannot have caused, so the times prove nothing: "
+        f"{_count_sentence(m) if isinstance(m, CountChange) else _sentence(m)}"
+        for m in moved
+    ]
+    notes = [_count_sentence(c) for c in own if c.verdict == "improvement"]
+    notes += [_sentence(c) for c in comparisons if c.gated and c.verdict == "improvement"]
+    every = [*grown, *control_words, *slower, *trouble, *undecided, *notes]
+    if grown:
+        return "regression", every
+    if moved:
+        return "inconclusive", [*control_words, *slower, *trouble, *undecided, *notes]
+    if slower:
+        return "regression", every
+    candidates = [c for c in comparisons if c.case != control]
+    if any(found.both for found in broken.values()) or not (candidates or broken):
+        return "infrastructure", every or ["No case was measured on both sides."]
+    if trouble or undecided:
+        return "inconclusive", every
+    if not any(c.gated for c in candidates):
+        return "inconclusive", ["No time could be judged.", *every]
+    return "pass", notes
+
+
+def _sentence(found: Comparison) -> str:
+    e = found.effect
+    interval = f"{change(e.ratio)} [{change(e.low)}, {change(e.high)}] over {e.n} rounds"
+    if found.verdict == "inconclusive":
+        return f"{found.case}: {found.quantity} is {interval}: {found.reason}."
+    word = "slower" if found.verdict == "regression" else "faster"
+    return (
+        f"{found.case}: {found.quantity} got {word}: {interval}, beyond {change(found.threshold)} "
+        f"({found.threshold_source}), p = {found.p_adjusted:.2g}."
+    )
+
+
+def _count_sentence(found: CountChange) -> str:
+    return f"{found.case}: {found.reason}."
+
+
+def _calibration(thresholds: Thresholds | None, minimum_effect: float) -> str:
+    if thresholds is None:
+        return (
+            f"none: every change beyond {minimum_effect:.0%} that is significant counts. Two equal "
+            "programs may differ by more here for a reason other than chance: measure it with "
+            "`firstlight calibrate`"
+        )
+    runs = len({r.measured_at for r in thresholds.results})
+    return f"{runs} A/A runs on {thresholds.machine_class}, α = {thresholds.alpha:g}"

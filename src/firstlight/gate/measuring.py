@@ -1,0 +1,210 @@
+"""Both sides in one job, interleaved: check, prime, then rounds in which every case has a pair.
+
+Within a pair the two processes follow each other at once, so that both meet the same machine. A
+coin decides which side goes first, for each case and round anew: the exact p-value of a gate (flip
+the sign of each round's difference) rests on that and nothing else. Alternating AB BA would balance
+better, but one coin for two rounds is half as many coins. The cases of a round are shuffled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Self
+
+from firstlight.gate.sides import Side
+from firstlight.measure.plan import Case, Settings
+from firstlight.measure.process import Outcome, run_worker
+from firstlight.measure.runner import Runner
+from firstlight.records import Sample
+
+SIDES = ("base", "head")
+Watch = Callable[[int, Sequence[tuple["Shown", str, int]]], None]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What progress prints of a process."""
+
+    id: str
+
+
+@dataclass(frozen=True)
+class PairedCase:
+    """One case on both sides: the same name, each side's own file and parameters."""
+
+    base: Case
+    head: Case
+    is_control: bool = False  # runs under the gate's own Python, out of reach of either side
+
+    @property
+    def id(self) -> str:
+        return self.base.id
+
+    def on(self, side: str) -> Case:
+        return self.base if side == "base" else self.head
+
+
+Job = tuple[str, PairedCase, str, int]  # side, case, kind, round
+
+
+class Pair:
+    """Measures two sides and hands every sample to its side's `keep` before the next process."""
+
+    def __init__(
+        self,
+        cases: Sequence[PairedCase],
+        settings: Settings,
+        sides: tuple[Side, Side],
+        keep: Mapping[str, Callable[[Sample], None]],
+        done: Mapping[str, Sequence[Sample]] | None = None,
+        spawn: Callable[..., Outcome] = run_worker,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.cases = list(cases)
+        self._seed = settings.seed
+        self._clock = clock
+        self._stack = contextlib.ExitStack()
+        self._order = 0
+        #: By side and case: where every module came from. Kept apart, because the samples are
+        #: published and these are paths of this machine.
+        self.modules: dict[str, dict[str, Mapping[str, str]]] = {side: {} for side in SIDES}
+        self._runners: dict[tuple[str, bool], Runner] = {}
+        for side in sides:
+            known = (done or {}).get(side.name, ())
+            for control in (False, True):
+                chosen = [c.on(side.name) for c in cases if c.is_control is control]
+                names = {case.id for case in chosen}
+                self._runners[side.name, control] = Runner(
+                    chosen,
+                    settings,
+                    self._keeper(side.name, control, keep[side.name]),
+                    [sample for sample in known if sample.case in names],
+                    spawn if control else side.spawner(spawn),
+                )
+            self._order = max([self._order, *(s.order + 1 for s in known)])
+
+    def _keeper(
+        self, side: str, control: bool, keep: Callable[[Sample], None]
+    ) -> Callable[[Sample], None]:
+        def keep_without_paths(sample: Sample) -> None:
+            facts = dict(sample.facts)
+            modules = facts.pop("modules", None)
+            if modules is not None and not control:
+                self.modules[side][sample.case] = modules
+            keep(replace(sample, facts=facts))
+
+        return keep_without_paths
+
+    def __enter__(self) -> Self:
+        for runner in self._runners.values():
+            self._stack.enter_context(runner)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def prepare(self, watch: Watch) -> None:
+        """Check every case on both sides, then fill the caches."""
+        shuffled = list(self.cases)
+        random.Random(f"{self._seed}/prepare").shuffle(shuffled)
+        jobs: list[Job] = [(side, c, "check", 0) for c in shuffled for side in SIDES]
+        jobs += [
+            (side, c, "prime", 0) for c in shuffled for side in SIDES if c.on(side).cache == "warm"
+        ]
+        self._run(jobs, watch)
+
+    def measure(self, first: int, last: int, watch: Watch, deadline: float | None = None) -> int:
+        """Rounds `first` up to, not including, `last`; returns the number that are complete.
+
+        With a `deadline` on the clock, a round that would probably end after it is not begun.
+        """
+        jobs = list(paired_rounds(self.cases, first, last, self._seed))
+        every = [job for block in jobs for job in block]
+        complete, begun, last_took = 0, 0, 0.0
+        for block in jobs:
+            now = self._clock()
+            if deadline is not None and now + last_took > deadline:
+                break
+            self._run(block, watch, every, begun)
+            begun += len(block)
+            complete += 1
+            last_took = self._clock() - now
+        return first + complete
+
+    def _run(
+        self, jobs: Sequence[Job], watch: Watch, every: Sequence[Job] | None = None, number: int = 0
+    ) -> None:
+        shown = [(Shown(f"{c.id} ({side})"), kind, i) for side, c, kind, i in every or jobs]
+        for place, (side, case, kind, index) in enumerate(jobs, start=number):
+            runner = self._runners[side, case.is_control]
+            if not self._sound(case) or not runner.is_due(case.on(side), kind, index):
+                continue
+            watch(place, shown)
+            runner.order = self._order
+            runner.take(case.on(side), kind, index)
+            self._order = max(self._order, runner.order)
+
+    def leave_out(self, names: Collection[str]) -> None:
+        """Do not time these cases."""
+        self.cases = [case for case in self.cases if case.id not in names]
+
+    def _sound(self, case: PairedCase) -> bool:
+        """A case that fails on one side is not timed on the other: there is nothing to compare."""
+        return all(self._runners[s, case.is_control].is_sound(case.on(s)) for s in SIDES)
+
+
+def paired_rounds(
+    cases: Sequence[PairedCase], first: int, last: int, seed: int
+) -> Iterator[list[Job]]:
+    """The processes of each round, in run order; a seed gives the same, wherever one begins."""
+    for number in range(first, last):
+        draw = random.Random(f"{seed}/round {number}")
+        shuffled = list(cases)
+        draw.shuffle(shuffled)
+        jobs: list[Job] = []
+        for case in shuffled:
+            sides = SIDES if draw.random() < 0.5 else SIDES[::-1]
+            jobs += [(side, case, "timed", number) for side in sides]
+        yield jobs
+
+
+def for_decision(samples: Sequence[Sample], equations: str = "equations") -> list[Sample]:
+    """The samples, with the exact counts of the check process beside those of the timed ones.
+
+    `equations` is the name that their number gets.
+    """
+    counted = {
+        s.case: s.counts["equations"]
+        for s in samples
+        if s.kind == "check" and s.counts.get("equations") is not None
+    }
+    return [
+        replace(s, counts={**s.counts, equations: counted[s.case]})
+        if s.kind == "timed" and s.case in counted
+        else s
+        for s in samples
+    ]
+
+
+def complete_rounds(samples: Mapping[str, Sequence[Sample]]) -> int:
+    """How many rounds have both sides of every case that was timed, counted from the first."""
+    timed = {
+        side: {(s.case, s.index) for s in found if s.kind == "timed"}
+        for side, found in samples.items()
+    }
+    both = set.intersection(*timed.values()) if timed else set()
+    names = {case for found in timed.values() for case, _ in found}
+    number = 0
+    while names and all((case, number) in both for case in names):
+        number += 1
+    return number

@@ -1,0 +1,74 @@
+"""Whose code ran? A side that imported the other's files, or the user's, compared nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from firstlight.gate.sides import Side
+from firstlight.records import FirstlightError
+
+Modules = Mapping[str, Mapping[str, str]]  # by case: {top-level module: file}
+
+
+class WrongCodeError(FirstlightError):
+    """A side did not run the code that it stands for."""
+
+
+def require_own_code(sides: tuple[Side, Side], modules: Mapping[str, Modules]) -> None:
+    """Refuse a comparison of revisions in which a side ran code that is not its own.
+
+    The usual cause: the project is installed in the environment that both sides use, in a way that
+    comes before the checkout.
+    """
+    if sides[0].file_root is None:
+        return
+    own_anywhere = False
+    for side, other in (sides, sides[::-1]):
+        packages = package_names(side.file_root)
+        for case, loaded in modules[side.name].items():
+            for name, file in loaded.items():
+                own_anywhere |= _inside(file, side.file_root)
+                if _is_foreign(name, file, side, other, packages):
+                    raise WrongCodeError(
+                        f"{case}: {side.name} imported {name!r} from {file}, not from its own "
+                        "checkout, so the comparison would say nothing. Give each side an "
+                        "environment of its own: --setup 'python -m venv .venv && "
+                        ".venv/bin/pip install …' --python .venv/bin/python"
+                    )
+    if not own_anywhere and any(modules.values()):
+        raise WrongCodeError(
+            "no case imported anything from the checkouts: both sides ran the same code. Name a "
+            "benchmark file of the repository as the target, or install each side into an "
+            "environment of its own with --setup and --python."
+        )
+
+
+def _is_foreign(name: str, file: str, side: Side, other: Side, packages: frozenset[str]) -> bool:
+    if _inside(file, side.file_root) or name == "firstlight":
+        return False
+    installed = any(part in ("site-packages", "dist-packages") for part in Path(file).parts)
+    if not installed and (_inside(file, other.file_root) or _inside(file, side.repository)):
+        return True
+    return name in packages
+
+
+def _inside(file: str, folder: Path | None) -> bool:
+    return folder is not None and Path(file).is_relative_to(folder)
+
+
+def package_names(root: Path | None) -> frozenset[str]:
+    """Top-level packages of a checkout: folders with `__init__.py` whose parent has none.
+
+    Searched to a depth of four; environments and hidden folders are not the project's own.
+    """
+    if root is None:
+        return frozenset()
+    found = set()
+    for depth in range(1, 5):
+        for file in root.glob("*/" * depth + "__init__.py"):
+            parts = file.relative_to(root).parts[:-1]
+            hidden = any(p.startswith(".") or p in ("site-packages", "venv") for p in parts)
+            if not hidden and not (file.parent.parent / "__init__.py").exists():
+                found.add(file.parent.name)
+    return frozenset(found - {"tests", "test", "docs", "examples", "benchmarks"})

@@ -1,0 +1,75 @@
+"""What of a process is compared: its times by name, and its exact counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from firstlight.records import PHASES, Sample
+from firstlight.statistics.intervals import median
+from firstlight.statistics.steady_state import classify
+
+#: In the order in which they are shown. Times in seconds, one value a process.
+QUANTITIES = (
+    "cold_seconds",
+    *PHASES,
+    "unattributed",
+    "warm_call_seconds",
+    "batch_call_seconds",
+)
+
+#: Counts of which more is worse. The others (traces, lowerings) depend on how a framework goes
+#: about its work, and are told but not judged.
+GATED_COUNTS = ("compiles", "warm_compiles", "cache_misses", "equations")
+
+
+def of_sample(sample: Sample) -> dict[str, float]:
+    """The times of one process that has them; what it does not have, or has as 0, is left out.
+
+    `warm_call_seconds` is the level that its calls settled at (or that of the last quarter, where
+    they did not), `batch_call_seconds` the time of a call when a batch is waited for as a whole.
+    """
+    found: dict[str, float | None] = {}
+    if sample.cold is not None:
+        found["cold_seconds"] = sample.cold.total_seconds
+        found |= {name: sample.cold.phases_seconds.get(name) for name in PHASES}
+        found["unattributed"] = sample.cold.unattributed_seconds
+    if sample.warm is not None and sample.warm.call_seconds:
+        calls = sample.warm.call_seconds
+        begins = classify(calls).begins
+        found["warm_call_seconds"] = median(
+            calls[3 * len(calls) // 4 if begins is None else begins :]
+        )
+    if sample.warm is not None and sample.warm.batch_seconds and sample.warm.batch_calls:
+        found["batch_call_seconds"] = median(sample.warm.batch_seconds) / sample.warm.batch_calls
+    return {name: value for name, value in found.items() if value is not None and value > 0}
+
+
+def restless(values: Sequence[float]) -> str | None:
+    """Why no single number stands for the processes of a side, as in a summary; None if one does.
+
+    The middle half of them spans more than a factor of three: two speeds, and nothing in between.
+    """
+    ordered = sorted(values)
+    quarter = len(ordered) // 4
+    if ordered[-1 - quarter] <= 3 * ordered[quarter]:
+        return None
+    return f"not judged: the processes of the base differ {ordered[-1] / ordered[0]:.0f}-fold"
+
+
+def counts_of(sample: Sample) -> dict[str, int]:
+    """The exact numbers of one process, those that are known."""
+    counts: dict[str, int | None] = dict(sample.counts)
+    counts["cache_misses"] = _misses(sample)
+    return {name: value for name, value in counts.items() if value is not None}
+
+
+def _misses(sample: Sample) -> int | None:
+    proof = sample.cache
+    if proof is None or proof.requests is None or proof.hits is None:
+        return None
+    return proof.requests - proof.hits
+
+
+def in_order(names: Mapping[str, object]) -> list[str]:
+    """Known quantities as listed above, then any others."""
+    return [q for q in QUANTITIES if q in names] + sorted(set(names) - set(QUANTITIES))

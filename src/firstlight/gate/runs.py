@@ -1,0 +1,240 @@
+"""Runs that were measured apart, compared: `firstlight compare`.
+
+Two jobs are never pairs, and what differs between jobs (neighbours, clocks, placement in memory) is
+larger than what differs within one. So the run is the unit as soon as there are enough runs on both
+sides. With fewer, processes are compared, and the interval cannot know of drift between jobs: a
+change then counts only beyond `DRIFT`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from firstlight.gate.comparability import case_differences, machine_class, machine_differences
+from firstlight.gate.comparison import Comparison, CountChange, Pair, Rule, compare, count_changes
+from firstlight.gate.decision import GATED, LEAST_SHARE, MINIMUM_EFFECT, RESOLUTION
+from firstlight.gate.quantities import counts_of, in_order, of_sample, restless
+from firstlight.records import PHASES, FirstlightError, Run, Sample
+from firstlight.statistics.comparison import unpaired_effect
+from firstlight.statistics.intervals import median
+
+#: How far two jobs on one machine may come out apart for no reason, as a share. Measured between
+#: identical builds on shared machines: 12 % (php-judy 104), 15 % (mui-public 1712).
+DRIFT = 0.15
+
+
+class NotComparableError(FirstlightError):
+    """The runs differ in something that would be compared instead of the program."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run with its samples, under the name by which the user gave it."""
+
+    name: str
+    run: Run
+    samples: Sequence[Sample]
+
+
+@dataclass(frozen=True)
+class RunsReport:
+    """What changed from the base's runs to the head's."""
+
+    base: tuple[str, ...]
+    head: tuple[str, ...]
+    machine_class: str
+    unit: str  # run or process
+    comparisons: tuple[Comparison, ...]
+    counts: tuple[CountChange, ...]
+    left_out: Mapping[str, str]  # cases without a comparison, and why
+    overridden: tuple[str, ...]  # differences that forbid comparing, and were waved through
+    changed: tuple[str, ...]  # versions and commits: what a reader may hold responsible
+    warnings: tuple[str, ...]
+    alpha: float
+    minimum_effect: float
+    resolution: float
+    drift: float | None  # beyond which a change counts, where drift is not in the intervals
+    schema: str = "firstlight.comparison"
+    schema_version: int = 1
+
+
+def compare_runs(
+    base: Sequence[Measured],
+    head: Sequence[Measured],
+    *,
+    anyway: bool = False,
+    alpha: float = 0.05,
+    minimum_effect: float = MINIMUM_EFFECT,
+    resolution: float = RESOLUTION,
+) -> RunsReport:
+    """Effects per case and quantity; refuses what is not comparable, unless `anyway`."""
+    overridden = _machines(base, head, anyway)
+    unit = "run" if enough_runs(len(base), len(head)) else "process"
+    left_out: dict[str, str] = {}
+    pairs: list[Pair] = []
+    counts: list[CountChange] = []
+    for case in dict.fromkeys(c.case for m in [*base, *head] for c in m.run.cases):
+        problems = _case_problems(base, head, case)
+        if problems and anyway and all(_has_numbers(m, case) for m in [*base, *head]):
+            overridden += [f"{case}: {problem}" for problem in problems]
+        elif problems:
+            left_out[case] = "; ".join(problems)
+            continue
+        pairs += _pairs(case, base, head, unit)
+        sides = [[counts_of(s) for m in side for s in _timed(m, case)] for side in (base, head)]
+        counts += count_changes(case, *sides)
+    if not pairs:
+        raise NotComparableError(_refusal("No case is comparable", left_out.items()))
+    drift = None if unit == "run" else max(DRIFT, minimum_effect)
+    rule = Rule(alpha, drift or minimum_effect, max(resolution, drift or 0.0))
+    comparisons = [_worded(c, drift, minimum_effect) for c in compare(pairs, rule)]
+    return RunsReport(
+        base=tuple(m.name for m in base),
+        head=tuple(m.name for m in head),
+        machine_class=machine_class(base[0].run.host),
+        unit=unit,
+        comparisons=tuple(comparisons),
+        counts=tuple(counts),
+        left_out=left_out,
+        overridden=tuple(overridden),
+        changed=tuple(changes(base[0].run, head[0].run)),
+        warnings=tuple(_warnings(base, head, drift)),
+        alpha=alpha,
+        minimum_effect=minimum_effect,
+        resolution=resolution,
+        drift=drift,
+    )
+
+
+def enough_runs(base: int, head: int) -> bool:
+    """Whether ranks of so many runs can give an interval of 95 %: four of each, or 3 and 5."""
+    return 2 / math.comb(base + head, base) <= 0.05
+
+
+def _machines(base: Sequence[Measured], head: Sequence[Measured], anyway: bool) -> list[str]:
+    """Differences between the first run and any other that concern all cases."""
+    first = base[0]
+    found = [
+        (m.name, problem)
+        for m in [*base[1:], *head]
+        for problem in machine_differences(first.run, m.run)
+    ]
+    if found and not anyway:
+        raise NotComparableError(_refusal(f"Not comparable with {first.name}", found))
+    return [f"{name}: {problem}" for name, problem in found]
+
+
+def _refusal(what: str, problems: Any) -> str:
+    lines = "".join(f"\n  {name}: {problem}" for name, problem in problems)
+    return f"{what}:{lines}\nThe difference would be compared too. To do it all the same: --anyway"
+
+
+def _case_problems(base: Sequence[Measured], head: Sequence[Measured], case: str) -> list[str]:
+    problems = [
+        f"{problem} ({m.name})" if len(base) + len(head) > 2 else problem
+        for m in [*base[1:], *head]
+        for problem in case_differences(base[0].run, m.run, case)
+    ]
+    for m in [*base, *head]:
+        summary = next((c for c in m.run.cases if c.case == case), None)
+        if summary is not None and summary.status != "ok":
+            problems.append(f"{summary.status} in {m.name}")
+    return problems
+
+
+def _has_numbers(measured: Measured, case: str) -> bool:
+    """Only a case that is `ok` has times that may be quoted: that is not for waving through."""
+    statuses = [c.status for c in measured.run.cases if c.case == case]
+    return statuses == ["ok"] and bool(_timed(measured, case))
+
+
+def _timed(measured: Measured, case: str) -> list[Sample]:
+    return [s for s in measured.samples if s.case == case and s.kind == "timed"]
+
+
+def _pairs(case: str, base: Sequence[Measured], head: Sequence[Measured], unit: str) -> list[Pair]:
+    sides = [[[of_sample(s) for s in _timed(m, case)] for m in side] for side in (base, head)]
+    present = [{q for run in side for values in run for q in values} for side in sides]
+    pairs = []
+    for name in in_order(dict.fromkeys(present[0] & present[1])):
+        one, other = (_values(side, name, unit) for side in sides)
+        gated = name in GATED and (name not in PHASES or _share(sides, name) >= LEAST_SHARE)
+        note = restless(_values(sides[0], name, "process")) if gated else None
+        effect = unpaired_effect(one, other)
+        pairs.append(Pair(case, name, gated and note is None, one, other, effect, note))
+    return pairs
+
+
+def _values(side: Sequence[Sequence[Mapping[str, float]]], name: str, unit: str) -> list[float]:
+    """One value a process, or the median of every run."""
+    by_run = [[values[name] for values in run if name in values] for run in side]
+    if unit == "run":
+        return [median(values) for values in by_run if values]
+    return [value for values in by_run for value in values]
+
+
+def _share(sides: Sequence[Sequence[Sequence[Mapping[str, float]]]], phase: str) -> float:
+    """The phase's share of the cold start, on the side where it is larger."""
+    return max(
+        median([v[phase] / v["cold_seconds"] for run in side for v in run if phase in v])
+        for side in sides
+    )
+
+
+def _worded(found: Comparison, drift: float | None, minimum_effect: float) -> Comparison:
+    """Between single runs, a difference that drift could explain is no "same" either."""
+    if drift is None:
+        return found
+    found = replace(found, threshold_source="drift between two jobs")
+    effect = found.effect
+    real = effect.low > 1 + minimum_effect or effect.high < 1 / (1 + minimum_effect)
+    if found.verdict == "same" and real:
+        reason = f"the jobs differ, but drift between jobs may be {drift:.0%}"
+        return replace(found, verdict="inconclusive", reason=reason)
+    return found
+
+
+def changes(base: Run, head: Run) -> list[str]:
+    """Versions, commits and interpreters that are not the same on both sides."""
+    found = []
+    for what, one, other in (
+        ("Python", _python(base), _python(head)),
+        ("Firstlight", base.harness.get("version"), head.harness.get("version")),
+        ("commit", _commit(base), _commit(head)),
+    ):
+        if one != other:
+            found.append(f"{what} {one} → {other}")
+    packages = [run.host.get("packages") or {} for run in (base, head)]
+    for name in sorted({*packages[0], *packages[1]}):
+        one, other = (p.get(name, "absent") for p in packages)
+        if one != other:
+            found.append(f"{name} {one} → {other}")
+    return found
+
+
+def _python(run: Run) -> Any:
+    return (run.host.get("python") or {}).get("version")
+
+
+def _commit(run: Run) -> str | None:
+    commit = run.host.get("commit")
+    if not commit:
+        return None
+    return str(commit["id"])[:12] + (" (changed)" if commit.get("changed") else "")
+
+
+def _warnings(base: Sequence[Measured], head: Sequence[Measured], drift: float | None) -> list[str]:
+    found = []
+    if drift is not None:
+        runs = "one run of each side" if len(base) == len(head) == 1 else "so few runs"
+        found.append(
+            f"{runs} cannot show how far two jobs drift apart, so only changes beyond {drift:.0%} "
+            "count. Measure both sides in one job (`firstlight gate`), or four runs of each"
+        )
+    names = {m.run.id for m in base} & {m.run.id for m in head}
+    if names:
+        found.append(f"the same run is on both sides: {', '.join(sorted(names))}")
+    return found

@@ -1,0 +1,58 @@
+"""Comparisons as a table on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+
+from firstlight.gate.comparison import Comparison, change
+from firstlight.records import Estimate
+from firstlight.report import quantities
+from firstlight.report.terminal import escape
+
+_STYLE = {"regression": "red", "improvement": "green", "inconclusive": "yellow", "same": ""}
+
+
+def comparison_table(comparisons: Sequence[Comparison], title: str | None = None) -> Table:
+    """One row a quantity, the rows of a case together; those that decide stand out."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    table.add_column("case", no_wrap=True)
+    table.add_column("quantity", no_wrap=True)
+    for name in ("base", "head", "change", "p (Holm)"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict")
+    previous = None
+    for found in comparisons:
+        first = found.case != previous
+        if first and previous is not None:
+            table.add_section()
+        previous = found.case
+        table.add_row(escape(found.case) if first else "", *_cells(found))
+    return table
+
+
+def _cells(found: Comparison) -> list[str]:
+    effect = found.effect
+    style = _STYLE[found.verdict] if found.gated else "dim"
+    # The interval says most: its ends in per cent, as the change itself.
+    interval = f"{change(effect.ratio)} {escape(f'[{change(effect.low)}, {change(effect.high)}]')}"
+    verdict = found.verdict if found.gated else f"({found.verdict})"
+    cells = [
+        found.quantity,
+        _median(found.base),
+        _median(found.head),
+        interval.replace(" %", "%"),
+        _probability(found.p_adjusted),
+        f"{verdict}: {escape(found.reason)}" if found.reason else verdict,
+    ]
+    return [f"[{style}]{cell}[/{style}]" if style else cell for cell in cells]
+
+
+def _median(estimate: Estimate) -> str:
+    return quantities.seconds(estimate.median).replace(quantities.THIN_SPACE, " ")
+
+
+def _probability(p: float) -> str:
+    return "< 0.0001" if p < 1e-4 else f"{p:.4f}" if p < 0.1 else f"{p:.2f}"

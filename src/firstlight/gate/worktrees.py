@@ -1,0 +1,165 @@
+"""Two revisions of a git repository as folders of their own, gone when they are no longer needed.
+
+The user's working tree, index and branches are not touched, no hook of theirs runs, and what a
+killed gate has left behind is removed by the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from firstlight.records import FirstlightError
+
+#: Spellings of "the files as they are now, committed or not".
+UNCOMMITTED = (".", "worktree")
+_PREFIX = "firstlight-gate-"
+#: Set by git for its hooks: they would send every command to another repository or index.
+_INHERITED = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")
+
+
+class RevisionError(FirstlightError):
+    """A revision cannot be found or checked out."""
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """One revision's files."""
+
+    root: Path
+    revision: str  # as the user wrote it
+    commit: str
+    changed: str | None  # a hash of the uncommitted state; None: exactly the commit
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """What git prints; its own words in the error if it fails."""
+    variables = {k: v for k, v in os.environ.items() if k not in _INHERITED}
+    # No hook of the user's runs: a checkout of ours must not rebuild or announce anything.
+    command = ["git", "-C", str(folder), "-c", f"core.hooksPath={os.devnull}", *arguments]
+    try:
+        done = subprocess.run(
+            command, env=variables, capture_output=True, text=True, errors="replace", check=False
+        )
+    except FileNotFoundError:
+        raise RevisionError("git is not installed, and revisions need it.") from None
+    if done.returncode != 0:
+        raise RevisionError(f"git {arguments[0]}: {done.stderr.strip() or done.returncode}")
+    return done.stdout
+
+
+def repository_root(folder: Path) -> Path:
+    """The top of the working tree that `folder` lies in."""
+    try:
+        return Path(git(folder, "rev-parse", "--show-toplevel").rstrip("\n")).resolve()
+    except RevisionError as error:
+        raise RevisionError(
+            f"{folder} is not in a git repository ({error}). Run the gate inside one, or compare "
+            "two environments with --base-env and --head-env."
+        ) from None
+
+
+def commit_of(root: Path, revision: str) -> str:
+    """The full id of the commit that `revision` names."""
+    name = "HEAD" if revision in UNCOMMITTED else revision
+    if not name or name.startswith("-"):
+        raise RevisionError(f"{revision!r} is no revision.")
+    try:
+        return git(root, "rev-parse", "--verify", "--quiet", name + "^{commit}").strip()
+    except RevisionError:
+        shallow = git(root, "rev-parse", "--is-shallow-repository").strip() == "true"
+        hint = (
+            " This clone is shallow: fetch more of its history first (fetch-depth: 0 in "
+            "actions/checkout, or git fetch --unshallow)."
+            if shallow
+            else " Give a branch, a tag or a commit; `git fetch` may be needed first."
+        )
+        raise RevisionError(f"{revision!r} names no commit of {root}.{hint}") from None
+
+
+@contextlib.contextmanager
+def checkouts(root: Path, revisions: dict[str, str]) -> Iterator[dict[str, Checkout]]:
+    """{name: checkout} for {name: revision}, in one temporary folder that is removed at the end."""
+    remove_abandoned(root)
+    commits = {name: commit_of(root, revision) for name, revision in revisions.items()}
+    parent = Path(tempfile.mkdtemp(prefix=_PREFIX)).resolve()
+    with open(parent / "owner", "w") as owner:
+        fcntl.flock(owner, fcntl.LOCK_EX)  # ends with this process, however it ends
+        try:
+            found = {}
+            for name, revision in revisions.items():
+                changed = _check_out(root, parent / name, commits[name], revision)
+                found[name] = Checkout(parent / name, revision, commits[name], changed)
+            yield found
+        finally:
+            for name in revisions:
+                _remove(root, parent / name)
+            shutil.rmtree(parent, ignore_errors=True)
+
+
+def _check_out(root: Path, folder: Path, commit: str, revision: str) -> str | None:
+    if revision not in UNCOMMITTED:
+        git(root, "worktree", "add", "--detach", str(folder), commit)
+        return None
+    # A copy: what is edited while the gate runs does not get into it, and a setup command works
+    # in the copy. Ignored files stay behind, as they do for a commit.
+    git(root, "worktree", "add", "--detach", "--no-checkout", str(folder), commit)
+    return _copy_uncommitted(root, folder)
+
+
+def _copy_uncommitted(root: Path, folder: Path) -> str:
+    """Copy tracked and new files as they are now; returns a hash of names and contents."""
+    listed = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    digest = hashlib.sha256()
+    for name in sorted({n for n in listed.split("\0") if n}):
+        source, target = root / name, folder / name
+        if not source.is_symlink() and not source.is_file():  # deleted, or a submodule
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, target, follow_symlinks=False)
+        content = os.readlink(target).encode() if target.is_symlink() else target.read_bytes()
+        digest.update(f"{name}\0{hashlib.sha256(content).hexdigest()}\0".encode())
+    return digest.hexdigest()
+
+
+def _remove(root: Path, folder: Path) -> None:
+    # The folder first: git refuses to remove one with submodules, and forgets one that is gone.
+    shutil.rmtree(folder, ignore_errors=True)
+    # Only what was added here: `git worktree prune` would also forget worktrees of the user's
+    # whose disk is not mounted at the moment.
+    with contextlib.suppress(RevisionError):
+        git(root, "worktree", "remove", "--force", "--force", str(folder))
+
+
+def remove_abandoned(root: Path) -> None:
+    """Remove worktrees of gates that were killed: nobody holds the lock of their folder."""
+    for line in git(root, "worktree", "list", "--porcelain").splitlines():
+        folder = Path(line.removeprefix("worktree "))
+        parent = folder.parent
+        if not line.startswith("worktree ") or not parent.name.startswith(_PREFIX):
+            continue
+        if _is_held(parent / "owner"):
+            continue
+        _remove(root, folder)
+        with contextlib.suppress(OSError):
+            (parent / "owner").unlink(missing_ok=True)
+            parent.rmdir()  # once its last worktree is gone
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        with open(path) as owner:
+            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False

@@ -1,0 +1,151 @@
+"""How far apart do two measurements of the same thing come out? Thresholds from A/A runs.
+
+An A/A run puts the same program on both sides. After K of them, the ⌈(K + 1)(1 - α)⌉-th smallest
+ratio is exceeded by the next A/A ratio with probability α at most, whatever their distribution, if
+only the next run is like those before (Vovk et al., *Algorithmic Learning in a Random World*,
+2005). So many are needed: K ≥ 19 for 5 %.
+
+Ratios are folded at 1 (0.97 counts as 1 / 0.97), because the sides of an A/A run have no order: a
+threshold then bounds changes in either direction, with probability α for both together.
+
+    CalibrationError    the file is damaged, or was made for another class of machine
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from firstlight.records import (
+    FirstlightError,
+    NewerSchemaError,
+    from_json,
+    load_object,
+    to_json,
+    write_json,
+)
+
+SCHEMA = "firstlight.calibration"
+SCHEMA_VERSION = 1
+
+
+class CalibrationError(FirstlightError):
+    """The calibration cannot be used here."""
+
+
+@dataclass(frozen=True)
+class AAResult:
+    """What one A/A run gave for one quantity of one case."""
+
+    case: str
+    quantity: str
+    ratio: float  # head / base, though both are the same
+    rounds: int
+    measured_at: str  # the same for all results of a run
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A ratio that an A/A comparison exceeds, in either direction, with probability α at most."""
+
+    ratio: float
+    k: int  # A/A ratios that it comes from
+    source: str  # in words
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Every A/A result of one class of machine: the content of a calibration file."""
+
+    machine_class: str
+    alpha: float
+    results: tuple[AAResult, ...] = ()
+    schema: str = SCHEMA
+    schema_version: int = SCHEMA_VERSION
+
+    def of(self, case: str, quantity: str, rounds: int) -> Threshold | None:
+        """The threshold for a comparison over so many rounds; None after too few A/A runs.
+
+        A case that has enough ratios of its own is judged by them; otherwise those of all cases
+        are pooled, and the rate holds for a case drawn from them, not for the noisiest one. Runs of
+        more rounds than the comparison has would promise too much and are left out.
+        """
+        fitting = [r for r in self.results if r.quantity == quantity and r.rounds <= rounds]
+        own = [r.ratio for r in fitting if r.case == case]
+        every = [r.ratio for r in fitting]
+        for ratios, words in ((own, "of this case"), (every, "of all cases")):
+            found = threshold(ratios, self.alpha)
+            if found is not None:
+                return Threshold(found, len(ratios), f"{len(ratios)} A/A ratios {words}")
+        return None
+
+    def with_results(self, results: Sequence[AAResult]) -> Thresholds:
+        """With new results added; those that are already there are not counted twice."""
+        return replace(self, results=tuple(dict.fromkeys([*self.results, *results])))
+
+
+def threshold(ratios: Sequence[float], alpha: float) -> float | None:
+    """The ⌈(K + 1)(1 - α)⌉-th smallest of K folded ratios; None if K is too small for α."""
+    if any(not math.isfinite(r) or r <= 0 for r in ratios):
+        raise ValueError("A/A ratios are positive numbers")
+    # Without the small number, 20 · 0.95 would come out above 19, and one run too few.
+    rank = math.ceil((len(ratios) + 1) * (1 - alpha) - 1e-9)
+    if rank > len(ratios):
+        return None
+    return sorted(max(r, 1 / r) for r in ratios)[rank - 1]
+
+
+def least_results(alpha: float) -> int:
+    """The fewest A/A ratios that give a threshold: 19 for 5 %."""
+    return math.ceil(1 / alpha - 1 - 1e-9)
+
+
+def load_thresholds(path: Path, machine_class: str | None) -> Thresholds:
+    """The calibration in `path`, refused if it was made on another class of machine.
+
+    `machine_class` None reads it wherever it comes from.
+    """
+    data = load_object(path)
+    if data.get("schema") != SCHEMA:
+        raise CalibrationError(
+            f"{path}: not a Firstlight calibration (schema {data.get('schema')!r}). "
+            "Make one with `firstlight calibrate`."
+        )
+    version = data.get("schema_version")
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise NewerSchemaError(
+            f"{path}: written with schema {version}, this Firstlight reads up to "
+            f"{SCHEMA_VERSION}. Update Firstlight."
+        )
+    found = _decoded(path, data)
+    if machine_class is not None and found.machine_class != machine_class:
+        raise CalibrationError(
+            f"{path}: calibrated on {found.machine_class!r}, this is {machine_class!r}. Noise does "
+            "not travel: calibrate here with `firstlight calibrate`, or leave the file out."
+        )
+    return found
+
+
+def _decoded(path: Path, data: dict[str, Any]) -> Thresholds:
+    try:
+        found = from_json(Thresholds, data)
+        usable = 0 < found.alpha < 1 and all(
+            math.isfinite(r.ratio) and r.ratio > 0 and r.rounds > 0 for r in found.results
+        )
+    except (FirstlightError, TypeError, ValueError) as error:
+        raise CalibrationError(f"{path}: damaged: {error}. Calibrate anew.") from None
+    if not usable or not isinstance(found.machine_class, str):
+        raise CalibrationError(
+            f"{path}: damaged: alpha, a ratio or a number of rounds is out of range. "
+            "Calibrate anew."
+        )
+    return found
+
+
+def save_thresholds(path: Path, thresholds: Thresholds) -> None:
+    """Write the whole file anew, atomically; merging is `with_results`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, to_json(thresholds), schema="calibration-1.schema.json")

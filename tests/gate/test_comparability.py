@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firstlight.gate.comparability import differences, machine_class
+from firstlight.gate.runs import Measured, NotComparableError, RunsReport, compare_runs, enough_runs
+from firstlight.records import Run, Sample
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
+from synthetic import HOST, Plan, make_run  # type: ignore[import-not-found]
+
+CASE = "mlp_train[small]/jax-jit/none"
+NUMPY = "mlp_train[small]/numpy/none"
+
+
+def measured(name: str, seed: float = 1.0, **changes: Any) -> Measured:
+    """A run of two cases; `seed` scales the compiled one's warm call, so runs can differ."""
+    plans = [
+        Plan("mlp_train", "small", "numpy", processes=10),
+        Plan("mlp_train", "small", "jax-jit", processes=10, speed=seed),
+    ]
+    run, samples = make_run(plans, id=name, **changes)
+    return Measured(name, run, samples)
+
+
+def with_protocol(run: Run, **changes: Any) -> Run:
+    return replace(
+        run,
+        cases=tuple(
+            replace(c, protocol=replace(c.protocol, **changes)) if c.case == CASE else c
+            for c in run.cases
+        ),
+    )
+
+
+def host(**changes: Any) -> Mapping[str, Any]:
+    return {**HOST, **changes}
+
+
+# --- machine classes ------------------------------------------------------------------------------
+
+
+def test_a_machine_class_names_what_makes_a_machine() -> None:
+    known = {
+        "cpu": {"model": "Some  CPU @ 3 GHz", "usable_cores": 8, "architecture": "x86_64"},
+        "container": {"cpu_quota": 1.5, "memory_limit_bytes": 4 << 30},
+        "memory_bytes": 64 << 30,
+        "gpus": [{"name": "GPU B"}, {"name": "GPU A"}, {"name": "GPU B"}],
+        "os": {"system": "Linux"},
+    }
+    assert machine_class(known) == (
+        "Some CPU @ 3 GHz / 8 cores at 1.5 CPUs / about 4 GiB / 1 × GPU A / 2 × GPU B / Linux x86_64"
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cpu": {**HOST["cpu"], "model": "Another CPU"}},
+        {"cpu": {**HOST["cpu"], "usable_cores": 4}},
+        {"container": {"cpu_quota": 2.0, "memory_limit_bytes": None}},
+        {"memory_bytes": 8 << 30},
+        {"gpus": [{"name": "H200"}]},
+        {"os": {"system": "Darwin"}},
+    ],
+)
+def test_another_kind_of_machine_has_another_class(change: dict[str, Any]) -> None:
+    assert machine_class(host(**change)) != machine_class(HOST)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"memory_bytes": HOST["memory_bytes"] - (200 << 20)},  # what a kernel keeps for itself
+        {"os": {"system": "Linux", "release": "6.9", "distribution": "Another"}},
+        {"python": {"version": "3.13.0"}},
+        {"load": [9.0, 9.0, 9.0]},
+    ],
+)
+def test_kernels_loads_and_versions_make_no_other_machine(change: dict[str, Any]) -> None:
+    assert machine_class(host(**change)) == machine_class(HOST)
+
+
+def test_an_unknown_machine_has_a_class_too() -> None:
+    assert "unknown CPU" in machine_class({})
+
+
+# --- what forbids comparing -----------------------------------------------------------------------
+
+
+def test_a_run_is_comparable_with_itself() -> None:
+    run = measured("one").run
+    assert differences(run, run, CASE) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            {"parameters": {"batch": 128, "width": 256}},
+            "data, parameters: batch is 64 in the base, 128",
+        ),
+        ({"data_bytes": 1}, "data, data_bytes: 65536 in the base, 1 in the head"),
+        ({"seed": 8}, "data, seed: 7 in the base, 8 in the head"),
+        ({"cache": "warm"}, "protocol, cache: 'none' in the base, 'warm' in the head"),
+        ({"sync": "none"}, "protocol, sync"),
+        ({"threads": {"cpu": 2}}, "protocol, threads: cpu is 8 in the base, 2 in the head"),
+        ({"precision": {}}, "matmul is 'highest' in the base, not set in the head"),
+        (
+            {"environment": {"XLA_FLAGS": "-x"}},
+            "XLA_FLAGS is not set in the base, '-x' in the head",
+        ),
+        ({"bytecode": "not written"}, "protocol, bytecode"),
+    ],
+)
+def test_another_protocol_or_other_data_is_named(change: dict[str, Any], words: str) -> None:
+    run = measured("one").run
+    found = differences(run, with_protocol(run, **change), CASE)
+    assert any(words in difference for difference in found), found
+    assert differences(run, with_protocol(run, **change), NUMPY) == []
+
+
+def test_variables_that_steer_a_framework_forbid_comparing_and_search_paths_do_not() -> None:
+    run = measured("one").run
+    paths = replace(run, host=host(environment={**HOST["environment"], "PYTHONPATH": "/x"}))
+    assert differences(run, paths, CASE) == []
+    flags = replace(run, host=host(environment={"OMP_NUM_THREADS": "1"}))
+    (found,) = differences(run, flags, CASE)
+    assert found == "environment: OMP_NUM_THREADS is '8' in the base, '1' in the head"
+
+
+def test_a_case_without_a_partner_or_a_protocol_is_named() -> None:
+    run = measured("one").run
+    alone = replace(run, cases=run.cases[:1])
+    assert differences(run, alone, CASE) == [f"{CASE} was measured by the base alone"]
+    bare = replace(run, cases=tuple(replace(c, protocol=None) for c in run.cases))
+    assert "has no protocol" in differences(run, bare, CASE)[0]
+
+
+# --- runs that were measured apart ----------------------------------------------------------------
+
+
+def verdict(report: RunsReport, quantity: str = "warm_call_seconds", case: str = CASE) -> str:
+    (found,) = [c for c in report.comparisons if (c.case, c.quantity) == (case, quantity)]
+    return found.verdict
+
+
+def test_single_runs_are_compared_by_processes_and_say_what_they_cannot_see() -> None:
+    report = compare_runs([measured("one")], [measured("two")])
+    assert (report.unit, verdict(report)) == ("process", "same")
+    assert "drift" in report.warnings[0]
+    assert not any(c.effect.paired for c in report.comparisons)
+
+
+def test_between_single_runs_a_change_within_drift_is_inconclusive_and_one_beyond_counts() -> None:
+    base = [measured("one")]
+    within = compare_runs(base, [measured("two", 1.10)])
+    assert verdict(within) == "inconclusive"
+    assert verdict(compare_runs(base, [measured("two", 1.4)])) == "regression"
+    assert verdict(compare_runs(base, [measured("two", 0.6)])) == "improvement"
+
+
+def test_with_four_runs_of_each_side_the_run_is_the_unit() -> None:
+    factors = (0.97, 0.99, 1.01, 1.03)
+    base = [measured(f"base {f}", f) for f in factors]
+    report = compare_runs(base, [measured(f"head {f}", 1.12 * f) for f in factors])
+    assert (report.unit, report.drift) == ("run", None)
+    assert all(c.effect.n == 4 for c in report.comparisons)
+    (found,) = [
+        c for c in report.comparisons if (c.case, c.quantity) == (CASE, "warm_call_seconds")
+    ]
+    assert found.effect.low <= 1.12 <= found.effect.high
+    assert found.effect.p == pytest.approx(2 / 70)  # exact: 8 choose 4 orders, both extremes
+
+
+def test_enough_runs_are_those_that_can_reach_95_percent() -> None:
+    assert [(m, n) for m in range(1, 7) for n in range(m, 7) if enough_runs(m, n)] == [
+        (3, 5), (3, 6), (4, 4), (4, 5), (4, 6), (5, 5), (5, 6), (6, 6),
+    ]  # fmt: skip
+
+
+def test_another_machine_is_refused_with_its_name_unless_told() -> None:
+    other = measured("elsewhere", host=host(cpu={"model": "Another", "usable_cores": 2}))
+    with pytest.raises(NotComparableError, match=r"elsewhere: machine: .*Another.*") as caught:
+        compare_runs([measured("one")], [other])
+    assert "--anyway" in str(caught.value)
+    report = compare_runs([measured("one")], [other], anyway=True)
+    assert any("Another" in difference for difference in report.overridden)
+
+
+def test_one_case_with_other_data_is_left_out_and_the_others_are_compared() -> None:
+    one, two = measured("one"), measured("two")
+    changed = replace(two, run=with_protocol(two.run, seed=8))
+    report = compare_runs([one], [changed])
+    assert set(report.left_out) == {CASE} and "seed" in report.left_out[CASE]
+    assert {c.case for c in report.comparisons} == {NUMPY}
+    told = compare_runs([one], [changed], anyway=True)
+    assert not told.left_out and "seed" in told.overridden[0]
+    assert {c.case for c in told.comparisons} == {CASE, NUMPY}
+
+
+def test_a_case_that_failed_has_no_times_to_compare_even_if_told() -> None:
+    one, two = measured("one"), measured("two")
+    cases = tuple(replace(c, status="failed") if c.case == CASE else c for c in two.run.cases)
+    report = compare_runs([one], [replace(two, run=replace(two.run, cases=cases))], anyway=True)
+    assert "failed in two" in report.left_out[CASE]
+
+
+def test_runs_without_a_common_case_are_refused() -> None:
+    one, two = measured("one"), measured("two")
+    empty = replace(two, run=replace(two.run, cases=()))
+    with pytest.raises(NotComparableError, match="No case is comparable"):
+        compare_runs([one], [empty])
+
+
+def test_versions_that_changed_are_listed() -> None:
+    packages = {**HOST["packages"], "jax": "0.11.0"}
+    del packages["torch"]
+    report = compare_runs([measured("one")], [measured("two", host=host(packages=packages))])
+    assert report.changed == ("jax 0.10.2 → 0.11.0", "torch 2.13.0 → absent")
+
+
+def test_the_same_run_on_both_sides_is_warned_of() -> None:
+    one = measured("one")
+    assert any("same run" in w for w in compare_runs([one], [one]).warnings)
+
+
+def test_counts_that_changed_are_listed() -> None:
+    def with_compiles(m: Measured, count: int) -> Measured:
+        samples: list[Sample] = [replace(s, counts={"compiles": count}) for s in m.samples]
+        return replace(m, samples=samples)
+
+    report = compare_runs([with_compiles(measured("one"), 3)], [with_compiles(measured("two"), 5)])
+    assert {(c.case, c.base, c.head, c.verdict) for c in report.counts} == {
+        (CASE, 3, 5, "regression"),
+        (NUMPY, 3, 5, "regression"),
+    }
+
+
+def test_processes_at_two_speeds_have_no_number_and_no_verdict() -> None:
+    one, two = measured("one"), measured("two")
+
+    def two_speeds(m: Measured) -> Measured:
+        samples = [
+            replace(
+                s, warm=replace(s.warm, call_seconds=tuple(200 * c for c in s.warm.call_seconds))
+            )
+            if s.warm is not None and s.index % 2
+            else s
+            for s in m.samples
+        ]
+        return replace(m, samples=samples)
+
+    report = compare_runs([two_speeds(one)], [two_speeds(two)])
+    (found,) = [
+        c for c in report.comparisons if (c.case, c.quantity) == (CASE, "warm_call_seconds")
+    ]
+    assert not found.gated and "fold" in (found.reason or "")

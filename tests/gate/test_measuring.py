@@ -1,0 +1,317 @@
+"""Interleaved measuring, with a worker whose times are decided by the test."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firstlight.gate.decision import Look
+from firstlight.gate.job import Rules, looks_for, measure_and_judge, with_notes
+from firstlight.gate.measuring import Pair, PairedCase, complete_rounds, for_decision, paired_rounds
+from firstlight.gate.selection import CONTROL, control_case
+from firstlight.gate.sides import Side
+from firstlight.measure.plan import SAMPLING, make_case
+from firstlight.records import Sample, to_json
+from firstlight.workloads.catalog import registered
+
+sys.path.insert(0, str(Path(__file__).parent))
+from fake_worker import FakeWorker  # type: ignore[import-not-found]
+
+SIDES = (Side("base", "base"), Side("head", "head"))
+SETTINGS = replace(SAMPLING["quick"], processes=12, seed=7)
+
+
+def case(workload: str = "matmul") -> PairedCase:
+    backends, workloads = registered()
+    made = make_case(workloads[workload], "small", backends["numpy"], "none")
+    return PairedCase(made, made)
+
+
+def noise(number: int) -> float:
+    """Within 1 %, never twice the same, and without any pattern that a side could have."""
+    return 1 + ((number * 7919 + 13) % 101) / 101 / 100
+
+
+def times(head: float = 1.0) -> Callable[[str, str, int], tuple[float, float]]:
+    """One second cold and one millisecond warm; the head takes `head` times as long."""
+
+    def give(side: str, kind: str, number: int) -> tuple[float, float]:
+        # Each side has its own noise, and neither is slower on average over the rounds.
+        shift = noise(number if side != "head" else 11 - number)
+        factor = head if side == "head" else 1.0
+        return factor * shift, factor * shift * 1e-3
+
+    return give
+
+
+class Kept:
+    """Samples of both sides as they come."""
+
+    def __init__(self) -> None:
+        self.samples: dict[str, list[Sample]] = {"base": [], "head": []}
+
+    def keepers(self) -> dict[str, Callable[[Sample], None]]:
+        return {side: found.append for side, found in self.samples.items()}
+
+    def read(self) -> dict[str, list[Sample]]:
+        return self.samples
+
+
+def silent(*_: object) -> None:
+    pass
+
+
+def gate(
+    worker: FakeWorker, cases: list[PairedCase] | None = None, **rules: Any
+) -> tuple[Any, Kept]:
+    kept = Kept()
+    chosen = cases or [case()]
+    looks = rules.pop("looks", looks_for(0.05, 12))
+    with Pair(chosen, SETTINGS, SIDES, kept.keepers(), spawn=worker) as pair:
+        pair.prepare(silent)
+        return measure_and_judge(pair, Rules(looks=looks, **rules), kept.read, silent), kept
+
+
+# --- order ----------------------------------------------------------------------------------------
+
+
+def test_every_round_has_each_case_once_on_each_side_one_after_the_other() -> None:
+    cases = [case("matmul"), case("mlp_train"), case("sweep")]
+    for number, jobs in enumerate(paired_rounds(cases, 0, 20, seed=3)):
+        assert Counter((side, c.id) for side, c, _, _ in jobs) == Counter(
+            (side, c.id) for side in ("base", "head") for c in cases
+        )
+        for first, second in zip(jobs[::2], jobs[1::2], strict=True):
+            assert first[1] is second[1] and {first[0], second[0]} == {"base", "head"}
+        assert {(kind, index) for _, _, kind, index in jobs} == {("timed", number)}
+
+
+def test_a_coin_decides_which_side_goes_first_in_every_round_anew() -> None:
+    """Exact p-values rest on it: 2000 coins are fair and independent of the coin before."""
+    firsts = [jobs[0][0] for jobs in paired_rounds([case()], 0, 2000, seed=1)]
+    heads = firsts.count("head")
+    assert abs(heads - 1000) < 4 * 22.4  # four standard deviations of a fair coin
+    repeats = sum(a == b for a, b in pairwise(firsts))
+    assert abs(repeats - 1000) < 4 * 22.4
+
+
+def test_a_seed_gives_one_order_wherever_one_begins() -> None:
+    cases = [case("matmul"), case("sweep")]
+    whole = list(paired_rounds(cases, 0, 10, seed=5))
+    assert list(paired_rounds(cases, 4, 10, seed=5)) == whole[4:]
+    assert list(paired_rounds(cases, 0, 10, seed=6)) != whole
+
+
+# --- verdicts -------------------------------------------------------------------------------------
+
+
+def test_a_slower_head_is_a_regression_in_every_quantity_that_decides() -> None:
+    report, _ = gate(FakeWorker(times(head=1.2)))
+    assert report.verdict == "regression" and report.exit_code == 1
+    gated = {c.quantity: c for c in report.comparisons if c.gated}
+    assert set(gated) == {"cold_seconds", "compile", "warm_call_seconds"}
+    for found in gated.values():
+        assert found.verdict == "regression"
+        assert found.effect.ratio == pytest.approx(1.2, abs=0.01)
+
+
+def test_equal_sides_pass() -> None:
+    report, _ = gate(FakeWorker(times()))
+    assert report.verdict == "pass" and report.exit_code == 0
+    assert report.rounds == 12
+
+
+def test_one_more_compilation_fails_although_the_times_are_equal() -> None:
+    worker = FakeWorker(times())
+    worker.counts = {"head": {"compiles": 2}}
+    report, _ = gate(worker)
+    assert report.exit_code == 1
+    assert [(c.name, c.base, c.head) for c in report.counts if c.verdict == "regression"] == [
+        ("compiles", 1, 2)
+    ]
+
+
+@pytest.mark.parametrize(("same_jax", "code"), [(True, 1), (False, 0)])
+def test_equations_of_the_check_process_are_gated_under_one_jax_only(
+    same_jax: bool, code: int
+) -> None:
+    worker = FakeWorker(times())
+    worker.counts = {"base": {"equations": 10}, "head": {"equations": 14}}
+    kept = Kept()
+    with Pair([case()], SETTINGS, SIDES, kept.keepers(), spawn=worker) as pair:
+        pair.prepare(silent)
+        worker.counts = {}  # timed processes do not count them
+        rules = Rules(looks=looks_for(0.05, 12), same_jax=same_jax)
+        report = measure_and_judge(pair, rules, kept.read, silent)
+    assert report.exit_code == code
+    assert [(c.base, c.head) for c in report.counts if c.name.startswith("equations")] == [(10, 14)]
+
+
+def test_the_control_is_out_of_reach_of_either_side() -> None:
+    """It runs under the gate's own interpreter, and a head that is slow does not slow it."""
+    worker = FakeWorker(times(head=1.5))
+    report, kept = gate(worker, [case(), control_case()], control=CONTROL)
+    control = [c for c in worker.calls if "option_greeks" in c[1]]
+    assert control and {side for side, _, _ in control} == {"own"}
+    assert not report.control_moved
+    assert report.verdict == "regression"
+    assert {s.case for s in kept.samples["head"]} == {case().id, CONTROL}
+
+
+def test_when_the_control_moves_the_times_prove_nothing() -> None:
+    """A machine that is slower whenever the head has its turn."""
+    worker = FakeWorker(times(head=1.5))
+    rounds = paired_rounds([control_case()], 0, 12, SETTINGS.seed)
+    turns = iter([side for jobs in rounds for side, _, _, _ in jobs])
+
+    def spawn(job: Any, *arguments: Any) -> Any:
+        side = next(turns) if job["kind"] == "timed" else "own"
+        return worker(job, *arguments, python=side)
+
+    kept = Kept()
+    with Pair([control_case()], SETTINGS, SIDES, kept.keepers(), spawn=spawn) as pair:
+        pair.prepare(silent)
+        rules = Rules(looks=looks_for(0.05, 12), control=CONTROL)
+        report = measure_and_judge(pair, rules, kept.read, silent)
+    assert report.control_moved and report.exit_code == 3
+
+
+def test_a_case_that_fails_on_one_side_is_timed_on_neither() -> None:
+    worker = FakeWorker(times())
+    worker.fails = {("head", "check")}
+    report, kept = gate(worker)
+    assert {kind for _, _, kind in worker.calls} == {"check"}
+    assert report.broken and report.exit_code in (2, 3)
+    assert [s.status for s in kept.samples["head"]] == ["failed"]
+
+
+# --- looks ----------------------------------------------------------------------------------------
+
+
+def wild(side: str, kind: str, number: int) -> tuple[float, float]:
+    """Too noisy for twelve rounds: every third process takes half as long again."""
+    slow = 1.5 if (number * 5 + (side == "head")) % 3 == 0 else 1.0
+    return slow * noise(number), slow * noise(number + 3) * 1e-3
+
+
+def test_a_gate_goes_on_while_a_case_is_undecided_and_stops_when_none_is() -> None:
+    looks = (Look(12, 0.03), Look(24, 0.02))
+    quiet = FakeWorker(times())
+    report, _ = gate(quiet, looks=looks)
+    assert report.rounds == 12 and report.alpha == 0.03
+    noisy = FakeWorker(wild)
+    report, _ = gate(noisy, looks=looks)
+    assert report.rounds == 24 and report.alpha == 0.02
+
+
+def test_shares_of_the_looks_add_up_to_the_rate_that_was_asked_for() -> None:
+    assert sum(look.alpha for look in looks_for(0.01, None)) == pytest.approx(0.01)
+    assert looks_for(0.1, 30) == (Look(30, 0.1),)
+
+
+def test_when_the_time_is_up_whole_rounds_are_judged() -> None:
+    now = [0.0]
+    worker = FakeWorker(times(head=1.2))
+
+    def spawn(*arguments: Any, **named: Any) -> Any:
+        now[0] += 10.0
+        return worker(*arguments, **named)
+
+    kept = Kept()
+    with Pair([case()], SETTINGS, SIDES, kept.keepers(), spawn=spawn, clock=lambda: now[0]) as pair:
+        pair.prepare(silent)  # 20 s; a round takes 20 s more
+        report = measure_and_judge(
+            pair, Rules(looks=looks_for(0.05, 12)), kept.read, silent, deadline=191.0
+        )
+    assert report.rounds == 8
+    assert complete_rounds(kept.samples) == 8
+    assert now[0] <= 191.0
+
+
+# --- nothing is lost ------------------------------------------------------------------------------
+
+
+def test_an_interrupted_gate_goes_on_where_it_was() -> None:
+    kept = Kept()
+    first = FakeWorker(times())
+    first.interrupt_after = 2 + 7  # both checks, three rounds and a half
+    with (
+        pytest.raises(KeyboardInterrupt),
+        Pair([case()], SETTINGS, SIDES, kept.keepers(), spawn=first) as pair,
+    ):
+        pair.prepare(silent)
+        pair.measure(0, 12, silent)
+    assert sum(len(found) for found in kept.samples.values()) == 9
+    assert complete_rounds(kept.samples) == 3
+    second = FakeWorker(times())
+    done = {side: list(found) for side, found in kept.samples.items()}
+    with Pair([case()], SETTINGS, SIDES, kept.keepers(), done, second) as pair:
+        pair.prepare(silent)
+        pair.measure(0, 12, silent)
+    assert Counter(kind for _, _, kind in second.calls) == {"check": 2, "timed": 24 - 7}
+    for found in kept.samples.values():
+        assert [s.index for s in found if s.kind == "timed"] == list(range(12))
+    orders = [s.order for found in kept.samples.values() for s in found]
+    assert len(orders) == len(set(orders))
+
+
+def test_order_tells_which_process_of_a_pair_came_first() -> None:
+    _, kept = gate(FakeWorker(times()))
+    ordered = {
+        side: {s.index: s.order for s in found if s.kind == "timed"}
+        for side, found in kept.samples.items()
+    }
+    for number, jobs in enumerate(paired_rounds([case()], 0, 12, SETTINGS.seed)):
+        first, second = jobs[0][0], jobs[1][0]
+        assert ordered[second][number] - ordered[first][number] == 1
+
+
+def test_paths_of_this_machine_do_not_get_into_the_samples() -> None:
+    kept = Kept()
+    with Pair([case()], SETTINGS, SIDES, kept.keepers(), spawn=FakeWorker(times())) as pair:
+        pair.prepare(silent)
+        assert pair.modules["head"] == {case().id: {"pkg": "/private/head/pkg.py"}}
+    assert "/private/" not in json.dumps(to_json(kept.samples))
+
+
+def test_cases_that_are_left_out_are_not_timed() -> None:
+    worker = FakeWorker(times())
+    kept = Kept()
+    cases = [case("matmul"), case("sweep")]
+    with Pair(cases, SETTINGS, SIDES, kept.keepers(), spawn=worker) as pair:
+        pair.prepare(silent)
+        pair.leave_out({cases[1].id})
+        pair.measure(0, 2, silent)
+    timed = {s.case for found in kept.samples.values() for s in found if s.kind == "timed"}
+    assert timed == {cases[0].id}
+
+
+def test_what_cannot_be_compared_keeps_a_gate_from_passing() -> None:
+    report, _ = gate(FakeWorker(times()))
+    noted = with_notes(report, {"other": "its parameters are not the same on both sides"})
+    assert (report.exit_code, noted.exit_code) == (0, 3)
+    assert "other: not compared, because its parameters" in noted.reasons[-1]
+    assert with_notes(report, {}, ["new: nothing to compare with."]).exit_code == 0
+    failed, _ = gate(FakeWorker(times(head=1.5)))
+    assert with_notes(failed, {"other": "x"}).exit_code == 1
+
+
+def test_a_gate_on_what_no_case_has_does_not_pass() -> None:
+    report, _ = gate(FakeWorker(times()), gated=("backend_init",))
+    assert report.exit_code == 3
+
+
+def test_counts_of_the_check_process_are_added_to_its_own_case_only() -> None:
+    def sample(name: str, kind: str, **counts: int) -> Sample:
+        return Sample(name, kind, 0, 0, "2026-01-01T00:00:00", "ok", counts=counts)
+
+    given = [sample("a", "check", equations=5), sample("a", "timed"), sample("b", "timed")]
+    assert [s.counts for s in for_decision(given)] == [{"equations": 5}, {"equations": 5}, {}]
