@@ -1,0 +1,189 @@
+"""`firstlight replicate SNAPSHOT`: measure a snapshot again on this machine, and say what came."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from firstlight.records import Run, Sample
+    from firstlight.replication.repeating import Job, Task
+    from firstlight.replication.report import Replication
+
+EPILOG = """\
+examples:
+  firstlight replicate results/3f0c…                        measure all of it again
+  firstlight replicate https://example.org/3f0c….tar -b numpy --key my-key.pem
+  firstlight replicate results/3f0c… --file bench_mine.py   a program of the publisher's own, read
+  firstlight replicate --check firstlight-replications/3f0c…
+
+Nothing of the snapshot is executed: its cases are looked up by name in this installation, and a
+file of the publisher's is run only if you name it here and its hash is the recorded one.
+
+exit codes: 0 every case agrees, 1 a case differs (with --check: something does not hold), 2 refused
+or a machine problem, 3 none differs, but not all agree, 130 interrupted"""
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "replicate",
+        help="measure a snapshot again on this machine and report what agrees",
+        description="Verify a snapshot, measure its cases again with the same protocol, compare.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("snapshot", metavar="SNAPSHOT", help="a directory, a .tar, a .tar.gz, or a URL")
+    add("--out", type=Path, metavar="DIR", help="folder of the report; must be empty or new")
+    add("--id", metavar="ID", help="the id that it must have, from a paper or a colleague")
+    add("-b", dest="pattern", metavar="REGEX", help="only cases whose name matches")
+    add(
+        "--file",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="PATH",
+        help="a benchmark file that the snapshot measured; its hash must match (repeatable)",
+    )
+    add("--key", type=Path, metavar="FILE", help="sign the report with this private key")
+    add("--passphrase-file", type=Path, metavar="FILE", help="its first line unlocks the key")
+    add("--check", action="store_true", help="SNAPSHOT is the folder of a report: check that")
+    add("--json", action="store_true", help="print the report as JSON")
+    parser.set_defaults(handle=handle)
+
+
+def handle(options: argparse.Namespace) -> int:
+    if options.check:
+        return check(Path(options.snapshot), options.json)
+    from firstlight.cli.publish import signing_key
+    from firstlight.records import now
+    from firstlight.replication.repeating import prepare, report_of
+    from firstlight.replication.report import PAGE, write_report
+    from firstlight.replication.selection import Installation, named_files
+    from firstlight.workloads.catalog import registered
+
+    key = signing_key(options.key, options.passphrase_file)
+    backends, workloads = registered()
+    installation = Installation(backends, workloads, named_files(options.file))
+    job = prepare(options.snapshot, installation, options.id, options.pattern)
+    created_at = now()
+    out = options.out or default_folder(job, created_at)
+    require_free(out)
+    announce(job)
+    measured = {}
+    for task in job.tasks:
+        if task.selection.cases:
+            done = measure_task(task, out / task.folder)
+            if done is None:
+                print(
+                    f"Interrupted: no report. What was measured is in {out / task.folder}.",
+                    file=sys.stderr,
+                )
+                return 130
+            measured[task.number] = done
+    report = report_of(job, measured, created_at)
+    data = write_report(out, report, key)
+    if options.json:
+        print(data.decode(), end="")
+    else:
+        tell(report, signed=key is not None)
+        print(f"Report: {out / PAGE}")
+    return report.exit_code
+
+
+def default_folder(job: Job, created_at: str) -> Path:
+    stamp = created_at[:19].replace(":", "").replace("-", "")
+    return Path("firstlight-replications") / f"{job.snapshot.id[:12]}-{stamp}"
+
+
+def require_free(out: Path) -> None:
+    from firstlight.run_directory import OutputError
+
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise OutputError(f"{out} exists and is not empty. Nothing is overwritten: give another.")
+
+
+def announce(job: Job) -> None:
+    """What will run, before anything does."""
+    from firstlight.report.plain_text import printable
+
+    cases = sum(len(task.selection.cases) for task in job.tasks)
+    print(f"Verified: {job.snapshot.id}", file=sys.stderr)
+    print(f"Measuring {cases} case(s) again in {job.processes} processes.", file=sys.stderr)
+    for task in job.tasks:
+        for case, why in task.selection.left_out.items():
+            print(f"  not measured: {printable(case)}: {printable(why)}", file=sys.stderr)
+        for note in task.notes:
+            print(f"  not the same: {printable(note)}", file=sys.stderr)
+
+
+def measure_task(task: Task, folder: Path) -> tuple[Run, Sequence[Sample]] | None:
+    """The run of a task, written to `folder` as `firstlight run` would; None if interrupted."""
+    from firstlight.cli.run import describe_plan, measure
+    from firstlight.measure.host import describe_host
+    from firstlight.report.html import render
+    from firstlight.results import assemble
+    from firstlight.run_directory import RunDirectory
+
+    cases = list(task.selection.cases)
+    plan = describe_plan(argparse.Namespace(target=task.target), cases, task.settings)
+    directory = RunDirectory.create(folder, plan)
+    try:
+        interrupted = measure(directory, cases, task.settings)
+        samples = directory.samples()
+        run = assemble(folder, directory.plan(), samples, describe_host()["load"])
+        directory.publish(run, render(run, samples))
+    finally:
+        directory.close()
+    return None if interrupted else (run, samples)
+
+
+def tell(report: Replication, signed: bool) -> None:
+    from firstlight.gate.comparison import change
+    from firstlight.report.plain_text import printable
+
+    for case in report.cases:
+        print(f"{case.verdict:<15} {printable(case.case)}")
+        for delta in case.deltas:
+            if delta.judged:
+                e = delta.effect
+                span = f"{change(e.ratio)} [{change(e.low)}, {change(e.high)}]"
+                print(f"{'':<15}   {delta.quantity} {span}")
+        for reason in case.reasons:
+            print(f"{'':<15}   {printable(reason)}")
+    for ratio in report.ratios:
+        print(
+            f"{ratio.verdict:<15} {printable(ratio.case)} over {printable(ratio.against)}: "
+            f"{ratio.quantity} {ratio.published.ratio:.3g}×, here {ratio.here.ratio:.3g}× "
+            f"(order: {ratio.order})"
+        )
+    parts = [f"{number} {verdict}" for verdict, number in report.verdicts.items() if number]
+    left = f", {len(report.left_out)} not measured" if report.left_out else ""
+    print(f"\n{', '.join(parts)}{left}; {'signed' if signed else 'not signed'}.")
+
+
+def check(folder: Path, as_json: bool) -> int:
+    """Print what holds of a report; 1 if something does not."""
+    from firstlight.records import to_json
+    from firstlight.replication.report import check_report
+    from firstlight.report.plain_text import printable
+
+    found = check_report(folder)
+    if as_json:
+        import json
+
+        print(json.dumps(to_json(found), indent=1))
+    else:
+        print(f"Replication of {printable(found.snapshot) or 'an unknown snapshot'}")
+        for word, texts in (
+            ("ok", found.holds),
+            ("unknown", found.unknown),
+            ("FINDING", found.findings),
+        ):
+            for text in texts:
+                print(f"  {word:<10} {printable(text)}")
+    return 1 if found.findings else 0

@@ -1,0 +1,70 @@
+"""`firstlight site PLACE`: a static site of the snapshots in a directory or at a URL."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+EPILOG = """\
+examples:
+  firstlight site results --out public
+  firstlight site s3://bucket/results --files https://bucket.example.org/results
+  python -m http.server --directory public         look at it: http://127.0.0.1:8000/
+
+Every snapshot is verified first. One that does not verify is named on the first page with the
+reason, and nothing of it is shown. Building again remakes the pages of new snapshots only.
+
+exit codes: 0 built, 1 built, but a snapshot was refused, 2 wrong usage or a machine problem"""
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "site",
+        help="build a static site of many snapshots: list, trends, pages, comparison of any two",
+        description="Build a static site of the snapshots in a directory or at a URL.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("place", metavar="PLACE", help="directory or URL that holds snapshots")
+    add("--out", type=Path, default=Path("site"), metavar="SITE", help="folder (default: site)")
+    add("--title", default="Firstlight", metavar="TEXT", help="name of the site")
+    add("--files", metavar="URL", help="link raw files there instead of copying them into the site")
+    add("--json", action="store_true", help="print what was built as JSON")
+    parser.set_defaults(handle=handle)
+
+
+def handle(options: argparse.Namespace) -> int:
+    from firstlight.site.building import Options, build
+
+    wanted = Options(options.title, options.files)
+    built = build(options.place, options.out, wanted, _watch if sys.stderr.isatty() else None)
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr)
+    if options.json:
+        import json
+
+        from firstlight.records import to_json
+
+        print(json.dumps({**to_json(built), "out": str(built.out)}, indent=1))
+    else:
+        tell(built)
+    return 1 if built.refused else 0
+
+
+def tell(built: Any) -> None:
+    from firstlight.report.plain_text import printable
+
+    print(
+        f"Site: {built.out} ({built.shown} snapshots, {built.cases} cases; "
+        f"{built.reused} pages unchanged)"
+    )
+    for refused in built.refused:
+        print(f"  refused: {refused.id[:12]}: {printable(refused.reason)}", file=sys.stderr)
+    print(f"Look at it: python -m http.server --directory {built.out}")
+
+
+def _watch(number: int, total: int) -> None:
+    print(f"\rsnapshot {number + 1} of {total}", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,265 @@
+"""Published and repeated values held against each other: agrees, differs, or cannot be told.
+
+Two jobs on one machine come out apart by up to `DRIFT` for no reason. So a quantity *agrees* if the
+whole interval of its change lies within that band, *differs* if it lies outside of it and is
+significant after Holm's correction, and is *undecided* in between.
+
+On another kind of machine absolute times say nothing. The ratio of two cases of the same run does:
+its values are paired by round, so what the machine did to both at a time is not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from firstlight.gate.comparability import case_differences, machine_differences
+from firstlight.gate.comparison import change
+from firstlight.gate.decision import GATED, LEAST_SHARE
+from firstlight.gate.quantities import in_order, of_sample, restless
+from firstlight.gate.runs import DRIFT, Measured
+from firstlight.records import PHASES, CaseSummary, Correctness, Estimate, Sample
+from firstlight.statistics.comparison import Effect, holm, paired_effect, unpaired_effect
+from firstlight.statistics.intervals import median, median_estimate
+
+ALPHA = 0.05
+VERDICTS = ("agrees", "differs", "undecided", "not comparable")
+#: Differences that change times of all cases alike, so that ratios between cases remain.
+_PORTABLE = ("machine: ", "environment: ", "protocol, threads: ", "setting affinity: ")
+_RATIOS = ("cold_seconds", "warm_call_seconds")
+
+
+@dataclass(frozen=True)
+class Delta:
+    """One quantity of one case, published and here."""
+
+    quantity: str
+    judged: bool  # False: told, but no part of the verdict
+    published: Estimate
+    here: Estimate
+    effect: Effect  # how many times as long it takes here
+    p_adjusted: float
+    verdict: str  # one of VERDICTS
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class CaseReplication:
+    """What came of one case."""
+
+    run: str
+    case: str
+    verdict: str  # one of VERDICTS
+    reasons: tuple[str, ...]
+    correctness_published: Correctness | None
+    correctness_here: Correctness | None
+    status_here: str
+    deltas: tuple[Delta, ...]
+
+
+@dataclass(frozen=True)
+class RatioReplication:
+    """How many times as long one case takes as another of the same run, published and here."""
+
+    run: str
+    case: str
+    against: str
+    quantity: str
+    published: Effect
+    here: Effect
+    effect: Effect  # the ratio here over the published one
+    p_adjusted: float
+    order: str  # same, reversed or undecided: which of both is the slower one
+    verdict: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """A published run and its repetition, and what the hashes of their data are, by case."""
+
+    folder: str
+    published: Measured
+    here: Measured
+    data_published: Mapping[str, str | None]
+    data_here: Mapping[str, str | None]
+
+
+def replicate_cases(pairings: Sequence[Pairing]) -> list[CaseReplication]:
+    """Every case that was measured again, with the verdict on it."""
+    drafts = [
+        (pairing, case, _obstacles(pairing, case.case))
+        for pairing in pairings
+        for case in pairing.here.run.cases
+    ]
+    deltas = [list(_deltas(p, case.case, why)) for p, case, why in drafts]
+    adjusted = iter(holm([d.effect.p for own in deltas for d in own if d.judged]))
+    found = []
+    for (pairing, case, obstacles), own in zip(drafts, deltas, strict=True):
+        final = [_judged(d, next(adjusted)) if d.judged else d for d in own]
+        found.append(_case(pairing, case, obstacles, final))
+    return found
+
+
+def _obstacles(pairing: Pairing, case: str) -> list[str]:
+    """Why the times of a case cannot be compared; nothing if they can."""
+    base, head = pairing.published.run, pairing.here.run
+    found = [*machine_differences(base, head), *case_differences(base, head, case)]
+    one, other = pairing.data_published.get(case), pairing.data_here.get(case)
+    if one is not None and other is not None and one != other:
+        found.append(f"data: the arrays have another SHA-256 ({one[:16]}…, here {other[:16]}…)")
+    status = _summary(pairing.here, case).status
+    if status != "ok":
+        found.append(f"{status} here")
+    return [
+        text.replace("in the base", "published").replace("in the head", "here") for text in found
+    ]
+
+
+def _summary(measured: Measured, case: str) -> CaseSummary:
+    return next(c for c in measured.run.cases if c.case == case)
+
+
+def _timed(measured: Measured, case: str) -> list[Sample]:
+    return [s for s in measured.samples if s.case == case and s.kind == "timed"]
+
+
+def _deltas(pairing: Pairing, case: str, obstacles: Sequence[str]) -> Iterator[Delta]:
+    sides = [[of_sample(s) for s in _timed(m, case)] for m in (pairing.published, pairing.here)]
+    present = [{name for values in side for name in values} for side in sides]
+    for name in in_order(dict.fromkeys(present[0] & present[1])):
+        one, other = ([values[name] for values in side if name in values] for side in sides)
+        note = "; ".join(obstacles) or None
+        decides = name in GATED and (name not in PHASES or _share(sides[0], name) >= LEAST_SHARE)
+        if note is None and decides:
+            note = (restless(one) or "").replace("of the base", "published") or None
+        yield Delta(
+            quantity=name,
+            judged=decides and note is None,
+            published=median_estimate(one),
+            here=median_estimate(other),
+            effect=(effect := unpaired_effect(one, other)),
+            p_adjusted=effect.p,
+            verdict="not comparable" if obstacles else "undecided",
+            reason=None if obstacles else note,
+        )
+
+
+def _share(side: Sequence[Mapping[str, float]], phase: str) -> float:
+    return median([v[phase] / v["cold_seconds"] for v in side if phase in v])
+
+
+def _judged(delta: Delta, p_adjusted: float) -> Delta:
+    verdict, reason = judge(delta.effect, p_adjusted)
+    return replace(delta, p_adjusted=p_adjusted, verdict=verdict, reason=reason)
+
+
+def judge(effect: Effect, p_adjusted: float, band: float = DRIFT) -> tuple[str, str | None]:
+    """The verdict on one change, and why it is none."""
+    far = 1 + band
+    if effect.confidence < 0.95:
+        return "undecided", f"{effect.n} processes are too few for an interval of 95 %"
+    if effect.low >= 1 / far and effect.high <= far:
+        return "agrees", None
+    span = f"{change(effect.low)} to {change(effect.high)}"
+    if effect.low > far or effect.high < 1 / far:
+        if p_adjusted < ALPHA:
+            return "differs", f"{change(effect.ratio)} ({span}): beyond the {band:.0%} of drift"
+        return "undecided", f"{change(effect.ratio)}, but p is {p_adjusted:.2g} after Holm"
+    return "undecided", f"{span}: partly beyond the {band:.0%} that two jobs may drift apart"
+
+
+def _case(
+    pairing: Pairing, case: CaseSummary, obstacles: Sequence[str], deltas: Sequence[Delta]
+) -> CaseReplication:
+    judged = [d for d in deltas if d.judged]
+    verdicts = [d.verdict for d in judged]
+    reasons = [f"{d.quantity}: {d.reason}" for d in deltas if d.reason]
+    if case.status == "failed":  # a wrong result is a finding on any machine
+        verdict, reasons = "differs", [f"failed here: {case.reason}"]
+    elif obstacles:
+        verdict, reasons = "not comparable", list(obstacles)
+    elif not judged:
+        verdict, reasons = "undecided", ["no quantity of it can be judged"]
+    else:
+        verdict = next((v for v in ("differs", "undecided") if v in verdicts), "agrees")
+    return CaseReplication(
+        run=pairing.folder,
+        case=case.case,
+        verdict=verdict,
+        reasons=tuple(reasons),
+        correctness_published=_summary(pairing.published, case.case).correctness,
+        correctness_here=case.correctness,
+        status_here=case.status,
+        deltas=tuple(deltas),
+    )
+
+
+def replicate_ratios(pairings: Sequence[Pairing]) -> list[RatioReplication]:
+    """Every case over the plainest one of its workload: numpy, where there is one."""
+    found = [ratio for pairing in pairings for ratio in _ratios(pairing)]
+    adjusted = holm([ratio.effect.p for ratio in found])
+    return [_judged_ratio(r, p) for r, p in zip(found, adjusted, strict=True)]
+
+
+def _ratios(pairing: Pairing) -> Iterator[RatioReplication]:
+    groups: dict[tuple[str, str], list[CaseSummary]] = {}
+    for case in pairing.here.run.cases:
+        portable = all(why.startswith(_PORTABLE) for why in _obstacles(pairing, case.case))
+        if case.status == "ok" and portable:
+            groups.setdefault((case.workload, case.size), []).append(case)
+    for members in groups.values():
+        reference = min(members, key=_plainness)
+        for case in members:
+            if case is not reference:
+                for quantity in _RATIOS:
+                    yield from _ratio(pairing, case.case, reference.case, quantity)
+
+
+def _plainness(case: CaseSummary) -> tuple[bool, bool, str]:
+    """NumPy first, then what compiles nothing."""
+    return case.backend != "numpy", not case.backend.endswith(("python", "eager")), case.case
+
+
+def _ratio(pairing: Pairing, case: str, against: str, quantity: str) -> Iterator[RatioReplication]:
+    sides = [_by_round(m, case, against, quantity) for m in (pairing.published, pairing.here)]
+    if not all(sides):
+        return
+    own = [paired_effect([b for _, b in side], [a for a, _ in side]) for side in sides]
+    published, here = ([a / b for a, b in side] for side in sides)
+    yield RatioReplication(
+        run=pairing.folder,
+        case=case,
+        against=against,
+        quantity=quantity,
+        published=own[0],
+        here=own[1],
+        effect=(effect := unpaired_effect(published, here)),
+        p_adjusted=effect.p,
+        order=_order(*own),
+        verdict="undecided",
+    )
+
+
+def _by_round(
+    measured: Measured, case: str, against: str, quantity: str
+) -> list[tuple[float, float]]:
+    """(case, other) of every round in which both have a value."""
+    one, other = (
+        {s.index: of_sample(s).get(quantity) for s in _timed(measured, name)}
+        for name in (case, against)
+    )
+    pairs = ((one[i], other.get(i)) for i in sorted(one))
+    return [(a, b) for a, b in pairs if a is not None and b is not None]
+
+
+def _order(published: Effect, here: Effect) -> str:
+    sides = [1 if e.low > 1 else -1 if e.high < 1 else 0 for e in (published, here)]
+    if 0 in sides:
+        return "undecided"
+    return "same" if sides[0] == sides[1] else "reversed"
+
+
+def _judged_ratio(ratio: RatioReplication, p_adjusted: float) -> RatioReplication:
+    verdict, reason = judge(ratio.effect, p_adjusted)
+    return replace(ratio, p_adjusted=p_adjusted, verdict=verdict, reason=reason)

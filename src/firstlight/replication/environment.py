@@ -1,0 +1,93 @@
+"""Two environments held against each other: versions, hardware, variables, installed packages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from firstlight.gate.comparability import machine_class
+from firstlight.records import Run
+
+
+def versions(host: Mapping[str, Any], harness: Mapping[str, Any]) -> dict[str, str]:
+    """What of the software can change a number without making it another machine."""
+    found = {
+        "Python": _inner(host, "python").get("version"),
+        "Firstlight": harness.get("version"),
+        "commit": _commit(host.get("commit")),
+        **_inner(host, "packages"),
+        "kernel": _inner(host, "os").get("release"),
+        "GPU driver": _driver(host),
+    }
+    return {name: str(value) for name, value in found.items() if value not in (None, "")}
+
+
+def changed(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+    """'jax 0.6.0 → 0.6.1' for every version that is not the same."""
+    names = [*one, *(name for name in other if name not in one)]
+    return [
+        f"{name} {one.get(name, 'absent')} → {other.get(name, 'absent')}"
+        for name in names
+        if one.get(name) != other.get(name)
+    ]
+
+
+def environment_differences(base: Run, head: Run) -> dict[str, list[str]]:
+    """What is not the same around two runs, by kind; an empty list where nothing differs."""
+    before, after = dict(base.host), dict(head.host)
+    return {
+        "versions": changed(versions(before, base.harness), versions(after, head.harness)),
+        "hardware": _hardware(before, after),
+        "variables": _changes(_inner(before, "environment"), _inner(after, "environment")),
+        "settings": _changes(dict(base.settings), dict(head.settings)),
+        "packages": changed(_lock(before), _lock(after)),
+    }
+
+
+def _hardware(base: Mapping[str, Any], head: Mapping[str, Any]) -> list[str]:
+    """Part by part where the classes have as many parts, else as a whole."""
+    one, other = (machine_class(host).split(" / ") for host in (base, head))
+    if len(one) != len(other):
+        return [f"{' / '.join(one)} → {' / '.join(other)}"]
+    return [f"{a} → {b}" for a, b in zip(one, other, strict=True) if a != b]
+
+
+def _changes(base: Mapping[str, Any], head: Mapping[str, Any]) -> list[str]:
+    names = [*base, *(name for name in head if name not in base)]
+    return [
+        f"{name}: {_shown(base, name)} → {_shown(head, name)}"
+        for name in names
+        if base.get(name) != head.get(name)
+    ]
+
+
+def _shown(values: Mapping[str, Any], name: str) -> str:
+    return repr(values[name]) if name in values else "not set"
+
+
+def _lock(host: Mapping[str, Any]) -> dict[str, str]:
+    lock = host.get("lock")
+    pairs = (str(line).partition("==") for line in lock) if isinstance(lock, list) else ()
+    return {name: version for name, _, version in pairs}
+
+
+def _inner(host: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A part of a host description; what a stranger put there instead is nothing."""
+    value = host.get(name)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _commit(commit: Any) -> str | None:
+    if not isinstance(commit, Mapping) or not commit.get("id"):
+        return None
+    return str(commit["id"])[:12] + (" (changed)" if commit.get("changed") else "")
+
+
+def _driver(host: Mapping[str, Any]) -> str | None:
+    gpus = host.get("gpus")
+    found = {
+        str(gpu["driver_version"])
+        for gpu in (gpus if isinstance(gpus, list) else ())
+        if isinstance(gpu, Mapping) and gpu.get("driver_version")
+    }
+    return ", ".join(sorted(found)) or None

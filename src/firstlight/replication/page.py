@@ -1,0 +1,193 @@
+"""`replication.html`: the report for a person; one file, no network, no script."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+from firstlight.gate.comparison import change
+from firstlight.report import palette
+from firstlight.report.quantities import ABSENT, count, scientific, seconds
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+_HEADLINE = ("cold_seconds", "warm_call_seconds")
+_OWN = """
+.verdict { font-weight: 650; white-space: nowrap; }
+.v-agrees { color: var(--good); } .v-differs { color: var(--alarm); }
+.v-undecided { color: var(--accent); } .v-not { color: var(--muted); }
+.small .why { white-space: normal; text-align: left; color: var(--muted); padding: 0 0 .4rem; }
+.small tr:has(> .why) { border-top: 0; }
+.told { color: var(--muted); }
+tr:has(> th:empty) { border-top: 0 !important; }
+"""
+
+
+def replication_html(report: Mapping[str, Any]) -> str:
+    """The page of a report in its plain form."""
+    title = str(report["snapshot"]["title"])
+    body = (
+        f'<header><div class="lead"><p class="brand">Firstlight</p><h1>Replication</h1>'
+        f"<p>of {html.escape(title)}</p><p><code>{html.escape(report['snapshot']['id'])}</code></p>"
+        f"<p>{html.escape(report['created_at'][:16].replace('T', ' '))} UTC, "
+        f"{_totals(report)}</p></div></header><main>{_cases(report)}{_ratios(report)}"
+        f"{_left_out(report)}{_environments(report)}{_method(report)}</main>"
+    )
+    sheet = files("firstlight.report").joinpath("style.css").read_text("utf-8")
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        f"<title>Replication: {html.escape(title)}</title>"
+        f"<style>{palette.stylesheet()}\n{sheet}{_OWN}</style></head><body>{body}</body></html>\n"
+    )
+
+
+def _totals(report: Mapping[str, Any]) -> str:
+    parts = [f"{number} {verdict}" for verdict, number in report["verdicts"].items() if number]
+    if report["left_out"]:
+        parts.append(f"{len(report['left_out'])} not measured")
+    return html.escape(", ".join(parts))
+
+
+def _mark(verdict: str) -> str:
+    class_ = verdict.split(" ")[0]
+    return f'<span class="verdict v-{class_}">{html.escape(verdict)}</span>'
+
+
+def _table(head: Sequence[str], rows: Sequence[str]) -> str:
+    top = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in head)
+    return (
+        f'<div class="scroll" tabindex="0"><table class="small"><thead><tr>{top}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _cases(report: Mapping[str, Any]) -> str:
+    head = ("case", "quantity", "published", "here", "change", "error published", "error here",
+            "verdict")  # fmt: skip
+    rows = [row for case in report["cases"] for row in _case_rows(case)]
+    return f"<section><h2>Every case</h2>{_table(head, rows)}</section>"
+
+
+def _case_rows(case: Mapping[str, Any]) -> list[str]:
+    shown = [d for d in case["deltas"] if d["judged"] or d["quantity"] in _HEADLINE]
+    errors = [_error(case[f"correctness_{side}"]) for side in ("published", "here")]
+    rows = []
+    for number, delta in enumerate(shown):
+        first = number == 0
+        cells = "".join(f"<td>{c}</td>" for c in (*_delta(delta), *(errors if first else ("", ""))))
+        end = f"<td>{_mark(case['verdict']) if first else ''}</td>"
+        name = html.escape(case["case"]) if first else ""
+        rows.append(f'<tr><th scope="row">{name}</th>{cells}{end}</tr>')
+    if not shown:
+        blank = "<td></td>" * 4 + f"<td>{errors[0]}</td><td>{errors[1]}</td>"
+        rows.append(
+            f'<tr><th scope="row">{html.escape(case["case"])}</th>{blank}'
+            f"<td>{_mark(case['verdict'])}</td></tr>"
+        )
+    # Words under the numbers: a column of them would push the verdict out of sight.
+    return rows + [
+        f'<tr><td colspan="8" class="why">{html.escape(reason)}</td></tr>'
+        for reason in case["reasons"]
+    ]
+
+
+def _delta(delta: Mapping[str, Any]) -> list[str]:
+    return [
+        html.escape(delta["quantity"].removesuffix("_seconds").replace("_", " ")),
+        html.escape(seconds(delta["published"]["median"])),
+        html.escape(seconds(delta["here"]["median"])),
+        html.escape(_span(delta["effect"])),
+    ]
+
+
+def _span(effect: Mapping[str, Any]) -> str:
+    return f"{_change(effect['ratio'])} [{_change(effect['low'])}, {_change(effect['high'])}]"
+
+
+def _change(ratio: float) -> str:
+    """In per cent, or as a factor where those would run to thousands."""
+    return change(ratio) if 0.1 < ratio < 10 else f"×{_number(ratio)}"
+
+
+def _error(correctness: Mapping[str, Any] | None) -> str:
+    if correctness is None:
+        return ABSENT
+    mark = "" if correctness["passed"] else " wrong"
+    return html.escape(scientific(correctness["max_relative_error"]) + mark)
+
+
+def _ratios(report: Mapping[str, Any]) -> str:
+    if not report["ratios"]:
+        return ""
+    rows = [
+        f'<tr><th scope="row">{html.escape(r["case"])}<br>over {html.escape(r["against"])}</th>'
+        f"<td>{html.escape(r['quantity'].removesuffix('_seconds').replace('_', ' '))}</td>"
+        f"<td>{_times(r['published'])}</td><td>{_times(r['here'])}</td>"
+        f"<td>{html.escape(_span(r['effect']))}</td><td>{html.escape(r['order'])}</td>"
+        f"<td>{_mark(r['verdict'])}</td></tr>"
+        for r in report["ratios"]
+    ]
+    head = ("case", "quantity", "published", "here", "change", "order", "verdict")
+    return (
+        "<section><h2>Ratios between cases of the same run</h2><p>How many times as long a case "
+        "takes as another one of its workload, paired by round. On another kind of machine times "
+        "are not comparable, and these are: they say whether the same case is the faster one "
+        f"(order), and by as much (verdict).</p>{_table(head, rows)}</section>"
+    )
+
+
+def _times(effect: Mapping[str, Any]) -> str:
+    ends = f"[{_number(effect['low'])}, {_number(effect['high'])}]"
+    return html.escape(f"{_number(effect['ratio'])}× {ends}")
+
+
+def _number(value: float) -> str:
+    return count(value) if value >= 1000 else f"{value:.3g}"
+
+
+def _left_out(report: Mapping[str, Any]) -> str:
+    items = "".join(
+        f"<li><b>{html.escape(o['case'])}</b> {html.escape(o['reason'])}</li>"
+        for o in report["left_out"]
+    )
+    return f"<section><h2>Not measured here</h2><ul>{items}</ul></section>" if items else ""
+
+
+def _environments(report: Mapping[str, Any]) -> str:
+    parts = "".join(_environment(run) for run in report["runs"])
+    return f"<section><h2>What was not the same</h2>{parts}</section>"
+
+
+def _environment(run: Mapping[str, Any]) -> str:
+    groups = [(name, found) for name, found in run["environment"].items() if found]
+    groups += [("settings that could not be kept", run["notes"])] if run["notes"] else []
+    lists = "".join(
+        f"<details{' open' if len(found) <= 12 else ''}><summary>{html.escape(name)} "
+        f"({len(found)})</summary><ul>"
+        + "".join(f"<li>{html.escape(text)}</li>" for text in found)
+        + "</ul></details>"
+        for name, found in groups
+    )
+    return (
+        f"<h3>{html.escape(run['published_folder'])}</h3><p>{html.escape(run['machine_published'])}"
+        f" (published); {html.escape(run['machine_here'])} (here)</p>"
+        + (lists or "<p>Nothing that was recorded.</p>")
+    )
+
+
+def _method(report: Mapping[str, Any]) -> str:
+    drift, alpha = f"{report['drift']:.0%}", f"{report['alpha']:.0%}"
+    return (
+        '<section><h2>Method</h2><div class="prose">'
+        f"<p>Two jobs on one machine come out apart by up to {drift} for no reason. A quantity "
+        "<b>agrees</b> if the whole interval of its change lies within that, <b>differs</b> if it "
+        f"lies outside and is significant at {alpha} after Holm’s correction, and is "
+        "<b>undecided</b> in between. The change is Hodges and Lehmann’s estimate with its exact "
+        "interval of 95 % or more. What decides: the first result, its compile phase where that "
+        "is a tenth of it or more, and the warm call.</p>"
+        "<p>All values are in <code>replication.json</code>, the processes in <code>runs/</code>."
+        "</p></div></section>"
+    )

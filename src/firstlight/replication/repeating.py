@@ -1,0 +1,172 @@
+"""From a location to a replication: verified, selected, and, once measured, compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from firstlight.gate.comparability import machine_class
+from firstlight.gate.runs import DRIFT, Measured
+from firstlight.measure.plan import Case, Settings, filter_cases
+from firstlight.records import Run, Sample, now
+from firstlight.replication.comparison import Pairing, replicate_cases, replicate_ratios
+from firstlight.replication.environment import environment_differences
+from firstlight.replication.report import LeftOut, Replication, RunReplication, counted
+from firstlight.replication.selection import (
+    Installation,
+    ReplicationError,
+    Selection,
+    select,
+    settings_here,
+)
+from firstlight.snapshot.manifest import dataset
+from firstlight.snapshot.opening import Snapshot, open_snapshot
+from firstlight.snapshot.recomputing import planned_cases
+from firstlight.snapshot.verifying import Verification, verify
+
+
+@dataclass(frozen=True)
+class Task:
+    """One published run, and what of it is measured here."""
+
+    number: int
+    folder: str  # runs/001, there and here
+    target: str
+    selection: Selection
+    settings: Settings
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A verified snapshot and its runs."""
+
+    snapshot: Snapshot
+    verification: Verification
+    tasks: tuple[Task, ...]
+
+    @property
+    def processes(self) -> int:
+        """How many timed processes will run."""
+        return sum(len(t.selection.cases) * t.settings.processes for t in self.tasks)
+
+
+def prepare(
+    location: str,
+    installation: Installation,
+    expected_id: str | None = None,
+    pattern: str | None = None,
+) -> Job:
+    """Verify the snapshot and decide what is measured. Refuses one that does not verify."""
+    found = verify(location, expected_id)
+    if found.findings:
+        raise ReplicationError(
+            f"{location}: it does not verify: {found.findings[0].message}. Nothing was run; see "
+            f"`firstlight verify {location}`."
+        )
+    snapshot = open_snapshot(location)
+    if snapshot.id != found.id:
+        raise ReplicationError(f"{location}: it changed while it was read.")
+    plans = [snapshot.plan(number) for number in range(len(snapshot.runs))]
+    read = [planned_cases(p, f) for p, f in zip(plans, snapshot.folders, strict=True)]
+    # The pattern must fit a case of any run, not of each.
+    kept = {case.id for case in filter_cases([c for cases, _ in read for c in cases], pattern)}
+    tasks = tuple(
+        _task(snapshot, i, plan, [c for c in cases if c.id in kept], settings, installation)
+        for i, (plan, (cases, settings)) in enumerate(zip(plans, read, strict=True))
+    )
+    if not any(task.selection.cases for task in tasks):
+        reasons = {why for task in tasks for why in task.selection.left_out.values()}
+        listed = "".join(f"\n  {why}" for why in sorted(reasons)[:5])
+        raise ReplicationError(f"{location}: none of its cases can be measured here:{listed}")
+    return Job(snapshot, found, tasks)
+
+
+def _task(
+    snapshot: Snapshot,
+    number: int,
+    plan: Mapping[str, Any],
+    planned: Sequence[Case],
+    settings: Settings,
+    installation: Installation,
+) -> Task:
+    files = (plan.get("fingerprint") or {}).get("files") or {}
+    statuses = {case.case: case.status for case in snapshot.runs[number].cases}
+    selection = select(planned, statuses, files, installation)
+    wanted, notes = settings_here(settings)
+    target = Path(str(plan.get("target") or "a run")).name
+    return Task(number, snapshot.folders[number], target, selection, wanted, tuple(notes))
+
+
+def report_of(
+    job: Job, measured: Mapping[int, tuple[Run, Sequence[Sample]]], created_at: str
+) -> Replication:
+    """The report, from what was measured: `measured[number]` is the repetition of a task."""
+    pairings, runs = [], []
+    for task in job.tasks:
+        if task.number not in measured:
+            continue
+        run, samples = measured[task.number]
+        pairings.append(_pairing(job.snapshot, task, run, samples))
+        runs.append(_run(job.snapshot.runs[task.number], task, run))
+    cases = replicate_cases(pairings)
+    return Replication(
+        snapshot=_about(job),
+        created_at=created_at,
+        finished_at=now(),
+        harness=next(iter(measured.values()))[0].harness,
+        runs=tuple(runs),
+        cases=tuple(cases),
+        ratios=tuple(replicate_ratios(pairings)),
+        left_out=tuple(
+            LeftOut(task.folder, case, why)
+            for task in job.tasks
+            for case, why in task.selection.left_out.items()
+        ),
+        verdicts=counted(cases),
+        drift=DRIFT,
+    )
+
+
+def _about(job: Job) -> dict[str, Any]:
+    return {
+        "id": job.snapshot.id,
+        "title": str(job.snapshot.manifest["publication"]["title"]),
+        "signature": job.verification.signature,
+        "signer": job.verification.signer,
+    }
+
+
+def _pairing(snapshot: Snapshot, task: Task, run: Run, samples: Sequence[Sample]) -> Pairing:
+    published = snapshot.runs[task.number]
+    about = snapshot.manifest["runs"][task.number]["cases"]
+    by_case: dict[str, list[Sample]] = {}
+    for sample in samples:
+        by_case.setdefault(sample.case, []).append(sample)
+    return Pairing(
+        folder=task.folder,
+        published=Measured("published", published, snapshot.samples(task.number)),
+        here=Measured("here", run, samples),
+        data_published={case["case"]: case["dataset"]["sha256"] for case in about},
+        data_here={
+            case.id: dataset(replace(case, file=None), by_case.get(case.id, []))["sha256"]
+            for case in task.selection.cases
+        },
+    )
+
+
+def _run(published: Run, task: Task, run: Run) -> RunReplication:
+    return RunReplication(
+        published_folder=task.folder,
+        published_id=published.id,
+        published_samples_sha256=published.samples_sha256,
+        folder=task.folder,
+        id=run.id,
+        samples_sha256=run.samples_sha256,
+        machine_published=machine_class(published.host),
+        machine_here=machine_class(run.host),
+        environment=environment_differences(published, run),
+        notes=task.notes,
+    )

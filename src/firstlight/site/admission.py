@@ -1,0 +1,75 @@
+"""Which snapshots the site shows: those that verify. The others are named, with the reason."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from firstlight.records import FirstlightError
+from firstlight.snapshot.layout import INDEX, LIMITS, SIGNATURE, id_of, parse_index
+from firstlight.snapshot.sources import Source, exactly
+from firstlight.snapshot.verifying import Verification, verify
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A folder that is not shown, and why."""
+
+    id: str
+    reason: str
+
+
+def admit(location: str, snapshot_id: str) -> Verification | Refused:
+    """The snapshot's verification, or why it is refused."""
+    try:
+        found = verify(location, snapshot_id)
+    except FirstlightError as error:
+        return Refused(snapshot_id, str(error))
+    if found.findings:
+        more = f" (and {len(found.findings) - 1} more)" if len(found.findings) > 1 else ""
+        return Refused(snapshot_id, found.findings[0].message + more)
+    return found
+
+
+def status(found: Verification | Mapping[str, Any]) -> str:
+    """In two words what is known of who published it."""
+    plain = found if isinstance(found, Mapping) else vars(found)
+    return {
+        "trusted": f"signed by {plain['signer_name']}",
+        "valid": "signed, key not known",
+        "none": "not signed",
+    }.get(str(plain["signature"]), "signature not checked")
+
+
+def fingerprint(source: Source, snapshot_id: str) -> str | None:
+    """A hash of all bytes of a snapshot, if they are those of its index; else None.
+
+    Verifying is a function of these bytes, of our code and of the trusted keys. Where none of them
+    has changed since the last build, the last verdict stands, and this is a tenth of the work.
+    """
+    digest = hashlib.sha256()
+    try:
+        items = source.walk(LIMITS)
+        first = next(items, None)
+        if first is None or first.path != INDEX or first.content is None:
+            return None
+        data = exactly(first.content, INDEX, LIMITS.index_bytes)
+        expected = dict(parse_index(data).files) if id_of(data) == snapshot_id else {}
+        digest.update(data)
+        for item in items:
+            if item.content is None:
+                return None
+            own = hashlib.sha256()
+            while part := item.content.read(1 << 20):
+                own.update(part)
+            if item.path == SIGNATURE:
+                digest.update(own.digest())
+                continue
+            entry = expected.pop(item.path, None)
+            if entry is None or entry.sha256 != own.hexdigest():
+                return None
+    except FirstlightError:
+        return None
+    return None if expected else digest.hexdigest()

@@ -1,0 +1,105 @@
+// Searching and sorting. The first page has fifty rows in its markup; the rest is fetched when asked
+// for. The list of trends is whole in its markup, and is only filtered.
+import { element, load, matcher, when } from "./words.js";
+
+const box = document.getElementById("search");
+const found = document.getElementById("found");
+const table = document.getElementById("snapshots");
+
+const tell = (text) => {
+  found.hidden = text === "";
+  found.textContent = text;
+};
+
+const row = (entry) => element("tr", null,
+  element("td", null, when(entry.measured)),
+  element("td", null,
+    element("a", { href: `snapshots/${entry.id}/index.html` }, entry.title),
+    element("small", null, entry.versions)),
+  element("td", null, entry.machine),
+  element("td", null, element("span",
+    { class: entry.passed === entry.asked ? "badge fine" : "badge" },
+    `${entry.passed} of ${entry.asked}`)),
+  element("td", { class: entry.trusted ? "known" : null }, entry.signature),
+  element("td", null, element("code", null, entry.id.slice(0, 12))));
+
+const VALUES = {
+  measured: (e) => e.measured,
+  title: (e) => e.title,
+  machine: (e) => e.machine,
+  cases: (e) => (e.asked ? e.passed / e.asked : 0),
+  signature: (e) => e.signature,
+  id: (e) => e.id,
+};
+
+const snapshots = () => {
+  const more = document.getElementById("more");
+  const body = table.tBodies[0];
+  let entries = null, names = null, about = null, shown = body.rows.length;
+  let key = "measured", turn = -1;
+
+  const fetchAll = async () => {
+    if (entries) return;
+    about = await load("data/site.json");
+    const pieces = Array.from({ length: about.pieces }, (_, i) =>
+      load(`data/list-${String(i).padStart(3, "0")}.json`));
+    names = (await load("data/cases.json")).map((name) => name.toLowerCase());
+    entries = (await Promise.all(pieces)).flat();
+    for (const e of entries)
+      e.text = [e.title, e.machine, e.versions, e.signature, e.id, e.measured,
+        ...e.cases.map((i) => names[i])].join("\n").toLowerCase();
+  };
+
+  const compare = (a, b) => {
+    const [x, y] = [VALUES[key](a), VALUES[key](b)];
+    const order = typeof x === "number" ? x - y : x < y ? -1 : x > y ? 1 : 0;
+    return turn * (order || (a.id < b.id ? -1 : 1));
+  };
+
+  const show = async (rows) => {
+    try {
+      await fetchAll();
+    } catch (error) {
+      tell(`The list cannot be loaded (${error.message}). Open this site from a web server.`);
+      return;
+    }
+    const matches = entries.filter((e) => matcher(box.value)(e.text)).sort(compare);
+    shown = Math.min(rows, matches.length);
+    body.replaceChildren(...matches.slice(0, shown).map(row));
+    more.hidden = shown >= matches.length;
+    tell(box.value.trim() ? `${matches.length} of ${entries.length}` : "");
+  };
+
+  const pageRows = Number(table.dataset.rows);
+  box.addEventListener("input", () => show(pageRows));
+  more.disabled = false;
+  more.addEventListener("click", () => show(shown + pageRows));
+  for (const head of table.querySelectorAll("thead th[data-key]")) {
+    const button = element("button", { type: "button" }, ...head.childNodes);
+    head.replaceChildren(button);
+    button.addEventListener("click", () => {
+      turn = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
+      key = head.dataset.key;
+      for (const other of table.querySelectorAll("th")) other.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", turn === 1 ? "ascending" : "descending");
+      show(Math.max(shown, pageRows));
+    });
+  }
+  if (box.value) show(pageRows);
+};
+
+const cases = () => {
+  const rows = [...document.querySelectorAll("main tbody tr")];
+  const filter = () => {
+    const matches = matcher(box.value);
+    for (const one of rows) one.hidden = !matches(one.cells[0].textContent.toLowerCase());
+    const left = rows.filter((one) => !one.hidden).length;
+    tell(box.value.trim() ? `${left} of ${rows.length}` : "");
+  };
+  box.addEventListener("input", filter);
+  if (box.value) filter();
+};
+
+box.hidden = false;
+if (table) snapshots();
+else cases();

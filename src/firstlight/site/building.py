@@ -1,0 +1,232 @@
+"""The whole site: every snapshot verified and drawn, then the list and the trends, then swapped in.
+
+A build writes into a folder beside the site and renames it when it is whole: a build that is killed
+leaves the old site as it was. Snapshots do not change, so their pages are taken over from the last
+build if the bytes, our code, the trusted keys and the options are the same as then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files as packaged
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from firstlight.measure.runner import slug
+from firstlight.records import FirstlightError, to_json
+from firstlight.site import listing, trend_pages
+from firstlight.site.admission import Refused, admit, fingerprint, status
+from firstlight.site.compare_page import compare_page
+from firstlight.site.facts import facts_of
+from firstlight.site.folder import SiteFolder
+from firstlight.site.frame import assets
+from firstlight.site.snapshot_page import served, snapshot_page
+from firstlight.site.trends import Collected, moment
+from firstlight.snapshot.archive import write_archive
+from firstlight.snapshot.catalogue import Catalogue
+from firstlight.snapshot.layout import INDEX, SIGNATURE
+from firstlight.snapshot.opening import Snapshot, open_snapshot
+from firstlight.snapshot.storage import Store, open_store
+from firstlight.snapshot.strict_json import canonical, compact
+from firstlight.snapshot.trust import TrustedKeys
+from firstlight.snapshot.verifying import Verification
+
+#: What a page of a snapshot depends on besides the snapshot.
+_MAKERS = ("records.py", "results.py", "gate", "measure", "replication", "report", "site",
+           "snapshot", "statistics")  # fmt: skip
+
+
+class SiteOptionError(FirstlightError):
+    """What the site was asked to be made of, or to be like, cannot be used."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the site is to be."""
+
+    title: str = "Firstlight"
+    files: str | None = None  # a URL that has the snapshots; None: their files are copied
+
+
+@dataclass(frozen=True)
+class Built:
+    """What came of a build."""
+
+    out: Path
+    shown: int
+    reused: int  # of those shown, pages taken over from the last build
+    refused: tuple[Refused, ...]
+    cases: int
+
+
+Watch = Callable[[int, int], None]
+#: What drawing a stranger's records may raise. One odd snapshot must not take the others along.
+_ODD = (FirstlightError, LookupError, TypeError, AttributeError, ValueError, ArithmeticError)
+
+
+def build(
+    place: str, out: Path, options: Options | None = None, watch: Watch | None = None
+) -> Built:
+    """Build the site of the snapshots at `place` into `out`; `watch(number, total)` is told.
+
+    An existing `out` is replaced if it is a site, and refused if it is anything else.
+    """
+    options = options or Options()
+    require_harmless(options.files)
+    store = open_store(place)
+    entries, unlisted = Catalogue(store).look()
+    ids = sorted({*(entry.id for entry in entries), *unlisted})
+    if not ids:
+        raise SiteOptionError(f"{place}: no snapshots there. `firstlight publish` makes them.")
+    with SiteFolder(out) as folder:
+        made = _Making(store, folder, options)
+        for number, snapshot_id in enumerate(ids):
+            if watch:
+                watch(number, len(ids))
+            made.take(snapshot_id)
+        cases = made.finish()
+        folder.swap_in()
+    return Built(out, len(made.entries), made.reused, tuple(made.refused), cases)
+
+
+def require_harmless(files: str | None) -> None:
+    """A link to the raw files is a web address or a relative path, never a script."""
+    if files is None or files.startswith(("https://", "http://")):
+        return
+    if ":" in files or files.startswith("//") or not files:
+        raise SiteOptionError(
+            f"--files {files!r}: give an address that begins with https:// or http://, or a "
+            "relative path."
+        )
+
+
+class _Making:
+    """A build in progress."""
+
+    def __init__(self, store: Store, folder: SiteFolder, options: Options) -> None:
+        self.entries: list[dict[str, Any]] = []
+        self.refused: list[Refused] = []
+        self.reused = 0
+        self._store, self._folder, self._options = store, folder, options
+        self._trends = Collected()
+        self._record: dict[str, Any] = {}
+        self._circumstances = {
+            "code_sha256": code_sha256(),
+            "trusted": {key: name for key, (_, name) in TrustedKeys.of_user().all().items()},
+            "options": to_json(options),
+        }
+        self._earlier = folder.earlier(self._circumstances)
+
+    def take(self, snapshot_id: str) -> None:
+        """Verify a snapshot; make or take over its page; note its facts, or that it is refused."""
+        mark = fingerprint(self._store.source(snapshot_id), snapshot_id)
+        known = self._earlier.get(snapshot_id)
+        if mark is not None and known is not None and known["fingerprint"] == mark:
+            facts = self._folder.take_over(f"snapshots/{snapshot_id}")
+            if facts is not None:
+                self.reused += 1
+                self._note(facts, known["verification"], mark)
+                return
+        self._make(snapshot_id, mark)
+
+    def _make(self, snapshot_id: str, mark: str | None) -> None:
+        location = f"{self._store.name.rstrip('/')}/{snapshot_id}"
+        found = admit(location, snapshot_id)
+        if isinstance(found, Refused):
+            self.refused.append(found)
+            return
+        try:
+            files, facts = self._files_of(location, found)
+        except _ODD as error:
+            # It verifies, and yet a record in it is of no shape that we know.
+            reason = f"it cannot be shown: {type(error).__name__}: {error}"
+            self.refused.append(Refused(snapshot_id, reason))
+            return
+        for path, data in files.items():
+            self._folder.write(f"snapshots/{snapshot_id}/{path}", data)
+        # Where the snapshots lay is nobody's business, and would make other bytes elsewhere.
+        told = {name: value for name, value in to_json(found).items() if name != "location"}
+        self._note(facts, told, mark)
+
+    def _files_of(
+        self, location: str, found: Verification
+    ) -> tuple[dict[str, bytes], dict[str, Any]]:
+        snapshot = open_snapshot(location)
+        samples = [snapshot.samples(number) for number in range(len(snapshot.runs))]
+        # As it will be read from the file by the next build: keys in the order of the alphabet.
+        facts: dict[str, Any] = json.loads(compact(facts_of(snapshot, samples)))
+        for run in facts["runs"]:
+            moment(run["created_at"])  # raises here what would raise among the trends
+        title, url = self._options.title, self._options.files
+        files = {
+            "index.html": snapshot_page(title, snapshot, samples, found, url),
+            "data.json": compact(facts),
+        }
+        return files | (_raw_files(snapshot) if url is None else {}), facts
+
+    def _note(self, facts: Mapping[str, Any], found: Mapping[str, Any], mark: str | None) -> None:
+        trusted = found["signature"] == "trusted"
+        self.entries.append(listing.entry(facts, status(found), trusted))
+        self._trends.add(facts)
+        self._record[facts["id"]] = {"fingerprint": mark, "verification": found}
+
+    def finish(self) -> int:
+        """The pages about all snapshots; how many cases have a trend."""
+        title, write = self._options.title, self._folder.write
+        entries = listing.newest_first(self.entries)
+        write("index.html", listing.index_page(title, entries, self.refused))
+        write("compare.html", compare_page(title))
+        rows = []
+        for case in self._trends.cases():
+            series = self._trends.series(case)
+            rows.append(trend_pages.index_row(case, series))
+            write(f"trends/{slug(case)}.html", trend_pages.case_page(title, case, series))
+        write("trends/index.html", trend_pages.index_page(title, rows))
+        for path, data in {**assets(), **listing.data_files(title, entries)}.items():
+            write(path, data)
+        write("build.json", canonical(_build_record(self._circumstances, self._record)))
+        return len(rows)
+
+
+def _build_record(circumstances: Mapping[str, Any], snapshots: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "schema": "firstlight.site.build",
+        "schema_version": 1,
+        "circumstances": circumstances,
+        "snapshots": snapshots,
+    }
+
+
+def _raw_files(snapshot: Snapshot) -> dict[str, bytes]:
+    """Those files that a browser does not run, and the archive with all of them."""
+    every = {path: snapshot.read(path) for path in snapshot.files}
+    found = {f"files/{path}": data for path, data in every.items() if served(path)}
+    every[INDEX] = snapshot.source.read(INDEX, snapshot.limits.index_bytes)
+    if snapshot.signer is not None:
+        every[SIGNATURE] = snapshot.source.read(SIGNATURE, 1 << 14)
+    archive = io.BytesIO()
+    write_archive(archive, snapshot.id, every)
+    found[f"files/{snapshot.id}.tar"] = archive.getvalue()
+    return found
+
+
+def code_sha256() -> str:
+    """A hash of the code that makes pages: other code may make other ones."""
+    digest = hashlib.sha256()
+
+    def add(place: Traversable, name: str) -> None:
+        if place.is_dir():
+            for inner in sorted(place.iterdir(), key=lambda p: p.name):
+                if inner.name != "__pycache__":
+                    add(inner, f"{name}/{inner.name}")
+        elif name.endswith((".py", ".css", ".js")):
+            digest.update(json.dumps(name).encode() + place.read_bytes())
+
+    for maker in _MAKERS:
+        add(packaged("firstlight").joinpath(maker), maker)
+    return digest.hexdigest()

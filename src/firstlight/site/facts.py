@@ -1,0 +1,96 @@
+"""What the site keeps of a snapshot: a row of the list, points of trends, values to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from firstlight.gate.quantities import counts_of, in_order, of_sample
+from firstlight.records import CaseSummary, Estimate, Run, Sample, to_json
+from firstlight.replication.environment import versions
+from firstlight.site import conditions
+from firstlight.snapshot.opening import Snapshot
+from firstlight.statistics.intervals import median_estimate
+
+#: What a trend is drawn of. Other phases can be compared, but few ask how an import went over time.
+TRENDS = ("cold_seconds", "compile", "warm_call_seconds")
+#: Seconds that can be drawn: below a picosecond and above thirty years nobody measured anything.
+_PLAUSIBLE = (1e-12, 1e9)
+_TITLE = 300  # characters in a list
+
+
+def facts_of(snapshot: Snapshot, samples: Sequence[Sequence[Sample]]) -> dict[str, Any]:
+    """Plain values for `data.json`; `samples[i]` are those of `snapshot.runs[i]`."""
+    manifest, report = snapshot.manifest, snapshot.validation
+    runs = [
+        _run(run, own, about)
+        for run, own, about in zip(snapshot.runs, samples, manifest["runs"], strict=True)
+    ]
+    return {
+        "schema": "firstlight.site.snapshot",
+        "schema_version": 1,
+        "id": snapshot.id,
+        "title": str(manifest["publication"]["title"])[:_TITLE],
+        "measured": str(manifest["measured_to"]),
+        "passed": report["cases_passed"],
+        "asked": report["cases_total"] - report["cases_skipped"],
+        "runs": runs,
+    }
+
+
+def _run(run: Run, samples: Sequence[Sample], about: Mapping[str, Any]) -> dict[str, Any]:
+    hashes = {case["case"]: case["dataset"]["sha256"] for case in about["cases"]}
+    timed: dict[str, list[Sample]] = {}
+    for sample in samples:
+        if sample.kind == "timed":
+            timed.setdefault(sample.case, []).append(sample)
+    return {
+        "id": run.id,
+        "created_at": run.created_at,
+        "samples_sha256": run.samples_sha256,
+        **conditions.of_run(run),
+        "versions": versions(run.host, run.harness),
+        "order": [case.case for case in run.cases],  # JSON objects have none
+        "cases": {
+            case.case: _case(case, timed.get(case.case, []), hashes.get(case.case))
+            for case in run.cases
+        },
+    }
+
+
+def _case(case: CaseSummary, samples: Sequence[Sample], sha256: str | None) -> dict[str, Any]:
+    values = [of_sample(sample) for sample in samples]
+    columns = {
+        name: [own.get(name) for own in values]
+        for name in in_order({n: None for own in values for n in own})
+    }
+    counts = [counts_of(sample) for sample in samples]
+    return {
+        "status": case.status,
+        "conditions": conditions.of_case(case, sha256),
+        "quantities": columns,
+        "counts": {
+            name: [own.get(name) for own in counts]
+            for name in dict.fromkeys(n for own in counts for n in own)
+        },
+        "points": _points(case, columns),
+    }
+
+
+def _points(
+    case: CaseSummary, columns: Mapping[str, Sequence[float | None]]
+) -> dict[str, dict[str, Any]]:
+    """Medians with intervals, of a case whose numbers may be quoted."""
+    if case.status != "ok" or case.protocol is None:
+        return {}
+    compile_values = [v for v in columns.get("compile", ()) if v is not None]
+    found: dict[str, Estimate | None] = {
+        "cold_seconds": case.cold_seconds,
+        "compile": median_estimate(compile_values) if compile_values else None,
+        "warm_call_seconds": case.warm_call_seconds,
+    }
+    return {
+        name: {k: v for k, v in to_json(e).items() if k in ("median", "low", "high", "n")}
+        for name, e in found.items()
+        if e is not None and all(_PLAUSIBLE[0] < x < _PLAUSIBLE[1] for x in (e.low, e.high))
+    }

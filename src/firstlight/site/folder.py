@@ -1,0 +1,116 @@
+"""The folder of a site: written beside the old one, swapped in when whole."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from firstlight.records import FirstlightError
+
+_RECORD = "build.json"
+
+
+class SiteFolderError(FirstlightError):
+    """The folder for the site cannot be used."""
+
+
+class SiteFolder:
+    """A new site at `out`, which exists only after `swap_in`."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self._old = _record_of(out)
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            self._new = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+            os.chmod(self._new, 0o755)
+        except OSError as error:
+            raise SiteFolderError(f"{out}: cannot be written: {error.strerror}.") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        shutil.rmtree(self._new, ignore_errors=True)
+
+    def earlier(self, circumstances: Mapping[str, Any]) -> dict[str, Any]:
+        """What the old site says of its snapshots, if it was made under the same circumstances."""
+        if self._old is None or self._old.get("circumstances") != circumstances:
+            return {}
+        snapshots = self._old.get("snapshots")
+        return snapshots if isinstance(snapshots, dict) else {}
+
+    def write(self, path: str, data: bytes) -> None:
+        """A file of the new site."""
+        target = self._new / path
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+        except OSError as error:
+            raise SiteFolderError(f"{target}: cannot be written: {error.strerror}.") from None
+
+    def take_over(self, path: str) -> dict[str, Any] | None:
+        """Take a folder with its `data.json` from the old site; None if that is not possible."""
+        source, target = self.out / path, self._new / path
+        try:
+            facts: dict[str, Any] = json.loads((source / "data.json").read_bytes())
+            if not (source / "index.html").is_file():
+                return None
+            # Linked, not copied: nothing ever writes into a file of a site that exists.
+            shutil.copytree(source, target, copy_function=_link_or_copy)
+        except (OSError, ValueError, shutil.Error):
+            shutil.rmtree(target, ignore_errors=True)
+            return None
+        return facts
+
+    def swap_in(self) -> None:
+        """Put the new site in the place of the old one."""
+        aside = self._new.with_name(f"{self._new.name}-old")
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(self.out, aside)
+            try:
+                os.rename(self._new, self.out)
+            except OSError:
+                if aside.exists():
+                    os.rename(aside, self.out)
+                raise
+        except OSError as error:
+            raise SiteFolderError(f"{self.out}: cannot be replaced: {error.strerror}.") from None
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links
+        shutil.copyfile(source, target)
+
+
+def _record_of(out: Path) -> dict[str, Any] | None:
+    """`build.json` of the site at `out`; None if there is nothing. Refuses any other folder."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return None
+    try:
+        record = json.loads((out / _RECORD).read_bytes())
+        if record["schema"] != "firstlight.site.build":
+            raise ValueError
+    except (OSError, ValueError, KeyError, TypeError):
+        raise SiteFolderError(
+            f"{out}: exists and is no site that Firstlight built. Nothing is overwritten: give "
+            "another --out."
+        ) from None
+    found: dict[str, Any] = record
+    return found

@@ -1,0 +1,130 @@
+"""What every page of the site has: head, navigation, policy, style. All text is escaped here."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+
+from firstlight.report import palette
+from firstlight.report.svg import element
+
+#: Scripts and data come from the site alone; nothing inline is ever run, whoever put it there.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
+    "img-src 'self'; base-uri 'none'; form-action 'none'"
+)
+_PLACES = (
+    ("index.html", "Snapshots"),
+    ("trends/index.html", "Trends"),
+    ("compare.html", "Compare"),
+)
+_LOGO = (
+    '<svg viewBox="0 0 48 32" class="logo" aria-hidden="true">'
+    '<path d="M12 24a12 12 0 0 1 24 0z" class="sun"/><path d="M2 27.5H46" class="horizon"/>'
+    '<path d="M24 3v4M9.9 9.9l2.8 2.8M38.1 9.9l-2.8 2.8" class="rays"/></svg>'
+)
+_HATCH = (
+    '<svg width="0" height="0" class="defs" aria-hidden="true"><defs>'
+    '<pattern id="hatch" width="5" height="5" patternUnits="userSpaceOnUse" '
+    'patternTransform="rotate(45)"><path d="M0 0V5" class="hatch"/></pattern></defs></svg>'
+)
+SCRIPTS = ("theme.js", "list.js", "compare.js", "comparison.js", "statistics.js", "words.js")
+
+
+def page(
+    site: str,
+    title: str,
+    body: str,
+    up: str,
+    lead: str = "",
+    scripts: Sequence[str] = (),
+    place: str = "",
+) -> bytes:
+    """A whole page. `body` and `lead` are markup; `up` leads to the root of the site: '' or '../'.
+
+    `site` is the name of the site, `title` that of the page; both are plain text. `place` is the
+    page's own path, if it is one of those in the navigation.
+    """
+    modules = "".join(
+        f'<script type="module" src="{up}assets/{name}"></script>'
+        for name in ("theme.js", *scripts)
+    )
+    heading = f"{title} · {site}" if title != site else site
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        '<meta name="referrer" content="no-referrer"><meta name="generator" content="Firstlight">'
+        f"<title>{html.escape(heading)}</title>"
+        f'<link rel="icon" href="{up}assets/icon.svg"><link rel="stylesheet" '
+        f'href="{up}assets/site.css">{modules}</head><body>{_HATCH}'
+        f'<a class="skip" href="#main">Skip to the content</a>'
+        f'<header id="top">{_LOGO}<div class="lead"><p class="brand">{html.escape(site)}</p>'
+        f"<h1>{html.escape(title)}</h1>{lead}</div>{_themes()}</header>"
+        f'{_navigation(up, place)}<main id="main" data-root="{up}">{body}</main></body></html>\n'
+    ).encode()
+
+
+def _navigation(up: str, here: str) -> str:
+    links = "".join(
+        f'<a href="{up}{place}"{" aria-current=page" if place == here else ""}>{name}</a>'
+        for place, name in _PLACES
+    )
+    return f'<nav aria-label="Site"><div class="links">{links}</div></nav>'
+
+
+def _themes() -> str:
+    choices = "".join(
+        f'<input type="radio" name="theme" id="theme-{t}"{" checked" if t == "auto" else ""}>'
+        f'<label for="theme-{t}">{t}</label>'
+        for t in ("auto", "light", "dark")
+    )
+    return f'<fieldset class="themes"><legend>Theme</legend>{choices}</fieldset>'
+
+
+@cache
+def assets() -> dict[str, bytes]:
+    """{path: content} of style, scripts and icon."""
+    sheet = files("firstlight.report").joinpath("style.css").read_text("utf-8")
+    own = files("firstlight.site").joinpath("assets")
+    style = f"{palette.stylesheet()}\n{sheet}\n{own.joinpath('site.css').read_text('utf-8')}"
+    found = {"assets/site.css": style.encode(), "assets/icon.svg": _icon()}
+    for name in SCRIPTS:
+        found[f"assets/{name}"] = own.joinpath(name).read_bytes()
+    return found
+
+
+def _icon() -> bytes:
+    sun = '<path d="M6 22a10 10 0 0 1 20 0z"/><path d="M3 25h26v2H3z"/>'
+    head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32" fill="#d99a00">'
+    return f"{head}{sun}</svg>\n".encode()
+
+
+def badge(text: str, fine: bool) -> str:
+    """A word in a frame."""
+    return f'<span class="badge{" fine" if fine else ""}">{html.escape(text)}</span>'
+
+
+def link(href: str, text: str, class_: str | None = None) -> str:
+    """A link; both are escaped."""
+    return element("a", html.escape(text), href=href, class_=class_)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], class_: str = "small") -> str:
+    """A table of markup cells under plain headings; the first cell of a row names it."""
+    top = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in head)
+    body = "".join(
+        f'<tr><th scope="row">{row[0]}</th>{"".join(f"<td>{cell}</td>" for cell in row[1:])}</tr>'
+        for row in rows
+    )
+    return (
+        f'<div class="scroll" tabindex="0"><table class="{class_}"><thead><tr>{top}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def counted(number: int, noun: str) -> str:
+    """'1 run', '2 runs'."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,157 @@
+"""The first page: the newest snapshots as a table, and the rest as data in pieces.
+
+A page of fifty rows is all that a reader loads. Searching and sorting fetch the pieces, each once.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from firstlight.gate.decision import GATED, LEAST_SHARE, MINIMUM_EFFECT, RESOLUTION
+from firstlight.gate.quantities import GATED_COUNTS, QUANTITIES
+from firstlight.gate.runs import DRIFT
+from firstlight.records import PHASES
+from firstlight.site.admission import Refused
+from firstlight.site.frame import counted, page
+from firstlight.snapshot.strict_json import compact
+
+ROWS, PIECE = 50, 500
+_COLUMNS = (
+    ("measured", "Measured"),
+    ("title", "Title"),
+    ("machine", "Machine"),
+    ("cases", "Cases passed"),
+    ("signature", "Published by"),
+    ("id", "Id"),
+)
+#: Versions that are shown in a list; all of them stand on the page of the snapshot.
+_SHOWN = ("Python", "jax", "torch", "numpy", "Firstlight")
+
+
+def entry(facts: Mapping[str, Any], status: str, trusted: bool) -> dict[str, Any]:
+    """A row as plain values; its cases are still names."""
+    runs = facts["runs"]
+    versions = {name: runs[-1]["versions"].get(name) for name in _SHOWN}
+    return {
+        "id": facts["id"],
+        "title": facts["title"],
+        "measured": facts["measured"],
+        "machine": "; ".join(dict.fromkeys(run["machine"] for run in runs)),
+        "versions": ", ".join(f"{name} {v}" for name, v in versions.items() if v),
+        "passed": facts["passed"],
+        "asked": facts["asked"],
+        "signature": status,
+        "trusted": trusted,
+        "cases": list(dict.fromkeys(case for run in runs for case in run["order"])),
+    }
+
+
+def newest_first(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return sorted(entries, key=lambda e: (e["measured"], e["id"]), reverse=True)
+
+
+def data_files(site: str, entries: Sequence[Mapping[str, Any]]) -> dict[str, bytes]:
+    """`data/…`: the list in pieces, case names once, and the rules by which runs are compared."""
+    names = sorted({case for e in entries for case in e["cases"]})
+    number = {name: i for i, name in enumerate(names)}
+    pieces = [entries[i : i + PIECE] for i in range(0, len(entries), PIECE)]
+    files = {
+        f"data/list-{i:03d}.json": compact(
+            [{**e, "cases": [number[case] for case in e["cases"]]} for e in piece]
+        )
+        for i, piece in enumerate(pieces)
+    }
+    about = {"site": site, "snapshots": len(entries), "pieces": len(pieces), "rows": ROWS}
+    return files | {
+        "data/site.json": compact(about),
+        "data/cases.json": compact(names),
+        "data/rules.json": compact(rules()),
+    }
+
+
+def rules() -> dict[str, Any]:
+    """The constants of `firstlight compare`, for the same comparison in a browser."""
+    return {
+        "alpha": 0.05,
+        "minimum_effect": MINIMUM_EFFECT,
+        "resolution": RESOLUTION,
+        "drift": DRIFT,
+        "gated": GATED,
+        "phases": PHASES,
+        "quantities": QUANTITIES,
+        "least_share": LEAST_SHARE,
+        "gated_counts": GATED_COUNTS,
+    }
+
+
+def index_page(
+    site: str, entries: Sequence[Mapping[str, Any]], refused: Sequence[Refused]
+) -> bytes:
+    """The list; `entries` are in the order in which they are shown."""
+    lead = f"<p>{counted(len(entries), 'snapshot')}, each verified when this site was built</p>"
+    if refused:
+        lead += f'<p><a href="#refused">{counted(len(refused), "folder")} refused</a></p>'
+    body = _tools() + _table(entries[:ROWS]) + _more(len(entries)) + _refused(refused)
+    return page(site, "Snapshots", body, "", lead, ("list.js",), "index.html")
+
+
+def _tools() -> str:
+    return (
+        '<div class="finder"><input type="search" id="search" placeholder="search: jit 0.10 Xeon" '
+        'aria-label="Search titles, cases, machines, versions and ids" hidden>'
+        '<output id="found" role="status" hidden></output></div>'
+    )
+
+
+def _table(entries: Sequence[Mapping[str, Any]]) -> str:
+    head = "".join(f'<th scope="col" data-key="{key}">{name}</th>' for key, name in _COLUMNS)
+    head = head.replace(">", ' aria-sort="descending">', 1)  # newest first
+    rows = "".join(row(e) for e in entries) or (
+        '<tr><td colspan="6">No snapshot here could be verified.</td></tr>'
+    )
+    return (
+        f'<div class="scroll" tabindex="0"><table id="snapshots" data-rows="{ROWS}"><thead><tr>'
+        f"{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
+def row(e: Mapping[str, Any]) -> str:
+    """A row; `list.js` makes the same one."""
+    href = f"snapshots/{e['id']}/index.html"
+    fine = "badge fine" if e["passed"] == e["asked"] else "badge"
+    known = ' class="known"' if e["trusted"] else ""
+    return (
+        f"<tr><td>{html.escape(when(e['measured']))}</td>"
+        f'<td><a href="{html.escape(href)}">{html.escape(e["title"])}</a>'
+        f"<small>{html.escape(e['versions'])}</small></td>"
+        f"<td>{html.escape(e['machine'])}</td>"
+        f'<td><span class="{fine}">{e["passed"]} of {e["asked"]}</span></td>'
+        f"<td{known}>{html.escape(e['signature'])}</td>"
+        f"<td><code>{html.escape(e['id'][:12])}</code></td></tr>"
+    )
+
+
+def when(moment: str) -> str:
+    """'2026-03-01 09:15' of a time in UTC."""
+    return moment[:16].replace("T", " ")
+
+
+def _more(total: int) -> str:
+    hidden = "" if total > ROWS else " hidden"
+    return f'<p><button type="button" id="more" disabled{hidden}>Show {ROWS} more</button></p>'
+
+
+def _refused(refused: Sequence[Refused]) -> str:
+    if not refused:
+        return ""
+    items = "".join(
+        f"<li><code>{html.escape(r.id)}</code> <span>{html.escape(r.reason[:500])}</span></li>"
+        for r in refused
+    )
+    return (
+        f'<section id="refused" class="warnings"><h2>Refused: {counted(len(refused), "folder")} '
+        "that did not verify</h2><p>Nothing of them is shown anywhere on this site.</p>"
+        f"<ul>{items}</ul></section>"
+    )

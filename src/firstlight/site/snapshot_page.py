@@ -1,0 +1,231 @@
+"""The page of one snapshot: what was measured, where, how, whether it is right; its raw files."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from firstlight.measure.runner import slug
+from firstlight.records import CaseSummary, Run, Sample
+from firstlight.report import blocks, protocols
+from firstlight.report.admission import admit
+from firstlight.report.quantities import ABSENT, estimate, percent, scientific, size
+from firstlight.site.admission import status
+from firstlight.site.frame import badge, counted, link, page, table
+from firstlight.site.listing import when
+from firstlight.snapshot.citation import machine
+from firstlight.snapshot.layout import INDEX, FileEntry
+from firstlight.snapshot.opening import Snapshot
+from firstlight.snapshot.verifying import Verification
+
+UP = "../../"
+_COLUMNS = (
+    *("case", "verdict", "first result", "warm call", "error, tolerance", "cache label"),
+    *("processes", "spread", "class"),
+)
+_UNFOLDED = 2
+_CALL_POINTS = 60  # of each process, drawn: the page of a snapshot must stay light
+#: Of a stranger's files only these are served: nothing that a browser would run in our name.
+SERVED = (".json", ".jsonl", ".csv", ".cff", ".md", ".py")
+
+
+def snapshot_page(
+    site: str,
+    snapshot: Snapshot,
+    samples: Sequence[Sequence[Sample]],
+    found: Verification,
+    files: str | None,
+) -> bytes:
+    """The page; `files` is a URL that has the raw files, or None: they lie beside the page."""
+    publication = snapshot.manifest["publication"]
+    body = _verification(found) + _cases(snapshot)
+    for number, run in enumerate(snapshot.runs):
+        about = snapshot.manifest["runs"][number]
+        body += _run(run, samples[number], about, several=len(snapshot.runs) > 1)
+    body += _data(snapshot) + _files(snapshot, files)
+    return page(site, publication["title"], body, UP, _lead(snapshot, found))
+
+
+def _lead(snapshot: Snapshot, found: Verification) -> str:
+    manifest, report = snapshot.manifest, snapshot.validation
+    asked = report["cases_total"] - report["cases_skipped"]
+    machines = dict.fromkeys(machine(run["hardware"]) for run in manifest["runs"])
+    period = " to ".join(dict.fromkeys(when(manifest[f"measured_{end}"]) for end in ("from", "to")))
+    people = ", ".join(str(c["name"]) for c in manifest["publication"]["creators"])
+    badges = badge(
+        f"{report['cases_passed']} of {asked} cases passed", report["cases_passed"] == asked
+    )
+    badges += " " + badge(status(found), found.signature in ("trusted", "valid"))
+    return (
+        f"<p>{html.escape(period)} UTC {badges}</p><p>{html.escape('; '.join(machines))}</p>"
+        + (f"<p>{html.escape(people)}</p>" if people else "")
+        + f'<p class="id"><code>{snapshot.id}</code></p>'
+        f'<p><a href="{UP}compare.html?base={snapshot.id}">Compare with another snapshot</a></p>'
+    )
+
+
+def _verification(found: Verification) -> str:
+    groups = (("Holds", found.checked), ("Cannot be known from files", found.not_checked))
+    lists = "".join(
+        f"<div><h3>{name}</h3><ul>{''.join(f'<li>{html.escape(t)}</li>' for t in texts)}</ul></div>"
+        for name, texts in groups
+    )
+    return (
+        f'<section id="verification"><h2>Verification, when this site was built</h2>'
+        f'<div class="columns">{lists}</div></section>'
+    )
+
+
+def _cases(snapshot: Snapshot) -> str:
+    """One row a case: its gates, and a link to its trend."""
+    several = len(snapshot.runs) > 1
+    summaries = {
+        (folder, case.case): case
+        for folder, run in zip(snapshot.folders, snapshot.runs, strict=True)
+        for case in run.cases
+    }
+    rows = [
+        _case_row(case, summaries[case["run"], case["case"]], several)
+        for case in snapshot.validation["cases"]
+    ]
+    return (
+        '<section id="cases-of"><h2>Cases</h2><p>Medians of fresh processes with their intervals. '
+        "Error is max|x − ref| / max|ref|, the worst of all outputs and processes. "
+        "Spread is the range of first results over their median.</p>"
+        f"{table(_COLUMNS, rows)}{_troubles(snapshot)}</section>"
+    )
+
+
+def _case_row(case: Mapping[str, Any], summary: CaseSummary, several: bool) -> list[str]:
+    correct, steady, cache = case["correctness"], case["stability"], case["cache"]
+    proven = sum(bool(p and p["proven"]) for p in cache["processes"])
+    label = f"{cache['policy']}: proven {proven} of {len(cache['processes'])}"
+    spread = steady["cold_relative_range"]
+    errors = (correct["max_relative_error"], correct["tolerance"])
+    failed = [name for name, good in case["gates"].items() if not good]
+    word = "passed" if case["passed"] else case["status"]
+    if word == "ok":
+        word = f"not {', '.join(failed)}"
+    name = link(f"{UP}trends/{slug(case['case'])}.html", case["case"])
+    return [
+        (name if case["passed"] else html.escape(case["case"]))
+        + (f" <small>{html.escape(case['run'])}</small>" if several else ""),
+        badge(word, case["passed"]),
+        html.escape(estimate(summary.cold_seconds)),
+        html.escape(estimate(summary.warm_call_seconds)),
+        html.escape(" of ".join(map(scientific, errors))),
+        html.escape(label),
+        f"{steady['processes_ok']} of {steady['processes_planned']}",
+        percent(spread) if spread is not None else ABSENT,
+        html.escape(steady["warm_class"] or ABSENT),
+    ]
+
+
+def _troubles(snapshot: Snapshot) -> str:
+    items = "".join(
+        f"<li><b>{html.escape(case['case'])}</b> {html.escape(case['reason'])}</li>"
+        for case in snapshot.validation["cases"]
+        if not case["passed"] and case["reason"]
+    )
+    return f'<ul class="troubles">{items}</ul>' if items else ""
+
+
+def _run(run: Run, samples: Sequence[Sample], about: Mapping[str, Any], several: bool) -> str:
+    """Distributions, protocols and environment of one run."""
+    workloads = admit(run, samples)
+    name = f": {about['folder']}" if several else ""
+    # Two runs may have the same workload; the name of an element may be there once.
+    figures = "".join(
+        blocks.block(w, i < _UNFOLDED, _CALL_POINTS).replace(
+            f'id="{w.anchor}"', f'id="{about["folder"].replace("/", "-")}-{w.anchor}"', 1
+        )
+        for i, w in enumerate(workloads)
+    )
+    rules = "".join(
+        f"<details><summary>{html.escape(w.label)}</summary>{protocols.full(w)}</details>"
+        for w in workloads
+    )
+    notes = "".join(f"<li>{html.escape(w)}</li>" for w in run.warnings)
+    warned = (
+        f'<aside class="warnings" aria-label="Warnings"><ul>{notes}</ul></aside>' if notes else ""
+    )
+    trees = [
+        ("Hardware", about["hardware"]),
+        ("Software", {k: v for k, v in about["software"].items() if k != "lock"}),
+        ("Harness and settings", {**about["harness"], "settings": about["settings"]}),
+    ]
+    shown = "".join(
+        f'<div class="tree"><h3>{title}</h3>{protocols.tree(tree)}</div>' for title, tree in trees
+    )
+    return (
+        f"<section><h2>Distributions{html.escape(name)}</h2>{warned}{figures}</section>"
+        f'<section class="protocols"><h2>Protocols{html.escape(name)}</h2>{rules}</section>'
+        f"<section><h2>Environment{html.escape(name)}</h2>"
+        f'<div class="trees">{shown}</div>{_lock(about["software"])}</section>'
+    )
+
+
+def _lock(software: Mapping[str, Any]) -> str:
+    lock = software.get("lock")
+    if lock is None:
+        return f"<p>Packages: {html.escape(str(software.get('lock_unknown')))}.</p>"
+    lines = html.escape("\n".join(str(line) for line in lock))
+    return (
+        f"<details><summary>All {counted(len(lock), 'package')}</summary>"
+        f'<pre tabindex="0">{lines}</pre></details>'
+    )
+
+
+def _data(snapshot: Snapshot) -> str:
+    """Input data by name and hash, each once."""
+    seen: dict[str, list[str]] = {}
+    for run in snapshot.manifest["runs"]:
+        for case in run["cases"]:
+            data = case["dataset"]
+            digest = data["sha256"] or str(data["sha256_unknown"])
+            arrays = ", ".join(f"{a.get('shape')} {a.get('dtype')}" for a in data["arrays"])
+            seen.setdefault(
+                f"{data['id']} {digest}",
+                [html.escape(str(data["id"])), html.escape(arrays) or ABSENT,
+                 f"<code>{html.escape(str(digest))}</code>"],
+            )  # fmt: skip
+    head = ["data", "arrays", "SHA-256"]
+    return (
+        f'<section id="data"><h2>Data</h2>{table(head, [*seen.values()], "small left")}</section>'
+    )
+
+
+def served(path: str) -> bool:
+    """Whether the site hands out a file of a snapshot as it is."""
+    return path.endswith(SERVED)
+
+
+def _files(snapshot: Snapshot, files: str | None) -> str:
+    rows = [_file_row(entry, snapshot.id, files) for entry in snapshot.files.values()]
+    if files is None:
+        archive = link(f"files/{snapshot.id}.tar", f"{snapshot.id[:12]}….tar")
+        note = (
+            f"All of them, as they were published: {archive}. Check it with <code>firstlight "
+            f"verify</code>, measure it again with <code>firstlight replicate</code>."
+        )
+    else:
+        note = f"They lie at {link(_below(files, snapshot.id, INDEX), files)}."
+    return (
+        f'<section id="files"><h2>Raw files</h2><p>{note}</p><details><summary>'
+        f"{counted(len(rows), 'file')}</summary>"
+        f"{table(['file', 'size', 'SHA-256'], rows, 'small left')}</details></section>"
+    )
+
+
+def _file_row(entry: FileEntry, snapshot_id: str, files: str | None) -> list[str]:
+    name = html.escape(entry.path)
+    if files is not None:
+        name = link(_below(files, snapshot_id, entry.path), entry.path)
+    elif served(entry.path):
+        name = link(f"files/{entry.path}", entry.path)
+    return [name, html.escape(size(entry.bytes)), f"<code>{entry.sha256}</code>"]
+
+
+def _below(files: str, snapshot_id: str, path: str) -> str:
+    return f"{files.rstrip('/')}/{snapshot_id}/{path}"

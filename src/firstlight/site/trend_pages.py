@@ -1,0 +1,154 @@
+"""Pages of trends: the list of cases, and for each case its series with their steps."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from firstlight.gate.comparison import change
+from firstlight.measure.runner import slug
+from firstlight.report import protocols, quantities
+from firstlight.report.palette import Mark, marks
+from firstlight.site.frame import counted, link, page, table
+from firstlight.site.trend_chart import day, draw
+from firstlight.site.trends import Curve, MarkedStep, Point, Series, differing
+
+UP = "../"
+_NAMES = {
+    "cold_seconds": "Time to first result",
+    "compile": "Compile phase of the first result",
+    "warm_call_seconds": "Warm call, steady state",
+}
+_LISTED = 100  # points in the table of a curve, the newest
+_WORDS = (
+    "A dot is the median of one run, the thin stroke its interval; the line joins runs of the same "
+    "machine, protocol and data, and no others. A numbered step is a change of level of 3 % or "
+    "more that five runs or more bear out; its interval is by ranks of runs, and the place of the "
+    "step was chosen after looking, so take it as a description."
+)
+
+
+def mark_of(case: str) -> Mark:
+    """The colour of the case's backend, as everywhere."""
+    parts = case.rsplit("/", 2)
+    return marks([parts[1] if len(parts) == 3 else case]).popitem()[1]
+
+
+def case_page(site: str, case: str, series: Sequence[Series]) -> bytes:
+    """All series of a case, the newest first."""
+    runs = sum(s.runs for s in series)
+    lead = f"<p>{counted(runs, 'run')} in {len(series)} series</p>"
+    body = "".join(_series(case, s, series[:i]) for i, s in enumerate(series))
+    return page(site, case, f'<p class="prose">{_WORDS}</p>{body}', UP, lead)
+
+
+def _series(case: str, series: Series, earlier: Sequence[Series]) -> str:
+    same = next((s for s in earlier if s.machine == series.machine), None)
+    note = ""
+    if same is not None:
+        found = list(differing(same.conditions, series.conditions))
+        shown = "".join(f"<li>{html.escape(text[:300])}</li>" for text in found[:6])
+        note = f'<div class="note">Not joined with the series above: <ul>{shown}</ul></div>'
+    curves = "".join(_curve(case, curve) for curve in series.curves)
+    return (
+        f'<section class="series-of" id="s-{series.key}"><h2>{html.escape(series.machine)}</h2>'
+        f"{note}{curves}{_conditions(series.conditions)}</section>"
+    )
+
+
+def _conditions(conditions: Mapping[str, Any]) -> str:
+    return (
+        "<details><summary>What all these runs have in common</summary>"
+        f'<div class="facts">{protocols.tree(conditions)}</div></details>'
+    )
+
+
+def _curve(case: str, curve: Curve) -> str:
+    name, last = _NAMES[curve.quantity], curve.points[-1]
+    latest = f"latest {quantities.seconds(last.median)} ({day(last.moment)})"
+    # One run is no trend: the table says all of it.
+    drawn = ""
+    if len(curve.points) > 1:
+        drawn = draw(curve, mark_of(case), f"{case}: {name} over time", UP) + _steps(curve)
+    return (
+        f'<figure class="trend"><h3>{name} <span class="hint">{html.escape(latest)}</span></h3>'
+        f"{drawn}{_table(curve)}</figure>"
+    )
+
+
+def _steps(curve: Curve) -> str:
+    items = "".join(f"<li>{_step(curve, step)}</li>" for step in curve.steps)
+    return f'<ol class="steps">{items}</ol>' if items else ""
+
+
+def _step(curve: Curve, step: MarkedStep) -> str:
+    effect, after = step.effect, curve.points[step.index]
+    what = f"{change(effect.ratio)} [{change(effect.low)}, {change(effect.high)}]"
+    why = "; ".join(step.changed) or "no recorded version changed here"
+    tone = "slower" if effect.ratio > 1 else "faster"
+    place = link(f"{UP}snapshots/{after.snapshot}/index.html", day(after.moment))
+    return (
+        f'<b class="{tone}">{html.escape(what)}</b> from {place} on: {html.escape(why)}'
+        f'<span class="hint"> (interval of {html.escape(quantities.percent(effect.confidence))})'
+        "</span>"
+    )
+
+
+def _table(curve: Curve) -> str:
+    rows = [_row(p) for p in reversed(curve.points[-_LISTED:])]
+    cut = len(curve.points) - len(rows)
+    note = f", the newest of {len(curve.points)}" if cut else ""
+    opened = " open" if len(rows) == 1 else ""
+    return (
+        f'<details class="more"{opened}><summary>{counted(len(rows), "run")}{note}</summary>'
+        f"{table(['measured', 'median', 'interval', 'processes', 'versions'], rows, 'small left')}"
+        "</details>"
+    )
+
+
+def _row(p: Point) -> list[str]:
+    ends = f"[{quantities.seconds(p.low)}, {quantities.seconds(p.high)}]"
+    versions = ", ".join(f"{name} {v}" for name, v in p.versions.items())
+    return [
+        link(f"{UP}snapshots/{p.snapshot}/index.html", day(p.moment)),
+        html.escape(quantities.seconds(p.median)),
+        html.escape(ends),
+        str(p.processes),
+        html.escape(versions),
+    ]
+
+
+def index_row(case: str, series: Sequence[Series]) -> list[str]:
+    """The row of a case in the list: its newest series, and all steps of it."""
+    newest = series[0]
+    by_name = {curve.quantity: curve for curve in newest.curves}
+    latest = [
+        html.escape(quantities.seconds(by_name[q].points[-1].median if q in by_name else None))
+        for q in ("cold_seconds", "warm_call_seconds")
+    ]
+    steps = [
+        f"{change(step.effect.ratio)} {curve.quantity.removesuffix('_seconds').replace('_', ' ')}"
+        for curve in newest.curves
+        for step in curve.steps[-1:]
+    ]
+    return [
+        link(f"{slug(case)}.html", case),
+        str(newest.runs),
+        str(len({s.machine for s in series})),
+        *latest,
+        html.escape("; ".join(steps)) or quantities.ABSENT,
+    ]
+
+
+def index_page(site: str, rows: Sequence[Sequence[str]]) -> bytes:
+    """The list of cases with a filter."""
+    head = ["case", "runs of the newest series", "machines", "first result", "warm call",
+            "last step"]  # fmt: skip
+    finder = (
+        '<div class="finder"><input type="search" id="search" placeholder="search: jit warm" '
+        'aria-label="Search cases" hidden><output id="found" role="status" hidden></output></div>'
+    )
+    body = finder + table(head, rows, "small" if rows else "small empty")
+    lead = f"<p>{counted(len(rows), 'case')}</p>"
+    return page(site, "Trends", body, UP, lead, ("list.js",), "trends/index.html")

@@ -1,0 +1,150 @@
+"""Series over time: one for each case, machine and protocol, with the steps in them.
+
+Points of different machines, protocols or data are never in one series. A run that was published
+in two snapshots is one point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from firstlight.replication.environment import changed
+from firstlight.site import conditions
+from firstlight.site.facts import TRENDS
+from firstlight.statistics.comparison import Effect, unpaired_effect
+from firstlight.statistics.steps import find_steps
+
+
+@dataclass(frozen=True)
+class Point:
+    """The median of one quantity of one case in one run."""
+
+    snapshot: str
+    moment: float  # seconds since 1970
+    median: float
+    low: float
+    high: float
+    processes: int
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class MarkedStep:
+    """A change of level: from which point on, by how much, and what changed just there."""
+
+    index: int
+    effect: Effect  # medians of the runs after it over those before, up to the next step
+    changed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One quantity of a series, in order of time."""
+
+    quantity: str
+    points: tuple[Point, ...]
+    steps: tuple[MarkedStep, ...]
+
+
+@dataclass(frozen=True)
+class Series:
+    """Everything of a case that was measured under the same conditions."""
+
+    key: str
+    machine: str
+    conditions: Mapping[str, Any]
+    curves: tuple[Curve, ...]
+
+    @property
+    def last_moment(self) -> float:
+        return max(curve.points[-1].moment for curve in self.curves)
+
+    @property
+    def runs(self) -> int:
+        return max(len(curve.points) for curve in self.curves)
+
+
+@dataclass
+class Collected:
+    """Points as they come, snapshot by snapshot."""
+
+    _points: dict[str, dict[str, dict[str, dict[str, Point]]]] = field(default_factory=dict)
+    _conditions: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def add(self, facts: Mapping[str, Any]) -> None:
+        """Take the points of a snapshot; `facts` are those of `facts_of`."""
+        for run in facts["runs"]:
+            for case, found in run["cases"].items():
+                if found["conditions"] is not None and found["points"]:
+                    self._add(facts["id"], run, case, found)
+
+    def _add(
+        self, snapshot: str, run: Mapping[str, Any], case: str, found: Mapping[str, Any]
+    ) -> None:
+        key = conditions.key(run, found["conditions"])
+        shared = {name: run[name] for name in ("machine", "settings", "environment")}
+        self._conditions.setdefault(key, {**shared, **found["conditions"]})
+        own = self._points.setdefault(case, {}).setdefault(key, {})
+        # Redaction changes the published samples, but not the hash of those that were measured.
+        same_run = f"{run['id']} {run['samples_sha256']}"
+        for quantity, e in found["points"].items():
+            point = Point(
+                snapshot, moment(run["created_at"]), e["median"], e["low"], e["high"], e["n"],
+                run["versions"],
+            )  # fmt: skip
+            earlier = own.setdefault(quantity, {}).get(same_run)
+            # Of two snapshots with the same run always the same one is linked.
+            if earlier is None or snapshot < earlier.snapshot:
+                own[quantity][same_run] = point
+
+    def cases(self) -> list[str]:
+        return sorted(self._points)
+
+    def series(self, case: str) -> list[Series]:
+        """The series of a case, the one that was measured last first."""
+        found = [
+            Series(key, self._conditions[key]["machine"], self._conditions[key], tuple(_curves(by)))
+            for key, by in self._points[case].items()
+        ]
+        return sorted(found, key=lambda s: (-s.last_moment, s.key))
+
+
+def moment(text: str) -> float:
+    """Seconds since 1970 of a time as records have it; a time without a zone is UTC."""
+    found = datetime.fromisoformat(text)
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+def _curves(by_quantity: Mapping[str, Mapping[str, Point]]) -> Iterator[Curve]:
+    for quantity in TRENDS:
+        if quantity in by_quantity:
+            points = sorted(by_quantity[quantity].values(), key=lambda p: (p.moment, p.snapshot))
+            yield Curve(quantity, tuple(points), tuple(marked_steps(points)))
+
+
+def marked_steps(points: Sequence[Point]) -> Iterator[MarkedStep]:
+    """The steps of a series with their size, its interval, and the versions that changed there.
+
+    The run is the unit, so the interval knows of drift between jobs. It does not know that the
+    place of the step was chosen after looking.
+    """
+    values = [point.median for point in points]
+    steps = find_steps(values)
+    bounds = [0, *(step.index for step in steps), len(values)]
+    for number, step in enumerate(steps):
+        before = values[bounds[number] : step.index]
+        after = values[step.index : bounds[number + 2]]
+        versions = changed(points[step.index - 1].versions, points[step.index].versions)
+        yield MarkedStep(step.index, unpaired_effect(before, after), tuple(versions))
+
+
+def differing(one: Any, other: Any, where: str = "") -> Iterator[str]:
+    """'protocol threads cpus: 8, not 2' for every leaf in which two conditions differ."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        for name in [*one, *(n for n in other if n not in one)]:
+            yield from differing(one.get(name), other.get(name), f"{where} {name}".strip())
+    elif one != other:
+        yield f"{where}: {other!r}, not {one!r}"

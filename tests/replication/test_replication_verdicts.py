@@ -1,0 +1,227 @@
+"""Verdicts of a replication, on values whose answer is known."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy.stats import mannwhitneyu
+
+from firstlight.gate.runs import Measured
+from firstlight.measure.plan import SAMPLING
+from firstlight.records import Run, Sample
+from firstlight.replication.comparison import (
+    Pairing,
+    judge,
+    replicate_cases,
+    replicate_ratios,
+)
+from firstlight.replication.environment import changed, environment_differences, versions
+from firstlight.replication.selection import (
+    Installation,
+    ReplicationError,
+    select,
+    settings_here,
+)
+from firstlight.results import load
+from firstlight.statistics.comparison import Effect
+from firstlight.workloads.catalog import registered
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "snapshot"))
+import made_up_run
+
+NUMPY, JIT = made_up_run.make_case(), made_up_run.make_case(backend="jax-jit")
+
+
+def scaled(sample: Sample, factor: float) -> Sample:
+    if sample.cold is None or sample.warm is None:
+        return sample
+    phases = {k: v and v * factor for k, v in sample.cold.phases_seconds.items()}
+    cold = replace(
+        sample.cold, total_seconds=sample.cold.total_seconds * factor, phases_seconds=phases
+    )
+    warm = replace(sample.warm, call_seconds=tuple(c * factor for c in sample.warm.call_seconds))
+    return replace(sample, cold=cold, warm=warm)
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Any:
+    """Make a run of NumPy and JIT with 20 processes, each `factor` times as slow as made up."""
+
+    def make(seed: int, numpy: float = 1.0, jit: float = 1.0, **host: Any) -> Measured:
+        draw = random.Random(seed)
+        samples = [
+            scaled(s, factor)
+            for case, factor in ((NUMPY, numpy), (JIT, jit))
+            for s in made_up_run.make_samples(case, 20, 20, draw)
+        ]
+        folder = made_up_run.make_run(
+            tmp_path / f"run-{seed}", seed, cases=(NUMPY, JIT), processes=20, samples=samples,
+            host={**made_up_run.HOST, **host},
+        )  # fmt: skip
+        run, kept = load(folder)
+        return Measured(str(seed), run, kept)
+
+    return make
+
+
+def pairing(one: Measured, other: Measured, **data: Any) -> Pairing:
+    return Pairing("runs/001", one, other, data.get("published", {}), data.get("here", {}))
+
+
+def effect(low: float, high: float, confidence: float = 0.95) -> Effect:
+    return Effect(math.sqrt(low * high), low, high, confidence, 0.001, 10, False)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "p", "verdict"),
+    [
+        (0.9, 1.1, 0.5, "agrees"),
+        (1.05, 1.14, 0.0001, "agrees"),  # a real difference, and smaller than drift
+        (1.16, 1.3, 0.001, "differs"),
+        (0.5, 0.8, 0.001, "differs"),
+        (1.16, 1.3, 0.2, "undecided"),
+        (1.0, 1.2, 0.001, "undecided"),
+        (0.5, 2.0, 0.9, "undecided"),
+    ],
+)
+def test_a_change_agrees_within_drift_and_differs_beyond(
+    low: float, high: float, p: float, verdict: str
+) -> None:
+    assert judge(effect(low, high), p)[0] == verdict
+
+
+def test_too_few_processes_decide_nothing() -> None:
+    assert judge(effect(0.99, 1.01, confidence=0.9), 0.5)[0] == "undecided"
+
+
+def test_the_same_machine_and_speed_agree_and_a_slower_case_differs(measured: Any) -> None:
+    first, second = measured(1), measured(2, jit=1.6)
+    alike, slow = replicate_cases([pairing(first, second)])
+    assert (alike.verdict, slow.verdict) == ("agrees", "differs")
+    delta = next(d for d in slow.deltas if d.quantity == "cold_seconds")
+    totals = [
+        [s.cold.total_seconds for s in m.samples if s.case == JIT.id and s.cold is not None]
+        for m in (first, second)
+    ]
+    oracle = mannwhitneyu(*totals, alternative="two-sided", method="exact")
+    assert delta.effect.p == pytest.approx(oracle.pvalue, rel=1e-9)
+    quotients = [b / a for a in totals[0] for b in totals[1]]
+    assert delta.effect.ratio == pytest.approx(statistics.median(quotients), rel=1e-3)
+    assert delta.published.median == pytest.approx(statistics.median(totals[0]), rel=1e-12)
+    assert any("beyond the 15% of drift" in reason for reason in slow.reasons)
+
+
+def test_on_another_machine_times_are_not_comparable_and_ratios_are(measured: Any) -> None:
+    cpu = {**made_up_run.HOST["cpu"], "model": "Other CPU"}
+    here = measured(2, numpy=3.0, jit=3.0, cpu=cpu)
+    pair = pairing(measured(1), here)
+    for case in replicate_cases([pair]):
+        assert case.verdict == "not comparable"
+        assert any("Other CPU" in reason for reason in case.reasons)
+    cold, warm = replicate_ratios([pair])
+    assert (cold.case, cold.against) == (JIT.id, NUMPY.id)
+    assert (cold.quantity, warm.quantity) == ("cold_seconds", "warm_call_seconds")
+    assert cold.order == "same" and cold.published.low > 1  # jit starts later on both
+    assert cold.verdict == warm.verdict == "agrees"
+    assert cold.effect.low < 1 < cold.effect.high
+
+
+def test_an_order_that_turned_round_is_seen(measured: Any) -> None:
+    cpu = {**made_up_run.HOST["cpu"], "model": "Other CPU"}
+    pair = pairing(measured(1), measured(2, numpy=5.0, cpu=cpu))
+    cold, _ = replicate_ratios([pair])
+    assert (cold.order, cold.verdict) == ("reversed", "differs")
+
+
+def test_other_data_forbid_times_and_ratios(measured: Any) -> None:
+    one = {NUMPY.id: "a" * 64, JIT.id: "a" * 64}
+    pair = pairing(measured(1), measured(2), published=one, here={**one, JIT.id: "b" * 64})
+    alike, other = replicate_cases([pair])
+    assert alike.verdict == "agrees"
+    assert other.verdict == "not comparable" and "SHA-256" in other.reasons[0]
+    assert replicate_ratios([pair]) == []
+
+
+def test_a_wrong_result_here_is_a_difference_whatever_the_machine(measured: Any) -> None:
+    here = measured(2, cpu={**made_up_run.HOST["cpu"], "model": "Other CPU"})
+    cases = tuple(
+        replace(c, status="failed", reason="off by 2") if c.case == JIT.id else c
+        for c in here.run.cases
+    )
+    pair = pairing(measured(1), replace(here, run=replace(here.run, cases=cases)))
+    _, wrong = replicate_cases([pair])
+    assert wrong.verdict == "differs" and "off by 2" in wrong.reasons[0]
+
+
+def with_run(run: Run, **host: Any) -> Run:
+    return replace(run, host={**run.host, **host})
+
+
+def test_environments_are_told_apart_by_kind(measured: Any) -> None:
+    one = measured(1).run
+    other = with_run(
+        one,
+        packages={"jax": "0.11.0", "numpy": "2.4.6"},
+        environment={"OMP_NUM_THREADS": "2"},
+        lock=["jax==0.11.0", "numpy==2.4.6", "extra==1"],
+        gpus=[{"name": "GPU", "driver_version": "580"}],
+    )
+    found = environment_differences(one, other)
+    assert found["versions"] == ["jax 0.10.2 → 0.11.0", "GPU driver absent → 580"]
+    assert found["variables"] == ["OMP_NUM_THREADS: '8' → '2'"]
+    assert found["packages"] == ["jax 0.10.2 → 0.11.0", "extra absent → 1"]
+    assert len(found["hardware"]) == 1 and "GPU" in found["hardware"][0]
+    assert not any(environment_differences(one, one).values())
+
+
+@pytest.mark.parametrize("junk", [None, [], "text", 3])
+def test_a_strangers_host_of_no_known_shape_is_no_crash(junk: Any) -> None:
+    host = dict.fromkeys(("python", "packages", "os", "gpus", "commit", "lock"), junk)
+    assert versions(host, {}) == {}
+    assert changed({}, {}) == []
+
+
+def catalogue(**files: Path) -> Installation:
+    backends, workloads = registered()
+    return Installation(backends, workloads, files)
+
+
+def test_a_case_that_is_another_one_here_is_not_run() -> None:
+    from firstlight.measure.plan import make_case
+
+    backends, workloads = registered()
+    mine = make_case(workloads["matmul"], "small", backends["numpy"], "none")
+    statuses = {mine.id: "ok"}
+    assert select([mine], statuses, {}, catalogue()).cases == (mine,)
+    for change in (
+        {"program": "os:system"},
+        {"adapter": "subprocess:Popen"},
+        {"parameters": {"n": 10**9}},
+        {"environment": {"LD_PRELOAD": "/tmp/evil.so"}},
+        {"tolerance": 1.0},
+        {"seed": 1},
+        {"reference": "os:system"},
+    ):
+        found = select([replace(mine, **change)], statuses, {}, catalogue())
+        assert found.cases == () and next(iter(change)) in found.left_out[mine.id]
+    unknown = replace(mine, workload="matmul2", id="matmul2[small]/numpy/none")
+    found = select([unknown], {unknown.id: "ok"}, {}, catalogue())
+    assert "no such workload" in found.left_out[unknown.id]
+    assert "failed" in select([mine], {mine.id: "failed"}, {}, catalogue()).left_out[mine.id]
+
+
+def test_settings_that_would_hold_the_machine_for_days_are_refused() -> None:
+    usual = SAMPLING["full"]
+    assert settings_here(usual) == (usual, [])
+    for change in ({"processes": 10**6}, {"timeout_seconds": 1e9}, {"warm_seconds": -1.0}):
+        with pytest.raises(ReplicationError, match=next(iter(change))):
+            settings_here(replace(usual, **change))
+    here, notes = settings_here(replace(usual, affinity=(100_000,)))
+    assert here.affinity is None and "100000" in notes[0]
