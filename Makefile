@@ -21,6 +21,7 @@ test: $(VENV)/.installed-dev
 # takes about half an hour on a quiet machine.
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/instrument.py
+	$(BIN)/python benchmarks/snapshots.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'
 	$(BIN)/python benchmarks/histfactory.py
 	$(BIN)/python benchmarks/losses.py

@@ -1,7 +1,7 @@
 """The command line: one file a subcommand, everything heavy imported in its handler.
 
-Exit codes: 0 all is well, 1 a case failed or is unproven, 2 wrong usage or a machine problem,
-130 interrupted.
+Exit codes: 0 all is well, 1 a case failed, is unproven or got worse, 2 wrong usage or a machine
+problem, 3 undecided (gate, replicate), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,24 @@ import sys
 from collections.abc import Sequence
 
 from firstlight import __version__
-from firstlight.cli import export, histfactory, list_cases, run, show, system
+from firstlight.cli import (
+    calibrate,
+    compare,
+    export,
+    gate,
+    histfactory,
+    keys,
+    list_cases,
+    publish,
+    replicate,
+    run,
+    show,
+    site,
+    snapshots,
+    system,
+    trace,
+    verify,
+)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -22,7 +39,10 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"firstlight {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (run, show, list_cases, system, export, histfactory):
+    for command in (
+        *(run, show, compare, list_cases, system, export, histfactory, gate, calibrate),
+        *(publish, verify, replicate, keys, snapshots, site, trace),
+    ):
         command.add_to(commands)
     return parser
 
