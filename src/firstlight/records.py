@@ -272,7 +272,7 @@ def from_json(cls: type[T], data: Any) -> T:
     """An instance of the dataclass `cls`; unknown fields are ignored, missing ones are named."""
     if not isinstance(data, dict):
         raise MalformedRecordError(f"expected an object for {cls.__name__}, found {data!r:.60}")
-    hints = _hints(cls)
+    hints = _hints(typing.cast("Any", cls))
     values: dict[str, Any] = {}
     for f in dataclasses.fields(cls):  # type: ignore[arg-type]
         name = f.metadata.get("json", f.name)
@@ -285,7 +285,7 @@ def from_json(cls: type[T], data: Any) -> T:
 
 
 @cache
-def _hints(cls: type) -> dict[str, Any]:
+def _hints(cls: Any) -> dict[str, Any]:
     """Types of the fields; finding them out takes longer than reading a record."""
     return typing.get_type_hints(cls)
 

@@ -55,7 +55,8 @@ def test_a_machine_class_names_what_makes_a_machine() -> None:
         "os": {"system": "Linux"},
     }
     assert machine_class(known) == (
-        "Some CPU @ 3 GHz / 8 cores at 1.5 CPUs / about 4 GiB / 1 × GPU A / 2 × GPU B / Linux x86_64"
+        "Some CPU @ 3 GHz / 8 cores at 1.5 CPUs / about 4 GiB / 1 × GPU A / 2 × GPU B / "
+        "Linux x86_64"
     )
 
 

@@ -1,0 +1,307 @@
+"""`firstlight trace script.py`: where the time to first result of a program went, what to do."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from firstlight.trace.limits import Excess, Limits
+    from firstlight.trace.model import Trace
+    from firstlight.trace.running import Outcome
+
+EPILOG = """\
+examples:
+  firstlight trace train.py --epochs 1
+  firstlight trace --max-recompiles 0 -m mypackage.train --epochs 1
+  FIRSTLIGHT_TRACE=traces python train.py && firstlight trace report traces
+  firstlight trace diff before/ after/
+
+Options of Firstlight come before the script; everything after it is the program's. A script whose
+name is `report` or `diff` is given as a path: ./report.
+
+exit codes: the program's own; 1 where a limit does not hold and the program succeeded; 2 wrong
+usage. A program that a signal ends ends this command in the same way."""
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "trace",
+        help="show where a JAX program's time to first result went, and what to do",
+        usage="firstlight trace [options] (script.py | -m module) [arguments of the program]\n"
+        "       firstlight trace report DIR [options]\n"
+        "       firstlight trace diff A B [--json FILE]",
+        description="Run a program as it is, and show where its time to first result went.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # `script.py --max 3` is no abbreviation of ours
+    )
+    add = parser.add_argument
+    add("-m", dest="module", action="store_true", help="run a module, as python -m does")
+    add(
+        "--out", type=Path, metavar="DIR", help="a new folder (default firstlight-traces/TIME-NAME)"
+    )
+    _add_outputs(parser)
+    _add_limits(parser)
+    add(
+        "--what-if",
+        action="store_true",
+        help="run the program again and again: with less "
+        "optimisation, and with a warm compilation cache; measure what that would gain",
+    )
+    add("--what-if-rounds", type=int, default=3, metavar="N", help="runs of each (default 3)")
+    add("--dump-hlo", action="store_true", help="keep the compiled programs, for trace diff")
+    add("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    parser.set_defaults(handle=handle, parser=parser)
+
+
+def _add_outputs(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--json", type=Path, metavar="FILE", help="write the report as JSON")
+    add(
+        "--html", type=Path, metavar="FILE", help="write the report there (default DIR/report.html)"
+    )
+    add("--redact", action="store_true", help="no paths, values, source or arguments in any output")
+    add("--quiet", action="store_true", help="print nothing but limits that do not hold")
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    limits = parser.add_argument_group("limits, for CI")
+    add = limits.add_argument
+    add("--max-compiles", type=_count, metavar="N", help="programs compiled in all")
+    add("--max-recompiles", type=_count, metavar="N", help="compiles of functions compiled before")
+    add("--max-ttfr", type=float, metavar="SECONDS", help="time to first result")
+    add(
+        "--forbid-compile-after",
+        metavar="WHEN",
+        help="a time since the start (30s), or a number of results that the program has read (100)",
+    )
+
+
+def handle(options: argparse.Namespace) -> int:
+    program = options.program[1:] if options.program[:1] == ["--"] else options.program
+    if not program:
+        options.parser.error("give a script, or -m and a module")
+    if not options.module and program[0] in _COMMANDS:
+        return _COMMANDS[program[0]](program[1:], options)
+    return _trace(program, options)
+
+
+# --- firstlight trace script.py -------------------------------------------------------------------
+
+
+def _trace(program: list[str], options: argparse.Namespace) -> int:
+    from firstlight.trace import running
+
+    limits = _limits(options)
+    if options.redact and options.dump_hlo:
+        options.parser.error("--dump-hlo keeps source lines: not with --redact")
+    running.require_hook()
+    running.compile_bytecode()
+    _require_folders(options)
+    # The name of a script is the user's own.
+    folder = running.new_folder(options.out, "program" if options.redact else program[0])
+    command = running.command_of(program, options.module)
+    outcome = running.run(command, folder, running.dumping(folder) if options.dump_hlo else None)
+    name = "" if options.redact else " ".join(program)
+    hold = _report(command, folder, outcome, limits, options, name)
+    return 1 if not hold and outcome.succeeded else running.end_like(outcome)
+
+
+def _report(
+    command: list[str],
+    folder: Path,
+    outcome: Outcome,
+    limits: Limits,
+    options: argparse.Namespace,
+    name: str,
+) -> bool:
+    """Write all outputs; whether all limits hold.
+
+    Whatever goes wrong here must not hide how the program ended.
+    """
+    from firstlight.records import FirstlightError
+    from firstlight.trace import running
+
+    if not any(folder.glob("*.jsonl")):
+        _say(running.why_no_log(command))
+        return not limits
+    try:
+        if options.redact:
+            from firstlight.trace.redaction import redact_folder
+
+            redact_folder(folder)
+        what_if = _what_if(command, folder, outcome, options)
+        return not _outputs(folder, limits, options, outcome, what_if, name)
+    except Exception as error:
+        told = str(error) if isinstance(error, FirstlightError) else repr(error)
+        _say(f"no report: {told}. The log is there: firstlight trace report {folder}")
+        return not limits
+
+
+def _outputs(
+    folder: Path,
+    limits: Limits,
+    options: argparse.Namespace,
+    outcome: Outcome | None,
+    what_if: Any,
+    name: str,
+) -> tuple[Excess, ...]:
+    from dataclasses import asdict
+
+    from firstlight.records import to_json
+    from firstlight.trace.json_report import report
+    from firstlight.trace.limits import exceeded
+    from firstlight.trace.reading import load
+
+    trace = load(folder)
+    found = exceeded(trace, limits)
+    plain = report(trace, found, asdict(outcome) if outcome else None, to_json(what_if))
+    if options.json:
+        _write_json(options.json, plain)
+    page = _write_html(trace, folder, options, what_if)
+    if not options.quiet:
+        _print(trace, what_if, page, name, outcome)
+    if found:
+        from firstlight.trace.summary import print_exceeded
+
+        print_exceeded(found)
+    return found
+
+
+def _print(
+    trace: Trace, what_if: Any, page: Path | None, name: str, outcome: Outcome | None
+) -> None:
+    from firstlight.trace.summary import print_trace, terminal
+
+    console = terminal()
+    print_trace(trace, console, name)
+    if what_if is not None:
+        from firstlight.trace.what_if import print_what_if
+
+        print_what_if(what_if, console)
+    if outcome is not None and not outcome.succeeded:
+        console.print(f"The program {outcome.words}.", markup=False)
+    if page is not None:
+        console.print(f"Report: {page}", markup=False, soft_wrap=True)
+
+
+def _write_json(path: Path, plain: dict[str, Any]) -> None:
+    from firstlight.records import write_json
+
+    write_json(path, plain, schema="trace-report-1.schema.json")
+
+
+def _write_html(
+    trace: Trace, folder: Path, options: argparse.Namespace, what_if: Any
+) -> Path | None:
+    from firstlight.records import write_text
+    from firstlight.trace.html import render
+
+    page: Path = options.html or folder / "report.html"
+    write_text(page, render(trace, what_if))
+    return page
+
+
+def _what_if(
+    command: list[str], folder: Path, outcome: Outcome, options: argparse.Namespace
+) -> Any:
+    if not options.what_if:
+        return None
+    if not outcome.succeeded:
+        _say(f"--what-if: not run again, because the program {outcome.words}.")
+        return None
+    from firstlight.trace.what_if import measure
+
+    found = measure(command, folder / "what-if", options.what_if_rounds, _say)
+    if options.redact:
+        import shutil
+
+        shutil.rmtree(folder / "what-if")  # what the program said, and logs as they were
+    return found
+
+
+def _require_folders(options: argparse.Namespace) -> None:
+    """Say now what could not be written after an hour of training."""
+    from firstlight.run_directory import OutputError
+
+    for path in (options.json, options.html):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise OutputError(f"{path}: there is no folder {path.parent}. Make it first.")
+
+
+def _limits(options: argparse.Namespace) -> Limits:
+    from firstlight.trace.limits import Limits, after
+
+    late: Any = after(options.forbid_compile_after) if options.forbid_compile_after else {}
+    return Limits(
+        max_compiles=options.max_compiles,
+        max_recompiles=options.max_recompiles,
+        max_ttfr_seconds=options.max_ttfr,
+        **late,
+    )
+
+
+# --- firstlight trace report, firstlight trace diff -----------------------------------------------
+
+
+def _report_again(arguments: list[str], options: argparse.Namespace) -> int:
+    parser = argparse.ArgumentParser(
+        prog="firstlight trace report", description="The report of a trace again, from its logs."
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="where the logs are")
+    _add_outputs(parser)
+    _add_limits(parser)
+    parser.parse_args(arguments, options)
+    limits = _limits(options)
+    if not options.redact:
+        found = _outputs(options.folder, limits, options, None, None, str(options.folder))
+        return 1 if found else 0
+    import tempfile
+
+    from firstlight.trace.redaction import redact_copy
+
+    if options.html is None:
+        parser.error("--redact leaves the folder as it is: say where to write with --html FILE")
+    with tempfile.TemporaryDirectory() as copy:
+        redact_copy(options.folder, Path(copy))
+        found = _outputs(Path(copy), limits, options, None, None, "")
+    return 1 if found else 0
+
+
+def _diff(arguments: list[str], options: argparse.Namespace) -> int:
+    parser = argparse.ArgumentParser(
+        prog="firstlight trace diff", description="What changed between two traces."
+    )
+    parser.add_argument("before", type=Path, metavar="A", help="folder of a trace")
+    parser.add_argument("after", type=Path, metavar="B", help="folder of another")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the comparison as JSON")
+    parser.add_argument("--all", action="store_true", help="functions that did not change as well")
+    parser.parse_args(arguments, options)
+    from firstlight.trace.comparing import compare_folders, print_comparison
+
+    comparison = compare_folders(options.before, options.after)
+    if options.json:
+        from firstlight.records import write_json
+
+        write_json(options.json, comparison)
+    print_comparison(comparison, options.all)
+    return 0
+
+
+_COMMANDS = {"report": _report_again, "diff": _diff}
+
+
+def _say(text: str) -> None:
+    from firstlight.report.plain_text import printable
+
+    print(f"firstlight: {printable(text)}", file=sys.stderr)
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError("must be 0 or more")
+    return value

@@ -1,0 +1,1 @@
+"""What running programs say of themselves."""

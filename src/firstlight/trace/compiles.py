@@ -1,0 +1,140 @@
+"""Calls and stages of a log, put together: one `Compile` for every program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from firstlight.trace.cache_reasons import cache_use
+from firstlight.trace.log_events import ProcessLog
+from firstlight.trace.model import STAGES, Argument, Compile, Place, Signature
+
+
+@dataclass(frozen=True)
+class FunctionKey:
+    """What makes two compiles ones of the same function: its name, and where it is defined."""
+
+    name: str
+    place: Place | None
+    module: str | None
+    library: bool
+    kind: str | None
+
+
+@dataclass
+class _Group:
+    """The stages of one program, as they come."""
+
+    call: Mapping[str, Any] | None
+    stages: list[tuple[int, Mapping[str, Any]]] = field(default_factory=list)
+
+    @property
+    def last(self) -> str | None:
+        return self.stages[-1][1]["stage"] if self.stages else None
+
+
+def place_of(told: Sequence[Any] | None) -> Place | None:
+    """[file, line, function] or [file, line] as a place."""
+    if not told or told[0] is None:
+        return None
+    return Place(str(told[0]), int(told[1]), told[2] if len(told) > 2 else None)
+
+
+def compiles_of(
+    log: ProcessLog, process: int, exclusive_ns: Mapping[int, int]
+) -> Iterator[tuple[FunctionKey, Compile]]:
+    """Every program that was traced, lowered or compiled, by its begin.
+
+    exclusive_ns: what each stage event took without all that ran inside of it.
+    """
+    groups = sorted(_groups(log), key=lambda g: g.stages[0][1]["begin_ns"])
+    for group in groups:
+        yield _key(group), _compile(group, log, process, exclusive_ns)
+
+
+def _groups(log: ProcessLog) -> Iterable[_Group]:
+    """Stages that belong together: of one call, in order. A stage that comes again is another."""
+    calls = {event["call"]: event for event in log.of("call")}
+    open_groups: dict[Any, _Group] = {}
+    groups: list[_Group] = []
+    for index, event in enumerate(log.events):
+        if event["event"] != "stage" or event.get("stage") not in STAGES:
+            continue
+        number = event.get("call")
+        which = number if number is not None else (event["thread"], _bare(event["name"]))
+        group = open_groups.get(which)
+        order = STAGES.index(event["stage"])
+        if group is None or (group.last and STAGES.index(group.last) >= order):
+            group = open_groups[which] = _Group(calls.get(number))
+            groups.append(group)
+        group.stages.append((index, event))
+    return groups
+
+
+def _key(group: _Group) -> FunctionKey:
+    name = _bare(group.stages[0][1]["name"])
+    if group.call is None:
+        return FunctionKey(name, None, None, False, None)
+    about = group.call["function"]
+    return FunctionKey(
+        str(about.get("name") or name),
+        place_of(about.get("place")),
+        about.get("module"),
+        bool(group.call.get("library")),
+        about.get("kind"),
+    )
+
+
+def _compile(
+    group: _Group, log: ProcessLog, process: int, exclusive_ns: Mapping[int, int]
+) -> Compile:
+    start = log.start_ns
+    stages = {event["stage"]: event for _, event in group.stages}
+    seconds: dict[str, float | None] = dict.fromkeys(STAGES)
+    for index, event in group.stages:
+        seconds[event["stage"]] = exclusive_ns.get(index, event["own_ns"]) / 1e9
+    lowered, compiled = stages.get("lower", {}), stages.get("compile")
+    call, lines = group.call or {}, lowered.get("lines", ())
+    return Compile(
+        name=_key(group).name,
+        process=process,
+        thread=int(group.stages[0][1].get("thread") or 0),
+        begin_seconds=(group.stages[0][1]["begin_ns"] - start) / 1e9,
+        end_seconds=(group.stages[-1][1]["end_ns"] - start) / 1e9,
+        stage_seconds=seconds,
+        signature=_signature(call) if group.call else None,
+        site=place_of(call.get("site")),
+        user_site=place_of(call.get("user_site")),
+        compiled=compiled is not None,
+        cache=cache_use(compiled, log.head.get("rank")) if compiled else None,
+        equations=lowered.get("equations"),
+        equation_lines=tuple((Place(one[0], one[1]), one[2]) for one in lines),
+        equation_repeats=tuple(one[3] if len(one) > 3 else 1 for one in lines),
+        constant_bytes=lowered.get("constant_bytes"),
+        executable_bytes=(compiled or {}).get("executable_bytes"),
+        cache_settings={k: v for k, v in (compiled or {}).items() if k.startswith("cache_")},
+        results_before=(compiled or {}).get("results"),
+    )
+
+
+def _signature(call: Mapping[str, Any]) -> Signature:
+    arrays = call.get("arrays") or ()
+    return Signature(
+        arguments=tuple(Argument(p, d, tuple(s), bool(w), h) for p, d, s, w, h in arrays),
+        leaves=int(call.get("leaves") or len(arrays)),
+        tree=str(call.get("tree") or ""),
+        static=dict(call.get("static") or {}),
+        context={
+            **(call.get("context") or {}),
+            "options of jit": call.get("options"),
+            "arguments by position": call.get("positional"),
+            "further leaves": call.get("rest"),
+        },
+        function_object=int(call.get("object") or 0),
+    )
+
+
+def _bare(name: str) -> str:
+    """`jit(f)` without what JAX puts around it."""
+    return name[name.index("(") + 1 : -1] if name.endswith(")") and "(" in name else name

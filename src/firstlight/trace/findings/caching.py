@@ -1,0 +1,161 @@
+"""The persistent cache: off, on and useless, or new."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from firstlight.trace import cache_reasons as reasons
+from firstlight.trace.findings import thresholds as limits
+from firstlight.trace.findings.wording import listed, location
+from firstlight.trace.model import Compile, Finding, Function, Trace
+
+_Pair = tuple[Function, Compile]
+
+
+def cache_findings(trace: Trace) -> Iterator[Finding]:
+    """At most one finding for each way in which the cache did not help."""
+    pairs = [(f, c) for f in trace.functions for c in f.compiles if c.compiled and c.cache]
+    yield from _off([p for p in pairs if _status(p) == "off"])
+    missed = [p for p in pairs if _status(p) == "miss"]
+    hits = [p for p in pairs if _status(p) == "hit"]
+    for_reason = {
+        reason: [p for p in missed if p[1].cache and p[1].cache.reason == reason]
+        for reason in (
+            reasons.NO_ENTRY,
+            reasons.OTHER_KEY,
+            reasons.BELOW_THRESHOLD,
+            reasons.CALLBACKS,
+            reasons.RANK,
+        )
+    }
+    yield from _below_threshold(for_reason[reasons.BELOW_THRESHOLD])
+    yield from _callbacks(for_reason[reasons.CALLBACKS])
+    written = {_program(p) for p in pairs if p[1].cache and p[1].cache.written}
+    yield from _rank([p for p in for_reason[reasons.RANK] if _program(p) not in written])
+    yield from _other_key(for_reason[reasons.OTHER_KEY], hits)
+    yield from _cold(for_reason[reasons.NO_ENTRY])
+
+
+def _program(pair: _Pair) -> object:
+    """What makes two compiles of several processes ones of the same program."""
+    function, one = pair
+    shapes = one.signature.arguments if one.signature else None
+    return function.name, function.place, shapes
+
+
+def _status(pair: _Pair) -> str | None:
+    return pair[1].cache.status if pair[1].cache else None
+
+
+def _off(pairs: Sequence[_Pair]) -> Iterator[Finding]:
+    if _seconds(pairs) >= limits.CACHE_OFF_SECONDS:
+        yield _finding(
+            "cache-off",
+            pairs,
+            f"There is no persistent cache: {len(pairs)} programs are compiled at every start.",
+            "Set jax_compilation_cache_dir (or JAX_COMPILATION_CACHE_DIR) to a folder that stays, "
+            "and jax_persistent_cache_min_compile_time_secs to 0, or short compiles are not kept.",
+        )
+
+
+def _below_threshold(pairs: Sequence[_Pair]) -> Iterator[Finding]:
+    if _seconds(pairs) >= limits.CACHE_USELESS_SECONDS:
+        least = pairs[0][1].cache_settings.get("cache_least_seconds")
+        yield _finding(
+            "cache-below-threshold",
+            pairs,
+            f"The persistent cache keeps none of {len(pairs)} programs: each took less than "
+            f"{least} s to compile.",
+            "Set jax_persistent_cache_min_compile_time_secs to 0 "
+            "(JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0).",
+        )
+
+
+def _callbacks(pairs: Sequence[_Pair]) -> Iterator[Finding]:
+    if pairs:
+        yield _finding(
+            "cache-callbacks",
+            pairs,
+            f"{_names(pairs)} cannot be kept in the persistent cache: it calls back into Python.",
+            "Take jax.debug.print, pure_callback and io_callback out of it (return the values and "
+            "print them outside), or only have them in when you look for a fault.",
+        )
+
+
+def _rank(pairs: Sequence[_Pair]) -> Iterator[Finding]:
+    if _seconds(pairs) >= limits.CACHE_USELESS_SECONDS:
+        yield _finding(
+            "cache-not-written-by-rank",
+            pairs,
+            f"{len(pairs)} programs were compiled by processes that write nothing to the cache: "
+            "JAX lets only process 0 write.",
+            "Run what a single process needs for itself (preparation, evaluation) in a program "
+            "without jax.distributed, where the cache works, or keep its executable "
+            "(jax.experimental.serialize_executable).",
+        )
+
+
+def _other_key(pairs: Sequence[_Pair], hits: Sequence[_Pair]) -> Iterator[Finding]:
+    if _seconds(pairs) < limits.CACHE_USELESS_SECONDS:
+        return
+    in_key = pairs[0][1].cache_settings.get("cache_in_key")
+    path = (
+        "The path of the folder is part of the key: if the cache was moved, copied or mounted "
+        "elsewhere, set jax_persistent_cache_enable_xla_caches to 'none' where it is made and "
+        "where it is used. Else the "
+        if in_key not in ("none", None)
+        else "The "
+    )
+    everything = not hits
+    yield _finding(
+        "cache-key-changed",
+        pairs,
+        f"The cache holds entries of {_names(pairs)}, and none fits"
+        + (": not one program of this run was found in it." if everything else "."),
+        f"{path}version of JAX, XLA_FLAGS, the kind of device, or the program itself changed; "
+        "logger jax._src.cache_key at DEBUG shows each part of a key.",
+        all_programs=everything,
+    )
+
+
+def _cold(pairs: Sequence[_Pair]) -> Iterator[Finding]:
+    if _seconds(pairs) >= limits.CACHE_COLD_SECONDS:
+        yield _finding(
+            "cache-cold",
+            pairs,
+            f"{len(pairs)} programs were not in the persistent cache yet; they are now.",
+            "The next start does not pay this. Where every start is a first one (containers, CI), "
+            "keep the folder of the cache between them, or ship it with the program.",
+        )
+
+
+def _finding(
+    kind: str, pairs: Sequence[_Pair], title: str, remedy: str, **evidence: object
+) -> Finding:
+    worst = max(pairs, key=lambda pair: _one(pair[1]))[0]
+    return Finding(
+        kind=kind,
+        seconds=_seconds(pairs),
+        title=title,
+        function=worst.name,
+        location=location(worst.place),
+        remedy=remedy,
+        evidence={
+            "programs": len(pairs),
+            "functions": sorted({function.name for function, _ in pairs})[:20],
+            **evidence,
+        },
+    )
+
+
+def _names(pairs: Sequence[_Pair]) -> str:
+    by_cost = sorted(pairs, key=lambda pair: -_one(pair[1]))
+    return listed(dict.fromkeys(function.name for function, _ in by_cost), 3)
+
+
+def _one(compiled: Compile) -> float:
+    return compiled.stage_seconds.get("compile") or 0.0
+
+
+def _seconds(pairs: Sequence[_Pair]) -> float:
+    return sum(_one(one) for _, one in pairs)

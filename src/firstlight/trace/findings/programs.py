@@ -1,0 +1,116 @@
+"""What is in a program that makes it slow to compile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from firstlight.trace.findings import thresholds as limits
+from firstlight.trace.findings.wording import (
+    listed,
+    location,
+    readable,
+    seconds_of,
+    short,
+    size,
+    where_called,
+)
+from firstlight.trace.model import Compile, Finding, Function, Place, Trace
+
+
+def large_constants(trace: Trace) -> Iterator[Finding]:
+    """Arrays that a function takes from outside, which become part of its program."""
+    for function in trace.functions:
+        having = [c for c in function.compiles if (c.constant_bytes or 0) >= limits.CONSTANT_BYTES]
+        if not having or function.library:
+            continue
+        most = max(c.constant_bytes or 0 for c in having)
+        yield Finding(
+            kind="large-constants",
+            seconds=sum((c.stage_seconds.get(s) or 0.0) for c in having for s in _AFTER_TRACE),
+            title=f"{readable(function)} holds {size(most)} of arrays from outside as constants.",
+            function=function.name,
+            location=location(function.place or where_called(having[0])),
+            remedy=f"Pass the arrays that {readable(function)} uses from outside as arguments: "
+            "inside of a program they are hashed, written out and read again with every compile, "
+            "and kept once for each program.",
+            evidence={"bytes": most, "programs": len(having)},
+        )
+
+
+_AFTER_TRACE = ("lower", "compile")
+
+
+def unrolled_loops(trace: Trace) -> Iterator[Finding]:
+    """Loops of Python, which a program holds once for every turn."""
+    for function in trace.functions:
+        worst = max(function.compiles, key=lambda c: c.equations or 0, default=None)
+        lines = _looped(worst) if worst is not None and not function.library else []
+        if worst is None or not lines:
+            continue
+        count, repeats = sum(n for _, n, _ in lines), max(r for _, _, r in lines)
+        numbers = listed((short(place) for place, _, _ in lines), 4)
+        yield Finding(
+            kind="unrolled-loop",
+            seconds=sum(_share(c) * seconds_of(c) for c in function.compiles),
+            title=f"{readable(function)} holds a Python loop unrolled about {repeats} times: "
+            f"{count} of its {worst.equations} equations are of {numbers}.",
+            function=function.name,
+            location=location(lines[0][0]),
+            remedy=f"Write the loop around {short(lines[0][0])} as jax.lax.scan (or fori_loop, "
+            "while_loop): its body is then traced and compiled once.",
+            evidence={
+                "equations": worst.equations,
+                "lines": [[location(place), n, r] for place, n, r in lines],
+            },
+        )
+
+
+def _looped(one: Compile) -> list[tuple[Place, int, int]]:
+    """Lines of the user in a program that ran many times: (place, equations, repeats)."""
+    pairs = zip(one.equation_lines, one.equation_repeats, strict=False)
+    looped = [
+        (place, n, r)
+        for (place, n), r in pairs
+        if r >= limits.REPEATS_OF_A_LINE and place.package is None
+    ]
+    enough = sum(n for _, n, _ in looped) >= limits.EQUATIONS_OF_A_LINE
+    return looped if enough else []
+
+
+def _share(one: Compile) -> float:
+    """Of a program's equations, those that a loop would not have."""
+    if not one.equations:
+        return 0.0
+    return sum(n * (1 - 1 / r) for _, n, r in _looped(one)) / one.equations
+
+
+def dominating_function(trace: Trace) -> Iterator[Finding]:
+    """One function that takes most of all compiling."""
+    total = sum(_compile_seconds(f) for f in trace.functions)
+    for function in trace.functions:
+        longest = max(function.compiles, key=_one_compile_seconds, default=None)
+        if longest is None:
+            continue
+        seconds = _one_compile_seconds(longest)
+        if seconds < limits.DOMINATING_SECONDS or seconds < limits.DOMINATING_SHARE * total:
+            continue
+        yield Finding(
+            kind="one-function-dominates",
+            seconds=seconds,
+            title=f"Compiling {readable(function)} once is {seconds / total:.0%} of all compiling.",
+            function=function.name,
+            location=location(function.place),
+            remedy="Try a lower level of optimisation for it, jax.jit(f, "
+            "compiler_options={'xla_backend_optimization_level': 0}), and look what it costs at "
+            "run time; `firstlight trace --what-if` measures that. With a persistent cache only "
+            "the first start pays.",
+            evidence={"equations": longest.equations, "share": seconds / total},
+        )
+
+
+def _one_compile_seconds(one: Compile) -> float:
+    return one.stage_seconds.get("compile") or 0.0
+
+
+def _compile_seconds(function: Function) -> float:
+    return sum(map(_one_compile_seconds, function.compiles))

@@ -1,0 +1,253 @@
+"""The same function compiled again, by reason, with a remedy that names the argument."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+
+from firstlight.trace import recompiles as reasons
+from firstlight.trace.findings import shapes
+from firstlight.trace.findings import thresholds as limits
+from firstlight.trace.findings.wording import (
+    listed,
+    location,
+    readable,
+    seconds_of,
+    short,
+    times,
+    where_called,
+)
+from firstlight.trace.model import Compile, Finding, Function, Place, Trace
+
+#: Kinds of findings by the reason of the recompiles.
+KINDS = {
+    reasons.SHAPE: "shape-recompiles",
+    reasons.DTYPE: "dtype-recompiles",
+    reasons.WEAK: "weak-type-recompiles",
+    reasons.STATIC: "static-recompiles",
+    reasons.NEW_FUNCTION: "new-function-recompiles",
+    reasons.TREE: "tree-recompiles",
+    reasons.SHARDING: "sharding-recompiles",
+    reasons.CONTEXT: "context-recompiles",
+    reasons.UNKNOWN: "unexplained-recompiles",
+}
+_WITHOUT_EQUALITY = "without __eq__ and __hash__"
+_TRANSFORMED = "transformation:"
+
+
+def recompiles(trace: Trace) -> Iterator[Finding]:
+    """A finding for every function and reason."""
+    for function in trace.functions:
+        if function.library:
+            continue
+        by_reason: dict[str, list[Compile]] = defaultdict(list)
+        for one in function.compiles:
+            if one.recompile_reason is not None and not _is_natural(one):
+                by_reason[one.recompile_reason].append(one)
+        for reason, again in by_reason.items():
+            if _is_told(function, reason, again):
+                yield _finding(function, reason, again)
+
+
+def _is_natural(one: Compile) -> bool:
+    """A function under vmap, or its gradient, is another program: as it should be."""
+    detail = one.recompile_detail or ""
+    return one.recompile_reason == reasons.CONTEXT and detail.startswith(_TRANSFORMED)
+
+
+def _is_told(function: Function, reason: str, again: Sequence[Compile]) -> bool:
+    if sum(map(seconds_of, again)) < limits.RECOMPILE_SECONDS:
+        return False
+    if reason == reasons.SHAPE and shapes.are_buckets(function):
+        return False
+    if len(again) >= limits.RECOMPILES_AT_SEVERAL_LINES or reason == reasons.UNKNOWN:
+        return True
+    static = reason == reasons.STATIC and not _without_equality(again)
+    least = limits.STATIC_RECOMPILES_AT_ONE_LINE if static else limits.RECOMPILES_AT_ONE_LINE
+    return max(_at_lines_seen_before(function, again).values(), default=0) >= least
+
+
+def _at_lines_seen_before(function: Function, again: Sequence[Compile]) -> dict[Place, int]:
+    """Recompiles by line, of those lines from which the function had been compiled already."""
+    seen: set[tuple[int, Place]] = set()
+    counts: dict[Place, int] = defaultdict(int)
+    chosen = {id(one) for one in again}
+    for one in function.compiles:
+        place = where_called(one)
+        if place is None or not one.compiled:
+            continue
+        if id(one) in chosen and (one.process, place) in seen:
+            counts[place] += 1
+        seen.add((one.process, place))
+    return counts
+
+
+def _finding(function: Function, reason: str, again: Sequence[Compile]) -> Finding:
+    title, remedy = _WORDS[reason](function, again)
+    lines = sorted({location(p) or "" for one in again if (p := where_called(one))})
+    evidence: dict[str, object] = {
+        "recompiles": len(again),
+        "differences": [one.recompile_detail for one in again[:20]],
+        "called_at": lines,
+        "defined_at": location(function.place),
+    }
+    if reason == reasons.SHAPE:
+        evidence |= shapes.evidence(function)
+    return Finding(
+        kind=KINDS[reason],
+        seconds=sum(map(seconds_of, again)),
+        title=title,
+        function=function.name,
+        location=location(where_called(again[0]) or function.place),
+        remedy=remedy,
+        evidence=evidence,
+    )
+
+
+# --- title and remedy, for each reason ------------------------------------------------------------
+
+_Words = tuple[str, str]
+
+
+def _shape(function: Function, again: Sequence[Compile]) -> _Words:
+    title = f"{readable(function)} is compiled again for other shapes, {times(len(again))}."
+    return title, shapes.remedy(function, _call(again))
+
+
+def _dtype(function: Function, again: Sequence[Compile]) -> _Words:
+    title = f"{readable(function)} is compiled again for other dtypes: {_first(again)}."
+    return title, (
+        f"Give {_arguments(again)} one dtype before the call at {_call(again)}, "
+        f"for instance with np.asarray(value, dtype=np.{_best_dtype(function, again)})."
+    )
+
+
+def _weak(function: Function, again: Sequence[Compile]) -> _Words:
+    title = (
+        f"{readable(function)} is compiled for plain Python numbers and again for arrays of the "
+        f"same type: {_first(again)}."
+    )
+    dtype = _best_dtype(function, again)
+    return title, (
+        f"Give {_arguments(again)} the same kind of value in every call at {_call(again)}: "
+        f"np.{dtype}(value), or jnp.asarray(value, dtype=jnp.{dtype}), from the first on."
+    )
+
+
+def _static(function: Function, again: Sequence[Compile]) -> _Words:
+    names = _arguments(again)
+    if _without_equality(again):
+        title = f"{readable(function)} is compiled for every new object given as static {names}."
+        return title, (
+            f"Make the class of {names} comparable by its values: @dataclass(frozen=True), or "
+            "__eq__ and __hash__. Or make the object once, outside of the loop."
+        )
+    title = f"{readable(function)} is compiled for every value of its static {names}."
+    return title, (
+        f"If {names} is a number that only takes part in arithmetic, take it out of "
+        "static_argnames: it is then an array, and one program does for all. If it is the length "
+        "of a loop, use jax.lax.fori_loop, which takes a length that is not static."
+    )
+
+
+def _new_function(function: Function, again: Sequence[Compile]) -> _Words:
+    name, made = readable(function), "partial" if function.kind == "partial" else "function"
+    title = (
+        f"{name} is compiled {times(len(again) + 1)}: every time as a new {made}, which JAX cannot "
+        "know to be the same."
+    )
+    give = (
+        "Bind the arguments once, outside of the loop, or pass them as arguments of the jitted "
+        "function"
+        if made == "partial"
+        else "Define it once and call jax.jit on it once (at the top of the module, or before the "
+        "loop), and pass what it takes from outside as arguments"
+    )
+    return title, f"{give}; {_call(again)} makes a new one each time it runs."
+
+
+def _tree(function: Function, again: Sequence[Compile]) -> _Words:
+    title = (
+        f"{readable(function)} is compiled again because its arguments are structured in another "
+        f"way: {_first(again)}."
+    )
+    return title, (
+        f"Call it at {_call(again)} with the same containers (dict or OrderedDict, tuple or list), "
+        "the same keys, None at the same places, and arguments always by position or always by "
+        "name."
+    )
+
+
+def _sharding(function: Function, again: Sequence[Compile]) -> _Words:
+    title = f"{readable(function)} is compiled again because its arguments are placed elsewhere."
+    return title, (
+        f"Put {_arguments(again)} where the results will be before the first call at "
+        f"{_call(again)}: jax.device_put(value, sharding) with the sharding that the function's "
+        "outputs have."
+    )
+
+
+def _context(function: Function, again: Sequence[Compile]) -> _Words:
+    title = f"{readable(function)} is compiled again under another setting of JAX: {_first(again)}."
+    return title, (
+        "Set JAX up once at the start of the program (jax.config.update), and not by a context "
+        f"around some of the calls: see {_call(again)}."
+    )
+
+
+def _unknown(function: Function, again: Sequence[Compile]) -> _Words:
+    title = f"{readable(function)} is compiled again although nothing differs that JAX shows."
+    detail = again[0].recompile_detail or "nothing is known of the call"
+    return title, (
+        f"{detail[0].upper()}{detail[1:]}. The call "
+        f"is at {_call(again)}; JAX says more with jax_explain_cache_misses."
+    )
+
+
+_WORDS: dict[str, Callable[[Function, Sequence[Compile]], _Words]] = {
+    reasons.SHAPE: _shape,
+    reasons.DTYPE: _dtype,
+    reasons.WEAK: _weak,
+    reasons.STATIC: _static,
+    reasons.NEW_FUNCTION: _new_function,
+    reasons.TREE: _tree,
+    reasons.SHARDING: _sharding,
+    reasons.CONTEXT: _context,
+    reasons.UNKNOWN: _unknown,
+}
+
+
+def _without_equality(again: Sequence[Compile]) -> bool:
+    return any(_WITHOUT_EQUALITY in (one.recompile_detail or "") for one in again)
+
+
+def _first(again: Sequence[Compile]) -> str:
+    return (again[0].recompile_detail or "").rstrip(".")
+
+
+def _arguments(again: Sequence[Compile]) -> str:
+    """Names of the arguments that differ: what stands before the colon of each difference."""
+    names = dict.fromkeys(
+        part.partition(":")[0].strip()
+        for one in again
+        for part in (one.recompile_detail or "").split("; ")
+        if ":" in part
+    )
+    return listed(names, 3) or "the argument"
+
+
+def _best_dtype(function: Function, again: Sequence[Compile]) -> str:
+    """The type to use for the first argument that differs: a float, if it ever was one."""
+    path = (again[0].recompile_detail or "").partition(":")[0]
+    seen = [
+        reasons.dtype_of(argument, bool(one.signature.context.get("jax_enable_x64")))
+        for one in function.compiles
+        if one.signature is not None
+        for argument in one.signature.arguments
+        if argument.path == path
+    ]
+    return next((dtype for dtype in seen if dtype.startswith("float")), (seen or ["float32"])[0])
+
+
+def _call(again: Sequence[Compile]) -> str:
+    return short(where_called(again[0]))

@@ -1,0 +1,100 @@
+"""Shapes that a function was compiled for, and to which sizes to pad them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from firstlight.trace.findings.wording import listed
+from firstlight.trace.model import Function
+
+#: Padding to the next of these costs at most twice the work, and that many programs are few.
+_MOST_BUCKETS = 6
+
+
+@dataclass(frozen=True)
+class Varying:
+    """One dimension that differs, of one or several arguments that change together."""
+
+    arguments: tuple[str, ...]
+    dimension: int
+    sizes: tuple[int, ...]  # in the order in which they came
+
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        """Sizes to pad to: one where there are two sizes, else powers of two."""
+        sizes = sorted(set(self.sizes))
+        if len(sizes) <= 2:
+            return (sizes[-1],)
+        powers = sorted({1 << max(size - 1, 0).bit_length() for size in sizes})
+        return tuple(powers) if len(powers) <= _MOST_BUCKETS else tuple(powers[-_MOST_BUCKETS:])
+
+
+def varying(function: Function) -> list[Varying]:
+    """Which dimensions differ between the compiles of a function, those of the same sizes as one.
+
+    Empty where arguments differ in rank: no padding makes those equal.
+    """
+    shapes: dict[str, list[tuple[object, ...]]] = defaultdict(list)
+    for one in function.compiles:
+        for argument in one.signature.arguments if one.compiled and one.signature else ():
+            shapes[argument.path].append(argument.shape)
+    together: dict[tuple[int, tuple[int, ...]], list[str]] = defaultdict(list)
+    for path, seen in shapes.items():
+        if len({len(shape) for shape in seen}) != 1:
+            return []
+        for dimension, sizes in enumerate(zip(*seen, strict=True)):
+            numbers = [size for size in sizes if isinstance(size, int)]
+            if len(set(numbers)) > 1:
+                together[dimension, tuple(dict.fromkeys(numbers))].append(path)
+    return [Varying(tuple(p), dimension, sizes) for (dimension, sizes), p in together.items()]
+
+
+def are_buckets(function: Function) -> bool:
+    """Whether somebody pads already: all sizes are powers of two, and few."""
+    found = varying(function)
+    sizes = {size for v in found for size in v.sizes}
+    powers = all(size > 0 and size & (size - 1) == 0 for size in sizes)
+    return bool(found) and powers and len(sizes) <= _MOST_BUCKETS
+
+
+def remedy(function: Function, called: str) -> str:
+    """What to do, with the sizes."""
+    found = varying(function)
+    if not found:
+        return (
+            f"The call at {called} gives arrays of another rank each time: use one rank, or one "
+            "function for each."
+        )
+    if len(found) > 1:
+        what = listed(f"{listed(v.arguments, 2)} (dimension {v.dimension})" for v in found)
+        return (
+            f"Several sizes differ at {called}: {what}. Pad each to a few fixed sizes (with a "
+            "mask), so that few combinations are left."
+        )
+    one = found[0]
+    where = f"dimension {one.dimension} of {listed(one.arguments, 3)}"
+    if len(set(one.sizes)) == 2:
+        return (
+            f"Pad {where} from {min(one.sizes)} to {max(one.sizes)} before the call at {called} "
+            "(with a mask for what was added), or leave the smaller one out if it is a last batch."
+        )
+    return (
+        f"Pad {where} up to the next of {listed(map(str, one.buckets), 8)} before the call at "
+        f"{called}, with a mask: {len(one.buckets)} compiles instead of {len(set(one.sizes))}."
+    )
+
+
+def evidence(function: Function) -> dict[str, object]:
+    """Sizes and buckets of each dimension that differs."""
+    return {
+        "varying": [
+            {
+                "arguments": list(v.arguments),
+                "dimension": v.dimension,
+                "sizes": list(v.sizes),
+                "buckets": list(v.buckets),
+            }
+            for v in varying(function)
+        ]
+    }

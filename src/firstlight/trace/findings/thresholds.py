@@ -1,0 +1,68 @@
+"""From when on something is worth to be told. A program that is as it should be has no finding.
+
+Counts rather than seconds wherever a count can tell a disease from health: seconds depend on the
+machine, and a verdict should not.
+"""
+
+# --- compiling again ------------------------------------------------------------------------------
+
+#: Recompiles of a function from one and the same line: that line runs again and again with
+#: something else, and each time is waited for. One is enough: a ragged last batch is only one.
+RECOMPILES_AT_ONE_LINE = 1
+#: Static values are made to be several: one line that runs with two of them is no accident yet.
+STATIC_RECOMPILES_AT_ONE_LINE = 2
+#: Recompiles from several lines: a batch for training and one for testing are two shapes with good
+#: reason, four are a habit.
+RECOMPILES_AT_SEVERAL_LINES = 3
+#: Any recompile takes longer than this; what does not was found in a cache of JAX.
+RECOMPILE_SECONDS = 0.005
+
+# --- start-up -------------------------------------------------------------------------------------
+
+#: Operations outside of any jit within one function of the program. A seed, a few arrays: that is
+#: five or six everywhere, and nobody needs to be told.
+ONE_OP_COMPILES = 8
+#: Packages beyond JAX itself and what it needs. Below, it is not felt. A package that took part in
+#: a compile is not told, however long: the result needs it.
+IMPORT_SECONDS = 0.25
+
+# --- programs -------------------------------------------------------------------------------------
+
+#: A few tables of numbers are no harm; from here on they are hashed, written into the program and
+#: read again for a noticeable part of the compile (10 MB: 0.1 s to load).
+CONSTANT_BYTES = 1_000_000
+#: So many equations of one line, and the same one so often: that line was in a loop of Python.
+EQUATIONS_OF_A_LINE = 100
+REPEATS_OF_A_LINE = 30
+#: One function is the whole start-up only where compiling it takes more than a moment, and more
+#: than all the others together.
+DOMINATING_SECONDS = 1.0
+DOMINATING_SHARE = 0.5
+
+# --- persistent cache -----------------------------------------------------------------------------
+
+#: Without a cache, every start pays its compiles again: told from so many seconds on.
+CACHE_OFF_SECONDS = 1.0
+#: With one that stores nothing of it, earlier: somebody has set it up and thinks that it works.
+CACHE_USELESS_SECONDS = 0.25
+#: A first run with a cache is as it should be, only the seconds are worth to be known.
+CACHE_COLD_SECONDS = 1.0
+
+# --- running --------------------------------------------------------------------------------------
+
+#: Waits at one line that are a habit (each step), not a look now and then.
+WAITS_AT_ONE_LINE = 20
+WAIT_SECONDS = 0.02
+#: Of the time between the first and the last wait of the line.
+WAIT_SHARE = 0.1
+#: A compile that comes so long after the first result, and after as long without any, is a stall
+#: in the middle of the work and no longer the start.
+LATE_SECONDS = 1.0
+QUIET_SECONDS = 0.5
+#: The same in results that were read: so many steps without a compile, and then one.
+LATE_RESULTS = 100
+
+# --- several processes ----------------------------------------------------------------------------
+
+#: Seconds that processes spent on programs that another one of them compiled as well.
+SAME_PROGRAM_SECONDS = 0.1

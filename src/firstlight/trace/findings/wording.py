@@ -1,0 +1,50 @@
+"""Places, counts and lists of a finding in words."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from firstlight.trace.model import Compile, Function, Place
+
+
+def location(place: Place | None) -> str | None:
+    """`file:line`, to jump to."""
+    return None if place is None else f"{place.file}:{place.line}"
+
+
+def short(place: Place | None) -> str:
+    """`train.py:12`, to read."""
+    return "an unknown line" if place is None else f"{os.path.basename(place.file)}:{place.line}"
+
+
+def where_called(one: Compile) -> Place | None:
+    """The line of the user that called; of a package, where there is none of the user."""
+    return one.user_site or one.site
+
+
+def seconds_of(one: Compile) -> float:
+    """All stages of a compile."""
+    return sum(seconds or 0.0 for seconds in one.stage_seconds.values())
+
+
+def times(n: int) -> str:
+    return {1: "once", 2: "twice"}.get(n, f"{n} times")
+
+
+def listed(words: Iterable[str], most: int = 6) -> str:
+    """`a, b, c and 4 more`."""
+    every = list(words)
+    more = f" and {len(every) - most} more" if len(every) > most else ""
+    return ", ".join(every[:most]) + more
+
+
+def size(n: int) -> str:
+    """Bytes as a person says them."""
+    return f"{n / 1e9:.1f} GB" if n >= 1e9 else f"{n / 1e6:.1f} MB"
+
+
+def readable(function: Function) -> str:
+    """The name of a function, with its line where the name says nothing."""
+    bare = function.name.rpartition(".")[2]
+    return f"{bare} at {short(function.place)}" if bare.startswith("<") else bare

@@ -1,0 +1,99 @@
+"""Times every module that is imported, without being seen by the program.
+
+A module that is loaded already never gets here, so a statement that imports it again costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from _thread import get_ident
+from time import monotonic_ns
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+#: Of these it is worth to know which line imported them.
+_EXPENSIVE_NS = 20_000_000
+# Python takes the frames of its own import machinery out of tracebacks, by the name of their file:
+# this one must be taken out as well, or an ImportError would look different when traced.
+_HIDDEN_FILE = "<frozen importlib._bootstrap>"
+_SOURCE = """
+def _find_and_load(name, import_):
+    opened = begin(name)
+    try:
+        return find_and_load(name, import_)
+    finally:
+        end(opened)
+"""
+
+
+class ImportClock:
+    """Tells `done` of every outermost import, with all modules that it loaded."""
+
+    def __init__(self, done: Callable[[list[tuple[str, int, int, int]], Any], None]) -> None:
+        self._done = done
+        self._sites: dict[str, list[Any]] = {}
+        # Of each thread: modules now being loaded (name, begin, time of those inside).
+        self._open: dict[int, list[list[Any]]] = {}
+        self._loaded: dict[int, list[tuple[str, int, int, int]]] = {}
+        self._original: Any = None
+        self._ours: Any = None
+
+    def install(self) -> bool:
+        """Start; False where this Python loads modules in another way."""
+        bootstrap = importlib._bootstrap
+        original = getattr(bootstrap, "_find_and_load", None)
+        if original is None:
+            return False
+        names = {"begin": self._begin, "end": self._end, "find_and_load": original}
+        exec(compile(_SOURCE, _HIDDEN_FILE, "exec"), names)
+        bootstrap._find_and_load = names["_find_and_load"]  # type: ignore[attr-defined]
+        self._original, self._ours = original, names["_find_and_load"]
+        return True
+
+    def remove(self) -> None:
+        """Stop; where somebody has put another clock over this one, it goes on unheard."""
+        self._done = _nobody
+        bootstrap = importlib._bootstrap
+        if self._ours is not None and getattr(bootstrap, "_find_and_load", None) is self._ours:
+            bootstrap._find_and_load = self._original  # type: ignore[attr-defined]
+
+    def _begin(self, name: str) -> Any:
+        opened = [name, monotonic_ns(), 0]
+        self._open.setdefault(get_ident(), []).append(opened)
+        return opened
+
+    def _end(self, opened: Any) -> None:
+        end = monotonic_ns()
+        thread = get_ident()
+        stack = self._open.get(thread, [])
+        while stack and stack.pop() is not opened:
+            pass
+        name, begin, inside = opened
+        loaded = self._loaded.setdefault(thread, [])
+        if name in sys.modules:  # not one that was looked for in vain
+            loaded.append((name, begin, end - begin, end - begin - inside))
+            if end - begin >= _EXPENSIVE_NS:
+                self._sites[name] = _statement()
+        if stack:
+            stack[-1][2] += end - begin
+            return
+        del self._open[thread], self._loaded[thread]
+        if loaded:
+            sites, self._sites = self._sites, {}
+            self._done(loaded, sites)
+
+
+def _statement() -> list[Any]:
+    """[file, line, function] of the import that is now at its end."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    return [frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname]
+
+
+def _nobody(modules: list[tuple[str, int, int, int]], sites: Any) -> None:
+    """Who is told of imports once nobody listens."""

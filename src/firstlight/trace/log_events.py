@@ -1,0 +1,109 @@
+"""Logs of a trace as they lie on disk: a file a process, a line an event, ending anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from firstlight.records import FirstlightError
+from firstlight.trace.log_file import SCHEMA, VERSION
+
+#: Keys that hold times of their own, beside those of an event.
+_TIMES = ("ns", "begin_ns", "end_ns", "recording_ns")
+
+
+class TraceLogError(FirstlightError):
+    """A log cannot be read."""
+
+
+@dataclass(frozen=True)
+class ProcessLog:
+    """What one process wrote: its first event, and all that follow."""
+
+    head: dict[str, Any]
+    events: list[dict[str, Any]] = field(default_factory=list)
+    unreadable_lines: int = 0
+
+    def of(self, kind: str) -> Iterator[dict[str, Any]]:
+        return (event for event in self.events if event["event"] == kind)
+
+    def first(self, kind: str) -> dict[str, Any] | None:
+        return next(self.of(kind), None)
+
+    @property
+    def start_ns(self) -> int:
+        started = self.head.get("started_ns")
+        return int(self.head["recording_ns"] if started is None else started)
+
+    @property
+    def last_ns(self) -> int:
+        """When it was last heard of."""
+        times = [e[key] for e in self.events for key in _TIMES if isinstance(e.get(key), int)]
+        times += [m[1] + m[2] for e in self.of("imports") for m in e["modules"]]
+        return max(map(int, [self.head["recording_ns"], *times]))
+
+    @property
+    def start_of_day_ns(self) -> int:
+        """The start by the clock on the wall, which machines share; monotonic clocks they do not.
+
+        Without it (a log by other hands) the monotonic clock has to do.
+        """
+        monotonic, wall = self.head.get("clock") or (0, 0)
+        return self.start_ns + int(wall) - int(monotonic)
+
+
+def read_logs(folder: Path) -> list[ProcessLog]:
+    """All processes that wrote into a folder, by their start. TraceLogError where there is none."""
+    files = sorted(folder.glob("*.jsonl")) if folder.is_dir() else []
+    if not files:
+        raise TraceLogError(
+            f"{folder}: no trace here (no file *.jsonl). The program may have ended before Python "
+            "started, or runs in a Python that has no Firstlight installed."
+        )
+    logs = [log for path in files for log in _read_file(path)]
+    if not logs:
+        raise TraceLogError(
+            f"{folder}: its files hold no event of Firstlight. If the program was killed at once, "
+            "nothing was written yet; trace it again."
+        )
+    return sorted(logs, key=lambda log: log.start_of_day_ns)
+
+
+def _read_file(path: Path) -> list[ProcessLog]:
+    # A process that replaced itself (exec) continues in the same file with a new first event.
+    logs: list[ProcessLog] = []
+    unreadable = 0
+    for line in path.read_text("utf-8", errors="replace").splitlines():
+        event = _parsed(line)
+        if event is None:
+            unreadable += 1
+        elif event["event"] == "process":
+            _check_version(event, path)
+            logs.append(ProcessLog(event))
+        elif logs:
+            logs[-1].events.append(event)
+    if logs and unreadable:
+        last = logs[-1]
+        logs[-1] = ProcessLog(last.head, last.events, unreadable)
+    return logs
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        event = json.loads(line)
+    except ValueError:  # cut off by a kill
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
+
+
+def _check_version(head: dict[str, Any], path: Path) -> None:
+    if head.get("schema") != SCHEMA:
+        raise TraceLogError(f"{path}: not a log of a trace (schema {head.get('schema')!r}).")
+    if head.get("version", 0) > VERSION:
+        raise TraceLogError(
+            f"{path}: version {head['version']} of the log was written by a newer Firstlight; this "
+            f"one reads up to {VERSION}. Update Firstlight to read it."
+        )

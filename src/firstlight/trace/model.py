@@ -1,0 +1,199 @@
+"""What a trace says, as frozen values: made from logs by `reading`, read by findings and reports.
+
+Seconds are of the process, counted from its start. What a log does not tell is None, and
+`Process.problems` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Stages of a compile, in their order.
+STAGES = ("trace", "lower", "compile")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of source."""
+
+    file: str
+    line: int
+    function: str | None = None
+
+    @property
+    def package(self) -> str | None:
+        """The installed package that it is in; None: a file of the user."""
+        for folder in ("/site-packages/", "/dist-packages/"):
+            if folder in self.file:
+                return self.file.rpartition(folder)[2].partition("/")[0].removesuffix(".py")
+        return None
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An array, or a number, among the arguments of a call."""
+
+    path: str
+    dtype: str
+    shape: tuple[Any, ...]
+    weak: bool
+    sharding: str | None
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a compiled program depends on."""
+
+    arguments: tuple[Argument, ...]
+    leaves: int  # of which so many are listed in `arguments`
+    tree: str
+    static: Mapping[str, str]
+    context: Mapping[str, Any]
+    function_object: int  # the same number: the same object
+
+
+@dataclass(frozen=True)
+class CacheUse:
+    """What the persistent cache did for one compile."""
+
+    status: str  # hit, miss, off, unknown
+    reason: str | None  # of a miss: "no entry", "below threshold", "callbacks", …
+    written: bool
+
+
+@dataclass(frozen=True)
+class Compile:
+    """One call that made JAX trace, lower or compile."""
+
+    name: str
+    process: int  # its number in the trace
+    thread: int
+    begin_seconds: float
+    end_seconds: float
+    stage_seconds: Mapping[str, float | None]  # exclusive: what ran inside is not counted twice
+    signature: Signature | None
+    site: Place | None  # the call, nearest outside of JAX
+    user_site: Place | None  # nearest outside of any installed package
+    compiled: bool  # False: traced or lowered only
+    cache: CacheUse | None = None
+    equations: int | None = None
+    equation_lines: tuple[tuple[Place, int], ...] = ()
+    constant_bytes: int | None = None
+    executable_bytes: int | None = None
+    recompile_reason: str | None = None  # shape, dtype, weak type, static value, …; None: the first
+    recompile_detail: str | None = None  # in words, with what differs
+    #: For each of `equation_lines`: how often its most frequent equation comes again.
+    equation_repeats: tuple[int, ...] = ()
+    cache_settings: Mapping[str, Any] = field(default_factory=dict)
+    results_before: int | None = None  # how often the program had waited for a result by then
+
+
+@dataclass(frozen=True)
+class Function:
+    """All compiles of one function: of one place of definition, whatever object it was."""
+
+    name: str
+    place: Place | None
+    module: str | None
+    library: bool  # of JAX itself: an operation outside of any jit
+    compiles: tuple[Compile, ...]
+    kind: str | None = None  # function, partial, method, …
+
+    @property
+    def seconds(self) -> float:
+        return sum(s or 0.0 for c in self.compiles for s in c.stage_seconds.values())
+
+    @property
+    def recompiles(self) -> int:
+        return sum(c.recompile_reason is not None for c in self.compiles)
+
+
+@dataclass(frozen=True)
+class ImportedPackage:
+    """A top-level package with all of its modules."""
+
+    name: str
+    seconds: float  # of its own modules, without those of others that they import
+    with_others_seconds: float  # what would be saved if it were not imported first by this one
+    modules: int
+    begin_seconds: float
+    imported_by: str | None = None  # the package around it; None: the program itself
+    site: Place | None = None  # the import statement, of expensive ones
+    beyond_jax_seconds: float = 0.0  # with others, but without JAX and what comes with it
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A line that waited for results, over the whole run."""
+
+    site: Place | None
+    user_site: Place | None
+    count: int
+    seconds: float
+    first_seconds: float
+    last_seconds: float
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of the timeline of a process's main thread."""
+
+    kind: str  # interpreter, import, backend, trace, lower, compile, wait, rest
+    begin_seconds: float
+    end_seconds: float
+    label: str
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of the program."""
+
+    number: int
+    pid: int
+    rank: str | None
+    command: tuple[str, ...]
+    python: str
+    jax_version: str | None
+    torch_version: str | None
+    wall_seconds: float | None  # None: it did not get to its end
+    first_result_seconds: float | None
+    first_result_site: Place | None
+    phases_seconds: Mapping[str, float]  # by kind of span; they add up to the wall time
+    timeline: tuple[Span, ...]
+    imports: tuple[ImportedPackage, ...]
+    waits: tuple[Wait, ...]
+    short_waits: int
+    short_waits_seconds: float
+    own_seconds: float  # of the recorder
+    unfinished: str | None  # what was being compiled when the log ended
+    problems: tuple[str, ...]
+    whole: bool = True  # recorded from its start
+    starts_at_seconds: float = 0.0  # after the start of the first process
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that costs time, and what to do about it."""
+
+    kind: str
+    seconds: float  # what it costs, at most; findings may overlap
+    title: str  # a sentence
+    function: str | None
+    location: str | None  # file:line
+    remedy: str
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """All processes of a program."""
+
+    processes: tuple[Process, ...]
+    functions: tuple[Function, ...]  # most expensive first
+    findings: tuple[Finding, ...]  # most expensive first
+    time_to_first_result_seconds: float | None
+    compiles: int
+    recompiles: int
+    torch_regions: tuple[Mapping[str, Any], ...] = ()

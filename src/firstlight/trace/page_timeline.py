@@ -1,0 +1,163 @@
+"""The timeline of a trace as HTML: a lane a process, and under it every kind of time by itself.
+
+Bars are boxes placed by percent of the whole, so that zooming is a matter of width alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from firstlight.report.svg import Linear
+from firstlight.trace import phases
+from firstlight.trace.markup import escaped
+from firstlight.trace.model import Process, Span, Trace
+from firstlight.trace.wording import seconds
+
+#: A lane shows so many boxes at most; the shortest are merged with their neighbours.
+_MOST_BOXES = 900
+#: A box narrower than this share of the whole has no room for words.
+_ROOM_FOR_WORDS = 0.045
+
+
+def section(trace: Trace) -> str:
+    """Share of each kind until the first result, then the whole run."""
+    leading = phases.leading(trace)
+    if leading is None:
+        return ""
+    end = max((_end(p) for p in trace.processes), default=0.0)
+    if end <= 0:
+        return ""
+    first = leading.first_result_seconds
+    moment = 0.0 if first is None else leading.starts_at_seconds + first
+    lanes = "".join(_process(p, end, len(trace.processes) > 1) for p in trace.processes)
+    return (
+        f"{_shares(leading)}<h3>The whole run</h3>{_legend(trace)}"
+        '<div class="zoom" hidden><button type="button" data-zoom="0.5" aria-label="Zoom out">−'
+        '</button><button type="button" data-zoom="2" aria-label="Zoom in">+</button>'
+        '<button type="button" data-zoom="0">all</button>'
+        '<button type="button" data-zoom="first">to the first result</button></div>'
+        f'<div class="scroll timeline" tabindex="0" data-end="{end:.6f}" '
+        f'data-first="{moment:.6f}"><div class="lanes">'
+        f"{_axis(end)}{lanes}</div></div>"
+        '<p class="hint">At any moment the innermost counts: a compile within an import is a '
+        "compile. Execution on a device is seen only as far as the host waits for it.</p>"
+    )
+
+
+def _shares(process: Process) -> str:
+    moment = process.first_result_seconds
+    by_kind = phases.until(process, moment)
+    total = sum(by_kind.values())
+    if not total:
+        return ""
+    title = "Until the first result" if moment is not None else "Where the time went"
+    boxes = "".join(
+        f'<span class="box {phases.class_of(k)}" style="flex-grow:{v / total:.5f}" '
+        f'title="{escaped(phases.name_of(k))} {seconds(v)}"></span>'
+        for k, v in by_kind.items()
+    )
+    items = "".join(
+        f'<li><i class="{phases.class_of(k)}"></i>{escaped(phases.name_of(k))} '
+        f'<b>{seconds(v)}</b> <span class="hint">{v / total:.0%}</span></li>'
+        for k, v in sorted(by_kind.items(), key=lambda item: -item[1])
+    )
+    return f'<h3>{title}</h3><div class="shares">{boxes}</div><ul class="legend">{items}</ul>'
+
+
+def _legend(trace: Trace) -> str:
+    kinds = dict.fromkeys(span.kind for p in trace.processes for span in p.timeline)
+    known = [k for k in phases.LOOKS if k in kinds] + [k for k in kinds if k not in phases.LOOKS]
+    items = "".join(
+        f'<li><i class="{phases.class_of(k)}"></i>{escaped(phases.name_of(k))}</li>' for k in known
+    )
+    return f'<ul class="legend">{items}</ul>'
+
+
+def _axis(end: float) -> str:
+    ticks = "".join(
+        f'<span style="left:{100 * t / end:.4f}%">{_tick(t)}</span>'
+        for t in Linear(0.0, end, 0.0, 1.0).ticks(8)
+    )
+    return f'<div class="axis">{ticks}</div>'
+
+
+def _tick(moment: float) -> str:
+    return f"{moment:.6g} s" if moment else "0"
+
+
+def _process(process: Process, end: float, several: bool) -> str:
+    first, at = process.first_result_seconds, process.starts_at_seconds
+    mark = ""
+    if first is not None:
+        mark = (
+            f'<span class="first" style="left:{100 * (at + first) / end:.4f}%">'
+            f"<b>first result {seconds(first)}</b></span>"
+        )
+    rank = f", rank {process.rank}" if process.rank else ""
+    name = f'<p class="lane-name">process {process.pid}{escaped(rank)}</p>' if several else ""
+    return (
+        f'{name}<div class="lane" data-process="{process.number}">'
+        f"{''.join(_box(s, at, end) for s in merged(process.timeline, end))}{mark}</div>"
+    )
+
+
+def _box(span: Span, at: float, end: float) -> str:
+    """at: when its process started, on the scale that all processes share."""
+    width = span.end_seconds - span.begin_seconds
+    label = escaped(_short(span))
+    words = f"<b>{label}</b>" if width / end > _ROOM_FOR_WORDS else ""
+    what = f"{phases.name_of(span.kind)}: {span.label}" if span.label else phases.name_of(span.kind)
+    about = f"{what}, {seconds(width)} from {seconds(span.begin_seconds)}"
+    left = 100 * (at + span.begin_seconds) / end
+    return (
+        f'<span class="box {phases.class_of(span.kind)}" '
+        f'style="left:{left:.4f}%;width:{100 * width / end:.4f}%" title="{escaped(about)}" '
+        f'data-label="{label}">{words}</span>'
+    )
+
+
+def _short(span: Span) -> str:
+    """What fits into a box."""
+    label = span.label or phases.name_of(span.kind)
+    return label.rpartition("/")[2] if span.kind == "wait" else label
+
+
+def merged(spans: Sequence[Span], end: float) -> list[Span]:
+    """As many spans as can be drawn: short neighbours become one, of the kind that has most."""
+    kept = [s for s in spans if s.end_seconds > s.begin_seconds]
+    least = end / 20000
+    while len(kept) > _MOST_BOXES:
+        kept = list(_merge_shorter(kept, least))
+        least *= 2
+    return kept
+
+
+def _merge_shorter(spans: Iterable[Span], least: float) -> Iterable[Span]:
+    group: list[Span] = []
+    for span in spans:
+        short = span.end_seconds - span.begin_seconds < least
+        wide = bool(group) and span.end_seconds - group[0].begin_seconds > 4 * least
+        if group and (not short or wide):
+            yield _one(group)
+            group = []
+        if short:
+            group.append(span)
+        else:
+            yield span
+    if group:
+        yield _one(group)
+
+
+def _one(group: Sequence[Span]) -> Span:
+    if len(group) == 1:
+        return group[0]
+    sums: dict[str, float] = {}
+    for span in group:
+        sums[span.kind] = sums.get(span.kind, 0.0) + span.end_seconds - span.begin_seconds
+    kind = max(sums, key=lambda k: sums[k])
+    label = f"{len(group)} short parts, mostly {phases.name_of(kind)}"
+    return Span(kind, group[0].begin_seconds, group[-1].end_seconds, label)
+
+
+def _end(process: Process) -> float:
+    return process.starts_at_seconds + max((s.end_seconds for s in process.timeline), default=0.0)

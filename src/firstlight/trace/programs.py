@@ -1,0 +1,137 @@
+"""What a program is made of, read from JAX's frames at the end of lowering and of compiling."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any
+
+_LOWERING = ("pxla.py", "_cached_lowering_to_hlo", "closed_jaxpr")
+_COMPILING = ("pxla.py", "_cached_compilation", "xla_executable")
+#: On a CPU the size is that of the executable when written out, which costs a hundredth of its
+#: compile: worth it for those that somebody would ask about.
+_WORTH_WRITING_OUT_SECONDS = 0.05
+#: Programs of more equations are looked at line by line.
+_MANY_EQUATIONS = 300
+_MOST_LINES = 20
+_MANY_ON_A_LINE = 100
+
+
+def lowered(frames: list[FrameType]) -> dict[str, Any]:
+    """Equations, their lines where they are many, and bytes of captured constants."""
+    closed = _variable(frames, _LOWERING)
+    if closed is None:
+        problem = "programs: this JAX does not show the equations and constants of a program"
+        return {"equations": None, "constant_bytes": None, "problem": problem}
+    equations = list(_equations(closed.jaxpr, set()))
+    about: dict[str, Any] = {
+        "equations": len(equations),
+        "constant_bytes": sum(_bytes(c) for c in closed.consts) + _literal_bytes(equations),
+    }
+    if len(equations) >= _MANY_EQUATIONS:
+        about["lines"] = _by_line(equations)
+    return about
+
+
+def compiled(frames: list[FrameType], seconds: float) -> dict[str, Any]:
+    """Bytes of the executable, and whether it calls back into Python."""
+    executable = _variable(frames, _COMPILING)
+    if executable is None:
+        problem = "programs: this JAX does not show the size and callbacks of a program"
+        return {"executable_bytes": None, "callbacks": None, "problem": problem}
+    callbacks = _variable(frames, (*_COMPILING[:2], "host_callbacks"))
+    size = _executable_bytes(executable, bool(callbacks) or seconds < _WORTH_WRITING_OUT_SECONDS)
+    return {
+        "executable_bytes": size,
+        "callbacks": None if callbacks is None else bool(callbacks),
+    }
+
+
+def _executable_bytes(executable: Any, only_if_told: bool) -> int | None:
+    """Of its code, where the backend tells; else of all that would be stored of it."""
+    try:
+        told = int(executable.size_of_generated_code_in_bytes())
+        return told or (None if only_if_told else len(executable.serialize()))
+    except Exception:  # some cannot be written out
+        return None
+
+
+def _variable(frames: list[FrameType], where: tuple[str, str, str]) -> Any:
+    file, function, name = where
+    for frame in frames:
+        code = frame.f_code
+        if code.co_name == function and os.path.basename(code.co_filename) == file:
+            return frame.f_locals.get(name)
+    return None
+
+
+def _equations(jaxpr: Any, seen: set[int]) -> Any:
+    """All equations, those of inner programs included; one that is called often is there once."""
+    if id(jaxpr) in seen:
+        return
+    seen.add(id(jaxpr))
+    for equation in jaxpr.eqns:
+        yield equation
+        for value in equation.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else (value,):
+                program = getattr(inner, "jaxpr", inner)
+                if hasattr(program, "eqns"):
+                    yield from _equations(program, seen)
+
+
+def _literal_bytes(equations: list[Any]) -> int:
+    return sum(
+        _bytes(v.val) for e in equations for v in e.invars if getattr(v, "val", None) is not None
+    )
+
+
+def _bytes(value: Any) -> int:
+    size = getattr(value, "nbytes", 0)
+    return size if isinstance(size, int) else 0
+
+
+def _by_line(equations: list[Any]) -> list[Any]:
+    """[file, line, equations, repeats] of the lines that most equations come from.
+
+    repeats: how often the most frequent equation of the line is there, made at the same place of
+    JAX: a line that ran many times has many, one that calls a long function has not.
+    """
+    from jax._src import source_info_util
+
+    lines: dict[tuple[str, int], list[Any]] = {}
+    for equation in equations:
+        frame = source_info_util.user_frame(equation.source_info.traceback)
+        if frame is not None:
+            lines.setdefault((frame.file_name, frame.start_line), []).append(equation)
+    most = sorted(lines.items(), key=lambda item: -len(item[1]))[:_MOST_LINES]
+    return [[file, line, len(of), _repeats(of, file)] for (file, line), of in most]
+
+
+def _repeats(equations: list[Any], file: str) -> int:
+    counts: dict[Any, int] = {}
+    for equation in equations:
+        key = (equation.primitive.name, equation.source_info.traceback)
+        counts[key] = counts.get(key, 0) + 1
+    most = max(counts.values())
+    if most > 1 or len(equations) < _MANY_ON_A_LINE:
+        return most
+    # A recursion is on the same line at another depth each time: only what is within it compares.
+    inner: dict[Any, int] = {}
+    step = max(1, len(equations) // _MANY_ON_A_LINE)
+    for equation in equations[::step]:
+        key = (equation.primitive.name, _within(equation.source_info.traceback, file))
+        inner[key] = inner.get(key, 0) + 1
+    return max(inner.values()) * step
+
+
+def _within(traceback: Any, file: str) -> tuple[Any, ...]:
+    """The frames from an equation to the line of the user that made it."""
+    frames = []
+    for code, instruction in zip(*traceback.raw_frames(), strict=False):
+        frames.append((code, instruction))
+        if code.co_filename == file:
+            break
+    return tuple(frames)

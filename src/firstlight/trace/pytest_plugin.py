@@ -1,0 +1,77 @@
+"""Limits on what a test may compile: `@pytest.mark.firstlight(max_recompiles=0)`, and a fixture.
+
+Loaded by pytest wherever Firstlight is installed: imports nothing but pytest until it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from firstlight.trace.limits import Limits
+    from firstlight.trace.session import Recording
+
+_LIMITS = ("max_compiles", "max_recompiles", "max_ttfr")
+_MARK = (
+    "firstlight(max_compiles=None, max_recompiles=None, max_ttfr=None): fail the test if JAX "
+    "compiles more than that while it runs, or the first result comes later (seconds)."
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the mark known, for --strict-markers."""
+    config.addinivalue_line("markers", _MARK)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Record a test that has limits; one that fails by itself is not judged."""
+    mark = item.get_closest_marker("firstlight")
+    if mark is None:
+        return (yield)
+    limits = _limits(mark, item)
+    from firstlight.trace.session import recording
+
+    with recording() as recorded:
+        result = yield
+    _judge(recorded, limits)
+    return result
+
+
+@pytest.fixture
+def firstlight_trace() -> Iterator[Recording]:
+    """What JAX compiles from here to the end of the test; `.compiles` says it at any moment."""
+    from firstlight.trace.session import recording
+
+    with recording() as recorded:
+        yield recorded
+
+
+def _limits(mark: pytest.Mark, item: pytest.Item) -> Limits:
+    from firstlight.trace.limits import Limits
+
+    unknown = sorted(set(mark.kwargs) - set(_LIMITS))
+    if unknown or mark.args:
+        raise pytest.UsageError(
+            f"{item.nodeid}: @pytest.mark.firstlight takes {', '.join(_LIMITS)} by name, not "
+            f"{', '.join(unknown) or 'arguments by position'}."
+        )
+    return Limits(
+        max_compiles=mark.kwargs.get("max_compiles"),
+        max_recompiles=mark.kwargs.get("max_recompiles"),
+        max_ttfr_seconds=mark.kwargs.get("max_ttfr"),
+    )
+
+
+def _judge(recorded: Recording, limits: Limits) -> None:
+    from firstlight.report.plain_text import printable
+    from firstlight.trace.limits import exceeded
+
+    lines: list[str] = []
+    for excess in exceeded(recorded.trace, limits):
+        lines += [f"{excess.limit}: {excess.sentence}", *(f"    {o}" for o in excess.offenders)]
+    if lines:
+        pytest.fail(printable("\n".join(lines)), pytrace=False)

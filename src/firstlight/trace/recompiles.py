@@ -1,0 +1,205 @@
+"""Why a function was compiled again: what differs from the nearest program that it had already.
+
+Of all earlier compiles of the function in the process, the one that differs in the fewest ways is
+the one to compare with: not the last, for a program may go back and forth between two shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from firstlight.trace.model import Argument, Compile, Signature
+
+#: Reasons, the strongest first: each alone makes JAX compile, whatever the ones after it are.
+NEW_FUNCTION = "new function object"
+TREE = "tree"
+STATIC = "static value"
+SHAPE = "shape"
+DTYPE = "dtype"
+WEAK = "weak type"
+SHARDING = "sharding"
+CONTEXT = "context"
+UNKNOWN = "unknown"
+REASONS = (NEW_FUNCTION, TREE, STATIC, SHAPE, DTYPE, WEAK, SHARDING, CONTEXT, UNKNOWN)
+
+_SAME_SIGNATURE = (
+    "the same signature was compiled before. Check for jax.clear_caches(), for more programs than "
+    "JAX keeps, and for a jitted function that is made anew"
+)
+#: In the log, but no setting: spoken of in other words.
+_POSITION, _FURTHER, _OTHERS = "arguments by position", "further leaves", "others"
+_MOST_SHOWN = 4
+_SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
+#: What JAX makes of a number of Python, without and with 64 bits.
+_PYTHON = {
+    "bool": ("bool", "bool"),
+    "int": ("int32", "int64"),
+    "float": ("float32", "float64"),
+    "complex": ("complex64", "complex128"),
+}
+_HALVED = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that is not as it was."""
+
+    reason: str
+    words: str
+    distance: int = 1  # how far it takes two signatures apart
+
+
+def with_reasons(compiles: Iterable[Compile], library: bool = False) -> tuple[Compile, ...]:
+    """The same compiles of one function, by their begin, each after the first with its reason."""
+    earlier: dict[int, list[Compile]] = {}
+    told = []
+    for one in sorted(compiles, key=lambda c: (c.process, c.begin_seconds)):
+        if one.compiled:
+            before = earlier.setdefault(one.process, [])
+            told.append(_with_reason(one, before, library) if before else one)
+            before.append(one)
+        else:
+            told.append(one)
+    return tuple(told)
+
+
+def _with_reason(one: Compile, before: Sequence[Compile], library: bool) -> Compile:
+    known = [c.signature for c in before if c.signature is not None]
+    if one.signature is None or not known:
+        detail = "the call is not known, so nothing can be compared"
+        return replace(one, recompile_reason=UNKNOWN, recompile_detail=detail)
+    found = nearest_differences(one.signature, known, library)
+    if not found:
+        return replace(one, recompile_reason=UNKNOWN, recompile_detail=_SAME_SIGNATURE)
+    words = [difference.words for difference in found]
+    more = f" and {len(words) - _MOST_SHOWN} more" if len(words) > _MOST_SHOWN else ""
+    return replace(
+        one,
+        recompile_reason=min((d.reason for d in found), key=REASONS.index),
+        recompile_detail="; ".join(words[:_MOST_SHOWN]) + more,
+    )
+
+
+def nearest_differences(
+    now: Signature, earlier: Sequence[Signature], library: bool = False
+) -> list[Difference]:
+    """What differs from the earlier signature that differs least; of several, the last."""
+    found = [list(differences(before, now, library)) for before in reversed(earlier)]
+    return min(found, key=lambda all_of: sum(d.distance for d in all_of))
+
+
+def differences(before: Signature, now: Signature, library: bool = False) -> Iterator[Difference]:
+    """All that differs between two signatures of a function."""
+    # An operation is one object for each of its parameters, which are compared as static values.
+    if before.function_object != now.function_object and not library:
+        words = "another function object than before, of the same definition"
+        yield Difference(NEW_FUNCTION, words, 3)
+    yield from _tree(before, now)
+    yield from _static(before.static, now.static)
+    old = {argument.path: argument for argument in before.arguments}
+    for argument in now.arguments:
+        if argument.path in old:
+            was = (old[argument.path], _wide(before))
+            yield from _argument(*was, argument, _wide(now))
+    if before.context.get(_FURTHER) != now.context.get(_FURTHER) and before.leaves == now.leaves:
+        words = f"one of {now.leaves} arrays that is not listed here"
+        yield Difference(SHAPE, words)
+    yield from _context(before.context, now.context)
+
+
+def _tree(before: Signature, now: Signature) -> Iterator[Difference]:
+    old, new = ({a.path for a in s.arguments} for s in (before, now))
+    if before.tree != now.tree or before.leaves != now.leaves:
+        gone, come = sorted(old - new), sorted(new - old)
+        words = [*(f"{p} is new" for p in come[:3]), *(f"{p} is gone" for p in gone[:3])]
+        trees = " → ".join(tree.removeprefix("PyTreeDef") for tree in (before.tree, now.tree))
+        yield Difference(TREE, "; ".join(words) or trees, 10)
+        return
+    was, is_now = (s.context.get(_POSITION) for s in (before, now))
+    if was != is_now:
+        yield Difference(TREE, f"{is_now} arguments by position, before {was}: the others by name")
+
+
+def _static(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Difference]:
+    for name in sorted({*before, *now}):
+        was, is_now = before.get(name), now.get(name)
+        if was == is_now:
+            continue
+        if was is None or is_now is None:
+            told = [value or "not given" for value in (was, is_now)]
+            yield Difference(STATIC, f"{name}: {' → '.join(told)}", 2)
+        elif _without_address(was) == _without_address(is_now):
+            words = f"{name}: another object of the same class, without __eq__ and __hash__ ({was})"
+            yield Difference(STATIC, words)
+        else:
+            yield Difference(STATIC, f"{name}: {was} → {is_now}", 2)
+
+
+def _argument(
+    before: Argument, was_wide: bool, now: Argument, is_wide: bool
+) -> Iterator[Difference]:
+    words = f"{now.path}: {described(before, was_wide)} → {described(now, is_wide)}"
+    if before.shape != now.shape:
+        yield Difference(SHAPE, words, 2 + 3 * abs(len(before.shape) - len(now.shape)))
+    elif dtype_of(before, was_wide) != dtype_of(now, is_wide):
+        yield Difference(DTYPE, words, 2)
+    elif before.weak != now.weak:
+        yield Difference(WEAK, words)
+    elif _placed(before) != _placed(now):
+        words = f"{now.path}: {before.sharding} → {now.sharding}"
+        yield Difference(SHARDING, words)
+
+
+def _context(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
+    named = 0
+    for name in sorted({*before, *now} - {_POSITION, _FURTHER, _OTHERS}):
+        was, is_now = before.get(name), now.get(name)
+        if was != is_now:
+            named += 1
+            yield Difference(CONTEXT, f"{name}: {_value(was)} → {_value(is_now)}", 2)
+    if not named and before.get(_OTHERS) != now.get(_OTHERS):
+        yield Difference(CONTEXT, "a setting of JAX, or a mesh, that is not listed here")
+
+
+# --- arguments in words ---------------------------------------------------------------------------
+
+
+def dtype_of(argument: Argument, wide: bool) -> str:
+    """The type that JAX gives it. wide: with 64 bits."""
+    if argument.dtype in _PYTHON:
+        return _PYTHON[argument.dtype][wide]
+    return argument.dtype if wide else _HALVED.get(argument.dtype, argument.dtype)
+
+
+def described(argument: Argument, wide: bool) -> str:
+    """`f32[128]`, as JAX writes it, with where it comes from if that is not plain."""
+    dtype = dtype_of(argument, wide)
+    letters = dtype.rstrip("0123456789")
+    short = _SHORT.get(letters, letters) + dtype[len(letters) :]
+    shape = ",".join(map(str, argument.shape))
+    of_python = argument.dtype in _PYTHON and argument.weak and not argument.shape
+    note = f" (a Python {argument.dtype})" if of_python else " (weak)" if argument.weak else ""
+    return f"{short}[{shape}]{note}"
+
+
+def _wide(signature: Signature) -> bool:
+    return bool(signature.context.get("jax_enable_x64"))
+
+
+def _placed(argument: Argument) -> str | None:
+    """Where it must be. What is not committed goes wherever the others are."""
+    sharding = argument.sharding
+    if sharding is None or sharding.startswith("SingleDeviceSharding"):
+        return None
+    return sharding
+
+
+def _without_address(text: str) -> str:
+    head, at, rest = text.partition(" at 0x")
+    return head + at + rest.lstrip("0123456789abcdefABCDEF") if at else text
+
+
+def _value(value: Any) -> str:
+    return "none" if value is None else str(value)

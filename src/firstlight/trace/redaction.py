@@ -1,0 +1,211 @@
+"""Logs without what is the user's own: paths, arguments, values, names of private modules.
+
+Done to the log, before anything is made of it, so that no report can show more. What stays:
+names of functions and parameters, shapes and types, line numbers, public packages. Equal things
+stay equal: a file becomes a short hash of its path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from firstlight.records import write_text
+
+_PLACES = ("place", "site", "user_site")
+_DROPPED = ("folder", "command")
+#: Text of ours, of Python or of JAX.
+_KEPT = (
+    *("event", "schema", "python", "version", "platform", "stage", "kind", "status"),
+    *("qualname", "cache_in_key", "transformation"),
+)
+_INSTALLED = re.compile(r"^.*[/\\](site-packages|dist-packages|python3\.\d+)[/\\](.*)$")
+_NUMBER = re.compile(r"^[-+]?[\d.]+(e[-+]?\d+)?$")
+_KEY_IN_PATH = re.compile(r"\['([^']*)'\]")
+_WORD = re.compile(r"^[A-Za-z_]\w{0,39}$")
+_HARMLESS = re.compile(r"^[\w .,:;=()\[\]{}<>*'+|-]*$")
+
+
+def redact_folder(folder: Path) -> None:
+    """Rewrite all logs of a folder; lines that a kill has cut off are left out."""
+    for path in list(folder.glob("*.jsonl")):
+        text = redacted(path.read_text("utf-8", "replace"))
+        target = folder / _name_of_log(path)
+        write_text(target, text)
+        if target != path:
+            path.unlink()
+
+
+def redact_copy(folder: Path, copy: Path) -> None:
+    """Write all logs of a folder into another, without what is the user's own."""
+    for path in folder.glob("*.jsonl"):
+        write_text(copy / _name_of_log(path), redacted(path.read_text("utf-8", "replace")))
+
+
+def _name_of_log(path: Path) -> str:
+    """Logs of several machines lie in one folder: by the machine's name, which is the user's."""
+    machine, dash, number = path.stem.rpartition("-")
+    return f"{short_hash(machine)}-{number}.jsonl" if dash else path.name
+
+
+def redacted(log: str) -> str:
+    """The text of a log."""
+    events = [event for line in log.splitlines() if (event := _parsed(line)) is not None]
+    own = _own_words(events)
+    return "".join(json.dumps(_event(e, own), separators=(",", ":")) + "\n" for e in events)
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) else None
+
+
+def short_hash(text: str) -> str:
+    """Eight digits that stand for a text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+def _event(event: Mapping[str, Any], own: frozenset[str]) -> dict[str, Any]:
+    kept = {key: _value(key, value, own) for key, value in event.items() if key not in _DROPPED}
+    if event.get("event") == "imports" and isinstance(event.get("sites"), Mapping):
+        kept["sites"] = {module(str(n)): _place(place) for n, place in event["sites"].items()}
+    return kept
+
+
+def _value(key: str, value: Any, own: frozenset[str]) -> Any:
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if key in _PLACES:
+        return _place(value)
+    if key == "lines":
+        return [_place(line) for line in value]
+    if key == "modules":
+        return [[module(str(name)), *rest] for name, *rest in value]
+    if key == "module":
+        return module(str(value))
+    if key == "arrays":
+        return [_array(array, own) for array in value]
+    if key == "static":
+        return {str(name): _static(text) for name, text in value.items()}
+    if key == "problems":
+        return [_text(": ".join(str(p).split(": ")[:2]), own) for p in value]
+    if isinstance(value, Mapping):
+        return {str(k): _value(str(k), v, own) for k, v in value.items() if k not in _DROPPED}
+    if isinstance(value, (list, tuple)):
+        return [_value(key, v, own) for v in value]
+    return (
+        str(value)
+        if key in _KEPT
+        else _name(str(value), own)
+        if key == "name"
+        else _text(str(value), own)
+    )
+
+
+def _place(value: Any) -> Any:
+    """[file, line, …]"""
+    if not isinstance(value, (list, tuple)) or not value or not isinstance(value[0], str):
+        return value
+    return [file(value[0]), *value[1:]]
+
+
+def file(path: str) -> str:
+    """Of a public package the path within it; of everything else a hash."""
+    if path.startswith("<"):
+        return path
+    installed = _INSTALLED.match(path)
+    if installed:
+        top = re.split(r"[/\\]", installed[2])[0].removesuffix(".py")
+        if _is_public(top):
+            return f"{installed[1]}/{installed[2]}"
+    return f"file-{short_hash(path)}.py"
+
+
+def module(name: str) -> str:
+    """Modules of Python and of public packages keep their names."""
+    top = name.partition(".")[0]
+    if top in ("__main__", "firstlight") or _is_public(top):
+        return name
+    return f"module_{short_hash(top)}" + ("." + short_hash(name) if "." in name else "")
+
+
+def _array(array: Any, own: frozenset[str]) -> list[Any]:
+    """[path, type, shape, weak, sharding]"""
+    path, *rest = array
+
+    def key(match: re.Match[str]) -> str:
+        return match[0] if _WORD.match(match[1]) else f"['key-{short_hash(match[1])}']"
+
+    return [_text(_KEY_IN_PATH.sub(key, str(path)), own), *(_value("", v, own) for v in rest)]
+
+
+def _static(text: Any) -> Any:
+    """A number says nothing of anybody; any other value is a hash."""
+    plain = isinstance(text, str) and (_NUMBER.match(text) or text in ("True", "False", "None"))
+    return text if plain or not isinstance(text, str) else f"value-{short_hash(text)}"
+
+
+def _name(text: str, own: frozenset[str]) -> str:
+    """The name of a function; it stays, unless it is a path."""
+    return f"name-{short_hash(text)}" if "/" in text or "\\" in text else text
+
+
+def _text(text: str, own: frozenset[str]) -> str:
+    """Text of unknown origin: kept where it can hold no path."""
+    words = set(re.findall(r"[\w.-]+", text))
+    if _HARMLESS.match(text) and not words & own:
+        return text
+    return f"text-{short_hash(text)}"
+
+
+def _own_words(events: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """Parts of all paths that occur, as far as they are the user's."""
+    paths: set[str] = {str(Path.home())}
+    for event in events:
+        paths.update(str(text) for key in _DROPPED for text in _several(event.get(key)))
+        for key in _PLACES:
+            paths.update(str(text) for text in _several(event.get(key))[:1])
+    words = {part for path in paths for part in re.split(r"[/\\]", path) if len(part) > 2}
+    return frozenset(words - {"home", "usr", "lib", "bin", "tmp", "python3", "python"})
+
+
+def _several(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value] if isinstance(value, str) else []
+
+
+@cache
+def _is_public(top: str) -> bool:
+    """Whether a module is of Python, or of a package that was installed from an index."""
+    if top in sys.stdlib_module_names:
+        return True
+    distributions = _distributions().get(top)
+    return bool(distributions) and not any(_is_local(d) for d in distributions or ())
+
+
+@cache
+def _distributions() -> Mapping[str, list[str]]:
+    from importlib.metadata import packages_distributions
+
+    return packages_distributions()
+
+
+@cache
+def _is_local(distribution: str) -> bool:
+    """Installed from a folder or a repository of the user's."""
+    from importlib.metadata import PackageNotFoundError, files
+    from importlib.metadata import distribution as find
+
+    try:
+        origin = find(distribution).read_text("direct_url.json")
+        return origin is not None or files(distribution) is None
+    except PackageNotFoundError:
+        return True

@@ -1,0 +1,226 @@
+"""Runs a program under the trace: the same Python, streams, signals and exit code as without us."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from time import monotonic_ns
+from types import FrameType
+from typing import Any
+
+from firstlight.records import FirstlightError
+from firstlight.run_directory import OutputError
+from firstlight.trace.log_file import log_path
+
+#: The terminal sends these to the program as well as to us.
+_OF_THE_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
+#: These come to us alone.
+_TO_PASS_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+HOOK = "firstlight-trace.pth"
+
+
+class NotRecordedError(FirstlightError):
+    """The program cannot be, or was not, recorded."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the program ended, and how long it took by a clock outside of it."""
+
+    code: int | None  # None: ended by a signal
+    signal: int | None
+    seconds: float
+
+    @property
+    def succeeded(self) -> bool:
+        return self.code == 0
+
+    @property
+    def words(self) -> str:
+        if self.signal is None:
+            return f"ended with exit code {self.code}"
+        return f"was ended by {signal.Signals(self.signal).name}"
+
+
+def command_of(program: Sequence[str], module: bool) -> list[str]:
+    """What a user would have typed without us."""
+    return [sys.executable, *(["-m"] if module else []), *program]
+
+
+def run(
+    command: Sequence[str],
+    folder: Path,
+    variables: Mapping[str, str] | None = None,
+    output: int | None = None,
+) -> Outcome:
+    """Run `command` to its end, with its logs in `folder`.
+
+    variables: more for its environment. output: a descriptor for its stdout and stderr, and then
+    nothing to read; without one it has ours.
+    """
+    environment = {**os.environ, **(variables or {}), "FIRSTLIGHT_TRACE": str(folder.absolute())}
+    quiet = None if output is None else subprocess.DEVNULL
+    with _signals() as child:
+        begin = monotonic_ns()
+        environment["FIRSTLIGHT_TRACE_SPAWNED_NS"] = str(begin)
+        # Descriptors that a shell gave us are the program's: `3< file` must still work.
+        process = subprocess.Popen(
+            command, env=environment, close_fds=False, stdin=quiet, stdout=output, stderr=output
+        )
+        child.started(process)
+        code = process.wait()
+    end = monotonic_ns()
+    seconds = (end - begin) / 1e9
+    outcome = Outcome(code, None, seconds) if code >= 0 else Outcome(None, -code, seconds)
+    _note_exit(folder, process.pid, outcome, end)
+    return outcome
+
+
+def _note_exit(folder: Path, pid: int, outcome: Outcome, end_ns: int) -> None:
+    """Add to the program's log what only we can know: when it was gone, and how."""
+    import json
+
+    path = log_path(str(folder), pid)
+    if os.path.exists(path):
+        about = {"ns": end_ns, "code": outcome.code, "signal": outcome.signal}
+        with open(path, "a", encoding="utf-8") as log:
+            log.write(json.dumps({"event": "exited", **about}) + "\n")
+
+
+def end_like(outcome: Outcome) -> int:
+    """The exit code of the program; a program that a signal ended makes the same of us."""
+    if outcome.signal is None:
+        return outcome.code or 0
+    import resource
+
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Whose memory is worth a file has written it already.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if outcome.signal not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(outcome.signal, signal.SIG_DFL)
+    os.kill(os.getpid(), outcome.signal)
+    return 128 + outcome.signal  # where the signal is blocked
+
+
+def new_folder(wanted: Path | None, program: str) -> Path:
+    """A folder with nothing in it; by default one named after the time and the program."""
+    if wanted is None:
+        wanted = _unused(Path("firstlight-traces"), Path(program).stem or "program")
+    elif wanted.exists() and (not wanted.is_dir() or any(wanted.iterdir())):
+        raise OutputError(f"{wanted} exists and is not empty. Give a new folder with --out.")
+    try:
+        wanted.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"{wanted}: cannot be made: {error.strerror}. Give another folder with --out."
+        ) from None
+    return wanted
+
+
+def _unused(folder: Path, program: str) -> Path:
+    from datetime import datetime
+
+    name = f"{datetime.now():%Y%m%d-%H%M%S}-{program}"
+    names = (name if number == 1 else f"{name}-{number}" for number in count(1))
+    return next(folder / name for name in names if not (folder / name).exists())
+
+
+def dumping(folder: Path) -> dict[str, str]:
+    """Variables that make XLA keep the programs that it compiles."""
+    flags = f"--xla_dump_to={(folder / 'hlo').absolute()} --xla_dump_hlo_as_text"
+    return {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()}
+
+
+def require_hook() -> None:
+    """Raise where Python would not start the recorder; asked before the program runs."""
+    import site
+
+    folders = {*site.getsitepackages(), site.getusersitepackages()}
+    if any((Path(folder) / HOOK).is_file() for folder in folders) or _starts_recorder():
+        return
+    raise NotRecordedError(
+        f"{sys.executable} would not record anything: it reads {HOOK} at its start, and there is "
+        f"none in {sorted(folders)[0]}. It comes with the package: pip install --force-reinstall "
+        "--no-deps firstlight. From a checkout (pip install -e), copy src/firstlight-trace.pth "
+        "there."
+    )
+
+
+def compile_bytecode() -> None:
+    """Write the .pyc files of the recorder, as an installation would.
+
+    PYTHONDONTWRITEBYTECODE would otherwise make every traced process compile it anew, which it
+    would see as time of its own. Where the package cannot be written to, that stays.
+    """
+    import compileall
+
+    package = Path(__file__).parent.parent
+    for folder in ("", "trace", "telemetry"):
+        compileall.compile_dir(package / folder, maxlevels=0, quiet=2)
+
+
+def why_no_log(command: Sequence[str]) -> str:
+    """Words for a program that ran and left no log."""
+    return (
+        "The program ran, but nothing was recorded: no Python that reads its site-packages was "
+        "started. An interpreter with -S, -I or of another environment does not read "
+        f"{HOOK}. Run the program with {command[0]}, without these options."
+    )
+
+
+def _starts_recorder() -> bool:
+    """Ask Python itself: the file may be somewhere else on its path."""
+    question = "import sys; sys.exit('firstlight.trace.startup' not in sys.modules)"
+    # A folder that cannot be made: asking leaves nothing behind.
+    environment = {**os.environ, "FIRSTLIGHT_TRACE": os.path.join(os.devnull, "none")}
+    return subprocess.call([sys.executable, "-c", question], env=environment) == 0
+
+
+class _Child:
+    """The program, as far as it has been started, for the signals that it is to get."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._waiting: list[int] = []
+
+    def started(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        for number in self._waiting:
+            process.send_signal(number)
+
+    def pass_on(self, number: int, _: FrameType | None) -> None:
+        if self._process is None:
+            self._waiting.append(number)
+        else:
+            self._process.send_signal(number)
+
+
+@contextmanager
+def _signals() -> Iterator[_Child]:
+    """While the program runs, its signals are its own.
+
+    Handlers, not SIG_IGN: the program would inherit that. What is ignored already (nohup) stays so.
+    """
+    child = _Child()
+    before: dict[signal.Signals, Any] = {}
+    for number in (*_OF_THE_TERMINAL, *_TO_PASS_ON):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            handler = child.pass_on if number in _TO_PASS_ON else _nothing
+            before[number] = signal.signal(number, handler)
+    try:
+        yield child
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def _nothing(_: int, __: FrameType | None) -> None:
+    """For a signal that somebody else handles."""

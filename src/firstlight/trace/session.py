@@ -1,0 +1,176 @@
+"""`with firstlight.trace.recording() as t:` — a trace of a part of a program, kept in memory.
+
+All recordings of a process share one set of hooks, which are there while anybody records. A
+recording hears of all threads, and of recordings around it, as they hear of it.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic_ns
+from typing import Any
+
+from firstlight.trace.imports import ImportClock
+from firstlight.trace.jax_hooks import JaxHooks, attach
+from firstlight.trace.model import Finding, Function, Trace
+from firstlight.trace.recorder import Recorder
+
+
+class Recording:
+    """What was recorded; complete after the block, and as far as it got within."""
+
+    def __init__(self) -> None:
+        self._events: list[dict[str, Any]] = []
+        self._recorder = Recorder(self._events.append)
+        self._read: tuple[int, Trace] | None = None
+        self._ended = False
+
+    @property
+    def trace(self) -> Trace:
+        """All of it, with findings."""
+        count = len(self._events)
+        if self._read is None or self._read[0] != count:
+            self._read = (count, _read(self._events[:count], self._recorder, self._ended))
+        return self._read[1]
+
+    @property
+    def compiles(self) -> int:
+        """Programs compiled."""
+        return self.trace.compiles
+
+    @property
+    def recompiles(self) -> int:
+        """Compiles of functions that had been compiled before, in this recording."""
+        return self.trace.recompiles
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """Functions that compiled, the most expensive first."""
+        return self.trace.functions
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The verdict, worst first."""
+        return self.trace.findings
+
+    def __repr__(self) -> str:
+        from firstlight.trace.notebook import as_text
+
+        return as_text(self.trace)
+
+    def _repr_html_(self) -> str:
+        from firstlight.trace.notebook import as_html
+
+        return as_html(self.trace)
+
+
+@contextmanager
+def recording() -> Iterator[Recording]:
+    """Record what JAX traces, lowers and compiles in this process, in all threads, until the end.
+
+    Nothing is written to disk, and nothing of it raises into the block.
+    """
+    one = Recording()
+    _SHARED.join(one)
+    try:
+        yield one
+    finally:
+        _SHARED.leave(one)
+
+
+def _read(events: list[dict[str, Any]], recorder: Recorder, ended: bool) -> Trace:
+    import json
+    from dataclasses import replace
+
+    from firstlight.trace.findings import find
+    from firstlight.trace.log_events import ProcessLog
+    from firstlight.trace.reading import assemble
+
+    # As a file would have it: tuples become lists, and what JSON cannot hold becomes text.
+    head, *rest = json.loads(json.dumps(events, default=str))
+    if not ended:
+        rest.append({"event": "end", "ns": monotonic_ns(), "problems": sorted(recorder.problems)})
+    trace = assemble([ProcessLog(head, rest)])
+    return replace(trace, findings=find(trace))
+
+
+class _Shared:
+    """The hooks of this process, and who is told of what they hear."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._listening: tuple[Recording, ...] = ()
+        self._recorder: Recorder | None = None
+        self._hooks: JaxHooks | None = None
+        self._clock: ImportClock | None = None
+
+    def join(self, one: Recording) -> None:
+        with self._lock:
+            now = monotonic_ns()
+            self._settle()  # what was waited for until here is not of the new one
+            one._recorder.begin(now, whole=False)
+            self._listening = (*self._listening, one)
+            if self._recorder is None:
+                self._start()
+            elif self._hooks is not None:
+                one._recorder.event("jax", version=sys.modules["jax"].__version__, ns=now)
+                self._hooks.waits.expect_first()
+
+    def leave(self, one: Recording) -> None:
+        with self._lock:
+            self._settle()
+            self._listening = tuple(other for other in self._listening if other is not one)
+            if self._recorder is not None:
+                one._recorder.problems |= self._recorder.problems
+            one._ended = True
+            one._recorder.end()
+            if not self._listening:
+                self._stop()
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        for one in self._listening:
+            one._recorder._write(event)
+
+    def _settle(self) -> None:
+        """Have the sums of waits told to those who listened until now."""
+        if self._hooks is not None and self._recorder is not None:
+            self._recorder.safely(self._hooks.waits.write)()
+
+    def _start(self) -> None:
+        self._recorder = recorder = Recorder(self._tell)
+        if _jax_is_there():
+            self._attach()
+        self._clock = ImportClock(recorder.safely(self._imported))
+        self._clock.install()
+
+    def _stop(self) -> None:
+        if self._clock is not None:
+            self._clock.remove()
+        if self._hooks is not None:
+            self._hooks.detach()
+        self._recorder = self._hooks = self._clock = None
+
+    def _imported(self, modules: list[tuple[str, int, int, int]], sites: Any) -> None:
+        if self._recorder is None:
+            return
+        self._recorder.imported(modules, sites)
+        if self._hooks is None and _jax_is_there():
+            self._attach()
+
+    def _attach(self) -> None:
+        if self._recorder is not None:
+            self._recorder.safely(self._attach_unsafely)()
+
+    def _attach_unsafely(self) -> None:
+        if self._recorder is not None:
+            self._hooks = attach(self._recorder)
+
+
+def _jax_is_there() -> bool:
+    return hasattr(sys.modules.get("jax"), "jit")
+
+
+_SHARED = _Shared()

@@ -1,0 +1,93 @@
+"""Two signatures held against each other, part by part."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from firstlight.trace import recompiles
+from firstlight.trace.model import Argument, Compile, Signature
+from firstlight.trace.wording import argument
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A part that is not the same; '' where a side does not have it."""
+
+    name: str
+    before: str
+    after: str
+    of_argument: bool = True
+
+
+def differences(before: Signature, after: Signature) -> list[Difference]:
+    """All parts that differ: arguments, static values, structure, settings, the function itself."""
+    found = _arguments(before.arguments, after.arguments)
+    found += _mapping(before.static, after.static, "{} (static)", True)
+    if before.tree != after.tree:
+        found.append(Difference("structure", before.tree, after.tree, False))
+    found += [_worded(d) for d in _mapping(before.context, after.context, "{}", False)]
+    if before.function_object != after.function_object:
+        old, new = (f"object {n}" for n in (before.function_object, after.function_object))
+        found.append(Difference("function", old, new, False))
+    return found
+
+
+def nearest(compile_: Compile, earlier: Sequence[Compile]) -> Compile | None:
+    """The earlier compile that the reason was found by: the nearest; of several the last."""
+    known = [c for c in earlier if c.signature is not None]
+    if compile_.signature is None or not known:
+        return None
+    signature = compile_.signature
+
+    def distance(earlier: Compile) -> int:
+        if earlier.signature is None:
+            return sys.maxsize
+        return sum(d.distance for d in recompiles.differences(earlier.signature, signature))
+
+    return min(reversed(known), key=distance)
+
+
+def _worded(setting: Difference) -> Difference:
+    """Some settings are only known to differ: the log has a number for all of them."""
+    if setting.name != "others":
+        return setting
+    return Difference("other settings of JAX", "as they were", "others", False)
+
+
+def _arguments(before: Sequence[Argument], after: Sequence[Argument]) -> list[Difference]:
+    old, new = ({a.path: a for a in side} for side in (before, after))
+    found = []
+    for path in dict.fromkeys([*old, *new]):
+        a, b = old.get(path), new.get(path)
+        if a == b:
+            continue
+        was, now = (_described(x, a, b) if x else "" for x in (a, b))
+        found.append(Difference(path, was, now))
+    return found
+
+
+def _described(value: Argument, a: Argument | None, b: Argument | None) -> str:
+    """An argument; with its sharding only where that is what differs."""
+    text = argument(value)
+    # None: a value of Python or NumPy, which is on no device yet.
+    if a and b and a.sharding and b.sharding and a.sharding != b.sharding:
+        return f"{text} {value.sharding}"
+    return text
+
+
+def _mapping(
+    before: Mapping[str, Any], after: Mapping[str, Any], name: str, of_argument: bool
+) -> list[Difference]:
+    return [
+        Difference(
+            name.format(key),
+            str(before[key]) if key in before else "",
+            str(after[key]) if key in after else "",
+            of_argument,
+        )
+        for key in dict.fromkeys([*before, *after])
+        if before.get(key) != after.get(key)
+    ]

@@ -1,0 +1,17 @@
+"""Imported at the start of Python where FIRSTLIGHT_TRACE names a folder (firstlight-trace.pth).
+
+Whatever goes wrong here, the program runs as if nothing had been asked for.
+"""
+
+import os
+
+try:
+    from firstlight.trace.recorder import process_started_ns, record_process
+
+    _spawned = os.environ.pop("FIRSTLIGHT_TRACE_SPAWNED_NS", None)
+    record_process(
+        os.path.abspath(os.environ["FIRSTLIGHT_TRACE"]),
+        int(_spawned) if _spawned else process_started_ns(),
+    )
+except Exception:  # the folder cannot be written to, and whatever else there may be
+    pass

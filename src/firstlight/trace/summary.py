@@ -1,0 +1,182 @@
+"""A trace on the terminal: the verdict first, then where the time went, then the functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.columns import Columns
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from firstlight.report.plain_text import printable
+from firstlight.report.terminal import _Terminal
+from firstlight.trace import phases
+from firstlight.trace.json_report import cache_counts, stage_seconds
+from firstlight.trace.limits import Excess
+from firstlight.trace.model import Finding, Function, Process, Trace
+from firstlight.trace.verdict import headline, unknown
+from firstlight.trace.wording import OF_JAX, counted, location, place, seconds
+
+_MOST_FINDINGS = 8
+_MOST_FUNCTIONS = 10
+#: Without a terminal (CI, a file): lines that can be read without scrolling sideways.
+_PLAIN_WIDTH = 100
+
+
+def terminal() -> Console:
+    """Ours is stderr: stdout belongs to the program."""
+    import sys
+
+    return _Terminal(
+        stderr=True, width=None if sys.stderr.isatty() else _PLAIN_WIDTH, highlight=False
+    )
+
+
+def print_trace(trace: Trace, console: Console | None = None, title: str = "") -> None:
+    """The whole summary."""
+    console = console or terminal()
+    console.rule(Text(printable(f"firstlight trace {title}".rstrip())), align="left", style="dim")
+    console.print(Text(printable(headline(trace)), style="bold"))
+    _print_findings(trace.findings, console)
+    leading = phases.leading(trace)
+    if leading is not None:
+        _print_phases(leading, console)
+    if trace.functions:
+        console.print()
+        console.print(_functions(trace.functions, console.width))
+    if len(trace.processes) > 1:
+        console.print(_processes(trace.processes))
+    for sentence in unknown(trace):
+        console.print(Text(f"Not known: {printable(sentence)}", style="yellow"))
+
+
+def print_exceeded(exceeded: Sequence[Excess], console: Console | None = None) -> None:
+    """The limits that do not hold, each with its offenders."""
+    console = console or terminal()
+    for excess in exceeded:
+        line = f"firstlight: --{excess.limit}: {excess.sentence}"
+        console.print(Text(printable(line), style="bold red"), soft_wrap=True)
+        for offender in excess.offenders:
+            console.print(Text(printable(f"    {offender}")), soft_wrap=True)
+
+
+def _print_findings(findings: Sequence[Finding], console: Console) -> None:
+    if not findings:
+        console.print("Nothing found that would make it start sooner.")
+        return
+    for number, finding in enumerate(findings[:_MOST_FINDINGS], start=1):
+        console.print()
+        grid = Table.grid(padding=(0, 1))
+        grid.add_column(justify="right", no_wrap=True, min_width=2)
+        grid.add_column()
+        grid.add_row(Text(f"{number}."), _finding(finding))
+        console.print(grid)
+    if len(findings) > 1:
+        note = "Each says what it costs at most; they may overlap."
+        console.print(Text(f"\n{note}", style="dim"))
+    if len(findings) > _MOST_FINDINGS:
+        console.print(f"\nand {len(findings) - _MOST_FINDINGS} more in the report.")
+
+
+def _finding(finding: Finding) -> Group:
+    head = Text.assemble(
+        (seconds(finding.seconds), "bold yellow"), "  ", (printable(finding.title), "bold")
+    )
+    parts = [head]
+    if finding.location:
+        parts.append(Text(printable(location(finding.location)), style="dim", overflow="fold"))
+    parts.append(Text(printable(f"→ {finding.remedy}")))
+    return Group(*parts)
+
+
+def _print_phases(process: Process, console: Console) -> None:
+    moment = process.first_result_seconds
+    by_kind = phases.until(process, moment)
+    total = sum(by_kind.values())
+    if not total:
+        return
+    what = "until the first result" if moment is not None else "of the whole run"
+    console.print()
+    console.print(Text(f"Where the {seconds(total)} {what} went", style="bold"))
+    console.print(_bar(by_kind, total, min(console.width, 100), console.is_terminal))
+    legend = []
+    for kind, value in sorted(by_kind.items(), key=lambda item: -item[1]):
+        name, _, style, sign = phases.LOOKS.get(kind, (kind, "", "", "?"))
+        mark = "█" if console.is_terminal else sign
+        words = f"{name} {seconds(value)} ({value / total:.0%})"
+        legend.append(Text.assemble((f"{mark} ", style), words))
+    console.print(Columns(legend, padding=(0, 2)))
+    if moment is not None and process.first_result_site is not None:
+        where = printable(place(process.first_result_site))
+        console.print(Text(f"The first result was read at {where}.", style="dim"))
+
+
+def _bar(by_kind: dict[str, float], total: float, width: int, coloured: bool) -> Text:
+    """A line of which every kind has its share; the last one takes what rounding leaves."""
+    bar, done, used = Text(), 0.0, 0
+    for kind, value in by_kind.items():
+        _, _, style, sign = phases.LOOKS.get(kind, (kind, "", "", "?"))
+        done += value
+        until = round(done / total * width)
+        bar.append(("█" if coloured else sign) * (until - used), style)
+        used = until
+    return bar
+
+
+def _functions(functions: Sequence[Function], width: int) -> Table:
+    shown = functions[:_MOST_FUNCTIONS]
+    title = (
+        "Functions"
+        if len(shown) == len(functions)
+        else (f"Functions, the {len(shown)} most expensive of {len(functions)}")
+    )
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
+    )
+    table.add_column("function", overflow="fold", max_width=36)
+    table.add_column("defined", overflow="fold")
+    stages = width >= 92
+    numbers = ("compiles", "again", *(("trace", "lower", "compile") if stages else ()), "total")
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("cache")
+    for function in shown:
+        table.add_row(*_row(function, stages), style="dim" if function.library else "")
+    return table
+
+
+def _row(function: Function, stages: bool) -> list[Text]:
+    by_stage = [seconds(s) for s in stage_seconds(function).values()] if stages else []
+    cache = ", ".join(f"{n} {status}" for status, n in cache_counts(function).items())
+    cells = [
+        function.name,
+        OF_JAX if function.library else place(function.place),
+        str(sum(c.compiled for c in function.compiles)),
+        str(function.recompiles or "") if not function.library else "",
+        *by_stage,
+        seconds(function.seconds),
+        "off" if set(cache_counts(function)) == {"off"} else cache,
+    ]
+    return [Text(printable(cell)) for cell in cells]
+
+
+def _processes(processes: Sequence[Process]) -> Padding:
+    table = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, title=counted(len(processes), "process", "processes")
+    )
+    table.title_justify = "left"
+    for name in ("pid", "rank", "first result", "wall", "compiling"):
+        table.add_column(name, justify="right")
+    for p in processes:
+        cells = (
+            str(p.pid),
+            p.rank or "",
+            seconds(p.first_result_seconds) if p.first_result_seconds is not None else "none",
+            seconds(p.wall_seconds) if p.wall_seconds is not None else "did not end",
+            seconds(sum(p.phases_seconds.get(k, 0.0) for k in ("trace", "lower", "compile"))),
+        )
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    return Padding(table, (0, 0))

@@ -1,0 +1,212 @@
+"""When the host waited for a result: the only part of execution that it can see.
+
+JAX returns before a result is there; reading it, or `block_until_ready`, waits. The first such
+moment is the first result of the program.
+"""
+
+from __future__ import annotations
+
+import sys
+from _thread import get_ident
+from time import monotonic_ns
+
+from firstlight.trace import calls
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from firstlight.trace.recorder import Recorder
+
+#: Shorter waits are summed up, but nobody is asked who waited.
+_WORTH_ASKING_NS = 100_000
+#: Longer ones are kept one by one, so many at most between two events.
+_LONG_NS = 5_000_000
+_MOST_LONG = 200
+#: Sums are written down so often, so that a kill loses little.
+_INTERVAL_NS = 1_000_000_000
+
+
+class Waits:
+    """Sums of waits by the line that waited.
+
+    busy: whether this thread is now in a stage of a compile, which may read arrays as well.
+    perhaps_busy: while both are empty, no thread is.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        busy: Callable[[], bool],
+        perhaps_busy: tuple[dict[int, Any], set[int]],
+    ) -> None:
+        self._perhaps_busy = perhaps_busy
+        self._recorder = recorder
+        self._busy = busy
+        self._jax = calls.jax_folders()
+        self._first = True
+        self._by_site: dict[tuple[Any, ...], list[int]] = {}
+        self._long: list[tuple[int, int, tuple[Any, ...]]] = []
+        self._short_ns = self._short = 0
+        self._written_ns = monotonic_ns()
+        self._waiting: set[int] = set()  # threads: one wait may be made of others
+        self.active = True
+        self._counted = 0  # results read, without the short ones since the last event
+        self._undo: list[tuple[Any, str, Any, Any]] = []
+
+    def watch(self) -> None:
+        """Put a clock around everything that waits."""
+        import jax
+        from jax._src import api, array
+
+        array_type = array.ArrayImpl
+        value = array_type.__dict__.get("_value")
+        ready = array_type.__dict__.get("block_until_ready")
+        if not isinstance(value, property) or value.fget is None or ready is None:
+            self._recorder.problem(
+                "waits: this JAX reads results in an unknown way, the first result is not known"
+            )
+            return
+        self._replace(array_type, "_value", value, property(self._timed_array(value.fget)))
+        self._replace(array_type, "block_until_ready", ready, self._timed_array(ready))
+        # Many arrays at once; where this has another name, the whole function is one wait.
+        client, name = getattr(api, "xc", None), "batched_block_until_ready"
+        several = getattr(client, name, None)
+        if several is not None:
+            self._replace(client, name, several, self._timed_array(several))
+            functions = ["device_get"]
+        else:
+            functions = ["block_until_ready", "device_get"]
+        for name in functions:  # device_get reads arrays one after the other: it is one wait
+            original = getattr(api, name)
+            timed = self._timed(original, array_type)
+            for module in (api, jax):
+                self._replace(module, name, original, timed)
+
+    @property
+    def count(self) -> int:
+        """Results read so far."""
+        return self._counted + self._short
+
+    def _replace(self, owner: Any, name: str, original: Any, ours: Any) -> None:
+        setattr(owner, name, ours)
+        self._undo.append((owner, name, original, ours))
+
+    def unwatch(self) -> None:
+        """Put back what was replaced, unless somebody else has replaced it since."""
+        for owner, name, original, ours in self._undo:
+            if owner.__dict__.get(name) is ours:
+                setattr(owner, name, original)
+        self._undo = []
+
+    def expect_first(self) -> None:
+        """The next result is a first one again: somebody new is listening."""
+        self._first = True
+
+    def _timed_array(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """A clock around one array, in which no other wait is.
+
+        A program may come by here at every step: what is short is counted at once, by as little
+        as can be.
+        """
+        waited = self._recorder.safely(self._waited)
+        waiting, (staged, describing) = self._waiting, self._perhaps_busy
+
+        def wait(of: Any) -> Any:
+            if waiting and get_ident() in waiting:
+                return original(of)
+            begin = monotonic_ns()
+            try:
+                return original(of)
+            finally:
+                took = monotonic_ns() - begin
+                if took >= _WORTH_ASKING_NS or staged or describing or self._first:
+                    waited(begin, begin + took)
+                else:
+                    self._short += 1
+                    self._short_ns += took
+
+        return _named_like(wait, original)
+
+    def _timed(self, original: Callable[..., Any], array_type: type) -> Callable[..., Any]:
+        """A clock around many arrays, each of which may have one of its own."""
+        waited = self._recorder.safely(self._waited)
+        waiting = self._waiting
+
+        def wait(*arguments: Any, **named: Any) -> Any:
+            if len(arguments) == 1 and type(arguments[0]) is array_type:
+                return original(*arguments, **named)  # which has a clock
+            thread = get_ident()
+            if thread in waiting:
+                return original(*arguments, **named)
+            waiting.add(thread)
+            begin = monotonic_ns()
+            try:
+                return original(*arguments, **named)
+            finally:
+                end = monotonic_ns()
+                waiting.discard(thread)
+                waited(begin, end)
+
+        return _named_like(wait, original)
+
+    def _waited(self, begin: int, end: int) -> None:
+        if not self.active or self._busy():
+            return
+        if self._first:
+            self._first = False
+            self._recorder.event("first_result", ns=end, site=self._site()[1])
+        if end - begin < _WORTH_ASKING_NS:
+            self._short += 1
+            self._short_ns += end - begin
+            return
+        self._counted += 1
+        near, user = self._site()
+        key = (get_ident(), *(near or (None, None, None)), *(user or (None, None, None)))
+        total = self._by_site.setdefault(key, [0, 0, begin, end])
+        total[0] += 1
+        total[1] += end - begin
+        total[3] = end
+        if end - begin >= _LONG_NS and len(self._long) < _MOST_LONG:
+            self._long.append((begin, end, key))
+        if end - self._written_ns > _INTERVAL_NS:
+            self.write()
+
+    def _site(self) -> tuple[Any, Any]:
+        return calls.sites(calls.stack(sys._getframe(2)), self._jax)
+
+    def write(self) -> None:
+        """Write the sums since the last time."""
+        self._written_ns = monotonic_ns()
+        by_site, long_ones, short = self._by_site, self._long, (self._short, self._short_ns)
+        self._counted += self._short
+        self._by_site, self._long, self._short, self._short_ns = {}, [], 0, 0
+        numbers = {key: number for number, key in enumerate(by_site)}
+        sums = [
+            {
+                "thread": thread,
+                "site": key[:3],
+                "user_site": key[3:],
+                "n": n,
+                "ns": ns,
+                "span": [a, b],
+            }
+            for (thread, *key), (n, ns, a, b) in by_site.items()
+        ]
+        self._recorder.event(
+            "waits",
+            sites=sums,
+            long=[[begin, end, numbers[key]] for begin, end, key in long_ones if key in numbers],
+            short=short[0],
+            short_ns=short[1],
+        )
+
+
+def _named_like(wait: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    # Not functools.wraps: some of these are no functions of Python, and have half of the names.
+    for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+        if isinstance(getattr(original, name, None), str):
+            setattr(wait, name, getattr(original, name))
+    wait.__wrapped__ = original  # type: ignore[attr-defined]
+    return wait

@@ -1,0 +1,131 @@
+"""Functions, compiles, places and times in words: the same on the terminal, in HTML and in limits.
+
+Everything here is plain text of unknown origin: whoever prints or draws it escapes it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from firstlight.trace.model import Argument, Compile, Function, Place, Signature
+
+_SHORT_TYPES = {
+    "float64": "f64",
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "int64": "i64",
+    "int32": "i32",
+    "int16": "i16",
+    "int8": "i8",
+    "uint64": "u64",
+    "uint32": "u32",
+    "uint8": "u8",
+    "complex64": "c64",
+    "complex128": "c128",
+}
+
+
+#: Where a function of JAX itself is defined: nowhere that the user could go to.
+OF_JAX = "JAX's own"
+
+
+def seconds(value: float | None) -> str:
+    """Three digits at most: 0.0123 is '12 ms', 12.34 is '12.3 s', 754 is '12 min 34 s'."""
+    if value is None:
+        return "unknown"
+    if value < 0:
+        return "−" + seconds(-value)
+    if value < 0.0005:
+        return f"{value * 1e6:.0f} µs" if value else "0 s"
+    if value < 0.9995:
+        return f"{value * 1e3:.0f} ms" if value >= 0.00995 else f"{value * 1e3:.1f} ms"
+    if value < 120:
+        return f"{value:.2f} s" if value < 9.995 else f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest} s"
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """'1 compile', '2 compiles'."""
+    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
+
+
+def place(where: Place | None, short: bool = True) -> str:
+    """file:line; short: as seen from here, or by name where that is shorter."""
+    if where is None:
+        return "unknown place"
+    if where.file.startswith("<"):  # <stdin>, <string>, a cell
+        return f"{where.file}:{where.line}"
+    return f"{_shortened(where.file) if short else where.file}:{where.line}"
+
+
+def _shortened(file: str) -> str:
+    """Of an installed package the path within it; of the user's own files, relative to here."""
+    for marker in ("site-packages", "dist-packages"):
+        _, found, rest = file.partition(f"{os.sep}{marker}{os.sep}")
+        if found:
+            return rest
+    cell = _cell(file)
+    if cell:
+        return cell
+    relative = os.path.relpath(file) if os.path.isabs(file) else file
+    return file if relative.startswith(f"..{os.sep}..") else relative
+
+
+def _cell(file: str) -> str | None:
+    """Files that stand for cells of a notebook."""
+    folder = os.path.basename(os.path.dirname(file))
+    return "cell" if folder.startswith("ipykernel_") else None
+
+
+def location(text: str) -> str:
+    """file:line as a finding has it, as seen from here."""
+    file, colon, line = text.rpartition(":")
+    return f"{_shortened(file)}:{line}" if colon and line.isdigit() and file else text
+
+
+def argument(value: Argument) -> str:
+    """'f32[8,128]', with what else makes a program of its own."""
+    shape = ",".join(str(n) for n in value.shape)
+    text = f"{_SHORT_TYPES.get(value.dtype, value.dtype)}[{shape}]"
+    return f"{text} weak" if value.weak else text
+
+
+def signature(value: Signature | None, most: int = 6) -> str:
+    """Arguments in a line: 'x: f32[8], n=3'."""
+    if value is None:
+        return ""
+    parts = [f"{a.path}: {argument(a)}" for a in value.arguments[:most]]
+    if value.leaves > len(parts):
+        parts.append(f"{value.leaves - len(parts)} more")
+    parts += [f"{name}={text}" for name, text in value.static.items()]
+    return ", ".join(parts)
+
+
+def called_from(compile_: Compile) -> str:
+    """The user's line, and that of the library it called where there is one between."""
+    user, near = compile_.user_site, compile_.site
+    if user is None or near is None or (user.file, user.line) == (near.file, near.line):
+        return place(user or near)
+    return f"{place(user)} (through {place(near)})"
+
+
+def function_line(function: Function) -> str:
+    """A function with how often it was compiled."""
+    times = counted(sum(c.compiled for c in function.compiles), "compile")
+    calls = list(dict.fromkeys(called_from(c) for c in function.compiles))
+    where = place(function.place) if not function.library else OF_JAX
+    more = f" and {len(calls) - 1} more" if len(calls) > 1 else ""
+    called = f", called from {calls[0]}{more}" if calls else ""
+    return f"{function.name} ({where}): {times}, {seconds(function.seconds)}{called}"
+
+
+def compile_line(function: Function, compile_: Compile) -> str:
+    """One compile with its arguments, its place, and why it was needed again."""
+    reason = compile_.recompile_detail or compile_.recompile_reason
+    own = sum(s or 0.0 for s in compile_.stage_seconds.values())
+    arguments = signature(compile_.signature)
+    when = f"at {seconds(compile_.begin_seconds)}, {seconds(own)}"
+    line = f"{function.name}({arguments}) {when}, called from {called_from(compile_)}"
+    return f"{line}: {reason}" if reason else line

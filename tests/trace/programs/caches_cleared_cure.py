@@ -1,0 +1,13 @@
+"""Leaves JAX's caches alone."""
+
+import jax
+import numpy as np
+
+
+@jax.jit
+def calibrate(energies):
+    return energies * 1.02 + 0.1
+
+
+for _ in range(3):
+    print(calibrate(np.ones(11, np.float32)).shape)

@@ -1,0 +1,17 @@
+"""With 64 bits on: some files hold double precision, others single."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+jax.config.update("jax_enable_x64", True)
+
+
+@jax.jit
+def spectrum(samples):
+    return jnp.sort(samples)[::2] ** 2
+
+
+for dtype in (np.float64, np.float32):
+    samples = np.linspace(0, 1, 30, dtype=dtype)
+    print(spectrum(samples).shape)  # here

@@ -1,0 +1,16 @@
+"""Scans a signal strength, all values of which are floats."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+@jax.jit
+def likelihood(strength, signal, background):
+    expected = strength * signal + background
+    return jnp.sum(expected - jnp.log(expected))
+
+
+signal, background = np.ones((2, 7), np.float32)
+for strength in (0.0, 0.5, 1.0, 1.5):
+    print(likelihood(strength, signal, background).shape)

@@ -1,0 +1,169 @@
+"""Names of JAX that the trace stands on, held against the JAX that is installed.
+
+Where one is gone, the trace says what it cannot tell.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firstlight.telemetry.events import CACHE, STAGES
+from firstlight.trace import calls, programs
+from firstlight.trace.model import Trace
+from firstlight.trace.reading import load
+
+START = "import jax, jax.numpy as jnp, numpy as np\n"
+#: The recorder attaches itself with the next import after JAX's: what is changed before counts.
+RECORD = "import firstlight.trace.startup\nimport timeit\n"
+WORK = """
+def f(x):
+    return jnp.sum(jnp.sin(x) @ x.T)
+print(jax.jit(f)(np.ones((30, 30), np.float32)))
+"""
+
+
+def traced(folder: Path, source: str, *arguments: str) -> Trace:
+    done = subprocess.run(
+        [sys.executable, "-c", source, *arguments],
+        env={**os.environ, "FIRSTLIGHT_TRACE": ""} | {"WHERE": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return load(folder)
+
+
+def recorded(before: str = "") -> str:
+    """A program whose recorder starts after JAX was changed."""
+    start = "import os\nos.environ['FIRSTLIGHT_TRACE'] = os.environ['WHERE']\n"
+    return START + before + "\n" + start + RECORD + WORK
+
+
+def test_stages_are_reported_under_these_names() -> None:
+    from jax._src import dispatch
+
+    assert {
+        dispatch.JAXPR_TRACE_EVENT: "trace",
+        dispatch.JAXPR_TO_MLIR_MODULE_EVENT: "lower",
+        dispatch.BACKEND_COMPILE_EVENT: "compile",
+    } == STAGES
+
+
+def test_the_cache_reports_under_these_names() -> None:
+    from jax._src import compilation_cache, compiler
+
+    source = Path(compiler.__file__).read_text() + Path(compilation_cache.__file__).read_text()
+    assert [name for name in CACHE if name not in source] == []
+
+
+def test_frames_that_know_a_call_have_these_names() -> None:
+    from jax._src import pjit, stages
+
+    source = Path(pjit.__file__).read_text()
+    for (file, function), variables in calls._CALLS.items():
+        assert Path(pjit.__file__).name == file
+        assert f"def {function}(" in source
+        assert all(variable in source for variable in variables)
+    assert hasattr(stages.Traced, "lower")
+
+
+def test_tracers_have_these_names() -> None:
+    from jax._src import interpreters
+    from jax._src.interpreters import ad, batching, partial_eval
+
+    modules = (ad, batching, partial_eval)
+    known = {name for module in modules for name in vars(module) if name.endswith("Tracer")}
+    # Not in every version: GradTracer, RematTracer.
+    assert {"BatchTracer", "JVPTracer", "LinearizeTracer"} <= known & calls._TRANSFORMATIONS.keys()
+    assert interpreters
+
+
+def test_frames_that_know_a_program_have_these_names() -> None:
+    from jax._src.interpreters import pxla
+
+    source = Path(pxla.__file__).read_text()
+    for file, function, variable in (programs._LOWERING, programs._COMPILING):
+        assert Path(pxla.__file__).name == file
+        assert f"def {function}(" in source
+        assert variable in source
+
+
+def test_everything_is_told_of_a_program_with_the_jax_that_is_installed(tmp_path: Path) -> None:
+    trace = traced(tmp_path, recorded())
+    (function,) = [f for f in trace.functions if f.name == "f"]
+    (one,) = function.compiles
+    told: dict[str, Any] = {
+        "stages": None not in one.stage_seconds.values(),
+        "equations": (one.equations or 0) > 2,
+        "constants": one.constant_bytes is not None,
+        "size": one.executable_bytes is None or one.executable_bytes > 0,
+        "call": one.signature is not None and one.signature.arguments[0].shape == (30, 30),
+        "site": one.site is not None,
+        "cache": one.cache is not None and one.cache.status == "off",
+        "first result": trace.time_to_first_result_seconds is not None,
+        "problems": trace.processes[0].problems == (),
+        "backend": trace.processes[0].phases_seconds["backend"] > 0,
+    }
+    assert [name for name, is_told in told.items() if not is_told] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (
+            "from jax._src import dispatch; dispatch.JAXPR_TRACE_EVENT = '/jax/renamed'",
+            "told nothing of tracing",
+        ),
+        (
+            "import firstlight.trace.calls as calls; calls._CALLS.clear()",
+            "does not show which calls",
+        ),
+        (
+            "import firstlight.trace.programs as p; p._LOWERING = ('gone.py', 'gone', 'gone')",
+            "does not show the equations and constants",
+        ),
+        (
+            "import firstlight.trace.programs as p; p._COMPILING = ('gone.py', 'gone', 'gone')",
+            "does not show the size and callbacks",
+        ),
+        (
+            "import firstlight.telemetry.events as e; e.STAGES.clear()",
+            "JAX told of no compile",
+        ),
+        (
+            "from jax._src import array; array.ArrayImpl._value = None",
+            "the first result is not known",
+        ),
+        (
+            "from jax._src import xla_bridge; del xla_bridge._init_backend",
+            "backends: this JAX starts them in an unknown way",
+        ),
+    ],
+    ids=["event", "calls", "lowering", "compiling", "all events", "waits", "backends"],
+)
+def test_where_a_name_is_gone_the_trace_says_what_it_cannot_tell(
+    tmp_path: Path, change: str, problem: str
+) -> None:
+    source = recorded(change)
+    if "_value = None" in change or "_init_backend" in change:
+        # Without these JAX itself does not run on: only the recorder is to see them gone.
+        source = source.partition(WORK)[0]
+    trace = traced(tmp_path, source)
+    (problems,) = [p.problems for p in trace.processes]
+    assert any(problem in text for text in problems), problems
+
+
+def test_seconds_of_a_stage_that_is_not_told_are_null_not_zero(tmp_path: Path) -> None:
+    change = "from jax._src import dispatch; dispatch.JAXPR_TRACE_EVENT = '/jax/renamed'"
+    (function,) = [f for f in traced(tmp_path, recorded(change)).functions if f.name == "f"]
+    (one,) = function.compiles
+    assert one.stage_seconds["trace"] is None
+    assert one.stage_seconds["compile"] > 0

@@ -1,0 +1,302 @@
+"""Every remedy: a program that has the disease, the same one cured, and programs that are clean."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from firstlight.trace.findings import thresholds
+from firstlight.trace.model import Finding, Trace
+from firstlight.trace.reading import load
+
+PROGRAMS = Path(__file__).parent / "programs"
+#: Runs programs one after the other in one traced process, each as if it were the main one.
+DRIVER = """
+import firstlight.trace.startup, runpy, sys
+paths, arguments = sys.argv[1].split(","), sys.argv[2:]
+for path in paths:
+    sys.argv = [path, *arguments]
+    runpy.run_path(path, run_name="__main__")
+"""
+
+
+class Pair(NamedTuple):
+    name: str
+    kind: str
+    function: str
+
+
+#: Findings are by function and line, so these can share a process.
+TOGETHER = (
+    Pair("ragged_batch", "shape-recompiles", "train_step"),
+    Pair("growing_sequence", "shape-recompiles", "next_token"),
+    Pair("static_rate", "static-recompiles", "step"),
+    Pair("static_config", "static-recompiles", "score"),
+    Pair("lambda_in_loop", "new-function-recompiles", "<lambda>"),
+    Pair("partial_in_loop", "new-function-recompiles", "accuracy"),
+    Pair("jit_inside", "new-function-recompiles", "fit.<locals>.step"),
+    Pair("weak_scalar", "weak-type-recompiles", "update"),
+    Pair("int_or_float", "dtype-recompiles", "likelihood"),
+    Pair("dict_or_ordered", "tree-recompiles", "predict"),
+    Pair("optional_mask", "tree-recompiles", "attention"),
+    Pair("committed_state", "sharding-recompiles", "decay"),
+    Pair("initial_weights", "one-op-compiles", "initialise"),
+    Pair("preprocessing", "one-op-compiles", "prepare"),
+    Pair("update_by_hand", "one-op-compiles", "adam"),
+    Pair("big_table", "large-constants", "efficiency"),
+    Pair("trajectory", "unrolled-loop", "trajectory"),
+    Pair("recurrent", "unrolled-loop", "gradient"),
+    Pair("recursion", "unrolled-loop", "series"),
+    Pair("loss_each_step", "synchronisation", "<module>"),
+    Pair("print_each_step", "synchronisation", "run"),
+    Pair("late_evaluation", "late-stall", "predict"),
+    Pair("unused_import", "expensive-import", "plotting"),
+)
+#: They change settings of JAX, or its caches, for all that comes after them.
+SETTINGS = (
+    Pair("precision_toggled", "context-recompiles", "gram"),
+    Pair("wide_toggled", "context-recompiles", "log_sum"),
+    Pair("double_or_single", "dtype-recompiles", "spectrum"),
+    Pair("caches_cleared", "unexplained-recompiles", "calibrate"),
+)
+
+
+def run(folder: Path, *programs: str, arguments: Sequence[object] = (), **environment: str) -> None:
+    """Trace programs in one process, into a folder."""
+    paths = ",".join(str(PROGRAMS / f"{name}.py") for name in programs)
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER, paths, *map(str, arguments)],
+        env={
+            **{k: v for k, v in os.environ.items() if not k.startswith("JAX_")},
+            "FIRSTLIGHT_TRACE": str(folder),
+            "PYTHONPATH": str(PROGRAMS),
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def traced(*programs: str, arguments: Sequence[object] = (), **environment: str) -> Trace:
+    with tempfile.TemporaryDirectory() as folder:
+        run(Path(folder), *programs, arguments=arguments, **environment)
+        return load(Path(folder), findings=False)
+
+
+def findings(trace: Trace) -> tuple[Finding, ...]:
+    from firstlight.trace.findings import find
+
+    return find(trace)
+
+
+@functools.cache
+def traces_of(pairs: tuple[Pair, ...]) -> tuple[Trace, Trace]:
+    """All diseases in one process, all cures in another."""
+    with ThreadPoolExecutor(2) as pool:
+        both = pool.map(
+            lambda state: traced(*(f"{p.name}_{state}" for p in pairs)), ("disease", "cure")
+        )
+        disease, cure = both
+    return disease, cure
+
+
+def line_of(program: str) -> str:
+    """Where the disease is: the line that is marked."""
+    path = PROGRAMS / f"{program}.py"
+    lines = path.read_text().splitlines()
+    number = next((n for n, text in enumerate(lines, 1) if text.endswith("# here")), None)
+    return f"{path}:{number}" if number else str(path)
+
+
+def assert_found(trace: Trace, kind: str, function: str, program: str) -> Finding:
+    every = [(f.kind, f.function, f.location) for f in findings(trace)]
+    where = line_of(program)
+    here = [
+        f
+        for f in findings(trace)
+        if (f.kind, f.function) == (kind, function) and (f.location or "").startswith(where)
+    ]
+    assert here, f"no {kind} of {function} at {where}, only {every}"
+    assert here[0].seconds > 0
+    assert here[0].remedy
+    return here[0]
+
+
+def assert_not_found(trace: Trace, kind: str, program: str | None = None) -> None:
+    path = str(PROGRAMS / f"{program}.py") if program else ""
+    found = [f for f in findings(trace) if f.kind == kind and path in (f.location or "")]
+    assert found == []
+
+
+@pytest.mark.parametrize("pair", TOGETHER, ids=lambda pair: pair.name)
+def test_a_disease_is_found_with_its_line_and_gone_once_cured(pair: Pair) -> None:
+    disease, cure = traces_of(TOGETHER)
+    assert_found(disease, pair.kind, pair.function, f"{pair.name}_disease")
+    assert_not_found(cure, pair.kind, f"{pair.name}_cure")
+
+
+@pytest.mark.parametrize("pair", SETTINGS, ids=lambda pair: pair.name)
+def test_a_disease_of_settings_is_found_with_its_line_and_gone_once_cured(pair: Pair) -> None:
+    disease, cure = traces_of(SETTINGS)
+    assert_found(disease, pair.kind, pair.function, f"{pair.name}_disease")
+    assert_not_found(cure, pair.kind, f"{pair.name}_cure")
+
+
+# --- the persistent cache -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def a_moment_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long a compile takes is the machine's affair: here any is worth to be told."""
+    for name in (
+        "CACHE_OFF_SECONDS",
+        "CACHE_USELESS_SECONDS",
+        "CACHE_COLD_SECONDS",
+        "SAME_PROGRAM_SECONDS",
+    ):
+        monkeypatch.setattr(thresholds, name, 0.01)
+    monkeypatch.setattr(thresholds, "DOMINATING_SECONDS", 0.2)
+
+
+@pytest.mark.usefixtures("a_moment_is_enough")
+def test_a_cache_that_keeps_nothing_below_its_threshold_is_found(tmp_path: Path) -> None:
+    disease = traced("cache_threshold_disease", arguments=[tmp_path / "a"])
+    cure = traced("cache_threshold_cure", arguments=[tmp_path / "b"])
+    found = [f for f in findings(disease) if f.kind == "cache-below-threshold"]
+    assert [f.evidence["programs"] for f in found] == [5]
+    assert "jax_persistent_cache_min_compile_time_secs" in found[0].remedy
+    assert_not_found(cure, "cache-below-threshold")
+    # The oracle: what is there on disk.
+    assert not list((tmp_path / "a").glob("*-cache"))
+    assert len(list((tmp_path / "b").glob("*-cache"))) == 5
+
+
+@pytest.mark.usefixtures("a_moment_is_enough")
+def test_a_program_that_calls_back_is_said_to_be_kept_out_of_the_cache(tmp_path: Path) -> None:
+    disease = traced("cache_callback_disease", arguments=[tmp_path / "a"])
+    cure = traced("cache_callback_cure", arguments=[tmp_path / "b"])
+    assert_found(disease, "cache-callbacks", "step", "cache_callback_disease")
+    assert_not_found(cure, "cache-callbacks")
+    assert not list((tmp_path / "a").glob("jit_step-*-cache"))
+    assert list((tmp_path / "b").glob("jit_step-*-cache"))
+
+
+@pytest.mark.usefixtures("a_moment_is_enough")
+@pytest.mark.parametrize("state", ["disease", "cure"])
+def test_a_cache_that_was_moved_fits_only_without_paths_in_its_keys(
+    tmp_path: Path, state: str
+) -> None:
+    made, moved = tmp_path / "made", tmp_path / "moved"
+    traced(f"cache_moved_{state}", arguments=[made])
+    shutil.copytree(made, moved)
+    trace = traced(f"cache_moved_{state}", arguments=[moved])
+    if state == "disease":
+        found = assert_found(trace, "cache-key-changed", "draw", "cache_moved_disease")
+        assert "jax_persistent_cache_enable_xla_caches" in found.remedy
+    else:
+        assert_not_found(trace, "cache-key-changed")
+        assert {c.cache.status for f in trace.functions for c in f.compiles if c.cache} == {"hit"}
+
+
+@pytest.mark.usefixtures("a_moment_is_enough")
+def test_no_cache_then_a_cold_one_then_a_warm_one(tmp_path: Path) -> None:
+    off = traced("slow_compile")
+    cold = traced("slow_compile", arguments=[tmp_path])
+    warm = traced("slow_compile", arguments=[tmp_path])
+    for trace, kinds in (
+        (off, {"cache-off", "one-function-dominates"}),
+        (cold, {"cache-cold", "one-function-dominates"}),
+        (warm, set()),
+    ):
+        found = {f.kind: f for f in findings(trace)}
+        assert set(found) == kinds
+        for kind in kinds:
+            assert_found(trace, kind, "draws", "slow_compile")
+
+
+@pytest.mark.usefixtures("a_moment_is_enough")
+def test_ranks_that_compile_the_same_are_found_and_those_that_share_are_not(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        ranks = pool.map(
+            lambda rank: run(tmp_path / "apart", "same_on_every_rank", RANK=str(rank)), range(2)
+        )
+        list(ranks)
+    for rank in range(2):  # one after the other, with one cache
+        folder = tmp_path / "shared"
+        run(folder, "same_on_every_rank", arguments=[tmp_path / "cache"], RANK=str(rank))
+    apart, shared = (load(tmp_path / name) for name in ("apart", "shared"))
+    assert [p.rank for p in shared.processes] == ["0", "1"]
+    found = assert_found(apart, "ranks-compile-the-same", "loss", "same_on_every_rank")
+    assert found.evidence["processes"] == [0, 1]
+    assert_not_found(shared, "ranks-compile-the-same")
+
+
+@pytest.mark.usefixtures("a_moment_is_enough")
+def test_what_only_process_0_may_keep_is_said_of_another_one(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    with ThreadPoolExecutor(2) as pool:
+        both = pool.map(
+            lambda rank: run(
+                tmp_path / "logs", "distributed_rank", arguments=[tmp_path / "a", rank, address]
+            ),
+            range(2),
+        )
+        list(both)
+    disease = load(tmp_path / "logs")
+    cure = traced("distributed_rank", arguments=[tmp_path / "b", 1])
+    assert_found(disease, "cache-not-written-by-rank", "summary", "distributed_rank")
+    assert_not_found(cure, "cache-not-written-by-rank")
+    assert not list(tmp_path.glob("a/*-cache"))
+    assert len(list(tmp_path.glob("b/*-cache"))) == 1
+
+
+# --- nothing to say -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in PROGRAMS.glob("clean_*.py")))
+def test_a_clean_program_has_no_finding(name: str) -> None:
+    trace = traced(name)
+    assert findings(trace) == ()
+    assert [p.problems for p in trace.processes] == [()]
+
+
+def test_findings_are_told_worst_first() -> None:
+    disease, _ = traces_of(TOGETHER)
+    seconds = [f.seconds for f in findings(disease)]
+    assert len(seconds) > len(TOGETHER)
+    assert seconds == sorted(seconds, reverse=True)
+
+
+def test_sizes_to_pad_to_are_the_next_powers_of_two() -> None:
+    disease, _ = traces_of(TOGETHER)
+    found = assert_found(disease, "shape-recompiles", "next_token", "growing_sequence_disease")
+    assert found.evidence["varying"] == [
+        {"arguments": ["tokens"], "dimension": 0, "sizes": [3, 4, 5, 6, 7], "buckets": [4, 8]}
+    ]
+    assert "dimension 0 of tokens" in found.remedy
+    assert "4, 8" in found.remedy
+
+
+def test_a_remedy_names_the_argument_and_a_type_for_it() -> None:
+    disease, _ = traces_of(TOGETHER)
+    dtype = assert_found(disease, "dtype-recompiles", "likelihood", "int_or_float_disease")
+    weak = assert_found(disease, "weak-type-recompiles", "update", "weak_scalar_disease")
+    assert "strength" in dtype.remedy
+    assert "np.float32" in dtype.remedy
+    assert "velocity" in weak.remedy

@@ -1,0 +1,280 @@
+"""The page of a trace: complete, escaped, offline, and working in a real browser."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trace_samples as samples
+
+from firstlight.trace.html import render
+from firstlight.trace.model import ImportedPackage, Place, Span, Trace
+from firstlight.trace.page_timeline import merged
+from firstlight.trace.signatures import differences
+from firstlight.trace.what_if import Spread, Variant, WhatIf
+
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--hide-scrollbars", "--virtual-time-budget=5000"),
+)
+NASTY = "<script>alert(1)</script>\"'&\x1b[31m\u202e"
+
+
+class Reader(HTMLParser):
+    """Tags that are open and closed in their order, and all text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "input", "br", "path"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag != "path":
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def read(page: str) -> Reader:
+    reader = Reader()
+    reader.feed(page)
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+def nasty() -> Trace:
+    """A trace in which every text of the program is an attack."""
+    place = Place(f"/tmp/{NASTY}.py", 3, NASTY)
+    argument = replace(samples.signature().arguments[0], path=NASTY, dtype=NASTY)
+    signature = samples.signature(arguments=(argument,), static={NASTY: NASTY}, tree=NASTY)
+    one = samples.compiled(NASTY, signature=signature, site=place, user_site=place)
+    other = replace(
+        one,
+        begin_seconds=2.0,
+        recompile_reason=NASTY,
+        recompile_detail=NASTY,
+        signature=samples.signature(static={NASTY: "other"}),
+    )
+    function = samples.function(NASTY, one, other, place=place, module=NASTY)
+    process = samples.process(
+        command=(NASTY,),
+        rank=NASTY,
+        python=NASTY,
+        jax_version=NASTY,
+        problems=(NASTY,),
+        unfinished=NASTY,
+        timeline=(Span(NASTY, 0.0, 2.0, NASTY),),
+        first_result_site=place,
+        imports=(ImportedPackage(NASTY, 1.0, 1.0, 1, 0.0),),
+    )
+    finding = samples.finding(
+        kind=NASTY,
+        title=NASTY,
+        function=NASTY,
+        location=NASTY,
+        remedy=NASTY,
+        evidence={NASTY: [NASTY, {NASTY: NASTY}]},
+    )
+    region = {"process": 0, "event": "torch_x", NASTY: NASTY}
+    return samples.trace(
+        function,
+        processes=(process, replace(process, number=1)),
+        findings=(finding,),
+        torch_regions=(region,),
+    )
+
+
+def what_if() -> WhatIf:
+    spread = Spread(1.0, 0.9, 1.2)
+    base = Variant("as it is", "", 3, 0, Spread(2.0, 1.9, 2.1), spread, spread)
+    return WhatIf(3, (base, Variant("level 0", "XLA_FLAGS=x", 3, 1, spread, None, spread)))
+
+
+def test_the_page_shows_the_verdict_first_and_everything_after() -> None:
+    reader = read(render(samples.trace(), what_if()))
+    text = reader.text
+    order = [text.index(words) for words in ("worst first", "The whole run", "Press a heading")]
+    assert order == sorted(order)
+    for words in (
+        "1.10 s",
+        "Pad the first dimension",
+        "f32[9,4]",
+        "train.py:40",
+        "numpy",
+        "level 0",
+    ):
+        assert words in text
+
+
+def test_text_of_the_program_is_never_markup() -> None:
+    page = render(nasty())
+    reader = read(page)
+    assert [attributes for tag, attributes in reader.tags if tag == "script"] == [{}]
+    assert "alert(1)" in reader.text  # shown, not run
+    assert "\x1b" not in page and "\u202e" not in page
+
+
+def test_the_page_asks_for_nothing_from_anywhere() -> None:
+    reader = read(render(samples.trace()))
+    for _, attributes in reader.tags:
+        assert not (attributes.get("href") or "#").startswith(("http", "//"))
+        assert "src" not in attributes
+    policy = [a["content"] for t, a in reader.tags if a.get("http-equiv")]
+    assert policy and "default-src 'none'" in str(policy[0])
+
+
+def test_a_name_that_is_no_text_can_be_written() -> None:
+    odd = samples.function("f\udcff", place=Place("/tmp/\udcff.py", 1))
+    assert render(samples.trace(odd)).encode("utf-8")
+
+
+def test_an_empty_trace_has_a_page() -> None:
+    bare = samples.process(
+        timeline=(),
+        phases_seconds={},
+        imports=(),
+        waits=(),
+        short_waits=0,
+        jax_version=None,
+        first_result_seconds=None,
+        wall_seconds=None,
+    )
+    empty = Trace((bare,), (), (), None, 0, 0)
+    text = read(render(empty)).text
+    assert "JAX was not imported" in text and "as after a kill" in text
+
+
+def test_a_long_timeline_is_thinned_and_keeps_its_ends_and_total() -> None:
+    spans = [
+        Span("compile" if n % 2 else "rest", n * 1e-4, (n + 1) * 1e-4, "") for n in range(9999)
+    ]
+    long = Span("wait", 9999e-4, 5.0, "")
+    kept = merged([*spans, long], 5.0)
+    assert len(kept) <= 900
+    assert kept[0].begin_seconds == 0.0 and kept[-1] == long
+    assert all(a.end_seconds == b.begin_seconds for a, b in pairwise(kept))
+
+
+def test_a_diff_of_signatures_names_each_part_that_changed() -> None:
+    before = samples.signature()
+    after = samples.signature(
+        (9, 4), static={"n": "4"}, context={"x64": True}, function_object=2, tree="other"
+    )
+    found = {d.name: (d.before, d.after) for d in differences(before, after)}
+    assert found["x"] == ("f32[8,4]", "f32[9,4]")
+    assert found["n (static)"] == ("3", "4")
+    assert found["x64"] == ("False", "True")
+    assert set(found) == {"x", "n (static)", "x64", "structure", "function"}
+    assert differences(before, before) == []
+
+
+# --- in a browser ---------------------------------------------------------------------------------
+
+WITNESS = """<script>
+const seen = { errors: [] };
+addEventListener("error", (event) => seen.errors.push(String(event.message)));
+addEventListener("securitypolicyviolation", (event) => seen.errors.push(event.blockedURI));
+console.error = console.warn = (...words) => seen.errors.push(words.join(" "));
+addEventListener("load", () => {
+  document.querySelectorAll("details").forEach((details) => { details.open = true; });
+  const rows = () => [...document.querySelectorAll("#functions-table tbody tr")]
+    .filter((row) => row.checkVisibility());
+  const wider = [...document.querySelectorAll("body *")].filter((element) =>
+    !element.closest(".scroll, .links, pre, .themes, .defs") &&
+    element.getBoundingClientRect().right > innerWidth + 1);
+  Object.assign(seen, {
+    width: innerWidth, scrollWidth: document.documentElement.scrollWidth, rows: rows().length,
+    wider: wider.map((e) => e.tagName + " " + e.className + " " + e.textContent).slice(0, 5),
+  });
+  const box = document.getElementById("filter");
+  const search = (words) => { box.value = words; box.dispatchEvent(new Event("input")); };
+  search("TRAIN.py:40 step"); seen.found = rows().map((row) => row.cells[0].textContent);
+  search("nothing like this"); seen.none = rows().length;
+  search("");
+  const values = (key) => rows()
+    .map((row) => row.querySelector(`[data-key="${key}"]`).dataset.value);
+  const press = (key) =>
+    document.querySelector(`#functions-table th[data-key="${key}"] button`).click();
+  press("total"); seen.descending = values("total");
+  press("total"); seen.ascending = values("total");
+  press("name"); seen.names = values("name");
+  const lanes = document.querySelector(".lanes"), before = lanes.clientWidth;
+  document.querySelector('[data-zoom="2"]').click(); seen.zoomed = lanes.clientWidth / before;
+  document.querySelector('[data-zoom="0"]').click(); seen.back = lanes.clientWidth / before;
+  parent.postMessage(seen, "*");
+});
+</script>"""
+
+
+@pytest.fixture(scope="session")
+def browser() -> str:
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if found := shutil.which(name):
+            return found
+    pytest.skip("no chromium, chromium-browser or google-chrome on the PATH: no browser to ask")
+
+
+def witness(browser: str, folder: Path, page: str, width: int) -> dict[str, Any]:
+    listen = (
+        "<script>addEventListener('message', (event) => {"
+        "document.body.dataset.seen = JSON.stringify(event.data); });</script>"
+    )
+    inner = html.escape(page.replace("<head>", f"<head>{WITNESS}"))
+    (folder / "framed.html").write_text(
+        f"<!DOCTYPE html><body style='margin:0'>{listen}<iframe style='border:0;width:{width}px;"
+        f'height:900px\' srcdoc="{inner}"></iframe>'
+    )
+    profile = f"--user-data-dir={folder / 'profile'}"
+    address = (folder / "framed.html").as_uri()
+    command = [browser, *FLAGS, profile, "--window-size=1400,1000", "--dump-dom", address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    found = re.search(r'data-seen="([^"]*)"', done.stdout)
+    assert found, "the page reported nothing"
+    seen: dict[str, Any] = json.loads(html.unescape(found[1]))
+    return seen
+
+
+@pytest.mark.parametrize("width", [1280, 390], ids=["desk", "phone"])
+def test_sorting_searching_and_zooming_work_and_nothing_is_too_wide(
+    browser: str, tmp_path: Path, width: int
+) -> None:
+    functions = [
+        samples.function("step", samples.compiled(), samples.again(2.0, (9, 4))),
+        samples.function("loss", samples.compiled("loss", took=(0.1, 0.2, 2.0)), line=30),
+        samples.function("a_function_with_a_very_long_name_" * 3, line=99),
+        samples.function("add", samples.compiled("add", took=(0.0, 0.0, 0.01)), library=True),
+    ]
+    seen = witness(browser, tmp_path, render(samples.trace(*functions), what_if()), width)
+    assert seen["errors"] == []
+    assert seen["width"] == width and seen["scrollWidth"] <= width
+    assert seen["wider"] == []
+    assert (seen["rows"], seen["found"], seen["none"]) == (4, ["step"], 0)
+    numbers = [float(value) for value in seen["descending"]]
+    assert numbers == sorted(numbers, reverse=True) and numbers[0] == pytest.approx(2.3)
+    assert [float(value) for value in seen["ascending"]] == numbers[::-1]
+    assert seen["names"] == sorted(seen["names"])
+    assert seen["zoomed"] == pytest.approx(2.0, rel=0.02) and seen["back"] == pytest.approx(1.0)
+
+
+def test_an_attack_runs_nothing_in_a_browser(browser: str, tmp_path: Path) -> None:
+    attack = render(nasty()).replace("alert(1)", "console.error(1)")
+    seen = witness(browser, tmp_path, attack, 1280)
+    assert seen["errors"] == [] and seen["wider"] == []

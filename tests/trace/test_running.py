@@ -1,0 +1,269 @@
+"""A program under the trace is the program: output, exit code, signals, arguments, tracebacks."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from firstlight.trace.log_events import read_logs
+
+Write = Callable[[str, str], Path]
+
+
+def both(folder: Path, *program: str, **options: object) -> list[tuple[int, str, str]]:
+    """(exit code, stdout, stderr) of a program without us and with us."""
+    found = []
+    traced = ("-m", "firstlight", "trace", "--quiet", "--out", "logs")
+    for prefix in ((), traced):
+        done = subprocess.run(
+            [sys.executable, *prefix, *program],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            **options,  # type: ignore[call-overload]
+        )
+        # Addresses differ from run to run.
+        output = (re.sub(r"0x[0-9a-f]+", "0x", text) for text in (done.stdout, done.stderr))
+        found.append((done.returncode, *output))
+    return found
+
+
+PROGRAMS = {
+    "arguments and main": """
+        import sys
+        print(sys.argv, sys.orig_argv[1:], __name__, __file__, sys.path[0], __spec__)
+        print(sys.flags, sys.stdin.isatty(), sys.excepthook is sys.__excepthook__)
+        """,
+    "an exception": """
+        def inner(x):
+            return 1 / x
+        def outer(x):
+            return inner(x)
+        outer(0)
+        """,
+    "an import that fails within an import": "import first_of_two\n",
+    "an import that raises": "import raising\n",
+    "exit with a number": "import sys; print('bye'); sys.exit(3)",
+    "exit with a message": "import sys; sys.exit('no such file')",
+    "exit with nothing": "import sys; sys.exit()",
+    "exit without cleaning up": "import os; os._exit(9)",
+    "a syntax error": "def f(:\n",
+    "an interrupt": "import os, signal; os.kill(os.getpid(), signal.SIGINT)\nwhile True: pass\n",
+    "a kill": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "an abort": "import os; os.abort()",
+    "input": "import sys; print(sys.stdin.read()[::-1], file=sys.stderr)",
+    "an exception at exit": "import atexit\n@atexit.register\ndef last(): 1 / 0\n",
+    "handlers of signals": """
+        import signal
+        print({s.name: str(signal.getsignal(s)).partition(" at ")[0] for s in signal.Signals})
+        """,
+    "warnings": "import warnings; warnings.warn('old')\n",
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_does_the_same_with_and_without_the_trace(
+    name: str, tmp_path: Path, write: Write
+) -> None:
+    write("first_of_two.py", "import second_of_two\n")
+    write("second_of_two.py", "def f():\n    import no_such_module_anywhere\nf()\n")
+    write("raising.py", "class Odd(Exception): pass\nraise Odd('on import')\n")
+    write("program.py", PROGRAMS[name])
+    alone, traced = both(tmp_path, "program.py", "--epochs", "1", "--", "-m", "x", input="input")
+    assert traced == alone
+    assert list((tmp_path / "logs").glob("*.jsonl"))  # and it was recorded
+
+
+def test_a_module_of_a_package_finds_its_relatives(tmp_path: Path, write: Write) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("value = 3\n")
+    (package / "tool.py").write_text(
+        "import sys\nfrom . import value\nfrom .other import double\n"
+        "print(value, double(value), __name__, __package__, sys.argv)\n"
+        "raise SystemExit(double(value))\n"
+    )
+    (package / "other.py").write_text("def double(x): return 2 * x\n")
+    alone, traced = both(tmp_path, "-m", "package.tool", "--out", "mine", "-m")
+    assert traced == alone
+    assert alone[0] == 6 and "'--out', 'mine', '-m'" in alone[1]
+
+
+def test_a_missing_module_or_script_is_reported_by_python_itself(tmp_path: Path) -> None:
+    for program in (["nowhere.py"], ["-m", "no_such_module_anywhere"]):
+        alone, traced = both(tmp_path, *program)
+        assert alone[0] == traced[0] != 0
+        assert traced[2].startswith(alone[2])
+        (tmp_path / "logs").rename(tmp_path / f"logs-{len(program)}")
+
+
+def test_before_the_program_only_the_standard_library_is_loaded(
+    tmp_path: Path, write: Write
+) -> None:
+    write("program.py", "import sys\nprint(*sorted(sys.modules))")
+    alone, traced = both(tmp_path, "program.py")
+    more = set(traced[1].split()) - set(alone[1].split())
+    ours = {name for name in more if name.partition(".")[0] == "firstlight"}
+    assert ours <= {
+        "firstlight",
+        *(f"firstlight.trace{m}" for m in ("", ".startup", ".recorder", ".imports", ".log_file")),
+    }
+    assert {name.partition(".")[0] for name in more - ours} <= set(sys.stdlib_module_names)
+
+
+def test_descriptors_of_the_shell_reach_the_program(tmp_path: Path, write: Write) -> None:
+    write("program.py", "import os, sys\nprint(os.read(int(sys.argv[1]), 9))")
+    (tmp_path / "data").write_text("from fd")
+    found = []
+    for prefix in ((), ("-m", "firstlight", "trace", "--quiet", "--out", "logs")):
+        with open(tmp_path / "data", "rb") as data:
+            command = [sys.executable, *prefix, "program.py", str(data.fileno())]
+            found.append(
+                subprocess.run(
+                    command, cwd=tmp_path, capture_output=True, pass_fds=[data.fileno()], check=True
+                ).stdout
+            )
+    assert found == [b"b'from fd'\n"] * 2
+
+
+SIGNALLED = """
+    import signal, sys, time
+    def handler(number, frame):
+        print("caught", signal.Signals(number).name, flush=True)
+        sys.exit(5)
+    signal.signal(signal.{name}, handler)
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "to_group"),
+    [("SIGINT", True), ("SIGQUIT", True), ("SIGTERM", False), ("SIGHUP", False)],
+)
+def test_signals_are_the_programs(tmp_path: Path, write: Write, name: str, to_group: bool) -> None:
+    """Of the terminal they come to both, others to us alone: the program gets each once."""
+    write("program.py", SIGNALLED.format(name=name))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "firstlight", "trace", "--quiet", "--out", "logs", "program.py"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    number = getattr(signal, name)
+    (os.killpg if to_group else os.kill)(process.pid, number)
+    assert process.stdout.read() == f"caught {name}\n"
+    assert process.wait(60) == 5
+    process.stdout.close()
+
+
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path, write: Write) -> None:
+    """As under nohup."""
+    write("program.py", "import signal\nprint(repr(signal.getsignal(signal.SIGHUP)))")
+
+    def ignoring() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    alone, traced = both(tmp_path, "program.py", preexec_fn=ignoring)
+    assert alone == traced and "SIG_IGN" in alone[1]
+
+
+def test_an_error_in_our_listener_never_reaches_the_program(tmp_path: Path, write: Write) -> None:
+    write(
+        "program.py",
+        """
+        import sys
+        import jax
+        if "firstlight.trace.calls" in sys.modules:
+            def broken(*_):
+                raise RuntimeError("injected")
+            hooks = sys.modules["firstlight.trace.jax_hooks"]
+            hooks.calls.call_of = hooks.calls.stack = hooks.calls.sites = broken
+            hooks.programs.lowered = hooks.programs.compiled = broken
+        print(jax.jit(lambda x: x + 1)(2.0))
+        """,
+    )
+    alone, traced = both(tmp_path, "program.py")
+    assert alone == traced == (0, "3.0\n", "")
+    (log,) = read_logs(tmp_path / "logs")
+    told = [text for event in log.of("problem") for text in event["problems"]]
+    assert any("injected" in text for text in told)
+
+
+def test_an_error_of_a_jitted_function_reads_the_same(tmp_path: Path, write: Write) -> None:
+    write(
+        "program.py",
+        """
+        import jax, jax.numpy as jnp
+        @jax.jit
+        def step(x):
+            if x > 0:
+                return x
+            return -x
+        print(jnp.ones(3).sum())
+        step(jnp.ones(()))
+        """,
+    )
+    alone, traced = both(tmp_path, "program.py")
+    assert traced == alone
+    assert "TracerBoolConversionError" in alone[2]
+
+
+def test_every_process_has_a_log(tmp_path: Path, write: Write) -> None:
+    write(
+        "program.py",
+        """
+        import multiprocessing, subprocess, sys
+        def work(n):
+            print(n * n, flush=True)
+        if __name__ == "__main__":
+            for method in ("fork", "spawn"):
+                process = multiprocessing.get_context(method).Process(target=work, args=(3,))
+                process.start(); process.join()
+            subprocess.run([sys.executable, "-c", "print('another')"], check=True)
+        """,
+    )
+    alone, traced = both(tmp_path, "program.py")
+    assert traced == alone
+    logs = read_logs(tmp_path / "logs")
+    pids = {log.head["pid"] for log in logs}
+    # Ours, a fork, a spawned one, the resource tracker of multiprocessing, and the subprocess.
+    assert len(pids) >= 4
+    assert {log.head["parent"] for log in logs} & pids
+
+
+def test_without_the_hook_the_program_is_not_run(tmp_path: Path, write: Write) -> None:
+    """An hour of training without a trace would be worse than a refusal."""
+    write("program.py", "print('ran')")
+    code = (
+        "import firstlight.trace.running as r, sys\n"
+        "r.HOOK = 'no-such-file.pth'\nr._starts_recorder = lambda: False\n"
+        "from firstlight.cli import main\nsys.exit(main(['trace', 'program.py']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and "ran" not in done.stdout
+    assert "no-such-file.pth" in done.stderr and "pip install" in done.stderr
+
+
+def test_a_python_that_does_not_read_the_hook_is_named(tmp_path: Path, write: Write) -> None:
+    """-I is given to what the program becomes: our own child always reads the hook."""
+    from firstlight.trace.running import Outcome, run, why_no_log
+
+    outcome = run([sys.executable, "-I", "-S", "-c", "print(1)"], tmp_path, output=1)
+    assert isinstance(outcome, Outcome) and outcome.succeeded
+    assert not list(tmp_path.glob("*.jsonl"))
+    assert "-S" in why_no_log([sys.executable])
