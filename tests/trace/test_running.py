@@ -17,13 +17,15 @@ from firstlight.trace.log_events import read_logs
 Write = Callable[[str, str], Path]
 
 
-def both(folder: Path, *program: str, **options: object) -> list[tuple[int, str, str]]:
-    """(exit code, stdout, stderr) of a program without us and with us."""
+def both(
+    folder: Path, *program: str, before: tuple[str, ...] = (), **options: object
+) -> list[tuple[int, str, str]]:
+    """(exit code, stdout, stderr) of a program without us and with us; before: what starts it."""
     found = []
     traced = ("-m", "firstlight", "trace", "--quiet", "--out", "logs")
     for prefix in ((), traced):
         done = subprocess.run(
-            [sys.executable, *prefix, *program],
+            [*before, sys.executable, *prefix, *program],
             cwd=folder,
             capture_output=True,
             text=True,
@@ -173,10 +175,9 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path, write: Write) ->
     """As under nohup."""
     write("program.py", "import signal\nprint(repr(signal.getsignal(signal.SIGHUP)))")
 
-    def ignoring() -> None:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-
-    alone, traced = both(tmp_path, "program.py", preexec_fn=ignoring)
+    alone, traced = both(
+        tmp_path, "program.py", before=("sh", "-c", 'trap "" HUP; exec "$@"', "sh")
+    )
     assert alone == traced and "SIG_IGN" in alone[1]
 
 
@@ -267,3 +268,27 @@ def test_a_python_that_does_not_read_the_hook_is_named(tmp_path: Path, write: Wr
     assert isinstance(outcome, Outcome) and outcome.succeeded
     assert not list(tmp_path.glob("*.jsonl"))
     assert "-S" in why_no_log([sys.executable])
+
+
+@pytest.mark.parametrize(
+    "wait", ("float(y)", "y.block_until_ready()", "jax.block_until_ready([y, y])")
+)
+def test_an_error_that_comes_up_while_waiting_reads_the_same(
+    wait: str, tmp_path: Path, write: Write
+) -> None:
+    write(
+        "late.py",
+        f"""
+        import jax, jax.numpy as jnp
+        def bad(x):
+            raise ValueError("only when it runs")
+        kind = jax.ShapeDtypeStruct((), jnp.float32)
+        y = jax.jit(lambda x: jax.pure_callback(bad, kind, x))(1.0)
+        {wait}
+        """,
+    )
+    # Every frame is shown, also those that JAX takes out.
+    variables = {**os.environ, "JAX_TRACEBACK_FILTERING": "off"}
+    without, traced = both(tmp_path, "late.py", env=variables)
+    assert without[0] == traced[0] == 1
+    assert "only when it runs" in traced[2] and traced[2] == without[2]

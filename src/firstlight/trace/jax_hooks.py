@@ -10,7 +10,7 @@ from time import monotonic_ns
 from firstlight.telemetry.events import CACHE, STAGES
 from firstlight.trace import calls, programs
 from firstlight.trace.cache_folder import CacheFolder
-from firstlight.trace.waits import Waits
+from firstlight.trace.waits import Waits, leave_out_caller
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -105,6 +105,9 @@ class JaxHooks:
             begin = monotonic_ns()
             try:
                 return original(platform)
+            except BaseException as error:
+                leave_out_caller(error)
+                raise
             finally:
                 self._recorder.event(
                     "backend",

@@ -114,14 +114,18 @@ class Waits:
         waiting, (staged, describing) = self._waiting, self._perhaps_busy
 
         def wait(of: Any) -> Any:
-            if waiting and get_ident() in waiting:
-                return original(of)
+            within = waiting and get_ident() in waiting
             begin = monotonic_ns()
             try:
                 return original(of)
+            except BaseException as error:
+                leave_out_caller(error)
+                raise
             finally:
                 took = monotonic_ns() - begin
-                if took >= _WORTH_ASKING_NS or staged or describing or self._first:
+                if within:
+                    pass
+                elif took >= _WORTH_ASKING_NS or staged or describing or self._first:
                     waited(begin, begin + took)
                 else:
                     self._short += 1
@@ -135,19 +139,23 @@ class Waits:
         waiting = self._waiting
 
         def wait(*arguments: Any, **named: Any) -> Any:
-            if len(arguments) == 1 and type(arguments[0]) is array_type:
-                return original(*arguments, **named)  # which has a clock
             thread = get_ident()
-            if thread in waiting:
-                return original(*arguments, **named)
-            waiting.add(thread)
+            # One array has a clock of its own.
+            alone = len(arguments) == 1 and type(arguments[0]) is array_type
+            counted = not alone and thread not in waiting
+            if counted:
+                waiting.add(thread)
             begin = monotonic_ns()
             try:
                 return original(*arguments, **named)
+            except BaseException as error:
+                leave_out_caller(error)
+                raise
             finally:
-                end = monotonic_ns()
-                waiting.discard(thread)
-                waited(begin, end)
+                if counted:
+                    end = monotonic_ns()
+                    waiting.discard(thread)
+                    waited(begin, end)
 
         return _named_like(wait, original)
 
@@ -210,3 +218,12 @@ def _named_like(wait: Callable[..., Any], original: Callable[..., Any]) -> Calla
             setattr(wait, name, getattr(original, name))
     wait.__wrapped__ = original  # type: ignore[attr-defined]
     return wait
+
+
+def leave_out_caller(error: BaseException) -> None:
+    """Take the frame that caught an error out of its traceback: it is none of the program's.
+
+    A bare `raise` afterwards does not put it back.
+    """
+    if error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next
