@@ -2,6 +2,8 @@
 
 Only `bench` lives here, and nothing is imported: a benchmark file that says
 `from firstlight import bench` must not change what it measures.
+
+PYTEST_DONT_REWRITE: a traced pytest finds this package imported already, and would warn of it.
 """
 
 __version__ = "0.1.0"

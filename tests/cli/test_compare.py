@@ -79,12 +79,23 @@ def test_several_runs_of_each_side_are_compared_by_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sides = [
-        [str(write_run(tmp_path / f"{side}-{i}", speed * (1 + i / 100))) for i in range(4)]
+        [str(write_run(tmp_path / f"{side}-{i}", speed * (1 + i / 100))) for i in range(5)]
         for side, speed in (("base", 1.0), ("head", 1.3))
     ]
     assert main(["compare", *sides[0], "--head", *sides[1], "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert (report["unit"], len(report["base"]), report["warnings"]) == ("run", 4, [])
+    assert (report["unit"], len(report["base"]), report["warnings"]) == ("run", 5, [])
+    verdicts = {c["verdict"] for c in report["comparisons"] if c["quantity"] == "warm_call_seconds"}
+    assert verdicts == {"regression", "same"}  # the other case is not slower
+
+
+def test_the_same_run_twice_on_a_side_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, head = write_run(tmp_path / "base"), write_run(tmp_path / "head")
+    copy = shutil.copytree(base, tmp_path / "copy")
+    assert main(["compare", str(base), str(copy), "--head", str(head)]) == 2
+    assert "the same run as" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -152,3 +163,7 @@ def test_a_snapshot_compares_as_the_run_that_it_was_made_from(
         assert main(["compare", str(run), str(head), "--json"]) == 0
         found.append(json.loads(capsys.readouterr().out)["comparisons"])
     assert found[0] == found[1] and found[0][0]["reason"].startswith("2 processes a side")
+    # A file that comparing does not even read: the whole snapshot is verified.
+    (snapshot / "tables" / "cases.csv").write_text("edited")
+    assert main(["compare", str(run), str(snapshot)]) == 2
+    assert "is not the file that the index names" in capsys.readouterr().err

@@ -91,23 +91,27 @@ def test_a_real_regression_is_found_and_told_in_every_format(
         run = json.loads((tmp_path / "out" / side / "run.json").read_text())
         assert run["complete"] and run["host"]["commit"]["id"] == git("rev-parse", commit).strip()
         assert firstlight("show", f"out/{side}").returncode == 0
+        published = firstlight("publish", f"out/{side}", "--out", f"out-{side}")
+        assert published.returncode == 0, published.stderr
+        [snapshot] = [p.parent for p in (tmp_path / f"out-{side}").glob("*/index.json")]
+        assert firstlight("verify", snapshot).returncode == 0
     assert (git("status", "--porcelain"), git("worktree", "list"), git("branch")) == before
 
 
-def test_a_single_round_proves_nothing_and_leaves_nothing_behind(
+def test_no_round_proves_nothing_and_leaves_nothing_behind(
     firstlight: Firstlight, git: Git, tmp_path: Path
 ) -> None:
     """That equal sides pass is tested with a worker whose times are known."""
     scratch = tmp_path.parent / f"{tmp_path.name}-scratch"
     scratch.mkdir()
     done = firstlight(
-        *("gate", "--base", "HEAD", "--head", ".", "bench_it.py", "--rounds", "1", "--out", "out"),
-        "--json",
+        *("gate", "--base", "HEAD", "--head", ".", "bench_it.py", "--max-minutes", "0.0001"),
+        *("--out", "out", "--json"),  # the checks, and no round
         TMPDIR=str(scratch),
     )
     report = json.loads(done.stdout)
-    assert done.returncode == 3 == report["exit_code"], done.stderr
-    assert "too few for an interval" in report["reasons"][0]
+    assert done.returncode == 2 == report["exit_code"], done.stderr
+    assert "not measured on either side" in report["reasons"][0]
     assert report["control"] == "control/numpy/none"
     assert os.listdir(scratch) == []
     plan = json.loads((tmp_path / "out/plan.json").read_text())
@@ -117,16 +121,78 @@ def test_a_single_round_proves_nothing_and_leaves_nothing_behind(
     assert f"numpy=={head['host']['packages']['numpy']}" in head["host"]["lock"]
 
 
-def test_a_wrong_result_on_the_head_is_not_timed_and_does_not_pass(
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [("2.0", "head failed in 1 of 1 processes"), ("__import__('os').abort()", "head crashed")],
+)
+def test_a_head_that_is_wrong_or_crashes_fails_and_is_not_timed(
+    firstlight: Firstlight, git: Git, tmp_path: Path, bad: str, words: str
+) -> None:
+    path = tmp_path / "bench_it.py"
+    path.write_text(path.read_text().replace("float(total > -1)", bad))
+    done = firstlight(
+        *("gate", "--base", "HEAD", "bench_it.py", "--out", "out", "--junit", "out.xml"),
+        "--annotations",
+    )
+    assert done.returncode == 1, done.stderr
+    report = json.loads((tmp_path / "out/gate.json").read_text())
+    assert (report["verdict"], report["comparisons"]) == ("regression", [])
+    assert words in report["broken"]["spins[default]/python/none"]
+    assert ElementTree.parse(tmp_path / "out.xml").getroot()[0].get("failures") == "1"
+    assert "\n::error file=bench_it.py,line=12" in done.stdout
+    assert "error rate" not in done.stdout  # no time was judged
+
+
+def test_a_base_that_is_wrong_is_told_and_blames_nobody(
     firstlight: Firstlight, git: Git, tmp_path: Path
 ) -> None:
     path = tmp_path / "bench_it.py"
-    path.write_text(path.read_text().replace("float(total > -1)", "2.0"))
+    good = path.read_text()
+    path.write_text(good.replace("float(total > -1)", "2.0"))
+    git("commit", "-qam", "wrong")
+    path.write_text(good)
     done = firstlight("gate", "--base", "HEAD", "bench_it.py", *FEW, "--out", "out", "--json")
-    report = json.loads(done.stdout)
-    assert done.returncode in (2, 3)
-    assert report["comparisons"] == []
-    assert "relative error" in report["broken"]["spins[default]/python/none"]
+    assert done.returncode == 3, done.stderr
+    [why] = json.loads(done.stdout)["broken"].values()
+    assert "base failed" in why and "head is not" in why
+
+
+def test_a_syntax_error_in_the_head_is_told_in_a_line_and_fails(
+    firstlight: Firstlight, git: Git, tmp_path: Path
+) -> None:
+    (tmp_path / "src" / "project" / "__init__.py").write_text("WORK = 1\ndef (\n")
+    done = firstlight(
+        *("gate", "--base", "HEAD~1", "bench_it.py", *FEW, "--out", "out", "--junit", "out.xml")
+    )
+    assert done.returncode == 1, done.stderr
+    report = json.loads((tmp_path / "out/gate.json").read_text())
+    assert report["reasons"][0] == (
+        "The benchmark file of head cannot be imported: src/project/__init__.py, line 2: "
+        "SyntaxError: invalid syntax."
+    )
+    assert "Traceback" not in done.stderr and "Traceback" not in done.stdout
+    assert ElementTree.parse(tmp_path / "out.xml").getroot()[0].get("failures") == "1"
+    git("commit", "-qam", "broken")
+    done = firstlight("gate", "--base", "HEAD", "bench_it.py", *FEW, "--out", "out-2")
+    assert done.returncode == 2
+    assert "can be imported on neither side" in done.stderr
+    assert "base: src/project/__init__.py, line 2: SyntaxError" in done.stderr
+
+
+def test_the_same_shape_with_other_contents_is_other_data(
+    firstlight: Firstlight, git: Git, tmp_path: Path
+) -> None:
+    text = (
+        "import numpy as np\nfrom firstlight import bench\nimport project\n"
+        "@bench\ndef total(): return np.sum, (np.full(100, VALUE),)\n"
+    )
+    path = tmp_path / "bench_it.py"
+    path.write_text(text.replace("VALUE", "1.0"))
+    git("commit", "-qam", "ones")
+    path.write_text(text.replace("VALUE", "2.0"))
+    done = firstlight("gate", "--base", "HEAD", "bench_it.py", *FEW, "--out", "out")
+    assert done.returncode == 2
+    assert "input 0 has other contents" in done.stderr
 
 
 def test_other_data_on_the_head_are_not_compared(
@@ -188,6 +254,7 @@ def test_a_catalogue_workload_proves_nothing_about_a_repository_that_it_does_not
             "Did you mean 'cold_seconds'",
         ),
         (("--base", "HEAD", "bench_it.py", "--setup", "exit 7"), "exit code 7"),
+        (("--base", "HEAD", "bench_it.py", "--rounds", "6"), "At least 7 are needed"),
         (("--base", "HEAD", "bench_it.py", "--calibration", "bench_it.py"), "cannot be read"),
         (("--base", "HEAD", "quick", "--bench-from", "head"), "for a FILE.py"),
         (("--resume", "."), "no such file"),
@@ -219,8 +286,7 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> N
 def test_an_interrupted_gate_loses_nothing_and_is_resumed(
     firstlight: Firstlight, git: Git, tmp_path: Path
 ) -> None:
-    few = (*FEW, "--rounds", "3")
-    command = ["gate", "--base", "HEAD~1", "--head", "HEAD", "bench_it.py", *few, "--out", "out"]
+    command = ["gate", "--base", "HEAD~1", "--head", "HEAD", "bench_it.py", *FEW, "--out", "out"]
     process = subprocess.Popen(
         [sys.executable, "-m", "firstlight", *command],
         cwd=tmp_path,
@@ -237,11 +303,11 @@ def test_an_interrupted_gate_loses_nothing_and_is_resumed(
     assert len(git("worktree", "list").splitlines()) == 1
     kept = samples.read_text()
     done = firstlight("gate", "--resume", "out", "--json")
-    assert done.returncode == 3, done.stderr
+    assert done.returncode == 1, done.stderr
     assert samples.read_text().startswith(kept)
-    assert json.loads(done.stdout)["rounds"] == 3
+    assert json.loads(done.stdout)["rounds"] == 6
     indices = [json.loads(line) for line in samples.read_text().splitlines()]
-    assert [s["index"] for s in indices if s["kind"] == "timed"] == list(range(3))
+    assert [s["index"] for s in indices if s["kind"] == "timed"] == list(range(6))
 
 
 def test_a_gate_is_not_resumed_with_other_code(
@@ -270,9 +336,9 @@ def test_two_environments_are_compared_by_their_own_interpreters(
         python.chmod(0o755)
     done = firstlight(
         *("gate", "--base-env", "one", "--head-env", "two", "bench_it.py", *FEW, "--out", "out"),
-        *("--rounds", "2", "--json"),
+        "--json",
     )
-    assert done.returncode == 3, done.stderr  # two rounds prove nothing, but show enough
+    assert done.returncode == 1, done.stderr
     [found] = [c for c in json.loads(done.stdout)["comparisons"] if c["gated"]]
     assert found["effect"]["ratio"] > 20
 
@@ -304,7 +370,7 @@ def test_calibrating_adds_whole_gates_to_the_file_of_this_machine(
             seconds.append(timed["cold"]["total_seconds"])
         assert result["ratio"] == pytest.approx(seconds[1] / seconds[0])
     # A gate finds it without being told.
-    gate = ("gate", "--base", "HEAD", "--head", ".", "bench_it.py", "--rounds", "1", "--json")
+    gate = ("gate", "--base", "HEAD", "--head", ".", "bench_it.py", "--json")
     few = ("--control", "none", "--max-minutes", "0.0001")  # the checks, and no round
     done = firstlight(*gate, *few, "--out", "out", **data)
     assert "2 A/A runs" in json.loads(done.stdout)["calibration"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,7 +10,14 @@ from typing import Any
 import pytest
 
 from firstlight.gate.comparability import differences, machine_class
-from firstlight.gate.runs import Measured, NotComparableError, RunsReport, compare_runs, enough_runs
+from firstlight.gate.runs import (
+    Measured,
+    NotComparableError,
+    RunsReport,
+    compare_runs,
+    enough_runs,
+    runs_needed,
+)
 from firstlight.records import Run, Sample
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
@@ -92,6 +100,21 @@ def test_an_unknown_machine_has_a_class_too() -> None:
     assert "unknown CPU" in machine_class({})
 
 
+@pytest.mark.parametrize(
+    ("odd", "words"),
+    [
+        ({"gpus": ["some GPU"]}, "1 × some GPU"),
+        ({"gpus": "x"}, "unknown CPU"),
+        ({"cpu": "x"}, "unknown CPU"),
+        ({"container": {"cpu_quota": "2", "memory_limit_bytes": "many"}}, "unknown memory"),
+        ({"memory_bytes": [1]}, "unknown memory"),
+        ({"os": ["Linux"]}, "unknown OS"),
+    ],
+)
+def test_a_machine_that_a_stranger_described_oddly_has_a_class(odd: Any, words: str) -> None:
+    assert words in machine_class(odd)
+
+
 # --- what forbids comparing -----------------------------------------------------------------------
 
 
@@ -136,6 +159,26 @@ def test_variables_that_steer_a_framework_forbid_comparing_and_search_paths_do_n
     assert found == "environment: OMP_NUM_THREADS is '8' in the base, '1' in the head"
 
 
+def hashed(m: Measured, *hashes: str | None) -> Measured:
+    """With a checking process of CASE that hashed its input arrays."""
+    facts = {"data_sha256": None if hashes == (None,) else list(hashes)}
+    check = Sample(CASE, "check", 0, 0, "", "ok", facts=facts)
+    return replace(m, samples=[check, *(s for s in m.samples if s.kind != "check")])
+
+
+def test_data_with_another_hash_forbid_comparing_and_unknown_ones_do_not() -> None:
+    one = hashed(measured("one"), "aa", "bb")
+    other = hashed(measured("two"), "aa", "cc")
+    (found,) = differences(one.run, other.run, CASE, (one.samples, other.samples))
+    assert "input 1 has other contents" in found and "bb" in found and "cc" in found
+    for same in (hashed(measured("two"), "aa", "bb"), hashed(measured("two"), None)):
+        assert differences(one.run, same.run, CASE, (one.samples, same.samples)) == []
+    report = compare_runs([one], [other])
+    assert "other contents" in report.left_out[CASE]
+    assert {c.case for c in report.comparisons} == {NUMPY}
+    assert not compare_runs([one], [other], anyway=True).left_out
+
+
 def test_a_case_without_a_partner_or_a_protocol_is_named() -> None:
     run = measured("one").run
     alone = replace(run, cases=run.cases[:1])
@@ -167,17 +210,45 @@ def test_between_single_runs_a_change_within_drift_is_inconclusive_and_one_beyon
     assert verdict(compare_runs(base, [measured("two", 0.6)])) == "improvement"
 
 
-def test_with_four_runs_of_each_side_the_run_is_the_unit() -> None:
-    factors = (0.97, 0.99, 1.01, 1.03)
+def test_with_enough_runs_of_each_side_the_run_is_the_unit_and_finds_a_change() -> None:
+    factors = (0.97, 0.99, 1.0, 1.01, 1.03)
     base = [measured(f"base {f}", f) for f in factors]
     report = compare_runs(base, [measured(f"head {f}", 1.12 * f) for f in factors])
     assert (report.unit, report.drift) == ("run", None)
-    assert all(c.effect.n == 4 for c in report.comparisons)
+    assert all(c.effect.n == 5 for c in report.comparisons)
     (found,) = [
         c for c in report.comparisons if (c.case, c.quantity) == (CASE, "warm_call_seconds")
     ]
     assert found.effect.low <= 1.12 <= found.effect.high
-    assert found.effect.p == pytest.approx(2 / 70)  # exact: 8 choose 4 orders, both extremes
+    assert found.effect.p == pytest.approx(2 / 252)  # exact: 10 choose 5 orders, both extremes
+    assert found.verdict == "regression"
+
+
+def test_four_runs_cannot_find_anything_after_holm_so_processes_stay_the_unit() -> None:
+    factors = (0.97, 0.99, 1.01, 1.03)
+    base = [measured(f"base {f}", f) for f in factors]
+    report = compare_runs(base, [measured(f"head {f}", 0.5 * f) for f in factors])
+    gated = sum(c.gated for c in report.comparisons)
+    assert gated * 2 / 70 > 0.05 > gated * 2 / 252
+    assert (report.unit, report.drift) == ("process", 0.15)
+    assert "or 5 runs of each" in report.warnings[0]
+    assert verdict(report) == "improvement"
+
+
+def test_runs_are_enough_where_holm_leaves_something_to_find() -> None:
+    for comparisons in (1, 2, 6, 7, 40):
+        needed = runs_needed(comparisons)
+        assert comparisons * 2 / math.comb(2 * needed, needed) < 0.05
+        assert comparisons * 2 / math.comb(2 * needed - 2, needed - 1) >= 0.05
+    assert enough_runs(5, 5, 6) and not enough_runs(5, 5, 7) and not enough_runs(4, 4, 2)
+
+
+def test_the_same_run_counts_once_on_a_side() -> None:
+    one, two = measured("one"), measured("two")
+    again = replace(one, name="a copy")
+    for sides in (([one, again], [two]), ([two], [one, again])):
+        with pytest.raises(NotComparableError, match="a copy is the same run as one"):
+            compare_runs(*sides)
 
 
 def test_enough_runs_are_those_that_can_reach_95_percent() -> None:
@@ -216,8 +287,10 @@ def test_a_case_that_failed_has_no_times_to_compare_even_if_told() -> None:
 def test_runs_without_a_common_case_are_refused() -> None:
     one, two = measured("one"), measured("two")
     empty = replace(two, run=replace(two.run, cases=()))
-    with pytest.raises(NotComparableError, match="No case is comparable"):
-        compare_runs([one], [empty])
+    for anyway in (False, True):  # which cannot help, so it is not recommended
+        with pytest.raises(NotComparableError, match="No case is comparable") as caught:
+            compare_runs([one], [empty], anyway=anyway)
+        assert "--anyway" not in str(caught.value)
 
 
 def test_versions_that_changed_are_listed() -> None:

@@ -111,6 +111,15 @@ def test_an_improvement_passes_and_is_told() -> None:
     assert any("faster" in reason for reason in report.reasons)
 
 
+def test_a_speed_up_that_is_not_significant_is_no_same_and_does_not_stand_in_the_way() -> None:
+    base, head = sides(A, noise=0.002, rounds=6, factors={A: (1.0, 0.6)})
+    report = decide(base, head, gated=("cold_seconds", "warm_call_seconds"))
+    (found,) = [c for c in report.comparisons if c.quantity == "warm_call_seconds"]
+    assert found.effect.high < 0.7 and found.p_adjusted == pytest.approx(2 * 2 / 2**6)
+    assert found.verdict == "inconclusive" and (found.reason or "").startswith("faster, but p")
+    assert (report.verdict, report.undecided) == ("pass", ())
+
+
 def test_a_significant_change_below_the_minimum_effect_passes() -> None:
     base, head = sides(A, noise=0.002, rounds=24, factors={A: (1.02, 1.0)})
     report = decide(base, head)
@@ -354,13 +363,49 @@ def broken(side: list[Sample], case: str, status: str = "failed") -> list[Sample
     return [bad if (s.case, s.index) == (case, 3) else s for s in side]
 
 
-@pytest.mark.parametrize("status", ["failed", "unproven", "crashed", "timeout"])
-def test_a_case_that_breaks_on_one_side_is_inconclusive(status: str) -> None:
+@pytest.mark.parametrize("status", ["failed", "crashed", "timeout", "out-of-memory"])
+def test_a_case_that_breaks_on_the_head_alone_is_a_regression(status: str) -> None:
     base, head = sides(A, B)
     report = decide(base, broken(head, A, status))
-    assert (report.verdict, report.exit_code) == ("inconclusive", 3)
+    assert (report.verdict, report.exit_code, report.broken_by_head) == ("regression", 1, (A,))
     assert f"broken on one side: head {status} in 1 of 12" in report.broken[A]
+    assert A in report.reasons[0] and "the result is wrong" in report.reasons[0]
     assert all(c.case == B for c in report.comparisons)
+
+
+@pytest.mark.parametrize("status", ["failed", "unproven", "crashed", "timeout"])
+def test_a_case_that_breaks_on_the_base_alone_is_inconclusive(status: str) -> None:
+    base, head = sides(A, B)
+    report = decide(broken(base, A, status), head)
+    assert (report.verdict, report.exit_code, report.broken_by_head) == ("inconclusive", 3, ())
+    assert f"broken on one side: base {status}" in report.broken[A]
+    assert "nothing to compare" in report.broken[A]
+
+
+def test_a_cache_label_that_is_not_proven_on_the_head_proves_nothing() -> None:
+    base, head = sides(A, B)
+    report = decide(base, broken(head, A, "unproven"))
+    assert (report.verdict, report.broken_by_head) == ("inconclusive", ())
+
+
+def test_a_control_that_moved_excuses_a_time_limit_but_no_wrong_result() -> None:
+    base, head = sides(A, B, factors={B: (1.0, 1.2)})
+    assert decide(base, broken(head, A, "timeout"), control=B).verdict == "inconclusive"
+    assert decide(base, broken(head, A, "failed"), control=B).verdict == "regression"
+
+
+def test_a_control_that_breaks_on_the_head_is_not_the_changes_doing() -> None:
+    base, head = sides(A, B)
+    assert decide(base, broken(head, B, "crashed"), control=B).verdict == "inconclusive"
+
+
+def test_a_side_that_was_not_timed_because_the_other_failed_is_not_broken() -> None:
+    good = Sample(A, "check", 0, 0, "", "ok")
+    bad = replace(good, status="failed", reason="off by 3")
+    assert decide([good], [bad]).verdict == "regression"
+    assert decide([bad], [good]).verdict == "inconclusive"
+    assert decide([bad], [bad]).verdict == "infrastructure"
+    assert decide([good], [good]).verdict == "infrastructure"  # no time for a single round
 
 
 def test_a_case_that_breaks_on_both_sides_is_infrastructure() -> None:
@@ -378,7 +423,7 @@ def test_a_failed_check_breaks_its_case() -> None:
     base, head = sides(A, B)
     check = Sample(A, "check", 0, 0, "", "failed", reason="off by 3")
     report = decide([*base], [check, *[s for s in head if s.case != A]])
-    assert report.verdict == "inconclusive" and "off by 3" in report.broken[A]
+    assert report.verdict == "regression" and "off by 3" in report.broken[A]
 
 
 def test_nothing_measured_is_infrastructure() -> None:

@@ -16,9 +16,10 @@ import pytest
 from firstlight.gate.decision import Look
 from firstlight.gate.job import Rules, looks_for, measure_and_judge, with_notes
 from firstlight.gate.measuring import Pair, PairedCase, complete_rounds, for_decision, paired_rounds
+from firstlight.gate.planning import require_decidable
 from firstlight.gate.selection import CONTROL, control_case
 from firstlight.gate.sides import Side
-from firstlight.measure.plan import SAMPLING, make_case
+from firstlight.measure.plan import SAMPLING, SelectionError, make_case
 from firstlight.records import Sample, to_json
 from firstlight.workloads.catalog import registered
 
@@ -189,8 +190,39 @@ def test_a_case_that_fails_on_one_side_is_timed_on_neither() -> None:
     worker.fails = {("head", "check")}
     report, kept = gate(worker)
     assert {kind for _, _, kind in worker.calls} == {"check"}
-    assert report.broken and report.exit_code in (2, 3)
+    assert (report.verdict, report.broken_by_head) == ("regression", (case().id,))
     assert [s.status for s in kept.samples["head"]] == ["failed"]
+
+
+def test_both_sides_are_checked_also_where_the_first_fails() -> None:
+    worker = FakeWorker(times())
+    worker.fails = {("base", "check")}
+    report, kept = gate(worker)
+    assert [s.status for s in kept.samples["head"]] == ["ok"]
+    assert (report.verdict, report.exit_code) == ("inconclusive", 3)
+    worker = FakeWorker(times())
+    worker.fails = {("base", "check"), ("head", "check")}
+    assert gate(worker)[0].verdict == "infrastructure"
+
+
+def test_the_control_is_not_timed_where_everything_else_is_broken() -> None:
+    worker = FakeWorker(times())
+    worker.fails = {("head", "check")}
+    report, _ = gate(worker, [case(), control_case()], control=CONTROL)
+    assert {kind for _, _, kind in worker.calls} == {"check"}
+    assert report.verdict == "regression" and CONTROL not in report.broken
+
+
+@pytest.mark.parametrize(
+    ("comparisons", "alpha", "least"),
+    [(1, 0.05, 6), (2, 0.05, 7), (3, 0.05, 7), (39, 0.05, 11), (1, 0.5, 6), (1, 0.001, 11)],
+)
+def test_rounds_that_can_never_call_a_time_slower_are_refused(
+    comparisons: int, alpha: float, least: int
+) -> None:
+    require_decidable(least, comparisons, alpha)
+    with pytest.raises(SelectionError, match=rf"At least {least} are needed"):
+        require_decidable(least - 1, comparisons, alpha)
 
 
 # --- looks ----------------------------------------------------------------------------------------

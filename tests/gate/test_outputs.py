@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -9,6 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from rich.console import Console
 
 from firstlight.gate.comparison import Comparison, CountChange
 from firstlight.gate.decision import GateReport
@@ -23,6 +25,7 @@ from firstlight.gate.outputs import (
     markdown,
     xml_text,
 )
+from firstlight.gate.terminal import print_gate
 from firstlight.records import Estimate
 from firstlight.statistics.comparison import Effect
 
@@ -138,6 +141,22 @@ def test_a_name_is_read_in_markdown_as_it_is_written(name: str) -> None:
     assert sentence == f"{plain(name)}: slower."
 
 
+def test_versions_are_legible_in_the_source_and_addresses_are_no_links() -> None:
+    text = markdown(report(), {"base": "v1 (31de15b75), torch 2.13.0+cpu", "head": "WWW.evil.org"})
+    assert "<code>v1 (31de15b75), torch 2.13.0+cpu</code>" in text
+    assert "<code>WWW&#46;evil.org</code>" in text
+
+
+@pytest.mark.parametrize("changes", [{"verdict": "infrastructure"}, {"rounds": 0}])
+def test_a_gate_that_judged_no_time_does_not_say_by_which_rule(changes: dict[str, Any]) -> None:
+    assert "Calibration: none" in markdown(report())
+    assert "Calibration" not in markdown(report(**changes))
+    for shown, told in ((report(), True), (report(**changes), False)):
+        console = Console(file=io.StringIO(), width=200)
+        print_gate(shown, {}, console)
+        assert ("error rate" in console.file.getvalue()) is told  # type: ignore[attr-defined]
+
+
 def test_nobody_is_called_and_nothing_is_referred_to() -> None:
     text = markdown(report(comparison("@somebody #123")))
     assert not re.search(r"[@#]\w", text.replace("&#", "&"))
@@ -236,7 +255,8 @@ def test_junit_says_failure_error_and_skipped_for_what_they_are() -> None:
         comparison("c", "regression", gated=False, quantity="trace"),
         comparison("control", "same"),
         counts=counts,
-        broken={"d": "crashed in 1 of 12 processes"},
+        broken={"d": "crashed in 1 of 12 processes", "e": "head crashed"},
+        broken_by_head=("e",),
     )
     root = ElementTree.fromstring(junit(found).encode())
     require_junit_structure(root)
@@ -251,6 +271,7 @@ def test_junit_says_failure_error_and_skipped_for_what_they_are() -> None:
         ("a", "compiles"): "failure",
         ("b", "compiles"): "passed",
         ("d", "measurable"): "error",
+        ("e", "measurable"): "failure",
     }
 
 
@@ -284,13 +305,15 @@ def test_an_annotation_is_one_command_whatever_a_case_is_called(name: str) -> No
     assert message == "1.00 s → 1.30 s, +30.0 % [+25.0 %, +35.0 %]"
 
 
-def test_what_is_undecided_or_broken_is_a_warning_and_what_is_well_is_silent() -> None:
+def test_what_is_undecided_or_broken_is_told_and_what_is_well_or_faster_is_silent() -> None:
     found = report(
         comparison("a", "inconclusive"),
         comparison("b", "same"),
         comparison("c", "improvement"),
         comparison("control", "regression"),
-        broken={"d": "crashed"},
+        comparison("f", "inconclusive", effect=Effect(0.6, 0.5, 0.7, 0.95, 0.03, 12, True)),
+        broken={"d": "crashed", "e": "crashed"},
+        broken_by_head=("e",),
         control_moved=True,
     )
     levels = [
@@ -299,6 +322,7 @@ def test_what_is_undecided_or_broken_is_a_warning_and_what_is_well_is_silent() -
     assert levels == [
         ("warning", "a: cold_seconds"),
         ("warning", "d: broken"),
+        ("error", "e: broken"),
         ("warning", "control: control"),
     ]
 

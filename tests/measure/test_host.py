@@ -1,7 +1,12 @@
 from __future__ import annotations
 
-import numpy
+import subprocess
+from pathlib import Path
 
+import numpy
+import pytest
+
+from firstlight.measure import host as host_module
 from firstlight.measure.host import describe_host, noise_warnings, recorded_environment
 
 
@@ -40,3 +45,27 @@ def test_a_noisy_machine_is_described_in_words() -> None:
     text = " ".join(noise_warnings(busy))
     for word in ("60% of the CPU", "powersave", "virtual machine", "1.5 CPUs"):
         assert word in text
+
+
+def test_a_module_that_git_does_not_know_makes_the_harness_a_changed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "src" / "firstlight" / "measure"
+    package.mkdir(parents=True)
+    (package / "host.py").write_text("")
+    (tmp_path / ".gitignore").write_text("*.log\n")
+    who = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+    for command in (("init", "-q"), ("add", "."), (*who, "commit", "-q", "-m", "first")):
+        subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
+    monkeypatch.setattr(host_module, "__file__", str(package / "host.py"))
+
+    def changed() -> bool:
+        commit = host_module.harness()["commit"]
+        return bool(commit["changed"])
+
+    assert not changed()
+    (tmp_path / "notes.py").write_text("")  # not in the package
+    (package / "run.log").write_text("")
+    assert not changed()
+    (package / "faster.py").write_text("")
+    assert changed()

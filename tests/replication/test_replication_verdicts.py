@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
+import shutil
 import statistics
 import sys
 from dataclasses import replace
@@ -13,16 +15,30 @@ from typing import Any
 import pytest
 from scipy.stats import mannwhitneyu
 
-from firstlight.gate.runs import Measured
+from firstlight.gate.runs import DRIFT, Measured
 from firstlight.measure.plan import SAMPLING
 from firstlight.records import Run, Sample
+from firstlight.replication.checking import check_report
 from firstlight.replication.comparison import (
     Pairing,
     judge,
     replicate_cases,
     replicate_ratios,
 )
-from firstlight.replication.environment import changed, environment_differences, versions
+from firstlight.replication.environment import (
+    changed,
+    environment_differences,
+    state,
+    versions,
+)
+from firstlight.replication.report import (
+    PAGE,
+    REPORT,
+    Replication,
+    RunReplication,
+    counted,
+    write_report,
+)
 from firstlight.replication.selection import (
     Installation,
     ReplicationError,
@@ -30,6 +46,7 @@ from firstlight.replication.selection import (
     settings_here,
 )
 from firstlight.results import load
+from firstlight.snapshot.strict_json import canonical
 from firstlight.statistics.comparison import Effect
 from firstlight.workloads.catalog import registered
 
@@ -225,3 +242,141 @@ def test_settings_that_would_hold_the_machine_for_days_are_refused() -> None:
             settings_here(replace(usual, **change))
     here, notes = settings_here(replace(usual, affinity=(100_000,)))
     assert here.affinity is None and "100000" in notes[0]
+
+
+@pytest.mark.parametrize("side", ["published", "here"])
+def test_a_run_beside_which_others_used_the_cpu_decides_nothing(measured: Any, side: str) -> None:
+    busy = {"cpu_busy_ratio": 1.0}
+    first = measured(1, **(busy if side == "published" else {}))
+    second = measured(2, jit=1.6, **(busy if side == "here" else {}))
+    for case in replicate_cases([pairing(first, second)]):
+        assert case.verdict == "undecided"
+        assert "other programs were using 100% of the CPU" in case.reasons[0]
+        assert {d.verdict for d in case.deltas if d.judged} & {"agrees", "differs"}
+    # Half is the limit; a third is told as a warning only.
+    second = measured(3, jit=1.6, cpu_busy_ratio=0.3)
+    assert replicate_cases([pairing(measured(4), second)])[1].verdict == "differs"
+
+
+def test_load_and_warnings_of_a_stranger_are_numbers_or_nothing(measured: Any) -> None:
+    run = measured(1).run
+    assert state(run) == {
+        "load": [0.1, 0.2, 0.3], "load_after": [0.2, 0.2, 0.3], "cpu_busy_ratio": 0.01,
+        "warnings": ["this machine does not exist"],
+    }  # fmt: skip
+    for junk in (None, "text", {}, [None], [True], [float("nan")], [-1], float("inf")):
+        found = state(with_run(run, load=junk, load_after=junk, cpu_busy_ratio=junk))
+        assert (found["load"], found["load_after"], found["cpu_busy_ratio"]) == (None, None, None)
+
+
+@pytest.fixture
+def report(measured: Any, tmp_path: Path) -> Path:
+    """The folder of an honest report: NumPy agrees, JIT differs."""
+    first, second = measured(1), measured(2, jit=1.6)
+    pair = pairing(first, second)
+    cases = replicate_cases([pair])
+    run = RunReplication(
+        published_folder="runs/001", published_id=first.run.id,
+        published_samples_sha256=first.run.samples_sha256, folder="runs/001", id=second.run.id,
+        samples_sha256=second.run.samples_sha256, machine_published="one", machine_here="one",
+        state_published=state(first.run), state_here=state(second.run),
+        environment=environment_differences(first.run, second.run), notes=(),
+    )  # fmt: skip
+    from firstlight.measure.host import harness
+
+    made = Replication(
+        snapshot={"id": "ab" * 32, "title": "Made up", "signature": "none", "signer": None},
+        created_at="2026-03-01T10:00:00.000+00:00", finished_at="2026-03-01T10:01:00.000+00:00",
+        harness=harness(), runs=(run,), cases=tuple(cases),
+        ratios=tuple(replicate_ratios([pair])), left_out=(), verdicts=counted(cases), drift=DRIFT,
+    )  # fmt: skip
+    folder = tmp_path / "report"
+    (folder / "runs/001").mkdir(parents=True)
+    shutil.copy(tmp_path / "run-2" / "samples.jsonl", folder / "runs/001")
+    write_report(folder, made, None)
+    return folder
+
+
+def rewritten(folder: Path, change: Any) -> None:
+    """The report with a change, and the page drawn from it, as a careful forger leaves them."""
+    from firstlight.replication.page import replication_html
+
+    plain = json.loads((folder / REPORT).read_text())
+    change(plain)
+    (folder / REPORT).write_bytes(canonical(plain))
+    (folder / PAGE).write_text(replication_html(plain), "utf-8")
+
+
+def test_of_an_honest_report_everything_in_it_follows_and_the_rest_is_named(report: Path) -> None:
+    found = check_report(report)
+    assert found.findings == ()
+    said = " ".join(found.holds)
+    for part in ("the page of this report", "every verdict follows", "values from here follow"):
+        assert part in said
+    assert any("not computed again" in text for text in found.unknown)
+    page = (report / PAGE).read_text("utf-8")
+    assert "1% of the CPU used by others" in page and "load 0.10 0.20 0.30 before" in page
+    assert page.count("this machine does not exist") == 2
+
+
+def test_a_page_that_is_not_drawn_from_the_report_is_found(report: Path) -> None:
+    page = report / PAGE
+    honest = page.read_text("utf-8")
+    forged = honest.replace("differs</span>", "agrees</span>", 1)
+    page.write_text(forged, "utf-8")
+    assert any("not the page of this report" in text for text in check_report(report).findings)
+    # A report that claims to be of another Firstlight: not called good, and not a finding either.
+    rewritten(report, lambda plain: plain["harness"].update(version="0.0.1"))
+    page.write_text(forged, "utf-8")
+    found = check_report(report)
+    assert not found.findings and any("Do not rely on the page" in t for t in found.unknown)
+    page.unlink()
+    assert any("is missing" in text for text in check_report(report).findings)
+
+
+def jit(plain: Any) -> Any:
+    return plain["cases"][1]
+
+
+def delta_of(plain: Any, quantity: str = "cold_seconds") -> Any:
+    return next(d for d in jit(plain)["deltas"] if d["quantity"] == quantity)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda p: jit(p).update(verdict="agrees"), "its effects say 'differs'"),
+        (lambda p: jit(p).update(verdict="not comparable"), "its effects say 'differs'"),
+        (lambda p: jit(p).update(reasons=[]), "reasons are not those"),
+        (lambda p: delta_of(p).update(verdict="agrees"), "its effect says 'differs'"),
+        (lambda p: delta_of(p).update(reason=None), "its effect says 'differs'"),
+        (lambda p: delta_of(p).update(judged=False, verdict="undecided", reason=None),
+         "decides, and was not judged"),
+        (lambda p: delta_of(p).update(p_adjusted=0.9), "Holm"),
+        (lambda p: delta_of(p)["here"].update(median=0.001), "here is another"),
+        (lambda p: p["verdicts"].update(agrees=2, differs=0), "counts"),
+        (lambda p: p.update(drift=5.0), "drift is 5.0"),
+        (lambda p: p["ratios"][0].update(verdict="undecided"), "its effect says"),
+        (lambda p: p["ratios"][0].update(order="reversed"), "the order is said"),
+        (lambda p: p["ratios"][0]["here"].update(ratio=1.0), "its ratio here is another"),
+        (lambda p: p["runs"][0]["state_here"].update(cpu_busy_ratio=0.9), "its effects say 'und"),
+        (lambda p: jit(p).update(run="runs/007"), "is not in the report"),
+        (lambda p: jit(p).update(status_here="crashed"), "its effects say 'not comparable'"),
+    ],
+)  # fmt: skip
+def test_a_conclusion_that_does_not_follow_is_found_in_a_report_that_nobody_signed(
+    report: Path, change: Any, said: str
+) -> None:
+    rewritten(report, change)
+    assert any(said in text for text in check_report(report).findings)
+
+
+def test_samples_of_a_stranger_from_which_nothing_follows_are_a_finding(report: Path) -> None:
+    import hashlib
+
+    samples = report / "runs/001/samples.jsonl"
+    for data in (b"not json\n", b""):
+        samples.write_bytes(data)
+        digest = hashlib.sha256(data).hexdigest()
+        rewritten(report, lambda p, d=digest: p["runs"][0].update(samples_sha256=d))
+        assert check_report(report).findings

@@ -104,10 +104,10 @@ def fill(store: Path, scratch: Path, key: PrivateKey) -> Mapping[str, str]:
     for side, factor in (("base", 1.0), ("head", 1.5)):
         runs = [
             make_run(scratch / f"{side}-{i}", 30 + i + (10 if factor > 1 else 0), factor)
-            for i in range(4)
+            for i in range(7 if side == "base" else 4)
         ]
-        put(f"four {side}", runs)
-    strange = replace(made_up_run.make_case(), id=f"{HOSTILE}/numpy/none", workload=HOSTILE)
+        put(f"{'seven' if side == 'base' else 'four'} {side}", runs)
+    strange = replace(made_up_run.make_case(), id=f"{HOSTILE}[small]/numpy/none", workload=HOSTILE)
     bad = make_run(
         scratch / "strange", 60, cases=(strange,), packages={HOSTILE: HOSTILE}, cpu=OTHER_CPU
     )

@@ -179,10 +179,10 @@ def test_a_reader_searches_sorts_and_sees_more_without_an_error(
     from made_up_run import make_case
 
     steps = READING.replace("HOSTILE_ID", world.ids["hostile"])
-    steps = steps.replace("HOSTILE_CASE", slug(f"{HOSTILE}/numpy/none"))
+    steps = steps.replace("HOSTILE_CASE", slug(f"{HOSTILE}[small]/numpy/none"))
     seen = visit(browser, world, address, tmp_path, steps)
     assert seen["console"] == []
-    assert seen["first"] == [HOSTILE, "four head", "four base", "other machine", "nightly 11"]
+    assert seen["first"] == [HOSTILE, "four head", "seven base", "other machine", "nightly 11"]
     assert seen["scripted"] == seen["markup"]  # Python and JavaScript make the same rows
     assert seen["more"] == 10
     assert seen["found"] == "6 of 16"
@@ -193,7 +193,7 @@ def test_a_reader_searches_sorts_and_sees_more_without_an_error(
     assert seen["sort"] == "descending"
     assert seen["cases"] == [make_case(backend="jax-jit").id]
     # What a stranger wrote is text, wherever it stands.
-    assert seen["heading"] == HOSTILE and seen["trend"] == f"{HOSTILE}/numpy/none"
+    assert seen["heading"] == HOSTILE and seen["trend"] == f"{HOSTILE}[small]/numpy/none"
     assert seen["images"] == 0
     assert [word for word in seen["owned"] if word in ("owned", "1")] == []
 
@@ -209,7 +209,7 @@ for (const [name, base, head, more] of pairs) {
 const page = await open("compare.html");
 await until(() => !page.getElementById("choose").hidden);
 seen.options = page.getElementById("base").options.length;
-type(page.getElementById("base-search"), "base FOUR");
+type(page.getElementById("base-search"), "base SEVEN");
 seen.narrowed = [...page.getElementById("base").options].map((o) => o.textContent);
 const [, base, head] = pairs[0];
 type(page.getElementById("base-search"), "");
@@ -254,7 +254,8 @@ def test_two_snapshots_are_compared_as_the_command_line_does(
         "slower": ("nightly 0", "nightly 11", ""),
         "faster": ("nightly 11", "nightly 0", "&every=1"),
         "alike": ("nightly 1", "nightly 2", ""),
-        "by run": ("four base", "four head", ""),
+        "by run": ("seven base", "four head", ""),
+        "too few runs": ("four head", "four head", ""),
         "machines": ("nightly 0", "other machine", ""),
         "anyway": ("nightly 0", "other machine", "&anyway=1"),
         "nothing shared": ("other machine", "hostile", ""),
@@ -281,11 +282,14 @@ def test_two_snapshots_are_compared_as_the_command_line_does(
     verdicts = {c["verdict"] for r in seen["reports"].values() for c in r.get("comparisons", ())}
     assert verdicts == {"regression", "improvement", "same", "inconclusive"}
     assert seen["reports"]["by run"]["unit"] == "run"
+    # Four of each could find one change of one time, but not after Holm's correction over five.
+    few = seen["reports"]["too few runs"]
+    assert (few["unit"], few["needed"]) == ("process", 5)
     assert "Other CPU" in " ".join(seen["reports"]["machines"]["refused"])
     assert seen["rows faster"] > seen["rows slower"] > 0
     # The form does the same as the address.
     assert seen["options"] == 16
-    assert len(seen["narrowed"]) == 1 and "four base" in seen["narrowed"][0]
+    assert len(seen["narrowed"]) == 1 and "seven base" in seen["narrowed"][0]
     assert seen["chosen"] == seen["reports"]["slower"]
     assert world.ids["nightly 0"] in seen["address"]
     assert "jax 0.10.2 → 0.11.0" in seen["told"]
@@ -364,7 +368,7 @@ def test_no_page_is_wider_than_its_window(
         "trends/index.html",
         f"trends/{slug(make_case(backend='jax-jit').id)}.html",
         f"snapshots/{world.ids['hostile']}/index.html",
-        f"snapshots/{world.ids['four base']}/index.html",
+        f"snapshots/{world.ids['seven base']}/index.html",
         f"compare.html?base={world.ids['nightly 0']}&head={world.ids['nightly 11']}&every=1",
     ]
     steps = LAYOUT.replace("PATHS", json.dumps(paths))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from dataclasses import replace
@@ -85,7 +86,7 @@ def test_a_machine_has_a_line_of_its_own(world: World) -> None:
     assert [h.split(" / ")[0] for h in headings] == ["Made-up CPU", "Other CPU"]
     many, single = page.split('class="series-of"')[1:]
     joined = re.search(r'<path d="([^"]*)" class="joined"/>', many)
-    assert joined and joined[1].count("L") + 1 == 20  # twelve nights and eight runs
+    assert joined and joined[1].count("L") + 1 == 23  # twelve nights and eleven runs
     assert "<svg" not in single and "1 run<" in single  # one run on the other machine is no trend
 
 
@@ -124,6 +125,34 @@ def test_a_run_that_was_published_twice_is_one_point(world: World) -> None:
     (series,) = collected.series(CASE)
     assert series.runs == 1
     assert series.curves[0].points[0].snapshot == "a" * 64
+
+
+def test_nobody_takes_the_place_of_another_s_point(world: World) -> None:
+    """The id and the hash of a run can be claimed after redaction; its values must agree too."""
+    snapshot = open_snapshot(world.store / world.ids["nightly 0"])
+    facts = facts_of(snapshot, [snapshot.samples(0)])
+    forged = copy.deepcopy(facts)
+    for run in forged["runs"]:
+        for point in run["cases"][CASE]["points"].values():
+            point.update({name: point[name] / 10 for name in ("median", "low", "high")})
+    collected = Collected()
+    collected.add({**facts, "id": "b" * 64}, "trusted")
+    collected.add({**forged, "id": "a" * 64}, "none")
+    (series,) = collected.series(CASE)
+    assert {p.snapshot for p in series.curves[0].points} == {"a" * 64, "b" * 64}
+
+
+def test_of_two_that_published_the_same_run_the_better_signed_one_is_linked(world: World) -> None:
+    snapshot = open_snapshot(world.store / world.ids["nightly 0"])
+    facts = facts_of(snapshot, [snapshot.samples(0)])
+    publishers = {"none": "a" * 64, "valid": "b" * 64, "trusted": "c" * 64}
+    for best in (("none", "valid", "trusted"), ("trusted", "valid", "none"), ("valid", "none")):
+        collected = Collected()
+        for signature in best:
+            collected.add({**facts, "id": publishers[signature]}, signature)
+        (series,) = collected.series(CASE)
+        wanted = "trusted" if "trusted" in best else "valid"
+        assert [p.snapshot for p in series.curves[0].points] == [publishers[wanted]]
 
 
 def test_a_case_without_a_quotable_number_has_no_point(world: World, tmp_path: Path) -> None:

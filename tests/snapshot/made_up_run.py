@@ -158,7 +158,10 @@ def make_run(
     draw = random.Random(number)
     if samples is None:
         samples = [s for case in cases for s in make_samples(case, processes, calls, draw)]
-    numbered = [replace(sample, order=order) for order, sample in enumerate(samples)]
+    numbered = [
+        replace(sample, order=order, started_at=created.isoformat(timespec="milliseconds"))
+        for order, sample in enumerate(samples)
+    ]
     for sample in numbered:
         append_sample(folder / "samples.jsonl", sample)
     plain = json.loads((folder / "plan.json").read_text())

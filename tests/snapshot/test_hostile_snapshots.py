@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from firstlight.snapshot import verifying
 from firstlight.snapshot.archive import header
 from firstlight.snapshot.errors import HostileSnapshotError, SnapshotError, UnusableSnapshotError
 from firstlight.snapshot.layout import INDEX, Limits, parse_index
@@ -80,7 +81,8 @@ def test_an_index_of_impossible_sizes_or_fields_is_refused() -> None:
         (b'{"a": NaN}', "NaN"),
         (b'{"a": -Infinity}', "Infinity"),
         (b'{"a": 1e999}', "beyond every number"),
-        (b'{"a": ' + b"9" * 5000 + b"}", "digit"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "beyond every number"),
+        (b'{"a": -1' + b"0" * 400 + b"}", "beyond every number"),
         (b"[" * 100_000, "nested|JSON"),
         (b"[" * 100 + b"]" * 100, "nested deeper"),
         (b'{"a":' * 60 + b"1" + b"}" * 60, "nested deeper"),
@@ -97,6 +99,13 @@ def test_an_index_of_impossible_sizes_or_fields_is_refused() -> None:
 def test_json_that_two_readers_could_read_differently_is_refused(text: bytes, said: str) -> None:
     with pytest.raises(UnusableSnapshotError, match=said):
         parse(text, "x.json", 1 << 20)
+
+
+def test_a_key_that_stands_twice_among_a_hundred_thousand_is_found_in_one_pass() -> None:
+    """Counting each key anew would take minutes here."""
+    keys = b",".join(b'"%d":0' % number for number in range(100_000))
+    with pytest.raises(UnusableSnapshotError, match="'99999' stands twice"):
+        parse(b"{" + keys + b',"99999":1}', "x.json", 1 << 22)
 
 
 def test_json_is_measured_before_it_is_parsed() -> None:
@@ -317,6 +326,44 @@ for what in ("hole", "brackets", "zeros"):
     )
     assert done.stdout.count("refused") == 3, done.stderr
     assert resource.RLIMIT_AS is not None
+
+
+def listed(signed: Published, name: str, size: int) -> Path:
+    """The snapshot with one more file in its index: a hole that uses no disk."""
+    folder = Path(signed.location)
+    plain = json.loads((folder / INDEX).read_text())
+    plain["files"].append({"path": name, "bytes": size, "sha256": ID})
+    plain["files"].sort(key=lambda entry: entry["path"])
+    (folder / INDEX).write_bytes(canonical(plain))
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    with open(folder / name, "wb") as file:
+        file.truncate(size)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "name", ["runs/002/run.json", "runs/002/plan.json", "runs/7/samples.jsonl"]
+)
+def test_what_is_read_whole_is_refused_by_its_size_in_the_index(
+    signed: Published, name: str
+) -> None:
+    with pytest.raises(UnusableSnapshotError, match="more than the"):
+        verify(listed(signed, name, 900 << 20))
+
+
+def test_runs_that_the_manifest_does_not_name_are_hashed_and_not_kept(
+    signed: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = []
+    read = verifying._digest
+
+    def watched(content: Any, size: int, keep: bool) -> Any:
+        kept.append((size, keep))
+        return read(content, size, keep)
+
+    monkeypatch.setattr(verifying, "_digest", watched)
+    verify(listed(signed, "runs/002/samples.jsonl", 1 << 20))
+    assert (1 << 20, False) in kept and sum(keep for _, keep in kept) == 9
 
 
 def test_nothing_in_a_snapshot_is_ever_imported_or_run(

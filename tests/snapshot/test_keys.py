@@ -8,6 +8,7 @@ import json
 import shutil
 import stat
 import subprocess
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -114,7 +115,7 @@ def test_a_private_key_is_readable_by_its_owner_only_and_never_overwritten(tmp_p
     public = generate(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     before = path.read_bytes()
-    with pytest.raises(KeyFileError, match="never overwritten"):
+    with pytest.raises(KeyFileError, match=r"key\.pem exists.*never overwritten"):
         generate(path)
     path.with_name("key.pem.pub").unlink()
     with pytest.raises(KeyFileError, match="never overwritten"):
@@ -176,7 +177,7 @@ def test_trusted_keys_live_in_the_users_settings(
     trusted.add(key.public, "Jane Doe")
     assert (own_settings / "firstlight" / "trusted-keys" / f"{key.public.id}.pub").is_file()
     assert trusted.name_of(key.public) == "Jane Doe"
-    for name in ("", "a\nb", "../x", "x" * 100, "\x1b[31m"):
+    for name in ("", "a\nb", "../x", "x" * 100, "\x1b[31m", "a\u202eb", " a"):
         with pytest.raises(KeyFileError):
             trusted.add(key.public, name)
     other = PublicKey(bytes(32))
@@ -188,3 +189,37 @@ def test_trusted_keys_live_in_the_users_settings(
     assert trusted.all() == {}
     monkeypatch.setenv("XDG_CONFIG_HOME", "relative/path")
     assert config_folder() == Path.home() / ".config" / "firstlight"
+
+
+def test_a_name_may_have_letters_of_any_language(key: PrivateKey) -> None:
+    trusted = TrustedKeys.of_user()
+    for name in ("Jürgen", "Ju\u0308rgen", "Renée O'Neill", "李 明", "Ольга"):
+        trusted.add(key.public, name)
+        assert trusted.name_of(key.public) == unicodedata.normalize("NFC", name)
+
+
+@pytest.mark.parametrize("content", [b"AAAA Jane\n", b"\xff\xfe", b"", b"not base64!"])
+def test_a_bad_file_among_the_trusted_keys_is_named(
+    content: bytes, signed: Published, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from firstlight.cli import main
+
+    trusted = TrustedKeys.of_user()
+    trusted.folder.mkdir(parents=True)
+    (trusted.folder / "bad.pub").write_bytes(content)
+    for arguments in (["keys", "list"], ["verify", signed.location]):
+        assert main(arguments) == 2
+        said = capsys.readouterr().err
+        assert str(trusted.folder / "bad.pub") in said and "Remove it" in said
+
+
+def test_two_keys_of_one_name_are_told(
+    key: PrivateKey, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from firstlight.cli import main
+
+    other = generate(tmp_path / "other.pem")
+    for public in (key.public, key.public, other):
+        assert "warning" not in capsys.readouterr().err
+        assert main(["keys", "trust", public.base64, "--name", "Jane"]) == 0
+    assert f"keys forget {key.public.id}" in capsys.readouterr().err

@@ -119,6 +119,10 @@ def test_every_refusal_is_a_sentence_and_exit_code_2(
         (["publish", tmp_path, "--out", "x"], "no finished run"),
         (["publish", real_run, "--out", "x", "--key", "none.pem"], "cannot be read"),
         (["publish", real_run, "--out", "x", "--creator", "A; 12"], "no ORCID"),
+        (["publish", real_run, "--out", "x", "--creator", "A; 0000-0002-1825-0098"], "last one"),
+        (["publish", real_run, "--out", "memory://x"], "memory lasts as long as this command"),
+        (["publish", real_run, "--out", "s3:/bucket/x"], "s3://bucket/x meant"),
+        (["publish", real_run, "--out", ""], "names no place"),
         (["publish", real_run, real_run, "--out", "x"], "given twice"),
         (["publish", real_run, "--out", "what://x"], "what"),
         (["keys", "trust", "AAAA", "--name", "x"], "neither a file nor a public key"),
@@ -127,7 +131,61 @@ def test_every_refusal_is_a_sentence_and_exit_code_2(
     ):
         assert main([str(argument) for argument in arguments]) == 2
         assert said in capsys.readouterr().err
-    assert not (tmp_path / "x").exists()
+    assert not list(tmp_path.glob("[xs]*"))
+
+
+@pytest.mark.parametrize(
+    ("orcid", "right"),
+    [
+        # The first three are the examples of ORCID's own documentation.
+        *(("0000-0002-1825-0097", True), ("0000-0001-5109-3700", True)),
+        *(("0000-0002-1694-233X", True), ("0000-0002-1694-2330", False)),
+        *(("0000-0002-1825-0079", False), ("0000-0002-8125-0097", False)),
+        ("٠٠٠٠-0002-1825-0097", False),
+    ],
+)
+def test_the_last_digit_of_an_orcid_is_checked(orcid: str, right: bool) -> None:
+    from firstlight.cli.publish import is_orcid
+
+    assert is_orcid(orcid) is right
+
+
+def test_what_is_cited_and_quoted_names_id_and_key_and_the_command_can_be_copied(
+    firstlight: Firstlight, real_run: Path, tmp_path: Path
+) -> None:
+    import shlex
+
+    import yaml
+
+    made = firstlight("keys", "generate", "--out", "key.pem")
+    public = made.stdout.split("Public key:")[1].split()[0]
+    done = firstlight("publish", real_run, "--out", "my place", "--key", "key.pem")
+    assert done.returncode == 0, done.stderr
+    command = shlex.split(done.stdout.rsplit("Check it: ", 1)[1])
+    snapshot = Path(command[2])
+    assert command[:2] == ["firstlight", "verify"] and snapshot.parent == Path("my place")
+    assert snapshot.name in done.stdout and public in done.stdout
+    beside = {p.name for p in (tmp_path / "my place").iterdir() if p.is_file()}
+    assert beside == {f"{snapshot.name}.snippet.md", f"{snapshot.name}.CITATION.cff"}
+    snippet = (tmp_path / "my place" / f"{snapshot.name}.snippet.md").read_text()
+    assert f"Snapshot `{snapshot.name}`, signed with the Ed25519 key `{public}`" in snippet
+    citation = yaml.safe_load((tmp_path / "my place" / f"{snapshot.name}.CITATION.cff").read_text())
+    assert citation["identifiers"][0]["value"] == f"sha256:{snapshot.name}"
+    assert public in citation["identifiers"][0]["description"]
+    assert "of 1 benchmark case, measured in" in citation["abstract"]
+    samples = (real_run / "samples.jsonl").read_text().splitlines()
+    assert f"{len(samples)} fresh processes (untimed checks included)" in citation["abstract"]
+    assert firstlight("verify", snapshot).returncode == 0
+
+
+def test_a_title_is_text_in_the_snippet_not_a_link_or_an_order(made_up: Path) -> None:
+    from firstlight.snapshot.publishing import Wishes, build
+
+    title = "fits \x1b[31m\u202e[l](javascript:alert(1)) ![i](x) <b> `c`"
+    snippet = build([made_up], Wishes(title=title)).files["snippet.md"].decode()
+    heading = snippet.splitlines()[0]
+    assert heading == r"### fits \[31m\[l\](javascript:alert(1)) !\[i\](x) \<b\> \`c\`"
+    assert "| `matmul[small]/numpy/none` |" in snippet  # no backslash between backticks
 
 
 def test_a_key_with_a_passphrase_signs(

@@ -22,12 +22,14 @@ import pytest
 import yaml
 from made_up_run import CASES, HOST, make_case, make_run, make_samples
 
-from firstlight.records import to_json, write_json
+from firstlight.records import Sample, to_json, write_json
+from firstlight.snapshot import contents
 from firstlight.snapshot.errors import RefusedError
 from firstlight.snapshot.keys import PrivateKey
 from firstlight.snapshot.layout import INDEX, SIGNATURE
 from firstlight.snapshot.manifest import Creator
 from firstlight.snapshot.publishing import Published, Wishes, build, publish
+from firstlight.snapshot.redaction import marks, redact
 from firstlight.snapshot.schemas import SCHEMAS
 from firstlight.snapshot.storage import LocalStore
 
@@ -347,6 +349,66 @@ def test_ones_own_program_is_added_only_when_asked_for(tmp_path: Path, store: Lo
         publish([run], store, Wishes(with_source=True))
 
 
+def run_of_program(tmp_path: Path, text: str, name: str = "mine.py") -> Path:
+    """A run of a file of the user's own."""
+    program = tmp_path / name
+    program.write_text(text)
+    digest = hashlib.sha256(program.read_bytes()).hexdigest()
+    case = replace(make_case(), file=str(program))
+    return make_run(tmp_path / "run", cases=(case,), files={str(program): digest})
+
+
+def test_the_name_of_a_program_is_redacted_everywhere_and_the_snapshot_verifies(
+    tmp_path: Path, store: LocalStore
+) -> None:
+    from firstlight.snapshot.verifying import verify
+
+    run = run_of_program(tmp_path, "def mine(): ...\n", "secret_fit.py")
+    done = publish([run], store, Wishes(redact=("secret",)))
+    everything = b"".join(p.read_bytes() for p in folder_of(done).rglob("*.*") if p.is_file())
+    assert b"secret" not in everything and verify(done.location).findings == ()
+    source = load(done, "manifest.json")["publication"]["sources"][0]
+    assert source["name"] == "(redacted)_fit.py"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("PASSWORD = 'hunter2'\n", "a text that is to be redacted"),
+        ("data = open('/home/ann/data.npz')\n", "a home directory"),
+        ("url = 'https://ann:geheim@example.org/data'\n", "a password in an address"),
+    ],
+)
+def test_a_program_that_holds_private_things_is_not_added(
+    tmp_path: Path, store: LocalStore, text: str, said: str
+) -> None:
+    run = run_of_program(tmp_path, text)
+    with pytest.raises(RefusedError, match=said):
+        publish([run], store, Wishes(with_source=True, redact=("hunter2",)))
+    assert not store.path.exists()
+    publish([run], store, Wishes(redact=("hunter2",)))
+
+
+def test_what_would_not_verify_is_not_written(
+    made_up: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forgetful(*runs: Any) -> Any:
+        return {k: v for k, v in contents.derived_files(*runs).items() if k != "snippet.md"}
+
+    monkeypatch.setattr("firstlight.snapshot.publishing.derived_files", forgetful)
+    with pytest.raises(RefusedError, match=r"would not verify: snippet\.md is not part of it"):
+        publish([made_up], store)
+    assert not store.path.exists()
+
+
+def test_as_many_marks_are_found_again_as_were_counted() -> None:
+    text = b'{"a": "http://ann:hunter2@x/ and /home/ann/x", "b": "~ *** hunter2"}'
+    clean = redact(text, ["hunter2"])
+    assert b"hunter2" not in clean.data and b"ann" not in clean.data
+    assert 0 < clean.replacements <= marks(clean.data)
+    assert redact(b'{"a": "~"}').replacements == 0
+
+
 # --- What must not be published -------------------------------------------------------------------
 
 
@@ -420,7 +482,7 @@ def test_a_protocol_that_is_worded_otherwise_is_no_lie(
 
     copy = edited(made_up, tmp_path, lambda p: p["cases"][0]["protocol"].update(bytecode="warm"))
     result = verify(publish([copy], store).location)
-    assert result.findings == () and any("are worded" in text for text in result.not_checked)
+    assert result.findings == () and any("are worded" in text for text in result.skipped)
 
 
 def test_an_incomplete_run_is_published_only_as_such(tmp_path: Path, store: LocalStore) -> None:
@@ -485,8 +547,138 @@ def test_a_run_without_any_number_is_refused(tmp_path: Path, store: LocalStore) 
 def test_a_process_that_counts_twice_is_refused(tmp_path: Path, store: LocalStore) -> None:
     samples = make_samples(CASES[0], 6, 20, made_up_run.random.Random(0))
     run = make_run(tmp_path / "run", cases=CASES[:1], samples=[*samples[:-1], samples[-2]])
-    with pytest.raises(RefusedError, match="a timed process twice"):
+    with pytest.raises(RefusedError, match=r"a timed process of .* twice"):
         publish([run], store)
+
+
+def changed(sample: Sample, part: str, **fields: Any) -> Sample:
+    """The sample with other values in one of its parts."""
+    return replace(sample, **{part: replace(getattr(sample, part), **fields)})
+
+
+def of_timed(part: str, **fields: Any) -> Any:
+    """A change of every timed process."""
+    return lambda samples: [changed(s, part, **fields) if s.kind == "timed" else s for s in samples]
+
+
+CALL = (0.001,)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (of_timed("correctness", max_relative_error=5.0), "said to be correct, with an error of 5"),
+        (of_timed("correctness", max_relative_error=None), "said to be correct, with an error"),
+        (of_timed("correctness", max_relative_error=5.0, tolerance=1e9), "its tolerance is 1000"),
+        (of_timed("correctness", reference="nothing"), "its reference is 'nothing'"),
+        (of_timed("cold", total_seconds=0.001), "are not 0.001 s"),
+        (of_timed("cold", total_seconds=0.0, phases_seconds={}, unattributed_seconds=0.0),
+         "its first result took 0.0 s"),
+        (of_timed("cold", total_seconds=0.01, phases_seconds={"import": 0.3},
+                  unattributed_seconds=-0.29), "are not 0.01 s"),
+        (of_timed("warm", call_seconds=(0.0,) * 20), "took no time"),
+        (of_timed("warm", batch_seconds=(0.01, 0.0, 0.01, 0.01, 0.01)), "took no time"),
+        (of_timed("warm", call_seconds=CALL * 3), "3 warm calls, planned were 20 to 1000"),
+        (of_timed("warm", call_seconds=CALL * 1001), "1001 warm calls"),
+        (of_timed("warm", batch_seconds=CALL), "1 batches of calls, planned were 5"),
+        (of_timed("warm", batch_seconds=CALL * 6), "6 batches of calls"),
+        (lambda samples: [replace(samples[0], kind="check"), *samples[2:]], "lacks a timed"),
+        (lambda samples: [replace(s, cold=None, warm=None) if s.index == 3 else s
+                          for s in samples], "well and has no time"),
+    ],
+)  # fmt: skip
+def test_samples_that_no_process_can_have_given_are_refused(
+    tmp_path: Path, store: LocalStore, change: Any, said: str
+) -> None:
+    """The summaries follow from them: only what they say themselves gives them away."""
+    samples = change(make_samples(CASES[0], 6, 20, made_up_run.random.Random(0)))
+    run = make_run(tmp_path / "run", cases=CASES[:1], samples=samples)
+    with pytest.raises(RefusedError, match=said):
+        publish([run], store, Wishes(allow=("incomplete",)))
+    assert not store.path.exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        of_timed("warm", call_seconds=(0.9, 0.9, 0.9), batch_seconds=(0.9, 0.9)),  # slow calls
+        of_timed("warm", call_seconds=(40.0,), batch_seconds=(40.0,)),  # nearly half of the limit
+        lambda samples: [replace(s, warm=None) for s in samples],  # no warm part
+        lambda samples: samples[:1] + samples[1:4],  # interrupted
+        of_timed("correctness", max_relative_error=1e-5),  # just within the tolerance
+    ],
+)
+def test_what_the_instrument_does_with_slow_programs_is_published(
+    tmp_path: Path, store: LocalStore, change: Any
+) -> None:
+    samples = change(make_samples(CASES[0], 6, 20, made_up_run.random.Random(0)))
+    run = make_run(tmp_path / "run", cases=CASES[:1], samples=samples)
+    publish([run], store, Wishes(allow=("incomplete",)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"id": "matmul[large]/numpy/none"}, r"is matmul\[small\]/numpy/none by its fields"),
+        ({"id": "matmul[small]/numpy/warm", "cache": "warm"}, "no cache that could be so"),
+        ({"id": "matmul[small]/jax-jit/none", "backend": "jax-jit"}, "jax-jit has 'jax'"),
+        ({"reference": None}, "none was planned"),
+    ],
+)
+def test_a_plan_whose_labels_are_not_those_of_its_cases_is_refused(
+    tmp_path: Path, store: LocalStore, fields: dict[str, Any], said: str
+) -> None:
+    case = replace(CASES[0], **fields)
+    samples = make_samples(replace(case, reference="made.up:reference"), 6, 20,
+                           made_up_run.random.Random(0))  # fmt: skip
+    run = make_run(tmp_path / "run", cases=(case,), samples=samples)
+    with pytest.raises(RefusedError, match=said):
+        publish([run], store)
+
+
+def test_two_processes_in_one_place_of_the_order_are_refused(
+    made_up: Path, tmp_path: Path, store: LocalStore
+) -> None:
+    copy = edited(made_up, tmp_path, lambda plain: None)
+    text = (copy / "samples.jsonl").read_text().replace('"order":1,', '"order":0,')
+    (copy / "samples.jsonl").write_text(text)
+    plain = json.loads((copy / "run.json").read_text())
+    plain["samples_sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    write_json(copy / "run.json", plain)
+    with pytest.raises(RefusedError, match="same place of the order"):
+        publish([copy], store)
+
+
+@pytest.mark.parametrize(
+    ("finished", "said"),
+    [
+        ("banana", "finished_at is 'banana'"),
+        ("9999", "no time in UTC"),
+        ("2026-02-30T00:00:00+00:00", "no time in UTC"),
+        ("2026-03-01T10:15:00.000+01:00", "no time in UTC"),
+        ("2020-01-01T00:00:00.000+00:00", "before it began"),
+    ],
+)
+def test_a_run_whose_times_are_none_or_out_of_order_is_refused(
+    made_up: Path, tmp_path: Path, store: LocalStore, finished: str, said: str
+) -> None:
+    with pytest.raises(RefusedError, match=said):
+        publish([edited(made_up, tmp_path, lambda p: p.update(finished_at=finished))], store)
+
+
+@pytest.mark.parametrize("started", ["1999-01-01T00:00:00.000+00:00", "2027-01-01T00:00:00+00:00"])
+def test_a_process_that_ran_before_or_after_its_run_is_refused(
+    made_up: Path, tmp_path: Path, store: LocalStore, started: str
+) -> None:
+    copy = edited(made_up, tmp_path, lambda plain: None)
+    text = (copy / "samples.jsonl").read_text()
+    text = text.replace("2026-03-01T09:15:00.000+00:00", started, 1)
+    (copy / "samples.jsonl").write_text(text)
+    plain = json.loads((copy / "run.json").read_text())
+    plain["samples_sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    write_json(copy / "run.json", plain)
+    with pytest.raises(RefusedError, match="outside of its run"):
+        publish([copy], store)
 
 
 def test_files_are_readable_and_none_is_executable(signed: Published) -> None:

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import random
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_up_run import CASES, make_run
 
+from firstlight.cli import main
+from firstlight.cli.verify import last_line
 from firstlight.snapshot.errors import NewerSnapshotError, SnapshotError, UnusableSnapshotError
 from firstlight.snapshot.keys import PrivateKey, generate, load_private
 from firstlight.snapshot.layout import INDEX, MANIFEST, SIGNATURE, index_bytes
@@ -29,7 +32,7 @@ from firstlight.snapshot.strict_json import canonical
 from firstlight.snapshot.trust import TrustedKeys
 from firstlight.snapshot.verifying import Verification, verify
 
-VERSION_1 = "7bc842252e5c59403177b5f514b874436d8b76f8ef1c4458a1e380ca33e01349"
+VERSION_1 = "f5dae9a838243dd1748c0dec433cfa368316eaffd19037dd77eb7e4fa647e1ed"
 
 
 def found(location: Path | str, **options: Any) -> bool:
@@ -47,6 +50,8 @@ def words(result: Verification) -> str:
 def test_a_sound_snapshot_has_no_finding_and_says_what_it_cannot_know(signed: Published) -> None:
     result = verify(signed.location)
     assert result.findings == () and result.exit_code == 0
+    assert (result.outcome, result.skipped) == ("sound", ())
+    assert last_line(result) == "Sound, as far as files can tell."
     assert result.id == signed.id and result.signature == "valid"
     said = "\n".join(result.checked)
     hold = ("the id follows", "have the hash", "signed with the key", "fit their schemas")
@@ -77,7 +82,7 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A signed snapshot of this module's own, and its archive."""
     base = tmp_path_factory.mktemp("victim")
     generate(base / "key.pem")
-    run = make_run(base / "run", cases=CASES[:2], calls=8)
+    run = make_run(base / "run", cases=CASES[:2], calls=20)
     key = load_private(base / "key.pem")
     done = publish([run], LocalStore(base / "store"), key=key, archive=True)
     return Path(done.location), Path(str(done.archive))
@@ -282,8 +287,6 @@ def first_number(plain: Any) -> Any:
 def test_a_forged_snapshot_with_fitting_hashes_is_found(
     signed: Published, tmp_path: Path, key: PrivateKey, change: Forge, said: str
 ) -> None:
-    import re
-
     folder = forge(Path(signed.location), tmp_path / "forged", change, key)
     result = verify(folder)
     assert result.exit_code == 1 and re.search(said, words(result)), words(result)
@@ -295,28 +298,137 @@ def test_an_honest_rewrite_is_sound(signed: Published, tmp_path: Path) -> None:
     assert verify(folder).findings == ()
 
 
-def test_pages_by_another_firstlight_are_not_checked_and_numbers_are(
+OTHER_MAKER = rewritten(MANIFEST, lambda p: p["made_by"].update(code_sha256="0" * 64))
+
+
+def made_elsewhere(*changes: Forge) -> Forge:
+    """The changes, in a snapshot that says that another Firstlight made it."""
+
+    def apply(files: dict[str, bytes]) -> None:
+        for change in (OTHER_MAKER, *changes):
+            change(files)
+
+    return apply
+
+
+def test_pages_by_another_firstlight_are_skipped_and_the_verdict_says_how_many(
     signed: Published, tmp_path: Path
 ) -> None:
-    other = rewritten(MANIFEST, lambda p: p["made_by"].update(code_sha256="0" * 64))
-
     def restyled(files: dict[str, bytes]) -> None:
-        other(files)
         files["validation.html"] = b"<p>another style"
-        files["malware.exe"] = b"MZ"
+        files["plots/more.svg"] = b"<svg/>"
+        files["snippet.md"] += b"More words.\n"
+        files["tables/cases.csv"] = files["tables/cases.csv"].replace(b",numpy,", b',"numpy",', 1)
 
-    result = verify(forge(Path(signed.location), tmp_path / "a", restyled))
-    unknown = "\n".join(result.not_checked)
-    assert result.findings == () and "another Firstlight" in unknown
-    assert "malware.exe: no file that this Firstlight makes" in unknown
+    result = verify(forge(Path(signed.location), tmp_path / "a", made_elsewhere(restyled)))
+    assert result.findings == () and result.exit_code == 0, words(result)
+    assert result.outcome == "sound as far as checked" and result.files_skipped == 3
+    assert last_line(result).startswith("Sound, but 3 files were not checked")
+    assert "another Firstlight made them" in "\n".join(result.skipped)
+    assert "Firstlight" not in "\n".join(result.not_checked)
 
-    def lying(files: dict[str, bytes]) -> None:
-        other(files)
-        rewritten("distributions.json", lambda p: p["runs"][0]["cases"].pop())(files)
 
-    assert "distributions.json does not follow" in words(
-        verify(forge(Path(signed.location), tmp_path / "b", lying))
+def without_a_row(files: dict[str, bytes]) -> None:
+    rows = files["tables/cases.csv"].splitlines(keepends=True)
+    files["tables/cases.csv"] = b"".join(rows[:-1])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (rewritten("distributions.json", lambda p: p["runs"][0]["cases"].pop()),
+         "distributions.json does not follow"),
+        (lambda files: files.update({"evil.sh": b"rm -rf /"}), "evil.sh is no file of a snapshot"),
+        (lambda files: files.pop("snippet.md"), "snippet.md is not part of it"),
+        (lambda files: files.update({"snippet.md": b"100 times faster than all others"}),
+         "snippet.md does not follow from the runs: 0 rows"),
+        (lambda files: files.update({"snippet.md":
+         files["snippet.md"].replace(b" | 6 |", b" | 60 |")}),
+         "snippet.md does not follow from the runs: the row"),
+        (lambda files: files.update({"tables/cases.csv": b"forged\n"}),
+         "cases.csv does not follow"),
+        (without_a_row, "cases.csv does not follow from the runs: 2 rows, not 3"),
+        (lambda files: files.update({"tables/processes-001.csv":
+         files["tables/processes-001.csv"].replace(b"0.0", b"0.00")}),
+         r"processes-001.csv does not follow from the runs: row 1"),
+        (lambda files: files.update({"tables/cases.csv": b"\xff"}), "cannot be evaluated"),
+    ],
+)  # fmt: skip
+def test_what_another_firstlight_wrote_is_held_against_the_runs_by_value(
+    signed: Published, tmp_path: Path, change: Forge, said: str
+) -> None:
+    result = verify(forge(Path(signed.location), tmp_path / "b", made_elsewhere(change)))
+    assert result.outcome == "not sound" and re.search(said, words(result)), words(result)
+
+
+# --- Numbers and the samples behind them ----------------------------------------------------------
+
+
+def by_method(method: Any) -> Forge:
+    return rewritten(MANIFEST, lambda p: p.update(summary_method=method))
+
+
+@pytest.mark.parametrize("change", [lambda files: None, rewritten(
+    "runs/001/run.json", lambda p: first_number(p).update(median=0.001))])  # fmt: skip
+def test_newer_statistics_switch_off_no_check_but_are_refused(
+    signed: Published, tmp_path: Path, change: Forge, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = forge(Path(signed.location), tmp_path / "x", made_elsewhere(by_method(2), change))
+    with pytest.raises(NewerSnapshotError, match=r"method 2.*Update Firstlight"):
+        verify(folder)
+    assert main(["verify", str(folder)]) == 2
+    assert "Sound" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("method", [0, -1, "x", None, 1.0, True])
+def test_a_method_that_is_none_is_found(signed: Published, tmp_path: Path, method: Any) -> None:
+    folder = forge(Path(signed.location), tmp_path / "x", made_elsewhere(by_method(method)))
+    assert "summary_method is" in words(verify(folder))
+
+
+def no_samples(files: dict[str, bytes]) -> None:
+    files["runs/001/samples.jsonl"] = b""
+    digest = hashlib.sha256(b"").hexdigest()
+    rewritten("runs/001/run.json", lambda p: p.update(samples_sha256=digest))(files)
+
+
+def test_numbers_of_older_statistics_are_not_called_sound_and_what_contradicts_itself_is_found(
+    signed: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("firstlight.snapshot.consistency.METHOD", 2)
+    result = verify(forge(Path(signed.location), tmp_path / "older", made_elsewhere()))
+    assert result.findings == () and result.outcome == "numbers not checked"
+    assert "Sound" not in last_line(result) and "made by method 1" in "\n".join(result.skipped)
+    for name, change, said in (
+        ("host", rewritten("runs/001/run.json", lambda p: p["host"].update(memory_bytes=1 << 40)),
+         "differs from plan.json: host.memory_bytes"),
+        ("samples", no_samples, "has a number of 6 processes, and samples of 0"),
+        ("wrong", lambda files: files.update({"runs/001/samples.jsonl":
+         files["runs/001/samples.jsonl"].replace(b'"passed":true', b'"passed":false')}),
+         "said to be wrong"),
+    ):  # fmt: skip
+        folder = forge(Path(signed.location), tmp_path / name, made_elsewhere(change))
+        assert said in words(verify(folder))
+
+
+def test_redaction_is_no_cover_for_other_samples(signed: Published, tmp_path: Path) -> None:
+    """Samples that were made up, under the id and the hash of a genuine run."""
+    genuine = hashlib.sha256((Path(signed.location) / "runs/001/samples.jsonl").read_bytes())
+    redacted = {"replacements": 1, "measured_sha256": genuine.hexdigest()}
+    claim = rewritten(
+        MANIFEST, lambda p: p["publication"].update(redacted={"runs/001/samples.jsonl": redacted})
     )
+
+    def other(files: dict[str, bytes]) -> None:
+        samples = files["runs/001/samples.jsonl"]
+        files["runs/001/samples.jsonl"] = samples.replace(
+            b'"load_before":0.1', b'"load_before":0.2'
+        )
+
+    for number, changes in enumerate([(claim,), (claim, other)]):
+        folder = forge(Path(signed.location), tmp_path / str(number), made_elsewhere(*changes))
+        said = words(verify(folder))
+        assert "nothing in it was replaced" in said or "has 0 marks of it" in said
 
 
 def test_an_unsound_case_that_nobody_allowed_is_found(tmp_path: Path, store: LocalStore) -> None:

@@ -292,3 +292,14 @@ def test_an_error_that_comes_up_while_waiting_reads_the_same(
     without, traced = both(tmp_path, "late.py", env=variables)
     assert without[0] == traced[0] == 1
     assert "only when it runs" in traced[2] and traced[2] == without[2]
+
+
+def test_pytest_warns_of_nothing_that_it_would_not_warn_of_alone(
+    tmp_path: Path, write: Write
+) -> None:
+    """Our plugin is of this package, which is imported already where pytest is traced."""
+    write("test_nothing.py", "def test_nothing():\n    assert 1 + 1 == 2\n")
+    options = ("-q", "-W", "error", "-p", "no:cacheprovider", "-p", "no:xdist", "test_nothing.py")
+    alone, traced = both(tmp_path, "-m", "pytest", *options)
+    assert alone[0] == traced[0] == 0, traced[1] + traced[2]
+    assert "1 passed" in traced[1] and "warning" not in traced[1]

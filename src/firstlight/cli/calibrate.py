@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -126,7 +127,7 @@ def one_gate(
     asked = {**_GATE_DEFAULTS, **vars(options), "out": folder, "max_minutes": 1e4}
     whole = argparse.Namespace(**asked)
     with _sides(whole) as sides:
-        gate = plan_gate(gate_command.request_of(whole), sides)
+        gate = plan_gate(replace(gate_command.request_of(whole), ratios_only=True), sides)
         directory = gate_command.create_directory(whole, gate)
         try:
             report, _ = gate_command.carry_out(gate, directory, whole)

@@ -37,10 +37,11 @@ def add_to(commands: Any) -> None:
 EPILOG = """\
 examples:
   firstlight compare monday/ tuesday/
-  firstlight compare base-1/ base-2/ base-3/ base-4/ --head head-1/ head-2/ head-3/ head-4/
+  firstlight compare base-*/ --head head-*/         five or more runs of each side
 
-Jobs drift apart by more than their intervals say. With four or more runs of each side the run is
-the unit; with fewer, only changes beyond 15 % count. To compare in one job: firstlight gate.
+Jobs drift apart by more than their intervals say. With enough runs of each side the run is the
+unit (five for up to six times that decide, as in two or three cases; the output says how many);
+with fewer, only changes beyond 15 % count. To compare in one job: firstlight gate.
 
 exit codes: 0 compared (whatever came out), 2 not comparable or wrong usage"""
 
@@ -88,8 +89,17 @@ def load(name: str) -> list[Measured]:
 
 def _load_snapshot(name: str) -> list[Measured]:
     from firstlight.gate.runs import Measured
+    from firstlight.snapshot.errors import ChangedSnapshotError
     from firstlight.snapshot.opening import open_snapshot
+    from firstlight.snapshot.verifying import verify
 
+    found = verify(name).findings
+    if found:
+        told = "".join(f"\n  {finding.check}: {finding.message}" for finding in found[:5])
+        raise ChangedSnapshotError(
+            f"{name}: not what it says it is, so it is not compared (firstlight verify says all):"
+            f"{told}"
+        )
     snapshot = open_snapshot(name)
     several = len(snapshot.runs) > 1
     return [

@@ -62,8 +62,8 @@ examples:
       --setup 'python -m venv .venv && .venv/bin/pip install .'
   firstlight gate --base-env jax-0.10 --head-env jax-0.11 mlp_train --explain
 
-exit codes: 0 pass, 1 regression, 2 wrong usage or nothing could be measured, 3 inconclusive,
-130 interrupted"""
+exit codes: 0 pass, 1 regression (slower, a count grew, or head alone is broken), 2 wrong usage or
+nothing could be measured, 3 inconclusive, 130 interrupted"""
 
 
 def handle(options: argparse.Namespace) -> int:
@@ -233,6 +233,8 @@ def carry_out(
 
     for name, reason in gate.selection.skipped.items():
         say(f"Skipped: {name}, because {reason}.")
+    for side, why in gate.selection.unimportable.items():
+        say(f"The benchmark file of {side} cannot be imported: {why}.")
     deadline = time.monotonic() + 60 * options.max_minutes
     progress = Progress(sys.stderr)
     done = directory.samples()
@@ -241,7 +243,7 @@ def carry_out(
         with Pair(pairs, gate.settings, gate.sides, keep, done) as pair:
             pair.prepare(progress.before)
             require_own_code(gate.sides, pair.modules)
-            different = not_comparable(directory.runs(), [p.id for p in pairs])
+            different = not_comparable(directory.runs(), directory.samples(), [p.id for p in pairs])
             require_some(different, [p.id for p in pairs if p.id != gate.rules.control])
             pair.leave_out(different)
             report = measure_and_judge(
@@ -251,7 +253,8 @@ def carry_out(
         progress.close()
     directory.publish_sides(os.getloadavg() if hasattr(os, "getloadavg") else None)
     new = [f"{name}: new in head, nothing to compare with." for name in gate.selection.new]
-    report = with_notes(report, {**gate.selection.incomparable, **different}, new)
+    incomparable = {**gate.selection.incomparable, **different}
+    report = with_notes(report, incomparable, new, gate.selection.unimportable)
     write_json(directory.path / "gate.json", report)  # before explaining, which may be stopped
     found: list[Explanation] = []
     names = failing_cases(report) if options.explain else []

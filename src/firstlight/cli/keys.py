@@ -90,8 +90,15 @@ def trust_key(options: argparse.Namespace) -> int:
     from firstlight.snapshot.keys import load_public
     from firstlight.snapshot.trust import TrustedKeys
 
-    public = load_public(options.key)
-    TrustedKeys.of_user().add(public, options.name)
+    public, trusted = load_public(options.key), TrustedKeys.of_user()
+    same = trusted.others_named(public, options.name)
+    trusted.add(public, options.name)
+    for key_id in same:
+        print(
+            f"warning: the key {key_id} has this name too. If it is no longer used: firstlight "
+            f"keys forget {key_id}",
+            file=sys.stderr,
+        )
     print(f"Trusted: {options.name} ({public.id})")
     return 0
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from firstlight.snapshot.keys import PrivateKey
     from firstlight.snapshot.manifest import Creator
     from firstlight.snapshot.publishing import Published, Wishes
+    from firstlight.snapshot.storage import Store
 
 EPILOG = """\
 examples:
@@ -71,19 +75,49 @@ def handle(options: argparse.Namespace) -> int:
     from firstlight.snapshot.publishing import publish
     from firstlight.snapshot.storage import open_store
 
+    require_lasting(options.out)
     wishes = wishes_from(options)
     key = signing_key(options.key, options.passphrase_file)
     store = open_store(options.out)
     done = publish(options.runs, store, wishes, key, options.archive)
+    beside = write_beside(store, done.id, key.public.base64 if key else None)
     if options.json:
         import json
 
         from firstlight.records import to_json
 
-        print(json.dumps(to_json(done), indent=1))
+        print(json.dumps({**to_json(done), **beside}, indent=1))
         return 0
-    tell(done, signed=key is not None)
+    tell(done, beside, key.public.base64 if key else None)
     return 0
+
+
+def require_lasting(place: str) -> None:
+    """Refuse to publish into the memory of a process that is about to end."""
+    from firstlight.snapshot.errors import RefusedError
+
+    if place.lower().startswith("memory:"):
+        raise RefusedError(
+            f"--out {place}: memory lasts as long as this command; nothing would be left of the "
+            "snapshot. Give a directory, or a URL such as s3://bucket/results."
+        )
+
+
+def write_beside(store: Store, snapshot_id: str, signer: str | None) -> dict[str, str]:
+    """Snippet and citation with the id, which they cannot have within the snapshot."""
+    from firstlight.snapshot.citation import citation_with_id
+    from firstlight.snapshot.layout import LIMITS
+    from firstlight.snapshot.snippet import snippet_with_id
+
+    written = {}
+    for kind, name, with_id in (
+        ("snippet", "snippet.md", snippet_with_id),
+        ("citation", "CITATION.cff", citation_with_id),
+    ):
+        within = store.source(snapshot_id).read(name, LIMITS.json_bytes)
+        store.write(f"{snapshot_id}.{name}", with_id(within, snapshot_id, signer))
+        written[kind] = f"{store.name.rstrip('/')}/{snapshot_id}.{name}"
+    return written
 
 
 def wishes_from(options: argparse.Namespace) -> Wishes:
@@ -101,8 +135,6 @@ def wishes_from(options: argparse.Namespace) -> Wishes:
 
 def creator(text: str) -> Creator:
     """'Doe, Jane; 0000-0002-1825-0097; CERN' as its parts."""
-    import re
-
     from firstlight.snapshot.errors import RefusedError
     from firstlight.snapshot.manifest import Creator
 
@@ -110,9 +142,22 @@ def creator(text: str) -> Creator:
     if any(more) or not name:
         raise RefusedError(f"--creator {text!r}: write 'FAMILY, GIVEN; ORCID; AFFILIATION'.")
     orcid = orcid.removeprefix("https://orcid.org/")
-    if orcid and not re.fullmatch(r"(\d{4}-){3}\d{3}[\dX]", orcid):
-        raise RefusedError(f"--creator {text!r}: {orcid!r} is no ORCID (0000-0002-1825-0097).")
+    if orcid and not is_orcid(orcid):
+        raise RefusedError(
+            f"--creator {text!r}: {orcid!r} is no ORCID (such as 0000-0002-1825-0097), or a digit "
+            "of it is wrong: its last one does not fit the others."
+        )
     return Creator(name, orcid or None, affiliation or None)
+
+
+def is_orcid(text: str) -> bool:
+    """Whether `text` is an ORCID whose last digit is the check digit of ISO 7064, MOD 11-2."""
+    if not re.fullmatch(r"([0-9]{4}-){3}[0-9]{3}[0-9X]", text):
+        return False
+    total = 0
+    for digit in text[:-1].replace("-", ""):
+        total = (total + int(digit)) * 2
+    return text[-1] == "0123456789X"[(12 - total % 11) % 11]
 
 
 def signing_key(path: Path | None, passphrase_file: Path | None) -> PrivateKey | None:
@@ -144,12 +189,14 @@ def read_passphrase(path: Path | None) -> bytes | None:
     return line
 
 
-def tell(done: Published, signed: bool) -> None:
+def tell(done: Published, beside: Mapping[str, str], signer: str | None) -> None:
+    from shlex import quote
+
     from firstlight.report.plain_text import printable
 
     state = "Published" if done.new else "Was there already"
     print(f"{state}: {done.location}")
-    print(f"  {done.files} files, {done.bytes} bytes{'' if signed else ', not signed'}")
+    print(f"  {done.files} files, {done.bytes} bytes{'' if signer else ', not signed'}")
     if done.archive:
         print(f"  archive: {done.archive}")
     replaced = sum(int(r["replacements"]) for r in done.publication.redacted.values())
@@ -161,4 +208,7 @@ def tell(done: Published, signed: bool) -> None:
                 f"  {printable(str(source['name']))} is not in it; with --with-source others can "
                 "measure it again"
             )
-    print(f"Check it: firstlight verify {done.location}")
+    print(f"  for a README: {beside['snippet']}")
+    print(f"  for citing: {beside['citation']}")
+    print(f"Id: {done.id}" + (f"\nKey: {signer}" if signer else ""))
+    print(f"Check it: firstlight verify {quote(done.location)}")

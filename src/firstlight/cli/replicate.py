@@ -169,7 +169,7 @@ def tell(report: Replication, signed: bool) -> None:
 def check(folder: Path, as_json: bool) -> int:
     """Print what holds of a report; 1 if something does not."""
     from firstlight.records import to_json
-    from firstlight.replication.report import check_report
+    from firstlight.replication.checking import check_report
     from firstlight.report.plain_text import printable
 
     found = check_report(folder)

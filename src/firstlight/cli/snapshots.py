@@ -22,15 +22,11 @@ def add_to(commands: Any) -> None:
 
 
 def handle(options: argparse.Namespace) -> int:
+    from firstlight.report.plain_text import printable
     from firstlight.snapshot.catalogue import Catalogue
 
     catalogue = Catalogue(options.place)
-    refused: dict[str, str] = {}
-    if options.rebuild:
-        entries, refused = catalogue.rebuild()
-    else:
-        entries, unlisted = catalogue.look()
-        refused = dict.fromkeys(unlisted, "no entry in the catalogue; try --rebuild")
+    entries, refused = catalogue.rebuild() if options.rebuild else catalogue.look()
     if options.case:
         entries = [e for e in entries if any(options.case in case for case in e.cases)]
     if options.json:
@@ -42,7 +38,7 @@ def handle(options: argparse.Namespace) -> int:
     else:
         tell(entries)
     for name, why in refused.items():
-        print(f"not listed: {name}: {why}", file=sys.stderr)
+        print(printable(f"not listed: {name}: {why}"), file=sys.stderr)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`firstlight verify SNAPSHOT`: what holds of a snapshot, what does not, what nobody can check."""
+"""`firstlight verify SNAPSHOT`: what holds, what does not, what was skipped, what no file tells."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from firstlight.snapshot.verifying import Verification
 
 EPILOG = """\
-exit codes: 0 all that could be checked holds, 1 something does not, 2 it is no snapshot that can be
-read (also one of a newer Firstlight, or one that holds links, bombs or paths that lead out)
+exit codes: 0 all that was checked holds (the last line says whether something was skipped), 1
+something does not, 2 it is no snapshot that can be read (also one of a newer Firstlight, or one
+that holds links, bombs or paths that lead out)
 """
 
 
@@ -47,7 +48,7 @@ def handle(options: argparse.Namespace) -> int:
     if options.json:
         from firstlight.records import to_json
 
-        print(json.dumps({**to_json(found), "ok": not found.findings}, indent=1))
+        print(json.dumps({**to_json(found), **_verdict(found)}, indent=1))
     else:
         tell(found)
     return found.exit_code
@@ -62,6 +63,10 @@ def _with_distrust(found: Verification) -> Verification:
     return replace(found, findings=(*found.findings, finding))
 
 
+def _verdict(found: Verification) -> dict[str, Any]:
+    return {"ok": not found.findings, "outcome": found.outcome}
+
+
 def tell(found: Verification) -> None:
     from firstlight.report.plain_text import printable
 
@@ -70,9 +75,21 @@ def tell(found: Verification) -> None:
         print(f"  ok         {printable(text)}")
     for text in found.not_checked:
         print(f"  unknown    {printable(text)}")
+    for text in found.skipped:
+        print(f"  skipped    {printable(text)}")
     for finding in found.findings:
         print(f"  FINDING    {printable(finding.message)}")
-    if found.findings:
-        print(f"Not sound: {len(found.findings)} finding(s). Do not quote its numbers.")
-    else:
-        print("Sound, as far as files can tell.")
+    print(last_line(found))
+
+
+def last_line(found: Verification) -> str:
+    """The verdict in words. `Sound` alone only if everything that can be checked was."""
+    if found.outcome == "not sound":
+        return f"Not sound: {len(found.findings)} finding(s). Do not quote its numbers."
+    if found.outcome == "numbers not checked":
+        return "Nothing wrong was found, but its numbers were not held against its samples."
+    if found.outcome == "sound":
+        return "Sound, as far as files can tell."
+    if found.files_skipped:
+        return f"Sound, but {found.files_skipped} files were not checked (see `skipped`)."
+    return f"Sound, but {len(found.skipped)} check(s) were skipped (see `skipped`)."

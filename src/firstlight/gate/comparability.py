@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
-from firstlight.records import CaseSummary, Protocol, Run, to_json
+from firstlight.records import CaseSummary, Protocol, Run, Sample, to_json
 
 #: Parts of a protocol that belong to the data, those that say how it was measured, and in words
 #: what they are. `environment` holds flags: a flag that was changed is a change of the experiment.
@@ -24,36 +25,58 @@ def machine_class(host: Mapping[str, Any]) -> str:
 
     Versions of kernel, driver and Python are left out: they are what people want to compare.
     """
-    cpu = host.get("cpu") or {}
-    quota = (host.get("container") or {}).get("cpu_quota")
+    cpu = _part(host, "cpu")
+    quota = _number(_part(host, "container").get("cpu_quota"))
     cores = f"{cpu.get('usable_cores') or '?'} cores"
     parts = [
         " ".join(str(cpu.get("model") or "unknown CPU").split()),
         cores if quota is None else f"{cores} at {quota:g} CPUs",
         _memory(host),
         *_gpus(host),
-        f"{(host.get('os') or {}).get('system') or 'unknown OS'} {cpu.get('architecture') or ''}",
+        f"{_part(host, 'os').get('system') or 'unknown OS'} {cpu.get('architecture') or ''}",
     ]
     return " / ".join(part.strip() for part in parts)
 
 
+def _part(host: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A stranger's record may hold anything there."""
+    found = host.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _number(value: Any) -> float | None:
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if known and math.isfinite(value) else None
+
+
 def _memory(host: Mapping[str, Any]) -> str:
     """Rounded to a power of two: what a kernel keeps for itself makes no other machine."""
-    known = [host.get("memory_bytes"), (host.get("container") or {}).get("memory_limit_bytes")]
-    sizes = [size for size in known if size]
+    known = [host.get("memory_bytes"), _part(host, "container").get("memory_limit_bytes")]
+    sizes = [size for size in map(_number, known) if size]
     if not sizes:
         return "unknown memory"
     return f"about {2 ** round(math.log2(max(min(sizes) / 2**30, 1.0)))} GiB"
 
 
 def _gpus(host: Mapping[str, Any]) -> list[str]:
-    names = [str(gpu.get("name")) for gpu in host.get("gpus") or ()]
+    found = host.get("gpus")
+    gpus = found if isinstance(found, list | tuple) else []
+    names = [str(gpu.get("name") if isinstance(gpu, Mapping) else gpu) for gpu in gpus]
     return [f"{names.count(name)} × {name}" for name in sorted(set(names))]
 
 
-def differences(base: Run, head: Run, case: str) -> list[str]:
-    """What forbids comparing a case of two runs, as sentences; nothing if they are comparable."""
-    return [*machine_differences(base, head), *case_differences(base, head, case)]
+def differences(
+    base: Run,
+    head: Run,
+    case: str,
+    samples: tuple[Sequence[Sample], Sequence[Sample]] | None = None,
+) -> list[str]:
+    """What forbids comparing a case of two runs, as sentences; nothing if they are comparable.
+
+    With the `samples` of both, the contents of the data are compared too.
+    """
+    found = [*machine_differences(base, head), *case_differences(base, head, case)]
+    return found if samples is None else [*found, *data_differences(*samples, case)]
 
 
 def machine_differences(base: Run, head: Run) -> list[str]:
@@ -79,6 +102,26 @@ def case_differences(base: Run, head: Run, case: str) -> list[str]:
         missing = "base" if one.protocol is None else "head"
         return [f"the {missing} has no protocol of {case}: it did not get far enough to have one"]
     return list(_protocol_differences(one.protocol, other.protocol))
+
+
+def data_differences(base: Sequence[Sample], head: Sequence[Sample], case: str) -> list[str]:
+    """Whether the checking processes hashed other input data; where one could not, nothing."""
+    one, other = (_data_hashes(side, case) for side in (base, head))
+    if one is None or other is None:
+        return []
+    pairs = enumerate(zip_longest(one, other))
+    return [
+        f"data: input {number} has other contents (SHA-256 {str(a)[:12]}… in the base, "
+        f"{str(b)[:12]}… in the head; random data need a seed)"
+        for number, (a, b) in pairs
+        if a != b
+    ][:1]
+
+
+def _data_hashes(samples: Sequence[Sample], case: str) -> list[Any] | None:
+    checks = [s for s in samples if (s.case, s.kind) == (case, "check")]
+    found = checks[-1].facts.get("data_sha256") if checks else None
+    return list(found) if isinstance(found, list | tuple) else None
 
 
 def _find(run: Run, case: str) -> CaseSummary | None:

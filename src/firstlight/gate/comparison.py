@@ -112,8 +112,9 @@ def judge(effect: Effect, p_adjusted: float, limit: float, rule: Rule) -> tuple[
     beyond = effect.low > limit or effect.high < 1 / limit
     if beyond and p_adjusted < rule.alpha:
         return ("regression" if effect.ratio > 1 else "improvement"), None
-    if effect.low > limit:
-        return "inconclusive", f"slower, but p is {p_adjusted:.2g} after Holm's correction"
+    if beyond:
+        word = "slower" if effect.low > limit else "faster"
+        return "inconclusive", f"{word}, but p is {p_adjusted:.2g} after Holm's correction"
     if effect.high >= 1 + rule.resolution:
         return "inconclusive", f"too noisy: up to {change(effect.high)} cannot be excluded"
     if effect.low <= 1 / (1 + rule.resolution):
@@ -121,6 +122,11 @@ def judge(effect: Effect, p_adjusted: float, limit: float, rule: Rule) -> tuple[
     if p_adjusted < rule.alpha:
         return "same", f"{change(effect.ratio)}, within the threshold of {change(limit)}"
     return "same", None
+
+
+def may_be_slower(found: Comparison) -> bool:
+    """False where the whole interval lies below 1."""
+    return found.effect.confidence < 0.95 or found.effect.high >= 1
 
 
 def change(ratio: float) -> str:

@@ -9,10 +9,11 @@ sides' random order alone. Threshold and minimum effect only make it rarer.
 What decides, in this order:
 
     a count has grown             regression      exact, so no noise can excuse it
+    head alone is wrong, crashes or runs out of memory      regression      exact as well
     the control case has moved    inconclusive    it cannot have: the times prove nothing
-    a time has grown              regression
+    a time has grown, or head alone exceeds the time limit  regression
     a case is broken on both sides, or none has numbers     infrastructure
-    a case is broken on one side, or is too noisy           inconclusive
+    a case is broken on the base alone, or is too noisy     inconclusive
     otherwise                     pass
 """
 
@@ -22,7 +23,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from firstlight.gate.comparison import Comparison, CountChange, Pair, Rule, change, compare
+from firstlight.gate.breakage import Breakage, breakage
+from firstlight.gate.comparison import (
+    Comparison,
+    CountChange,
+    Pair,
+    Rule,
+    change,
+    compare,
+    may_be_slower,
+)
 from firstlight.gate.comparison import count_changes as _count_changes
 from firstlight.gate.quantities import counts_of, in_order, of_sample, restless
 from firstlight.records import PHASES, FirstlightError, Sample
@@ -81,6 +91,7 @@ class GateReport:
     minimum_effect: float
     resolution: float
     calibration: str  # where the thresholds come from, in words
+    broken_by_head: tuple[str, ...] = ()  # those of `broken` that make it a regression
     schema: str = "firstlight.gate-report"
     schema_version: int = 1
 
@@ -106,7 +117,11 @@ def decide(
     if control is not None and control not in cases:
         raise GateError(f"the control case {control!r} was not measured. Measured: {cases}.")
     sides = [_Side(side) for side in (base, head)]
-    broken = {case: trouble for case in cases if (trouble := _breakage(case, sides))}
+    broken = {
+        case: trouble
+        for case in cases
+        if (trouble := breakage(sides[0].of(case), sides[1].of(case), case == control))
+    }
     usable = [case for case in cases if case not in broken]
     rule = Rule(alpha, minimum_effect, resolution, thresholds)
     pairs = [pair for case in usable for pair in _pairs(case, sides, gated)]
@@ -133,6 +148,7 @@ def decide(
         minimum_effect=minimum_effect,
         resolution=resolution,
         calibration=_calibration(thresholds, minimum_effect),
+        broken_by_head=tuple(case for case, trouble in broken.items() if trouble.regression),
     )
 
 
@@ -144,34 +160,15 @@ class _Side:
         for sample in samples:
             self._samples.setdefault(sample.case, []).append(sample)
 
-    def trouble(self, case: str) -> str | None:
-        """Why the side has no numbers of a case: as in a run, survivors are not a fair sample."""
-        samples = self._samples.get(case, [])
-        bad = [s for s in samples if s.status != "ok"]
-        if bad:
-            return f"{bad[0].status} in {len(bad)} of {len(samples)} processes ({bad[0].reason})"
-        return None if any(s.kind == "timed" for s in samples) else "not measured"
+    def of(self, case: str) -> Sequence[Sample]:
+        return self._samples.get(case, ())
 
     def values(self, case: str) -> dict[int, dict[str, float]]:
-        timed = [s for s in self._samples[case] if s.kind == "timed"]
+        timed = [s for s in self.of(case) if s.kind == "timed"]
         return {s.index: of_sample(s) for s in timed}
 
     def counts(self, case: str) -> list[dict[str, int]]:
-        return [counts_of(s) for s in self._samples[case] if s.kind == "timed"]
-
-
-class _Breakage(NamedTuple):
-    both: bool
-    why: str
-
-
-def _breakage(case: str, sides: Sequence[_Side]) -> _Breakage | None:
-    base, head = (side.trouble(case) for side in sides)
-    if base is None and head is None:
-        return None
-    if base is not None and head is not None:
-        return _Breakage(True, f"broken on both sides: base {base}; head {head}")
-    return _Breakage(False, f"broken on one side: {'base' if base else 'head'} {base or head}")
+        return [counts_of(s) for s in self.of(case) if s.kind == "timed"]
 
 
 def _pairs(case: str, sides: Sequence[_Side], gated: Collection[str]) -> list[Pair]:
@@ -209,13 +206,18 @@ def _moved(found: Comparison | CountChange) -> bool:
 
 
 def _undecided(comparisons: Sequence[Comparison], control: str | None) -> list[Comparison]:
-    return [c for c in comparisons if c.gated and c.verdict == "inconclusive" and c.case != control]
+    """What may have become slower: a gate does not ask whether something is really faster."""
+    return [
+        c
+        for c in comparisons
+        if c.gated and c.verdict == "inconclusive" and c.case != control and may_be_slower(c)
+    ]
 
 
 def _verdict(
     comparisons: Sequence[Comparison],
     counts: Sequence[CountChange],
-    broken: Mapping[str, _Breakage],
+    broken: Mapping[str, Breakage],
     control: str | None,
     moved: Sequence[Comparison | CountChange],
 ) -> tuple[str, list[str]]:
@@ -228,7 +230,9 @@ def _verdict(
         if c.gated and c.case != control and c.verdict == "regression"
     ]
     undecided = [_sentence(c) for c in _undecided(comparisons, control)]
-    trouble = [f"{case}: {found.why}." for case, found in broken.items()]
+    grown += [f"{case}: {b.why}." for case, b in broken.items() if b.regression == "exact"]
+    slower += [f"{case}: {b.why}." for case, b in broken.items() if b.regression == "slow"]
+    trouble = [f"{case}: {b.why}." for case, b in broken.items() if b.regression is None]
     control_words = [
         f"The control case moved, which the change cannot have caused, so the times prove nothing: "
         f"{_count_sentence(m) if isinstance(m, CountChange) else _sentence(m)}"

@@ -70,20 +70,40 @@ class GateDirectory:
     def runs(self, load_after: Any = None) -> dict[str, Run]:
         """Both sides summarised, over the rounds that are complete."""
         samples = self.samples()
+        plans = self._plans(samples)
+        return {
+            name: assemble(directory.path, plans[name], samples[name], load_after)
+            for name, directory in self._sides.items()
+        }
+
+    def _plans(self, samples: Mapping[str, list[Sample]]) -> dict[str, dict[str, Any]]:
+        """Each side's plan with the number of rounds that came of it."""
         rounds = max(1, complete_rounds(samples))  # a run without any round is incomplete
         found = {}
         for name, directory in self._sides.items():
             plan = directory.plan()
             settings = replace(from_json(Settings, plan["settings"]), processes=rounds)
-            plan = {**plan, "settings": to_json(settings)}
-            found[name] = assemble(directory.path, plan, samples[name], load_after)
+            found[name] = {**plan, "settings": to_json(settings)}
         return found
 
     def publish_sides(self, load_after: Any = None) -> None:
-        """Write both sides' summaries and reports."""
+        """Write both sides' summaries and reports, and plans that say how many rounds there were.
+
+        How many it takes is decided on the way. A plan that went on saying 96 would not be that of
+        a run of 12, and `publish` would refuse it; a resumed gate makes its own settings anew.
+        """
         samples = self.samples()
+        plans = self._plans(samples)
         for name, run in self.runs(load_after).items():
+            self._write_plan(name, plans[name])
             self._sides[name].publish(run, render(run, samples[name]))
+
+    def _write_plan(self, side: str, plan: Mapping[str, Any]) -> None:
+        path = self._sides[side].path / "plan.json"
+        try:
+            records.write_json(path, plan)
+        except OSError as error:
+            raise OutputError(f"{path}: cannot be written: {error.strerror}.") from None
 
     def write(self, name: str, text: str) -> Path:
         path = self.path / name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from firstlight.gate.comparability import case_differences
+from firstlight.gate.comparability import case_differences, data_differences
 from firstlight.gate.decision import (
     EXIT_CODES,
     GATED,
@@ -95,16 +95,20 @@ def measure_and_judge(
     return report
 
 
-def not_comparable(runs: Mapping[str, Run], cases: Sequence[str]) -> dict[str, str]:
+def not_comparable(
+    runs: Mapping[str, Run], samples: Samples, cases: Sequence[str]
+) -> dict[str, str]:
     """By case: how its two sides differ in data or protocol, as the check processes saw them.
 
-    A case that did not get far enough to have a protocol is broken, which the report says itself.
+    A case that failed, or did not get far enough to have a protocol, is broken, which the report
+    says itself.
     """
     found = {}
     for case in cases:
-        protocols = [s.protocol for run in runs.values() for s in run.cases if s.case == case]
-        if all(protocols):
+        both = [s for run in runs.values() for s in run.cases if s.case == case]
+        if all(s.protocol and s.status in ("ok", "incomplete") for s in both):
             differences = case_differences(runs["base"], runs["head"], case)
+            differences += data_differences(samples["base"], samples["head"], case)
             if differences:
                 found[case] = "; ".join(differences)
     return found
@@ -118,16 +122,27 @@ def require_some(incomparable: Mapping[str, str], cases: Sequence[str]) -> None:
 
 
 def with_notes(
-    report: GateReport, incomparable: Mapping[str, str], notes: Sequence[str] = ()
+    report: GateReport,
+    incomparable: Mapping[str, str],
+    notes: Sequence[str] = (),
+    unimportable: Mapping[str, str] | None = None,
 ) -> GateReport:
-    """The report with what could not be compared: it proves nothing, so the gate cannot pass."""
+    """The report with what could not be compared: it proves nothing, so the gate cannot pass.
+
+    `unimportable` is why the benchmark file of a side cannot be imported: said first, because it is
+    why every case of that side is broken.
+    """
     sentences = [f"{case}: not compared, because {why}." for case, why in incomparable.items()]
-    if not sentences and not notes:
+    first = [
+        f"The benchmark file of {side} cannot be imported: {why}."
+        for side, why in (unimportable or {}).items()
+    ]
+    if not sentences and not notes and not first:
         return report
     verdict = "inconclusive" if report.verdict == "pass" and sentences else report.verdict
     return replace(
         report,
         verdict=verdict,
         exit_code=EXIT_CODES[verdict],
-        reasons=(*report.reasons, *sentences, *notes),
+        reasons=(*first, *report.reasons, *sentences, *notes),
     )

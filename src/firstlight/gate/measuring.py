@@ -126,8 +126,12 @@ class Pair:
     def measure(self, first: int, last: int, watch: Watch, deadline: float | None = None) -> int:
         """Rounds `first` up to, not including, `last`; returns the number that are complete.
 
-        With a `deadline` on the clock, a round that would probably end after it is not begun.
+        With a `deadline` on the clock, a round that would probably end after it is not begun. If
+        every case but the control is broken, nothing is: a control alone controls nothing.
         """
+        others = [case for case in self.cases if not case.is_control]
+        if others and not any(self._sound(case) for case in others):
+            return first
         jobs = list(paired_rounds(self.cases, first, last, self._seed))
         every = [job for block in jobs for job in block]
         complete, begun, last_took = 0, 0, 0.0
@@ -147,7 +151,10 @@ class Pair:
         shown = [(Shown(f"{c.id} ({side})"), kind, i) for side, c, kind, i in every or jobs]
         for place, (side, case, kind, index) in enumerate(jobs, start=number):
             runner = self._runners[side, case.is_control]
-            if not self._sound(case) or not runner.is_due(case.on(side), kind, index):
+            # Whether it is broken on one side or on both is a question for both checks.
+            if (kind == "timed" and not self._sound(case)) or not runner.is_due(
+                case.on(side), kind, index
+            ):
                 continue
             watch(place, shown)
             runner.order = self._order

@@ -6,13 +6,14 @@ them, so each has its own escaping, and nothing is inserted without it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from firstlight.gate.comparison import Comparison, CountChange, change
+from firstlight.gate.comparison import Comparison, CountChange, change, may_be_slower
 from firstlight.gate.decision import GateReport
 from firstlight.report import quantities
 from firstlight.report.plain_text import printable
@@ -138,11 +139,18 @@ def _markdown_table(rows: Sequence[Comparison]) -> list[str]:
 def _markdown_details(report: GateReport) -> list[str]:
     others = [c for c in report.comparisons if not c.gated and c.case != report.control]
     control = [c for c in report.comparisons if c.case == report.control]
+    if not is_judged(report):
+        return []
     lines = ["<details><summary>How it was decided</summary>", "", rule_of(report), ""]
     for title, rows in (("Control", control), ("Measured, but not gated", others)):
         if rows:
             lines += [f"{title}:", "", *_markdown_table(rows), ""]
     return [*lines, "</details>"]
+
+
+def is_judged(report: GateReport) -> bool:
+    """Whether times were judged, so that it matters by which rule."""
+    return report.rounds > 0 and report.verdict != "infrastructure"
 
 
 def rule_of(report: GateReport) -> str:
@@ -174,8 +182,8 @@ def _whole(value: int | None) -> str:
 
 def code(value: str) -> str:
     """Text as code: every sign that Markdown or HTML could read is written as its number."""
-    safe = "".join(c if c.isalnum() or c in " ,/-" else f"&#{ord(c)};" for c in one_line(value))
-    return f"<code>{safe}</code>"
+    safe = "".join(c if c.isalnum() or c in " ,/-.()+" else f"&#{ord(c)};" for c in one_line(value))
+    return f"<code>{_no_address(safe)}</code>"
 
 
 def text(value: str) -> str:
@@ -188,7 +196,12 @@ def text(value: str) -> str:
             escaped.append(f"&#{ord(c)};")
         else:
             escaped.append(c)
-    return "".join(escaped).replace("://", "&#58;//").replace("www.", "www&#46;")
+    return _no_address("".join(escaped).replace("://", "&#58;//"))
+
+
+def _no_address(escaped: str) -> str:
+    """GitHub makes a link of whatever begins like an address."""
+    return re.sub(r"(?i)(www)\.", r"\1&#46;", escaped)
 
 
 def one_line(value: str) -> str:
@@ -201,8 +214,8 @@ def one_line(value: str) -> str:
 def junit(report: GateReport) -> str:
     """JUnit XML: one test for each decisive comparison, each gated count, each broken case.
 
-    `time` is the head's median in seconds. A regression is a failure, a broken case an error, and
-    what stayed undecided is skipped.
+    `time` is the head's median in seconds. A regression is a failure, and so is a case that head
+    alone broke; any other broken case is an error, and what stayed undecided is skipped.
     """
     suite = ElementTree.Element("testsuite", name="firstlight gate")
     for found in decisive(report):
@@ -214,8 +227,9 @@ def junit(report: GateReport) -> str:
             test = _test(suite, count.case, count.name)
             _outcome(test, count.verdict, count.reason or "", count.reason or "")
     for case, why in report.broken.items():
+        kind = "failure" if case in report.broken_by_head else "error"
         ElementTree.SubElement(
-            _test(suite, case, "measurable"), "error", message=xml_text(why), type="broken"
+            _test(suite, case, "measurable"), kind, message=xml_text(why), type="broken"
         )
     if report.control_moved:
         test = _test(suite, str(report.control), "control")
@@ -267,11 +281,14 @@ def xml_text(value: str) -> str:
 
 def github_annotations(report: GateReport, places: Mapping[str, Place] | None = None) -> list[str]:
     """Workflow commands: an error for each regression, a warning for what proves nothing."""
-    lines = []
+    lines, by_head = [], report.broken_by_head
     rows: Iterable[tuple[str, str, str, str]] = (
-        *((c.case, c.quantity, c.verdict, _said(c)) for c in decisive(report)),
+        *((c.case, c.quantity, c.verdict, _said(c)) for c in decisive(report) if may_be_slower(c)),
         *((c.case, c.name, c.verdict, c.reason or "") for c in changed_counts(report) if c.gated),
-        *((case, "broken", "inconclusive", why) for case, why in report.broken.items()),
+        *(
+            (case, "broken", "regression" if case in by_head else "inconclusive", why)
+            for case, why in report.broken.items()
+        ),
     )
     for case, what, verdict, message in rows:
         level = {"regression": "error", "inconclusive": "warning"}.get(verdict)

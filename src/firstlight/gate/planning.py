@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ class Request:
     use_calibration: bool = True
     timeout_seconds: float | None = None
     affinity: tuple[int, ...] | None = None
+    ratios_only: bool = False  # for a calibration, which asks for no verdict
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,9 @@ def plan_gate(request: Request, sides: tuple[Side, Side]) -> Gate:
         if name not in QUANTITIES:  # a typing error would gate nothing, and pass
             raise SelectionError(f"--gate-on {name!r} is no quantity.{nearest(name, QUANTITIES)}")
     selection, control = _with_control(choose(request.wanted, sides), request.control)
+    if request.rounds is not None and not request.ratios_only:
+        comparisons = _most_comparisons(selection, control, request.gate_on)
+        require_decidable(request.rounds, comparisons, request.alpha)
     host = describe_host(watch_seconds=0.5)
     looks = looks_for(request.alpha, request.rounds)
     rules = Rules(
@@ -104,6 +108,32 @@ def _with_control(selection: Selection, asked: str | None) -> tuple[Selection, s
     if len(names) == 1:
         raise SelectionError(f"--control {asked!r} is the only case: nothing is left to gate.")
     return selection, asked
+
+
+def _most_comparisons(selection: Selection, control: str | None, gated: Sequence[str]) -> int:
+    """How many times decide at most; whether a phase is long enough to, the rounds will show."""
+    return sum(
+        1
+        for pair in selection.cases
+        for name in gated
+        if pair.id != control and (pair.head.compiled or name not in ("trace", "lower", "compile"))
+    )
+
+
+def require_decidable(rounds: int, comparisons: int, alpha: float) -> None:
+    """Refuse so few rounds that no time could ever be called slower.
+
+    The smallest p-value of N rounds is 2 / 2^N, and Holm's correction multiplies it.
+    """
+    least = 6  # for an interval of 95 %
+    while 2 * comparisons / 2**least >= alpha:
+        least += 1
+    if rounds < least:
+        raise SelectionError(
+            f"--rounds {rounds}: so few rounds can never call one of {comparisons} times slower "
+            f"with an error rate of {alpha:g}, so no time could fail the gate. At least {least} "
+            f"are needed: --rounds {least}, or leave it out."
+        )
 
 
 def _thresholds(request: Request, host: Mapping[str, Any]) -> Thresholds | None:

@@ -2,8 +2,8 @@
 
 Two jobs are never pairs, and what differs between jobs (neighbours, clocks, placement in memory) is
 larger than what differs within one. So the run is the unit as soon as there are enough runs on both
-sides. With fewer, processes are compared, and the interval cannot know of drift between jobs: a
-change then counts only beyond `DRIFT`.
+sides for a change to be found at all, after Holm's correction. With fewer, processes are compared,
+and the interval cannot know of drift between jobs: a change then counts only beyond `DRIFT`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from firstlight.gate.comparability import case_differences, machine_class, machine_differences
+from firstlight.gate.comparability import (
+    case_differences,
+    data_differences,
+    machine_class,
+    machine_differences,
+)
 from firstlight.gate.comparison import Comparison, CountChange, Pair, Rule, compare, count_changes
 from firstlight.gate.decision import GATED, LEAST_SHARE, MINIMUM_EFFECT, RESOLUTION
 from firstlight.gate.quantities import counts_of, in_order, of_sample, restless
@@ -71,10 +76,11 @@ def compare_runs(
     resolution: float = RESOLUTION,
 ) -> RunsReport:
     """Effects per case and quantity; refuses what is not comparable, unless `anyway`."""
+    _require_once(base)
+    _require_once(head)
     overridden = _machines(base, head, anyway)
-    unit = "run" if enough_runs(len(base), len(head)) else "process"
     left_out: dict[str, str] = {}
-    pairs: list[Pair] = []
+    compared: list[str] = []
     counts: list[CountChange] = []
     for case in dict.fromkeys(c.case for m in [*base, *head] for c in m.run.cases):
         problems = _case_problems(base, head, case)
@@ -83,11 +89,17 @@ def compare_runs(
         elif problems:
             left_out[case] = "; ".join(problems)
             continue
-        pairs += _pairs(case, base, head, unit)
+        compared.append(case)
         sides = [[counts_of(s) for m in side for s in _timed(m, case)] for side in (base, head)]
         counts += count_changes(case, *sides)
+    pairs = [pair for case in compared for pair in _pairs(case, base, head, "process")]
     if not pairs:
-        raise NotComparableError(_refusal("No case is comparable", left_out.items()))
+        told = any(all(_has_numbers(m, case) for m in [*base, *head]) for case in left_out)
+        raise NotComparableError(_refusal("No case is comparable", left_out.items(), told))
+    decisive = sum(pair.gated for pair in pairs)
+    unit = "run" if enough_runs(len(base), len(head), decisive, alpha) else "process"
+    if unit == "run":
+        pairs = [pair for case in compared for pair in _pairs(case, base, head, "run")]
     drift = None if unit == "run" else max(DRIFT, minimum_effect)
     rule = Rule(alpha, drift or minimum_effect, max(resolution, drift or 0.0))
     comparisons = [_worded(c, drift, minimum_effect) for c in compare(pairs, rule)]
@@ -101,7 +113,7 @@ def compare_runs(
         left_out=left_out,
         overridden=tuple(overridden),
         changed=tuple(changes(base[0].run, head[0].run)),
-        warnings=tuple(_warnings(base, head, drift)),
+        warnings=tuple(_warnings(base, head, drift, runs_needed(decisive, alpha))),
         alpha=alpha,
         minimum_effect=minimum_effect,
         resolution=resolution,
@@ -109,9 +121,31 @@ def compare_runs(
     )
 
 
-def enough_runs(base: int, head: int) -> bool:
-    """Whether ranks of so many runs can give an interval of 95 %: four of each, or 3 and 5."""
-    return 2 / math.comb(base + head, base) <= 0.05
+def enough_runs(base: int, head: int, comparisons: int = 1, alpha: float = 0.05) -> bool:
+    """Whether ranks of so many runs can give an interval of 95 %, and find a change at all.
+
+    Their smallest p-value is 2 / C(base + head, base), and Holm's correction multiplies it by the
+    number of comparisons that decide.
+    """
+    smallest = 2 / math.comb(base + head, base)
+    return smallest <= 0.05 and max(1, comparisons) * smallest < alpha
+
+
+def runs_needed(comparisons: int, alpha: float = 0.05) -> int:
+    """The fewest runs of each side that are enough."""
+    return next(n for n in range(1, 1000) if enough_runs(n, n, comparisons, alpha))
+
+
+def _require_once(side: Sequence[Measured]) -> None:
+    """The same run again is no further evidence."""
+    names: dict[str, str] = {}
+    for m in side:
+        if m.run.id in names:
+            raise NotComparableError(
+                f"{m.name} is the same run as {names[m.run.id]} ({m.run.id}), and a run counts "
+                "once on a side. Leave one of them out."
+            )
+        names[m.run.id] = m.name
 
 
 def _machines(base: Sequence[Measured], head: Sequence[Measured], anyway: bool) -> list[str]:
@@ -127,8 +161,12 @@ def _machines(base: Sequence[Measured], head: Sequence[Measured], anyway: bool) 
     return [f"{name}: {problem}" for name, problem in found]
 
 
-def _refusal(what: str, problems: Any) -> str:
+def _refusal(what: str, problems: Any, anyway_helps: bool = True) -> str:
     lines = "".join(f"\n  {name}: {problem}" for name, problem in problems)
+    if not anyway_helps:
+        return (
+            f"{what}:{lines}\nNo case has times in all of these runs, so nothing can be compared."
+        )
     return f"{what}:{lines}\nThe difference would be compared too. To do it all the same: --anyway"
 
 
@@ -136,7 +174,10 @@ def _case_problems(base: Sequence[Measured], head: Sequence[Measured], case: str
     problems = [
         f"{problem} ({m.name})" if len(base) + len(head) > 2 else problem
         for m in [*base[1:], *head]
-        for problem in case_differences(base[0].run, m.run, case)
+        for problem in [
+            *case_differences(base[0].run, m.run, case),
+            *data_differences(base[0].samples, m.samples, case),
+        ]
     ]
     for m in [*base, *head]:
         summary = next((c for c in m.run.cases if c.case == case), None)
@@ -226,13 +267,15 @@ def _commit(run: Run) -> str | None:
     return str(commit["id"])[:12] + (" (changed)" if commit.get("changed") else "")
 
 
-def _warnings(base: Sequence[Measured], head: Sequence[Measured], drift: float | None) -> list[str]:
+def _warnings(
+    base: Sequence[Measured], head: Sequence[Measured], drift: float | None, needed: int
+) -> list[str]:
     found = []
     if drift is not None:
         runs = "one run of each side" if len(base) == len(head) == 1 else "so few runs"
         found.append(
             f"{runs} cannot show how far two jobs drift apart, so only changes beyond {drift:.0%} "
-            "count. Measure both sides in one job (`firstlight gate`), or four runs of each"
+            f"count. Measure both sides in one job (`firstlight gate`), or {needed} runs of each"
         )
     names = {m.run.id for m in base} & {m.run.id for m in head}
     if names:

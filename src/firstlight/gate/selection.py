@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from firstlight.gate.measuring import PairedCase
 from firstlight.gate.sides import Side
 from firstlight.gate.worktrees import repository_root
 from firstlight.measure import plan, user_file
 from firstlight.measure.plan import Case, SelectionError
+from firstlight.measure.process import Outcome
+from firstlight.records import FirstlightError
 from firstlight.workloads.catalog import Backend, registered
 
 #: Element-wise NumPy, run by the gate's own Python: no revision and no environment under test can
@@ -19,6 +23,10 @@ from firstlight.workloads.catalog import Backend, registered
 #: for the busiest core, and be too noisy to control anything.
 CONTROL = "control/numpy/none"
 _CONTROL_WORKLOAD, _CONTROL_SIZE = "option_greeks", "small"
+
+
+class UnimportableError(FirstlightError):
+    """The benchmark file of a side cannot be imported."""
 
 
 @dataclass(frozen=True)
@@ -39,23 +47,85 @@ class Selection:
     skipped: Mapping[str, str]  # by case: why it cannot run on these sides
     incomparable: Mapping[str, str]  # by case: why its two sides are not the same thing
     new: tuple[str, ...]  # only head has them
+    unimportable: Mapping[str, str] = field(default_factory=dict)  # by side: where and why
 
 
 def choose(wanted: Wanted, sides: tuple[Side, Side]) -> Selection:
     """The cases that both sides have, in the order of the catalogue or of the file."""
     backends, workloads = registered()
     named = plan.resolve_backends(wanted.backends, backends)
-    found: dict[str, dict[str, Case]] = {}
+    found: dict[str, Sequence[Case]] = {}
+    broken: dict[str, str] = {}
     for side in sides:
         if wanted.target.endswith(".py"):
             path = file_on(side, Path(wanted.target))
-            cases = user_file.cases_in(path, backends, named, wanted.caches, spawn=side.spawner())
+            try:
+                found[side.name] = _in_file(path, backends, named, wanted.caches, side)
+            except UnimportableError as error:
+                broken[side.name] = str(error)
         else:
-            cases = plan.select(wanted.target, workloads, backends, named, wanted.caches)
-        cases = _marked(cases, backends, side)
-        found[side.name] = {case.id: case for case in cases}
-    selection = _paired(found["base"], found["head"])
+            found[side.name] = plan.select(wanted.target, workloads, backends, named, wanted.caches)
+    if not found:
+        told = "".join(f"\n  {side}: {why}" for side, why in broken.items())
+        raise SelectionError(f"{wanted.target} can be imported on neither side:{told}")
+    for side in sides:
+        if side.name in broken:  # what it cannot import, its checks will fail on, and say so
+            file = str(file_on(side, Path(wanted.target)).absolute())
+            found[side.name] = [replace(c, file=file) for c in next(iter(found.values()))]
+    base, head = (
+        {case.id: case for case in _marked(found[side.name], backends, side)} for side in sides
+    )
+    selection = replace(_paired(base, head), unimportable=broken)
     return replace(selection, cases=_filtered(selection.cases, wanted.pattern))
+
+
+def _in_file(
+    path: Path,
+    backends: Mapping[str, Backend],
+    named: Sequence[str] | None,
+    caches: Sequence[str] | None,
+    side: Side,
+) -> list[Case]:
+    outcomes: list[Outcome] = []
+
+    def spawn(*arguments: Any) -> Outcome:
+        outcomes.append(side.spawner()(*arguments))
+        return outcomes[-1]
+
+    try:
+        return user_file.cases_in(path, backends, named, caches, spawn=spawn)
+    except user_file.UserFileError as error:
+        why = _import_error(outcomes[-1], side) if outcomes else None
+        if why is None:
+            raise SelectionError(f"{side.name}: {_in_checkout(str(error), side)}") from None
+        raise UnimportableError(why) from None
+
+
+def _import_error(outcome: Outcome, side: Side) -> str | None:
+    """'lib.py, line 8: SyntaxError: …'; None if the file was imported."""
+    if outcome.timed_out:
+        return "importing it takes too long: move the work into the marked functions"
+    report = outcome.report
+    if report is not None and "exception" not in report:
+        return None
+    lines = outcome.output_tail.strip().splitlines()
+    last = (lines or ["no output"])[-1]
+    why = str(report["exception"]) if report else f"exit code {outcome.exit_code}: {last}"
+    places = re.findall(r'^ *File "([^"]+)", line (\d+)', outcome.output_tail, re.MULTILINE)
+    if places:
+        why = re.sub(r" \([^()]*, line \d+\)$", "", why)  # a SyntaxError says it itself
+        why = f"{places[-1][0]}, line {places[-1][1]}: {why}"
+    return _in_checkout(why, side)
+
+
+def _in_checkout(text: str, side: Side) -> str:
+    """Paths as they are in the repository: the checkout is gone when somebody reads this."""
+    if side.file_root is None:
+        return text
+    roots = dict.fromkeys((str(side.file_root), str(side.file_root.resolve())))
+    for root in roots:
+        text = text.replace(f"{root}/", "")
+    return text
 
 
 def file_on(side: Side, file: Path) -> Path:

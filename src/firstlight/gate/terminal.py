@@ -10,7 +10,7 @@ from rich.table import Table
 
 from firstlight.gate.decision import GateReport
 from firstlight.gate.explain import Explanation
-from firstlight.gate.outputs import HEADLINES, changed_counts, decisive, explained
+from firstlight.gate.outputs import HEADLINES, changed_counts, decisive, explained, is_judged
 from firstlight.gate.table import comparison_table
 from firstlight.report.terminal import _Terminal, _width, escape
 from firstlight.statistics.calibration import Threshold
@@ -43,6 +43,8 @@ def print_gate(
     console.print(f"The gate {HEADLINES[report.verdict]}.", style=style, highlight=False)
     for reason in report.reasons:
         console.print(f"· {escape(reason)}", highlight=False)
+    if not is_judged(report):
+        return
     console.print(
         f"{report.rounds} rounds, error rate {report.alpha:.0%} at this look. "
         f"Calibration: {escape(report.calibration)}.",

@@ -176,7 +176,19 @@ def harness() -> dict[str, Any]:
     # Only a checkout of Firstlight itself counts, not whatever surrounds an installed package.
     checkout = Path(__file__).parents[3]
     commit = _commit(checkout) if (checkout / "src" / "firstlight").is_dir() else None
+    if commit is not None and not commit["changed"]:
+        # A module that git does not know yet is imported all the same.
+        commit["changed"] = _has_new_modules(checkout)
     return {"name": "firstlight", "version": __version__, "commit": commit}
+
+
+def _has_new_modules(checkout: Path) -> bool:
+    """Whether there are Python files in the package that are no part of the commit."""
+    found = _output(
+        *("git", "-C", str(checkout), "ls-files", "--others", "--exclude-standard"),
+        *("--", "src/firstlight/*.py"),
+    )
+    return bool(found)
 
 
 def _load() -> list[float] | None:

@@ -6,12 +6,16 @@ significant after Holm's correction, and is *undecided* in between.
 
 On another kind of machine absolute times say nothing. The ratio of two cases of the same run does:
 its values are paired by round, so what the machine did to both at a time is not in it.
+
+Where other programs took half of the CPU or more when one of both runs began, its times tell of
+them: such a case is undecided, whatever its intervals are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from firstlight.gate.comparability import case_differences, machine_differences
 from firstlight.gate.comparison import change
@@ -19,10 +23,14 @@ from firstlight.gate.decision import GATED, LEAST_SHARE
 from firstlight.gate.quantities import in_order, of_sample, restless
 from firstlight.gate.runs import DRIFT, Measured
 from firstlight.records import PHASES, CaseSummary, Correctness, Estimate, Sample
+from firstlight.replication.environment import state
 from firstlight.statistics.comparison import Effect, holm, paired_effect, unpaired_effect
 from firstlight.statistics.intervals import median, median_estimate
 
 ALPHA = 0.05
+#: So much of the CPU in the hands of others, and times are no longer those of the case.
+BUSY = 0.5
+NOTHING_JUDGED = "no quantity of it can be judged"
 VERDICTS = ("agrees", "differs", "undecided", "not comparable")
 #: Differences that change times of all cases alike, so that ratios between cases remain.
 _PORTABLE = ("machine: ", "environment: ", "protocol, threads: ", "setting affinity: ")
@@ -120,12 +128,14 @@ def _summary(measured: Measured, case: str) -> CaseSummary:
     return next(c for c in measured.run.cases if c.case == case)
 
 
-def _timed(measured: Measured, case: str) -> list[Sample]:
-    return [s for s in measured.samples if s.case == case and s.kind == "timed"]
+def _timed(samples: Sequence[Sample], case: str) -> list[Sample]:
+    return [s for s in samples if s.case == case and s.kind == "timed"]
 
 
 def _deltas(pairing: Pairing, case: str, obstacles: Sequence[str]) -> Iterator[Delta]:
-    sides = [[of_sample(s) for s in _timed(m, case)] for m in (pairing.published, pairing.here)]
+    sides = [
+        [of_sample(s) for s in _timed(m.samples, case)] for m in (pairing.published, pairing.here)
+    ]
     present = [{name for values in side for name in values} for side in sides]
     for name in in_order(dict.fromkeys(present[0] & present[1])):
         one, other = ([values[name] for values in side if name in values] for side in sides)
@@ -172,17 +182,16 @@ def judge(effect: Effect, p_adjusted: float, band: float = DRIFT) -> tuple[str, 
 def _case(
     pairing: Pairing, case: CaseSummary, obstacles: Sequence[str], deltas: Sequence[Delta]
 ) -> CaseReplication:
-    judged = [d for d in deltas if d.judged]
-    verdicts = [d.verdict for d in judged]
-    reasons = [f"{d.quantity}: {d.reason}" for d in deltas if d.reason]
+    verdicts = [d.verdict for d in deltas if d.judged]
+    busy = disturbances(state(pairing.published.run), state(pairing.here.run))
+    told = [f"{d.quantity}: {d.reason}" for d in deltas if d.reason]
+    reasons = [*busy, *told] if verdicts else [*busy, NOTHING_JUDGED]
     if case.status == "failed":  # a wrong result is a finding on any machine
         verdict, reasons = "differs", [f"failed here: {case.reason}"]
     elif obstacles:
         verdict, reasons = "not comparable", list(obstacles)
-    elif not judged:
-        verdict, reasons = "undecided", ["no quantity of it can be judged"]
     else:
-        verdict = next((v for v in ("differs", "undecided") if v in verdicts), "agrees")
+        verdict = overall(verdicts, bool(busy))
     return CaseReplication(
         run=pairing.folder,
         case=case.case,
@@ -193,6 +202,23 @@ def _case(
         status_here=case.status,
         deltas=tuple(deltas),
     )
+
+
+def overall(verdicts: Sequence[str], busy: bool) -> str:
+    """The verdict on a case whose times are comparable, from those on its judged quantities."""
+    if busy or not verdicts:
+        return "undecided"
+    return next((v for v in ("differs", "undecided") if v in verdicts), "agrees")
+
+
+def disturbances(published: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """Which of both runs other programs disturbed so much that its times decide nothing."""
+    return [
+        f"other programs were using {found['cpu_busy_ratio']:.0%} of the CPU when the run {where} "
+        "began: its times decide nothing"
+        for found, where in ((published, "that was published"), (here, "here"))
+        if (found["cpu_busy_ratio"] or 0) >= BUSY
+    ]
 
 
 def replicate_ratios(pairings: Sequence[Pairing]) -> list[RatioReplication]:
@@ -222,7 +248,9 @@ def _plainness(case: CaseSummary) -> tuple[bool, bool, str]:
 
 
 def _ratio(pairing: Pairing, case: str, against: str, quantity: str) -> Iterator[RatioReplication]:
-    sides = [_by_round(m, case, against, quantity) for m in (pairing.published, pairing.here)]
+    sides = [
+        paired_values(m.samples, case, against, quantity) for m in (pairing.published, pairing.here)
+    ]
     if not all(sides):
         return
     own = [paired_effect([b for _, b in side], [a for a, _ in side]) for side in sides]
@@ -236,24 +264,24 @@ def _ratio(pairing: Pairing, case: str, against: str, quantity: str) -> Iterator
         here=own[1],
         effect=(effect := unpaired_effect(published, here)),
         p_adjusted=effect.p,
-        order=_order(*own),
+        order=order_of(*own),
         verdict="undecided",
     )
 
 
-def _by_round(
-    measured: Measured, case: str, against: str, quantity: str
+def paired_values(
+    samples: Sequence[Sample], case: str, against: str, quantity: str
 ) -> list[tuple[float, float]]:
     """(case, other) of every round in which both have a value."""
     one, other = (
-        {s.index: of_sample(s).get(quantity) for s in _timed(measured, name)}
+        {s.index: of_sample(s).get(quantity) for s in _timed(samples, name)}
         for name in (case, against)
     )
     pairs = ((one[i], other.get(i)) for i in sorted(one))
     return [(a, b) for a, b in pairs if a is not None and b is not None]
 
 
-def _order(published: Effect, here: Effect) -> str:
+def order_of(published: Effect, here: Effect) -> str:
     sides = [1 if e.low > 1 else -1 if e.high < 1 else 0 for e in (published, here)]
     if 0 in sides:
         return "undecided"

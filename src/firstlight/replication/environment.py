@@ -44,6 +44,29 @@ def environment_differences(base: Run, head: Run) -> dict[str, list[str]]:
     }
 
 
+def state(run: Run) -> dict[str, Any]:
+    """What else the machine did around a run: load averages, what others took, what was warned of.
+
+    What a stranger put there instead of numbers is nothing.
+    """
+    return {
+        "load": _numbers(run.host.get("load")),
+        "load_after": _numbers(run.host.get("load_after")),
+        "cpu_busy_ratio": _number(run.host.get("cpu_busy_ratio")),
+        "warnings": [str(warning) for warning in run.warnings],
+    }
+
+
+def _number(value: Any) -> float | None:
+    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if plain and 0 <= value < 1e6 else None
+
+
+def _numbers(values: Any) -> list[float] | None:
+    found = [_number(value) for value in values] if isinstance(values, (list, tuple)) else []
+    return [value for value in found if value is not None] or None
+
+
 def _hardware(base: Mapping[str, Any], head: Mapping[str, Any]) -> list[str]:
     """Part by part where the classes have as many parts, else as a whole."""
     one, other = (machine_class(host).split(" / ") for host in (base, head))

@@ -175,6 +175,24 @@ def _environment(run: Mapping[str, Any]) -> str:
         f"<h3>{html.escape(run['published_folder'])}</h3><p>{html.escape(run['machine_published'])}"
         f" (published); {html.escape(run['machine_here'])} (here)</p>"
         + (lists or "<p>Nothing that was recorded.</p>")
+        + _state(run["state_published"], "published")
+        + _state(run["state_here"], "here")
+    )
+
+
+def _state(state: Mapping[str, Any], where: str) -> str:
+    """What else the machine did: load and what was warned of."""
+    parts = [
+        f"load {' '.join(f'{value:.2f}' for value in state[name])} {when}"
+        for name, when in (("load", "before"), ("load_after", "after"))
+        if state[name]
+    ]
+    if state["cpu_busy_ratio"] is not None:
+        parts.append(f"{state['cpu_busy_ratio']:.0%} of the CPU used by others when it began")
+    told = "".join(f"<li>{html.escape(text)}</li>" for text in state["warnings"])
+    return (
+        f"<p>Around the run {where}: {html.escape('; '.join(parts) or 'nothing recorded')}.</p>"
+        + (f"<ul>{told}</ul>" if told else "")
     )
 
 
@@ -187,7 +205,8 @@ def _method(report: Mapping[str, Any]) -> str:
         f"lies outside and is significant at {alpha} after Holm’s correction, and is "
         "<b>undecided</b> in between. The change is Hodges and Lehmann’s estimate with its exact "
         "interval of 95 % or more. What decides: the first result, its compile phase where that "
-        "is a tenth of it or more, and the warm call.</p>"
+        "is a tenth of it or more, and the warm call. Where other programs took half of the CPU or "
+        "more when one of both runs began, a case is undecided.</p>"
         "<p>All values are in <code>replication.json</code>, the processes in <code>runs/</code>."
         "</p></div></section>"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from firstlight.gate.comparability import machine_class
@@ -12,7 +13,7 @@ from firstlight.gate.runs import DRIFT, Measured
 from firstlight.measure.plan import Case, Settings, filter_cases
 from firstlight.records import Run, Sample, now
 from firstlight.replication.comparison import Pairing, replicate_cases, replicate_ratios
-from firstlight.replication.environment import environment_differences
+from firstlight.replication.environment import environment_differences, state
 from firstlight.replication.report import LeftOut, Replication, RunReplication, counted
 from firstlight.replication.selection import (
     Installation,
@@ -64,7 +65,7 @@ def prepare(
     if found.findings:
         raise ReplicationError(
             f"{location}: it does not verify: {found.findings[0].message}. Nothing was run; see "
-            f"`firstlight verify {location}`."
+            f"`firstlight verify {quote(location)}`."
         )
     snapshot = open_snapshot(location)
     if snapshot.id != found.id:
@@ -167,6 +168,8 @@ def _run(published: Run, task: Task, run: Run) -> RunReplication:
         samples_sha256=run.samples_sha256,
         machine_published=machine_class(published.host),
         machine_here=machine_class(run.host),
+        state_published=state(published),
+        state_here=state(run),
         environment=environment_differences(published, run),
         notes=task.notes,
     )

@@ -172,7 +172,7 @@ class _Making:
     def _note(self, facts: Mapping[str, Any], found: Mapping[str, Any], mark: str | None) -> None:
         trusted = found["signature"] == "trusted"
         self.entries.append(listing.entry(facts, status(found), trusted))
-        self._trends.add(facts)
+        self._trends.add(facts, str(found["signature"]))
         self._record[facts["id"]] = {"fingerprint": mark, "verification": found}
 
     def finish(self) -> int:

@@ -66,7 +66,9 @@ def _lead(snapshot: Snapshot, found: Verification) -> str:
 
 
 def _verification(found: Verification) -> str:
-    groups = (("Holds", found.checked), ("Cannot be known from files", found.not_checked))
+    groups = [("Holds", found.checked), ("Cannot be known from files", found.not_checked)]
+    if found.skipped:
+        groups.append(("Was not checked", found.skipped))
     lists = "".join(
         f"<div><h3>{name}</h3><ul>{''.join(f'<li>{html.escape(t)}</li>' for t in texts)}</ul></div>"
         for name, texts in groups

@@ -1,7 +1,7 @@
 """Series over time: one for each case, machine and protocol, with the steps in them.
 
 Points of different machines, protocols or data are never in one series. A run that was published
-in two snapshots is one point.
+in two snapshots is one point if both say the same of it; who says otherwise gets a point beside it.
 """
 
 from __future__ import annotations
@@ -67,38 +67,57 @@ class Series:
         return max(len(curve.points) for curve in self.curves)
 
 
+#: Who is linked for a run that several published; whoever is in none of these comes last.
+_RANKS = {"trusted": 0, "valid": 1}
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """A point, and who published it: rank of the signature, then the snapshot's id."""
+
+    publisher: tuple[int, str]
+    point: Point
+
+
 @dataclass
 class Collected:
     """Points as they come, snapshot by snapshot."""
 
-    _points: dict[str, dict[str, dict[str, dict[str, Point]]]] = field(default_factory=dict)
+    _points: dict[str, dict[str, dict[str, dict[str, _Claim]]]] = field(default_factory=dict)
     _conditions: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def add(self, facts: Mapping[str, Any]) -> None:
+    def add(self, facts: Mapping[str, Any], signature: str = "none") -> None:
         """Take the points of a snapshot; `facts` are those of `facts_of`."""
+        rank = _RANKS.get(signature, len(_RANKS))
         for run in facts["runs"]:
             for case, found in run["cases"].items():
                 if found["conditions"] is not None and found["points"]:
-                    self._add(facts["id"], run, case, found)
+                    self._add((rank, facts["id"]), run, case, found)
 
     def _add(
-        self, snapshot: str, run: Mapping[str, Any], case: str, found: Mapping[str, Any]
+        self,
+        publisher: tuple[int, str],
+        run: Mapping[str, Any],
+        case: str,
+        found: Mapping[str, Any],
     ) -> None:
         key = conditions.key(run, found["conditions"])
         shared = {name: run[name] for name in ("machine", "settings", "environment")}
         self._conditions.setdefault(key, {**shared, **found["conditions"]})
         own = self._points.setdefault(case, {}).setdefault(key, {})
-        # Redaction changes the published samples, but not the hash of those that were measured.
-        same_run = f"{run['id']} {run['samples_sha256']}"
         for quantity, e in found["points"].items():
             point = Point(
-                snapshot, moment(run["created_at"]), e["median"], e["low"], e["high"], e["n"],
+                publisher[1], moment(run["created_at"]), e["median"], e["low"], e["high"], e["n"],
                 run["versions"],
             )  # fmt: skip
-            earlier = own.setdefault(quantity, {}).get(same_run)
-            # Of two snapshots with the same run always the same one is linked.
-            if earlier is None or snapshot < earlier.snapshot:
-                own[quantity][same_run] = point
+            # The hash is of the samples that were measured. After redaction it is only claimed, so
+            # what is published must agree too: nobody takes the place of another's point.
+            values = " ".join(f"{e[name]:.9g}" for name in ("median", "low", "high", "n"))
+            same_run = f"{run['id']} {run['samples_sha256']} {values}"
+            claims = own.setdefault(quantity, {})
+            # Of two snapshots with the same run always the same one is linked: the best signed.
+            if same_run not in claims or publisher < claims[same_run].publisher:
+                claims[same_run] = _Claim(publisher, point)
 
     def cases(self) -> list[str]:
         return sorted(self._points)
@@ -118,10 +137,11 @@ def moment(text: str) -> float:
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
-def _curves(by_quantity: Mapping[str, Mapping[str, Point]]) -> Iterator[Curve]:
+def _curves(by_quantity: Mapping[str, Mapping[str, _Claim]]) -> Iterator[Curve]:
     for quantity in TRENDS:
         if quantity in by_quantity:
-            points = sorted(by_quantity[quantity].values(), key=lambda p: (p.moment, p.snapshot))
+            found = (claim.point for claim in by_quantity[quantity].values())
+            points = sorted(found, key=lambda p: (p.moment, p.snapshot))
             yield Curve(quantity, tuple(points), tuple(marked_steps(points)))
 
 

@@ -4,9 +4,9 @@
     catalogue/all.jsonl           the entries together, rewritten now and then
 
 Both are only a cache: the truth is the snapshots. A listing names the folders that are there, takes
-their entries from `all.jsonl`, and reads singly the few that are not in it. So it does not matter
-who wrote `all.jsonl` last: publishers who write at the same time lose each other's lines, and the
-next listing finds them again by their own files.
+their entries from `all.jsonl`, reads singly the few that are not in it, and makes those that are
+nowhere from the snapshot. So it does not matter who wrote `all.jsonl` last: publishers who write at
+the same time lose each other's lines, and the next listing finds them again by their own files.
 """
 
 from __future__ import annotations
@@ -39,9 +39,12 @@ ALL = "catalogue/all.jsonl"
 _MOST_BYTES, _MOST_ENTRY_BYTES = 256 << 20, 1 << 18
 #: How many entries a listing has to read singly, on average at most.
 _LOOSE = 64
+#: How many entries a listing makes from snapshots at most: a copied store may have none at all.
+_MOST_MADE = 64
 _MOST_CASES = 300
 
 Names = list[str]
+Refused = dict[str, str]  # id: why it is not listed
 
 
 @dataclass(frozen=True)
@@ -74,15 +77,18 @@ class Catalogue:
         """The entries of all snapshots that are there, newest first."""
         return self.look()[0]
 
-    def look(self) -> tuple[Entries, Names]:
-        """The entries, and the ids of folders without one: half written, or without a catalogue."""
+    def look(self) -> tuple[Entries, Refused]:
+        """The entries, and the folders without one with the reason: half written, as a rule.
+
+        An entry that is missing is made from its snapshot; nothing is written.
+        """
         present = self._store.ids()
         gathered = self._gathered()
         known = {name: gathered[name] for name in present if name in gathered}
         missing = [snapshot_id for snapshot_id in present if snapshot_id not in known]
         known |= self._loose(missing)
-        entries = sorted(known.values(), key=lambda e: (e.created_at, e.id), reverse=True)
-        return entries, [snapshot_id for snapshot_id in missing if snapshot_id not in known]
+        made, refused = self._made([i for i in missing if i not in known], _MOST_MADE)
+        return _newest_first([*known.values(), *made]), refused
 
     def add(self, snapshot_id: str, files: Mapping[str, bytes]) -> None:
         """Enter a snapshot that has just been written."""
@@ -96,19 +102,25 @@ class Catalogue:
         """Write the entries that are there into one file."""
         self._write_all(self.list())
 
-    def rebuild(self) -> tuple[Entries, dict[str, str]]:
+    def rebuild(self) -> tuple[Entries, Refused]:
         """Make every entry again from its snapshot; also says which folders are none, and why."""
-        entries, refused = [], {}
-        for snapshot_id in self._store.ids():
+        ids = self._store.ids()
+        entries, refused = self._made(ids, len(ids))
+        for entry in entries:
+            self._store.write(_entry_name(entry.id), _line(entry))
+        self._write_all(entries)
+        return _newest_first(entries), refused
+
+    def _made(self, ids: Names, most: int) -> tuple[Entries, Refused]:
+        """The entries of these snapshots, from the snapshots themselves."""
+        entries: Entries = []
+        refused = dict.fromkeys(ids[most:], "no entry in the catalogue; try --rebuild")
+        for snapshot_id in ids[:most]:
             try:
-                entry = self._entry_from_snapshot(snapshot_id)
+                entries.append(self._entry_from_snapshot(snapshot_id))
             except SnapshotError as error:
                 refused[snapshot_id] = str(error)
-                continue
-            self._store.write(_entry_name(snapshot_id), _line(entry))
-            entries.append(entry)
-        self._write_all(entries)
-        return sorted(entries, key=lambda e: (e.created_at, e.id), reverse=True), refused
+        return entries, refused
 
     def _entry_from_snapshot(self, snapshot_id: str) -> Entry:
         source = self._store.source(snapshot_id)
@@ -136,6 +148,10 @@ class Catalogue:
             if entry is not None and entry.id == names[name]:
                 found[entry.id] = entry
         return found
+
+
+def _newest_first(entries: Entries) -> Entries:
+    return sorted(entries, key=lambda e: (e.created_at, e.id), reverse=True)
 
 
 def entry_of(index: bytes, manifest: bytes, validation: bytes) -> Entry:

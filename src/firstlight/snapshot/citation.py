@@ -12,6 +12,10 @@ from firstlight.snapshot.manifest import Creator
 from firstlight.snapshot.strict_json import canonical
 
 _NOBODY = Creator("The publisher of this snapshot (not named)")
+_MESSAGE = (
+    "If you use these measurements, please cite the snapshot by its id, which is the SHA-256 of "
+    "its index.json and the name of its folder."
+)
 _KEYWORDS = ("benchmark", "time to first result", "compilation", "cold start")
 
 
@@ -20,7 +24,7 @@ def citation_cff(manifest: Mapping[str, Any]) -> bytes:
     publication = manifest["publication"]
     lines = [
         "cff-version: 1.2.0",
-        "message: " + _quoted("If you use these measurements, please cite the snapshot by its id."),
+        "message: " + _quoted(_MESSAGE),
         "type: dataset",
         "title: " + _quoted(publication["title"]),
         "authors:",
@@ -34,6 +38,18 @@ def citation_cff(manifest: Mapping[str, Any]) -> bytes:
     lines.append("keywords:")
     lines += [f"  - {_quoted(word)}" for word in _KEYWORDS]
     return ("\n".join(lines) + "\n").encode()
+
+
+def citation_with_id(citation: bytes, snapshot_id: str, signer: str | None) -> bytes:
+    """`CITATION.cff` of a snapshot that has been written; within it, it cannot name its own id."""
+    by = f", signed with the Ed25519 key {signer}" if signer else ", not signed"
+    lines = (
+        "identifiers:",
+        "  - type: other",
+        "    value: " + _quoted(f"sha256:{snapshot_id}"),
+        "    description: " + _quoted(f"Id of the Firstlight snapshot{by}"),
+    )
+    return citation + ("\n".join(lines) + "\n").encode()
 
 
 def zenodo_json(manifest: Mapping[str, Any]) -> bytes:
@@ -61,8 +77,9 @@ def abstract(manifest: Mapping[str, Any]) -> str:
     machines = dict.fromkeys(machine(run["hardware"]) for run in runs)
     versions = ", ".join(sorted({str(run["harness"].get("version")) for run in runs}))
     return (
-        f"Time to first result of {cases} benchmark cases, measured in {processes} fresh processes "
-        f"on {'; '.join(machines)}, {manifest['measured_from'][:10]} to "
+        f"Time to first result of {cases} benchmark {'case' if cases == 1 else 'cases'}, measured "
+        f"in {processes} fresh processes (untimed checks included) on {'; '.join(machines)}, "
+        f"{manifest['measured_from'][:10]} to "
         f"{manifest['measured_to'][:10]}, with Firstlight {versions}. Raw samples, protocols, "
         "correctness checks and hashes are part of the snapshot."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -10,9 +11,15 @@ from typing import TYPE_CHECKING, Any
 from firstlight.records import can_validate, from_json
 from firstlight.snapshot import strict_json
 from firstlight.snapshot.admissibility import needed_allowances
+from firstlight.snapshot.by_value import (
+    SNIPPET,
+    is_table,
+    snippet_differences,
+    table_differences,
+)
 from firstlight.snapshot.contents import derived_files, made_by
 from firstlight.snapshot.distributions import distributions
-from firstlight.snapshot.errors import SnapshotError
+from firstlight.snapshot.errors import NewerSnapshotError, SnapshotError, UnusableSnapshotError
 from firstlight.snapshot.layout import (
     DISTRIBUTIONS,
     INDEX,
@@ -28,6 +35,7 @@ from firstlight.snapshot.manifest import Publication, manifest
 from firstlight.snapshot.opening import run_folders
 from firstlight.snapshot.raw_runs import RawRun, has_number
 from firstlight.snapshot.recomputing import METHOD, differences
+from firstlight.snapshot.redaction import marks
 from firstlight.snapshot.schemas import SCHEMAS, first_error
 from firstlight.snapshot.truth import judge
 from firstlight.snapshot.typed import require_type
@@ -36,6 +44,11 @@ from firstlight.snapshot.validation import validation_report
 if TYPE_CHECKING:
     from firstlight.snapshot.verifying import Record
 
+_PLOT = re.compile(r"plots/[A-Za-z0-9][A-Za-z0-9._-]*\.svg")
+#: What is compared by what it says, if another Firstlight wrote it. Of a snippet only the rows are,
+#: so it is among what was skipped as well.
+_BY_VALUE = (MANIFEST, VALIDATION, DISTRIBUTIONS)
+
 
 def check_contents(
     index: Index, data: bytes, kept: Mapping[str, bytes], record: Record, limits: Limits
@@ -43,19 +56,25 @@ def check_contents(
     """Note in `record` what the files say that they should not, and what nobody can check."""
     try:
         about = _parsed(kept, MANIFEST, limits)
+        method = _method(about)
         runs = _runs(about, kept, limits)
         publication = _publication(about)
+    except NewerSnapshotError:
+        raise
     except SnapshotError as error:
         record.find("schemas", str(error))
+        record.numbers_checked = False
         return
     _check_schemas(data, kept, runs, record, limits)
     try:
-        _check_runs(runs, about, publication, record)
+        _check_runs(runs, method, publication, record)
         _check_sources(index, runs, publication, record)
         _check_derived(index, kept, runs, about, publication, record, limits)
     except Exception as error:
         # A stranger's values can break any of the code that draws and sums. That is a finding.
-        record.find("derived", f"the runs cannot be evaluated ({type(error).__name__}: {error})")
+        what = f"{type(error).__name__}: {error!s:.200}"
+        record.find("derived", f"the runs cannot be evaluated ({what})")
+        return
     _note_unknown(about, record)
 
 
@@ -63,6 +82,19 @@ def _parsed(kept: Mapping[str, bytes], path: str, limits: Limits) -> dict[str, A
     if path not in kept:
         raise SnapshotError(f"{path} is not part of it")
     return strict_json.parse_object(kept[path], path, limits.json_bytes)
+
+
+def _method(about: Mapping[str, Any]) -> int:
+    """By which statistics its summaries were made. Newer ones we do not know, so we judge none."""
+    method = about.get("summary_method")
+    if type(method) is not int or method < 1:
+        raise UnusableSnapshotError(f"{MANIFEST}: summary_method is {method!r:.30}, which is none")
+    if method > METHOD:
+        raise NewerSnapshotError(
+            f"{MANIFEST}: its summaries were made by method {method}, this Firstlight has "
+            f"{METHOD}. Update Firstlight."
+        )
+    return method
 
 
 def _runs(about: Mapping[str, Any], kept: Mapping[str, bytes], limits: Limits) -> list[RawRun]:
@@ -85,7 +117,7 @@ def _check_schemas(
     index: bytes, kept: Mapping[str, bytes], runs: Sequence[RawRun], record: Record, limits: Limits
 ) -> None:
     if not can_validate():
-        record.unknown("the schemas: the package `jsonschema` is not installed")
+        record.skip("the schemas: the package `jsonschema` is not installed")
         return
     documents = {INDEX: index}
     documents |= {
@@ -102,35 +134,38 @@ def _check_schemas(
 
 
 def _check_runs(
-    runs: Sequence[RawRun], about: Mapping[str, Any], publication: Publication, record: Record
+    runs: Sequence[RawRun], method: int, publication: Publication, record: Record
 ) -> None:
     for raw in runs:
         _check_samples_hash(raw, publication, record)
-        if about.get("summary_method") != METHOD:
-            record.unknown(
-                f"that summaries follow from the samples: they were made by method "
-                f"{about.get('summary_method')!r:.20}, this Firstlight has {METHOD}"
-            )
-            continue
         judgement = judge(raw)
-        for message in judgement.untrue[:50]:
+        # Numbers by older statistics are not ours, but what contradicts itself is untrue by all.
+        untrue = judgement.untrue if method == METHOD else judgement.contradictions
+        for message in untrue[:50]:
             record.find("samples", f"{raw.folder}: {message}")
         if judgement.wording:
-            record.unknown(f"{raw.folder}: how its protocols are worded: another Firstlight did it")
+            record.skip(f"{raw.folder}: how its protocols are worded: another Firstlight did it")
         for kind, cases in needed_allowances(raw).items():
             if kind not in publication.allowed:
                 record.find("labels", f"{raw.folder}: {cases[0]} is {kind}, which nobody allowed")
-    if about.get("summary_method") != METHOD:
-        return
-    processes = sum(len(raw.samples) for raw in runs)
+    if method == METHOD:
+        processes = sum(len(raw.samples) for raw in runs)
+        record.passed("samples", f"all summaries follow from the {processes} raw samples")
+    else:
+        record.numbers_checked = False
+        record.skip(f"that summaries follow from the samples: they were made by method {method}, "
+                    f"this Firstlight has {METHOD}")  # fmt: skip
     shown = sum(has_number(case) for raw in runs for case in raw.run.cases)
-    record.passed("samples", f"all summaries follow from the {processes} raw samples")
     record.passed("samples", f"{shown} cases with a number: each has its protocol, was correct in "
                   "every process, and proved its cache label in every process")  # fmt: skip
 
 
 def _check_samples_hash(raw: RawRun, publication: Publication, record: Record) -> None:
     path = f"{raw.folder}/{SAMPLES}"
+    # Summaries that were made anew need not have as many marks as the ones before.
+    anew = "resummarised" in publication.allowed
+    for name in (PLAN, SAMPLES) if anew else (PLAN, SAMPLES, RUN):
+        _check_redaction(raw, name, publication, record)
     replaced = publication.redacted.get(path)
     if replaced is None:
         if raw.run.samples_sha256 != raw.digest(SAMPLES):
@@ -138,7 +173,27 @@ def _check_samples_hash(raw: RawRun, publication: Publication, record: Record) -
         return
     if raw.run.samples_sha256 != replaced.get("measured_sha256"):
         record.find("samples", f"{path}: the hash before redaction is not the one in {RUN}")
-    record.unknown(f"{path} as it was measured: private texts in it were replaced")
+    record.unknown(
+        f"{path} as it was measured: private texts in it were replaced, so the hash in {RUN} is "
+        "only claimed"
+    )
+
+
+def _check_redaction(raw: RawRun, name: str, publication: Publication, record: Record) -> None:
+    """A file that is said to be redacted has the marks of it, as many as are said."""
+    path = f"{raw.folder}/{name}"
+    told = publication.redacted.get(path)
+    if told is None:
+        return
+    count, measured = told.get("replacements"), told.get("measured_sha256")
+    if type(count) is not int or count < 1 or measured == raw.digest(name):
+        record.find("samples", f"{path} is said to be redacted, and nothing in it was replaced")
+    elif marks(raw.files[name]) < count:
+        record.find(
+            "samples",
+            f"{path} is said to be redacted in {count} places, and has {marks(raw.files[name])} "
+            "marks of it",
+        )
 
 
 def _check_sources(
@@ -172,20 +227,35 @@ def _check_derived(
     derived = derived_files(runs, publication)
     raw = {f"{raw.folder}/{name}" for raw in runs for name in (PLAN, SAMPLES, RUN)}
     sources = {source.get("path") for source in publication.sources}
-    strange = sorted({*index.files} - {*derived} - raw - sources)
-    if about.get("made_by") != made_by():
-        _check_documents(kept, runs, about, publication, strange, record, limits)
-        return
+    ours = about.get("made_by") == made_by()
+    for path in sorted({*index.files} - {*derived} - raw - sources):
+        if ours or not _PLOT.fullmatch(path):  # another Firstlight may draw other plots
+            record.find("derived", f"{path} is no file of a snapshot")
+    differing = set()
     for path, content in derived.items():
         entry = index.files.get(path)
-        if entry is None:
+        if entry is None and (ours or not _PLOT.fullmatch(path)):
             record.find("derived", f"{path} is not part of it")
-        elif entry.sha256 != hashlib.sha256(content).hexdigest():
-            record.find("derived", f"{path} does not follow from the runs")
-    for path in strange:
-        record.find("derived", f"{path} is no file of a snapshot")
-    record.passed("derived", f"{len(derived)} manifests, tables, plots and pages follow from the "
-                  "runs, byte by byte")  # fmt: skip
+        elif entry is not None and entry.sha256 != hashlib.sha256(content).hexdigest():
+            differing.add(path)
+            if ours:
+                record.find("derived", f"{path} does not follow from the runs")
+    if ours:
+        record.passed("derived", f"{len(derived)} manifests, tables, plots and pages follow from "
+                      "the runs, byte by byte")  # fmt: skip
+        return
+    differing |= {path for path in index.files if _PLOT.fullmatch(path) and path not in derived}
+    _check_documents(kept, runs, about, publication, record, limits)
+    _check_tables(kept, derived, differing, record)
+    tables = {path for path in differing if is_table(path) and path in kept}
+    rest = sorted(differing - tables - {*_BY_VALUE})
+    if rest:
+        version = about["made_by"].get("version")
+        record.skip(
+            f"{len(rest)} pages, plots or tables ({rest[0]} …): another Firstlight made them "
+            f"({version!r:.20}, or other code of that version), so they cannot be made again here",
+            files=len(rest),
+        )
 
 
 def _check_documents(
@@ -193,7 +263,6 @@ def _check_documents(
     runs: Sequence[RawRun],
     about: Mapping[str, Any],
     publication: Publication,
-    strange: Sequence[str],
     record: Record,
     limits: Limits,
 ) -> None:
@@ -209,13 +278,22 @@ def _check_documents(
         for difference in islice(differences(_parsed(kept, path, limits), wanted), 10):
             record.find("derived", f"{path} does not follow from the runs: {difference}")
     record.passed("derived", "manifest, validation report and distributions follow from the runs")
-    for path in strange:
-        record.unknown(f"{path}: no file that this Firstlight makes")
-    version = about["made_by"].get("version")
-    record.unknown(
-        "that tables, plots and pages follow from the runs: they were made by another Firstlight "
-        f"({version!r:.20}, or other code of that version)"
-    )
+
+
+def _check_tables(
+    kept: Mapping[str, bytes], derived: Mapping[str, bytes], differing: set[str], record: Record
+) -> None:
+    """Tables and the rows of the snippet, by value."""
+    for path in sorted(differing):
+        if path in kept and is_table(path):
+            found = table_differences(kept[path], derived[path])
+        elif path in kept and path == SNIPPET:
+            found = snippet_differences(kept[path], derived[path])
+        else:
+            continue
+        for difference in islice(found, 3):
+            record.find("derived", f"{path} does not follow from the runs: {difference}")
+    record.passed("derived", "tables have the numbers of the runs")
 
 
 def _note_unknown(about: Mapping[str, Any], record: Record) -> None:

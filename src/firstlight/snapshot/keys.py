@@ -13,6 +13,7 @@ import os
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from firstlight.snapshot.errors import KeyFileError
@@ -108,8 +109,9 @@ def generate(path: Path, passphrase: bytes | None = None) -> PublicKey:
     )
 
     beside = path.with_name(path.name + ".pub")
-    if beside.exists():
-        raise KeyFileError(f"{beside} exists. Keys are never overwritten: give another name.")
+    for there in (path, beside):
+        if there.exists():
+            raise KeyFileError(f"{there} exists. Keys are never overwritten: give another name.")
     key = Ed25519PrivateKey.generate()
     lock: KeySerializationEncryption = (
         BestAvailableEncryption(passphrase) if passphrase else NoEncryption()
@@ -149,7 +151,9 @@ def load_private(path: Path, passphrase: bytes | None = None) -> PrivateKey:
 
     data = _read_small(path)
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
-        raise KeyFileError(f"{path}: others can read this private key. First: chmod 600 {path}")
+        raise KeyFileError(
+            f"{path}: others can read this private key. First: chmod 600 {quote(str(path))}"
+        )
     try:
         key = load_pem_private_key(data, passphrase)
     except TypeError:

@@ -29,10 +29,11 @@ from firstlight.snapshot.layout import (
 )
 from firstlight.snapshot.manifest import Creator, Publication
 from firstlight.snapshot.raw_runs import RawRun
-from firstlight.snapshot.redaction import redact
+from firstlight.snapshot.redaction import private_part, redact
 from firstlight.snapshot.schemas import require_schemas
 from firstlight.snapshot.signatures import sign
 from firstlight.snapshot.storage import Store
+from firstlight.snapshot.verifying import findings_in
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,9 @@ def publish(
     """
     built = build(folders, wishes or Wishes(), key)
     new = store.put(built.id, built.files)
-    place = store.write_archive(built.id, built.files) if archive else None
+    # Listed before its archive is written: a full disk then leaves a snapshot that is whole.
     Catalogue(store).add(built.id, built.files)
+    place = store.write_archive(built.id, built.files) if archive else None
     return Published(
         id=built.id,
         location=f"{store.name.rstrip('/')}/{built.id}",
@@ -107,7 +109,7 @@ def build(folders: Sequence[Path], wishes: Wishes, key: PrivateKey | None = None
         admitted(raw, wishes.allow, str(origin.folder))
         for raw, origin in zip(raws, measured, strict=True)
     ]
-    programs, sources = _programs(measured, raws, wishes.with_source)
+    programs, sources = _programs(measured, raws, wishes)
     publication = Publication(
         title=wishes.title or _title(raws),
         creators=wishes.creators,
@@ -125,7 +127,15 @@ def build(folders: Sequence[Path], wishes: Wishes, key: PrivateKey | None = None
     if key is not None:
         files[SIGNATURE] = sign(key, index)
     require_schemas(files)
+    _require_sound(files)
     return Built(id_of(index), files, publication)
+
+
+def _require_sound(files: Mapping[str, bytes]) -> None:
+    """What would not verify is not written, whatever the reason."""
+    found = findings_in(files)
+    if found:
+        raise RefusedError(f"the snapshot would not verify: {found[0].message}.")
 
 
 @dataclass(frozen=True)
@@ -203,21 +213,27 @@ def _require_no_home(data: bytes, path: Path) -> None:
 
 
 def _programs(
-    measured: Sequence[_Measured], raws: Sequence[RawRun], included: bool
+    measured: Sequence[_Measured], raws: Sequence[RawRun], wishes: Wishes
 ) -> tuple[dict[str, bytes], tuple[Mapping[str, Any], ...]]:
-    """The users' own benchmark files: their names and hashes, and with `included` their text."""
+    """The users' own benchmark files: their names and hashes, and if wished for their text."""
     files: dict[str, bytes] = {}
     sources = []
     for origin, raw in zip(measured, raws, strict=True):
-        digests = (origin.run.plan.get("fingerprint") or {}).get("files") or {}
-        for path, digest in sorted(digests.items()):
-            name = Path(path).name
-            place = f"sources/{raw.number}/{name}" if included else None
+        # The names are those of the redacted plan; where the files lie, only the measured one says.
+        places = _digests(origin.run.plan)
+        for (public, digest), path in zip(_digests(raw.plan).items(), places, strict=True):
+            name = public.rsplit("/", 1)[-1]
+            place = f"sources/{raw.number}/{name}" if wishes.with_source else None
             if place is not None:
                 _require_plain_name(place, path)
-                files[place] = _program(Path(path), digest)
+                files[place] = _program(Path(path), places[path], wishes.redact)
             sources.append({"run": raw.folder, "name": name, "sha256": digest, "path": place})
-    return files, tuple(sources)
+    return files, tuple(sorted(sources, key=lambda s: (str(s["run"]), str(s["name"]))))
+
+
+def _digests(plan: Mapping[str, Any]) -> dict[str, str]:
+    """{path: SHA-256} of the users' own programs."""
+    return dict((plan.get("fingerprint") or {}).get("files") or {})
 
 
 def _require_plain_name(place: str, path: str) -> None:
@@ -230,13 +246,19 @@ def _require_plain_name(place: str, path: str) -> None:
         ) from None
 
 
-def _program(path: Path, digest: str) -> bytes:
+def _program(path: Path, digest: str, redacted: Sequence[str]) -> bytes:
     try:
         data = path.read_bytes()
     except OSError as error:
         raise RefusedError(f"{path}: cannot be read any more: {error.strerror}.") from None
     if hashlib.sha256(data).hexdigest() != digest:
         raise RefusedError(f"{path}: changed since it was measured, so it is not added.")
+    private = private_part(data, redacted)
+    if private is not None:
+        raise RefusedError(
+            f"{path}: holds {private}, and a program is published as it is or not at all. Leave "
+            "out --with-source, or take it out of the program and measure again."
+        )
     return data
 
 

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 #: `/home/ann`, `/Users/ann`, `/nfs/home/ann`, `/root`, wherever a path may begin. A name ends at
 #: what JSON or a shell would not have in one; `\u00e9` is how JSON writes é.
@@ -18,6 +19,7 @@ _HOME = re.compile(
     rb"(?:(?:/[\w.-]+){0,8}?/(?:home|users)/(?:\\u[0-9a-f]{4}|[^/\s\"'\\:;,<>()])+|/root(?![\w.-]))",
     re.IGNORECASE,
 )
+_TEXT_MARK, _PASSWORD_MARK, _HOME_MARK = b"(redacted)", b"***", b"~"
 _PASSWORD = re.compile(rb"(?<=://)[^/\s\"'\\@]+(?=@)")
 
 
@@ -31,12 +33,28 @@ class Redacted:
 
 def redact(data: bytes, texts: Sequence[str] = ()) -> Redacted:
     """Take private paths, passwords and the given texts out of a JSON file."""
-    total = 0
+    clean = data
     for text in sorted(texts, key=len, reverse=True):  # a text may contain another
-        escaped = json.dumps(text)[1:-1].encode()
-        total += data.count(escaped)
-        data = data.replace(escaped, b"(redacted)")
-    for pattern, mark in ((_PASSWORD, b"***"), (_HOME, b"~")):
-        data, count = pattern.subn(mark, data)
-        total += count
-    return Redacted(data, total)
+        clean = clean.replace(json.dumps(text)[1:-1].encode(), _TEXT_MARK)
+    for pattern, mark in ((_PASSWORD, _PASSWORD_MARK), (_HOME, _HOME_MARK)):
+        clean = pattern.sub(mark, clean)
+    # As many as a reader can find again: a mark may itself be part of what is replaced next.
+    return Redacted(clean, max(marks(clean) - marks(data), int(clean != data)))
+
+
+def marks(data: bytes) -> int:
+    """How many marks of redaction are in a file."""
+    return sum(data.count(mark) for mark in (_TEXT_MARK, _PASSWORD_MARK, _HOME_MARK))
+
+
+def private_part(source: bytes, texts: Sequence[str] = ()) -> str | None:
+    """What of a program must not be published, in words, or None."""
+    for text in texts:
+        if text and text.encode() in source:
+            return "a text that is to be redacted"
+    if _PASSWORD.search(source):
+        return "a password in an address"
+    home = str(Path.home()).encode()
+    if _HOME.search(source) or (len(home) > 1 and home in source):
+        return "a home directory"
+    return None

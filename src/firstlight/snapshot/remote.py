@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 from typing import IO, Any
 
+from firstlight.snapshot.comparing import require_same
 from firstlight.snapshot.errors import StorageError
 from firstlight.snapshot.layout import INDEX, LIMITS, is_id
-from firstlight.snapshot.sources import ARCHIVES, Archive, Files, Source, unreachable
+from firstlight.snapshot.sources import ARCHIVES, Archive, Files, Source, is_absence, unreachable
 
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
 #: They have no folders, and to ask for one could make a bucket that nobody wanted.
@@ -41,9 +42,9 @@ def open_remote(url: str) -> Source:
 def _open_archive(filesystem: Any, path: str, url: str) -> IO[bytes]:
     try:
         found: IO[bytes] = filesystem.open(path, "rb")
-    except FileNotFoundError:
-        raise StorageError(f"{url}: no such archive.") from None
     except Exception as error:
+        if is_absence(error):
+            raise StorageError(f"{url}: no such archive.") from None
         raise unreachable(url, error) from error
     return found
 
@@ -60,9 +61,9 @@ class RemoteStore:
         """Names of the folders that could be snapshots; one that is half written is among them."""
         try:
             found = self._filesystem.ls(self._root, detail=False)
-        except FileNotFoundError:
-            return []
         except Exception as error:
+            if is_absence(error):
+                return []
             raise unreachable(self.name, error) from error
         names = (str(path).rstrip("/").rsplit("/", 1)[-1] for path in found)
         return sorted(name for name in names if is_id(name))
@@ -73,7 +74,9 @@ class RemoteStore:
 
     def put(self, snapshot_id: str, files: dict[str, bytes]) -> bool:
         """Write a snapshot, its index last: without it, it is none. False: it is there already."""
+        self._require_writable()
         if self.read(f"{snapshot_id}/{INDEX}", LIMITS.index_bytes) is not None:
+            require_same(self.source(snapshot_id), files)
             return False
         for path in sorted(files, key=lambda path: (path == INDEX, path)):
             self.write(f"{snapshot_id}/{path}", files[path])
@@ -98,6 +101,13 @@ class RemoteStore:
             if isinstance(data, bytes) and path in plain and len(data) <= most_bytes
         }
 
+    def _require_writable(self) -> None:
+        if {"http", "https"} & {*self._protocols()}:
+            raise StorageError(
+                f"{self.name}: this place can be read, but not written to. Publish into a "
+                "directory or to s3://…, from where a web server can serve it."
+            )
+
     def write(self, name: str, data: bytes) -> None:
         """Write or replace a file; a reader sees the old or the new one."""
         path = f"{self._root}/{name}"
@@ -106,6 +116,8 @@ class RemoteStore:
                 self._filesystem.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
             with self._filesystem.open(path, "wb") as file:
                 file.write(data)
+        except NotImplementedError:
+            raise StorageError(f"{self.name}: this place cannot be written to.") from None
         except Exception as error:
             said = " ".join(str(error).split())[:200]
             raise StorageError(

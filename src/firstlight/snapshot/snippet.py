@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,6 +34,12 @@ def snippet_md(runs: Sequence[RawRun], manifest: Mapping[str, Any]) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
+def snippet_with_id(snippet: bytes, snapshot_id: str, signer: str | None) -> bytes:
+    """`snippet.md` of a snapshot that has been written; within it, it cannot name its own id."""
+    by = f"signed with the Ed25519 key `{signer}`" if signer else "not signed"
+    return snippet + f"\nSnapshot `{snapshot_id}`, {by}.\n".encode()
+
+
 def _table(cases: Sequence[CaseSummary]) -> list[str]:
     if not cases:
         return []
@@ -40,7 +47,7 @@ def _table(cases: Sequence[CaseSummary]) -> list[str]:
     for case in cases:
         cold, warm = estimate(case.cold_seconds), estimate(case.warm_call_seconds)
         n = case.cold_seconds.n if case.cold_seconds else 0
-        rows.append(f"| `{_cell(case.case)}` | {cold} | {warm} | {n} |")
+        rows.append(f"| `{_code(case.case)}` | {cold} | {warm} | {n} |")
     return [*rows, ""]
 
 
@@ -56,6 +63,16 @@ def _machine_line(run: Mapping[str, Any]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that stays in its cell and is not read as markup."""
-    plain = " ".join(text.split())
-    return "".join(f"\\{c}" if c in "|<>`\\" else c for c in plain)
+    """Text that stays in its cell and is not read as markup: no link, no tag, no code."""
+    return "".join(f"\\{c}" if c in "|<>`\\[]" else c for c in _plain(text))
+
+
+def _code(text: str) -> str:
+    """Text between backticks, where only a backtick ends it and a bar ends the cell."""
+    return _plain(text).replace("`", "'").replace("|", "\\|")
+
+
+def _plain(text: str) -> str:
+    """One line without characters that steer what shows it."""
+    line = " ".join(text.split())
+    return "".join(c for c in line if not unicodedata.category(c).startswith("C"))

@@ -7,10 +7,13 @@ Every source gives its files one by one (`walk`), the index first, and a single 
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -23,9 +26,23 @@ from firstlight.snapshot.errors import (
     StorageError,
     UnusableSnapshotError,
 )
-from firstlight.snapshot.layout import INDEX, LIMITS, Limits, is_id, parse_index, require_safe
+from firstlight.snapshot.layout import (
+    INDEX,
+    LIMITS,
+    Limits,
+    id_of,
+    is_id,
+    parse_index,
+    require_safe,
+)
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz")
+#: What opening a link, a folder or a socket where a file should be ends with.
+_NO_FILE = {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO}
+#: A URL that lacks a slash, which would be the name of a folder here.
+_NEARLY_URL = re.compile(
+    r"(?:[A-Za-z][A-Za-z0-9+.-]+:/|(?:s3a?|gc?s|az|abfs|https?|file|memory):)(?!/)", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -59,11 +76,11 @@ class Source(Protocol):
 def open_source(location: str | Path) -> Source:
     """The source for a directory, an archive, or a URL that fsspec knows."""
     text = os.fspath(location)
-    if "://" in text and not text.startswith("file://"):
+    path = local_path(text)
+    if path is None:
         from firstlight.snapshot.remote import open_remote
 
         return open_remote(text)
-    path = Path(text.removeprefix("file://"))
     if path.is_dir():
         return Directory(path)
     if path.is_file() and path.name.endswith(ARCHIVES):
@@ -73,6 +90,28 @@ def open_source(location: str | Path) -> Source:
             f"{path}: a file that is no archive. Give the directory of a snapshot, or its .tar."
         )
     raise UnusableSnapshotError(f"{path}: no such directory or archive.")
+
+
+def local_path(text: str) -> Path | None:
+    """The path of a place on this machine, or None for a URL; refuses what is nearly one."""
+    if not text:
+        raise StorageError("'' names no place. Give a directory (. for this one) or a URL.")
+    nearly = _NEARLY_URL.match(text)
+    if nearly is not None:
+        scheme, slash = nearly.group().split(":")
+        rest = text[nearly.end() :]
+        meant = slash + rest if scheme.lower() == "file" else f"{scheme}://{rest}"
+        raise StorageError(f"{text}: is {meant} meant? (A folder of that name: ./{text})")
+    if not text.lower().startswith("file://"):
+        return None if "://" in text else Path(text)
+    rest = text[len("file://") :]
+    if not rest.startswith("/"):
+        meant = rest.partition("/")[2] if rest.startswith("localhost/") else rest
+        raise StorageError(
+            f"{text}: a path after file:// begins with a slash. Is "
+            f"{'/' if meant != rest else ''}{meant} meant?"
+        )
+    return Path(rest)
 
 
 def exactly(content: Reader, path: str, most_bytes: int) -> bytes:
@@ -115,7 +154,13 @@ class Directory:
             if odd is not None:
                 yield Item(path, 0, None, odd)
                 continue
-            with self._open(path) as file:
+            try:
+                file = self._open(path)
+            except OSError as error:
+                raise StorageError(
+                    f"{self.name}/{path}: cannot be read: {error.strerror}."
+                ) from None
+            with file:
                 yield Item(path, os.fstat(file.fileno()).st_size, file)
 
     def _everything(self, folder: Path, prefix: str) -> Iterator[tuple[str, str | None]]:
@@ -161,10 +206,17 @@ class Directory:
                 return exactly(file, path, most_bytes)
         except FileNotFoundError:
             raise missing(self.name, path) from None
-        except OSError as error:  # a link, or a folder where a file should be
+        except OSError as error:
+            if error.errno not in _NO_FILE:
+                raise StorageError(
+                    f"{self.name}/{path}: cannot be read: {error.strerror}."
+                ) from None
             raise HostileSnapshotError(
                 f"{self.name}: {path} is no plain file ({error.strerror})."
             ) from None
+
+
+_Entry = tuple[str, str, int, archive.Content]  # id, path, bytes, content
 
 
 class Archive:
@@ -174,9 +226,14 @@ class Archive:
         self.name, self._opening = name, opening
 
     def named_id(self) -> str | None:
-        with self._opening() as file:
-            for snapshot_id, *_ in self._entries(file, LIMITS):
-                return snapshot_id
+        """The id in its headers; or the one in the name of the file, if that is the wrong one."""
+        stem = self.name.rstrip("/").rsplit("/", 1)[-1].split(".", 1)[0]
+        with self._opening() as file, _naming(self.name):
+            for snapshot_id, path, _, content in self._entries(file, LIMITS):
+                if not is_id(stem) or stem == snapshot_id:
+                    return snapshot_id
+                computed = id_of(exactly(content, path, LIMITS.index_bytes))
+                return snapshot_id if stem == computed else stem
         return None
 
     def sees_all(self) -> bool:
@@ -185,12 +242,14 @@ class Archive:
     def walk(self, limits: Limits = LIMITS) -> Iterator[Item]:
         ids, paths = set(), []
         with self._opening() as file:
-            for snapshot_id, path, size, content in self._entries(file, limits):
+            entries = self._entries(file, limits)
+            while (entry := self._next(entries)) is not None:
+                snapshot_id, path, size, content = entry
                 ids.add(snapshot_id)
                 paths.append(path)
                 if len(ids) > 1:
                     raise HostileSnapshotError(f"{self.name}: files of two snapshots.")
-                yield Item(path, size, content)
+                yield Item(path, size, _Packed(content, self.name))
         if paths != archive.ordered(paths):
             raise UnusableSnapshotError(f"{self.name}: its files are not in their order.")
 
@@ -200,13 +259,35 @@ class Archive:
                 return exactly(item.content, path, most_bytes)
         raise missing(self.name, path)
 
-    def _entries(
-        self, file: IO[bytes], limits: Limits
-    ) -> Iterator[tuple[str, str, int, archive.Content]]:
+    def _next(self, entries: Iterator[_Entry]) -> _Entry | None:
+        with _naming(self.name):
+            return next(entries, None)
+
+    def _entries(self, file: IO[bytes], limits: Limits) -> Iterator[_Entry]:
         magic = file.read(2)
         file.seek(0)
         plain: Reader = Inflated(file, limits) if magic == b"\x1f\x8b" else file
         return archive.entries(plain, limits)
+
+
+class _Packed:
+    """A file in an archive, which can be cut off or damaged at any byte."""
+
+    def __init__(self, content: Reader, name: str) -> None:
+        self._content, self._name = content, name
+
+    def read(self, size: int, /) -> bytes:
+        with _naming(self._name):
+            return self._content.read(size)
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """What is wrong with an archive is told with its name."""
+    try:
+        yield
+    except UnusableSnapshotError as error:
+        raise type(error)(f"{name}: {error}") from None
 
 
 class Files:
@@ -228,9 +309,9 @@ class Files:
         for path in sorted(names, key=lambda path: (path != INDEX, path)):
             try:
                 file = self._filesystem.open(f"{self._root}/{path}", "rb")
-            except FileNotFoundError:
-                continue
             except Exception as error:
+                if is_absence(error):
+                    continue
                 raise unreachable(f"{self.name}/{path}", error) from error
             with file:
                 yield Item(path, 0, _Distant(file, f"{self.name}/{path}"))
@@ -254,9 +335,9 @@ class Files:
         try:
             with self._filesystem.open(f"{self._root}/{path}", "rb") as file:
                 return read_up_to(file, size)
-        except FileNotFoundError:
-            return None
         except Exception as error:
+            if is_absence(error):
+                return None
             raise unreachable(f"{self.name}/{path}", error) from error
 
     def read(self, path: str, most_bytes: int) -> bytes:
@@ -289,7 +370,22 @@ def missing(name: str, path: str) -> Exception:
     return ChangedSnapshotError(f"{name}: {path} is missing.")
 
 
-def unreachable(name: str, error: Exception) -> StorageError:
+def is_absence(error: BaseException) -> bool:
+    """Whether an error says that a file is not there; over HTTP every trouble comes as that."""
+    if not isinstance(error, FileNotFoundError):
+        return False
+    cause = error.__cause__
+    if type(cause).__module__.startswith("aiohttp"):
+        return getattr(cause, "status", None) in (404, 410)
+    return isinstance(cause, FileNotFoundError) or not isinstance(cause, OSError)
+
+
+def unreachable(name: str, error: BaseException) -> StorageError:
     """Errors of storage libraries have types of their own; what they say is passed on, in short."""
+    while isinstance(error, FileNotFoundError) and error.__cause__ is not None:
+        error = error.__cause__
     said = " ".join(str(error).split())[:200]
+    if isinstance(error, OSError):
+        why = os.strerror(error.errno).lower() if error.errno and error.errno > 0 else said
+        return StorageError(f"{name}: cannot be reached: {why}.")
     return StorageError(f"{name}: cannot be read: {type(error).__name__}: {said}")

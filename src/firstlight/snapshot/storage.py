@@ -7,16 +7,26 @@ PLACE/catalogue/…         what `firstlight snapshots` reads; only a cache
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from firstlight.snapshot.archive import write_archive
+from firstlight.snapshot.comparing import require_same
 from firstlight.snapshot.errors import SnapshotError, StorageError
-from firstlight.snapshot.layout import INDEX, is_id, require_safe
-from firstlight.snapshot.sources import Directory, Source
+from firstlight.snapshot.layout import is_id, require_safe
+from firstlight.snapshot.sources import Directory, Source, local_path
+
+#: What is being written has such a name; what is left of a publisher that was killed, too.
+_TEMPORARY = ".publishing-"
+#: Younger ones may belong to somebody who has not locked them yet.
+_LEFT_BEHIND_SECONDS = 3600
 
 
 class Store(Protocol):
@@ -36,11 +46,12 @@ class Store(Protocol):
 def open_store(location: str | Path) -> Store:
     """The store in a directory, which need not exist yet, or at a URL."""
     text = os.fspath(location)
-    if "://" in text and not text.startswith("file://"):
+    path = local_path(text)
+    if path is None:
         from firstlight.snapshot.remote import RemoteStore
 
         return RemoteStore(text)
-    return LocalStore(Path(text.removeprefix("file://")))
+    return LocalStore(path)
 
 
 class LocalStore:
@@ -64,27 +75,63 @@ class LocalStore:
 
     def put(self, snapshot_id: str, files: dict[str, bytes]) -> bool:
         """Write all into a temporary folder, then rename it: there is no half snapshot. False: is
-        there already."""
+        there already, with these bytes."""
         final = self.path / snapshot_id
-        if (final / INDEX).exists():
+        if self._has(final, files):
             return False
-        temporary: Path | None = None
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            temporary = Path(tempfile.mkdtemp(prefix=".publishing-", dir=self.path))
-            for path, data in files.items():
-                _write_below(temporary, path, data)
-            os.chmod(temporary, 0o755)
-            os.rename(temporary, final)
+            self._remove_left_behind()
+            with self._temporary_folder() as temporary:
+                for path, data in files.items():
+                    _write_below(temporary, path, data)
+                os.chmod(temporary, 0o755)
+                os.rename(temporary, final)
             _sync(self.path)
         except OSError as error:
-            if (final / INDEX).exists():  # somebody else published the same in this moment
+            if self._has(final, files):  # somebody else published the same in this moment
                 return False
             raise StorageError(f"{final}: cannot be written: {error.strerror}.") from None
-        finally:
-            if temporary is not None:
-                shutil.rmtree(temporary, ignore_errors=True)
         return True
+
+    def _has(self, final: Path, files: dict[str, bytes]) -> bool:
+        if not os.path.lexists(final):
+            return False
+        if final.is_symlink() or not final.is_dir():
+            raise StorageError(f"{final} is there and no folder. Move it away, then publish again.")
+        require_same(Directory(final), files)
+        return True
+
+    @contextmanager
+    def _temporary_folder(self) -> Iterator[Path]:
+        """A folder that is locked while it is written, and gone afterwards."""
+        folder = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=self.path))
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            _lock(descriptor)
+            yield folder
+        finally:
+            os.close(descriptor)
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _remove_left_behind(self) -> None:
+        """Remove what publishers that were killed have left: old, and locked by nobody."""
+        for path in self.path.glob(f"{_TEMPORARY}*"):
+            try:
+                if time.time() - path.lstat().st_mtime < _LEFT_BEHIND_SECONDS:
+                    continue
+                descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            except OSError:  # a link, or gone
+                continue
+            try:
+                if not _lock(descriptor):
+                    continue
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+            finally:
+                os.close(descriptor)
 
     def read(self, name: str, most_bytes: int) -> bytes | None:
         """A file by its name in the store, or None if it is not there or too large."""
@@ -105,7 +152,8 @@ class LocalStore:
             path.parent.mkdir(parents=True, exist_ok=True)
             if not path.parent.resolve().is_relative_to(self.path.resolve()):
                 raise StorageError(f"{path.parent} leads out of {self.path}: nothing was written.")
-            _replace(path, data)
+            with _replacing(path) as file:
+                file.write(data)
         except OSError as error:
             raise StorageError(f"{path}: cannot be written: {error.strerror}.") from None
 
@@ -113,12 +161,14 @@ class LocalStore:
         """The archive beside the snapshot; the same bytes if it is there already."""
         path = self.path / f"{snapshot_id}.tar"
         try:
-            with tempfile.NamedTemporaryFile(dir=self.path, delete=False) as file:
+            with _replacing(path) as file:
                 write_archive(file, snapshot_id, files)
-            os.chmod(file.name, 0o644)
-            os.replace(file.name, path)
+            _sync(self.path)
         except OSError as error:
-            raise StorageError(f"{path}: cannot be written: {error.strerror}.") from None
+            raise StorageError(
+                f"{path}: cannot be written: {error.strerror}. The snapshot itself is there; "
+                "publish again for its archive."
+            ) from None
         return str(path)
 
 
@@ -132,17 +182,30 @@ def _write_below(folder: Path, path: str, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _replace(path: Path, data: bytes) -> None:
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".new-", delete=False) as file:
-        try:
-            file.write(data)
+@contextmanager
+def _replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write that becomes `path` when it is complete, and is gone if that fails."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=_TEMPORARY)
+    try:
+        with open(descriptor, "wb") as file:
+            _lock(file.fileno())
+            yield file
             file.flush()
             os.fsync(file.fileno())
             os.fchmod(file.fileno(), 0o644)
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def _lock(descriptor: int) -> bool:
+    """Whether the file is ours now; where a file system has no locks it is nobody's."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _sync(folder: Path) -> None:

@@ -14,6 +14,8 @@ from firstlight.snapshot.errors import UnusableSnapshotError
 
 #: Nothing that Firstlight writes nests deeper than a dozen levels.
 MOST_LEVELS = 40
+#: Digits of a whole number that is certainly within a double. Nothing that is counted has so many.
+_DIGITS = 300
 
 
 def canonical(value: Any) -> bytes:
@@ -43,6 +45,7 @@ def parse(data: bytes, name: str, most_bytes: int) -> Any:
             object_pairs_hook=_no_duplicates,
             parse_constant=_no_constant,
             parse_float=_finite,
+            parse_int=_whole,
         )
         _require_plain(value)
     except RecursionError:
@@ -63,9 +66,11 @@ def parse_object(data: bytes, name: str, most_bytes: int) -> dict[str, Any]:
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {twice[:60]!r} stands twice in one object")
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"the key {key[:60]!r} stands twice in one object")
+            seen.add(key)
     return found
 
 
@@ -78,6 +83,12 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{text[:30]} is beyond every number")
     return value
+
+
+def _whole(text: str) -> int:
+    if len(text) > _DIGITS:  # such a number would overflow wherever it meets a float
+        raise ValueError(f"{text[:30]}… is beyond every number")
+    return int(text)
 
 
 def _require_plain(value: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,8 @@ from firstlight.records import write_text
 from firstlight.snapshot.errors import KeyFileError
 from firstlight.snapshot.keys import PublicKey
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._@+-]{0,79}")
+_MOST_LETTERS = 80
+_MARKS = " ._@+-'"
 
 
 def config_folder() -> Path:
@@ -39,9 +40,15 @@ class TrustedKeys:
 
     def add(self, key: PublicKey, name: str) -> None:
         """Trust `key`, shown as `name`."""
-        if not _NAME.fullmatch(name):
+        name = unicodedata.normalize("NFC", name)  # ü has one spelling
+        if (
+            not name[:1].isalnum()
+            or len(name) > _MOST_LETTERS
+            or not all(c.isalnum() or c in _MARKS for c in name)
+        ):
             raise KeyFileError(
-                f"{name!r:.90} is no name for a key: letters, digits, spaces and . _ @ + - only."
+                f"{name!r:.90} is no name for a key: letters, digits, spaces and . _ @ + - ' only, "
+                f"at most {_MOST_LETTERS}, a letter or digit first."
             )
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_text(self.folder / f"{key.id}.pub", f"{key.base64} {name}\n")
@@ -56,14 +63,31 @@ class TrustedKeys:
         """{id: (key, name)}; a file that is not what its name says is an error, not skipped."""
         found = {}
         for path in sorted(self.folder.glob("*.pub")) if self.folder.is_dir() else ():
-            text, _, name = path.read_text("utf-8").rstrip("\n").partition(" ")
-            key = PublicKey.from_base64(text)
+            text, _, name = _line(path).partition(" ")
+            try:
+                key = PublicKey.from_base64(text)
+            except KeyFileError:
+                raise KeyFileError(f"{path}: holds no public key. Remove it.") from None
             if f"{key.id}.pub" != path.name:
                 raise KeyFileError(f"{path}: holds another key than its name says. Remove it.")
             found[key.id] = (key, name)
         return found
 
+    def others_named(self, key: PublicKey, name: str) -> list[str]:
+        """Ids of other keys that are shown by the same name."""
+        name = unicodedata.normalize("NFC", name)
+        return [i for i, (other, called) in self.all().items() if called == name and other != key]
+
     def name_of(self, key: PublicKey) -> str | None:
         """What the user calls this key, or None if it is not trusted."""
         found = self.all().get(key.id)
         return found[1] if found is not None and found[0] == key else None
+
+
+def _line(path: Path) -> str:
+    try:
+        return path.read_text("utf-8").rstrip("\n")
+    except OSError as error:
+        raise KeyFileError(f"{path}: cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise KeyFileError(f"{path}: holds no text, so no public key. Remove it.") from None

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from firstlight.records import CaseSummary, to_json
+from firstlight.snapshot.contradictions import contradictions
 from firstlight.snapshot.layout import RUN
-from firstlight.snapshot.proofs import unproven_labels
-from firstlight.snapshot.raw_runs import RawRun, has_number
+from firstlight.snapshot.raw_runs import RawRun
 from firstlight.snapshot.recomputing import differences, recomputed
 
 #: Sentences of the harness about how it measures. A later Firstlight may word them otherwise; they
@@ -45,7 +44,7 @@ def judge(raw: RawRun) -> Judgement:
             for difference in differences(one[0], other[0], published.case)
         ]
         wording = wording or one[1] != other[1]
-    return Judgement(tuple(_contradictions(raw)), tuple(summaries), wording)
+    return Judgement(tuple(contradictions(raw)), tuple(summaries), wording)
 
 
 def resummarised(raw: RawRun) -> RawRun:
@@ -63,42 +62,3 @@ def _without_wording(case: CaseSummary) -> tuple[dict[str, Any], dict[str, Any]]
     protocol = plain["protocol"] or {}
     words = {key: protocol.pop(key) for key in _WORDING if key in protocol}
     return plain, words
-
-
-def _contradictions(raw: RawRun) -> Iterator[str]:
-    for field, (said, planned) in _said_twice(raw, raw.plan).items():
-        for difference in differences(said, planned, field):
-            yield f"run.json differs from plan.json: {difference}"
-    places = [(s.case, s.index) for s in raw.samples if s.kind == "timed"]
-    if len(set(places)) != len(places):
-        yield "samples.jsonl has a timed process twice"
-    for case in raw.run.cases:
-        yield from _unsupported(raw, case)
-    if raw.run.complete != all(c.status != "incomplete" for c in raw.run.cases):
-        yield "run.json is wrong about being complete"
-
-
-def _said_twice(raw: RawRun, plan: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """{field: (in run.json, in plan.json)} of what both say."""
-    run, warnings = raw.run, plan.get("warnings") or []
-    return {
-        "id": (run.id, f"{plan.get('created_at')}-{plan.get('target')}"),
-        "created_at": (run.created_at, plan.get("created_at")),
-        "settings": (run.settings, {"target": plan.get("target"), **plan["settings"]}),
-        "warnings": (run.warnings[: len(warnings)], warnings),
-        "harness": (run.harness, plan.get("harness")),
-        "host": ({k: v for k, v in run.host.items() if k != "load_after"}, plan.get("host")),
-    }
-
-
-def _unsupported(raw: RawRun, case: CaseSummary) -> Iterator[str]:
-    """Numbers that nothing stands behind."""
-    if not has_number(case):
-        return
-    if case.protocol is None:
-        yield f"{case.case} has a number and no protocol"
-    if case.correctness is None or not case.correctness.passed:
-        yield f"{case.case} has a number and no correct result"
-    objections = unproven_labels(raw.planned[case.case], list(raw.by_case[case.case]))
-    if objections:
-        yield f"{case.case} has a number and its label is not proven: {objections[0]}"

@@ -1,4 +1,5 @@
-"""Is a snapshot what it says it is? What holds, what does not, and what cannot be known from here.
+"""Is a snapshot what it says it is? What holds, what does not, what was skipped, and what no file
+can tell.
 
 index ──▶ every file's hash ──▶ signature ──▶ schemas ──▶ runs follow from samples ──▶ the rest
                                                           follows from the runs
@@ -6,12 +7,15 @@ index ──▶ every file's hash ──▶ signature ──▶ schemas ──�
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Iterator
+import io
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from firstlight.snapshot.archive import Reader
+from firstlight.snapshot.by_value import SNIPPET, is_table
 from firstlight.snapshot.errors import SnapshotError, UnusableSnapshotError
 from firstlight.snapshot.keys import can_sign
 from firstlight.snapshot.layout import (
@@ -29,8 +33,10 @@ from firstlight.snapshot.layout import (
     id_of,
     parse_index,
 )
+from firstlight.snapshot.opening import run_folders
 from firstlight.snapshot.signatures import signed_by
 from firstlight.snapshot.sources import Archive, Item, Source, exactly, open_source
+from firstlight.snapshot.strict_json import parse_object
 from firstlight.snapshot.trust import TrustedKeys
 
 
@@ -53,12 +59,24 @@ class Verification:
     signer_name: str | None  # what this user calls it, where it is trusted
     checked: tuple[str, ...]
     findings: tuple[Finding, ...]
-    not_checked: tuple[str, ...]
+    not_checked: tuple[str, ...]  # what cannot be known from these files
+    skipped: tuple[str, ...] = ()  # what could be, and was not checked here
+    files_skipped: int = 0  # files of which only the hash was checked
+    numbers_checked: bool = True  # whether the numbers were held against the raw samples
 
     @property
     def exit_code(self) -> int:
-        """0 all that could be checked holds, 1 something does not."""
+        """0 all that was checked holds, 1 something does not."""
         return 1 if self.findings else 0
+
+    @property
+    def outcome(self) -> str:
+        """ "sound", "sound as far as checked", "not sound", or "numbers not checked"."""
+        if self.findings:
+            return "not sound"
+        if not self.numbers_checked:
+            return "numbers not checked"
+        return "sound as far as checked" if self.skipped else "sound"
 
 
 @dataclass
@@ -68,6 +86,9 @@ class Record:
     checked: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     not_checked: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    files_skipped: int = 0
+    numbers_checked: bool = True
     _told: set[str] = field(default_factory=set)
 
     def find(self, check: str, message: str) -> None:
@@ -79,9 +100,17 @@ class Record:
             self.checked.append(message)
 
     def unknown(self, message: str) -> None:
+        """Something that nobody can tell from these files."""
         if message not in self._told:
             self._told.add(message)
             self.not_checked.append(message)
+
+    def skip(self, message: str, files: int = 0) -> None:
+        """Something that could be checked, and is not here."""
+        if message not in self._told:
+            self._told.add(message)
+            self.skipped.append(message)
+            self.files_skipped += files
 
 
 #: Of so many findings of one kind the first are told, and how many more there are.
@@ -118,7 +147,8 @@ def verify(
 
         check_contents(index, data, kept, record, limits)
     else:
-        record.unknown("what the files say: they are not those of the index")
+        record.skip("what the files say: they are not those of the index")
+        record.numbers_checked = False
     return _result(source, data, record, signature)
 
 
@@ -147,16 +177,52 @@ def _check_identity(index: bytes, named: str | None, expected: str | None, recor
         record.unknown("the id: the folder is not named by it (give it with --id)")
 
 
-def _wanted(path: str) -> bool:
+def findings_in(files: Mapping[str, bytes]) -> tuple[Finding, ...]:
+    """What would be found in a snapshot that is not written yet; `files` has its index too."""
+    from firstlight.snapshot.consistency import check_contents
+
+    record, data = Record(), files[INDEX]
+    index = parse_index(data)
+    _require_sizes(index, LIMITS)
+    check_contents(index, data, {p: files[p] for p in files if _is_read(p)}, record, LIMITS)
+    return tuple(record.findings)
+
+
+def _is_read(path: str) -> bool:
+    """Whether the content of the file is looked at, not only its hash."""
     if path.startswith("runs/"):
         return path.rsplit("/", 1)[-1] in (PLAN, SAMPLES, RUN)
-    return path in (MANIFEST, VALIDATION, DISTRIBUTIONS)
+    return path in (MANIFEST, VALIDATION, DISTRIBUTIONS, SNIPPET) or is_table(path)
+
+
+def _may_be_large(path: str) -> bool:
+    """Whether the snapshot is sound without a look into the file: too large, it is not kept."""
+    return path == SNIPPET or is_table(path)
+
+
+def _require_sizes(index: Index, limits: Limits) -> None:
+    """What is read whole must fit, by what the index says, before a byte of it is read."""
+    samples = 0
+    for path, entry in index.files.items():
+        if not _is_read(path) or _may_be_large(path):
+            continue
+        if path.endswith(f"/{SAMPLES}"):
+            samples += entry.bytes
+        elif entry.bytes > limits.json_bytes:
+            raise UnusableSnapshotError(
+                f"{path}: {entry.bytes} bytes, more than the {limits.json_bytes} that are read."
+            )
+    if samples > limits.samples_bytes:
+        raise UnusableSnapshotError(
+            f"{samples} bytes of samples, more than the {limits.samples_bytes} that are read."
+        )
 
 
 def _check_files(
     source: Source, items: Iterator[Item], index: Index, record: Record, limits: Limits
 ) -> dict[str, bytes]:
     """Hash every file; what later checks read is returned, the signature too."""
+    _require_sizes(index, limits)
     kept: dict[str, bytes] = {}
     missing = dict(index.files)
     for item in items:
@@ -169,7 +235,9 @@ def _check_files(
         elif entry is None:
             record.find("files", f"{item.path!r:.150} is not in the index: it was added")
         else:
-            size, digest, data = _digest(item.content, entry.bytes, _wanted(item.path))
+            keep = _is_read(item.path) and _is_named(item.path, kept.get(MANIFEST), limits)
+            keep = keep and not (_may_be_large(item.path) and entry.bytes > limits.json_bytes)
+            size, digest, data = _digest(item.content, entry.bytes, keep)
             if size != entry.bytes or digest != entry.sha256:
                 record.find("files", f"{item.path} is not the file that the index names")
             elif data is not None:
@@ -185,15 +253,33 @@ def _check_files(
     return kept
 
 
+def _is_named(path: str, manifest: bytes | None, limits: Limits) -> bool:
+    """Whether a file of a run is of one that the manifest names; it comes before the runs."""
+    if not path.startswith("runs/"):
+        return True
+    if manifest is None:
+        return False
+    try:
+        folders = _folders(manifest, limits)
+    except SnapshotError:  # found again, and told, when the contents are checked
+        return False
+    return path.rsplit("/", 1)[0] in folders
+
+
+@functools.lru_cache(maxsize=1)
+def _folders(manifest: bytes, limits: Limits) -> tuple[str, ...]:
+    return run_folders(parse_object(manifest, MANIFEST, limits.json_bytes), limits)
+
+
 def _digest(content: Reader, size: int, keep: bool) -> tuple[int, str, bytes | None]:
     """(bytes, SHA-256, content where kept); reads at most one byte more than expected."""
-    digest, seen, parts = hashlib.sha256(), 0, []
+    digest, seen, whole = hashlib.sha256(), 0, io.BytesIO()
     while seen <= size and (part := content.read(min(1 << 20, size + 1 - seen))):
         digest.update(part)
         seen += len(part)
         if keep:
-            parts.append(part)
-    return seen, digest.hexdigest(), b"".join(parts) if keep else None
+            whole.write(part)
+    return seen, digest.hexdigest(), whole.getvalue() if keep else None
 
 
 def _check_signature(
@@ -209,7 +295,7 @@ def _check_signature(
         record.find("signature", f"{SIGNATURE} is missing: the index says that it was signed")
         return "bad", None, None
     if not can_sign():
-        record.unknown("the signature: the package `cryptography` is not installed")
+        record.skip("the signature: the package `cryptography` is not installed")
         return "not checked", None, None
     try:
         key = signed_by(document, data)
@@ -244,5 +330,6 @@ def _result(
             told.append(Finding(check, f"{len(found) - _MOST_FINDINGS} more of this kind"))
     return Verification(
         source.name, id_of(data), *signature, tuple(record.checked), tuple(told),
-        tuple(record.not_checked),
+        tuple(record.not_checked), tuple(record.skipped), record.files_skipped,
+        record.numbers_checked,
     )  # fmt: skip

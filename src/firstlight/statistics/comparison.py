@@ -44,7 +44,9 @@ class Effect:
     paired: bool
 
 
-def paired_effect(base: Sequence[float], head: Sequence[float], confidence: float = 0.95) -> Effect:
+def paired_effect(
+    base: Sequence[float] | Values, head: Sequence[float] | Values, confidence: float = 0.95
+) -> Effect:
     """The effect from rounds: value i of both sides was measured in round i.
 
     The ratio is the median of all pairwise means of the log-ratios (Walsh averages), the interval
@@ -61,7 +63,7 @@ def paired_effect(base: Sequence[float], head: Sequence[float], confidence: floa
 
 
 def unpaired_effect(
-    base: Sequence[float], head: Sequence[float], confidence: float = 0.95
+    base: Sequence[float] | Values, head: Sequence[float] | Values, confidence: float = 0.95
 ) -> Effect:
     """The effect from two separate sets of values, by Mann-Whitney's test and its interval."""
     one, other = _logarithms(base), _logarithms(head)
@@ -85,7 +87,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def _logarithms(values: Sequence[float]) -> Values:
+def _logarithms(values: Sequence[float] | Values) -> Values:
     array = np.asarray(values, dtype=float)
     if not len(array) or not np.all(np.isfinite(array)) or np.any(array <= 0):
         raise ValueError("an effect needs positive, finite values on both sides")

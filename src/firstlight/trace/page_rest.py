@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from firstlight.trace import phases
 from firstlight.trace.markup import escaped
 from firstlight.trace.model import ImportedPackage, Process, Trace
+from firstlight.trace.torch_regions import Region, regions, why
 from firstlight.trace.what_if import WhatIf, spread_text, verdict
 from firstlight.trace.wording import counted, place, seconds
 
@@ -98,7 +99,7 @@ def processes(trace: Trace) -> str:
     kinds = [k for k in phases.LOOKS if any(p.phases_seconds.get(k) for p in trace.processes)]
     head = ("pid", "rank", "first result", "whole", *map(phases.name_of, kinds), "tracing it")
     rows = [_process(p, kinds) for p in trace.processes]
-    return _table(head, rows) + _regions(trace.torch_regions)
+    return _table(head, rows) + _regions(regions(trace))
 
 
 def _process(process: Process, kinds: Iterable[str]) -> tuple[str, ...]:
@@ -113,12 +114,24 @@ def _process(process: Process, kinds: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def _regions(regions: Sequence[Mapping[str, object]]) -> str:
-    if not regions:
+def _regions(compiled: Sequence[Region]) -> str:
+    if not compiled:
         return ""
-    keys = list(dict.fromkeys(key for region in regions for key in region if key != "event"))
-    rows = [tuple(str(region.get(key, "")) for key in keys) for region in regions]
-    return f"<h3>torch.compile</h3>{_table([k.replace('_', ' ') for k in keys], rows)}"
+    rows = [
+        (
+            one.readable,
+            place(one.place),
+            one.number or "",
+            place(one.user_site),
+            seconds(one.seconds),
+            seconds(one.seconds - one.own_seconds),
+            "" if one.backend_seconds is None else seconds(one.backend_seconds),
+            why(one),
+        )
+        for one in compiled
+    ]
+    head = ("function", "defined", "frame/compile", "called from", "whole", "imports", "backend")
+    return f"<h3>torch.compile</h3>{_table((*head, 'what happened'), rows)}"
 
 
 def _table(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:

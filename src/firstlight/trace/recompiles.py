@@ -22,7 +22,7 @@ WEAK = "weak type"
 SHARDING = "sharding"
 CONTEXT = "context"
 UNKNOWN = "unknown"
-REASONS = (NEW_FUNCTION, TREE, STATIC, SHAPE, DTYPE, WEAK, SHARDING, CONTEXT, UNKNOWN)
+REASONS = (NEW_FUNCTION, STATIC, TREE, SHAPE, DTYPE, WEAK, SHARDING, CONTEXT, UNKNOWN)
 
 _SAME_SIGNATURE = (
     "the same signature was compiled before. Check for jax.clear_caches(), for more programs than "

@@ -30,6 +30,7 @@ class Recorder:
         self._own_ns = 0  # spent here, not in the program
         self.problems: set[str] = set()
         self.before_end: list[Callable[[], None]] = []  # who still has something to write
+        self._imports: list[tuple[int, int]] = []  # begin and end of each outermost one
 
     def begin(self, started_ns: int | None, whole: bool) -> None:
         """The first event. whole: from the start of the process, not from some point within."""
@@ -79,6 +80,17 @@ class Recorder:
     def imported(self, modules: list[tuple[str, int, int, int]], sites: Any = None) -> None:
         """An import statement is over, with all that it loaded. sites: lines of expensive ones."""
         self.event("imports", modules=modules, sites=sites or {}, thread=get_ident())
+        _, begin, total, _ = modules[-1]
+        self._imports.append((begin, begin + total))
+
+    def imports_since(self, moment_ns: int) -> int:
+        """Nanoseconds of importing from then on."""
+        found = 0
+        for begin, end in reversed(self._imports):
+            if end <= moment_ns:
+                break
+            found += end - max(begin, moment_ns)
+        return found
 
     def end(self) -> None:
         """The last event."""
@@ -117,15 +129,28 @@ def record_process(folder: str, started_ns: int | None) -> Recorder:
 
 
 def _when_imported(recorder: Recorder) -> Callable[..., None]:
-    attached = False
+    attached: set[str] = set()
+
+    def appeared(name: str, last: str) -> bool:
+        """Whether a module is there for the first time, loaded as far as its last name."""
+        module = sys.modules.get(name)
+        if name in attached or module is None or last not in vars(module):
+            return False
+        attached.add(name)  # first: what is imported for it comes by here as well
+        return True
 
     def imported(modules: list[tuple[str, int, int, int]], sites: Any) -> None:
-        nonlocal attached
         recorder.imported(modules, sites)
-        if not attached and "jax" in sys.modules and hasattr(sys.modules["jax"], "jit"):
-            attached = True  # first: what is imported here comes by here as well
+        if appeared("jax", "jit"):
             from firstlight.trace.jax_hooks import attach
 
             attach(recorder)
+        if appeared("torch", "compile"):
+            version = str(sys.modules["torch"].__version__)
+            recorder.event("torch", version=version, ns=monotonic_ns())
+        if appeared("torch._dynamo", "reset"):  # which torch loads with the first torch.compile
+            from firstlight.trace.torch_hooks import attach as attach_torch
+
+            attach_torch(recorder)
 
     return imported

@@ -17,6 +17,7 @@ from firstlight.trace import phases
 from firstlight.trace.json_report import cache_counts, stage_seconds
 from firstlight.trace.limits import Excess
 from firstlight.trace.model import Finding, Function, Process, Trace
+from firstlight.trace.torch_regions import Region, regions, why
 from firstlight.trace.verdict import headline, unknown
 from firstlight.trace.wording import OF_JAX, counted, location, place, seconds
 
@@ -47,6 +48,10 @@ def print_trace(trace: Trace, console: Console | None = None, title: str = "") -
     if trace.functions:
         console.print()
         console.print(_functions(trace.functions, console.width))
+    compiled = regions(trace)
+    if compiled:
+        console.print()
+        console.print(_regions(compiled))
     if len(trace.processes) > 1:
         console.print(_processes(trace.processes))
     for sentence in unknown(trace):
@@ -161,6 +166,24 @@ def _row(function: Function, stages: bool) -> list[Text]:
         "off" if set(cache_counts(function)) == {"off"} else cache,
     ]
     return [Text(printable(cell)) for cell in cells]
+
+
+def _regions(compiled: Sequence[Region]) -> Table:
+    shown = sorted(compiled, key=lambda one: -one.own_seconds)[:_MOST_FUNCTIONS]
+    some = "" if len(shown) == len(compiled) else f", the {len(shown)} longest of {len(compiled)}"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"Compiled by torch{some}")
+    table.title_justify, table.title_style = "left", "bold"
+    table.add_column("function", overflow="fold", max_width=36)
+    table.add_column("defined", overflow="fold")
+    table.add_column("compiling", justify="right", no_wrap=True)
+    table.add_column("imports", justify="right", no_wrap=True)
+    table.add_column("what happened")
+    for one in shown:
+        imports = one.seconds - one.own_seconds
+        times = (seconds(one.own_seconds), seconds(imports) if imports >= 0.0005 else "")
+        cells = (one.readable, place(one.place), *times, why(one))
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    return table
 
 
 def _processes(processes: Sequence[Process]) -> Padding:

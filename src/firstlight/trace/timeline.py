@@ -159,6 +159,9 @@ def _of_event(index: int, event: Mapping[str, Any]) -> Iterable[tuple[int | None
     elif kind == "stage":
         about = (event["stage"], event["begin_ns"], event["end_ns"], event["name"])
         yield thread, Interval(*about, index)
+    elif kind == "torch_region":
+        name = str(event.get("name"))
+        yield thread, Interval("compile", event["begin_ns"], event["end_ns"], name)
     elif kind == "waits":
         for begin, end, number in event.get("long", ()):
             one = event["sites"][number]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from firstlight.trace.model import Process, Trace
+from firstlight.trace.torch_regions import regions
 from firstlight.trace.wording import counted, seconds
 
 
@@ -29,12 +30,25 @@ def _cut_off(trace: Trace) -> str:
 
 
 def _compiled(trace: Trace) -> str:
+    by_torch = _by_torch(trace)
     if not trace.compiles:
-        return "nothing was compiled"
+        return by_torch or "nothing was compiled"
     spent = sum(f.seconds for f in trace.functions)
     again = f", {trace.recompiles} of them again" if trace.recompiles else ""
     programs = counted(trace.compiles, "program")
-    return f"{programs} compiled{again}, in {seconds(spent)} with tracing and lowering"
+    return f"{programs} compiled{again}, in {seconds(spent)} with tracing and lowering" + (
+        f"; {by_torch}" if by_torch else ""
+    )
+
+
+def _by_torch(trace: Trace) -> str:
+    compiled = regions(trace)
+    if not compiled:
+        return ""
+    again = sum(one.recompile_kind is not None for one in compiled)
+    of_them = f", {again} of them again" if again else ""
+    spent = seconds(sum(one.own_seconds for one in compiled))
+    return f"{counted(len(compiled), 'region')} compiled by torch{of_them}, in {spent}"
 
 
 def unknown(trace: Trace) -> tuple[str, ...]:

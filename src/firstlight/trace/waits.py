@@ -78,6 +78,9 @@ class Waits:
             functions = ["device_get"]
         else:
             functions = ["block_until_ready", "device_get"]
+        item = getattr(array_type, "item", None)
+        if item is not None:
+            self._replace(array_type, "item", item, self._timed(item, type(None)))
         for name in functions:  # device_get reads arrays one after the other: it is one wait
             original = getattr(api, name)
             timed = self._timed(original, array_type)

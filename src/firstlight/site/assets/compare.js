@@ -96,7 +96,7 @@ const show = (one, other, report, every) => {
     element("p", { class: "hint" }, report.unit === "run"
       ? "The run is the unit: medians of runs are compared."
       : `So few runs cannot show how far two jobs drift apart, so only changes beyond ${
-        (report.drift * 100).toFixed(0)} % count.`));
+        (report.drift * 100).toFixed(0)} % count. It takes ${report.needed} runs of each side.`));
 };
 
 const link = (facts) =>

@@ -8,8 +8,7 @@ export const compareRuns = (base, head, rules, anyway = false) => {
   const machines = all.slice(1).flatMap((m) =>
     differences(conditionsOf(base[0].run), conditionsOf(m.run)).map((text) => `${m.name}: ${text}`));
   if (machines.length && !anyway) return { refused: machines };
-  const unit = 2 / choose(all.length, base.length) <= 0.05 ? "run" : "process";
-  const overridden = [...machines], leftOut = {}, pairs = [], counts = [];
+  const overridden = [...machines], leftOut = {}, compared = [], counts = [];
   for (const name of new Set(all.flatMap((m) => m.run.order))) {
     const problems = caseProblems(base, head, name);
     if (problems.length && anyway && all.every((m) => hasNumbers(m.run.cases[name])))
@@ -18,16 +17,35 @@ export const compareRuns = (base, head, rules, anyway = false) => {
       leftOut[name] = problems.join("; ");
       continue;
     }
-    pairs.push(...pairsOf(name, base, head, unit, rules));
+    compared.push(name);
     counts.push(...countChanges(name, base, head, rules));
   }
+  const pairsBy = (unit) => compared.flatMap((name) => pairsOf(name, base, head, unit, rules));
+  let pairs = pairsBy("process");
   if (!pairs.length) return { refused: Object.entries(leftOut).map(([c, why]) => `${c}: ${why}`) };
+  const decisive = pairs.filter((pair) => pair.gated).length;
+  const unit = enoughRuns(base.length, head.length, decisive, rules.alpha) ? "run" : "process";
+  if (unit === "run") pairs = pairsBy("run");
   const drift = unit === "run" ? null : Math.max(rules.drift, rules.minimum_effect);
   const rule = {
     alpha: rules.alpha, limit: 1 + (drift ?? rules.minimum_effect),
     resolution: Math.max(rules.resolution, drift ?? 0), least: 1 + rules.minimum_effect, drift,
   };
-  return { unit, drift, comparisons: judged(pairs, rule), counts, leftOut, overridden };
+  const needed = runsNeeded(decisive, rules.alpha);
+  return { unit, drift, needed, comparisons: judged(pairs, rule), counts, leftOut, overridden };
+};
+
+// Whether ranks of so many runs can give an interval of 95 %, and find a change at all: their
+// smallest p-value is multiplied by Holm's correction.
+const enoughRuns = (base, head, comparisons, alpha) => {
+  const smallest = 2 / choose(base + head, base);
+  return smallest <= 0.05 && Math.max(1, comparisons) * smallest < alpha;
+};
+
+const runsNeeded = (comparisons, alpha) => {
+  let runs = 1;
+  while (!enoughRuns(runs, runs, comparisons, alpha)) runs += 1;
+  return runs;
 };
 
 const choose = (n, k) => {
@@ -133,8 +151,10 @@ const judge = (effect, p, rule) => {
     return ["inconclusive", `${effect.n} processes a side are too few for an interval of 95 %`];
   const beyond = effect.low > rule.limit || effect.high < 1 / rule.limit;
   if (beyond && p < rule.alpha) return [effect.ratio > 1 ? "regression" : "improvement", null];
-  if (effect.low > rule.limit)
-    return ["inconclusive", `slower, but p is ${general(p)} after Holm's correction`];
+  if (beyond) {
+    const word = effect.low > rule.limit ? "slower" : "faster";
+    return ["inconclusive", `${word}, but p is ${general(p)} after Holm's correction`];
+  }
   if (effect.high >= 1 + rule.resolution)
     return ["inconclusive", `too noisy: up to ${change(effect.high)} cannot be excluded`];
   if (effect.low <= 1 / (1 + rule.resolution))

@@ -6,7 +6,15 @@ another found: two may speak of the same seconds, from two sides.
 
 from __future__ import annotations
 
-from firstlight.trace.findings import caching, programs, ranks, recompiling, running, start_up
+from firstlight.trace.findings import (
+    caching,
+    programs,
+    ranks,
+    recompiling,
+    running,
+    start_up,
+    torch,
+)
 from firstlight.trace.model import Finding, Trace
 
 _FAMILIES = (
@@ -20,6 +28,9 @@ _FAMILIES = (
     running.synchronisation,
     running.late_stalls,
     ranks.same_programs,
+    torch.graph_breaks,
+    torch.recompiles,
+    torch.long_compiles,
 )
 
 

@@ -1,0 +1,144 @@
+"""The conclusions of a report in its plain form, drawn again from the numbers in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from firstlight.gate.decision import GATED
+from firstlight.gate.quantities import of_sample
+from firstlight.gate.runs import DRIFT
+from firstlight.records import PHASES, Sample, to_json
+from firstlight.replication.comparison import (
+    ALPHA,
+    NOTHING_JUDGED,
+    VERDICTS,
+    disturbances,
+    judge,
+    order_of,
+    overall,
+    paired_values,
+)
+from firstlight.statistics.comparison import Effect, holm, paired_effect
+from firstlight.statistics.intervals import median_estimate
+
+Plain = Mapping[str, Any]
+
+
+def misjudged(report: Plain) -> list[str]:
+    """What in a report is not the verdict, reason or count that its own effects lead to."""
+    found = [
+        f"{name} is {report[name]!r:.30}; verdicts are made with {own:g}"
+        for name, own in (("drift", DRIFT), ("alpha", ALPHA))
+        if report[name] != own
+    ]
+    deltas = [d for case in report["cases"] for d in case["deltas"] if d["judged"]]
+    adjusted = iter(holm([d["effect"]["p"] for d in deltas]))
+    states = {run["folder"]: run for run in report["runs"]}
+    for case in report["cases"]:
+        name, run = f"{case['case']!r:.100}", states.get(case["run"])
+        if run is None:
+            found.append(f"{name}: its run {case['run']!r:.40} is not in the report")
+            continue
+        found += [f"{name}: {text}" for text in _wrong_deltas(case, adjusted)]
+        found += [f"{name}: {text}" for text in _wrong_case(case, run)]
+    found += _wrong_ratios(report["ratios"])
+    counts = {v: sum(case["verdict"] == v for case in report["cases"]) for v in VERDICTS}
+    if counts != report["verdicts"]:
+        found.append("the counts of verdicts are not those of the cases")
+    return found
+
+
+def _wrong_deltas(case: Plain, adjusted: Iterator[float]) -> Iterator[str]:
+    for delta in case["deltas"]:
+        name = f"{delta['quantity']!r:.40}"
+        if delta["judged"]:
+            p = next(adjusted)
+            verdict, reason = judge(_effect(delta["effect"]), p)
+            if (delta["verdict"], delta["reason"]) != (verdict, reason):
+                yield f"{name} is said to be {delta['verdict']!r}; its effect says {verdict!r}"
+            if not _close(delta["p_adjusted"], p):
+                yield f"{name}: p after Holm's correction is {p:.3g}"
+        elif delta["verdict"] not in ("undecided", "not comparable"):
+            yield f"{name} is {delta['verdict']!r} although it was not judged"
+        elif (
+            delta["verdict"] == "undecided"
+            and delta["reason"] is None
+            and delta["quantity"] in {*GATED} - {*PHASES}
+        ):
+            yield f"{name} decides, and was not judged"
+
+
+def _wrong_case(case: Plain, run: Plain) -> Iterator[str]:
+    verdict, reasons = _conclusion(case, run)
+    if case["verdict"] != verdict:
+        yield f"the verdict is {case['verdict']!r}; its effects say {verdict!r}"
+    elif reasons is not None and list(case["reasons"]) != reasons:
+        yield "the reasons are not those of its quantities"
+    elif reasons is None and not case["reasons"]:
+        yield f"{verdict!r}, and no reason is given"
+
+
+def _conclusion(case: Plain, run: Plain) -> tuple[str, list[str] | None]:
+    """(verdict, reasons) of a case; None for reasons that do not follow from numbers."""
+    verdicts = [d["verdict"] for d in case["deltas"]]
+    if case["status_here"] == "failed":
+        return "differs", None
+    # What cannot be compared has no judged quantity, or none at all.
+    without = not case["deltas"] and case["verdict"] == "not comparable"
+    if case["status_here"] != "ok" or "not comparable" in verdicts or without:
+        return "not comparable", None
+    judged = [d["verdict"] for d in case["deltas"] if d["judged"]]
+    busy = disturbances(run["state_published"], run["state_here"])
+    told = [f"{d['quantity']}: {d['reason']}" for d in case["deltas"] if d["reason"]]
+    return overall(judged, bool(busy)), [*busy, *(told if judged else [NOTHING_JUDGED])]
+
+
+def _wrong_ratios(ratios: Sequence[Plain]) -> Iterator[str]:
+    for ratio, p in zip(ratios, holm([r["effect"]["p"] for r in ratios]), strict=True):
+        name = f"{ratio['case']!r:.100} over {ratio['against']!r:.100}, {ratio['quantity']!r:.40}"
+        verdict, reason = judge(_effect(ratio["effect"]), p)
+        if (ratio["verdict"], ratio["reason"]) != (verdict, reason):
+            yield f"{name} is said to be {ratio['verdict']!r}; its effect says {verdict!r}"
+        if not _close(ratio["p_adjusted"], p):
+            yield f"{name}: p after Holm's correction is {p:.3g}"
+        order = order_of(_effect(ratio["published"]), _effect(ratio["here"]))
+        if ratio["order"] != order:
+            yield f"{name}: the order is said to be {ratio['order']!r}; both ratios say {order!r}"
+
+
+def misreported(report: Plain, folder: str, samples: Sequence[Sample]) -> list[str]:
+    """What in a report is not the value that the samples measured here lead to."""
+    found = []
+    for case in report["cases"]:
+        own = [s for s in samples if s.case == case["case"] and s.kind == "timed"]
+        values = [of_sample(sample) for sample in own] if case["run"] == folder else []
+        for delta in case["deltas"] if case["run"] == folder else ():
+            known = [v[delta["quantity"]] for v in values if delta["quantity"] in v]
+            if not known or not _alike(to_json(median_estimate(known)), delta["here"]):
+                found.append(f"{case['case']!r:.100}: {delta['quantity']!r:.40} here is another")
+    for ratio in report["ratios"]:
+        if ratio["run"] == folder:
+            pairs = paired_values(samples, ratio["case"], ratio["against"], ratio["quantity"])
+            here = paired_effect([b for _, b in pairs], [a for a, _ in pairs]) if pairs else None
+            if not _alike(to_json(here), ratio["here"]):
+                found.append(f"{ratio['case']!r:.100}: its ratio here is another")
+    return found
+
+
+def _effect(plain: Plain) -> Effect:
+    return Effect(*(plain[name] for name in Effect.__dataclass_fields__))
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two records have the same numbers, but for the last digits."""
+    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
+        return False
+    return {*one} == {*other} and all(_close(one[name], other[name]) for name in one)
+
+
+def _close(one: Any, other: Any) -> bool:
+    if isinstance(one, (int, float)) and isinstance(other, (int, float)):
+        return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-300)
+    return bool(one == other)

@@ -1,0 +1,106 @@
+"""What plan, samples and run say that cannot be true together, whatever statistics are used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from firstlight.measure.plan import Case, Settings
+from firstlight.records import CaseSummary, Sample
+from firstlight.snapshot.layout import PLAN, RUN, SAMPLES
+from firstlight.snapshot.moments import disorder
+from firstlight.snapshot.processes import impossible
+from firstlight.snapshot.proofs import unproven_labels
+from firstlight.snapshot.raw_runs import RawRun, has_number, timed
+from firstlight.snapshot.recomputing import differences, planned_cases
+from firstlight.workloads.catalog import BACKENDS
+
+_CACHE_KINDS = {backend.name: backend.cache for backend in BACKENDS}
+#: The control of a gate is a case of the catalogue under a name of its own.
+_CONTROL = ("control", "control/numpy/none")
+
+
+def contradictions(raw: RawRun) -> Iterator[str]:
+    """Each in words; none in a run that Firstlight measured."""
+    cases, settings = planned_cases(raw.plan, f"{raw.folder}/{PLAN}")
+    for field, (said, planned) in _said_twice(raw, raw.plan).items():
+        for difference in differences(said, planned, field):
+            yield f"{RUN} differs from {PLAN}: {difference}"
+    yield from disorder(raw.run.created_at, raw.run.finished_at, raw.samples)
+    for case in cases:
+        yield from _mislabelled(case)
+        yield from _miscounted(case, raw.by_case.get(case.id, ()), settings)
+    orders = [sample.order for sample in raw.samples]
+    if len(set(orders)) != len(orders):
+        yield f"{SAMPLES} has two processes in the same place of the order"
+    for sample in raw.samples:
+        planned_case = raw.planned.get(sample.case)
+        if planned_case is not None:  # of others the summaries speak
+            for reason in impossible(planned_case, sample, settings):
+                yield f"{sample.case}, {sample.kind} process {sample.index}: {reason}"
+    for summary in raw.run.cases:
+        yield from _unsupported(raw, summary)
+    if raw.run.complete != all(c.status != "incomplete" for c in raw.run.cases):
+        yield f"{RUN} is wrong about being complete"
+
+
+def _said_twice(raw: RawRun, plan: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """{field: (in run.json, in plan.json)} of what both say."""
+    run, warnings = raw.run, plan.get("warnings") or []
+    return {
+        "id": (run.id, f"{plan.get('created_at')}-{plan.get('target')}"),
+        "created_at": (run.created_at, plan.get("created_at")),
+        "settings": (run.settings, {"target": plan.get("target"), **plan["settings"]}),
+        "warnings": (run.warnings[: len(warnings)], warnings),
+        "harness": (run.harness, plan.get("harness")),
+        "host": ({k: v for k, v in run.host.items() if k != "load_after"}, plan.get("host")),
+    }
+
+
+def _mislabelled(case: Case) -> Iterator[str]:
+    """The id is what people quote, so it says what the fields say."""
+    named = f"{case.workload}[{case.size}]/{case.backend}/{case.cache}"
+    if case.id != named and (case.workload, case.id) != _CONTROL:
+        yield f"{PLAN}: the case {case.id} is {named} by its fields"
+    if case.cache_kind is None and case.cache != "none":
+        yield f"{case.id} is labelled {case.cache!r}, and has no cache that could be so"
+    if _CACHE_KINDS.get(case.backend, case.cache_kind) != case.cache_kind:
+        yield (
+            f"{case.id}: {PLAN} gives it the cache {case.cache_kind!r}, {case.backend} has "
+            f"{_CACHE_KINDS[case.backend]!r}"
+        )
+
+
+def _miscounted(case: Case, samples: Sequence[Sample], settings: Settings) -> Iterator[str]:
+    """Processes run in rounds, so those of a case are numbered without a gap."""
+    numbers = sorted(s.index for s in samples if s.kind == "timed")
+    if len(set(numbers)) != len(numbers):
+        yield f"{SAMPLES} has a timed process of {case.id} twice"
+    elif numbers != list(range(len(numbers))):
+        yield f"{SAMPLES} lacks a timed process of {case.id} before its last one"
+    elif len(numbers) > settings.processes:
+        yield f"{SAMPLES} has {len(numbers)} timed processes of {case.id}, not {settings.processes}"
+
+
+def _unsupported(raw: RawRun, case: CaseSummary) -> Iterator[str]:
+    """Numbers that nothing stands behind."""
+    if case.cold_seconds is None or not has_number(case):
+        return
+    samples = list(raw.by_case[case.case])
+    if case.protocol is None:
+        yield f"{case.case} has a number and no protocol"
+    if case.correctness is None or not case.correctness.passed:
+        yield f"{case.case} has a number and no correct result"
+    if len(timed(samples)) != case.cold_seconds.n or not timed(samples):
+        yield (
+            f"{case.case} has a number of {case.cold_seconds.n} processes, and samples of "
+            f"{len(timed(samples))}"
+        )
+    for sample in samples:
+        if sample.status != "ok" or sample.correctness is None or not sample.correctness.passed:
+            what = f"its {sample.kind} process {sample.index} was not correct"
+            yield f"{case.case} has a number and {what} (status {sample.status!r:.20})"
+            break
+    objections = unproven_labels(raw.planned[case.case], samples)
+    if objections:
+        yield f"{case.case} has a number and its label is not proven: {objections[0]}"

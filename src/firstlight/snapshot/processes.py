@@ -1,0 +1,74 @@
+"""What one process cannot have done, by what the instrument does and what was planned.
+
+The instrument times at least `warm_calls_least` calls and all batches, and stops earlier only when
+its patience ends: after ten times the time that was meant for them, or near half of the time limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from firstlight.measure.plan import Case, Settings
+from firstlight.records import ColdStart, Correctness, Sample, WarmCalls
+
+#: Seconds: each time is rounded to a nanosecond, and a cold start has ten of them.
+_ROUNDING = 1e-7
+#: Shares of its patience after which the instrument may have stopped. Before the first release
+#: it waited half as long for batches.
+_PATIENCE_FOR_CALLS, _PATIENCE_FOR_BATCHES = 0.9, 0.4
+
+
+def impossible(case: Case, sample: Sample, settings: Settings) -> Iterator[str]:
+    """Each contradiction in words."""
+    if sample.correctness is not None:
+        yield from _misjudged(case, sample.correctness)
+    if sample.status != "ok" or sample.kind != "timed":
+        return  # no time of it is ever shown
+    if sample.cold is None:
+        yield "it is well and has no time"
+        return
+    yield from _mistimed(sample.cold)
+    if sample.warm is not None:
+        yield from _cut_short(sample.cold, sample.warm, settings)
+
+
+def _misjudged(case: Case, found: Correctness) -> Iterator[str]:
+    error = found.max_relative_error
+    if case.reference is None:
+        if found.tolerance is not None or error is not None:
+            yield "it was compared with a reference, and none was planned"
+        return
+    if found.tolerance != case.tolerance:
+        yield f"its tolerance is {found.tolerance!r}, {case.tolerance!r} was planned"
+    if found.reference != case.reference:
+        yield f"its reference is {found.reference!r:.60}, {case.reference!r:.60} was planned"
+    if found.passed != (error is not None and error <= case.tolerance):
+        word = "correct" if found.passed else "wrong"
+        yield f"it is said to be {word}, with an error of {error!r} and {case.tolerance!r} allowed"
+
+
+def _mistimed(cold: ColdStart) -> Iterator[str]:
+    total, rest = cold.total_seconds, cold.unattributed_seconds
+    phases = sum(seconds for seconds in cold.phases_seconds.values() if seconds is not None)
+    if total <= 0:
+        yield f"its first result took {total!r} s"
+    if rest < -_ROUNDING or abs(total - phases - rest) > _ROUNDING + 1e-9 * abs(total):
+        yield f"its phases ({phases:.9g} s) and the rest ({rest:.9g} s) are not {total:.9g} s"
+
+
+def _cut_short(cold: ColdStart, warm: WarmCalls, settings: Settings) -> Iterator[str]:
+    calls, batches = warm.call_seconds, warm.batch_seconds
+    if min((*calls, *batches), default=0.0) <= 0 or warm.batch_calls < 1:
+        yield "a warm call or a batch of it took no time"
+        return
+    limit = max(0.0, settings.timeout_seconds / 2 - cold.total_seconds)
+    least = min(settings.warm_calls_least, settings.warm_calls)
+    patience = _PATIENCE_FOR_CALLS * min(10 * settings.warm_seconds, limit)
+    if len(calls) > max(1, settings.warm_calls) or (len(calls) < least and sum(calls) < patience):
+        yield f"it has {len(calls)} warm calls, planned were {least} to {settings.warm_calls}"
+    limit = max(0.0, limit - sum(calls))
+    meant = settings.batches * settings.batch_seconds
+    patience = _PATIENCE_FOR_BATCHES * min(10 * meant, limit)
+    few = len(batches) < settings.batches and sum(batches) < patience
+    if len(batches) > max(1, settings.batches) or few:
+        yield f"it has {len(batches)} batches of calls, planned were {settings.batches}"
