@@ -49,9 +49,11 @@ def test_a_file_of_ones_own_is_measured_and_shown(
     case = show(firstlight, tmp_path / "out")["square[small]/numpy/none"]
     assert case["status"] == "ok" and case["correctness"]["max_relative_error"] == 0.0
     cold, warm = case["cold_seconds"], case["warm_call_seconds"]
-    assert cold["n"] == warm["n"] == 6 and cold["confidence"] >= 0.95
+    assert cold["n"] == 6 and cold["confidence"] >= 0.95
     assert 0 < cold["low"] <= cold["median"] <= cold["high"]
-    assert warm["class"] in ("flat", "warmup", "slowdown", "inconsistent")
+    # On a busy machine the calls may not settle: then there is a reason instead of a number.
+    assert case["warm_reason"] if warm is None else warm["n"] == 6
+    assert case["warm_class"] in ("flat", "warmup", "slowdown", "inconsistent", "no steady state")
     assert case["phases_seconds"]["compile"] is None  # null, not 0: NumPy does not compile
     assert case["peak_host_bytes"] > 1 << 20
     assert case["protocol"]["data"] == [
