@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -32,6 +33,16 @@ def firstlight(tmp_path: Path) -> Firstlight:
         )
 
     return call
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """A browser to ask."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        pytest.skip(f"none of {', '.join(names)} on the PATH: no browser to ask")
+    return found
 
 
 @pytest.fixture

@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+from firstlight.cli import COMMANDS, build_parser
+
 HEAVY = {"jax", "jaxlib", "numpy", "torch", "scipy", "rich", "psutil", "jsonschema"}
 
 
@@ -20,7 +24,24 @@ def modules_after(code: str) -> set[str]:
 
 def test_help_loads_nothing_heavy() -> None:
     code = "from firstlight.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass"
-    assert not HEAVY & modules_after(code)
+    loaded = modules_after(code)
+    assert not HEAVY & loaded
+    assert {name for name in loaded if name.startswith("firstlight.cli.")} == set()
+
+
+def test_a_command_loads_no_other() -> None:
+    code = (
+        "from firstlight.cli import main\ntry: main(['verify', '--help'])\nexcept SystemExit: pass"
+    )
+    loaded = {name for name in modules_after(code) if name.startswith("firstlight.cli.")}
+    assert loaded == {"firstlight.cli.verify"}
+
+
+def test_every_command_has_a_parser_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in COMMANDS:
+        with pytest.raises(SystemExit):
+            build_parser(command).parse_args([command, "--help"])
+        assert capsys.readouterr().out.startswith(f"usage: firstlight {command} ")
 
 
 def test_the_decorator_imports_nothing() -> None:

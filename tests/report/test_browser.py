@@ -6,34 +6,17 @@ the phone is a frame of 390 px in a page of its own.
 
 from __future__ import annotations
 
-import html
-import json
 import re
-import shutil
 import struct
-import subprocess
 import zlib
 from pathlib import Path
-from typing import Any
 
 import pytest
 from synthetic import rich
 
 from firstlight.report import palette
 from firstlight.report.html import render
-
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--hide-scrollbars",
-    "--virtual-time-budget=5000",
-)
+from real_browser import browse, framed, witness
 
 #: Runs in the page and hands what it saw to the page around it.
 WITNESS = """<script>
@@ -71,53 +54,16 @@ addEventListener("load", () => {
 </script>"""
 
 
-@pytest.fixture(scope="session")
-def chromium() -> str:
-    for name in ("chromium", "chromium-browser", "google-chrome"):
-        if found := shutil.which(name):
-            return found
-    pytest.skip("no chromium, chromium-browser or google-chrome on the PATH: no browser to ask")
-
-
 @pytest.fixture(scope="module")
 def page() -> str:
     return render(*rich())
-
-
-def browse(chromium: str, folder: Path, *arguments: str) -> str:
-    command = [chromium, *FLAGS, f"--user-data-dir={folder / 'profile'}", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
-
-
-def framed(page: str, width: int, height: int, script: str = "") -> str:
-    return (
-        f"<!DOCTYPE html><body style='margin:0'>{script}<iframe style='border:0;width:{width}px;"
-        f'height:{height}px\' srcdoc="{html.escape(page)}"></iframe>'
-    )
-
-
-def witness(chromium: str, folder: Path, page: str, width: int) -> dict[str, Any]:
-    """What the page saw of itself in a frame of that width."""
-    listen = (
-        "<script>addEventListener('message', (event) => {"
-        "document.body.dataset.seen = JSON.stringify(event.data); });</script>"
-    )
-    path = folder / "framed.html"
-    path.write_text(framed(page.replace("<head>", f"<head>{WITNESS}"), width, 900, listen))
-    dom = browse(chromium, folder, "--window-size=1400,1000", "--dump-dom", path.as_uri())
-    found = re.search(r'data-seen="([^"]*)"', dom)
-    assert found, "the page reported nothing"
-    seen: dict[str, Any] = json.loads(html.unescape(found[1]))
-    return seen
 
 
 @pytest.mark.parametrize("width", [1280, 768, 390], ids=["desk", "tablet", "phone"])
 def test_nothing_is_wider_than_the_window_and_nothing_goes_wrong(
     chromium: str, tmp_path: Path, page: str, width: int
 ) -> None:
-    seen = witness(chromium, tmp_path, page, width)
+    seen = witness(chromium, tmp_path, page, width, WITNESS)
     assert seen["errors"] == []
     assert seen["width"] == width
     assert seen["scrollWidth"] <= width
@@ -127,7 +73,7 @@ def test_nothing_is_wider_than_the_window_and_nothing_goes_wrong(
 
 
 def test_filter_and_sorting_work(chromium: str, tmp_path: Path, page: str) -> None:
-    seen = witness(chromium, tmp_path, page, 1280)
+    seen = witness(chromium, tmp_path, page, 1280, WITNESS)
     run, _ = rich()
     matching = [c for c in run.cases if "jit" in c.case and "warm" in c.case]
     assert seen["rows"] == len(run.cases)
@@ -152,7 +98,7 @@ def test_the_page_is_drawn_in_its_theme(
     source.write_text(framed(page, width, 1400))
     browse(
         chromium,
-        tmp_path,
+        tmp_path / "profile",
         f"--blink-settings=preferredColorScheme={1 - theme}",
         f"--window-size={max(width, 500)},1400",
         f"--screenshot={picture}",
@@ -172,7 +118,13 @@ def test_without_a_script_everything_is_there_but_the_filter(
     picture, source = tmp_path / "bare.png", tmp_path / "bare.html"
     checked = bare.replace('id="theme-auto" checked', 'id="theme-auto"')
     source.write_text(checked.replace('id="theme-dark"', 'id="theme-dark" checked'))
-    browse(chromium, tmp_path, "--window-size=800,600", f"--screenshot={picture}", source.as_uri())
+    browse(
+        chromium,
+        tmp_path / "profile",
+        "--window-size=800,600",
+        f"--screenshot={picture}",
+        source.as_uri(),
+    )
     assert pixels(picture)[5][5] == rgb(palette.INK["paper"][1])  # the choice of theme is CSS
 
 

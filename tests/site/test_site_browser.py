@@ -8,14 +8,10 @@ against those of `firstlight compare`.
 from __future__ import annotations
 
 import functools
-import html
 import http.server
 import json
 import math
 import random
-import re
-import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,21 +28,9 @@ from firstlight.report.quantities import seconds
 from firstlight.site.listing import rules
 from firstlight.statistics.comparison import holm, unpaired_effect
 from firstlight.statistics.intervals import median_estimate
+from real_browser import browse, seen_in
 
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--enable-logging=stderr",
-    "--log-level=0",
-    "--virtual-time-budget=20000",
-    "--window-size=1400,1000",
-)
+LOGGING = ("--enable-logging=stderr", "--log-level=0")
 
 SCRIPT = """
 const frame = document.getElementById("frame");
@@ -82,14 +66,6 @@ document.body.dataset.seen = JSON.stringify(seen);
 """
 
 
-@pytest.fixture(scope="session")
-def browser() -> str:
-    for name in ("chromium", "chromium-browser", "google-chrome"):
-        if found := shutil.which(name):
-            return found
-    pytest.skip("no chromium, chromium-browser or google-chrome on the PATH: no browser to ask")
-
-
 class Quiet(http.server.SimpleHTTPRequestHandler):
     """What `python -m http.server` does, without its log."""
 
@@ -109,7 +85,7 @@ def address(world: World) -> Iterator[str]:
 
 
 def visit(
-    browser: str, world: World, address: str, profile: Path, steps: str, width: int = 1280
+    chromium: str, world: World, address: str, profile: Path, steps: str, width: int = 1280
 ) -> dict[str, Any]:
     """What the steps noted, and under `console` every message of the browser's console."""
     name = f"harness-{width}-{abs(hash(steps))}.html"
@@ -118,11 +94,9 @@ def visit(
         f'<iframe id="frame" style="border:0;width:{width}px;height:900px"></iframe>'
         f'<script type="module">{SCRIPT.replace("STEPS", steps)}</script>'
     )
-    command = [browser, *FLAGS, f"--user-data-dir={profile}", "--dump-dom", f"{address}/{name}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    found = re.search(r'data-seen="([^"]*)"', done.stdout)
-    assert found, done.stderr[-2000:]
-    seen: dict[str, Any] = json.loads(html.unescape(found[1]))
+    arguments = (*LOGGING, "--window-size=1400,1000", "--dump-dom", f"{address}/{name}")
+    done = browse(chromium, profile, *arguments, seconds=20)
+    seen = seen_in(done.stdout)
     assert "error" not in seen, seen["error"]
     seen["console"] = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
     return seen
@@ -174,13 +148,13 @@ seen.owned.push(String(window.owned), page.title);
 
 
 def test_a_reader_searches_sorts_and_sees_more_without_an_error(
-    browser: str, world: World, address: str, tmp_path: Path
+    chromium: str, world: World, address: str, tmp_path: Path
 ) -> None:
     from made_up_run import make_case
 
     steps = READING.replace("HOSTILE_ID", world.ids["hostile"])
     steps = steps.replace("HOSTILE_CASE", slug(f"{HOSTILE}[small]/numpy/none"))
-    seen = visit(browser, world, address, tmp_path, steps)
+    seen = visit(chromium, world, address, tmp_path, steps)
     assert seen["console"] == []
     assert seen["first"] == [HOSTILE, "four head", "seven base", "other machine", "nightly 11"]
     assert seen["scripted"] == seen["markup"]  # Python and JavaScript make the same rows
@@ -248,7 +222,7 @@ def assert_same(one: Any, other: Any, where: str = "") -> None:
 
 
 def test_two_snapshots_are_compared_as_the_command_line_does(
-    browser: str, world: World, address: str, tmp_path: Path
+    chromium: str, world: World, address: str, tmp_path: Path
 ) -> None:
     wanted = {
         "slower": ("nightly 0", "nightly 11", ""),
@@ -262,7 +236,7 @@ def test_two_snapshots_are_compared_as_the_command_line_does(
     }
     pairs = [[name, world.ids[b], world.ids[h], more] for name, (b, h, more) in wanted.items()]
     steps = COMPARING.replace("PAIRS", json.dumps(pairs))
-    seen = visit(browser, world, address, tmp_path, steps)
+    seen = visit(chromium, world, address, tmp_path, steps)
     assert seen["console"] == []
     for name, (base, head, more) in wanted.items():
         expected = python_report(world, base, head, "anyway" in more)
@@ -309,7 +283,7 @@ seen.general = [0.0123, 1, 0.000012, 0.5, 0.1, 3e-12].map(words.general);
 
 
 def test_statistics_in_the_browser_are_those_of_python(
-    browser: str, world: World, address: str, tmp_path: Path
+    chromium: str, world: World, address: str, tmp_path: Path
 ) -> None:
     from scipy.stats import norm
 
@@ -325,7 +299,7 @@ def test_statistics_in_the_browser_are_those_of_python(
     families = [[], [0.2], [0.01, 0.04, 0.03, 0.005], [0.5, 0.5, 0.001]]
     times = [1e-9, 3.2149e-4, 0.0009996, 0.9999, 1.0, 59.95, 1234.5, 0.0]
     given = json.dumps({"pairs": pairs, "families": families, "times": times})
-    seen = visit(browser, world, address, tmp_path, STATISTICS.replace("VALUES", given))
+    seen = visit(chromium, world, address, tmp_path, STATISTICS.replace("VALUES", given))
     assert seen["console"] == []
     for (base, head), effect, estimate in zip(pairs, seen["effects"], seen["medians"], strict=True):
         assert_same(effect, to_json(unpaired_effect(base, head)), f"{len(base)}, {len(head)}")
@@ -359,7 +333,7 @@ for (const path of PATHS) {
 
 @pytest.mark.parametrize("width", [1280, 390], ids=["desk", "phone"])
 def test_no_page_is_wider_than_its_window(
-    browser: str, world: World, address: str, tmp_path: Path, width: int
+    chromium: str, world: World, address: str, tmp_path: Path, width: int
 ) -> None:
     from made_up_run import make_case
 
@@ -372,6 +346,6 @@ def test_no_page_is_wider_than_its_window(
         f"compare.html?base={world.ids['nightly 0']}&head={world.ids['nightly 11']}&every=1",
     ]
     steps = LAYOUT.replace("PATHS", json.dumps(paths))
-    seen = visit(browser, world, address, tmp_path, steps, width)
+    seen = visit(chromium, world, address, tmp_path, steps, width)
     assert seen["console"] == []
     assert seen["widths"] == {path: [True, []] for path in paths}

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import html
-import json
-import re
-import shutil
-import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trace_samples as samples
@@ -21,12 +15,8 @@ from firstlight.trace.model import ImportedPackage, Place, Span, Trace
 from firstlight.trace.page_timeline import merged
 from firstlight.trace.signatures import differences
 from firstlight.trace.what_if import Spread, Variant, WhatIf
+from real_browser import witness
 
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    *("--hide-scrollbars", "--virtual-time-budget=5000"),
-)
 NASTY = "<script>alert(1)</script>\"'&\x1b[31m\u202e"
 
 
@@ -224,37 +214,9 @@ addEventListener("load", () => {
 </script>"""
 
 
-@pytest.fixture(scope="session")
-def browser() -> str:
-    for name in ("chromium", "chromium-browser", "google-chrome"):
-        if found := shutil.which(name):
-            return found
-    pytest.skip("no chromium, chromium-browser or google-chrome on the PATH: no browser to ask")
-
-
-def witness(browser: str, folder: Path, page: str, width: int) -> dict[str, Any]:
-    listen = (
-        "<script>addEventListener('message', (event) => {"
-        "document.body.dataset.seen = JSON.stringify(event.data); });</script>"
-    )
-    inner = html.escape(page.replace("<head>", f"<head>{WITNESS}"))
-    (folder / "framed.html").write_text(
-        f"<!DOCTYPE html><body style='margin:0'>{listen}<iframe style='border:0;width:{width}px;"
-        f'height:900px\' srcdoc="{inner}"></iframe>'
-    )
-    profile = f"--user-data-dir={folder / 'profile'}"
-    address = (folder / "framed.html").as_uri()
-    command = [browser, *FLAGS, profile, "--window-size=1400,1000", "--dump-dom", address]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    found = re.search(r'data-seen="([^"]*)"', done.stdout)
-    assert found, "the page reported nothing"
-    seen: dict[str, Any] = json.loads(html.unescape(found[1]))
-    return seen
-
-
 @pytest.mark.parametrize("width", [1280, 390], ids=["desk", "phone"])
 def test_sorting_searching_and_zooming_work_and_nothing_is_too_wide(
-    browser: str, tmp_path: Path, width: int
+    chromium: str, tmp_path: Path, width: int
 ) -> None:
     functions = [
         samples.function("step", samples.compiled(), samples.again(2.0, (9, 4))),
@@ -262,7 +224,7 @@ def test_sorting_searching_and_zooming_work_and_nothing_is_too_wide(
         samples.function("a_function_with_a_very_long_name_" * 3, line=99),
         samples.function("add", samples.compiled("add", took=(0.0, 0.0, 0.01)), library=True),
     ]
-    seen = witness(browser, tmp_path, render(samples.trace(*functions), what_if()), width)
+    seen = witness(chromium, tmp_path, render(samples.trace(*functions), what_if()), width, WITNESS)
     assert seen["errors"] == []
     assert seen["width"] == width and seen["scrollWidth"] <= width
     assert seen["wider"] == []
@@ -274,7 +236,7 @@ def test_sorting_searching_and_zooming_work_and_nothing_is_too_wide(
     assert seen["zoomed"] == pytest.approx(2.0, rel=0.02) and seen["back"] == pytest.approx(1.0)
 
 
-def test_an_attack_runs_nothing_in_a_browser(browser: str, tmp_path: Path) -> None:
+def test_an_attack_runs_nothing_in_a_browser(chromium: str, tmp_path: Path) -> None:
     attack = render(nasty()).replace("alert(1)", "console.error(1)")
-    seen = witness(browser, tmp_path, attack, 1280)
+    seen = witness(chromium, tmp_path, attack, 1280, WITNESS)
     assert seen["errors"] == [] and seen["wider"] == []

@@ -9,47 +9,53 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from firstlight import __version__
-from firstlight.cli import (
-    calibrate,
-    compare,
-    export,
-    gate,
-    histfactory,
-    keys,
-    list_cases,
-    publish,
-    replicate,
-    run,
-    show,
-    site,
-    snapshots,
-    system,
-    trace,
-    verify,
-)
+
+#: Commands, their modules, and what `firstlight --help` says of them: only the module of the
+#: command that was asked for is imported.
+COMMANDS = {
+    "run": ("run", "measure a suite, a workload, or the benchmarks in a file of yours"),
+    "trace": ("trace", "show where a JAX program's time to first result went, and what to do"),
+    "show": ("show", "print the results of a run again"),
+    "list": ("list_cases", "list workloads, backends and the cases of a suite"),
+    "system": ("system", "show what is recorded of this machine"),
+    "export": ("export", "write a run for another tool"),
+    "compare": ("compare", "compare runs or snapshots: effect, interval, p and verdict"),
+    "gate": ("gate", "compare two revisions or environments: did it get worse?"),
+    "calibrate": ("calibrate", "run gates between equal sides, for the thresholds of `gate`"),
+    "publish": ("publish", "make an immutable snapshot of runs that others can check"),
+    "verify": ("verify", "check a snapshot, and that its numbers follow from its samples"),
+    "replicate": ("replicate", "measure a snapshot again here and report what agrees"),
+    "snapshots": ("snapshots", "list the snapshots in a directory or at a URL"),
+    "site": ("site", "build a static site of many snapshots"),
+    "keys": ("keys", "keys that sign snapshots, and whose are trusted"),
+    "hf": ("histfactory", "fits, limits and plots of a HistFactory workspace (pyhf JSON)"),
+}
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """The parser of all commands; with `command`, the others are there by name only."""
     parser = argparse.ArgumentParser(
         prog="firstlight",
         description="Measure the time to first result of compiled Python, phase by phase.",
-        epilog="Start with: firstlight run",
+        epilog="Start with `firstlight run`, or with `firstlight trace YOUR_PROGRAM.py`.",
     )
     parser.add_argument("--version", action="version", version=f"firstlight {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (
-        *(run, show, compare, list_cases, system, export, histfactory, gate, calibrate),
-        *(publish, verify, replicate, keys, snapshots, site, trace),
-    ):
-        command.add_to(commands)
+    for name, (module, about) in COMMANDS.items():
+        if command in (None, name):
+            import_module(f"firstlight.cli.{module}").add_to(commands)
+        else:
+            commands.add_parser(name, help=about)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; errors that are meant for the user are printed without a traceback."""
-    options = build_parser().parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    options = build_parser(arguments[0] if arguments else "").parse_args(arguments)
     try:
         code: int = options.handle(options)
     except KeyboardInterrupt:

@@ -46,7 +46,6 @@ _GATE_DEFAULTS: dict[str, Any] = {
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "calibrate",
-        help="run gates between equal sides, which give `gate` its thresholds",
         description="Run A/A gates: the same side twice. Their ratios become the thresholds that "
         "`firstlight gate` uses on this class of machine. 19 gates are the fewest for 5 %.",
         epilog=EPILOG,

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "compare",
-        help="compare runs or snapshots: effect, interval, p and verdict of every case",
         description="Compare runs or snapshots that were measured apart.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -110,9 +109,9 @@ def _load_snapshot(name: str) -> list[Measured]:
 
 def print_report(report: RunsReport, every: bool) -> None:
     from firstlight.gate.table import comparison_table
-    from firstlight.report.terminal import _Terminal, _width, escape
+    from firstlight.report.terminal import Terminal, escape, output_width
 
-    console = _Terminal(width=_width())
+    console = Terminal(width=output_width())
     headline = ("cold_seconds", "warm_call_seconds")  # also where it could not be judged
     shown = [c for c in report.comparisons if every or c.gated or c.quantity in headline]
     title = f"{_names(report.base)} → {_names(report.head)}"

@@ -11,7 +11,7 @@ FORMATS = ("pyperf", "csv", "github-action-benchmark")
 
 
 def add_to(commands: Any) -> None:
-    parser = commands.add_parser("export", help="write a run for another tool")
+    parser = commands.add_parser("export")
     parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument("--format", choices=FORMATS, required=True)
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: the terminal")

@@ -36,7 +36,6 @@ _PRESENTATION = (
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "gate",
-        help="compare two revisions or two environments and say whether it got worse",
         description="Measure two sides interleaved in one job and decide: pass, regression or "
         "inconclusive.",
         epilog=EPILOG,

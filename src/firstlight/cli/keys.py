@@ -9,7 +9,7 @@ from typing import Any
 
 
 def add_to(commands: Any) -> None:
-    parser = commands.add_parser("keys", help="keys that sign snapshots, and whose are trusted")
+    parser = commands.add_parser("keys")
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
     make = actions.add_parser("generate", help="make a key pair (Ed25519)")

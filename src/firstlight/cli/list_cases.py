@@ -8,7 +8,7 @@ from typing import Any
 
 
 def add_to(commands: Any) -> None:
-    parser = commands.add_parser("list", help="list workloads, backends and the cases of a suite")
+    parser = commands.add_parser("list")
     parser.add_argument(
         "target",
         nargs="?",

@@ -32,7 +32,6 @@ are replaced; name what else must not be public with --redact.
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "publish",
-        help="make an immutable snapshot of runs that others can check",
         description="Make a content-addressed snapshot of one or more runs.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

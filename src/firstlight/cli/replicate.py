@@ -31,7 +31,6 @@ or a machine problem, 3 none differs, but not all agree, 130 interrupted"""
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "replicate",
-        help="measure a snapshot again on this machine and report what agrees",
         description="Verify a snapshot, measure its cases again with the same protocol, compare.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

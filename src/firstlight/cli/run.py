@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "run",
-        help="measure a suite, a workload, or the benchmarks in a file of yours",
         description="Measure cold start, phase by phase, and warm calls in fresh processes.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def add_to(commands: Any) -> None:
-    parser = commands.add_parser("show", help="print the results of a run again")
+    parser = commands.add_parser("show")
     parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument("--json", action="store_true", help="print a list of cases as JSON")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the report to FILE (new)")

@@ -22,7 +22,6 @@ exit codes: 0 built, 1 built, but a snapshot was refused, 2 wrong usage or a mac
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "site",
-        help="build a static site of many snapshots: list, trends, pages, comparison of any two",
         description="Build a static site of the snapshots in a directory or at a URL.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def add_to(commands: Any) -> None:
-    parser = commands.add_parser("snapshots", help="list the snapshots in a directory or at a URL")
+    parser = commands.add_parser("snapshots")
     add = parser.add_argument
     add("place", metavar="PLACE", help="directory or URL that holds snapshots")
     add("--case", metavar="TEXT", help="only those with a case whose name contains TEXT")

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def add_to(commands: Any) -> None:
-    parser = commands.add_parser("system", help="show what is recorded of this machine")
+    parser = commands.add_parser("system")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(handle=handle)
 

@@ -29,7 +29,6 @@ usage. A program that a signal ends ends this command in the same way."""
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "trace",
-        help="show where a JAX program's time to first result went, and what to do",
         usage="firstlight trace [options] (script.py | -m module) [arguments of the program]\n"
         "       firstlight trace report DIR [options]\n"
         "       firstlight trace diff A B [--json FILE]",

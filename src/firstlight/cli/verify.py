@@ -19,7 +19,6 @@ that holds links, bombs or paths that lead out)
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "verify",
-        help="check a snapshot: hashes, signature, schemas, and that its numbers follow",
         description="Check a snapshot without trusting it. Nothing is unpacked or executed.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -12,7 +12,7 @@ from firstlight.gate.decision import GateReport
 from firstlight.gate.explain import Explanation
 from firstlight.gate.outputs import HEADLINES, changed_counts, decisive, explained, is_judged
 from firstlight.gate.table import comparison_table
-from firstlight.report.terminal import _Terminal, _width, escape
+from firstlight.report.terminal import Terminal, escape, output_width
 from firstlight.statistics.calibration import Threshold
 
 _STYLES = {"regression": "bold red", "improvement": "green", "same": "", "inconclusive": "yellow"}
@@ -23,7 +23,7 @@ def print_gate(
     report: GateReport, sides: Mapping[str, str], console: Console | None = None
 ) -> None:
     """The decisive comparisons, the counts that changed, the control, and the verdict."""
-    console = console or _Terminal(width=_width())
+    console = console or Terminal(width=output_width())
     for name, what in sides.items():
         console.print(f"{name}: {escape(what)}", highlight=False)
     console.print()
@@ -67,7 +67,7 @@ def _counts(report: GateReport) -> Table:
 
 def print_explanation(explanation: Explanation, console: Console | None = None) -> None:
     """What moved in a case."""
-    console = console or _Terminal(width=_width())
+    console = console or Terminal(width=output_width())
     console.print()
     console.print(f"What moved in {escape(explanation.case)}:", highlight=False)
     for line in explained(explanation):
@@ -80,7 +80,7 @@ def print_thresholds(
     console: Console | None = None,
 ) -> None:
     """What a gate on this machine would have to exceed."""
-    console = console or _Terminal(width=_width())
+    console = console or Terminal(width=output_width())
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("case", "quantity", "A/A ratios", "threshold", ""):
         table.add_column(name, justify="right" if name in ("A/A ratios", "threshold") else "left")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from typing import Any
 
 from firstlight.gate.comparison import change
-from firstlight.report import palette
+from firstlight.report.document import document
 from firstlight.report.quantities import ABSENT, count, scientific, seconds
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _HEADLINE = ("cold_seconds", "warm_call_seconds")
 _OWN = """
 .verdict { font-weight: 650; white-space: nowrap; }
@@ -34,14 +32,7 @@ def replication_html(report: Mapping[str, Any]) -> str:
         f"{_totals(report)}</p></div></header><main>{_cases(report)}{_ratios(report)}"
         f"{_left_out(report)}{_environments(report)}{_method(report)}</main>"
     )
-    sheet = files("firstlight.report").joinpath("style.css").read_text("utf-8")
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        f"<title>Replication: {html.escape(title)}</title>"
-        f"<style>{palette.stylesheet()}\n{sheet}{_OWN}</style></head><body>{body}</body></html>\n"
-    )
+    return document(f"Replication: {title}", body, style=_OWN)
 
 
 def _totals(report: Mapping[str, Any]) -> str:

@@ -6,19 +6,12 @@ sorting and a theme that is remembered.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
-from importlib.resources import files
 
 from firstlight.records import Run, Sample
-from firstlight.report import answer, blocks, palette, protocols, sections, table, warm
+from firstlight.report import answer, blocks, protocols, sections, table, warm
 from firstlight.report.admission import Workload, admit
-
-#: The browser itself holds the page to what it promises: nothing is fetched from anywhere.
-_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-    "base-uri 'none'; form-action 'none'"
-)
+from firstlight.report.document import document, packaged
 
 #: Blocks that are unfolded when the page opens; a reader of more finds the rest by its name.
 _UNFOLDED = 3
@@ -41,27 +34,7 @@ def render(run: Run, samples: Sequence[Sample]) -> str:
             "</main>",
         )
     )
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="generator" content="Firstlight">'
-        f"<title>Firstlight: {html.escape(run.id)}</title>"
-        f"<style>{palette.stylesheet()}\n{_packaged('style.css')}</style></head>"
-        f"<body>{_HATCH}{body}<script>{_packaged('behaviour.js')}</script></body></html>\n"
-    )
-
-
-#: For what no phase claims: a pattern, because it is no colour among the others.
-_HATCH = (
-    '<svg width="0" height="0" class="defs" aria-hidden="true"><defs>'
-    '<pattern id="hatch" width="5" height="5" patternUnits="userSpaceOnUse" '
-    'patternTransform="rotate(45)"><path d="M0 0V5" class="hatch"/></pattern></defs></svg>'
-)
-
-
-def _packaged(name: str) -> str:
-    return files("firstlight.report").joinpath(name).read_text("utf-8")
+    return document(f"Firstlight: {run.id}", body, script=packaged("behaviour.js"))
 
 
 def _answers(workloads: Sequence[Workload]) -> str:

@@ -9,14 +9,8 @@ from typing import Any
 from firstlight.records import Run
 from firstlight.report import protocols
 from firstlight.report.admission import Workload, flag
+from firstlight.report.document import LOGO, themes
 from firstlight.report.quantities import THIN_SPACE, size
-
-_LOGO = (
-    '<svg viewBox="0 0 48 32" class="logo" aria-hidden="true">'
-    '<path d="M12 24a12 12 0 0 1 24 0z" class="sun"/>'
-    '<path d="M2 27.5H46" class="horizon"/>'
-    '<path d="M24 3v4M9.9 9.9l2.8 2.8M38.1 9.9l-2.8 2.8" class="rays"/></svg>'
-)
 
 
 def header(run: Run, workloads: Sequence[Workload], sample_count: int) -> str:
@@ -34,10 +28,10 @@ def header(run: Run, workloads: Sequence[Workload], sample_count: int) -> str:
     state = "complete" if run.complete else "incomplete: interrupted before every process had run"
     badge = f'<span class="badge{" fine" if run.complete else ""}">{state}</span>'
     return (
-        f'<header id="top">{_LOGO}<div class="lead"><p class="brand">Firstlight</p>'
+        f'<header id="top">{LOGO}<div class="lead"><p class="brand">Firstlight</p>'
         "<h1>Time to first result</h1>"
         f"<p>{when} {badge}</p><p>{html.escape(_machine(run.host))}</p>"
-        f"<p>{html.escape(_software(run))}</p><p>{', '.join(facts)}</p></div>{_themes()}</header>"
+        f"<p>{html.escape(_software(run))}</p><p>{', '.join(facts)}</p></div>{themes()}</header>"
         + _warnings(run.warnings)
     )
 
@@ -130,15 +124,6 @@ def contents(workloads: Sequence[Workload]) -> str:
         '<input type="search" id="filter" placeholder="filter: jit warm" '
         'aria-label="Filter cases" hidden></div></nav>'
     )
-
-
-def _themes() -> str:
-    choices = "".join(
-        f'<input type="radio" name="theme" id="theme-{t}"{" checked" if t == "auto" else ""}>'
-        f'<label for="theme-{t}">{t}</label>'
-        for t in ("auto", "light", "dark")
-    )
-    return f'<fieldset class="themes"><legend>Theme</legend>{choices}</fieldset>'
 
 
 def environment(run: Run) -> str:

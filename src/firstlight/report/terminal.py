@@ -18,7 +18,7 @@ from firstlight.report.plain_text import printable
 _STATUS_STYLE = {"ok": "", "skipped": "dim", "incomplete": "yellow", "unproven": "yellow"}
 
 
-class _Terminal(Console):
+class Terminal(Console):
     """rich would end the program with exit code 1 when its reader goes away (`| head`)."""
 
     def on_broken_pipe(self) -> None:
@@ -32,7 +32,7 @@ def escape(text: str) -> str:
 
 def print_run(run: Run, console: Console | None = None) -> None:
     """One table a workload and size, then the protocol that all numbers stand under."""
-    console = console or _Terminal(width=_width())
+    console = console or Terminal(width=output_width())
     groups: dict[tuple[str, str], list[CaseSummary]] = {}
     for case in run.cases:
         groups.setdefault((case.workload, case.size), []).append(case)
@@ -58,7 +58,7 @@ def _essentials(cases: Sequence[CaseSummary]) -> str:
     return "".join(f" · {part}" for part in (", ".join(values), " ".join(data)) if part)
 
 
-def _width() -> int | None:
+def output_width() -> int | None:
     """Without a terminal (CI, a pipe) wide enough that nothing is cut."""
     import sys
 
@@ -189,7 +189,7 @@ def print_system(
     console: Console | None = None,
 ) -> None:
     """What is recorded of the machine, as one table."""
-    console = console or _Terminal(width=_width())
+    console = console or Terminal(width=output_width())
     table = Table(show_header=False, pad_edge=False, box=None)
     for key, value in _flat({"harness": harness, **host}):
         table.add_row(f"[bold]{escape(key)}[/bold]", escape(value))

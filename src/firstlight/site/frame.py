@@ -8,6 +8,7 @@ from functools import cache
 from importlib.resources import files
 
 from firstlight.report import palette
+from firstlight.report.document import HATCH, LOGO, head, packaged, themes
 from firstlight.report.svg import element
 
 #: Scripts and data come from the site alone; nothing inline is ever run, whoever put it there.
@@ -19,16 +20,6 @@ _PLACES = (
     ("index.html", "Snapshots"),
     ("trends/index.html", "Trends"),
     ("compare.html", "Compare"),
-)
-_LOGO = (
-    '<svg viewBox="0 0 48 32" class="logo" aria-hidden="true">'
-    '<path d="M12 24a12 12 0 0 1 24 0z" class="sun"/><path d="M2 27.5H46" class="horizon"/>'
-    '<path d="M24 3v4M9.9 9.9l2.8 2.8M38.1 9.9l-2.8 2.8" class="rays"/></svg>'
-)
-_HATCH = (
-    '<svg width="0" height="0" class="defs" aria-hidden="true"><defs>'
-    '<pattern id="hatch" width="5" height="5" patternUnits="userSpaceOnUse" '
-    'patternTransform="rotate(45)"><path d="M0 0V5" class="hatch"/></pattern></defs></svg>'
 )
 SCRIPTS = ("theme.js", "list.js", "compare.js", "comparison.js", "statistics.js", "words.js")
 
@@ -53,16 +44,13 @@ def page(
     )
     heading = f"{title} · {site}" if title != site else site
     return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="referrer" content="no-referrer"><meta name="generator" content="Firstlight">'
+        f'{head(_POLICY)}<meta name="referrer" content="no-referrer">'
         f"<title>{html.escape(heading)}</title>"
         f'<link rel="icon" href="{up}assets/icon.svg"><link rel="stylesheet" '
-        f'href="{up}assets/site.css">{modules}</head><body>{_HATCH}'
+        f'href="{up}assets/site.css">{modules}</head><body>{HATCH}'
         f'<a class="skip" href="#main">Skip to the content</a>'
-        f'<header id="top">{_LOGO}<div class="lead"><p class="brand">{html.escape(site)}</p>'
-        f"<h1>{html.escape(title)}</h1>{lead}</div>{_themes()}</header>"
+        f'<header id="top">{LOGO}<div class="lead"><p class="brand">{html.escape(site)}</p>'
+        f"<h1>{html.escape(title)}</h1>{lead}</div>{themes()}</header>"
         f'{_navigation(up, place)}<main id="main" data-root="{up}">{body}</main></body></html>\n'
     ).encode()
 
@@ -75,19 +63,10 @@ def _navigation(up: str, here: str) -> str:
     return f'<nav aria-label="Site"><div class="links">{links}</div></nav>'
 
 
-def _themes() -> str:
-    choices = "".join(
-        f'<input type="radio" name="theme" id="theme-{t}"{" checked" if t == "auto" else ""}>'
-        f'<label for="theme-{t}">{t}</label>'
-        for t in ("auto", "light", "dark")
-    )
-    return f'<fieldset class="themes"><legend>Theme</legend>{choices}</fieldset>'
-
-
 @cache
 def assets() -> dict[str, bytes]:
     """{path: content} of style, scripts and icon."""
-    sheet = files("firstlight.report").joinpath("style.css").read_text("utf-8")
+    sheet = packaged("style.css")
     own = files("firstlight.site").joinpath("assets")
     style = f"{palette.stylesheet()}\n{sheet}\n{own.joinpath('site.css').read_text('utf-8')}"
     found = {"assets/site.css": style.encode(), "assets/icon.svg": _icon()}

@@ -6,20 +6,16 @@ A picture that travels alone says itself what it shows: title, legend, machine a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from importlib.resources import files
 
 from firstlight.records import PHASES
 from firstlight.report import bars, palette, quantities, strips
 from firstlight.report.admission import Workload, admit, has_number
+from firstlight.report.document import PATTERN, packaged
 from firstlight.report.svg import canvas, rectangle, text, text_width
 from firstlight.snapshot.machines import machine
 from firstlight.snapshot.raw_runs import RawRun
 
 _MARGIN, _TOP, _LINE = 16.0, 40.0, 22.0
-_HATCH = (
-    '<defs><pattern id="hatch" width="5" height="5" patternUnits="userSpaceOnUse" '
-    'patternTransform="rotate(45)"><path d="M0 0V5" class="hatch"/></pattern></defs>'
-)
 
 
 def plots(raw: RawRun) -> Iterator[tuple[str, bytes]]:
@@ -49,7 +45,7 @@ def alone(
     legend, legend_height = _legend(phases, width, _TOP + height + 16)
     bottom = _TOP + height + legend_height + _LINE
     body = (
-        f"<style><![CDATA[{style}]]></style>{_HATCH}"
+        f"<style><![CDATA[{style}]]></style>{PATTERN}"
         f'<rect width="100%" height="100%" class="paper"/>'
         f"{text(_MARGIN, 24, title, 'rowname')}"
         f'<g transform="translate({_MARGIN:g} {_TOP:g})">{rest.removesuffix("</svg>")}</g>'
@@ -81,7 +77,7 @@ def _source(raw: RawRun) -> str:
 
 def _style() -> str:
     """The colours of both themes, and of the style sheet the part about pictures."""
-    sheet = files("firstlight.report").joinpath("style.css").read_text("utf-8")
+    sheet = packaged("style.css")
     pictures = sheet.partition("/* Pictures */")[2].partition("/* Tables */")[0]
     font = "svg{font-family:system-ui,sans-serif}.paper{fill:var(--paper)}"
     return f"{palette.stylesheet()}\n{pictures}{font}"

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from typing import Any
 
-from firstlight.report import palette
+from firstlight.report.document import document
 from firstlight.report.quantities import ABSENT, percent, scientific
 from firstlight.snapshot.citation import abstract
 from firstlight.snapshot.validation import GATES
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _COLUMNS = (
     *("case", "verdict", "error", "tolerance", "of it"),
     *("label", "processes", "range of first results", "warm calls", "reference"),
@@ -21,21 +19,14 @@ _COLUMNS = (
 
 def validation_html(report: Mapping[str, Any], manifest: Mapping[str, Any]) -> bytes:
     """The page: what was asked of every case, and what it answered."""
-    title = html.escape(manifest["publication"]["title"])
+    title = str(manifest["publication"]["title"])
     body = (
         f'<header><div class="lead"><p class="brand">Firstlight</p><h1>Validation</h1>'
-        f"<p>{title}</p><p>{html.escape(abstract(manifest))}</p>"
+        f"<p>{html.escape(title)}</p><p>{html.escape(abstract(manifest))}</p>"
         f"<p>{_verdict(report)}</p></div></header>"
         f"<main>{_gates(report)}{_runs(report, manifest)}</main>"
     )
-    sheet = files("firstlight.report").joinpath("style.css").read_text("utf-8")
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        f'<meta name="generator" content="Firstlight"><title>Validation: {title}</title>'
-        f"<style>{palette.stylesheet()}\n{sheet}</style></head><body>{body}</body></html>\n"
-    ).encode()
+    return document(f"Validation: {title}", body).encode()
 
 
 def _verdict(report: Mapping[str, Any]) -> str:

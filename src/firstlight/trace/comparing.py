@@ -215,9 +215,9 @@ def print_comparison(found: Comparison, every: bool, console: Console | None = N
     from rich.text import Text
 
     from firstlight.report.plain_text import printable
-    from firstlight.report.terminal import _Terminal, _width
+    from firstlight.report.terminal import Terminal, output_width
 
-    console = console or _Terminal(width=_width(), highlight=False)
+    console = console or Terminal(width=output_width(), highlight=False)
 
     def say(line: str, style: str = "") -> None:
         console.print(Text(printable(line), style=style))

@@ -7,13 +7,9 @@ only adds sorting, searching and zooming. All text of the program is escaped whe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from typing import Any
 
-from firstlight import __version__
-from firstlight.report import palette
-from firstlight.report.html import _HATCH, _POLICY
-from firstlight.report.sections import _LOGO, _themes
+from firstlight.report.document import LOGO, document, packaged, themes
 from firstlight.trace import page_functions, page_recompiles, page_rest, page_timeline
 from firstlight.trace.markup import escaped
 from firstlight.trace.model import Finding, Process, Trace
@@ -56,27 +52,14 @@ def render(trace: Trace, what_if: WhatIf | None = None) -> str:
         for name, title in _PARTS
         if sections[name]
     )
-    page = (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        f'<meta name="generator" content="Firstlight {escaped(__version__)}">'
-        "<title>Firstlight trace</title>"
-        f"<style>{palette.stylesheet()}\n{_style()}</style></head>"
-        f"<body>{_HATCH}{_header(trace)}{_contents(sections)}<main>{body}</main>"
-        f"<script>{_packaged('firstlight.trace', 'trace.js')}</script></body></html>\n"
+    page = document(
+        "Firstlight trace",
+        f"{_header(trace)}{_contents(sections)}<main>{body}</main>",
+        style=f"\n{packaged('trace.css', 'firstlight.trace')}",
+        script=packaged("trace.js", "firstlight.trace"),
     )
     # A path need not be text: what cannot be written becomes a question mark.
     return page.encode("utf-8", "replace").decode("utf-8")
-
-
-def _style() -> str:
-    own = _packaged("firstlight.trace", "trace.css")
-    return f"{_packaged('firstlight.report', 'style.css')}\n{own}"
-
-
-def _packaged(package: str, name: str) -> str:
-    return files(package).joinpath(name).read_text("utf-8")
 
 
 def _header(trace: Trace) -> str:
@@ -84,8 +67,8 @@ def _header(trace: Trace) -> str:
     title = "No first result" if first is None else f"First result after {seconds(first)}"
     lines = "".join(f"<p>{line}</p>" for line in _about(trace.processes))
     return (
-        f'<header id="top">{_LOGO}<div class="lead"><p class="brand">Firstlight trace</p>'
-        f"<h1>{title}</h1>{lines}</div>{_themes()}</header>"
+        f'<header id="top">{LOGO}<div class="lead"><p class="brand">Firstlight trace</p>'
+        f"<h1>{title}</h1>{lines}</div>{themes()}</header>"
     )
 
 

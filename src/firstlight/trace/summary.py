@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from firstlight.report.plain_text import printable
-from firstlight.report.terminal import _Terminal
+from firstlight.report.terminal import Terminal
 from firstlight.trace import phases
 from firstlight.trace.json_report import cache_counts, stage_seconds
 from firstlight.trace.limits import Excess
@@ -31,7 +31,7 @@ def terminal() -> Console:
     """Ours is stderr: stdout belongs to the program."""
     import sys
 
-    return _Terminal(
+    return Terminal(
         stderr=True, width=None if sys.stderr.isatty() else _PLAIN_WIDTH, highlight=False
     )
 

@@ -28,7 +28,6 @@ used, 130 interrupted"""
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "hf",
-        help="fits, limits and plots of a HistFactory workspace (pyhf JSON)",
         description="Likelihood fits of binned data from pyhf JSON workspaces.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -1,0 +1,64 @@
+"""What every page has, of a run, a snapshot, a trace or a site: head, policy, logo, themes."""
+
+from __future__ import annotations
+
+import html
+from importlib.resources import files
+
+from firstlight.report import palette
+
+LOGO = (
+    '<svg viewBox="0 0 48 32" class="logo" aria-hidden="true">'
+    '<path d="M12 24a12 12 0 0 1 24 0z" class="sun"/>'
+    '<path d="M2 27.5H46" class="horizon"/>'
+    '<path d="M24 3v4M9.9 9.9l2.8 2.8M38.1 9.9l-2.8 2.8" class="rays"/></svg>'
+)
+#: For what no phase claims: a pattern, because it is no colour among the others.
+PATTERN = (
+    '<defs><pattern id="hatch" width="5" height="5" patternUnits="userSpaceOnUse" '
+    'patternTransform="rotate(45)"><path d="M0 0V5" class="hatch"/></pattern></defs>'
+)
+HATCH = f'<svg width="0" height="0" class="defs" aria-hidden="true">{PATTERN}</svg>'
+
+
+def document(title: str, body: str, *, style: str = "", script: str = "") -> str:
+    """One self-contained file. `title` is plain text, the others are what they are called.
+
+    The browser itself holds the page to what it promises: nothing is fetched from anywhere.
+    """
+    scripts = "script-src 'unsafe-inline'; " if script else ""
+    policy = (
+        f"default-src 'none'; style-src 'unsafe-inline'; {scripts}"
+        "base-uri 'none'; form-action 'none'"
+    )
+    behaviour = f"<script>{script}</script>" if script else ""
+    return (
+        f"{head(policy)}<title>{html.escape(title)}</title>"
+        f"<style>{palette.stylesheet()}\n{packaged('style.css')}{style}</style></head>"
+        f"<body>{HATCH}{body}{behaviour}</body></html>\n"
+    )
+
+
+def head(policy: str) -> str:
+    """The beginning of a page, up to what it is called."""
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="generator" content="Firstlight">'
+    )
+
+
+def themes() -> str:
+    """The choice between light and dark."""
+    choices = "".join(
+        f'<input type="radio" name="theme" id="theme-{t}"{" checked" if t == "auto" else ""}>'
+        f'<label for="theme-{t}">{t}</label>'
+        for t in ("auto", "light", "dark")
+    )
+    return f'<fieldset class="themes"><legend>Theme</legend>{choices}</fieldset>'
+
+
+def packaged(name: str, package: str = "firstlight.report") -> str:
+    """A style sheet or a script that lies beside a package's modules."""
+    return files(package).joinpath(name).read_text("utf-8")
