@@ -224,7 +224,7 @@ def test_no_cache_then_a_cold_one_then_a_warm_one(tmp_path: Path) -> None:
     ):
         found = {f.kind: f for f in findings(trace)}
         assert set(found) == kinds
-        for kind in kinds:
+        for kind in kinds - {"cache-off"}:  # which no line is to blame for
             assert_found(trace, kind, "draws", "slow_compile")
 
 

@@ -243,8 +243,12 @@ def compile_bytecode() -> None:
 
 
 def worker_environment(case: Case, directory: Path) -> dict[str, str]:
-    """The inherited environment without anybody's cache settings, plus the case's own flags."""
-    inherited = {k: v for k, v in os.environ.items() if k not in cache.INHERITED}
+    """The inherited environment without anybody's cache settings, plus the case's own flags.
+
+    A trace of `firstlight run` itself does not go on into what it measures.
+    """
+    without = {*cache.INHERITED, "FIRSTLIGHT_TRACE"}
+    inherited = {k: v for k, v in os.environ.items() if k not in without}
     flags = case_flags(case, directory)
     if "XLA_FLAGS" in inherited and "XLA_FLAGS" in flags:  # a list of flags: the case adds its own
         flags["XLA_FLAGS"] = f"{inherited['XLA_FLAGS']} {flags['XLA_FLAGS']}"

@@ -122,6 +122,26 @@ def sites(frames: list[FrameType], jax: tuple[str, ...]) -> tuple[Any, Any]:
     return near, user
 
 
+def entry_site(frames: list[FrameType], jax: tuple[str, ...]) -> Any:
+    """Where the user's code was called by a package that works with JAX, the call of that package.
+
+    A layer of a network is run by the network's package: what can be put under jit is the call of
+    the network. What only starts a program (a test runner, a command line) has no JAX in it.
+    """
+    entry, in_users, through_package = None, False, False
+    for frame in frames:
+        file = frame.f_code.co_filename
+        if file.startswith((*jax, _OURS)) or file.startswith("<frozen"):
+            continue
+        if _is_installed(file):
+            through_package = through_package or (in_users and "jax" in frame.f_globals)
+            continue
+        if through_package:
+            entry = [file, frame.f_lineno, frame.f_code.co_qualname]
+        in_users, through_package = True, False
+    return entry
+
+
 def _is_installed(file: str) -> bool:
     """Whether a file is of the standard library or of a package, not of the user."""
     known = any(folder in file for folder in _INSTALLED) or file.startswith(_STANDARD_LIBRARY)

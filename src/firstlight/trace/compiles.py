@@ -106,6 +106,7 @@ def _compile(
         signature=_signature(call) if group.call else None,
         site=place_of(call.get("site")),
         user_site=place_of(call.get("user_site")),
+        entry_site=place_of(call.get("entry_site")),
         compiled=compiled is not None,
         cache=cache_use(compiled, log.head.get("rank")) if compiled else None,
         equations=lowered.get("equations"),

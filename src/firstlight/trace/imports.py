@@ -35,7 +35,7 @@ class ImportClock:
 
     def __init__(self, done: Callable[[list[tuple[str, int, int, int]], Any], None]) -> None:
         self._done = done
-        self._sites: dict[str, list[Any]] = {}
+        self._sites: dict[str, list[Any] | None] = {}
         # Of each thread: modules now being loaded (name, begin, time of those inside).
         self._open: dict[int, list[list[Any]]] = {}
         self._loaded: dict[int, list[tuple[str, int, int, int]]] = {}
@@ -87,12 +87,19 @@ class ImportClock:
             self._done(loaded, sites)
 
 
-def _statement() -> list[Any]:
-    """[file, line, function] of the import that is now at its end."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
+def _statement() -> list[Any] | None:
+    """[file, line, function] of the import that is now at its end; None: `python -m` did it."""
+    frame: Any = sys._getframe(2)
+    while frame is not None and _is_machinery(frame.f_code.co_filename):
         frame = frame.f_back
+    if frame is None or frame.f_code.co_filename == "<frozen runpy>":
+        return None
     return [frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname]
+
+
+def _is_machinery(file: str) -> bool:
+    """Frames between an import and who asked for it; importlib.import_module is one of them."""
+    return file.startswith("<frozen importlib") or file == importlib.__file__
 
 
 def _nobody(modules: list[tuple[str, int, int, int]], sites: Any) -> None:

@@ -283,6 +283,7 @@ class JaxHooks:
             or bool(place and place[0].startswith(self._jax)),
             "site": near,
             "user_site": user,
+            "entry_site": calls.entry_site(frames, self._jax),
             "context": calls.context(call["args"], call["kwargs"]),
             **calls.signature(call),
         }

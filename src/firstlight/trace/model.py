@@ -88,6 +88,7 @@ class Compile:
     equation_repeats: tuple[int, ...] = ()
     cache_settings: Mapping[str, Any] = field(default_factory=dict)
     results_before: int | None = None  # how often the program had waited for a result by then
+    entry_site: Place | None = None  # the user's call of a package that called `user_site`
 
 
 @dataclass(frozen=True)

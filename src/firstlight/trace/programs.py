@@ -101,11 +101,14 @@ def _by_line(equations: list[Any]) -> list[Any]:
     """
     from jax._src import source_info_util
 
-    lines: dict[tuple[str, int], list[Any]] = {}
+    made_at: dict[Any, list[Any]] = {}  # of a loop, all turns are made at the same place
     for equation in equations:
-        frame = source_info_util.user_frame(equation.source_info.traceback)
+        made_at.setdefault(equation.source_info.traceback, []).append(equation)
+    lines: dict[tuple[str, int], list[Any]] = {}
+    for traceback, made in made_at.items():
+        frame = source_info_util.user_frame(traceback)
         if frame is not None:
-            lines.setdefault((frame.file_name, frame.start_line), []).append(equation)
+            lines.setdefault((frame.file_name, frame.start_line), []).extend(made)
     most = sorted(lines.items(), key=lambda item: -len(item[1]))[:_MOST_LINES]
     return [[file, line, len(of), _repeats(of, file)] for (file, line), of in most]
 

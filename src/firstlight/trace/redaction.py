@@ -18,7 +18,7 @@ from typing import Any
 
 from firstlight.records import write_text
 
-_PLACES = ("place", "site", "user_site")
+_PLACES = ("place", "site", "user_site", "entry_site")
 _DROPPED = ("folder", "command")
 #: Text of ours, of Python or of JAX.
 _KEPT = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from firstlight.trace import cache_reasons as reasons
 from firstlight.trace.findings import thresholds as limits
@@ -49,13 +50,14 @@ def _status(pair: _Pair) -> str | None:
 
 def _off(pairs: Sequence[_Pair]) -> Iterator[Finding]:
     if _seconds(pairs) >= limits.CACHE_OFF_SECONDS:
-        yield _finding(
+        found = _finding(
             "cache-off",
             pairs,
             f"There is no persistent cache: {len(pairs)} programs are compiled at every start.",
             "Set jax_compilation_cache_dir (or JAX_COMPILATION_CACHE_DIR) to a folder that stays, "
             "and jax_persistent_cache_min_compile_time_secs to 0, or short compiles are not kept.",
         )
+        yield replace(found, function=None, location=None)  # no line of anybody's is at fault
 
 
 def _below_threshold(pairs: Sequence[_Pair]) -> Iterator[Finding]:

@@ -99,13 +99,25 @@ def dominating_function(trace: Trace) -> Iterator[Finding]:
             seconds=seconds,
             title=f"Compiling {readable(function)} once is {seconds / total:.0%} of all compiling.",
             function=function.name,
-            location=location(function.place),
-            remedy="Try a lower level of optimisation for it, jax.jit(f, "
-            "compiler_options={'xla_backend_optimization_level': 0}), and look what it costs at "
-            "run time; `firstlight trace --what-if` measures that. With a persistent cache only "
-            "the first start pays.",
+            location=location(where_called(longest) if function.library else function.place),
+            remedy=_dominating_remedy(function, longest),
             evidence={"equations": longest.equations, "share": seconds / total},
         )
+
+
+def _dominating_remedy(function: Function, longest: Compile) -> str:
+    if function.library:  # nobody can give it options
+        return (
+            f"It is an operation of JAX's own, called at {short(where_called(longest))}: with a "
+            "persistent cache only the first start pays. If its values are known before or small, "
+            "numpy compiles nothing."
+        )
+    return (
+        "Try a lower level of optimisation for it, jax.jit(f, "
+        "compiler_options={'xla_backend_optimization_level': 0}), and look what it costs at "
+        "run time; `firstlight trace --what-if` measures that. With a persistent cache only "
+        "the first start pays."
+    )
 
 
 def _one_compile_seconds(one: Compile) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from firstlight.trace.findings import thresholds as limits
 from firstlight.trace.findings.wording import listed, location, seconds_of, short, where_called
@@ -13,16 +14,32 @@ from firstlight.trace.packages import JAX_ITSELF
 
 
 def one_op_compiles(trace: Trace) -> Iterator[Finding]:
-    """Operations outside of any jit, by the function of the program that they are in."""
+    """Operations outside of any jit, by the function of the program that they are in.
+
+    What is spread over functions too thinly to be told of any is told of the program.
+    """
     groups: dict[tuple[str, str | None], list[Compile]] = defaultdict(list)
     for function in trace.functions:
         for one in function.compiles if function.library else ():
-            place = where_called(one)
+            place = _where_to_jit(one)
             if one.compiled and place is not None:
                 groups[place.file, _named_function(place)].append(one)
+    thin: list[Compile] = []
     for (_, name), compiles in groups.items():
         if len(compiles) >= limits.ONE_OP_COMPILES:
             yield _one_op_finding(name, compiles)
+        else:
+            thin += compiles
+    if len(thin) >= limits.ONE_OP_COMPILES_IN_ALL:
+        yield _thin_finding(thin)
+
+
+def _where_to_jit(one: Compile) -> Place | None:
+    """The line of the user that a jit can be put around.
+
+    A layer is run by the package of its network: that is the line which calls the network.
+    """
+    return one.entry_site or where_called(one)
 
 
 def _named_function(place: Place) -> str | None:
@@ -33,56 +50,93 @@ def _named_function(place: Place) -> str | None:
     return name
 
 
-def _one_op_finding(name: str | None, compiles: list[Compile]) -> Finding:
-    by_line: dict[Place, list[Compile]] = defaultdict(list)
+_Lines = list[tuple[Place, list[Compile]]]
+
+
+def _by_line(compiles: list[Compile]) -> _Lines:
+    """The lines that operations are called from, the most expensive first."""
+    lines: dict[Place, list[Compile]] = defaultdict(list)
     for one in compiles:
-        place = where_called(one)
+        place = _where_to_jit(one)
         assert place is not None
-        by_line[place].append(one)
-    lines = sorted(by_line.items(), key=lambda item: -sum(map(seconds_of, item[1])))
-    worst, here = lines[0][0], name or "<module>"
-    operations = Counter(one.name for one in compiles)
+        lines[place].append(one)
+    return sorted(lines.items(), key=lambda item: -sum(map(seconds_of, item[1])))
+
+
+def _evidence(compiles: list[Compile], lines: _Lines) -> dict[str, Any]:
+    return {
+        "operations": dict(Counter(one.name for one in compiles).most_common(10)),
+        "lines": [[location(p), len(c), sum(map(seconds_of, c))] for p, c in lines[:20]],
+    }
+
+
+def _one_op_finding(name: str | None, compiles: list[Compile]) -> Finding:
+    lines, here = _by_line(compiles), name or "<module>"
     scope = "at the top of the file" if here == "<module>" else f"in {here}"
     return Finding(
         kind="one-op-compiles",
         seconds=sum(map(seconds_of, compiles)),
         title=f"{len(compiles)} operations {scope} run outside of jit: each is compiled by itself.",
         function=here,
-        location=location(worst),
+        location=location(lines[0][0]),
         remedy=_one_op_remedy(here, compiles, _line_numbers(lines)),
-        evidence={
-            "operations": dict(operations.most_common(10)),
-            "lines": [[location(p), len(c), sum(map(seconds_of, c))] for p, c in lines[:20]],
-        },
+        evidence=_evidence(compiles, lines),
     )
+
+
+def _thin_finding(compiles: list[Compile]) -> Finding:
+    lines = _by_line(compiles)
+    functions = {(place.file, _named_function(place)) for place, _ in lines}
+    return Finding(
+        kind="one-op-compiles",
+        seconds=sum(map(seconds_of, compiles)),
+        title=f"{len(compiles)} operations in {len(functions)} places of the program run outside "
+        "of jit: each is compiled by itself.",
+        function=None,
+        location=location(lines[0][0]),
+        remedy=f"The most expensive are at {listed((short(place) for place, _ in lines), 4)}. "
+        f"{_WITHOUT_COMPILING} What belongs to one step of the work, put under one jax.jit.",
+        evidence=_evidence(compiles, lines),
+    )
+
+
+_WITHOUT_COMPILING = (
+    "Where the values are known before (constants, data to prepare), use numpy: it compiles "
+    "nothing."
+)
 
 
 def _one_op_remedy(function: str, compiles: list[Compile], lines: list[str]) -> str:
     packages = Counter(
-        one.site.package
+        place.package
         for one in compiles
-        if one.site and one.site.package and one.site.package not in JAX_ITSELF
+        if (place := one.site) and place.package and place.package not in JAX_ITSELF
     )
-    if sum(packages.values()) > len(compiles) / 2:
-        # Not the user's own operations: nobody can put a jit inside of an installed package.
+    if sum(packages.values()) + sum(_is_in_layer(c) for c in compiles) > len(compiles) / 2:
+        # Not operations that the user could put a jit around where they are written.
+        run_by = f"run by {listed(p for p, _ in packages.most_common(3))}, " if packages else ""
         return (
-            f"Most of them are run by {listed(p for p, _ in packages.most_common(3))}, called at "
-            f"line {listed(lines)}: call that within a function under jax.jit if it can be, else "
-            "a persistent cache with jax_persistent_cache_min_compile_time_secs 0 saves them from "
-            "the second start on."
+            f"Most of them are {run_by}called at line {listed(lines)}: call that within a function "
+            "under jax.jit if it can be, else a persistent cache with "
+            "jax_persistent_cache_min_compile_time_secs 0 saves them from the second start on."
         )
+    if function.rpartition(".")[2].startswith("test"):
+        what = f"Put what lines {listed(lines)} compute into a function under jax.jit and assert "
+        return f"{what}on its results. {_WITHOUT_COMPILING}"
     what = (
         f"Put lines {listed(lines)} into a function under jax.jit"
         if function == "<module>"
         else f"Put jax.jit around {function}, or around the part of it with lines {listed(lines)}"
     )
-    return (
-        f"{what}: one compile instead of {len(compiles)}. Where the values are known before "
-        "(constants, data to prepare), use numpy: it compiles nothing."
-    )
+    return f"{what}: one compile instead of {len(compiles)}. {_WITHOUT_COMPILING}"
 
 
-def _line_numbers(lines: list[tuple[Place, list[Compile]]]) -> list[str]:
+def _is_in_layer(one: Compile) -> bool:
+    """Whether the user's own operation was run by a package: see `Compile.entry_site`."""
+    return one.entry_site is not None and (one.site is None or one.site.package is None)
+
+
+def _line_numbers(lines: _Lines) -> list[str]:
     return [str(number) for number in sorted({place.line for place, _ in lines})]
 
 
@@ -109,8 +163,8 @@ def _is_told(
 ) -> bool:
     if package.beyond_jax_seconds < limits.IMPORT_SECONDS or package.name in used | JAX_ITSELF:
         return False
-    if package.name in sys.stdlib_module_names:
-        return False
+    if package.name in sys.stdlib_module_names or package.site is None:
+        return False  # without a line that imports it, it is the program: python -m pytest
     # What another one brings with it is told there, or is needed as that one is.
     importer = by_name.get(package.imported_by or "")
     return importer is None or (

@@ -22,6 +22,8 @@ RECOMPILE_SECONDS = 0.005
 #: Operations outside of any jit within one function of the program. A seed, a few arrays: that is
 #: five or six everywhere, and nobody needs to be told.
 ONE_OP_COMPILES = 8
+#: The same over all functions that have fewer: spread out, but somebody waits for each of them.
+ONE_OP_COMPILES_IN_ALL = 16
 #: Packages beyond JAX itself and what it needs. Below, it is not felt. A package that took part in
 #: a compile is not told, however long: the result needs it.
 IMPORT_SECONDS = 0.25

@@ -1,0 +1,30 @@
+"""A fit that is slow to start for reasons that many programs have: let the trace find them.
+
+firstlight trace examples/slow_start.py
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+STEPS = 200
+RATE = 1e-3
+
+
+@jax.jit
+def fit(slope, x, y):
+    for _ in range(STEPS):  # Python's loop: all of its turns become part of the program
+        slope = slope - RATE * jnp.sum((slope * x - y) * x)
+    return slope
+
+
+generator = np.random.default_rng(1)
+slope = 0.0
+for batch in (30, 40, 50):  # each size is another program
+    x = generator.normal(size=batch)
+    slope = fit(slope, x, 3 * x)
+print(f"slope: {slope:.3f}")
+
+for power in (1, 2, 3):
+    moment = jax.jit(lambda x: jnp.mean(x**power))  # noqa: B023 - JAX has never seen this function
+    print(f"moment {power}: {moment(x):.3f}")

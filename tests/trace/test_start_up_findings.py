@@ -1,0 +1,170 @@
+"""Whose line is told: of operations that packages run, of imports, of what JAX itself compiles."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trace_samples as samples
+
+from firstlight.trace.findings import thresholds
+from firstlight.trace.findings.caching import cache_findings
+from firstlight.trace.findings.programs import dominating_function
+from firstlight.trace.findings.start_up import expensive_imports, one_op_compiles
+from firstlight.trace.model import CacheUse, Compile, Finding, ImportedPackage, Place, Trace
+from firstlight.trace.reading import load
+
+#: A package that runs functions of its user, as those of networks do.
+PACKAGE = """
+import jax
+
+def network(layer):
+    return lambda x: layer(x)
+"""
+RUNNER = """
+def start(main):
+    main()
+"""
+PROGRAM = """
+import jax.numpy as jnp
+import layers, runner
+
+def definition(x):
+    y = jnp.sin(x) + jnp.cos(x)
+    return jnp.exp(y) / jnp.sqrt(x) - jnp.tanh(x) * jnp.log(x) + jnp.arctan(y) + jnp.square(y)
+
+def main():
+    apply = layers.network(definition)
+    apply(jnp.arange(3.0))  # line 11
+
+runner.start(main)
+"""
+
+
+def traced(folder: Path, *command: str, **files: str) -> Trace:
+    """A program with packages that look installed."""
+    for name, text in files.items():
+        path = folder / ("" if name == "program" else "site-packages") / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    done = subprocess.run(
+        [sys.executable, *command],
+        env={
+            **os.environ,
+            "FIRSTLIGHT_TRACE": str(folder / "logs"),
+            "PYTHONPATH": f"{folder / 'site-packages'}:{folder}",
+        },
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return load(folder / "logs", findings=False)
+
+
+def operations(n: int, line: int = 40, function: str = "main", **changes: Any) -> Trace:
+    place = Place(samples.TRAIN, line, function)
+    every = tuple(
+        samples.function(
+            f"op{i}", samples.compiled(f"op{i}", user_site=place, **changes), library=True
+        )
+        for i in range(n)
+    )
+    return samples.trace(*every)
+
+
+def only(findings: Any) -> Finding:
+    (one,) = findings
+    assert isinstance(one, Finding)
+    return one
+
+
+def test_operations_of_a_layer_are_told_at_the_call_of_its_network(tmp_path: Path) -> None:
+    found = traced(
+        tmp_path, "program.py", layers=PACKAGE, runner=RUNNER, program=PROGRAM.lstrip("\n")
+    )
+    one = only(one_op_compiles(found))
+    # Not in `definition`, which cannot be put under jit by itself; not where the program starts.
+    assert one.function == "main"
+    assert one.location == f"{tmp_path / 'program.py'}:10"
+    assert "line 10" in one.remedy
+
+
+def test_operations_within_a_package_name_it() -> None:
+    site = Place("/v/site-packages/flax/linen.py", 7, "init")
+    one = only(one_op_compiles(operations(9, site=site)))
+    assert "run by flax" in one.remedy
+
+
+def test_a_test_is_not_told_to_be_put_under_jit() -> None:
+    one = only(one_op_compiles(operations(9, function="ClippingTest.test_clip")))
+    assert "jax.jit around" not in one.remedy
+    assert "assert on its results" in one.remedy
+
+
+def spread(functions: int) -> Trace:
+    """Two operations in each of so many functions."""
+    parts = [operations(2, line=10 * i, function=f"f{i}").functions for i in range(functions)]
+    return samples.trace(*(f for part in parts for f in part))
+
+
+def test_operations_that_are_spread_thinly_are_told_of_the_program() -> None:
+    one = only(one_op_compiles(spread(thresholds.ONE_OP_COMPILES_IN_ALL // 2)))
+    assert one.function is None
+    assert "in 8 places" in one.title
+    assert one.seconds == pytest.approx(16 * 0.55)
+
+
+def test_a_few_here_and_there_are_not_told() -> None:
+    assert not list(one_op_compiles(spread(thresholds.ONE_OP_COMPILES_IN_ALL // 2 - 1)))
+
+
+def test_no_line_is_at_fault_where_there_is_no_cache() -> None:
+    slow = samples.compiled(took=(0, 0, 3.0), cache=CacheUse("off", None, False))
+    one = only(cache_findings(samples.trace(samples.function("step", slow))))
+    assert (one.kind, one.function, one.location) == ("cache-off", None, None)
+
+
+def test_an_operation_of_jax_that_dominates_is_told_at_its_call_with_what_can_be_done() -> None:
+    slow: Compile = samples.compiled("_truncated_normal", took=(0, 0, 3.0))
+    trace = samples.trace(samples.function("_truncated_normal", slow, library=True))
+    one = only(dominating_function(trace))
+    assert one.location == f"{samples.TRAIN}:40"
+    assert "compiler_options" not in one.remedy
+    assert "train.py:40" in one.remedy
+
+
+def test_what_starts_the_program_is_no_import_to_move() -> None:
+    def imports(site: Place | None) -> list[Finding]:
+        package = ImportedPackage("pytest", 0.5, 0.5, 90, 0.1, None, site, 0.5)
+        return list(
+            expensive_imports(samples.trace(processes=(samples.process(imports=(package,)),)))
+        )
+
+    assert imports(Place(samples.TRAIN, 3, "<module>"))
+    assert not imports(None)
+
+
+SLOW = "import time; time.sleep(0.05)"
+
+
+def test_an_import_is_at_the_line_that_asked_for_it(tmp_path: Path) -> None:
+    program = "import importlib\nimportlib.import_module('slow')\nimport jax\n"
+    found = traced(tmp_path, "-m", "program", slow=SLOW, program=program)
+    sites = {p.name: p.site for p in found.processes[0].imports}
+    assert sites["slow"] == Place(str(tmp_path / "program.py"), 2, "<module>")
+
+
+def test_a_module_that_python_was_told_to_run_has_no_such_line(tmp_path: Path) -> None:
+    (tmp_path / "tool").mkdir()
+    (tmp_path / "tool" / "__init__.py").write_text(SLOW)
+    (tmp_path / "tool" / "program.py").write_text("import jax")
+    found = traced(tmp_path, "-m", "tool.program")
+    sites = {p.name: p.site for p in found.processes[0].imports}
+    assert sites["tool"] is None
