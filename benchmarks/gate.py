@@ -68,7 +68,7 @@ def record(options: argparse.Namespace) -> None:
         "cpu_busy_ratio": host["cpu_busy_ratio"],
         "note": options.note,
     }
-    settings = replace(SAMPLING["quick"], seed=int(time.time()))
+    settings = replace(SAMPLING["gate"], seed=int(time.time()))
     with same_side_twice() as pair_of_sides:
         chosen = choose(Wanted("quick", None, None, options.pattern), pair_of_sides)
         with Pair(chosen.cases, settings, pair_of_sides, keep) as pair:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from firstlight.gate.quantities import of_sample
+from firstlight.gate.quantities import of_pair
 from firstlight.records import ColdStart, Sample, WarmCalls
 
 KEPT = ("cold_seconds", "compile", "warm_call_seconds")
@@ -76,7 +76,8 @@ def collect(sides: Mapping[str, Sequence[Sample]], about: Mapping[str, Any]) -> 
         if any(s.status != "ok" for s in pair):
             continue
         case = cases.setdefault(key[0], {"rounds": [], "seconds": []})
-        case["rounds"].append([_kept(s) for s in pair])
+        times = of_pair(*pair)
+        case["rounds"].append([_kept(s, of) for s, of in zip(pair, times, strict=True)])
         case["seconds"].append(sum(durations.get((s.case, s.order), 0.0) for s in pair))
     return {
         "about": dict(about),
@@ -87,8 +88,8 @@ def collect(sides: Mapping[str, Sequence[Sample]], about: Mapping[str, Any]) -> 
     }
 
 
-def _kept(sample: Sample) -> dict[str, Any]:
-    values: dict[str, Any] = {k: v for k, v in of_sample(sample).items() if k in KEPT}
+def _kept(sample: Sample, times: Mapping[str, float]) -> dict[str, Any]:
+    values: dict[str, Any] = {k: v for k, v in times.items() if k in KEPT}
     assert sample.warm is not None
     # pyperf takes three values of every process: the calls in thirds.
     thirds = np.array_split(np.array(sample.warm.call_seconds), 3)

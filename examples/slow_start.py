@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-STEPS = 200
-RATE = 1e-3
+STEPS = 60
+RATE = 5e-3
 
 
 @jax.jit

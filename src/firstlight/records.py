@@ -126,6 +126,8 @@ class WarmCalls:
     call_seconds: tuple[float, ...]  # synchronised after every call
     batch_calls: int  # calls between two synchronisations of the throughput part
     batch_seconds: tuple[float, ...]
+    #: In a gate: calls of each window, in turns with the process of the other side.
+    turn_calls: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

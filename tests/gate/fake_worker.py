@@ -30,6 +30,7 @@ class FakeWorker:
         python: str = "own",
         worker: Any = None,
         folder: Any = None,
+        turn: Any = None,
     ) -> Outcome:
         if self.interrupt_after is not None and len(self.calls) >= self.interrupt_after:
             raise KeyboardInterrupt
@@ -64,4 +65,6 @@ class FakeWorker:
                 "sync": "none needed",
                 "modules": {"pkg": f"/private/{python}/pkg.py"},
             }
+        if turn is not None and turn.meanwhile is not None:
+            turn.meanwhile()
         return Outcome(0, total, report, 0, False, False, "")

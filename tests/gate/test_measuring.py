@@ -173,9 +173,9 @@ def test_when_the_control_moves_the_times_prove_nothing() -> None:
     rounds = paired_rounds([control_case()], 0, 12, SETTINGS.seed)
     turns = iter([side for jobs in rounds for side, _, _, _ in jobs])
 
-    def spawn(job: Any, *arguments: Any) -> Any:
+    def spawn(job: Any, *arguments: Any, **turn: Any) -> Any:
         side = next(turns) if job["kind"] == "timed" else "own"
-        return worker(job, *arguments, python=side)
+        return worker(job, *arguments, python=side, **turn)
 
     kept = Kept()
     with Pair([control_case()], SETTINGS, SIDES, kept.keepers(), spawn=spawn) as pair:
@@ -274,25 +274,61 @@ def test_when_the_time_is_up_whole_rounds_are_judged() -> None:
 def test_an_interrupted_gate_goes_on_where_it_was() -> None:
     kept = Kept()
     first = FakeWorker(times())
-    first.interrupt_after = 2 + 7  # both checks, three rounds and a half
+    first.interrupt_after = 2 + 7  # both checks, three rounds and a half: that half is lost
     with (
         pytest.raises(KeyboardInterrupt),
         Pair([case()], SETTINGS, SIDES, kept.keepers(), spawn=first) as pair,
     ):
         pair.prepare(silent)
         pair.measure(0, 12, silent)
-    assert sum(len(found) for found in kept.samples.values()) == 9
+    assert sum(len(found) for found in kept.samples.values()) == 8
     assert complete_rounds(kept.samples) == 3
     second = FakeWorker(times())
     done = {side: list(found) for side, found in kept.samples.items()}
     with Pair([case()], SETTINGS, SIDES, kept.keepers(), done, second) as pair:
         pair.prepare(silent)
         pair.measure(0, 12, silent)
-    assert Counter(kind for _, _, kind in second.calls) == {"check": 2, "timed": 24 - 7}
+    assert Counter(kind for _, _, kind in second.calls) == {"check": 2, "timed": 24 - 6}
     for found in kept.samples.values():
         assert [s.index for s in found if s.kind == "timed"] == list(range(12))
     orders = [s.order for found in kept.samples.values() for s in found]
     assert len(orders) == len(set(orders))
+
+
+def test_where_one_process_of_a_pair_was_kept_only_the_other_is_measured_again() -> None:
+    kept, worker = Kept(), FakeWorker(times())
+
+    def spawn(*arguments: Any, turn: Any = None, **named: Any) -> Any:
+        outcome = worker(*arguments, turn=turn, **named)
+        if turn is not None and not turn.first:  # the second one is done and kept
+            raise KeyboardInterrupt
+        return outcome
+
+    with (
+        pytest.raises(KeyboardInterrupt),
+        Pair([case()], SETTINGS, SIDES, kept.keepers(), spawn=spawn) as pair,
+    ):
+        pair.prepare(silent)
+        pair.measure(0, 2, silent)
+    assert sum(s.kind == "timed" for found in kept.samples.values() for s in found) == 1
+    done, again = {side: list(found) for side, found in kept.samples.items()}, FakeWorker(times())
+    with Pair([case()], SETTINGS, SIDES, kept.keepers(), done, again) as pair:
+        pair.prepare(silent)
+        pair.measure(0, 2, silent)
+    assert sum(kind == "timed" for _, _, kind in again.calls) == 3
+    assert complete_rounds(kept.samples) == 2
+
+
+def test_where_the_first_of_a_pair_never_gets_to_its_turn_the_other_is_measured_alone() -> None:
+    kept, worker = Kept(), FakeWorker(times())
+
+    def spawn(*arguments: Any, turn: Any = None, **named: Any) -> Any:
+        return worker(*arguments, **named)  # an instrument that knows nothing of turns
+
+    with Pair([case()], SETTINGS, SIDES, kept.keepers(), spawn=spawn) as pair:
+        pair.prepare(silent)
+        pair.measure(0, 3, silent)
+    assert complete_rounds(kept.samples) == 3
 
 
 def test_order_tells_which_process_of_a_pair_came_first() -> None:

@@ -34,7 +34,7 @@ from firstlight.gate.comparison import (
     may_be_slower,
 )
 from firstlight.gate.comparison import count_changes as _count_changes
-from firstlight.gate.quantities import counts_of, in_order, of_sample, restless
+from firstlight.gate.quantities import counts_of, in_order, of_pair, restless
 from firstlight.records import PHASES, FirstlightError, Sample
 from firstlight.statistics.calibration import Thresholds
 from firstlight.statistics.comparison import paired_effect
@@ -163,9 +163,8 @@ class _Side:
     def of(self, case: str) -> Sequence[Sample]:
         return self._samples.get(case, ())
 
-    def values(self, case: str) -> dict[int, dict[str, float]]:
-        timed = [s for s in self.of(case) if s.kind == "timed"]
-        return {s.index: of_sample(s) for s in timed}
+    def timed(self, case: str) -> dict[int, Sample]:
+        return {s.index: s for s in self.of(case) if s.kind == "timed"}
 
     def counts(self, case: str) -> list[dict[str, int]]:
         return [counts_of(s) for s in self.of(case) if s.kind == "timed"]
@@ -173,8 +172,11 @@ class _Side:
 
 def _pairs(case: str, sides: Sequence[_Side], gated: Collection[str]) -> list[Pair]:
     """Every quantity over the rounds that have it on both sides."""
-    base, head = (side.values(case) for side in sides)
-    rounds = sorted(base.keys() & head.keys())  # an interrupted round has one side only
+    samples = [side.timed(case) for side in sides]
+    # An interrupted round has one side only.
+    rounds = sorted(samples[0].keys() & samples[1].keys())
+    both_sides = {i: of_pair(samples[0][i], samples[1][i]) for i in rounds}
+    base, head = ({i: pair[n] for i, pair in both_sides.items()} for n in (0, 1))
     pairs = []
     for name in in_order({q: None for i in rounds for q in base[i].keys() & head[i].keys()}):
         both = [i for i in rounds if name in base[i] and name in head[i]]

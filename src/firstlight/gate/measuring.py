@@ -1,6 +1,7 @@
 """Both sides in one job, interleaved: check, prime, then rounds in which every case has a pair.
 
-Within a pair the two processes follow each other at once, so that both meet the same machine. A
+Within a pair the two processes follow each other at once, so that both meet the same machine, and
+their warm calls alternate. A
 coin decides which side goes first, for each case and round anew: the exact p-value of a gate (flip
 the sign of each round's difference) rests on that and nothing else. Alternating AB BA would balance
 better, but one coin for two rounds is half as many coins. The cases of a round are shuffled.
@@ -9,6 +10,7 @@ better, but one coin for two rounds is half as many coins. The cases of a round 
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -18,7 +20,7 @@ from typing import Self
 
 from firstlight.gate.sides import Side
 from firstlight.measure.plan import Case, Settings
-from firstlight.measure.process import Outcome, run_worker
+from firstlight.measure.process import Outcome, Turn, run_worker
 from firstlight.measure.runner import Runner
 from firstlight.records import Sample
 
@@ -149,17 +151,48 @@ class Pair:
         self, jobs: Sequence[Job], watch: Watch, every: Sequence[Job] | None = None, number: int = 0
     ) -> None:
         shown = [(Shown(f"{c.id} ({side})"), kind, i) for side, c, kind, i in every or jobs]
-        for place, (side, case, kind, index) in enumerate(jobs, start=number):
-            runner = self._runners[side, case.is_control]
-            # Whether it is broken on one side or on both is a question for both checks.
-            if (kind == "timed" and not self._sound(case)) or not runner.is_due(
-                case.on(side), kind, index
-            ):
+        due = [(place, job) for place, job in enumerate(jobs, start=number) if self._is_due(job)]
+        while due:
+            place, job = due.pop(0)
+            if not self._is_due(job):  # since the one before it has failed
                 continue
             watch(place, shown)
-            runner.order = self._order
-            runner.take(case.on(side), kind, index)
-            self._order = max(self._order, runner.order)
+            if job[2] == "timed" and due and due[0][1][1] is job[1]:
+                self._take_in_turns(job, due.pop(0)[1], lambda: watch(place + 1, shown))  # noqa: B023
+            else:
+                self._take(job)
+
+    def _is_due(self, job: Job) -> bool:
+        side, case, kind, index = job
+        # Whether it is broken on one side or on both is a question for both checks.
+        if kind == "timed" and not self._sound(case):
+            return False
+        return self._runners[side, case.is_control].is_due(case.on(side), kind, index)
+
+    def _take(self, job: Job, turn: Turn | None = None) -> None:
+        side, case, kind, index = job
+        runner = self._runners[side, case.is_control]
+        runner.order = self._order
+        self._order += 1
+        runner.take(case.on(side), kind, index, turn)
+
+    def _take_in_turns(self, job: Job, other: Job, watch: Callable[[], None]) -> None:
+        """Both processes of a pair: one cold start after the other, then warm calls in turns."""
+        begun = False
+
+        def begin_other() -> None:
+            nonlocal begun
+            begun = True
+            pipes.close_of_first()
+            watch()
+            self._take(other, Turn(*pipes.second, first=True))
+            pipes.close()
+
+        with contextlib.closing(_Pipes()) as pipes:
+            self._take(job, Turn(*pipes.first, first=False, meanwhile=begin_other))
+        if not begun:  # the first one failed, or its instrument knows nothing of turns
+            watch()
+            self._take(other)
 
     def leave_out(self, names: Collection[str]) -> None:
         """Do not time these cases."""
@@ -168,6 +201,27 @@ class Pair:
     def _sound(self, case: PairedCase) -> bool:
         """A case that fails on one side is not timed on the other: there is nothing to compare."""
         return all(self._runners[s, case.is_control].is_sound(case.on(s)) for s in SIDES)
+
+
+class _Pipes:
+    """What two processes pass their turns through: (where to wait, where to pass on) of each.
+
+    A process that is gone is noticed by the end of its pipe, so nobody else keeps it open.
+    """
+
+    def __init__(self) -> None:
+        (read_1, write_1), (read_2, write_2) = os.pipe(), os.pipe()
+        self.first, self.second = (read_1, write_2), (read_2, write_1)
+        self._open = [*self.first, *self.second]
+
+    def close_of_first(self) -> None:
+        for descriptor in self.first:
+            self._open.remove(descriptor)
+            os.close(descriptor)
+
+    def close(self) -> None:
+        while self._open:
+            os.close(self._open.pop())
 
 
 def paired_rounds(

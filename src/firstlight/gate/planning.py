@@ -86,11 +86,11 @@ def plan_gate(request: Request, sides: tuple[Side, Side]) -> Gate:
         same_jax=len({side.description["python"]["installed"].get("jax") for side in sides}) == 1,
     )
     settings = replace(
-        SAMPLING["quick"],
+        SAMPLING["gate"],
         processes=looks[-1].rounds,
         seed=request.seed,
         affinity=request.affinity,
-        timeout_seconds=request.timeout_seconds or SAMPLING["quick"].timeout_seconds,
+        timeout_seconds=request.timeout_seconds or SAMPLING["gate"].timeout_seconds,
     )
     target = request.wanted.target
     places = _places(target, sides[1], selection)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 
-from firstlight.records import PHASES, Sample
+from firstlight.records import PHASES, Sample, WarmCalls
 from firstlight.statistics.intervals import median
 from firstlight.statistics.steady_state import classify
 
@@ -20,6 +22,9 @@ QUANTITIES = (
 #: Counts of which more is worse. The others (traces, lowerings) depend on how a framework goes
 #: about its work, and are told but not judged.
 GATED_COUNTS = ("compiles", "warm_compiles", "cache_misses", "equations")
+
+#: With fewer windows in turns the processes are compared as wholes.
+LEAST_WINDOWS = 5
 
 
 def of_sample(sample: Sample) -> dict[str, float]:
@@ -42,6 +47,37 @@ def of_sample(sample: Sample) -> dict[str, float]:
     if sample.warm is not None and sample.warm.batch_seconds and sample.warm.batch_calls:
         found["batch_call_seconds"] = median(sample.warm.batch_seconds) / sample.warm.batch_calls
     return {name: value for name, value in found.items() if value is not None and value > 0}
+
+
+def of_pair(base: Sample, head: Sample) -> tuple[dict[str, float], dict[str, float]]:
+    """The times of both processes of a round.
+
+    Of calls that were made in turns, each window is compared with its neighbour: the two levels are
+    moved apart, or together, until their ratio is the median of those of the windows.
+    """
+    one, other = of_sample(base), of_sample(head)
+    ratio = _ratio_in_turns(base.warm, head.warm) if base.warm and head.warm else None
+    name = "warm_call_seconds"
+    if ratio is not None and name in one and name in other:
+        middle = math.sqrt(one[name] * other[name])
+        one[name], other[name] = middle / math.sqrt(ratio), middle * math.sqrt(ratio)
+    return one, other
+
+
+def _ratio_in_turns(base: WarmCalls, head: WarmCalls) -> float | None:
+    """Head to base, over the windows that both had; the first quarter of them is warm-up."""
+    pairs = list(zip(_windows(base), _windows(head), strict=False))
+    settled = pairs[len(pairs) // 4 :]
+    if len(settled) < LEAST_WINDOWS or not all(low > 0 for pair in settled for low in pair):
+        return None
+    return math.exp(median([math.log(other / one) for one, other in settled]))
+
+
+def _windows(warm: WarmCalls) -> list[float]:
+    """The median call of each window that was taken in turns."""
+    ends = list(itertools.accumulate(warm.turn_calls))
+    spans = zip([0, *ends], ends, strict=False)
+    return [median(warm.call_seconds[begin:end]) for begin, end in spans if end > begin]
 
 
 def restless(values: Sequence[float]) -> str | None:

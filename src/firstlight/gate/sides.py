@@ -83,6 +83,7 @@ class Side:
             environment: Mapping[str, str],
             timeout_seconds: float,
             affinity: tuple[int, ...] | None = None,
+            **turn: Any,
         ) -> Outcome:
             return spawn(
                 {**job, "list_modules": True},
@@ -92,6 +93,7 @@ class Side:
                 python=self.python,
                 worker=self.worker,
                 folder=self.folder,
+                **turn,
             )
 
         return start

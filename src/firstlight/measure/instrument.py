@@ -120,38 +120,55 @@ def measure(job: "dict[str, Any]", adapter: "Any", started_ns: int) -> "dict[str
 def warm_calls(
     job: "dict[str, Any]", adapter: "Any", step: "Any", arguments: "Any", started_ns: int
 ) -> "tuple[dict[str, Any], Any]":
-    """Every call in order, synchronised; then batches of calls with one synchronisation each."""
-    clock, sync = time.monotonic_ns, adapter.sync
-    begin = clock()
+    """Every call in order, synchronised; then batches of calls with one synchronisation each.
+
+    In a gate both sides take turns, window by window: waiting is not part of any time here.
+    """
+    from firstlight.measure.turns import Turns
+
+    clock, sync, turns = time.monotonic_ns, adapter.sync, Turns(job)
     # Whatever the settings ask for, half of the time limit is not exceeded.
-    limit = begin + max(0, started_ns + int(job["timeout_seconds"] * 1e9) - begin) // 2
+    left_ns = max(0, started_ns + int(job["timeout_seconds"] * 1e9) - clock()) // 2
     most, least = job["warm_calls"], min(job["warm_calls_least"], job["warm_calls"])
-    deadline = begin + int(job["warm_seconds"] * 1e9)
+    meant_ns = int(job["warm_seconds"] * 1e9)
     # Slow calls get ten times as long for the least number of them.
-    patience = min(limit, begin + int(10 * job["warm_seconds"] * 1e9))
+    patience_ns = min(left_ns, 10 * meant_ns)
     calls_ns: list[int] = []
-    result = None
-    while (
-        not calls_ns
-        or (len(calls_ns) < least and clock() < patience)
-        or (len(calls_ns) < most and clock() < deadline)
-    ):
-        begin = clock()
-        result = sync(step(*arguments))
-        calls_ns.append(clock() - begin)
+    spent_ns, result = 0, None
+    for window in range(1, turns.windows + 1):
+        turns.begin()
+        before, share = len(calls_ns), window / turns.windows
+        opened = clock()
+        while (
+            len(calls_ns) == before
+            or (len(calls_ns) < least * share and spent_ns + clock() - opened < patience_ns)
+            or (len(calls_ns) < most * share and clock() - opened < meant_ns / turns.windows)
+        ):
+            begin = clock()
+            result = sync(step(*arguments))
+            calls_ns.append(clock() - begin)
+        spent_ns += clock() - opened
+        turns.end(len(calls_ns) - before)
+        if spent_ns >= patience_ns:
+            break
 
     mean_ns = sum(calls_ns) / len(calls_ns)
     batch_calls = max(1, min(1000, int(job["batch_seconds"] * 1e9 / max(1, mean_ns))))
     batches_ns: list[int] = []
+    turns.begin()
     # A program whose calls turned slow is not waited for.
-    patience = min(limit, clock() + int(10 * job["batches"] * job["batch_seconds"] * 1e9))
+    meant_ns = int(job["batches"] * job["batch_seconds"] * 1e9)
+    patience = clock() + max(0, min(left_ns - spent_ns, 10 * meant_ns))
     while not batches_ns or (len(batches_ns) < job["batches"] and clock() < patience):
         begin = clock()
         for _ in range(batch_calls):
             result = step(*arguments)
         result = sync(result)
         batches_ns.append(clock() - begin)
-    return {"calls_ns": calls_ns, "batch_calls": batch_calls, "batches_ns": batches_ns}, result
+    turns.end()
+    turns.close()
+    timed = {"calls_ns": calls_ns, "batch_calls": batch_calls, "batches_ns": batches_ns}
+    return {**timed, "turn_calls": turns.calls}, result
 
 
 def describe(adapter: "Any", arguments: "Any") -> "dict[str, Any]":

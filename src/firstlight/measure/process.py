@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -37,6 +37,16 @@ class Outcome:
     output_tail: str
 
 
+@dataclass(frozen=True)
+class Turn:
+    """Of two processes that take turns (`turns`), one: what it is given, and what it waits for."""
+
+    wait: int  # descriptors of pipes
+    pass_on: int
+    first: bool
+    meanwhile: Callable[[], object] | None = None  # to be done while it waits for its first turn
+
+
 def run_worker(
     job: Mapping[str, Any],
     environment: Mapping[str, str],
@@ -45,18 +55,21 @@ def run_worker(
     python: str | None = None,
     worker: Path = WORKER,
     folder: Path | None = None,
+    turn: Turn | None = None,
 ) -> Outcome:
     """Run the worker on `job` in a fresh interpreter and wait for its end.
 
     The process has its own session: on a timeout, an error or Ctrl-C in the parent the whole group
     is killed, compiler subprocesses included. Another `python` may run it, from another copy of the
-    `worker`, in another working `folder`.
+    `worker`, in another working `folder`. With a `turn`, its warm part alternates with another's.
     """
     reading, writing = os.pipe()
     killed_before = _out_of_memory_kills()
     with tempfile.TemporaryFile() as output:
         try:
-            argument = marshal.dumps({**job, "fd": writing}, 2).hex()
+            inherited = (writing,) if turn is None else (writing, turn.wait, turn.pass_on)
+            ours = {"fd": writing, "turn": turn and (turn.wait, turn.pass_on, turn.first)}
+            argument = marshal.dumps({**job, **ours}, 2).hex()
             command = [python or sys.executable, "-P", str(worker), argument]
             with _pinned(affinity):
                 spawned_ns = time.monotonic_ns()
@@ -67,7 +80,7 @@ def run_worker(
                     stderr=output,
                     env=dict(environment),
                     cwd=folder,
-                    pass_fds=(writing,),
+                    pass_fds=inherited,
                     start_new_session=True,
                 )
             os.close(writing)
@@ -75,7 +88,11 @@ def run_worker(
             try:
                 exit_seconds = _EXIT_SECONDS.get(job["kind"], 1.0)
                 received, done_ns, timed_out = _listen(
-                    reading, child, spawned_ns, timeout_seconds, exit_seconds
+                    reading,
+                    child,
+                    spawned_ns + int(timeout_seconds * 1e9),
+                    exit_seconds,
+                    turn.meanwhile if turn else None,
                 )
             finally:
                 _end(child)
@@ -94,12 +111,14 @@ def run_worker(
 def _listen(
     reading: int,
     child: subprocess.Popen[bytes],
-    spawned_ns: int,
-    timeout_seconds: float,
+    deadline_ns: int,
     exit_seconds: float,
+    meanwhile: Callable[[], object] | None,
 ) -> tuple[bytes, int | None, bool]:
-    """Read the pipe to its end: (text, time of `done`, whether the time ran out)."""
-    deadline_ns = spawned_ns + int(timeout_seconds * 1e9)
+    """Read the pipe to its end: (text, time of `done`, whether the time ran out).
+
+    What is done while the process waits for its turn does not count as its time.
+    """
     received, done_ns = b"", None
     poller = select.poll()
     poller.register(reading, select.POLLIN | select.POLLHUP)
@@ -116,6 +135,11 @@ def _listen(
             done_ns = now
         if _report(received) is not None:
             break
+        if meanwhile is not None and b"ready\n" in received:
+            begin = time.monotonic_ns()
+            meanwhile()
+            meanwhile = None
+            deadline_ns += time.monotonic_ns() - begin
     # The report is complete, and a thread or a child that the process left behind is not waited
     # for; or the pipe has closed without one, and how the process ended is all there is to know.
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from firstlight.measure import cache
 from firstlight.measure.plan import Case, Settings, rounds
-from firstlight.measure.process import Outcome, run_worker
+from firstlight.measure.process import Outcome, Turn, run_worker
 from firstlight.records import (
     PHASES,
     CacheProof,
@@ -98,9 +98,9 @@ class Runner:
         """Whether neither its check nor its priming has failed."""
         return case.id not in self._bad
 
-    def take(self, case: Case, kind: str, index: int) -> Sample:
+    def take(self, case: Case, kind: str, index: int, turn: Turn | None = None) -> Sample:
         """Run one process of the plan, keep its sample, and learn from it."""
-        sample = self.measure(case, kind, index)
+        sample = self.measure(case, kind, index, turn)
         if (case.id, kind, index) not in self._done or _ends(sample):
             self._keep(sample)  # also a repeated check that now fails
             self.order += 1
@@ -118,7 +118,7 @@ class Runner:
         if sample.kind == "prime":
             self._refusals[sample.case] = tuple(sample.facts.get("refusals", ()))
 
-    def measure(self, case: Case, kind: str, index: int) -> Sample:
+    def measure(self, case: Case, kind: str, index: int, turn: Turn | None = None) -> Sample:
         """Run one process of a case and turn what came back into a sample."""
         directory = self._scratch / "cache" / slug(case.id)
         if kind == "timed" and case.cache == "warm":
@@ -132,6 +132,7 @@ class Runner:
             worker_environment(case, directory),
             self.settings.timeout_seconds,
             self.settings.affinity,
+            **({} if turn is None else {"turn": turn}),
         )
         after = cache.entries(directory, case.cache_kind)
         if kind == "prime":
@@ -294,6 +295,7 @@ def _warm(report: Mapping[str, Any]) -> WarmCalls | None:
         call_seconds=tuple(ns / 1e9 for ns in warm["calls_ns"]),
         batch_calls=warm["batch_calls"],
         batch_seconds=tuple(ns / 1e9 for ns in warm["batches_ns"]),
+        turn_calls=tuple(warm.get("turn_calls", ())),
     )
 
 
