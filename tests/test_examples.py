@@ -27,6 +27,24 @@ def test_the_example_is_measured_and_every_case_is_ok(
     assert cases and all(case["status"] == "ok" for case in cases)
 
 
+def test_the_slow_start_has_what_its_comments_say(
+    firstlight: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    script = Path(__file__).parent.parent / "examples" / "slow_start.py"
+    done = firstlight("trace", "--json", "found.json", script)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "found.json").read_text())
+    lines = script.read_text().splitlines()
+    where = {
+        f["kind"]: lines[int(f["location"].rpartition(":")[2]) - 1]
+        for f in found["findings"]
+        if f["location"]
+    }
+    assert "slope - RATE" in where["unrolled-loop"]
+    assert "fit(slope, x" in where["shape-recompiles"]
+    assert "moment(x)" in where["new-function-recompiles"]
+
+
 def test_the_training_example_prints_both_significances_and_draws(tmp_path: Path) -> None:
     script = Path(__file__).parent.parent / "examples" / "train_on_significance.py"
     short = ["--seeds", "2", "--epochs", "22", "--output", str(tmp_path / "plots")]
