@@ -22,6 +22,7 @@ Git = Callable[..., str]
 
 #: One decisive quantity, so that six rounds are enough for a verdict (p = 2 / 2^6), and no control.
 FEW = ("--rounds", "6", "--control", "none", "--gate-on", "warm_call_seconds", "--no-calibration")
+FEW += ("--warm-seconds", "0.2")
 
 BENCH = """
     from firstlight import bench
@@ -349,7 +350,7 @@ def test_calibrating_adds_whole_gates_to_the_file_of_this_machine(
     data = {"XDG_DATA_HOME": str(tmp_path / "out-data")}
     done = firstlight(
         *("calibrate", "bench_it.py", "--rev", "HEAD~1", "--gates", "2", "--rounds", "1"),
-        *("--keep", "out-gates"),
+        *("--keep", "out-gates", "--warm-seconds", "0.2"),
         **data,
     )
     assert done.returncode == 0, done.stderr

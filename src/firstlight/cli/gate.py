@@ -179,6 +179,7 @@ def request_of(options: argparse.Namespace) -> Request:
         calibration=options.calibration,
         use_calibration=not options.no_calibration,
         timeout_seconds=options.timeout,
+        warm_seconds=options.warm_seconds,
         affinity=options.affinity,
     )
 

@@ -36,6 +36,12 @@ def add_cases(group: Any) -> None:
     )
     add("--affinity", type=_cpus, metavar="CPUS", help="pin the workers, as in 0,2-3")
     add("--timeout", type=_seconds, metavar="SECONDS", help="limit for one process (default 120)")
+    add(
+        "--warm-seconds",
+        type=_seconds,
+        metavar="SECONDS",
+        help="of warm calls in every process, in turns with the other side (default 1)",
+    )
     add("--seed", type=int, metavar="N", help="of the random order (default: drawn, and recorded)")
 
 

@@ -44,6 +44,7 @@ class Request:
     calibration: Path | None = None
     use_calibration: bool = True
     timeout_seconds: float | None = None
+    warm_seconds: float | None = None
     affinity: tuple[int, ...] | None = None
     ratios_only: bool = False  # for a calibration, which asks for no verdict
 
@@ -91,6 +92,7 @@ def plan_gate(request: Request, sides: tuple[Side, Side]) -> Gate:
         seed=request.seed,
         affinity=request.affinity,
         timeout_seconds=request.timeout_seconds or SAMPLING["gate"].timeout_seconds,
+        warm_seconds=request.warm_seconds or SAMPLING["gate"].warm_seconds,
     )
     target = request.wanted.target
     places = _places(target, sides[1], selection)
