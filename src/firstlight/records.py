@@ -317,7 +317,19 @@ def write_json(path: Path, value: Any, schema: str | None = None) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write to a temporary name beside `path`, then rename."""
+    """Write to a temporary name beside `path`, then rename.
+
+    What is no file (a pipe, a device) is written to as it is; of a link, what it points to.
+    """
+    path = path.resolve() if path.is_symlink() else path
+    if path.exists() and not path.is_file():
+        try:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            error.filename = str(path)  # a write does not say where
+            raise
+        return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "w", encoding="utf-8") as file:

@@ -19,8 +19,8 @@ from firstlight.trace.model import Trace
 from firstlight.trace.reading import load
 
 START = "import jax, jax.numpy as jnp, numpy as np\n"
-#: The recorder attaches itself with the next import after JAX's: what is changed before counts.
-RECORD = "import firstlight.trace.startup\nimport timeit\n"
+#: JAX is there: the recorder attaches itself at once, and what is changed before counts.
+RECORD = "import firstlight.trace.startup\n"
 WORK = """
 def f(x):
     return jnp.sum(jnp.sin(x) @ x.T)

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from firstlight.trace.findings import thresholds
 from firstlight.trace.model import Finding, Trace
 from firstlight.trace.reading import load
 
+SINCE_0_11 = tuple(map(int, version("jax").split(".")[:2])) >= (0, 11)
 PROGRAMS = Path(__file__).parent / "programs"
 #: Runs programs one after the other in one traced process, each as if it were the main one.
 DRIVER = """
@@ -55,7 +57,9 @@ TOGETHER = (
     Pair("preprocessing", "one-op-compiles", "prepare"),
     Pair("update_by_hand", "one-op-compiles", "adam"),
     Pair("big_table", "large-constants", "efficiency"),
+    Pair("nested_table", "large-constants", "corrected"),
     Pair("trajectory", "unrolled-loop", "trajectory"),
+    Pair("short_loop", "unrolled-loop", "root"),
     Pair("recurrent", "unrolled-loop", "gradient"),
     Pair("recursion", "unrolled-loop", "series"),
     Pair("loss_each_step", "synchronisation", "<module>"),
@@ -189,10 +193,17 @@ def test_a_cache_that_keeps_nothing_below_its_threshold_is_found(tmp_path: Path)
 def test_a_program_that_calls_back_is_said_to_be_kept_out_of_the_cache(tmp_path: Path) -> None:
     disease = traced("cache_callback_disease", arguments=[tmp_path / "a"])
     cure = traced("cache_callback_cure", arguments=[tmp_path / "b"])
-    assert_found(disease, "cache-callbacks", "step", "cache_callback_disease")
     assert_not_found(cure, "cache-callbacks")
-    assert not list((tmp_path / "a").glob("jit_step-*-cache"))
     assert list((tmp_path / "b").glob("jit_step-*-cache"))
+    # The oracle: JAX keeps such programs from 0.11 on.
+    assert bool(list((tmp_path / "a").glob("jit_step-*-cache"))) is SINCE_0_11
+    if SINCE_0_11:
+        assert_not_found(disease, "cache-callbacks")
+        again = traced("cache_callback_disease", arguments=[tmp_path / "a"])
+        (step,) = [f for f in again.functions if f.name == "step"]
+        assert [c.cache.status for c in step.compiles if c.cache] == ["hit"]
+    else:
+        assert_found(disease, "cache-callbacks", "step", "cache_callback_disease")
 
 
 @pytest.mark.usefixtures("a_moment_is_enough")
@@ -204,7 +215,7 @@ def test_a_cache_that_was_moved_fits_only_without_paths_in_its_keys(
     traced(f"cache_moved_{state}", arguments=[made])
     shutil.copytree(made, moved)
     trace = traced(f"cache_moved_{state}", arguments=[moved])
-    if state == "disease":
+    if state == "disease" and not SINCE_0_11:  # which has no path in its keys any more
         found = assert_found(trace, "cache-key-changed", "draw", "cache_moved_disease")
         assert "jax_persistent_cache_enable_xla_caches" in found.remedy
     else:
@@ -269,6 +280,14 @@ def test_what_only_process_0_may_keep_is_said_of_another_one(tmp_path: Path) -> 
 # --- nothing to say -------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def seconds_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is slow, or busy, is no disease of a program."""
+    for name in ("CACHE_OFF_SECONDS", "DOMINATING_SECONDS"):
+        monkeypatch.setattr(thresholds, name, 100.0)
+
+
+@pytest.mark.usefixtures("seconds_are_not_counted")
 @pytest.mark.parametrize("name", sorted(path.stem for path in PROGRAMS.glob("clean_*.py")))
 def test_a_clean_program_has_no_finding(name: str) -> None:
     trace = traced(name)
@@ -279,7 +298,7 @@ def test_a_clean_program_has_no_finding(name: str) -> None:
 def test_findings_are_told_worst_first() -> None:
     disease, _ = traces_of(TOGETHER)
     seconds = [f.seconds for f in findings(disease)]
-    assert len(seconds) > len(TOGETHER)
+    assert len(seconds) >= len(TOGETHER)
     assert seconds == sorted(seconds, reverse=True)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trace_samples as samples
 
@@ -19,6 +21,23 @@ def test_nothing_is_exceeded_without_limits_or_at_the_limit() -> None:
 def test_zero_is_a_limit() -> None:
     assert Limits(max_compiles=0)
     assert [e.limit for e in exceeded(samples.trace(), Limits(max_compiles=0))] == ["max-compiles"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_ttfr_seconds": float("nan")},
+        {"max_ttfr_seconds": float("inf")},
+        {"max_ttfr_seconds": -1.0},
+        {"max_compiles": "a"},
+        {"max_compiles": 1.5},
+        {"max_recompiles": -1},
+        {"max_recompiles": True},
+    ],
+)
+def test_what_is_no_limit_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(LimitError, match=f"{next(iter(wrong))}.*no limit"):
+        Limits(**wrong)
 
 
 def test_too_many_compiles_name_the_functions_most_often_compiled_first() -> None:

@@ -38,6 +38,20 @@ TESTS = """
     def test_slow(step):
         step(np.ones(3, np.float32)).block_until_ready()
 
+    @pytest.mark.firstlight(max_compiles="a")
+    def test_no_number():
+        pass
+
+    @pytest.mark.firstlight(max_recompiles=0, max_compiles=9)
+    class TestOfClass:
+        @pytest.mark.firstlight(max_compiles=2)
+        def test_both_marks(self, step):
+            step(np.ones(3, np.float32)); step(np.ones(4, np.float32))
+
+        @pytest.mark.firstlight(max_recompiles=1)
+        def test_closest_mark(self, step):
+            step(np.ones(3, np.float32)); step(np.ones(4, np.float32))
+
     def test_fixture(firstlight_trace, step):
         assert firstlight_trace.compiles == 0
         step(np.ones(3, np.float32))
@@ -83,12 +97,18 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> str:
         ("fails_by_itself", "FAILED"),
         ("misspelt", "FAILED"),
         ("slow", "FAILED"),
+        ("no_number", "FAILED"),
         ("fixture", "PASSED"),
         ("unmarked", "PASSED"),
     ],
 )
 def test_a_test_fails_only_for_its_own_limits(output: str, name: str, outcome: str) -> None:
     assert f"{outcome} test_it.py::test_{name}" in output, output
+
+
+def test_limits_of_a_class_hold_where_the_method_says_nothing(output: str) -> None:
+    assert "FAILED test_it.py::TestOfClass::test_both_marks - Failed: max-recompiles" in output
+    assert "PASSED test_it.py::TestOfClass::test_closest_mark" in output
 
 
 def test_the_message_has_signature_reason_and_place(output: str) -> None:
@@ -103,6 +123,7 @@ def test_a_test_that_fails_by_itself_is_not_judged(output: str) -> None:
 
 def test_a_limit_that_does_not_exist_is_named(output: str) -> None:
     assert "not max_compile" in output
+    assert "max_compiles: 'a' is no limit" in output
 
 
 def test_unused_it_imports_nothing(tmp_path: Path) -> None:

@@ -150,6 +150,29 @@ def test_it_is_compared_with_the_nearest_not_with_the_last() -> None:
     assert [d.words for d in found] == ["x: f32[128] → f32[96]"]
 
 
+def test_shape_and_type_together_are_farther_than_the_type_alone() -> None:
+    earlier = [signature(array("float32", 3)), signature(array("float32", 4))]
+    found = nearest_differences(signature(array("int32", 3)), earlier)
+    assert [(d.reason, d.words) for d in found] == [("dtype", "x: f32[3] → i32[3]")]
+
+
+def test_other_keys_are_another_tree_also_where_its_text_was_cut() -> None:
+    old, new = (signature(array("float32", 3, path=f"d['{key}']")) for key in ("a", "b"))
+    assert [(d.reason, d.words) for d in differences(old, new)] == [
+        ("tree", "d['b'] is new; d['a'] is gone")
+    ]
+
+
+def test_the_text_of_a_long_tree_ends_with_what_tells_it_from_others() -> None:
+    from firstlight.trace.plain_text import shortened
+
+    small, *long = [str(n) * size for n, size in ((1, 50), (2, 900), (3, 900))]
+    assert shortened(small) == small
+    texts = [shortened("PyTreeDef(" + "x" * 300 + tail) for tail in long]
+    assert texts[0] != texts[1] and max(map(len, texts)) < 250
+    assert texts[0][:200] == texts[1][:200]
+
+
 def test_what_is_only_traced_is_no_recompile_and_none_to_compare_with() -> None:
     traced = compiled(signature(array("float32", 1)), 0.0, compiled=False)
     one = compiled(signature(array("float32", 2)), 1.0)

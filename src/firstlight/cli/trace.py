@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +53,7 @@ def add_to(commands: Any) -> None:
         help="run the program again and again: with less "
         "optimisation, and with a warm compilation cache; measure what that would gain",
     )
-    add("--what-if-rounds", type=int, default=3, metavar="N", help="runs of each (default 3)")
+    add("--what-if-rounds", type=_rounds, default=3, metavar="N", help="runs of each (default 3)")
     add("--dump-hlo", action="store_true", help="keep the compiled programs, for trace diff")
     add("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parser.set_defaults(handle=handle, parser=parser)
@@ -124,50 +127,55 @@ def _report(
     from firstlight.records import FirstlightError
     from firstlight.trace import running
 
+    hold = not limits  # what nobody could look at does not hold
     if not any(folder.glob("*.jsonl")):
         _say(running.why_no_log(command))
-        return not limits
+        return hold
     try:
         if options.redact:
             from firstlight.trace.redaction import redact_folder
 
             redact_folder(folder)
         what_if = _what_if(command, folder, outcome, options)
-        return not _outputs(folder, limits, options, outcome, what_if, name)
+        trace, found = _judged(folder, limits)
+        hold = not found
+        _outputs(trace, found, folder, options, outcome, what_if, name)
     except Exception as error:
-        told = str(error) if isinstance(error, FirstlightError) else repr(error)
+        told = str(error).rstrip(".") if isinstance(error, FirstlightError) else repr(error)
         _say(f"no report: {told}. The log is there: firstlight trace report {folder}")
-        return not limits
+    return hold
 
 
-def _outputs(
-    folder: Path,
-    limits: Limits,
-    options: argparse.Namespace,
-    outcome: Outcome | None,
-    what_if: Any,
-    name: str,
-) -> tuple[Excess, ...]:
-    from dataclasses import asdict
-
-    from firstlight.records import to_json
-    from firstlight.trace.json_report import report
+def _judged(folder: Path, limits: Limits) -> tuple[Trace, tuple[Excess, ...]]:
+    """The trace, and the limits that do not hold."""
     from firstlight.trace.limits import exceeded
     from firstlight.trace.reading import load
 
     trace = load(folder)
-    found = exceeded(trace, limits)
-    plain = report(trace, found, asdict(outcome) if outcome else None, to_json(what_if))
-    if options.json:
-        _write_json(options.json, plain)
-    page = _write_html(trace, folder, options, what_if)
-    if not options.quiet:
-        _print(trace, what_if, page, name, outcome)
-    if found:
-        from firstlight.trace.summary import print_exceeded
+    return trace, exceeded(trace, limits)
 
-        print_exceeded(found)
-    return found
+
+def _outputs(
+    trace: Trace,
+    found: Sequence[Excess],
+    folder: Path,
+    options: argparse.Namespace,
+    outcome: Outcome | None,
+    what_if: Any,
+    name: str,
+) -> None:
+    from firstlight.trace.summary import print_exceeded
+
+    page = None
+    try:
+        if options.json:
+            _write_json(options.json, trace, found, outcome, what_if)
+        page = _write_html(trace, folder, options, what_if)
+    finally:  # what cannot be written can still be said
+        if not options.quiet:
+            _shown(_print, trace, what_if, page, name, outcome)
+        if found:
+            _shown(print_exceeded, found)
 
 
 def _print(
@@ -187,9 +195,15 @@ def _print(
         console.print(f"Report: {page}", markup=False, soft_wrap=True)
 
 
-def _write_json(path: Path, plain: dict[str, Any]) -> None:
-    from firstlight.records import write_json
+def _write_json(
+    path: Path, trace: Trace, found: Sequence[Excess], outcome: Outcome | None, what_if: Any
+) -> None:
+    from dataclasses import asdict
 
+    from firstlight.records import to_json, write_json
+    from firstlight.trace.json_report import report
+
+    plain = report(trace, found, asdict(outcome) if outcome else None, to_json(what_if))
     write_json(path, plain, schema="trace-report-1.schema.json")
 
 
@@ -256,8 +270,7 @@ def _report_again(arguments: list[str], options: argparse.Namespace) -> int:
     parser.parse_args(arguments, options)
     limits = _limits(options)
     if not options.redact:
-        found = _outputs(options.folder, limits, options, None, None, str(options.folder))
-        return 1 if found else 0
+        return _outputs_again(options.folder, limits, options, str(options.folder))
     import tempfile
 
     from firstlight.trace.redaction import redact_copy
@@ -266,7 +279,12 @@ def _report_again(arguments: list[str], options: argparse.Namespace) -> int:
         parser.error("--redact leaves the folder as it is: say where to write with --html FILE")
     with tempfile.TemporaryDirectory() as copy:
         redact_copy(options.folder, Path(copy))
-        found = _outputs(Path(copy), limits, options, None, None, "")
+        return _outputs_again(Path(copy), limits, options, "")
+
+
+def _outputs_again(folder: Path, limits: Limits, options: argparse.Namespace, name: str) -> int:
+    trace, found = _judged(folder, limits)
+    _outputs(trace, found, folder, options, None, None, name)
     return 1 if found else 0
 
 
@@ -296,11 +314,31 @@ _COMMANDS = {"report": _report_again, "diff": _diff}
 def _say(text: str) -> None:
     from firstlight.report.plain_text import printable
 
-    print(f"firstlight: {printable(text)}", file=sys.stderr)
+    _shown(lambda: print(f"firstlight: {printable(text)}", file=sys.stderr))
+
+
+def _shown(write: Callable[..., None], *about: Any) -> None:
+    """Let something be printed, if anybody reads it: exit codes do not depend on that."""
+    if sys.stderr is None:
+        return
+    try:
+        write(*about)
+        sys.stderr.flush()
+    except (OSError, SystemExit):  # a broken pipe, which rich makes an exit of its own
+        with suppress(OSError, ValueError):
+            # Or Python would fail once more, with what is left, when it ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def _count(text: str) -> int:
     value = int(text)
     if value < 0:
         raise argparse.ArgumentTypeError("must be 0 or more")
+    return value
+
+
+def _rounds(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
     return value

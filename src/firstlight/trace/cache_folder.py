@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ class CacheFolder:
                 config, "jax_persistent_cache_min_compile_time_secs", None
             ),
             "cache_least_bytes": getattr(config, "jax_persistent_cache_min_entry_size_bytes", None),
-            "cache_in_key": getattr(config, "jax_persistent_cache_enable_xla_caches", None),
+            "cache_in_key": _in_key(config),
+            "cache_keeps_callbacks": _keeps_callbacks(),
             "cache_entries": sum(self._entries.values()),
             "cache_entries_of_name": self._entries.get(name, 0),
             "process_index": _process_index(),
@@ -65,6 +67,34 @@ def _entries(folder: str) -> dict[str, int]:
     except OSError:
         return {}
     return names
+
+
+def _in_key(config: Any) -> Any:
+    """The caches of XLA by which the path of the folder gets into every key."""
+    setting = getattr(config, "jax_persistent_cache_enable_xla_caches", None)
+    return setting if _path_is_in_key() else "none"
+
+
+@cache
+def _path_is_in_key() -> bool:
+    """Whether this JAX leaves the paths that it gives to XLA in its keys: 0.11 takes them out."""
+    try:
+        from jax._src.cache_key import xla_flags_to_exclude_from_cache_key as left_out
+
+        return "--xla_gpu_per_fusion_autotune_cache_dir" not in left_out
+    except Exception:
+        return True
+
+
+@cache
+def _keeps_callbacks() -> bool:
+    """Whether this JAX can keep programs that call back into Python: 0.11 can."""
+    try:
+        from jax._src.compilation_cache import get_executable_and_time
+
+        return "host_callbacks" in get_executable_and_time.__code__.co_varnames
+    except Exception:
+        return False
 
 
 def _process_index() -> int | None:

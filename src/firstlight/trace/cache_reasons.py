@@ -40,7 +40,7 @@ def _why_not_written(compiled: Mapping[str, Any], rank: str | None) -> str:
     index = compiled.get("process_index")
     if index not in (None, 0):
         return RANK
-    if compiled.get("callbacks"):
+    if compiled.get("callbacks") and not compiled.get("cache_keeps_callbacks"):
         return CALLBACKS
     seconds = (compiled["end_ns"] - compiled["begin_ns"]) / 1e9
     least = compiled.get("cache_least_seconds")

@@ -11,8 +11,11 @@ import os
 import sys
 import sysconfig
 
+from firstlight.trace.plain_text import text_of
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import FrameType
     from typing import Any
 
@@ -22,6 +25,12 @@ _CALLS = {
     ("pjit.py", "jit_trace"): ("jit_func", "jit_func", "args", "kwargs"),
     ("pjit.py", "jit_lower"): ("jit_func", "jit_func", "args", "kwargs"),
 }
+#: Frames that hold what JAX made of a call, and the one of functions that it runs by itself.
+_TRACING = ("pjit.py", "_trace_for_jit")
+_TRACED_BY_HAND = ("stages.py", "lower")
+_LOWERING = ("pxla.py", "_cached_lowering_to_hlo")
+_COMPILING = ("pxla.py", "_cached_compilation")
+_RUN_BY_JAX = ("pjit.py", "_pjit_call_impl")
 #: Transformations by the type of the values that they hand to the functions within.
 _TRANSFORMATIONS = {
     "BatchTracer": "vmap",
@@ -31,17 +40,6 @@ _TRANSFORMATIONS = {
     "JaxprTracer": "grad",
     "RematTracer": "checkpoint",
 }
-_OPTIONS = (
-    "static_argnums",
-    "static_argnames",
-    "donate_argnums",
-    "donate_argnames",
-    "device",
-    "backend",
-    "keep_unused",
-    "inline",
-    "compiler_options_kvs",
-)
 #: Settings of JAX that are part of what is compiled.
 _SETTINGS = (
     "jax_enable_x64",
@@ -56,8 +54,6 @@ _SETTINGS = (
     "jax_disable_jit",
     "jax_default_device",
 )
-_MOST_LEAVES = 300
-_MOST_TEXT = 200
 _INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 _STANDARD_LIBRARY = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -98,9 +94,53 @@ def call_of(frames: list[FrameType]) -> tuple[FrameType, dict[str, Any]] | None:
     return None
 
 
-def is_lowered_by_hand(frames: list[FrameType]) -> bool:
-    """Whether `Traced.lower()` is among them."""
-    return any(_named(frame) == ("stages.py", "lower") for frame in frames)
+def made_before(stage: str, frames: list[FrameType]) -> Any:
+    """What is lowered or compiled by hand: the object that JAX made of it in the stage before."""
+    for frame in frames:
+        if stage == "lower" and _named(frame) == _TRACED_BY_HAND:
+            return getattr(frame.f_locals.get("self"), "jaxpr", None)
+        if stage == "compile" and _named(frame) == _COMPILING:
+            return frame.f_locals.get("computation")
+    return None
+
+
+def made_by(stage: str, frames: list[FrameType]) -> Any:
+    """What came of a stage, at its end."""
+    for frame in frames:
+        if stage == "trace" and _named(frame) == _TRACING:
+            return frame.f_locals.get("jaxpr")
+        if stage == "lower" and _named(frame) == _LOWERING:
+            return getattr(frame.f_locals.get("lowering_result"), "module", None)
+    return None
+
+
+def within_transformation(frames: list[FrameType]) -> dict[str, Any] | None:
+    """A jitted function that JAX runs by itself: where it is defined, and for which arrays."""
+    if not any(_named(frame) == _RUN_BY_JAX for frame in frames):
+        return None
+    lowering = next((f.f_locals for f in frames if _named(f) == _LOWERING), {})
+    program = lowering.get("closed_jaxpr")
+    about = getattr(getattr(program, "jaxpr", program), "debug_info", None)
+    file, line = (getattr(about, f"func_{name}", None) for name in ("filename", "lineno"))
+    if file is None or line is None:
+        return None
+    arrays = [
+        [f"[{i}]", str(aval.dtype), list(map(_size, aval.shape)), bool(aval.weak_type), None]
+        for i, aval in enumerate(lowering.get("in_avals", ()))
+        if hasattr(aval, "dtype")
+    ]
+    return {"place": [file, line], "arrays": arrays}
+
+
+def compiler_options(frames: list[FrameType]) -> dict[str, Any]:
+    """What XLA was told for this program alone."""
+    told = (f.f_locals.get("compiler_options_kvs") for f in frames if _named(f) == _COMPILING)
+    options = next(told, None)
+    return {"compiler_options": text_of(options)} if options else {}
+
+
+def _size(n: Any) -> Any:
+    return n if isinstance(n, int) else str(n)
 
 
 def _named(frame: FrameType) -> tuple[str, str]:
@@ -148,90 +188,11 @@ def _is_installed(file: str) -> bool:
     return known or os.path.realpath(file).startswith(_STANDARD_LIBRARY)
 
 
-def definition(fun: Any) -> dict[str, Any]:
-    """Where a function is defined."""
-    kind = type(fun).__name__
-    for _ in range(20):  # what wraps it: partial, functools.wraps, a method
-        inner = getattr(fun, "func", None) or getattr(fun, "__wrapped__", None)
-        inner = inner or getattr(fun, "__func__", None)
-        if inner is None or inner is fun:
-            break
-        fun = inner
-    # An object that can be called has its code in its class.
-    code = getattr(fun, "__code__", None)
-    code = code or getattr(type(fun).__dict__.get("__call__"), "__code__", None)
-    return {
-        "name": getattr(fun, "__qualname__", None) or type(fun).__qualname__,
-        "module": getattr(fun, "__module__", None),
-        "kind": kind,
-        "place": None if code is None else [code.co_filename, code.co_firstlineno],
-    }
-
-
-def signature(call: dict[str, Any]) -> dict[str, Any]:
-    """What the compiled program depends on: arrays by place, static values, structure."""
-    from jax.tree_util import keystr, tree_flatten_with_path
-
-    args, kwargs = tuple(call["args"]), dict(call["kwargs"])
-    info = call["info"]
-    # JAX has counted negative ones from the end of the parameters already, where it knows them.
-    numbers = {n if n >= 0 else n + len(args) for n in getattr(info, "static_argnums", ()) or ()}
-    names = set(getattr(info, "static_argnames", ()) or ())
-    parameters = _parameter_names(call["fun"])
-    static: dict[str, Any] = operation_parameters(call["fun"])
-    dynamic: dict[str, Any] = {}
-    for i, value in enumerate(args):
-        name = parameters[i] if i < len(parameters) else f"[{i}]"
-        (static if i in numbers or name in names else dynamic)[name] = value
-    for name, value in kwargs.items():
-        (static if name in names else dynamic)[name] = value
-    leaves, tree = tree_flatten_with_path(dynamic)
-    rest = tuple(tuple(map(str, described(v)[:3])) for _, v in leaves[_MOST_LEAVES:])
-    return {
-        "arrays": [[_path(keystr(p)), *described(v)] for p, v in leaves[:_MOST_LEAVES]],
-        "leaves": len(leaves),
-        "rest": hash(rest) if rest else None,  # of those that are not listed
-        "positional": len(args),
-        "options": _options(info),
-        "tree": str(tree)[:_MOST_TEXT],
-        "static": {name: _short(value) for name, value in static.items()},
-    }
-
-
-def described(value: Any) -> list[Any]:
-    """[type, shape, weak, sharding] of an argument."""
-    dtype = getattr(value, "dtype", None)
-    if dtype is None:  # a Python number: JAX gives it a weak type
-        return [type(value).__name__, [], True, None]
-    weak = getattr(value, "weak_type", None)
-    if weak is None:
-        weak = getattr(getattr(value, "aval", None), "weak_type", False)
-    sharding = getattr(value, "sharding", None)
-    placed = None if sharding is None else _short(sharding)
-    if placed and getattr(value, "_committed", False):
-        placed = f"committed: {placed}"
-    return [str(dtype), [_size(n) for n in getattr(value, "shape", ())], bool(weak), placed]
-
-
-def operation_parameters(fun: Any) -> dict[str, Any]:
-    """What an operation outside of any jit was asked for (a shape, an axis); {} for a function."""
-    if not getattr(fun, "_apply_primitive", False):
-        return {}
-    names, cells = fun.__code__.co_freevars, fun.__closure__ or ()
-    held = {name: cell.cell_contents for name, cell in zip(names, cells, strict=False)}
-    # Whole programs are among the parameters of some: their text is long, and costs time.
-    simple = (int, float, str, tuple, type(None))
-    parameters = held.get("params") or {}
-    return {name: value for name, value in parameters.items() if isinstance(value, simple)}
-
-
-def context(args: Any = (), kwargs: Any = None) -> dict[str, Any]:
+def context(leaves: Iterable[Any] = ()) -> dict[str, Any]:
     """What else is part of what is compiled: settings of JAX, transformations around the call."""
-    from jax.tree_util import tree_leaves
-
     config = sys.modules["jax"].config
     found = {name: getattr(config, name, None) for name in _SETTINGS}
-    tracers = {type(leaf).__name__ for leaf in tree_leaves((args, kwargs))}
+    tracers = {type(leaf).__name__ for leaf in leaves}
     within = sorted({_TRANSFORMATIONS[name] for name in tracers if name in _TRANSFORMATIONS})
     return {**found, "transformation": ", ".join(within) or None, "others": _other_settings()}
 
@@ -244,39 +205,3 @@ def _other_settings() -> int | None:
         return hash(trace_context())
     except Exception:
         return None
-
-
-def _options(info: Any) -> str:
-    """What jit was told about the function, as far as it is part of the program."""
-    told = {name: getattr(info, name, None) for name in _OPTIONS}
-    return ", ".join(f"{name}={_short(value)}" for name, value in told.items() if value)
-
-
-def _parameter_names(fun: Any) -> tuple[str, ...]:
-    code = getattr(getattr(fun, "__wrapped__", fun), "__code__", None)
-    if code is None:
-        return ()
-    names: tuple[str, ...] = code.co_varnames[: code.co_argcount]
-    return names[1:] if hasattr(fun, "__self__") else names
-
-
-def _path(text: str) -> str:
-    """A path as it is written in Python: the first key is the name of an argument."""
-    if text.startswith("['"):
-        name, _, rest = text[2:].partition("']")
-        return name + rest
-    return text
-
-
-def _size(n: Any) -> Any:
-    return n if isinstance(n, int) else str(n)
-
-
-def _short(value: Any) -> str:
-    if hasattr(value, "dtype") and hasattr(value, "shape"):
-        # The text of an array is its values: to get them would wait for them.
-        return f"{value.dtype}{list(value.shape)}"
-    try:
-        return repr(value)[:_MOST_TEXT]
-    except Exception as error:
-        return f"<{type(value).__name__}: {type(error).__name__}>"

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from firstlight.trace.cache_reasons import cache_use
 from firstlight.trace.log_events import ProcessLog
 from firstlight.trace.model import STAGES, Argument, Compile, Place, Signature
 
+#: Objects of one function that one line may call without being told to make them.
+_MOST_COPIES = 2
+
 
 @dataclass(frozen=True)
 class FunctionKey:
-    """What makes two compiles ones of the same function: its name, and where it is defined."""
+    """What makes two compiles ones of the same function: its name, place, and all of its code."""
 
     name: str
     place: Place | None
     module: str | None
     library: bool
     kind: str | None
+    made_of: int | None = None  # a number for all code that is in it and around it
+    copy: int = 0  # of several objects that are made of the same, and are no disease
 
 
 @dataclass
@@ -49,8 +55,9 @@ def compiles_of(
     exclusive_ns: what each stage event took without all that ran inside of it.
     """
     groups = sorted(_groups(log), key=lambda g: g.stages[0][1]["begin_ns"])
-    for group in groups:
-        yield _key(group), _compile(group, log, process, exclusive_ns)
+    keys = [_key(group) for group in groups]
+    for key, copy, group in zip(keys, _copies(keys, groups), groups, strict=True):
+        yield replace(key, copy=copy), _compile(group, log, process, exclusive_ns)
 
 
 def _groups(log: ProcessLog) -> Iterable[_Group]:
@@ -72,6 +79,39 @@ def _groups(log: ProcessLog) -> Iterable[_Group]:
     return groups
 
 
+def _copies(keys: Sequence[FunctionKey], groups: Sequence[_Group]) -> list[int]:
+    """Which of the objects of a function each program is of; 0 where all are taken for one."""
+    by_key: dict[FunctionKey, list[Mapping[str, Any]]] = defaultdict(list)
+    for key, group in zip(keys, groups, strict=True):
+        if group.call is not None and group.last == "compile" and not key.library:
+            by_key[key].append(group.call)
+    numbers: dict[tuple[FunctionKey, Any], int] = {}
+    for key, calls in by_key.items():
+        if not _are_made_again(calls):
+            objects = dict.fromkeys(call.get("object") for call in calls)
+            numbers |= {(key, one): number for number, one in enumerate(objects)}
+    return [
+        numbers.get((key, (group.call or {}).get("object")), 0)
+        for key, group in zip(keys, groups, strict=True)
+    ]
+
+
+def _are_made_again(calls: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether one line calls a new object of the function each time that it runs.
+
+    Two models have a step each, though both of the same code, and one line may call both. Three
+    objects at one line are a habit, and so are two that belong to the same object or to none.
+    """
+    at_line: dict[Any, dict[Any, tuple[Any, ...]]] = defaultdict(dict)
+    for call in calls:
+        for site in {tuple(call.get(name) or ()) for name in ("site", "user_site")}:
+            at_line[site][call.get("object")] = tuple(call.get("belongs_to") or ())
+    for site, objects in at_line.items():
+        if site and (len(objects) > _MOST_COPIES or len(set(objects.values())) < len(objects)):
+            return True
+    return False
+
+
 def _key(group: _Group) -> FunctionKey:
     name = _bare(group.stages[0][1]["name"])
     if group.call is None:
@@ -80,9 +120,11 @@ def _key(group: _Group) -> FunctionKey:
     return FunctionKey(
         str(about.get("name") or name),
         place_of(about.get("place")),
-        about.get("module"),
+        # A process that was spawned has the main module by another name.
+        "__main__" if about.get("module") == "__mp_main__" else about.get("module"),
         bool(group.call.get("library")),
         about.get("kind"),
+        about.get("made_of"),
     )
 
 
@@ -103,7 +145,7 @@ def _compile(
         begin_seconds=(group.stages[0][1]["begin_ns"] - start) / 1e9,
         end_seconds=(group.stages[-1][1]["end_ns"] - start) / 1e9,
         stage_seconds=seconds,
-        signature=_signature(call) if group.call else None,
+        signature=_signature(call, compiled or {}) if group.call else None,
         site=place_of(call.get("site")),
         user_site=place_of(call.get("user_site")),
         entry_site=place_of(call.get("entry_site")),
@@ -119,7 +161,7 @@ def _compile(
     )
 
 
-def _signature(call: Mapping[str, Any]) -> Signature:
+def _signature(call: Mapping[str, Any], compiled: Mapping[str, Any]) -> Signature:
     arrays = call.get("arrays") or ()
     return Signature(
         arguments=tuple(Argument(p, d, tuple(s), bool(w), h) for p, d, s, w, h in arrays),
@@ -129,6 +171,7 @@ def _signature(call: Mapping[str, Any]) -> Signature:
         context={
             **(call.get("context") or {}),
             "options of jit": call.get("options"),
+            "options of the compiler": compiled.get("compiler_options"),
             "arguments by position": call.get("positional"),
             "further leaves": call.get("rest"),
         },

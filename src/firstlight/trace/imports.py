@@ -5,7 +5,8 @@ A module that is loaded already never gets here, so a statement that imports it 
 
 from __future__ import annotations
 
-import importlib
+# Not importlib: a program that has not loaded it should find it so, and may have one of its own.
+import _frozen_importlib as bootstrap
 import sys
 from _thread import get_ident
 from time import monotonic_ns
@@ -31,10 +32,19 @@ def _find_and_load(name, import_):
 
 
 class ImportClock:
-    """Tells `done` of every outermost import, with all modules that it loaded."""
+    """Tells `done` of every outermost import, with all modules that it loaded.
 
-    def __init__(self, done: Callable[[list[tuple[str, int, int, int]], Any], None]) -> None:
-        self._done = done
+    And `appeared` of modules in `watched` as soon as they are loaded, within whatever import: what
+    comes after them in it may use them.
+    """
+
+    def __init__(
+        self,
+        done: Callable[[list[tuple[str, int, int, int]], Any], None],
+        appeared: Callable[[str], None],
+        watched: tuple[str, ...],
+    ) -> None:
+        self._done, self._appeared, self._watched = done, appeared, watched
         self._sites: dict[str, list[Any] | None] = {}
         # Of each thread: modules now being loaded (name, begin, time of those inside).
         self._open: dict[int, list[list[Any]]] = {}
@@ -44,7 +54,6 @@ class ImportClock:
 
     def install(self) -> bool:
         """Start; False where this Python loads modules in another way."""
-        bootstrap = importlib._bootstrap
         original = getattr(bootstrap, "_find_and_load", None)
         if original is None:
             return False
@@ -56,10 +65,16 @@ class ImportClock:
 
     def remove(self) -> None:
         """Stop; where somebody has put another clock over this one, it goes on unheard."""
-        self._done = _nobody
-        bootstrap = importlib._bootstrap
+        self._done, self._watched = _nobody, ()
         if self._ours is not None and getattr(bootstrap, "_find_and_load", None) is self._ours:
             bootstrap._find_and_load = self._original  # type: ignore[attr-defined]
+
+    def forked(self) -> None:
+        """In a new process that has one thread: what others were loading is over."""
+        mine = get_ident()
+        for of_threads in (self._open, self._loaded):
+            for thread in [thread for thread in of_threads if thread != mine]:
+                del of_threads[thread]
 
     def _begin(self, name: str) -> Any:
         opened = [name, monotonic_ns(), 0]
@@ -80,26 +95,35 @@ class ImportClock:
                 self._sites[name] = _statement()
         if stack:
             stack[-1][2] += end - begin
-            return
-        del self._open[thread], self._loaded[thread]
-        if loaded:
-            sites, self._sites = self._sites, {}
-            self._done(loaded, sites)
+        else:
+            del self._open[thread], self._loaded[thread]
+            if loaded:
+                sites, self._sites = self._sites, {}
+                self._done(loaded, sites)
+        if name in self._watched:  # last: what is imported for it comes by here as well
+            self._appeared(name)
 
 
 def _statement() -> list[Any] | None:
-    """[file, line, function] of the import that is now at its end; None: `python -m` did it."""
+    """[file, line, function] of the import that is now at its end; None: no line of a program did.
+
+    `python -m` and pytest load what they run.
+    """
     frame: Any = sys._getframe(2)
     while frame is not None and _is_machinery(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None or frame.f_code.co_filename == "<frozen runpy>":
+        return None
+    if frame.f_globals.get("__package__") in ("_pytest", "_pytest.assertion", "pluggy"):
         return None
     return [frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname]
 
 
 def _is_machinery(file: str) -> bool:
     """Frames between an import and who asked for it; importlib.import_module is one of them."""
-    return file.startswith("<frozen importlib") or file == importlib.__file__
+    importlib = getattr(sys.modules.get("importlib"), "__file__", None)
+    folder = importlib and importlib.removesuffix("__init__.py")
+    return file.startswith("<frozen importlib") or bool(folder and file.startswith(folder))
 
 
 def _nobody(modules: list[tuple[str, int, int, int]], sites: Any) -> None:

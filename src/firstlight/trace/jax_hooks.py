@@ -10,6 +10,7 @@ from time import monotonic_ns
 from firstlight.telemetry.events import CACHE, STAGES
 from firstlight.trace import calls, programs
 from firstlight.trace.cache_folder import CacheFolder
+from firstlight.trace.known_calls import KnownCalls
 from firstlight.trace.waits import Waits, leave_out_caller
 
 TYPE_CHECKING = False
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
 
     from firstlight.trace.recorder import Recorder
 
-#: Calls of one name that may wait for their next stage.
-_MOST_PENDING = 100
-_ORDER = ("trace", "lower", "compile")
-
 
 def attach(recorder: Recorder) -> JaxHooks:
     """Listen from now on; JAX has been imported."""
@@ -31,12 +28,8 @@ def attach(recorder: Recorder) -> JaxHooks:
     hooks.watch_backends()
     hooks.waits.watch()
     recorder.before_end.append(hooks.waits.write)
+    recorder.after_fork.append(hooks.forked)
     return hooks
-
-
-def _bare(name: str) -> str:
-    """`jit(f)` without what JAX puts around it."""
-    return name.partition("(")[2].removesuffix(")") if name.endswith(")") else name
 
 
 class _Stage:
@@ -49,32 +42,21 @@ class _Stage:
         self.cache: dict[str, int] = {}
 
 
-class _Known:
-    """A call that is under way: by the frame that knows it, and the function that it is of."""
-
-    def __init__(self, frame: int, fun: int, number: int, stage: str) -> None:
-        self.frame, self.fun, self.number, self.stage = frame, fun, number, stage
-
-
 class JaxHooks:
     """Turns JAX's events into those of the log."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._jax = calls.jax_folders()
         self._open: dict[int, list[_Stage]] = {}
-        self._known: dict[int, list[_Known]] = {}  # of each thread, the innermost last
+        self._calls = KnownCalls(recorder)
         self._describing: set[int] = set()
         self.waits = Waits(recorder, self.is_busy, (self._open, self._describing))
-        # Calls that were traced or lowered and no more, by name: (number, stage).
-        self._pending: dict[str, list[tuple[int, str]]] = {}
-        self._last: dict[str, dict[str, Any]] = {}  # the last function of a name
-        self._calls = 0
-        self._functions: dict[int, tuple[Any, int]] = {}
-        self._serials = 0
         self._cache_folder = CacheFolder()
         self._active = True
         self._undo: list[Callable[[], None]] = []
+        # Who asks JAX for its listeners of a kind, who adds one, and ours.
+        self._listeners: list[tuple[str, Callable[[Any], None], Any]] = []
+        self.waits.before_write = self._listen_on
 
     def listen(self) -> None:
         from jax import monitoring
@@ -86,11 +68,30 @@ class JaxHooks:
             ("event", self._cache, "event"),
         ):
             listener = safely(ours)
-            getattr(monitoring, f"register_{kind}_listener")(listener)
+            register = getattr(monitoring, f"register_{kind}_listener")
+            register(listener)
+            self._listeners.append((f"get_{gone}_listeners", register, listener))
             unregister = getattr(monitoring, f"unregister_{gone}_listener", None)
             if unregister is not None:  # an older JAX keeps listeners: `_active` silences them
                 self._undo.append(partial(unregister, listener))
         self._recorder.event("jax", version=sys.modules["jax"].__version__, ns=monotonic_ns())
+
+    def _listen_on(self) -> None:
+        """Say so where the program has taken all listeners from JAX, ours among them, and return.
+
+        Not all versions of JAX take the one of begins, and then nothing is lost.
+        """
+        from jax._src import monitoring
+
+        for name, register, listener in self._listeners:
+            listening = getattr(monitoring, name, None)
+            if self._active and listening is not None and listener not in listening():
+                register(listener)
+                self._recorder.problem(
+                    "events: the program took away the listeners of JAX's events (as "
+                    "jax.monitoring.clear_event_listeners does): compiles between that and the "
+                    "next wait for a result may be missing in this trace"
+                )
 
     def watch_backends(self) -> None:
         """Time the start of backends, for which JAX has no event."""
@@ -133,6 +134,13 @@ class JaxHooks:
             self._recorder.safely(undo)()
         self._undo = []
 
+    def forked(self) -> None:
+        """This is a new process: what was under way is of its parent, and in the parent's log."""
+        self._open.clear()
+        self._describing.clear()
+        self._calls.forget()
+        self.waits.forget()
+
     def is_busy(self) -> bool:
         """Whether a stage is under way in this thread: reading an array is then no result."""
         thread = get_ident()
@@ -145,6 +153,8 @@ class JaxHooks:
         if stage is None or not self._active:
             return
         begin = monotonic_ns()
+        if get_ident() not in self._open:
+            self._listen_on()
         name = str(about.get("fun_name"))
         opened = self._open.setdefault(get_ident(), [])
         current = _Stage(name, stage, None, begin)
@@ -188,16 +198,18 @@ class JaxHooks:
 
     def _more(self, current: _Stage, seconds: float) -> dict[str, Any]:
         """What is known at the end of a stage beyond its times."""
-        if current.stage == "trace":
-            return {}
         frames = calls.stack(sys._getframe(2))
         try:
-            if current.stage == "lower":
+            self._calls.ended(current.stage, current.call, frames)
+            if current.stage == "trace":
+                more = {}
+            elif current.stage == "lower":
                 more = programs.lowered(frames)
             else:
                 folder = self._cache_folder.about(current.name)
                 more = {**programs.compiled(frames, seconds), "cache": current.cache or None}
                 more.update(folder)
+                more.update(calls.compiler_options(frames))
         except Exception as error:
             more = {"problem": f"{current.stage}: {type(error).__name__}: {error}"[:200]}
         if "problem" in more:
@@ -210,96 +222,11 @@ class JaxHooks:
         if what is not None and opened:
             opened[-1].cache[what] = opened[-1].cache.get(what, 0) + 1
 
-    # --- calls ------------------------------------------------------------------------------------
-
     def _call(self, stage: str, name: str) -> int | None:
         """The number of the call that this stage belongs to; a new one is written down."""
         thread = get_ident()
         self._describing.add(thread)
         try:
-            frames = calls.stack(sys._getframe(1))
-            found = calls.call_of(frames)
-            if found is None:
-                return self._call_without_frame(stage, name, frames)
-            number = self._number(stage, *found, frames)
-            self._leave_pending(_bare(name), number, stage)
-            return number
+            return self._calls.number(stage, name, calls.stack(sys._getframe(1)))
         finally:
             self._describing.discard(thread)
-
-    def _number(self, stage: str, frame: Any, call: dict[str, Any], frames: list[Any]) -> int:
-        known = self._known.setdefault(get_ident(), [])
-        alive = {id(f) for f in frames}
-        known[:] = [k for k in known if k.frame in alive]
-        for one in known:
-            same = one.frame == id(frame) and one.fun == id(call["fun"])
-            # A frame that is gone may leave its number to a new one: stages do not go back.
-            if same and _ORDER.index(one.stage) < _ORDER.index(stage):
-                one.stage = stage
-                return one.number
-        self._calls += 1
-        known[:] = [k for k in known if k.frame != id(frame)]
-        known.append(_Known(id(frame), id(call["fun"]), self._calls, stage))
-        self._describe(self._calls, call, frames)
-        return self._calls
-
-    def _call_without_frame(self, stage: str, name: str, frames: list[Any]) -> int | None:
-        """Lowered.compile(), whose call is over; or the backward pass of a function."""
-        bare = _bare(name)
-        before = "trace" if stage == "lower" and calls.is_lowered_by_hand(frames) else "lower"
-        for number, reached in self._pending.get(bare, ()):
-            if reached == before and stage != "trace":
-                self._leave_pending(bare, number, stage)
-                return number
-        about = self._last.get(bare)
-        if stage != "lower" or about is None:
-            return None
-        self._calls += 1
-        near, user = calls.sites(frames, self._jax)
-        context = {**calls.context(), "transformation": "the backward pass of grad"}
-        place = {"call": self._calls, "site": near, "user_site": user, "context": context}
-        self._recorder.event("call", **{**about, **place})
-        self._leave_pending(bare, self._calls, stage)
-        return self._calls
-
-    def _leave_pending(self, bare: str, number: int, stage: str) -> None:
-        """A call got to this stage; by its name it is found again if the next comes by itself."""
-        pending = [one for one in self._pending.get(bare, ()) if one[0] != number]
-        if stage != "compile":
-            pending.append((number, stage))
-        self._pending[bare] = pending[-_MOST_PENDING:]
-
-    def _describe(self, number: int, call: dict[str, Any], frames: list[Any]) -> None:
-        near, user = calls.sites(frames, self._jax)
-        fun = call["fun"]
-        about = calls.definition(fun)
-        place = about["place"]
-        event = {
-            "call": number,
-            "function": about,
-            "object": self._serial(fun),
-            # Not the user's function but one of JAX itself: an operation outside of any jit.
-            "library": bool(getattr(fun, "_apply_primitive", False))
-            or bool(place and place[0].startswith(self._jax)),
-            "site": near,
-            "user_site": user,
-            "entry_site": calls.entry_site(frames, self._jax),
-            "context": calls.context(call["args"], call["kwargs"]),
-            **calls.signature(call),
-        }
-        self._last[getattr(fun, "__name__", "")] = event
-        self._recorder.event("call", **event)
-
-    def _serial(self, fun: Any) -> int:
-        """A number for a function object that no other one ever has."""
-        import contextlib
-        import weakref
-
-        known = self._functions.get(id(fun))
-        if known is not None and known[0]() is fun:
-            return known[1]
-        self._serials += 1
-        # What cannot be referred to weakly is new each time: nobody can say that it is the same.
-        with contextlib.suppress(TypeError):
-            self._functions[id(fun)] = (weakref.ref(fun), self._serials)
-        return self._serials

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from firstlight.records import FirstlightError
 from firstlight.trace.model import Compile, Function, Trace
@@ -25,6 +26,15 @@ class Limits:
     max_ttfr_seconds: float | None = None
     forbid_compile_after_seconds: float | None = None
     forbid_compile_after_results: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            whole = not name.endswith("_seconds")  # a count
+            if value is not None and not (number and 0 <= value < inf):
+                raise LimitError(f"{name}: {value!r} is no limit; give a number, 0 or more.")
+            if value is not None and whole and value != int(value):
+                raise LimitError(f"{name}: {value!r} is no limit; give a whole number.")
 
     def __bool__(self) -> bool:
         return any(value is not None for value in vars(self).values())

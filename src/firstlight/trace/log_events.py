@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from firstlight.records import FirstlightError
+from firstlight.trace.event_checks import MOST_TEXT, checked, cut
 from firstlight.trace.log_file import SCHEMA, VERSION
 
 #: Keys that hold times of their own, beside those of an event.
@@ -77,7 +78,7 @@ def _read_file(path: Path) -> list[ProcessLog]:
     logs: list[ProcessLog] = []
     unreadable = 0
     for line in path.read_text("utf-8", errors="replace").splitlines():
-        event = _parsed(line)
+        event = parsed(line)
         if event is None:
             unreadable += 1
         elif event["event"] == "process":
@@ -91,18 +92,35 @@ def _read_file(path: Path) -> list[ProcessLog]:
     return logs
 
 
-def _parsed(line: str) -> dict[str, Any] | None:
+def parsed(line: str) -> dict[str, Any] | None:
+    """The event of a line; None: it cannot be read."""
     try:
         event = json.loads(line)
-    except ValueError:  # cut off by a kill
+        if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+            return None
+        # What torch said is shown as it is; of all else only what has been looked at.
+        if len(line) > MOST_TEXT or event["event"].startswith("torch_"):
+            event = cut(event)
+    except (ValueError, RecursionError):  # cut off by a kill, or made by other hands
         return None
-    return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
+    # Of a newer log only the version has to be understood.
+    newer = event["event"] == "process" and not _is_ours(event)
+    return event if newer else checked(event)
+
+
+def _is_ours(head: dict[str, Any]) -> bool:
+    """Whether a first event is one that this Firstlight understands."""
+    return head.get("schema") == SCHEMA and head.get("version", 0) in range(VERSION + 1)
 
 
 def _check_version(head: dict[str, Any], path: Path) -> None:
     if head.get("schema") != SCHEMA:
-        raise TraceLogError(f"{path}: not a log of a trace (schema {head.get('schema')!r}).")
-    if head.get("version", 0) > VERSION:
+        shown = repr(head.get("schema"))[:40]
+        raise TraceLogError(f"{path}: not a log of a trace (schema {shown}).")
+    version = head.get("version", 0)
+    if not isinstance(version, int):
+        raise TraceLogError(f"{path}: not a log of a trace (version {repr(version)[:40]}).")
+    if version > VERSION:
         raise TraceLogError(
             f"{path}: version {head['version']} of the log was written by a newer Firstlight; this "
             f"one reads up to {VERSION}. Update Firstlight to read it."

@@ -93,7 +93,7 @@ class Compile:
 
 @dataclass(frozen=True)
 class Function:
-    """All compiles of one function: of one place of definition, whatever object it was."""
+    """All compiles of one function: of the same code, whatever object it was."""
 
     name: str
     place: Place | None

@@ -25,8 +25,9 @@ def load_ipython_extension(shell: Any) -> None:
         from firstlight.trace.session import recording
 
         with recording() as recorded:
-            shell.run_cell(cell)
+            result = shell.run_cell(cell)
         display(recorded)
+        result.raise_error()  # "run all" must stop here, as without us
 
     shell.register_magic_function(firstlight, "cell")
 

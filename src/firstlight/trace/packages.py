@@ -1,4 +1,8 @@
-"""Imports of a process, summed up by top-level package."""
+"""Imports of a process, summed up by top-level package.
+
+What is compiled or waited for while a module is imported is no time of its import: it would be
+spent wherever the module came from.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from firstlight.trace import timeline
 from firstlight.trace.compiles import place_of
 from firstlight.trace.log_events import ProcessLog
 from firstlight.trace.model import ImportedPackage, Place
@@ -34,8 +39,10 @@ class _Package:
 def packages(log: ProcessLog) -> tuple[ImportedPackage, ...]:
     """All packages that were imported, the most expensive first."""
     found: dict[str, _Package] = {}
+    others, main = _others(log), timeline.main_thread(log)
     for event in log.of("imports"):
-        for name, begin, total, own, around in _nested(event["modules"]):
+        modules = _without(event["modules"], others.get(event.get("thread") or main, []))
+        for name, begin, total, own, around in modules:
             package = name.partition(".")[0]
             one = found.setdefault(package, _Package(begin, around[-1] if around else None))
             one.own_ns += own
@@ -48,6 +55,42 @@ def packages(log: ProcessLog) -> tuple[ImportedPackage, ...]:
                     found[other].jax_ns += total
     told = [_told(name, one, log.start_ns) for name, one in found.items()]
     return tuple(sorted(told, key=lambda p: -p.seconds))
+
+
+def _others(log: ProcessLog) -> dict[int, list[tuple[int, int]]]:
+    """Of each thread, from when to when it did something else than importing, in order."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for thread, intervals in timeline.intervals_by_thread(log, log.last_ns).items():
+        merged = found.setdefault(thread, [])
+        for one in sorted(intervals, key=lambda i: i.begin_ns):
+            if one.kind in ("import", "interpreter", "exit"):
+                continue
+            if merged and one.begin_ns <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(merged[-1][1], one.end_ns))
+            else:
+                merged.append((one.begin_ns, one.end_ns))
+    return found
+
+
+def _without(
+    modules: list[Any], others: list[tuple[int, int]]
+) -> Iterator[tuple[str, int, int, int, list[str]]]:
+    """Modules by their begin, with the packages around them, less what else was done meanwhile."""
+    for name, begin, total, own, around in _nested(modules):
+        inside = [
+            (max(begin, a), min(begin + total, b))
+            for a, b in others
+            if a < begin + total and b > begin
+        ]
+        if not inside:
+            yield name, begin, total, own, around
+            continue
+        # Of its own time only what was not within another module.
+        deeper = [(m[1], m[1] + m[2]) for m in modules if begin < m[1] and m[2] < total]
+        alone = [(a, b) for a, b in inside if not any(c <= a and b <= d for c, d in deeper)]
+        less = sum(b - a for a, b in inside)
+        own_less = sum(b - a for a, b in alone)
+        yield name, begin, total - less, max(own - own_less, 0), around
 
 
 def _nested(modules: list[Any]) -> Iterator[tuple[str, int, int, int, list[str]]]:

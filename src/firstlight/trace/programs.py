@@ -14,8 +14,8 @@ _COMPILING = ("pxla.py", "_cached_compilation", "xla_executable")
 #: On a CPU the size is that of the executable when written out, which costs a hundredth of its
 #: compile: worth it for those that somebody would ask about.
 _WORTH_WRITING_OUT_SECONDS = 0.05
-#: Programs of more equations are looked at line by line.
-_MANY_EQUATIONS = 300
+#: Programs of more equations are looked at line by line: as many as a finding needs (thresholds).
+_MANY_EQUATIONS = 100
 _MOST_LINES = 20
 _MANY_ON_A_LINE = 100
 
@@ -26,10 +26,11 @@ def lowered(frames: list[FrameType]) -> dict[str, Any]:
     if closed is None:
         problem = "programs: this JAX does not show the equations and constants of a program"
         return {"equations": None, "constant_bytes": None, "problem": problem}
-    equations = list(_equations(closed.jaxpr, set()))
+    constants: dict[int, Any] = {}
+    equations = list(_equations(closed, set(), constants))
     about: dict[str, Any] = {
         "equations": len(equations),
-        "constant_bytes": sum(_bytes(c) for c in closed.consts) + _literal_bytes(equations),
+        "constant_bytes": sum(map(_bytes, constants.values())) + _literal_bytes(equations),
     }
     if len(equations) >= _MANY_EQUATIONS:
         about["lines"] = _by_line(equations)
@@ -68,8 +69,13 @@ def _variable(frames: list[FrameType], where: tuple[str, str, str]) -> Any:
     return None
 
 
-def _equations(jaxpr: Any, seen: set[int]) -> Any:
-    """All equations, those of inner programs included; one that is called often is there once."""
+def _equations(program: Any, seen: set[int], constants: dict[int, Any]) -> Any:
+    """All equations, those of inner programs included; one that is called often is there once.
+
+    constants: where to put the arrays that any of them holds, each once.
+    """
+    jaxpr = getattr(program, "jaxpr", program)  # one with its constants, or a bare one
+    constants.update((id(c), c) for c in getattr(program, "consts", ()))
     if id(jaxpr) in seen:
         return
     seen.add(id(jaxpr))
@@ -77,9 +83,8 @@ def _equations(jaxpr: Any, seen: set[int]) -> Any:
         yield equation
         for value in equation.params.values():
             for inner in value if isinstance(value, (tuple, list)) else (value,):
-                program = getattr(inner, "jaxpr", inner)
-                if hasattr(program, "eqns"):
-                    yield from _equations(program, seen)
+                if hasattr(getattr(inner, "jaxpr", inner), "eqns"):
+                    yield from _equations(inner, seen, constants)
 
 
 def _literal_bytes(equations: list[Any]) -> int:

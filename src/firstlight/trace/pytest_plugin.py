@@ -29,10 +29,10 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Record a test that has limits; one that fails by itself is not judged."""
-    mark = item.get_closest_marker("firstlight")
-    if mark is None:
+    marks = list(item.iter_markers("firstlight"))
+    if not marks:
         return (yield)
-    limits = _limits(mark, item)
+    limits = _limits(marks, item)
     from firstlight.trace.session import recording
 
     with recording() as recorded:
@@ -50,20 +50,27 @@ def firstlight_trace() -> Iterator[Recording]:
         yield recorded
 
 
-def _limits(mark: pytest.Mark, item: pytest.Item) -> Limits:
-    from firstlight.trace.limits import Limits
+def _limits(marks: list[pytest.Mark], item: pytest.Item) -> Limits:
+    """Of all marks, the closest first: what a method does not say, its class may."""
+    from firstlight.trace.limits import LimitError, Limits
 
-    unknown = sorted(set(mark.kwargs) - set(_LIMITS))
-    if unknown or mark.args:
-        raise pytest.UsageError(
-            f"{item.nodeid}: @pytest.mark.firstlight takes {', '.join(_LIMITS)} by name, not "
-            f"{', '.join(unknown) or 'arguments by position'}."
+    given: dict[str, Any] = {}
+    for mark in marks:
+        unknown = sorted(set(mark.kwargs) - set(_LIMITS))
+        if unknown or mark.args:
+            raise pytest.UsageError(
+                f"{item.nodeid}: @pytest.mark.firstlight takes {', '.join(_LIMITS)} by name, not "
+                f"{', '.join(unknown) or 'arguments by position'}."
+            )
+        given = {**mark.kwargs, **given}
+    try:
+        return Limits(
+            max_compiles=given.get("max_compiles"),
+            max_recompiles=given.get("max_recompiles"),
+            max_ttfr_seconds=given.get("max_ttfr"),
         )
-    return Limits(
-        max_compiles=mark.kwargs.get("max_compiles"),
-        max_recompiles=mark.kwargs.get("max_recompiles"),
-        max_ttfr_seconds=mark.kwargs.get("max_ttfr"),
-    )
+    except LimitError as error:
+        raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.firstlight: {error}") from None
 
 
 def _judge(recorded: Recording, limits: Limits) -> None:

@@ -20,14 +20,24 @@ from firstlight.trace.model import (
     Wait,
 )
 from firstlight.trace.packages import packages
+from firstlight.trace.runs import last_run
 
 
 def load(folder: Path, findings: bool = True) -> Trace:
-    """The trace in a folder, of all processes that wrote there.
+    """The trace in a folder, of all processes of the last run that wrote there.
 
     TraceLogError: there is none, or a newer Firstlight wrote it.
     """
-    trace = assemble(read_logs(Path(folder)))
+    logs, earlier = last_run(read_logs(Path(folder)))
+    trace = assemble(logs)
+    if earlier:
+        told = (
+            f"runs: the folder holds {earlier} earlier run(s) as well, which are not in this "
+            "report; give every run a folder of its own"
+        )
+        first, *others = trace.processes
+        first = replace(first, problems=(*first.problems, told))
+        trace = replace(trace, processes=(first, *others))
     if not findings:
         return trace
     from firstlight.trace.findings import find
@@ -152,7 +162,8 @@ def _problems(log: ProcessLog, end: Mapping[str, Any] | None) -> tuple[str, ...]
     told |= set(end.get("problems", ())) if end else set()
     problems = sorted(map(str, told)) + _silent(log)
     if log.unreadable_lines:
-        problems.append(f"log: {log.unreadable_lines} line(s) cannot be read, cut off by a kill")
+        lines = f"{log.unreadable_lines} line(s) cannot be read"
+        problems.append(f"log: {lines}: cut off by a kill, or damaged")
     return tuple(problems)
 
 

@@ -53,16 +53,21 @@ class Difference:
 
 def with_reasons(compiles: Iterable[Compile], library: bool = False) -> tuple[Compile, ...]:
     """The same compiles of one function, by their begin, each after the first with its reason."""
-    earlier: dict[int, list[Compile]] = {}
+    earlier: dict[tuple[int, Any], list[Compile]] = {}
     told = []
     for one in sorted(compiles, key=lambda c: (c.process, c.begin_seconds)):
         if one.compiled:
-            before = earlier.setdefault(one.process, [])
+            before = earlier.setdefault((one.process, transformation(one)), [])
             told.append(_with_reason(one, before, library) if before else one)
             before.append(one)
         else:
             told.append(one)
     return tuple(told)
+
+
+def transformation(one: Compile) -> Any:
+    """A function under vmap, or its gradient, is another program: as it should be."""
+    return None if one.signature is None else one.signature.context.get("transformation")
 
 
 def _with_reason(one: Compile, before: Sequence[Compile], library: bool) -> Compile:
@@ -111,7 +116,8 @@ def differences(before: Signature, now: Signature, library: bool = False) -> Ite
 
 def _tree(before: Signature, now: Signature) -> Iterator[Difference]:
     old, new = ({a.path for a in s.arguments} for s in (before, now))
-    if before.tree != now.tree or before.leaves != now.leaves:
+    # Paths as well: the text of a long tree is cut.
+    if before.tree != now.tree or before.leaves != now.leaves or old != new:
         gone, come = sorted(old - new), sorted(new - old)
         words = [*(f"{p} is new" for p in come[:3]), *(f"{p} is gone" for p in gone[:3])]
         trees = " → ".join(tree.removeprefix("PyTreeDef") for tree in (before.tree, now.tree))
@@ -140,16 +146,22 @@ def _static(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Diffe
 def _argument(
     before: Argument, was_wide: bool, now: Argument, is_wide: bool
 ) -> Iterator[Difference]:
-    words = f"{now.path}: {described(before, was_wide)} → {described(now, is_wide)}"
+    found = []  # all that differs of it counts, or shape and type were as near as the type alone
     if before.shape != now.shape:
-        yield Difference(SHAPE, words, 2 + 3 * abs(len(before.shape) - len(now.shape)))
-    elif dtype_of(before, was_wide) != dtype_of(now, is_wide):
-        yield Difference(DTYPE, words, 2)
-    elif before.weak != now.weak:
-        yield Difference(WEAK, words)
-    elif _placed(before) != _placed(now):
-        words = f"{now.path}: {before.sharding} → {now.sharding}"
-        yield Difference(SHARDING, words)
+        found.append((SHAPE, 2 + 3 * abs(len(before.shape) - len(now.shape))))
+    if dtype_of(before, was_wide) != dtype_of(now, is_wide):
+        found.append((DTYPE, 2))
+    if before.weak != now.weak:
+        found.append((WEAK, 1))
+    if _placed(before) != _placed(now):
+        found.append((SHARDING, 1))
+    if not found:
+        return
+    told = [described(before, was_wide), described(now, is_wide)]
+    if found[0][0] == SHARDING:
+        told = [str(before.sharding), str(now.sharding)]
+    words = f"{now.path}: {' → '.join(told)}"
+    yield Difference(found[0][0], words, sum(distance for _, distance in found))
 
 
 def _context(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from _thread import get_ident
+from os import getpid
 from time import monotonic_ns, time_ns
 
 from firstlight.trace.imports import ImportClock
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+#: The modules that are listened to, and a name by which they are loaded far enough.
+_LAST_NAMES = {"jax": "jit", "torch": "compile", "torch._dynamo": "reset"}
 #: Variables by which launchers of several processes say which one this is.
 _RANKS = ("FIRSTLIGHT_RANK", "JAX_PROCESS_ID", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "RANK")
 
@@ -30,7 +33,9 @@ class Recorder:
         self._own_ns = 0  # spent here, not in the program
         self.problems: set[str] = set()
         self.before_end: list[Callable[[], None]] = []  # who still has something to write
+        self.after_fork: list[Callable[[], None]] = []  # who has something of the parent's
         self._imports: list[tuple[int, int]] = []  # begin and end of each outermost one
+        self._ended = -1  # the process that has told its end
 
     def begin(self, started_ns: int | None, whole: bool) -> None:
         """The first event. whole: from the start of the process, not from some point within."""
@@ -38,7 +43,7 @@ class Recorder:
             "process",
             schema=SCHEMA,
             version=VERSION,
-            pid=os.getpid(),
+            pid=getpid(),
             parent=os.getppid(),
             rank=next((os.environ[v] for v in _RANKS if v in os.environ), None),
             python=sys.version.split()[0],
@@ -93,10 +98,34 @@ class Recorder:
         return found
 
     def end(self) -> None:
-        """The last event."""
+        """The last event, once for each process."""
+        if self._ended == getpid():
+            return
+        self._ended = getpid()
         for write in self.before_end:
             self.safely(write)()
         self.event("end", ns=monotonic_ns(), own_ns=self._own_ns, problems=sorted(self.problems))
+
+    def forked(self) -> None:
+        """This is a new process, which has a log of its own: what was heard is of its parent."""
+        self._own_ns = 0
+        self.problems.clear()
+        self._imports.clear()
+        self.begin(None, whole=False)
+        for forget in self.after_fork:
+            self.safely(forget)()
+        self.safely(self._end_with_multiprocessing)()
+
+    def _end_with_multiprocessing(self) -> None:
+        """Its workers leave without what atexit would call; they have a list of their own.
+
+        Which they empty at their start, and then ask who wants to be on it.
+        """
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:
+            util.register_after_fork(
+                self, lambda _: util.Finalize(None, self.safely(self.end), exitpriority=-100)
+            )
 
 
 def process_started_ns() -> int | None:
@@ -120,37 +149,44 @@ def record_process(folder: str, started_ns: int | None) -> Recorder:
     log = LogFile(folder)
     recorder = Recorder(log.write)
     recorder.begin(started_ns, whole=True)
-    clock = ImportClock(recorder.safely(_when_imported(recorder)))
+    appeared = recorder.safely(_when_appeared(recorder))
+    clock = ImportClock(recorder.safely(recorder.imported), appeared, tuple(_LAST_NAMES))
     if not clock.install():
         recorder.problems.add("imports: this Python loads modules in an unknown way")
+    for name in _LAST_NAMES:  # what was imported before the recorder was
+        appeared(name)
     atexit.register(recorder.safely(recorder.end))
-    os.register_at_fork(after_in_child=recorder.safely(lambda: recorder.begin(None, whole=False)))
+    recorder.after_fork.append(clock.forked)
+    os.register_at_fork(after_in_child=recorder.safely(recorder.forked))
     return recorder
 
 
-def _when_imported(recorder: Recorder) -> Callable[..., None]:
-    attached: set[str] = set()
+def _when_appeared(recorder: Recorder) -> Callable[[str], None]:
+    waiting = set(_LAST_NAMES)
 
-    def appeared(name: str, last: str) -> bool:
-        """Whether a module is there for the first time, loaded as far as its last name."""
-        module = sys.modules.get(name)
-        if name in attached or module is None or last not in vars(module):
-            return False
-        attached.add(name)  # first: what is imported for it comes by here as well
-        return True
-
-    def imported(modules: list[tuple[str, int, int, int]], sites: Any) -> None:
-        recorder.imported(modules, sites)
-        if appeared("jax", "jit"):
+    def appeared(name: str) -> None:
+        if name not in waiting or not is_loaded(name):
+            return
+        try:
+            waiting.remove(name)
+        except KeyError:  # another thread imported it at the same time, and was first
+            return
+        if name == "jax":
             from firstlight.trace.jax_hooks import attach
 
             attach(recorder)
-        if appeared("torch", "compile"):
+        elif name == "torch":
             version = str(sys.modules["torch"].__version__)
             recorder.event("torch", version=version, ns=monotonic_ns())
-        if appeared("torch._dynamo", "reset"):  # which torch loads with the first torch.compile
+        else:  # torch._dynamo, which torch loads with the first torch.compile
             from firstlight.trace.torch_hooks import attach as attach_torch
 
             attach_torch(recorder)
 
-    return imported
+    return appeared
+
+
+def is_loaded(name: str) -> bool:
+    """Whether a module that is listened to is there, to its end."""
+    module = sys.modules.get(name)
+    return module is not None and _LAST_NAMES[name] in vars(module)

@@ -1,14 +1,16 @@
 """Logs without what is the user's own: paths, arguments, values, names of private modules.
 
 Done to the log, before anything is made of it, so that no report can show more. What stays:
-names of functions and parameters, shapes and types, line numbers, public packages. Equal things
-stay equal: a file becomes a short hash of its path.
+names of functions and parameters, keys that could be such names, shapes and types, line numbers,
+public packages. Equal things stay equal: a file becomes a short hash of its path, with a random
+salt that nobody keeps, so that no hash can be found by trying what it might stand for.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from firstlight.records import write_text
+from firstlight.trace.log_events import parsed
 
 _PLACES = ("place", "site", "user_site", "entry_site")
 _DROPPED = ("folder", "command")
@@ -26,10 +29,17 @@ _KEPT = (
     *("qualname", "cache_in_key", "transformation"),
 )
 _INSTALLED = re.compile(r"^.*[/\\](site-packages|dist-packages|python3\.\d+)[/\\](.*)$")
-_NUMBER = re.compile(r"^[-+]?[\d.]+(e[-+]?\d+)?$")
-_KEY_IN_PATH = re.compile(r"\['([^']*)'\]")
+#: A text as Python writes it, perhaps cut off before its end; a number of many digits.
+_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*(?:'|$)|"(?:[^"\\]|\\.)*(?:"|$)""", re.DOTALL)
+_LONG_NUMBER = re.compile(r"(?<![\w-])\d{4,}(?!\w)")
 _WORD = re.compile(r"^[A-Za-z_]\w{0,39}$")
+#: x['key'][3].field: names, keys that are names, indices.
+_PATH = re.compile(r"^\w*(\['[\w-]+'\]|\[\d{1,3}\]|\[key-\w+\]|\[<flat index \d+>\]|\.\w+)*$")
 _HARMLESS = re.compile(r"^[\w .,:;=()\[\]{}<>*'+|-]*$")
+
+
+#: One for all that is redacted by one command.
+_SALT = os.urandom(16)
 
 
 def redact_folder(folder: Path) -> None:
@@ -56,22 +66,22 @@ def _name_of_log(path: Path) -> str:
 
 def redacted(log: str) -> str:
     """The text of a log."""
-    events = [event for line in log.splitlines() if (event := _parsed(line)) is not None]
+    events = [event for line in log.splitlines() if (event := parsed(line)) is not None]
     own = _own_words(events)
-    return "".join(json.dumps(_event(e, own), separators=(",", ":")) + "\n" for e in events)
+    return "".join(_line(event, own) for event in events)
 
 
-def _parsed(line: str) -> dict[str, Any] | None:
+def _line(event: Mapping[str, Any], own: frozenset[str]) -> str:
     try:
-        event = json.loads(line)
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) else None
+        return json.dumps(_event(event, own), separators=(",", ":")) + "\n"
+    except (TypeError, ValueError, AttributeError, RecursionError):
+        return ""  # of a kind that nobody knows, and not built as ours are
 
 
 def short_hash(text: str) -> str:
     """Eight digits that stand for a text."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    data = text.encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(data, key=_SALT, digest_size=4).hexdigest()
 
 
 def _event(event: Mapping[str, Any], own: frozenset[str]) -> dict[str, Any]:
@@ -82,6 +92,8 @@ def _event(event: Mapping[str, Any], own: frozenset[str]) -> dict[str, Any]:
 
 
 def _value(key: str, value: Any, own: frozenset[str]) -> Any:
+    if key == "made_of" and value is not None:  # a number made from paths, which could be tried
+        return int(short_hash(str(value)), 16)
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if key in _PLACES:
@@ -94,6 +106,10 @@ def _value(key: str, value: Any, own: frozenset[str]) -> Any:
         return module(str(value))
     if key == "arrays":
         return [_array(array, own) for array in value]
+    if key == "tree":
+        return _tree(str(value), own)
+    if key == "rank":  # of a job; by other names than numbers it may tell the machine
+        return value if str(value).isdecimal() else f"rank-{short_hash(str(value))}"
     if key == "static":
         return {str(name): _static(text) for name, text in value.items()}
     if key == "problems":
@@ -141,17 +157,36 @@ def module(name: str) -> str:
 def _array(array: Any, own: frozenset[str]) -> list[Any]:
     """[path, type, shape, weak, sharding]"""
     path, *rest = array
+    told = _keys(str(path))
+    if not _PATH.match(told):
+        told = f"path-{short_hash(told)}"
+    return [_text(told, own), *(_value("", v, own) for v in rest)]
+
+
+def _tree(tree: str, own: frozenset[str]) -> str:
+    """A structure: dicts, lists and tuples are shown; other classes may hold values of theirs."""
+    told = _keys(tree)
+    begin = re.split("CustomNode|…", told)[0]  # …: it was cut, and a hash of the whole follows
+    if begin != told:
+        return f"{_text(begin, own)}… tree-{short_hash(tree)}"
+    return _text(told, own)
+
+
+def _keys(text: str) -> str:
+    """Keys that could be names stay; others, and numbers that are more than an index, do not."""
 
     def key(match: re.Match[str]) -> str:
-        return match[0] if _WORD.match(match[1]) else f"['key-{short_hash(match[1])}']"
+        return match[0] if _WORD.match(match[0][1:-1]) else f"'key-{short_hash(match[0])}'"
 
-    return [_text(_KEY_IN_PATH.sub(key, str(path)), own), *(_value("", v, own) for v in rest)]
+    quoted = _QUOTED.sub(key, text)
+    return _LONG_NUMBER.sub(lambda match: f"key-{short_hash(match[0])}", quoted)
 
 
 def _static(text: Any) -> Any:
-    """A number says nothing of anybody; any other value is a hash."""
-    plain = isinstance(text, str) and (_NUMBER.match(text) or text in ("True", "False", "None"))
-    return text if plain or not isinstance(text, str) else f"value-{short_hash(text)}"
+    """A switch says nothing of anybody; any other value is a hash."""
+    if text in ("True", "False", "None"):
+        return text
+    return f"value-{short_hash(str(text))}"
 
 
 def _name(text: str, own: frozenset[str]) -> str:

@@ -6,23 +6,18 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from time import monotonic_ns
-from types import FrameType
-from typing import Any
 
 from firstlight.records import FirstlightError
 from firstlight.run_directory import OutputError
 from firstlight.trace.log_file import log_path
+from firstlight.trace.passing_signals import passing_signals
 
-#: The terminal sends these to the program as well as to us.
-_OF_THE_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
-#: These come to us alone.
-_TO_PASS_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 HOOK = "firstlight-trace.pth"
 
 
@@ -46,7 +41,8 @@ class Outcome:
     def words(self) -> str:
         if self.signal is None:
             return f"ended with exit code {self.code}"
-        return f"was ended by {signal.Signals(self.signal).name}"
+        named = {known.value: known.name for known in signal.Signals}
+        return f"was ended by {named.get(self.signal, f'signal {self.signal}')}"
 
 
 def command_of(program: Sequence[str], module: bool) -> list[str]:
@@ -67,7 +63,7 @@ def run(
     """
     environment = {**os.environ, **(variables or {}), "FIRSTLIGHT_TRACE": str(folder.absolute())}
     quiet = None if output is None else subprocess.DEVNULL
-    with _signals() as child:
+    with passing_signals() as child:
         begin = monotonic_ns()
         environment["FIRSTLIGHT_TRACE_SPAWNED_NS"] = str(begin)
         # Descriptors that a shell gave us are the program's: `3< file` must still work.
@@ -88,10 +84,12 @@ def _note_exit(folder: Path, pid: int, outcome: Outcome, end_ns: int) -> None:
     import json
 
     path = log_path(str(folder), pid)
-    if os.path.exists(path):
-        about = {"ns": end_ns, "code": outcome.code, "signal": outcome.signal}
-        with open(path, "a", encoding="utf-8") as log:
-            log.write(json.dumps({"event": "exited", **about}) + "\n")
+    about = {"ns": end_ns, "code": outcome.code, "signal": outcome.signal}
+    # A disk that is full must not hide how the program ended.
+    with suppress(OSError):
+        if os.path.exists(path):
+            with open(path, "a", encoding="utf-8") as log:
+                log.write(json.dumps({"event": "exited", **about}) + "\n")
 
 
 def end_like(outcome: Outcome) -> int:
@@ -100,8 +98,9 @@ def end_like(outcome: Outcome) -> int:
         return outcome.code or 0
     import resource
 
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # nobody reads it, or it is closed
+            stream.flush()
     # Whose memory is worth a file has written it already.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if outcome.signal not in (signal.SIGKILL, signal.SIGSTOP):
@@ -170,9 +169,10 @@ def compile_bytecode() -> None:
 def why_no_log(command: Sequence[str]) -> str:
     """Words for a program that ran and left no log."""
     return (
-        "The program ran, but nothing was recorded: no Python that reads its site-packages was "
-        "started. An interpreter with -S, -I or of another environment does not read "
-        f"{HOOK}. Run the program with {command[0]}, without these options."
+        "The program ran, but there is no log of it: either no Python that reads its site-packages "
+        f"was started (one with -S, or of another environment, does not read {HOOK}: run the "
+        f"program with {command[0]}, without -S), or the log could not be written, or the program "
+        "removed it."
     )
 
 
@@ -182,45 +182,3 @@ def _starts_recorder() -> bool:
     # A folder that cannot be made: asking leaves nothing behind.
     environment = {**os.environ, "FIRSTLIGHT_TRACE": os.path.join(os.devnull, "none")}
     return subprocess.call([sys.executable, "-c", question], env=environment) == 0
-
-
-class _Child:
-    """The program, as far as it has been started, for the signals that it is to get."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._waiting: list[int] = []
-
-    def started(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-        for number in self._waiting:
-            process.send_signal(number)
-
-    def pass_on(self, number: int, _: FrameType | None) -> None:
-        if self._process is None:
-            self._waiting.append(number)
-        else:
-            self._process.send_signal(number)
-
-
-@contextmanager
-def _signals() -> Iterator[_Child]:
-    """While the program runs, its signals are its own.
-
-    Handlers, not SIG_IGN: the program would inherit that. What is ignored already (nohup) stays so.
-    """
-    child = _Child()
-    before: dict[signal.Signals, Any] = {}
-    for number in (*_OF_THE_TERMINAL, *_TO_PASS_ON):
-        if signal.getsignal(number) != signal.SIG_IGN:
-            handler = child.pass_on if number in _TO_PASS_ON else _nothing
-            before[number] = signal.signal(number, handler)
-    try:
-        yield child
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
-
-
-def _nothing(_: int, __: FrameType | None) -> None:
-    """For a signal that somebody else handles."""

@@ -16,7 +16,7 @@ from typing import Any
 from firstlight.trace.imports import ImportClock
 from firstlight.trace.jax_hooks import JaxHooks, attach
 from firstlight.trace.model import Finding, Function, Trace
-from firstlight.trace.recorder import Recorder
+from firstlight.trace.recorder import Recorder, is_loaded
 
 
 class Recording:
@@ -141,9 +141,12 @@ class _Shared:
 
     def _start(self) -> None:
         self._recorder = recorder = Recorder(self._tell)
-        if _jax_is_there():
+        if is_loaded("jax"):
             self._attach()
-        self._clock = ImportClock(recorder.safely(self._imported))
+        # Also from within an import: what comes after JAX in it may compile.
+        self._clock = ImportClock(
+            recorder.safely(recorder.imported), recorder.safely(self._appeared), ("jax",)
+        )
         self._clock.install()
 
     def _stop(self) -> None:
@@ -153,11 +156,8 @@ class _Shared:
             self._hooks.detach()
         self._recorder = self._hooks = self._clock = None
 
-    def _imported(self, modules: list[tuple[str, int, int, int]], sites: Any) -> None:
-        if self._recorder is None:
-            return
-        self._recorder.imported(modules, sites)
-        if self._hooks is None and _jax_is_there():
+    def _appeared(self, _: str) -> None:
+        if self._hooks is None and is_loaded("jax"):
             self._attach()
 
     def _attach(self) -> None:
@@ -167,10 +167,6 @@ class _Shared:
     def _attach_unsafely(self) -> None:
         if self._recorder is not None:
             self._hooks = attach(self._recorder)
-
-
-def _jax_is_there() -> bool:
-    return hasattr(sys.modules.get("jax"), "jit")
 
 
 _SHARED = _Shared()

@@ -41,6 +41,9 @@ def nearest(compile_: Compile, earlier: Sequence[Compile]) -> Compile | None:
     if compile_.signature is None or not known:
         return None
     signature = compile_.signature
+    # Under another transformation it is another program, which is not compared with.
+    same = [c for c in known if recompiles.transformation(c) == recompiles.transformation(compile_)]
+    known = same or known
 
     def distance(earlier: Compile) -> int:
         if earlier.signature is None:

@@ -9,9 +9,10 @@ try:
     from firstlight.trace.recorder import process_started_ns, record_process
 
     _spawned = os.environ.pop("FIRSTLIGHT_TRACE_SPAWNED_NS", None)
+    # The processes that this one starts, in whatever folder it is by then, write to the same place.
+    os.environ["FIRSTLIGHT_TRACE"] = os.path.abspath(os.environ["FIRSTLIGHT_TRACE"])
     record_process(
-        os.path.abspath(os.environ["FIRSTLIGHT_TRACE"]),
-        int(_spawned) if _spawned else process_started_ns(),
+        os.environ["FIRSTLIGHT_TRACE"], int(_spawned) if _spawned else process_started_ns()
     )
 except Exception:  # the folder cannot be written to, and whatever else there may be
     pass

@@ -117,7 +117,7 @@ def summed_waits(log: ProcessLog) -> list[SummedWait]:
     found = []
     for event in log.of("waits"):
         exact: dict[int, int] = defaultdict(int)
-        for begin, end, number in event.get("long", ()):
+        for begin, end, number in event.get("long") or ():
             exact[number] += end - begin
         for number, one in enumerate(event["sites"]):
             left = one["ns"] - exact[number]
@@ -163,7 +163,9 @@ def _of_event(index: int, event: Mapping[str, Any]) -> Iterable[tuple[int | None
         name = str(event.get("name"))
         yield thread, Interval("compile", event["begin_ns"], event["end_ns"], name)
     elif kind == "waits":
-        for begin, end, number in event.get("long", ()):
+        for begin, end, number in event.get("long") or ():
+            if number >= len(event["sites"]):
+                continue  # no recorder of ours writes that
             one = event["sites"][number]
             yield one.get("thread"), Interval("wait", begin, end, _at(one))
 

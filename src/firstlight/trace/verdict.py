@@ -67,7 +67,7 @@ def _unknown_of(process: Process) -> list[str]:
     if process.unfinished:
         found.append(f"how long {process.unfinished} compiles: the process ended while it did")
     if process.wall_seconds is None:
-        found.append("when it ended: the log stops before its end, as after a kill")
+        found.append("when it ended: its end was not seen, as after a kill or os._exit")
     if process.jax_version and process.first_result_seconds is None:
         found.append(
             "the first result: the program never waited for one in a way that can be seen "

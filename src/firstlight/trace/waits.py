@@ -52,6 +52,7 @@ class Waits:
         self._written_ns = monotonic_ns()
         self._waiting: set[int] = set()  # threads: one wait may be made of others
         self.active = True
+        self.before_write: Callable[[], None] | None = None  # whether all is still heard
         self._counted = 0  # results read, without the short ones since the last event
         self._undo: list[tuple[Any, str, Any, Any]] = []
 
@@ -80,7 +81,7 @@ class Waits:
             functions = ["block_until_ready", "device_get"]
         item = getattr(array_type, "item", None)
         if item is not None:
-            self._replace(array_type, "item", item, self._timed(item, type(None)))
+            self._replace(array_type, "item", item, self._timed(item))
         for name in functions:  # device_get reads arrays one after the other: it is one wait
             original = getattr(api, name)
             timed = self._timed(original, array_type)
@@ -103,6 +104,14 @@ class Waits:
                 setattr(owner, name, original)
         self._undo = []
 
+    def forget(self) -> None:
+        """In a new process: what was waited for is of its parent."""
+        self._waiting.clear()
+        self._by_site, self._long = {}, []
+        self._short = self._short_ns = self._counted = 0
+        self._written_ns = monotonic_ns()
+        self._first = True
+
     def expect_first(self) -> None:
         """The next result is a first one again: somebody new is listening."""
         self._first = True
@@ -117,7 +126,12 @@ class Waits:
         waiting, (staged, describing) = self._waiting, self._perhaps_busy
 
         def wait(of: Any) -> Any:
-            within = waiting and get_ident() in waiting
+            if waiting and get_ident() in waiting:
+                try:
+                    return original(of)
+                except BaseException as error:
+                    leave_out_caller(error)
+                    raise
             begin = monotonic_ns()
             try:
                 return original(of)
@@ -126,9 +140,7 @@ class Waits:
                 raise
             finally:
                 took = monotonic_ns() - begin
-                if within:
-                    pass
-                elif took >= _WORTH_ASKING_NS or staged or describing or self._first:
+                if took >= _WORTH_ASKING_NS or staged or describing or self._first:
                     waited(begin, begin + took)
                 else:
                     self._short += 1
@@ -136,29 +148,41 @@ class Waits:
 
         return _named_like(wait, original)
 
-    def _timed(self, original: Callable[..., Any], array_type: type) -> Callable[..., Any]:
-        """A clock around many arrays, each of which may have one of its own."""
-        waited = self._recorder.safely(self._waited)
-        waiting = self._waiting
+    def _timed(
+        self, original: Callable[..., Any], has_own: type | None = None
+    ) -> Callable[..., Any]:
+        """A clock around something in which there may be other clocks, which are then silent.
 
-        def wait(*arguments: Any, **named: Any) -> Any:
+        has_own: of this type one alone is left to the clock within, which is the cheaper way.
+        """
+        waited = self._recorder.safely(self._waited)
+        waiting, (staged, describing) = self._waiting, self._perhaps_busy
+
+        def wait(x: Any, *more: Any, **named: Any) -> Any:
+            if type(x) is has_own and not (more or named):
+                try:
+                    return original(x)
+                except BaseException as error:
+                    leave_out_caller(error)
+                    raise
             thread = get_ident()
-            # One array has a clock of its own.
-            alone = len(arguments) == 1 and type(arguments[0]) is array_type
-            counted = not alone and thread not in waiting
-            if counted:
-                waiting.add(thread)
+            within = thread in waiting
+            waiting.add(thread)
             begin = monotonic_ns()
             try:
-                return original(*arguments, **named)
+                return original(x, *more, **named)
             except BaseException as error:
                 leave_out_caller(error)
                 raise
             finally:
-                if counted:
-                    end = monotonic_ns()
+                took = monotonic_ns() - begin
+                if not within:
                     waiting.discard(thread)
-                    waited(begin, end)
+                    if took >= _WORTH_ASKING_NS or staged or describing or self._first:
+                        waited(begin, begin + took)
+                    else:
+                        self._short += 1
+                        self._short_ns += took
 
         return _named_like(wait, original)
 
@@ -189,6 +213,8 @@ class Waits:
 
     def write(self) -> None:
         """Write the sums since the last time."""
+        if self.before_write is not None:
+            self.before_write()
         self._written_ns = monotonic_ns()
         by_site, long_ones, short = self._by_site, self._long, (self._short, self._short_ns)
         self._counted += self._short

@@ -155,6 +155,8 @@ def spread_text(spread: Spread | None) -> str:
 
 def verdict(found: WhatIf) -> str:
     """Which variant starts soonest, if the runs can tell it from the program as it is."""
+    if found.rounds < 2:
+        return "One run of each tells no setting from chance: give --what-if-rounds 3 or more."
     base, *others = found.variants
     if base.first_result_seconds is None:
         return "The program as it is had no first result: there is nothing to compare with."

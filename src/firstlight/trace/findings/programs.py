@@ -13,6 +13,7 @@ from firstlight.trace.findings.wording import (
     short,
     size,
     where_called,
+    where_to_jit,
 )
 from firstlight.trace.model import Compile, Finding, Function, Place, Trace
 
@@ -99,7 +100,7 @@ def dominating_function(trace: Trace) -> Iterator[Finding]:
             seconds=seconds,
             title=f"Compiling {readable(function)} once is {seconds / total:.0%} of all compiling.",
             function=function.name,
-            location=location(where_called(longest) if function.library else function.place),
+            location=location(where_to_jit(longest) if function.library else function.place),
             remedy=_dominating_remedy(function, longest),
             evidence={"equations": longest.equations, "share": seconds / total},
         )
@@ -108,7 +109,7 @@ def dominating_function(trace: Trace) -> Iterator[Finding]:
 def _dominating_remedy(function: Function, longest: Compile) -> str:
     if function.library:  # nobody can give it options
         return (
-            f"It is an operation of JAX's own, called at {short(where_called(longest))}: with a "
+            f"It is an operation of JAX's own, called at {short(where_to_jit(longest))}: with a "
             "persistent cache only the first start pays. If its values are known before or small, "
             "numpy compiles nothing."
         )
@@ -121,6 +122,8 @@ def _dominating_remedy(function: Function, longest: Compile) -> str:
 
 
 def _one_compile_seconds(one: Compile) -> float:
+    if one.cache is not None and one.cache.status == "hit":
+        return 0.0  # read, not compiled: no level of optimisation makes that shorter
     return one.stage_seconds.get("compile") or 0.0
 
 

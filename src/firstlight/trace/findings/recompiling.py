@@ -32,7 +32,6 @@ KINDS = {
     reasons.UNKNOWN: "unexplained-recompiles",
 }
 _WITHOUT_EQUALITY = "without __eq__ and __hash__"
-_TRANSFORMED = "transformation:"
 
 
 def recompiles(trace: Trace) -> Iterator[Finding]:
@@ -42,17 +41,11 @@ def recompiles(trace: Trace) -> Iterator[Finding]:
             continue
         by_reason: dict[str, list[Compile]] = defaultdict(list)
         for one in function.compiles:
-            if one.recompile_reason is not None and not _is_natural(one):
+            if one.recompile_reason is not None and one.signature is not None:
                 by_reason[one.recompile_reason].append(one)
         for reason, again in by_reason.items():
             if _is_told(function, reason, again):
                 yield _finding(function, reason, again)
-
-
-def _is_natural(one: Compile) -> bool:
-    """A function under vmap, or its gradient, is another program: as it should be."""
-    detail = one.recompile_detail or ""
-    return one.recompile_reason == reasons.CONTEXT and detail.startswith(_TRANSFORMED)
 
 
 def _is_told(function: Function, reason: str, again: Sequence[Compile]) -> bool:
@@ -163,7 +156,20 @@ def _new_function(function: Function, again: Sequence[Compile]) -> _Words:
         else "Define it once and call jax.jit on it once (at the top of the module, or before the "
         "loop), and pass what it takes from outside as arguments"
     )
-    return title, f"{give}; {_call(again)} makes a new one each time it runs."
+    return title, f"{give}. {_called(function)}"
+
+
+def _called(function: Function) -> str:
+    """The line that called most objects of it, which may have made them, or was given them."""
+    objects: dict[Place, set[int]] = defaultdict(set)
+    for one in function.compiles:
+        place = where_called(one)
+        if one.compiled and one.signature is not None and place is not None:
+            objects[place].add(one.signature.function_object)
+    if not objects:
+        return "No line is known that called them."
+    place = max(objects, key=lambda where: len(objects[where]))
+    return f"{len(objects[place])} different ones were called at {short(place)}."
 
 
 def _tree(function: Function, again: Sequence[Compile]) -> _Words:

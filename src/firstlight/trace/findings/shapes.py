@@ -22,12 +22,13 @@ class Varying:
 
     @property
     def buckets(self) -> tuple[int, ...]:
-        """Sizes to pad to: one where there are two sizes, else powers of two."""
+        """Sizes to pad to: one where there are two sizes, else powers of two, fewer than sizes."""
         sizes = sorted(set(self.sizes))
         if len(sizes) <= 2:
             return (sizes[-1],)
         powers = sorted({1 << max(size - 1, 0).bit_length() for size in sizes})
-        return tuple(powers) if len(powers) <= _MOST_BUCKETS else tuple(powers[-_MOST_BUCKETS:])
+        # The smallest first: to pad those up to the next but one costs least.
+        return tuple(powers[-min(_MOST_BUCKETS, len(sizes) - 1) :])
 
 
 def varying(function: Function) -> list[Varying]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from firstlight.trace.findings import thresholds as limits
-from firstlight.trace.findings.wording import listed, location, seconds_of, short, where_called
+from firstlight.trace.findings.wording import listed, location, seconds_of, short, where_to_jit
 from firstlight.trace.model import Compile, Finding, ImportedPackage, Place, Trace
 from firstlight.trace.packages import JAX_ITSELF
 
@@ -21,7 +21,7 @@ def one_op_compiles(trace: Trace) -> Iterator[Finding]:
     groups: dict[tuple[str, str | None], list[Compile]] = defaultdict(list)
     for function in trace.functions:
         for one in function.compiles if function.library else ():
-            place = _where_to_jit(one)
+            place = where_to_jit(one)
             if one.compiled and place is not None:
                 groups[place.file, _named_function(place)].append(one)
     thin: list[Compile] = []
@@ -34,12 +34,7 @@ def one_op_compiles(trace: Trace) -> Iterator[Finding]:
         yield _thin_finding(thin)
 
 
-def _where_to_jit(one: Compile) -> Place | None:
-    """The line of the user that a jit can be put around.
-
-    A layer is run by the package of its network: that is the line which calls the network.
-    """
-    return one.entry_site or where_called(one)
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 
 def _named_function(place: Place) -> str | None:
@@ -47,7 +42,8 @@ def _named_function(place: Place) -> str | None:
     name = place.function
     while name and name.rpartition(".")[2].startswith("<") and ".<locals>." in name:
         name = name.rpartition(".<locals>.")[0]
-    return name
+    # A comprehension outside of any function is the file's.
+    return "<module>" if name and name.rpartition(".")[2] in _COMPREHENSIONS else name
 
 
 _Lines = list[tuple[Place, list[Compile]]]
@@ -57,7 +53,7 @@ def _by_line(compiles: list[Compile]) -> _Lines:
     """The lines that operations are called from, the most expensive first."""
     lines: dict[Place, list[Compile]] = defaultdict(list)
     for one in compiles:
-        place = _where_to_jit(one)
+        place = where_to_jit(one)
         assert place is not None
         lines[place].append(one)
     return sorted(lines.items(), key=lambda item: -sum(map(seconds_of, item[1])))
@@ -79,7 +75,7 @@ def _one_op_finding(name: str | None, compiles: list[Compile]) -> Finding:
         title=f"{len(compiles)} operations {scope} run outside of jit: each is compiled by itself.",
         function=here,
         location=location(lines[0][0]),
-        remedy=_one_op_remedy(here, compiles, _line_numbers(lines)),
+        remedy=_one_op_remedy(here, compiles, _in_words(lines)),
         evidence=_evidence(compiles, lines),
     )
 
@@ -106,7 +102,7 @@ _WITHOUT_COMPILING = (
 )
 
 
-def _one_op_remedy(function: str, compiles: list[Compile], lines: list[str]) -> str:
+def _one_op_remedy(function: str, compiles: list[Compile], lines: str) -> str:
     packages = Counter(
         place.package
         for one in compiles
@@ -116,17 +112,17 @@ def _one_op_remedy(function: str, compiles: list[Compile], lines: list[str]) -> 
         # Not operations that the user could put a jit around where they are written.
         run_by = f"run by {listed(p for p, _ in packages.most_common(3))}, " if packages else ""
         return (
-            f"Most of them are {run_by}called at line {listed(lines)}: call that within a function "
+            f"Most of them are {run_by}called at {lines}: call that within a function "
             "under jax.jit if it can be, else a persistent cache with "
             "jax_persistent_cache_min_compile_time_secs 0 saves them from the second start on."
         )
     if function.rpartition(".")[2].startswith("test"):
-        what = f"Put what lines {listed(lines)} compute into a function under jax.jit and assert "
+        what = f"Put the work of {lines} into a function under jax.jit and assert "
         return f"{what}on its results. {_WITHOUT_COMPILING}"
     what = (
-        f"Put lines {listed(lines)} into a function under jax.jit"
+        f"Put {lines} into a function under jax.jit"
         if function == "<module>"
-        else f"Put jax.jit around {function}, or around the part of it with lines {listed(lines)}"
+        else f"Put jax.jit around {function}, or around the part of it with {lines}"
     )
     return f"{what}: one compile instead of {len(compiles)}. {_WITHOUT_COMPILING}"
 
@@ -136,8 +132,10 @@ def _is_in_layer(one: Compile) -> bool:
     return one.entry_site is not None and (one.site is None or one.site.package is None)
 
 
-def _line_numbers(lines: _Lines) -> list[str]:
-    return [str(number) for number in sorted({place.line for place, _ in lines})]
+def _in_words(lines: _Lines) -> str:
+    """`lines 12, 40 and 3 more`, the most expensive first."""
+    numbers = list(dict.fromkeys(str(place.line) for place, _ in lines))
+    return f"{'line' if len(numbers) == 1 else 'lines'} {listed(numbers)}"
 
 
 def expensive_imports(trace: Trace) -> Iterator[Finding]:

@@ -23,6 +23,14 @@ def where_called(one: Compile) -> Place | None:
     return one.user_site or one.site
 
 
+def where_to_jit(one: Compile) -> Place | None:
+    """The line of the user that a jit can be put around.
+
+    A layer is run by the package of its network: that is the line which calls the network.
+    """
+    return one.entry_site or where_called(one)
+
+
 def seconds_of(one: Compile) -> float:
     """All stages of a compile."""
     return sum(seconds or 0.0 for seconds in one.stage_seconds.values())

@@ -1,0 +1,111 @@
+"""While a program runs under us, each signal reaches it once, as if we were not there.
+
+One that is sent to a group of processes (by the terminal, by `timeout`) comes to the program as
+well as to us; one that is sent to us alone has to be passed on; and the system does not say which
+of both it was. A witness does: another process of the group, in which signals wait for ever. What
+waits there too was sent to all.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import sleep
+from types import FrameType
+from typing import Any
+
+#: Where there is no witness: these are taken to come from the terminal, and so to all.
+_OF_THE_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
+_SIGNALS = (*_OF_THE_TERMINAL, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+#: The system goes through a group one process after the other.
+_ALL_HAVE_IT_SECONDS = 0.01
+
+
+class _Witness:
+    """A process that does nothing; it ends when its input does, which is when we do."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # which it inherits
+        try:
+            self._process = subprocess.Popen(
+                ["cat"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        except OSError:  # a system without
+            pass
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def has(self, number: int) -> bool | None:
+        """Whether a signal waits in it; None: nobody can say."""
+        if self._process is None:
+            return None
+        try:
+            status = Path(f"/proc/{self._process.pid}/status").read_text("ascii", "replace")
+            waiting = int(status.partition("\nShdPnd:")[2].split()[0], 16)
+        except (OSError, ValueError, IndexError):
+            return None
+        return bool(waiting >> (number - 1) & 1)
+
+    def end(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+            self._process.wait()
+
+
+class Child:
+    """The program, as far as it has been started, for the signals that it is to get."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._waiting: list[int] = []
+        self._witness = _Witness()
+
+    def started(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        for number in self._waiting:
+            process.send_signal(number)
+
+    def handle(self, number: int, _: FrameType | None) -> None:
+        if self._process is None:
+            self._waiting.append(number)
+        elif not self._came_to_all(number):
+            self._process.send_signal(number)
+
+    def end(self) -> None:
+        self._witness.end()
+
+    def _came_to_all(self, number: int) -> bool:
+        seen = self._witness.has(number)
+        if seen is False:
+            sleep(_ALL_HAVE_IT_SECONDS)
+            seen = self._witness.has(number)
+        if seen:  # it keeps what it has seen: the next one needs another
+            self._witness.end()
+            self._witness = _Witness()
+        return number in _OF_THE_TERMINAL if seen is None else seen
+
+
+@contextmanager
+def passing_signals() -> Iterator[Child]:
+    """While the program runs, its signals are its own.
+
+    Handlers, not SIG_IGN: the program would inherit that. What is ignored already (nohup) stays so.
+    """
+    child = Child()
+    before: dict[signal.Signals, Any] = {}
+    for number in _SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            before[number] = signal.signal(number, child.handle)
+    try:
+        yield child
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+        child.end()
