@@ -102,6 +102,11 @@ square, cube = jax.jit(functools.partial(power, 2)), jax.jit(functools.partial(p
 square(x)
 cube(x)
 """,
+    "two_lambdas_of_one_line": """
+f, g = jax.jit(lambda x: x + 1), jax.jit(lambda x: x + 2)
+for h in (f, g):
+    h(x)
+""",
     "under_vmap_and_alone": """
 @jax.jit
 def scaled(x): return x * 2
@@ -119,6 +124,11 @@ for mass in (1.0, 2.0):
 def loss(scale, x): return jnp.sum(scale * x ** 2)
 for scale in (1.0, 2.0, 3.0):
     jax.jit(functools.partial(jax.grad(loss, argnums=1), scale))(x)
+""",
+    "a_partial_of_scan": """
+def body(carry, y): return carry + y, carry
+for _ in range(3):
+    jax.jit(functools.partial(jax.lax.scan, body))(0.0, x)
 """,
     "a_model_each_time": """
 class Model:
@@ -236,7 +246,7 @@ def test_functions_that_are_made_of_other_code_are_not_the_same(program: str) ->
     assert "new-function-recompiles" not in findings_of(program)
 
 
-@pytest.mark.parametrize(("program", "objects"), [*zip(sorted(SICK), (3, 2, 3), strict=True)])
+@pytest.mark.parametrize(("program", "objects"), [*zip(sorted(SICK), (3, 3, 2, 3), strict=True)])
 def test_a_function_that_is_made_again_and_again_is_one(program: str, objects: int) -> None:
     (function,) = functions_of(program)
     reasons = [c.recompile_reason for c in function.compiles]

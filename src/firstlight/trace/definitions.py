@@ -93,6 +93,14 @@ def function_of_user(call: dict[str, Any], jax: tuple[str, ...]) -> Any:
     return fun
 
 
+def binds_function_of_user(fun: Any, jax: tuple[str, ...]) -> bool:
+    """Whether it is a partial like `partial(jax.lax.scan, body)`: of JAX, and yet the user's."""
+    if not isinstance(fun, partial):
+        return False
+    codes = [code_of(innermost(v)) for v in (*fun.args, *fun.keywords.values()) if callable(v)]
+    return any(code is not None and not code.co_filename.startswith(jax) for code in codes)
+
+
 def is_operation(fun: Any) -> bool:
     """Whether it is an operation of JAX outside of any jit."""
     return bool(own(fun, "_apply_primitive"))
@@ -191,7 +199,9 @@ class Parts:
 
     def _add_function(self, fun: FunctionType) -> None:
         code = fun.__code__
-        self._words.append(f"{code.co_qualname} {code.co_firstlineno} {len(code.co_code)}")
+        # Where its instructions are tells two lambdas of one line apart.
+        where = zlib.crc32(code.co_linetable)
+        self._words.append(f"{code.co_qualname} {code.co_firstlineno} {where}")
         wrapped, held = own(fun, "__wrapped__"), _closure(fun).values()
         if not code.co_filename.startswith(self._jax):
             self._add_all(held)

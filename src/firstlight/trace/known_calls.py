@@ -106,7 +106,9 @@ class KnownCalls:
         fun = definitions.function_of_user(call, self._jax)
         about = definitions.definition(fun)
         place = about["place"]
-        library = definitions.is_operation(fun) or self._is_jax(place)
+        library = definitions.is_operation(fun) or (
+            self._is_jax(place) and not definitions.binds_function_of_user(call["fun"], self._jax)
+        )
         parts = None if library else definitions.Parts(call["fun"], self._jax)
         arguments = Arguments(call, frames)
         near, user = calls.sites(frames, self._jax)

@@ -132,8 +132,9 @@ def _static(function: Function, again: Sequence[Compile]) -> _Words:
     if _without_equality(again):
         title = f"{readable(function)} is compiled for every new object given as static {names}."
         return title, (
-            f"Make the class of {names} comparable by its values: @dataclass(frozen=True), or "
-            "__eq__ and __hash__. Or make the object once, outside of the loop."
+            f"If they hold the same values, make the class of {names} comparable by them: "
+            "@dataclass(frozen=True), or __eq__ and __hash__. Or make the object once, outside of "
+            "the loop."
         )
     title = f"{readable(function)} is compiled for every value of its static {names}."
     return title, (
@@ -224,7 +225,7 @@ _WORDS: dict[str, Callable[[Function, Sequence[Compile]], _Words]] = {
 
 
 def _without_equality(again: Sequence[Compile]) -> bool:
-    return any(_WITHOUT_EQUALITY in (one.recompile_detail or "") for one in again)
+    return all(_WITHOUT_EQUALITY in (one.recompile_detail or "") for one in again)
 
 
 def _first(again: Sequence[Compile]) -> str:
