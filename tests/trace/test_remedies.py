@@ -13,9 +13,10 @@ from firstlight.cli import main
 from firstlight.trace import cache_folder
 from firstlight.trace.cache_reasons import cache_use
 from firstlight.trace.findings.programs import dominating_function
+from firstlight.trace.findings.recompiling import recompiles
 from firstlight.trace.findings.shapes import Varying, remedy
 from firstlight.trace.findings.start_up import one_op_compiles
-from firstlight.trace.model import CacheUse, Place
+from firstlight.trace.model import CacheUse, Compile, Place
 from firstlight.trace.what_if import Spread, Variant, WhatIf, verdict
 
 
@@ -118,3 +119,18 @@ def test_what_this_jax_keeps_is_asked_by_names_that_it_has() -> None:
         since_0_11,
         not since_0_11,
     )
+
+
+def test_static_objects_that_differ_are_not_told_to_become_arrays() -> None:
+    """Optimisers, say: there is nothing that one program could do for all of them."""
+
+    def static(text: str, **more: Any) -> Compile:
+        return samples.compiled(signature=samples.signature(static={"optim": text}), **more)
+
+    again = {"recompile_reason": "static value", "recompile_detail": "optim: Adam → Sgd"}
+    many = [static("Adam()"), static("Sgd()", **again), static("Sgdm()", **again)]
+    (found,) = recompiles(samples.trace(samples.function("step", *many)))
+    assert "persistent cache" in found.remedy and "array" not in found.remedy
+    numbers = [static("1"), static("2", **again), static("3", **again)]
+    (found,) = recompiles(samples.trace(samples.function("step", *numbers)))
+    assert "it is then an array" in found.remedy

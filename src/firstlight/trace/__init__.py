@@ -1,8 +1,8 @@
 """Where the time to the first result of a JAX program went, without a change to the program.
 
-Inside of the traced process (`startup`, `recorder`, `imports`, `jax_hooks`, `calls`) only the
-standard library is imported, nothing raises into the program, and every event is a line in a log as
-soon as it is over. All thinking is done by whoever reads the log.
+Inside of the traced process (`startup`, `recorder`, `imports`, `jax_hooks` and what these import)
+only the standard library is imported, nothing raises into the program, and every event is a line in
+a log as soon as it is over. All thinking is done by whoever reads the log.
 
     with firstlight.trace.recording() as t:
         ...

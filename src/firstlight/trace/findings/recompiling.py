@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
@@ -137,11 +138,25 @@ def _static(function: Function, again: Sequence[Compile]) -> _Words:
             "the loop."
         )
     title = f"{readable(function)} is compiled for every value of its static {names}."
+    if not _has_static_number(again):
+        return title, (
+            f"Each value of {names} is a program of its own: have fewer different ones, equal "
+            "where they mean the same. Beyond that only a persistent cache saves them, from the "
+            "second start on."
+        )
     return title, (
         f"If {names} is a number that only takes part in arithmetic, take it out of "
         "static_argnames: it is then an array, and one program does for all. If it is the length "
         "of a loop, use jax.lax.fori_loop, which takes a length that is not static."
     )
+
+
+def _has_static_number(again: Sequence[Compile]) -> bool:
+    values = [text for one in again if one.signature for text in one.signature.static.values()]
+    return any(_NUMBER.match(text) for text in values)
+
+
+_NUMBER = re.compile(r"-?\d[\d.]*(e[+-]?\d+)?$")
 
 
 def _new_function(function: Function, again: Sequence[Compile]) -> _Words:
@@ -257,4 +272,7 @@ def _best_dtype(function: Function, again: Sequence[Compile]) -> str:
 
 
 def _call(again: Sequence[Compile]) -> str:
-    return short(where_called(again[0]))
+    """The line of the user; and of the package that called in its name, which gave the values."""
+    one, place = again[0], short(where_called(again[0]))
+    within = one.site and one.user_site and one.site.package
+    return f"{place} (by {within}, {short(one.site)})" if within else place
