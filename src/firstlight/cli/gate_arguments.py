@@ -40,7 +40,7 @@ def add_cases(group: Any) -> None:
         "--warm-seconds",
         type=_seconds,
         metavar="SECONDS",
-        help="of warm calls in every process, in turns with the other side (default 1)",
+        help="of warm calls in every process, in turns with the other side (default 0.4)",
     )
     add("--seed", type=int, metavar="N", help="of the random order (default: drawn, and recorded)")
 

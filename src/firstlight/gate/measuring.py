@@ -83,7 +83,7 @@ class Pair:
                 names = {case.id for case in chosen}
                 self._runners[side.name, control] = Runner(
                     chosen,
-                    settings,
+                    _for_control(settings) if control else settings,
                     self._keeper(side.name, control, keep[side.name]),
                     [sample for sample in known if sample.case in names],
                     spawn if control else side.spawner(spawn),
@@ -201,6 +201,11 @@ class Pair:
     def _sound(self, case: PairedCase) -> bool:
         """A case that fails on one side is not timed on the other: there is nothing to compare."""
         return all(self._runners[s, case.is_control].is_sound(case.on(s)) for s in SIDES)
+
+
+def _for_control(settings: Settings) -> Settings:
+    """The control must only not move: its calls are short, and a tenth of a second has many."""
+    return replace(settings, warm_seconds=min(settings.warm_seconds, 0.1))
 
 
 class _Pipes:
