@@ -2,7 +2,7 @@
 
     python benchmarks/gate.py record   [--rounds 60] [-b REGEX] [--out FILE]
     python benchmarks/gate.py simulate [--draws 2000]
-    python benchmarks/gate.py power    [--draws 400] [--shorter 1.2] [--real 10]
+    python benchmarks/gate.py power    [--draws 400] [--real 10]
     python benchmarks/gate.py real     [--gates 40] [--log FILE]
 
 record    both sides of every case of the quick suite the same program, interleaved: A/A noise
@@ -310,7 +310,7 @@ def power(options: argparse.Namespace) -> None:
     if options.real:
         real_power(options)
         return
-    noise = gate_noise.load(options.data).with_shorter_pairs(options.shorter)
+    noise = gate_noise.load(options.data)
     describe(noise)
     print(f"\n10 % more, one case and the control, at most {BUDGET_SECONDS / 60:.0f} minutes:\n")
     for case, quantity in candidates(noise):
@@ -386,8 +386,6 @@ def main() -> None:
             own.add_argument("--seed", type=int, default=0)
         if part is power:
             own.add_argument("--real", type=int, default=0, metavar="GATES")
-            shorter = "what a pair takes less than when it was recorded (with 1 s of warm calls)"
-            own.add_argument("--shorter", type=float, default=0.0, metavar="SECONDS", help=shorter)
         if part is real:
             own.add_argument("--gates", type=int, default=40)
             own.add_argument("--max-minutes", type=float, default=2.0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -53,9 +53,6 @@ class Noise:
     @property
     def rounds(self) -> int:
         return min(len(v["cold_seconds"]) for v in self.values.values())
-
-    def with_shorter_pairs(self, seconds: float) -> Noise:
-        return replace(self, pair_seconds={c: s - seconds for c, s in self.pair_seconds.items()})
 
     def only(self, cases: Sequence[str]) -> Noise:
         return Noise(

@@ -332,11 +332,12 @@ def test_frames_that_hold_what_jax_made_of_a_call_have_these_names() -> None:
         calls._LOWERING: ["lowering_result", "closed_jaxpr", "in_avals"],
         calls._COMPILING: ["computation", "compiler_options_kvs"],
         calls._RUN_BY_JAX: [],
-        arguments._PARSED: ["arg_signature", "dynargs"],
-        arguments._RUN: ["p", "args_flat"],
+        (calls.JIT, "_infer_params"): ["arg_signature", "dynargs"],
+        (calls.JIT, "_run_python_pjit"): ["p", "args_flat"],
     }.items():
         assert f"def {function}(" in sources[file]
         assert all(variable in sources[file] for variable in variables)
+    assert arguments._READERS.keys() == {"_infer_params", "_run_python_pjit"}
 
 
 # --- what runs in the program ---------------------------------------------------------------------

@@ -186,6 +186,14 @@ def test_calls_and_stages_become_compiles_of_a_function(tmp_path: Path) -> None:
     assert trace.time_to_first_result_seconds == pytest.approx(0.51)
 
 
+def test_a_size_may_be_told_after_the_compile_it_is_of(tmp_path: Path) -> None:
+    log = whole_log()
+    log.event("size", thread=MAIN, begin_ns=log.at(620), executable_bytes=99)
+    log.event("size", thread=MAIN + 1, begin_ns=log.at(620), executable_bytes=1)
+    (function,) = log.read(tmp_path).functions
+    assert [one.executable_bytes for one in function.compiles] == [77, 99]
+
+
 def test_imports_are_summed_by_package_without_counting_twice(tmp_path: Path) -> None:
     log = Log().imports(
         ("outer", 100, 100, 20),

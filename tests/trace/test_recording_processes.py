@@ -125,6 +125,28 @@ def test_the_recorder_needs_nothing_that_a_program_may_replace(
     assert {"this_one", "fractions_of_mine"} <= imported and log.first("end")
 
 
+def test_the_size_of_an_executable_is_taken_after_the_first_result(
+    tmp_path: Path, write: Write
+) -> None:
+    program = """
+        import jax
+        def f(x):
+            for n in range(300):
+                x = jax.numpy.sin(x) + n
+            return x
+        compiled = jax.jit(f).lower(1.0).compile()
+        float(compiled(1.0))
+        print(len(compiled._executable.xla_executable.serialize()))
+    """
+    write("program.py", program)
+    size = int(traced(tmp_path, "program.py").stdout)
+    (log,) = read_logs(tmp_path / "logs")
+    kinds = [event["event"] for event in log.events]
+    assert kinds.index("first_result") < kinds.index("size")
+    (one,) = [c for f in load(tmp_path / "logs").functions for c in f.compiles if f.name == "f"]
+    assert one.executable_bytes == size
+
+
 def test_events_are_written_as_json_would_write_them() -> None:
     class Number(int):
         def __repr__(self) -> str:

@@ -22,3 +22,8 @@ CACHE = {
     "/jax/compilation_cache/cache_misses": "written",
     "/jax/compilation_cache/task_disabled_cache": "disabled",
 }
+
+
+def bare_name(name: str) -> str:
+    """`jit(f)` of an event without what JAX puts around the name."""
+    return name.partition("(")[2].removesuffix(")") if name.endswith(")") and "(" in name else name

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from functools import lru_cache
 from itertools import islice
 from types import FunctionType, MethodType
 
+from firstlight.trace.calls import JIT, is_of
 from firstlight.trace.definitions import bound_by_pmap, code_of, innermost, is_operation
 from firstlight.trace.plain_text import has, leaf_paths, own, shortened, structure_text, text_of
 
@@ -26,9 +26,6 @@ _OPTIONS = (
     "inline",
     "compiler_options_kvs",
 )
-#: (file, function) of the frames in which the arguments are flat already.
-_PARSED = ("pjit.py", "_infer_params")
-_RUN = ("pjit.py", "_run_python_pjit")
 _MOST_LEAVES = 300
 _LIBRARIES = ("builtins", "jax", "jaxlib", "numpy", "ml_dtypes")
 
@@ -89,24 +86,22 @@ def _flat(
 
     To take them apart again would call what the program has registered for its own classes.
     """
-    for frame in frames:
-        named = os.path.basename(frame.f_code.co_filename), frame.f_code.co_name
-        if named not in (_PARSED, _RUN):
-            continue
-        try:
-            by_name, trees, leaves = (_parsed if named == _PARSED else _run)(frame.f_locals)
-        except (LookupError, AttributeError, TypeError, ValueError):
-            return None
-        told = [*by_position, *by_name]
-        # What is static by our count but not by JAX's, or the other way round, is not known.
-        if not len(told) == len(set(told)) == len(trees) or set(told) != names:
-            return None
-        following = iter(leaves)
-        return [
-            (name, tree, list(islice(following, tree.num_leaves)))
-            for name, tree in zip(told, trees, strict=True)
-        ]
-    return None
+    frame = next((f for f in frames if f.f_code.co_name in _READERS and is_of(f, JIT)), None)
+    if frame is None:
+        return None
+    try:
+        by_name, trees, leaves = _READERS[frame.f_code.co_name](frame.f_locals)
+    except (LookupError, AttributeError, TypeError, ValueError):
+        return None
+    told = [*by_position, *by_name]
+    # What is static by our count but not by JAX's, or the other way round, is not known.
+    if not len(told) == len(set(told)) == len(trees) or set(told) != names:
+        return None
+    following = iter(leaves)
+    return [
+        (name, tree, list(islice(following, tree.num_leaves)))
+        for name, tree in zip(told, trees, strict=True)
+    ]
 
 
 def _parsed(found: dict[str, Any]) -> tuple[list[str], list[Any], list[Any]]:
@@ -121,6 +116,10 @@ def _run(found: dict[str, Any]) -> tuple[list[str], list[Any], list[Any]]:
     trees = [*by_position.children(), *by_name.children()]
     constants = len(leaves) - tree.num_leaves  # come first
     return list(by_name.node_data()[1]), trees, leaves[constants:]
+
+
+#: Functions of pjit.py in whose frames the arguments are flat already.
+_READERS = {"_infer_params": _parsed, "_run_python_pjit": _run}
 
 
 def _flattened(dynamic: dict[str, Any]) -> list[tuple[str, Any, list[Any]]]:

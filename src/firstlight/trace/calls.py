@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from functools import lru_cache
 
 from firstlight.trace.plain_text import text_of
 
@@ -19,12 +20,13 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-#: (file, function) of the frames that know a call, with the variables that hold it.
+#: Functions of pjit.py whose frames know a call, with the variables that hold it.
 _CALLS = {
-    ("pjit.py", "cache_miss"): ("fun", "jit_info", "args", "kwargs"),
-    ("pjit.py", "jit_trace"): ("jit_func", "jit_func", "args", "kwargs"),
-    ("pjit.py", "jit_lower"): ("jit_func", "jit_func", "args", "kwargs"),
+    "cache_miss": ("fun", "jit_info", "args", "kwargs"),
+    "jit_trace": ("jit_func", "jit_func", "args", "kwargs"),
+    "jit_lower": ("jit_func", "jit_func", "args", "kwargs"),
 }
+JIT = "pjit.py"
 #: Frames that hold what JAX made of a call, and the one of functions that it runs by itself.
 _TRACING = ("pjit.py", "_trace_for_jit")
 _TRACED_BY_HAND = ("stages.py", "lower")
@@ -74,20 +76,42 @@ def stack(frame: FrameType | None) -> list[FrameType]:
     return found
 
 
+def frame_of(frames: list[FrameType], where: tuple[str, str]) -> FrameType | None:
+    """The innermost frame of this file and function."""
+    file, function = where
+    for frame in frames:
+        if frame.f_code.co_name == function and is_of(frame, file):
+            return frame
+    return None
+
+
+def variable(frames: list[FrameType], where: tuple[str, str], name: str) -> Any:
+    """What a variable of that frame holds; None where there is none."""
+    frame = frame_of(frames, where)
+    return None if frame is None else frame.f_locals.get(name)
+
+
+def is_of(frame: FrameType, file: str) -> bool:
+    """Whether a frame is of a file of this name."""
+    return os.path.basename(frame.f_code.co_filename) == file
+
+
 def call_of(frames: list[FrameType]) -> tuple[FrameType, dict[str, Any]] | None:
     """The innermost frame of JAX that knows a call, with what it knows."""
     for number, frame in enumerate(frames):
-        names = _CALLS.get(_named(frame))
-        if names is None or not all(name in frame.f_locals for name in names):
+        names = _CALLS.get(frame.f_code.co_name)
+        if names is None or not is_of(frame, JIT):
+            continue
+        held = frame.f_locals
+        if not all(name in held for name in names):
             continue
         if frame.f_code.co_name == "jit_trace":
             # f.lower() traces first: it is one call, known by the frame that sees all of it.
-            around = frames[number + 1 : number + 4]
-            lowering = [f for f in around if _named(f) == ("pjit.py", "jit_lower")]
+            around = frame_of(frames[number + 1 : number + 4], (JIT, "jit_lower"))
         else:
-            lowering = []
-        knows = (lowering or [frame])[0]
-        fun, info, args, kwargs = (knows.f_locals[name] for name in names)
+            around = None
+        knows, held = (frame, held) if around is None else (around, around.f_locals)
+        fun, info, args, kwargs = (held[name] for name in names)
         if fun is info:
             fun, info = getattr(fun, "_fun", fun), getattr(fun, "_jit_info", None)
         return knows, {"fun": fun, "info": info, "args": args, "kwargs": kwargs}
@@ -96,29 +120,26 @@ def call_of(frames: list[FrameType]) -> tuple[FrameType, dict[str, Any]] | None:
 
 def made_before(stage: str, frames: list[FrameType]) -> Any:
     """What is lowered or compiled by hand: the object that JAX made of it in the stage before."""
-    for frame in frames:
-        if stage == "lower" and _named(frame) == _TRACED_BY_HAND:
-            return getattr(frame.f_locals.get("self"), "jaxpr", None)
-        if stage == "compile" and _named(frame) == _COMPILING:
-            return frame.f_locals.get("computation")
-    return None
+    if stage == "lower":
+        return getattr(variable(frames, _TRACED_BY_HAND, "self"), "jaxpr", None)
+    return variable(frames, _COMPILING, "computation") if stage == "compile" else None
 
 
 def made_by(stage: str, frames: list[FrameType]) -> Any:
     """What came of a stage, at its end."""
-    for frame in frames:
-        if stage == "trace" and _named(frame) == _TRACING:
-            return frame.f_locals.get("jaxpr")
-        if stage == "lower" and _named(frame) == _LOWERING:
-            return getattr(frame.f_locals.get("lowering_result"), "module", None)
+    if stage == "trace":
+        return variable(frames, _TRACING, "jaxpr")
+    if stage == "lower":
+        return getattr(variable(frames, _LOWERING, "lowering_result"), "module", None)
     return None
 
 
 def within_transformation(frames: list[FrameType]) -> dict[str, Any] | None:
     """A jitted function that JAX runs by itself: where it is defined, and for which arrays."""
-    if not any(_named(frame) == _RUN_BY_JAX for frame in frames):
+    if frame_of(frames, _RUN_BY_JAX) is None:
         return None
-    lowering = next((f.f_locals for f in frames if _named(f) == _LOWERING), {})
+    frame = frame_of(frames, _LOWERING)
+    lowering = {} if frame is None else frame.f_locals
     program = lowering.get("closed_jaxpr")
     about = getattr(getattr(program, "jaxpr", program), "debug_info", None)
     file, line = (getattr(about, f"func_{name}", None) for name in ("filename", "lineno"))
@@ -134,8 +155,7 @@ def within_transformation(frames: list[FrameType]) -> dict[str, Any] | None:
 
 def compiler_options(frames: list[FrameType]) -> dict[str, Any]:
     """What XLA was told for this program alone."""
-    told = (f.f_locals.get("compiler_options_kvs") for f in frames if _named(f) == _COMPILING)
-    options = next(told, None)
+    options = variable(frames, _COMPILING, "compiler_options_kvs")
     return {"compiler_options": text_of(options)} if options else {}
 
 
@@ -143,16 +163,13 @@ def _size(n: Any) -> Any:
     return n if isinstance(n, int) else str(n)
 
 
-def _named(frame: FrameType) -> tuple[str, str]:
-    return os.path.basename(frame.f_code.co_filename), frame.f_code.co_name
-
-
 def sites(frames: list[FrameType], jax: tuple[str, ...]) -> tuple[Any, Any]:
     """(file, line, function) of the call: the nearest outside of JAX, the nearest of the user."""
     near = user = None
+    ours = (*jax, _OURS, "<frozen")
     for frame in frames:
         file = frame.f_code.co_filename
-        if file.startswith((*jax, _OURS)) or file.startswith("<frozen"):
+        if file.startswith(ours):
             continue
         place = [file, frame.f_lineno, frame.f_code.co_qualname]
         near = near or place
@@ -169,9 +186,10 @@ def entry_site(frames: list[FrameType], jax: tuple[str, ...]) -> Any:
     the network. What only starts a program (a test runner, a command line) has no JAX in it.
     """
     entry, in_users, through_package = None, False, False
+    ours = (*jax, _OURS, "<frozen")
     for frame in frames:
         file = frame.f_code.co_filename
-        if file.startswith((*jax, _OURS)) or file.startswith("<frozen"):
+        if file.startswith(ours):
             continue
         if _is_installed(file):
             through_package = through_package or (in_users and "jax" in frame.f_globals)
@@ -182,6 +200,7 @@ def entry_site(frames: list[FrameType], jax: tuple[str, ...]) -> Any:
     return entry
 
 
+@lru_cache(1000)
 def _is_installed(file: str) -> bool:
     """Whether a file is of the standard library or of a package, not of the user."""
     known = any(folder in file for folder in _INSTALLED) or file.startswith(_STANDARD_LIBRARY)

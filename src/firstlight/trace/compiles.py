@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from firstlight.telemetry.events import bare_name
 from firstlight.trace.cache_reasons import cache_use
 from firstlight.trace.log_events import ProcessLog
 from firstlight.trace.model import STAGES, Argument, Compile, Place, Signature
@@ -56,8 +57,10 @@ def compiles_of(
     """
     groups = sorted(_groups(log), key=lambda g: g.stages[0][1]["begin_ns"])
     keys = [_key(group) for group in groups]
+    # Of some executables the size is told later than the end of their compile.
+    sizes = {(e["thread"], e["begin_ns"]): e["executable_bytes"] for e in log.of("size")}
     for key, copy, group in zip(keys, _copies(keys, groups), groups, strict=True):
-        yield replace(key, copy=copy), _compile(group, log, process, exclusive_ns)
+        yield replace(key, copy=copy), _compile(group, log, process, exclusive_ns, sizes)
 
 
 def _groups(log: ProcessLog) -> Iterable[_Group]:
@@ -69,7 +72,7 @@ def _groups(log: ProcessLog) -> Iterable[_Group]:
         if event["event"] != "stage" or event.get("stage") not in STAGES:
             continue
         number = event.get("call")
-        which = number if number is not None else (event["thread"], _bare(event["name"]))
+        which = number if number is not None else (event["thread"], bare_name(event["name"]))
         group = open_groups.get(which)
         order = STAGES.index(event["stage"])
         if group is None or (group.last and STAGES.index(group.last) >= order):
@@ -113,7 +116,7 @@ def _are_made_again(calls: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _key(group: _Group) -> FunctionKey:
-    name = _bare(group.stages[0][1]["name"])
+    name = bare_name(group.stages[0][1]["name"])
     if group.call is None:
         return FunctionKey(name, None, None, False, None)
     about = group.call["function"]
@@ -129,7 +132,11 @@ def _key(group: _Group) -> FunctionKey:
 
 
 def _compile(
-    group: _Group, log: ProcessLog, process: int, exclusive_ns: Mapping[int, int]
+    group: _Group,
+    log: ProcessLog,
+    process: int,
+    exclusive_ns: Mapping[int, int],
+    sizes: Mapping[tuple[int, int], int],
 ) -> Compile:
     start = log.start_ns
     stages = {event["stage"]: event for _, event in group.stages}
@@ -155,10 +162,17 @@ def _compile(
         equation_lines=tuple((Place(one[0], one[1]), one[2]) for one in lines),
         equation_repeats=tuple(one[3] if len(one) > 3 else 1 for one in lines),
         constant_bytes=lowered.get("constant_bytes"),
-        executable_bytes=(compiled or {}).get("executable_bytes"),
+        executable_bytes=_executable_bytes(compiled, sizes) if compiled else None,
         cache_settings={k: v for k, v in (compiled or {}).items() if k.startswith("cache_")},
         results_before=(compiled or {}).get("results"),
     )
+
+
+def _executable_bytes(
+    compiled: Mapping[str, Any], sizes: Mapping[tuple[int, int], int]
+) -> int | None:
+    told: int | None = compiled.get("executable_bytes")
+    return told or sizes.get((compiled["thread"] or 0, compiled["begin_ns"]))
 
 
 def _signature(call: Mapping[str, Any], compiled: Mapping[str, Any]) -> Signature:
@@ -177,8 +191,3 @@ def _signature(call: Mapping[str, Any], compiled: Mapping[str, Any]) -> Signatur
         },
         function_object=int(call.get("object") or 0),
     )
-
-
-def _bare(name: str) -> str:
-    """`jit(f)` without what JAX puts around it."""
-    return name[name.index("(") + 1 : -1] if name.endswith(")") and "(" in name else name

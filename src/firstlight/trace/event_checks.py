@@ -174,6 +174,7 @@ _KINDS: dict[str, tuple[_Checks, _Checks]] = {
             "results": _count,
         },
     ),
+    "size": ({"begin_ns": _integer, "thread": _integer, "executable_bytes": _count}, {}),
     "call": (
         {"call": _integer, "function": _function},
         {

@@ -19,28 +19,21 @@ if TYPE_CHECKING:
 #: Of these it is worth to know which line imported them.
 _EXPENSIVE_NS = 20_000_000
 # Python takes the frames of its own import machinery out of tracebacks, by the name of their file:
-# this one must be taken out as well, or an ImportError would look different when traced.
+# ours must be taken out as well, or an ImportError would look different when traced.
 _HIDDEN_FILE = "<frozen importlib._bootstrap>"
-_SOURCE = """
-def _find_and_load(name, import_):
-    opened = begin(name)
-    try:
-        return find_and_load(name, import_)
-    finally:
-        end(opened)
-"""
 
 
 class ImportClock:
     """Tells `done` of every outermost import, with all modules that it loaded.
 
-    And `appeared` of modules in `watched` as soon as they are loaded, within whatever import: what
-    comes after them in it may use them.
+    They come in one list (name, begin, time, own time, name, …): a thousand tuples would have
+    Python look for garbage the earlier. And tells `appeared` of modules in `watched` as soon as
+    they are loaded, within whatever import: what comes after them in it may use them.
     """
 
     def __init__(
         self,
-        done: Callable[[list[tuple[str, int, int, int]], Any], None],
+        done: Callable[[list[Any], Any], None],
         appeared: Callable[[str], None],
         watched: tuple[str, ...],
     ) -> None:
@@ -48,7 +41,7 @@ class ImportClock:
         self._sites: dict[str, list[Any] | None] = {}
         # Of each thread: modules now being loaded (name, begin, time of those inside).
         self._open: dict[int, list[list[Any]]] = {}
-        self._loaded: dict[int, list[tuple[str, int, int, int]]] = {}
+        self._loaded: dict[int, list[Any]] = {}
         self._original: Any = None
         self._ours: Any = None
 
@@ -57,10 +50,8 @@ class ImportClock:
         original = getattr(bootstrap, "_find_and_load", None)
         if original is None:
             return False
-        names = {"begin": self._begin, "end": self._end, "find_and_load": original}
-        exec(compile(_SOURCE, _HIDDEN_FILE, "exec"), names)
-        bootstrap._find_and_load = names["_find_and_load"]  # type: ignore[attr-defined]
-        self._original, self._ours = original, names["_find_and_load"]
+        self._original, self._ours = original, _around(original, self._begin, self._end)
+        bootstrap._find_and_load = self._ours  # type: ignore[attr-defined]
         return True
 
     def remove(self) -> None:
@@ -90,7 +81,7 @@ class ImportClock:
         name, begin, inside = opened
         loaded = self._loaded.setdefault(thread, [])
         if name in sys.modules:  # not one that was looked for in vain
-            loaded.append((name, begin, end - begin, end - begin - inside))
+            loaded += (name, begin, end - begin, end - begin - inside)
             if end - begin >= _EXPENSIVE_NS:
                 self._sites[name] = _statement()
         if stack:
@@ -102,6 +93,24 @@ class ImportClock:
                 self._done(loaded, sites)
         if name in self._watched:  # last: what is imported for it comes by here as well
             self._appeared(name)
+
+
+def _around(
+    find_and_load: Callable[[str, Any], Any],
+    begin: Callable[[str], Any],
+    end: Callable[[Any], None],
+) -> Any:
+    """The function with a clock around it, whose frames are hidden as its own are."""
+
+    def _find_and_load(name: str, import_: Any) -> Any:
+        opened = begin(name)
+        try:
+            return find_and_load(name, import_)
+        finally:
+            end(opened)
+
+    _find_and_load.__code__ = _find_and_load.__code__.replace(co_filename=_HIDDEN_FILE)
+    return _find_and_load
 
 
 def _statement() -> list[Any] | None:
@@ -126,5 +135,5 @@ def _is_machinery(file: str) -> bool:
     return file.startswith("<frozen importlib") or bool(folder and file.startswith(folder))
 
 
-def _nobody(modules: list[tuple[str, int, int, int]], sites: Any) -> None:
+def _nobody(modules: list[Any], sites: Any) -> None:
     """Who is told of imports once nobody listens."""

@@ -11,6 +11,7 @@ from firstlight.telemetry.events import CACHE, STAGES
 from firstlight.trace import calls, programs
 from firstlight.trace.cache_folder import CacheFolder
 from firstlight.trace.known_calls import KnownCalls
+from firstlight.trace.sizes import Sizes
 from firstlight.trace.waits import Waits, leave_out_caller
 
 TYPE_CHECKING = False
@@ -56,7 +57,8 @@ class JaxHooks:
         self._undo: list[Callable[[], None]] = []
         # Who asks JAX for its listeners of a kind, who adds one, and ours.
         self._listeners: list[tuple[str, Callable[[Any], None], Any]] = []
-        self.waits.before_write = self._listen_on
+        self._sizes = Sizes(recorder)
+        self.waits.before_write = self._between
 
     def listen(self) -> None:
         from jax import monitoring
@@ -75,6 +77,11 @@ class JaxHooks:
             if unregister is not None:  # an older JAX keeps listeners: `_active` silences them
                 self._undo.append(partial(unregister, listener))
         self._recorder.event("jax", version=sys.modules["jax"].__version__, ns=monotonic_ns())
+
+    def _between(self) -> None:
+        """What can wait until a result has been read, and time is left."""
+        self._listen_on()
+        self._sizes.write()
 
     def _listen_on(self) -> None:
         """Say so where the program has taken all listeners from JAX, ours among them, and return.
@@ -139,6 +146,7 @@ class JaxHooks:
         self._open.clear()
         self._describing.clear()
         self._calls.forget()
+        self._sizes.forget()
         self.waits.forget()
 
     def is_busy(self) -> bool:
@@ -153,7 +161,7 @@ class JaxHooks:
         if stage is None or not self._active:
             return
         begin = monotonic_ns()
-        if get_ident() not in self._open:
+        if stage == "trace" and get_ident() not in self._open:
             self._listen_on()
         name = str(about.get("fun_name"))
         opened = self._open.setdefault(get_ident(), [])
@@ -193,10 +201,10 @@ class JaxHooks:
             end_ns=end,
             own_ns=end - current.begin_ns - current.inside_ns,
             results=current.results,
-            **self._more(current, (end - current.begin_ns) / 1e9),
+            **self._more(current, end),
         )
 
-    def _more(self, current: _Stage, seconds: float) -> dict[str, Any]:
+    def _more(self, current: _Stage, end_ns: int) -> dict[str, Any]:
         """What is known at the end of a stage beyond its times."""
         frames = calls.stack(sys._getframe(2))
         try:
@@ -207,7 +215,10 @@ class JaxHooks:
                 more = programs.lowered(frames)
             else:
                 folder = self._cache_folder.about(current.name)
-                more = {**programs.compiled(frames, seconds), "cache": current.cache or None}
+                more = {**programs.compiled(frames), "cache": current.cache or None}
+                if "unsized" in more:
+                    seconds = (end_ns - current.begin_ns) / 1e9
+                    self._sizes.later(more.pop("unsized"), get_ident(), current.begin_ns, seconds)
                 more.update(folder)
                 more.update(calls.compiler_options(frames))
         except Exception as error:

@@ -10,6 +10,7 @@ import weakref
 from _thread import get_ident
 from itertools import count
 
+from firstlight.telemetry.events import bare_name
 from firstlight.trace import calls, definitions
 from firstlight.trace.arguments import Arguments
 
@@ -78,7 +79,7 @@ class KnownCalls:
         if made is not None:
             return self._made.get(made)
         within = calls.within_transformation(frames) if stage == "lower" else None
-        return None if within is None else self._of_transformation(_bare(name), within, frames)
+        return None if within is None else self._of_transformation(bare_name(name), within, frames)
 
     def ended(self, stage: str, number: int | None, frames: list[FrameType]) -> None:
         """A stage is over: what came of it stands for the call from now on."""
@@ -159,8 +160,3 @@ class KnownCalls:
             return known
         number = next(self._serials)
         return number if self._objects.put(thing, number) else None
-
-
-def _bare(name: str) -> str:
-    """`jit(f)` without what JAX puts around it."""
-    return name.partition("(")[2].removesuffix(")") if name.endswith(")") else name

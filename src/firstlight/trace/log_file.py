@@ -7,8 +7,8 @@ functions of the standard library, and may have a module `json` of its own.
 from __future__ import annotations
 
 import os
-from _json import encode_basestring_ascii as quoted
-from os import close, fstat, getpid, write
+from _json import encode_basestring_ascii, make_encoder
+from os import SEEK_CUR, SEEK_END, close, getpid, lseek, write
 from os import open as open_file
 
 try:
@@ -20,6 +20,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+# As json.dumps does it, in this order: no look for circles, what becomes of unknown types, how to
+# write texts, no indent, separators, keys neither sorted nor left out, infinities as in Python.
+_encode = make_encoder(None, str, encode_basestring_ascii, None, ":", ",", False, False, True)
 SCHEMA, VERSION = "firstlight.trace", 1
 #: Descriptors are taken from here on: those of the program keep the numbers that they have alone.
 _HIGH = 400
@@ -32,29 +35,28 @@ class LogFile:
         self._folder = folder
         self._machine = os.uname().nodename
         self._pid = self._descriptor = -1
-        self._file: tuple[int, int] | None = None  # by which the system knows it
+        self._end = -1  # where in the file the next line begins
 
     def write(self, event: dict[str, Any]) -> None:
         # A program may close all descriptors (a daemon does), and the next file that it opens
-        # gets the number of ours: what is there now is asked before every line.
-        if getpid() != self._pid or self._file is None or self._now() != self._file:
+        # gets the number of ours: before every line is looked whether this is where ours ends.
+        if getpid() != self._pid or not self._is_ours():
             self._open()
         # One call for a whole line: a kill leaves it there or not.
-        write(self._descriptor, (encoded(event) + "\n").encode("ascii"))
+        self._end += write(self._descriptor, (encoded(event) + "\n").encode("ascii"))
 
-    def _now(self) -> tuple[int, int] | None:
+    def _is_ours(self) -> bool:
         try:
-            about = fstat(self._descriptor)
-        except OSError:
-            return None
-        return (about.st_dev, about.st_ino)
+            return lseek(self._descriptor, 0, SEEK_CUR) == self._end
+        except OSError:  # closed, or a pipe
+            return False
 
     def _open(self) -> None:
-        if self._file is not None and self._now() == self._file:
+        if self._end >= 0 and self._is_ours():
             close(self._descriptor)  # that of the process which this one was forked from
-        self._file, self._pid = None, getpid()
+        self._end, self._pid = -1, getpid()
         self._descriptor = self._opened(log_path(self._folder, self._pid, self._machine))
-        self._file = self._now()
+        self._end = lseek(self._descriptor, 0, SEEK_END)
 
     def _opened(self, path: str) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
@@ -81,23 +83,4 @@ def log_path(folder: str, pid: int, machine: str | None = None) -> str:
 
 def encoded(value: Any) -> str:
     """JSON of it; what JSON does not know is written as its text."""
-    if isinstance(value, str):
-        return quoted(value)
-    if value is None or value is True or value is False:
-        return "null" if value is None else "true" if value else "false"
-    if isinstance(value, int):
-        return int.__repr__(value)
-    if isinstance(value, float):
-        return _number(value)
-    if isinstance(value, (list, tuple)):
-        return f"[{','.join([encoded(one) for one in value])}]"
-    if isinstance(value, dict):
-        members = [f"{quoted(str(key))}:{encoded(one)}" for key, one in value.items()]
-        return f"{{{','.join(members)}}}"
-    return quoted(str(value))
-
-
-def _number(value: float) -> str:
-    text = float.__repr__(value)
-    # As Python's json writes and reads them, beyond what JSON allows.
-    return {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}.get(text, text)
+    return "".join(_encode(value, 0))

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
+from firstlight.trace.calls import variable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-_LOWERING = ("pxla.py", "_cached_lowering_to_hlo", "closed_jaxpr")
-_COMPILING = ("pxla.py", "_cached_compilation", "xla_executable")
-#: On a CPU the size is that of the executable when written out, which costs a hundredth of its
-#: compile: worth it for those that somebody would ask about.
-_WORTH_WRITING_OUT_SECONDS = 0.05
+_LOWERING = ("pxla.py", "_cached_lowering_to_hlo")
+_COMPILING = ("pxla.py", "_cached_compilation")
 #: Programs of more equations are looked at line by line: as many as a finding needs (thresholds).
 _MANY_EQUATIONS = 100
 _MOST_LINES = 20
@@ -22,7 +19,7 @@ _MANY_ON_A_LINE = 100
 
 def lowered(frames: list[FrameType]) -> dict[str, Any]:
     """Equations, their lines where they are many, and bytes of captured constants."""
-    closed = _variable(frames, _LOWERING)
+    closed = variable(frames, _LOWERING, "closed_jaxpr")
     if closed is None:
         problem = "programs: this JAX does not show the equations and constants of a program"
         return {"equations": None, "constant_bytes": None, "problem": problem}
@@ -37,36 +34,29 @@ def lowered(frames: list[FrameType]) -> dict[str, Any]:
     return about
 
 
-def compiled(frames: list[FrameType], seconds: float) -> dict[str, Any]:
-    """Bytes of the executable, and whether it calls back into Python."""
-    executable = _variable(frames, _COMPILING)
+def compiled(frames: list[FrameType]) -> dict[str, Any]:
+    """Bytes of the executable, and whether it calls back into Python.
+
+    "unsized" is the executable itself where its backend does not tell, and it could be written out.
+    """
+    executable = variable(frames, _COMPILING, "xla_executable")
     if executable is None:
         problem = "programs: this JAX does not show the size and callbacks of a program"
         return {"executable_bytes": None, "callbacks": None, "problem": problem}
-    callbacks = _variable(frames, (*_COMPILING[:2], "host_callbacks"))
-    size = _executable_bytes(executable, bool(callbacks) or seconds < _WORTH_WRITING_OUT_SECONDS)
+    callbacks = variable(frames, _COMPILING, "host_callbacks")
+    size = _code_bytes(executable)
     return {
         "executable_bytes": size,
         "callbacks": None if callbacks is None else bool(callbacks),
+        **({} if size or callbacks else {"unsized": executable}),
     }
 
 
-def _executable_bytes(executable: Any, only_if_told: bool) -> int | None:
-    """Of its code, where the backend tells; else of all that would be stored of it."""
+def _code_bytes(executable: Any) -> int | None:
     try:
-        told = int(executable.size_of_generated_code_in_bytes())
-        return told or (None if only_if_told else len(executable.serialize()))
-    except Exception:  # some cannot be written out
+        return int(executable.size_of_generated_code_in_bytes()) or None
+    except Exception:  # not all backends can tell
         return None
-
-
-def _variable(frames: list[FrameType], where: tuple[str, str, str]) -> Any:
-    file, function, name = where
-    for frame in frames:
-        code = frame.f_code
-        if code.co_name == function and os.path.basename(code.co_filename) == file:
-            return frame.f_locals.get(name)
-    return None
 
 
 def _equations(program: Any, seen: set[int], constants: dict[int, Any]) -> Any:

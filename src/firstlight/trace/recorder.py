@@ -82,10 +82,14 @@ class Recorder:
 
         return guarded
 
-    def imported(self, modules: list[tuple[str, int, int, int]], sites: Any = None) -> None:
-        """An import statement is over, with all that it loaded. sites: lines of expensive ones."""
-        self.event("imports", modules=modules, sites=sites or {}, thread=get_ident())
-        _, begin, total, _ = modules[-1]
+    def imported(self, modules: list[Any], sites: Any = None) -> None:
+        """An import statement is over, with all that it loaded, as the clock of imports tells it.
+
+        sites: lines of expensive ones.
+        """
+        told = list(zip(*[iter(modules)] * 4, strict=True))
+        self.event("imports", modules=told, sites=sites or {}, thread=get_ident())
+        _, begin, total, _ = modules[-4:]
         self._imports.append((begin, begin + total))
 
     def imports_since(self, moment_ns: int) -> int:
