@@ -17,10 +17,11 @@ test: $(VENV)/.installed-dev
 	@command -v chromium chromium-browser google-chrome >/dev/null || sh tools/install-chromium.sh
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-# Every figure that README and docs quote, but for those of a GPU (benchmarks/*_gpu.py);
-# takes about half an hour on a quiet machine.
+# Every figure that README and docs quote, but for those of a GPU (benchmarks/*_gpu.py) and of the
+# gate (benchmarks/gate.py, hours); takes about three quarters of an hour on a quiet machine.
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/instrument.py
+	$(BIN)/python benchmarks/trace.py
 	$(BIN)/python benchmarks/snapshots.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'
 	$(BIN)/python benchmarks/histfactory.py

@@ -4,8 +4,10 @@
 
 Parts: first-result, warm-call, accounting.
 
-Both sides are measured in one run, in fresh processes whose order alternates. Run it on a machine
-that does nothing else: three per cent of a second is thirty milliseconds.
+Both sides are measured in one run, in fresh processes: to the first result both at the same time,
+so that both meet the same machine; warm calls one after the other, in an order that alternates. Run
+it on a machine of two cores or more that does nothing else: three per cent of a second is thirty
+milliseconds.
 
 Where Python looks through all objects for garbage (40 ms with JAX), and at which depth of calls its
 stack needs another piece of memory (10 µs each time that a call comes by), is chance. A few objects
@@ -26,6 +28,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from firstlight.statistics.intervals import median, median_estimate
@@ -51,10 +54,10 @@ x = np.ones((64, 32), np.float32)
 float(step(weights, x)[0])
 first_result()
 """,
-    "two hundred operations outside of jit": """
+    "a hundred operations outside of jit": """
 import jax, jax.numpy as jnp
 total = 0.0
-for n in range(1, 40):
+for n in range(1, 21):
     x = jnp.arange(float(n))
     total = total + jnp.sin(x).sum() * 2
 float(total)
@@ -144,12 +147,13 @@ def first_result(rounds: int) -> None:
             script.write_text(f"{LAYOUT}\ndef program():\n{body}\n_at_depth(int(_sys.argv[2]))\n")
             layouts = random.Random(name)
             found = []
-            for number in range(-1, rounds):  # the first one warms up the machine
+            for number in range(-1, rounds):  # the first pair warms up the machine
                 layout = (layouts.randrange(MOST_OBJECTS), layouts.randrange(MOST_DEPTH))
-                pair = {
+                sides = {
                     traced: _start(script, layout, traced, Path(place))
                     for traced in ((True, False) if number % 2 else (False, True))
                 }
+                pair = {traced: side.told() for traced, side in sides.items()}
                 found += [pair] if number >= 0 else []
         for what, words in (("seconds", "first result"), ("cpu", "processor time until then")):
             ratios = [pair[True][what] / pair[False][what] for pair in found]
@@ -158,21 +162,32 @@ def first_result(rounds: int) -> None:
             say(f"{words}, traced / untraced, {name}", value, "≤ 1.03", median(ratios) <= 1.03)
 
 
-def _start(script: Path, layout: tuple[int, int], traced: bool, place: Path) -> dict[str, float]:
+@dataclass
+class _Started:
+    process: subprocess.Popen[bytes]
+    reading: int
+    begin_ns: int
+
+    def told(self) -> dict[str, float]:
+        if self.process.wait():
+            raise SystemExit("a program of the benchmark failed; its message is above")
+        ns, cpu = map(int, os.read(self.reading, 100).split())
+        os.close(self.reading)
+        return {"seconds": (ns - self.begin_ns) / 1e9, "cpu": cpu / 1e9}
+
+
+def _start(script: Path, layout: tuple[int, int], traced: bool, place: Path) -> _Started:
     reading, writing = os.pipe()
     variables = {**environment(traced, place / "logs"), "BENCHMARK_PIPE": str(writing)}
     begin = time.monotonic_ns()
-    subprocess.run(
+    process = subprocess.Popen(
         [sys.executable, str(script), *map(str, layout)],
         env=variables,
         pass_fds=[writing],
         stdout=subprocess.DEVNULL,
-        check=True,
     )
     os.close(writing)
-    told, cpu = map(int, os.read(reading, 100).split())
-    os.close(reading)
-    return {"seconds": (told - begin) / 1e9, "cpu": cpu / 1e9}
+    return _Started(process, reading, begin)
 
 
 def warm_call(rounds: int) -> None:
@@ -226,11 +241,11 @@ PARTS = {"first-result": first_result, "warm-call": warm_call, "accounting": acc
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", metavar="PART", choices=[*PARTS, []])
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, help="default: 60 to the first result, else 15")
     options = parser.parse_args()
     running.compile_bytecode()
     for name in options.parts or PARTS:
-        PARTS[name](options.rounds)
+        PARTS[name](options.rounds or (60 if name == "first-result" else 15))
 
 
 if __name__ == "__main__":
