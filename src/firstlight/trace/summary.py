@@ -23,6 +23,8 @@ from firstlight.trace.wording import OF_JAX, counted, location, place, seconds
 
 _MOST_FINDINGS = 8
 _MOST_FUNCTIONS = 10
+_MOST_PACKAGES = 6
+_PACKAGE_SECONDS = 0.02
 #: Without a terminal (CI, a file): lines that can be read without scrolling sideways.
 _PLAIN_WIDTH = 100
 
@@ -114,9 +116,23 @@ def _print_phases(process: Process, console: Console) -> None:
         words = f"{name} {seconds(value)} ({value / total:.0%})"
         legend.append(Text.assemble((f"{mark} ", style), words))
     console.print(Columns(legend, padding=(0, 2)))
+    imported = _imported(process, moment)
+    if imported:
+        console.print(Text(printable(f"Imports, each package for itself: {imported}.")))
     if moment is not None and process.first_result_site is not None:
         where = printable(place(process.first_result_site))
         console.print(Text(f"The first result was read at {where}.", style="dim"))
+
+
+def _imported(process: Process, moment: float | None) -> str:
+    """The packages that took longest until then, and the sum of all others."""
+    until_then = [p for p in process.imports if moment is None or p.begin_seconds < moment]
+    shown = [p for p in until_then[:_MOST_PACKAGES] if p.seconds >= _PACKAGE_SECONDS]
+    words = [f"{p.name} {seconds(p.seconds)}" for p in shown]
+    others = until_then[len(shown) :]
+    if shown and others:
+        words.append(f"{counted(len(others), 'other')} {seconds(sum(p.seconds for p in others))}")
+    return ", ".join(words)
 
 
 def _bar(by_kind: dict[str, float], total: float, width: int, coloured: bool) -> Text:

@@ -1,0 +1,32 @@
+"""What the terminal shows of a trace."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+from trace_samples import process, trace
+
+from firstlight.trace.model import ImportedPackage, Trace
+from firstlight.trace.summary import print_trace
+
+
+def shown(one: Trace) -> str:
+    output = io.StringIO()
+    print_trace(one, Console(file=output, width=100, highlight=False))
+    return " ".join(output.getvalue().split())
+
+
+def test_expensive_imports_are_told_by_package_as_far_as_the_first_result_waited_for_them() -> None:
+    packages = (
+        ImportedPackage("jax", 0.6, 0.8, 300, 0.1),
+        ImportedPackage("flax", 0.2, 0.2, 100, 0.2),
+        ImportedPackage("plots", 0.1, 0.1, 10, 3.0),  # after the first result, at 1.75 s
+        ImportedPackage("small", 0.015, 0.015, 10, 0.2),
+        ImportedPackage("smaller", 0.005, 0.005, 1, 0.3),
+    )
+    text = shown(trace(processes=(process(imports=packages),)))
+    assert "package for itself: jax 600 ms, flax 200 ms, 2 others 20 ms." in text
+    text = shown(trace(processes=(process(imports=packages, first_result_seconds=None),)))
+    assert "jax 600 ms, flax 200 ms, plots 100 ms, 2 others 20 ms." in text
+    assert "package for itself" not in shown(trace(processes=(process(imports=packages[3:]),)))
