@@ -174,7 +174,7 @@ def test_a_trace_of_the_same_program_shows_no_difference_in_counts(traced: Any) 
 def test_a_folder_without_a_trace_is_named(tmp_path: Path) -> None:
     for command in (["report", "nowhere"], ["diff", "nowhere", "nowhere"]):
         done = run(tmp_path, *command)
-        assert done.returncode == 2 and "nowhere: no trace here" in done.stderr
+        assert done.returncode == 2 and "nowhere: there is no such folder" in done.stderr
 
 
 def test_scripts_may_be_called_as_our_commands(tmp_path: Path) -> None:

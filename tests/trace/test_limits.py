@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trace_samples as samples
 
+from firstlight.trace import phases
 from firstlight.trace.limits import LimitError, Limits, after, exceeded
 
 
@@ -54,7 +55,7 @@ def test_recompiles_come_with_signature_and_reason_and_without_operations_of_jax
     assert trace.recompiles == 2
     (excess,) = exceeded(trace, Limits(max_recompiles=1))
     assert len(excess.offenders) == 2
-    assert "x: f32[9,4]" in excess.offenders[0] and "f32[8,4] → f32[9,4]" in excess.offenders[0]
+    assert "called from" in excess.offenders[0] and "f32[8,4] → f32[9,4]" in excess.offenders[0]
 
 
 def test_a_first_result_that_nobody_saw_does_not_pass() -> None:
@@ -63,9 +64,20 @@ def test_a_first_result_that_nobody_saw_does_not_pass() -> None:
     assert excess.found is None
 
 
-def test_a_late_first_result_names_the_findings() -> None:
-    (excess,) = exceeded(samples.trace(), Limits(max_ttfr_seconds=1.0))
-    assert excess.found == 1.75 and "differ in one dimension" in excess.offenders[0]
+def test_a_late_first_result_names_what_came_before_it_and_nothing_else() -> None:
+    trace = samples.trace()
+    (excess,) = exceeded(trace, Limits(max_ttfr_seconds=1.0))
+    assert excess.found == 1.75
+    (process,) = trace.processes
+    until = phases.until(process, 1.75)
+    longest = max(until, key=lambda kind: until[kind])
+    assert excess.offenders[0].startswith(f"{phases.name_of(longest)}: ")
+    # Of three compiles the second and the third began at 2 s and 3 s.
+    named = [line.partition("(")[0] for line in excess.offenders if "called from" in line]
+    early = [
+        f.name for f in trace.functions for c in f.compiles if c.compiled and c.begin_seconds < 1.75
+    ]
+    assert sorted(named) == sorted(early) and named.count("step") == 1
 
 
 def test_late_compiles_by_time_and_by_results_read() -> None:

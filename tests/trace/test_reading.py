@@ -254,8 +254,11 @@ def test_a_newer_log_is_refused_with_words(tmp_path: Path) -> None:
 def test_a_folder_without_logs_is_refused_with_words(tmp_path: Path) -> None:
     with pytest.raises(TraceLogError, match="no trace here"):
         load(tmp_path)
-    with pytest.raises(TraceLogError, match="no trace here"):
+    with pytest.raises(TraceLogError, match="no such folder"):
         load(tmp_path / "none")
+    (tmp_path / "a.jsonl").write_text("")
+    with pytest.raises(TraceLogError, match=r"is a file\. Name the folder"):
+        load(tmp_path / "a.jsonl")
 
 
 # --- logs that end early --------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,13 @@ import pytest
 import trace_samples as samples
 
 from firstlight.cli import main
-from firstlight.trace import cache_folder
+from firstlight.trace import cache_folder, programs
 from firstlight.trace.cache_reasons import cache_use
 from firstlight.trace.findings.programs import dominating_function
 from firstlight.trace.findings.recompiling import recompiles
 from firstlight.trace.findings.shapes import Varying, remedy
 from firstlight.trace.findings.start_up import one_op_compiles
-from firstlight.trace.model import CacheUse, Compile, Place
+from firstlight.trace.model import Argument, CacheUse, Compile, Place
 from firstlight.trace.what_if import Spread, Variant, WhatIf, verdict
 
 
@@ -41,6 +42,25 @@ def test_the_remedy_says_how_many_compiles_are_left() -> None:
     function = samples.function("step", *(samples.again(n, (7 * n, 4)) for n in (1, 2, 3)))
     assert "next of 16, 32" in remedy(function, "train.py:40")
     assert "2 compiles instead of 3" in remedy(function, "train.py:40")
+
+
+def test_a_type_that_differs_as_well_is_part_of_the_remedy() -> None:
+    weak = Argument("rate", "float", (), True, None)
+    rates = (weak, Argument("rate", "float32", (), False, None), weak, weak)
+    compiles = [
+        replace(c, signature=replace(c.signature, arguments=(*c.signature.arguments, rate)))
+        for size, rate in zip((30, 31, 32, 20), rates, strict=True)
+        if (c := samples.again(size, (size, 4))).signature is not None
+    ]
+    told = remedy(samples.function("step", *compiles), "train.py:40")
+    assert "Pad dimension 0 of x to 32 before" in told
+    assert "with a mask, and give rate one type: 1 compile instead of 4." in told
+
+
+def test_turns_of_a_loop_are_not_counted_twice_for_its_gradient() -> None:
+    assert programs._turns([60, 60, 60, 120, 2, 1], 120) == 60
+    assert programs._turns([40, 3], 40) == 40
+    assert programs._turns([100, 50], 100) == 50
 
 
 @pytest.mark.parametrize(("status", "told"), [("miss", 1), ("hit", 0)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 from rich.console import Console
-from trace_samples import process, trace
+from trace_samples import compiled, function, process, trace
 
 from firstlight.trace.model import ImportedPackage, Trace
 from firstlight.trace.summary import print_trace
@@ -15,6 +15,12 @@ def shown(one: Trace) -> str:
     output = io.StringIO()
     print_trace(one, Console(file=output, width=100, highlight=False))
     return " ".join(output.getvalue().split())
+
+
+def test_what_was_compiled_after_the_first_result_is_told_apart() -> None:
+    """Of step, two of three began after 1.75 s; each took 0.55 s."""
+    assert "(2 of them after the first result, in 1.10 s)" in shown(trace())
+    assert "after the first result" not in shown(trace(function("step", compiled())))
 
 
 def test_expensive_imports_are_told_by_package_as_far_as_the_first_result_waited_for_them() -> None:

@@ -74,7 +74,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     add = limits.add_argument
     add("--max-compiles", type=_count, metavar="N", help="programs compiled in all")
     add("--max-recompiles", type=_count, metavar="N", help="compiles of functions compiled before")
-    add("--max-ttfr", type=float, metavar="SECONDS", help="time to first result")
+    add("--max-ttfr", type=_seconds, metavar="SECONDS", help="time to first result")
     add(
         "--forbid-compile-after",
         metavar="WHEN",
@@ -184,13 +184,13 @@ def _print(
     from firstlight.trace.summary import print_trace, terminal
 
     console = terminal()
+    if outcome is not None and not outcome.succeeded:
+        console.print(f"The program {outcome.words}.", markup=False)
     print_trace(trace, console, name)
     if what_if is not None:
         from firstlight.trace.what_if import print_what_if
 
         print_what_if(what_if, console)
-    if outcome is not None and not outcome.succeeded:
-        console.print(f"The program {outcome.words}.", markup=False)
     if page is not None:
         console.print(f"Report: {page}", markup=False, soft_wrap=True)
 
@@ -262,7 +262,9 @@ def _limits(options: argparse.Namespace) -> Limits:
 
 def _report_again(arguments: list[str], options: argparse.Namespace) -> int:
     parser = argparse.ArgumentParser(
-        prog="firstlight trace report", description="The report of a trace again, from its logs."
+        prog="firstlight trace report",
+        description="The report of a trace again, from its logs.",
+        allow_abbrev=False,
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="where the logs are")
     _add_outputs(parser)
@@ -330,15 +332,18 @@ def _shown(write: Callable[..., None], *about: Any) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError("must be 0 or more")
-    return value
+def _count(text: str, least: int = 0) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number, {least} or more")
+    return int(text)
 
 
 def _rounds(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return value
+    return _count(text, 1)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text.removesuffix("s"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: give seconds, for instance 5 or 0.5") from None

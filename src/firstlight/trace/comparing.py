@@ -226,7 +226,8 @@ def print_comparison(found: Comparison, every: bool, console: Console | None = N
         say(f"{name} {a or 'none'} → {b or 'none'}" if a != b else f"{name} {a} in both")
     say(_totals(found), "bold")
     shown = [f for f in found.functions if every or f.status != "same"]
-    shown.sort(key=lambda f: f.status == "same")
+    # Worst first; of those that got better, the best first.
+    shown.sort(key=lambda f: (f.status == "same", f.cost <= 0, -abs(f.cost)))
     if shown:
         console.print(_table(shown))
     same = len(found.functions) - len(shown)

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from math import inf
 
 from firstlight.records import FirstlightError
+from firstlight.trace import phases
 from firstlight.trace.model import Compile, Function, Trace
 from firstlight.trace.wording import compile_line, counted, function_line, seconds
 
 _MOST_OFFENDERS = 10
+_MOST_PHASES = 4
 
 
 class LimitError(FirstlightError):
@@ -124,9 +126,30 @@ def _first_result(trace: Trace, limits: Limits) -> Excess | None:
         return None
     if found is None:
         return Excess("max-ttfr", allowed, None, "no first result was seen", ())
-    costs = [f"{finding.title} ({seconds(finding.seconds)})" for finding in trace.findings]
     sentence = f"first result after {seconds(found)}, {seconds(allowed)} allowed"
-    return Excess("max-ttfr", allowed, found, sentence, _cut(costs))
+    return Excess("max-ttfr", allowed, found, sentence, _cut(_before_first_result(trace)))
+
+
+def _before_first_result(trace: Trace) -> list[str]:
+    """Where the time until then went, and what was compiled in it, the longest first."""
+    process = phases.leading(trace)
+    moment = process.first_result_seconds if process else None
+    if process is None or moment is None:
+        return []
+    spent = sorted(phases.until(process, moment).items(), key=lambda item: -item[1])
+    compiles = [
+        (f, c)
+        for f in trace.functions
+        for c in f.compiles
+        if c.compiled and c.process == process.number and c.begin_seconds < moment
+    ]
+    compiles.sort(key=lambda pair: -_own(pair[1]))
+    kinds = [f"{phases.name_of(kind)}: {seconds(value)}" for kind, value in spent]
+    return [*kinds[:_MOST_PHASES], *(compile_line(f, c) for f, c in compiles)]
+
+
+def _own(compile_: Compile) -> float:
+    return sum(s or 0.0 for s in compile_.stage_seconds.values())
 
 
 def _late_by_time(trace: Trace, limits: Limits) -> Excess | None:

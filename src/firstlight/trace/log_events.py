@@ -58,7 +58,14 @@ class ProcessLog:
 
 def read_logs(folder: Path) -> list[ProcessLog]:
     """All processes that wrote into a folder, by their start. TraceLogError where there is none."""
-    files = sorted(folder.glob("*.jsonl")) if folder.is_dir() else []
+    if not folder.exists():
+        raise TraceLogError(f"{folder}: there is no such folder. Name the folder of a trace.")
+    if not folder.is_dir():
+        raise TraceLogError(
+            f"{folder} is a file. Name the folder that its logs (*.jsonl) are in, "
+            f"{folder.parent} perhaps."
+        )
+    files = sorted(folder.glob("*.jsonl"))
     if not files:
         raise TraceLogError(
             f"{folder}: no trace here (no file *.jsonl). The program may have ended before Python "

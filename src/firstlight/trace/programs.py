@@ -115,7 +115,7 @@ def _repeats(equations: list[Any], file: str) -> int:
         counts[key] = counts.get(key, 0) + 1
     most = max(counts.values())
     if most > 1 or len(equations) < _MANY_ON_A_LINE:
-        return most
+        return _turns(list(counts.values()), most)
     # A recursion is on the same line at another depth each time: only what is within it compares.
     inner: dict[Any, int] = {}
     step = max(1, len(equations) // _MANY_ON_A_LINE)
@@ -123,6 +123,12 @@ def _repeats(equations: list[Any], file: str) -> int:
         key = (equation.primitive.name, _within(equation.source_info.traceback, file))
         inner[key] = inner.get(key, 0) + 1
     return max(inner.values()) * step
+
+
+def _turns(counts: list[int], most: int) -> int:
+    """How often most of those came that came often: a gradient has some of them twice a turn."""
+    often = sorted(n for n in counts if 2 * n >= most)
+    return max(often, key=often.count)  # of several the smallest, which comes first
 
 
 def _within(traceback: Any, file: str) -> tuple[Any, ...]:

@@ -6,7 +6,7 @@ Loaded by pytest wherever Firstlight is installed: imports nothing but pytest un
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -58,11 +58,11 @@ def _limits(marks: list[pytest.Mark], item: pytest.Item) -> Limits:
     for mark in marks:
         unknown = sorted(set(mark.kwargs) - set(_LIMITS))
         if unknown or mark.args:
-            raise pytest.UsageError(
-                f"{item.nodeid}: @pytest.mark.firstlight takes {', '.join(_LIMITS)} by name, not "
-                f"{', '.join(unknown) or 'arguments by position'}."
-            )
+            given_wrongly = ", ".join(unknown) or "arguments by position"
+            _wrong(item, f"takes {', '.join(_LIMITS)} by name, not {given_wrongly}.")
         given = {**mark.kwargs, **given}
+    if all(value is None for value in given.values()):
+        _wrong(item, f"says no limit. Give it one of {', '.join(_LIMITS)}.")
     try:
         return Limits(
             max_compiles=given.get("max_compiles"),
@@ -70,7 +70,11 @@ def _limits(marks: list[pytest.Mark], item: pytest.Item) -> Limits:
             max_ttfr_seconds=given.get("max_ttfr"),
         )
     except LimitError as error:
-        raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.firstlight: {error}") from None
+        _wrong(item, str(error))
+
+
+def _wrong(item: pytest.Item, why: str) -> NoReturn:
+    pytest.fail(f"{item.nodeid}: @pytest.mark.firstlight {why}", pytrace=False)
 
 
 def _judge(recorded: Recording, limits: Limits) -> None:

@@ -106,8 +106,8 @@ def differences(before: Signature, now: Signature, library: bool = False) -> Ite
     old = {argument.path: argument for argument in before.arguments}
     for argument in now.arguments:
         if argument.path in old:
-            was = (old[argument.path], _wide(before))
-            yield from _argument(*was, argument, _wide(now))
+            was = (old[argument.path], is_wide(before))
+            yield from _argument(*was, argument, is_wide(now))
     if before.context.get(_FURTHER) != now.context.get(_FURTHER) and before.leaves == now.leaves:
         words = f"one of {now.leaves} arrays that is not listed here"
         yield Difference(SHAPE, words)
@@ -196,7 +196,8 @@ def described(argument: Argument, wide: bool) -> str:
     return f"{short}[{shape}]{note}"
 
 
-def _wide(signature: Signature) -> bool:
+def is_wide(signature: Signature) -> bool:
+    """Whether the call was made with 64 bits."""
     return bool(signature.context.get("jax_enable_x64"))
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from firstlight.trace import recompiles
-from firstlight.trace.model import Argument, Compile, Signature
-from firstlight.trace.wording import argument
+from firstlight.trace.model import Compile, Signature
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class Difference:
 
 def differences(before: Signature, after: Signature) -> list[Difference]:
     """All parts that differ: arguments, static values, structure, settings, the function itself."""
-    found = _arguments(before.arguments, after.arguments)
+    found = _arguments(before, after)
     found += _mapping(before.static, after.static, "{} (static)", True)
     if before.tree != after.tree:
         found.append(Difference("structure", before.tree, after.tree, False))
@@ -60,25 +59,22 @@ def _worded(setting: Difference) -> Difference:
     return Difference("other settings of JAX", "as they were", "others", False)
 
 
-def _arguments(before: Sequence[Argument], after: Sequence[Argument]) -> list[Difference]:
-    old, new = ({a.path: a for a in side} for side in (before, after))
+def _arguments(before: Signature, after: Signature) -> list[Difference]:
+    old, new = ({a.path: a for a in side.arguments} for side in (before, after))
+    wide = [recompiles.is_wide(side) for side in (before, after)]
     found = []
     for path in dict.fromkeys([*old, *new]):
-        a, b = old.get(path), new.get(path)
-        if a == b:
-            continue
-        was, now = (_described(x, a, b) if x else "" for x in (a, b))
-        found.append(Difference(path, was, now))
+        pair = old.get(path), new.get(path)
+        was, now = (
+            recompiles.described(x, w) if x else "" for x, w in zip(pair, wide, strict=True)
+        )
+        a, b = (x.sharding if x else None for x in pair)
+        # None: a value of Python or NumPy, which is on no device yet.
+        if a and b and a != b:
+            was, now = f"{was} {a}", f"{now} {b}"
+        if was != now:
+            found.append(Difference(path, was, now))
     return found
-
-
-def _described(value: Argument, a: Argument | None, b: Argument | None) -> str:
-    """An argument; with its sharding only where that is what differs."""
-    text = argument(value)
-    # None: a value of Python or NumPy, which is on no device yet.
-    if a and b and a.sharding and b.sharding and a.sharding != b.sharding:
-        return f"{text} {value.sharding}"
-    return text
 
 
 def _mapping(

@@ -36,9 +36,24 @@ def _compiled(trace: Trace) -> str:
     spent = sum(f.seconds for f in trace.functions)
     again = f", {trace.recompiles} of them again" if trace.recompiles else ""
     programs = counted(trace.compiles, "program")
-    return f"{programs} compiled{again}, in {seconds(spent)} with tracing and lowering" + (
-        f"; {by_torch}" if by_torch else ""
-    )
+    told = f"{programs} compiled{again}, in {seconds(spent)} with tracing and lowering"
+    return f"{told}{_after(trace)}" + (f"; {by_torch}" if by_torch else "")
+
+
+def _after(trace: Trace) -> str:
+    """What of it no first result had to wait for."""
+    first = {p.number: p.first_result_seconds for p in trace.processes}
+    late = [
+        c
+        for f in trace.functions
+        for c in f.compiles
+        if (moment := first.get(c.process)) is not None and c.begin_seconds > moment
+    ]
+    compiled = sum(c.compiled for c in late)
+    if not compiled:
+        return ""
+    spent = sum(s or 0.0 for c in late for s in c.stage_seconds.values())
+    return f" ({compiled} of them after the first result, in {seconds(spent)})"
 
 
 def _by_torch(trace: Trace) -> str:

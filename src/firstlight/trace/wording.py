@@ -7,24 +7,8 @@ from __future__ import annotations
 
 import os
 
-from firstlight.trace.model import Argument, Compile, Function, Place, Signature
-
-_SHORT_TYPES = {
-    "float64": "f64",
-    "float32": "f32",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "int64": "i64",
-    "int32": "i32",
-    "int16": "i16",
-    "int8": "i8",
-    "uint64": "u64",
-    "uint32": "u32",
-    "uint8": "u8",
-    "complex64": "c64",
-    "complex128": "c128",
-}
-
+from firstlight.trace.model import Compile, Function, Place, Signature
+from firstlight.trace.recompiles import described, is_wide
 
 #: Where a function of JAX itself is defined: nowhere that the user could go to.
 OF_JAX = "JAX's own"
@@ -85,18 +69,12 @@ def location(text: str) -> str:
     return f"{_shortened(file)}:{line}" if colon and line.isdigit() and file else text
 
 
-def argument(value: Argument) -> str:
-    """'f32[8,128]', with what else makes a program of its own."""
-    shape = ",".join(str(n) for n in value.shape)
-    text = f"{_SHORT_TYPES.get(value.dtype, value.dtype)}[{shape}]"
-    return f"{text} weak" if value.weak else text
-
-
 def signature(value: Signature | None, most: int = 6) -> str:
     """Arguments in a line: 'x: f32[8], n=3'."""
     if value is None:
         return ""
-    parts = [f"{a.path}: {argument(a)}" for a in value.arguments[:most]]
+    wide = is_wide(value)
+    parts = [f"{a.path}: {described(a, wide)}" for a in value.arguments[:most]]
     if value.leaves > len(parts):
         parts.append(f"{value.leaves - len(parts)} more")
     parts += [f"{name}={text}" for name, text in value.static.items()]
@@ -125,7 +103,8 @@ def compile_line(function: Function, compile_: Compile) -> str:
     """One compile with its arguments, its place, and why it was needed again."""
     reason = compile_.recompile_detail or compile_.recompile_reason
     own = sum(s or 0.0 for s in compile_.stage_seconds.values())
-    arguments = signature(compile_.signature)
     when = f"at {seconds(compile_.begin_seconds)}, {seconds(own)}"
-    line = f"{function.name}({arguments}) {when}, called from {called_from(compile_)}"
-    return f"{line}: {reason}" if reason else line
+    about = f"{when}, called from {called_from(compile_)}"
+    if reason:  # says what differs: among all arguments it would be hard to find
+        return f"{function.name} {about}: {reason}"
+    return f"{function.name}({signature(compile_.signature)}) {about}"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from firstlight.trace.findings.wording import listed
-from firstlight.trace.model import Function
+from firstlight.trace.model import Argument, Function, Signature
+from firstlight.trace.recompiles import dtype_of, is_wide
+from firstlight.trace.wording import counted
 
 #: Padding to the next of these costs at most twice the work, and that many programs are few.
 _MOST_BUCKETS = 6
@@ -80,10 +83,36 @@ def remedy(function: Function, called: str) -> str:
             f"Pad {where} from {min(one.sizes)} to {max(one.sizes)} before the call at {called} "
             "(with a mask for what was added), or leave the smaller one out if it is a last batch."
         )
+    signatures = [c.signature for c in function.compiles if c.compiled and c.signature]
+    left = {
+        (s.tree, *s.static.items(), *(_padded(a, one) for a in s.arguments)) for s in signatures
+    }
+    several = "up to the next of " if len(one.buckets) > 1 else "to "
+    types = _of_several_types(signatures)
+    and_types = f", and give {listed(types, 3)} one type" if types else ""
     return (
-        f"Pad {where} up to the next of {listed(map(str, one.buckets), 8)} before the call at "
-        f"{called}, with a mask: {len(one.buckets)} compiles instead of {len(set(one.sizes))}."
+        f"Pad {where} {several}{listed(map(str, one.buckets), 8)} before the call at "
+        f"{called}, with a mask{and_types}: {counted(len(left), 'compile')} instead of "
+        f"{len(signatures)}."
     )
+
+
+def _of_several_types(signatures: Sequence[Signature]) -> list[str]:
+    """Arguments that are of one type in some calls and of another in others, weak or not."""
+    types: dict[str, set[object]] = defaultdict(set)
+    for signature in signatures:
+        for a in signature.arguments:
+            types[a.path].add((dtype_of(a, is_wide(signature)), a.weak))
+    return [path for path, seen in types.items() if len(seen) > 1]
+
+
+def _padded(argument: Argument, by: Varying) -> tuple[object, ...]:
+    shape = list(argument.shape)
+    if argument.path in by.arguments:
+        size = shape[by.dimension]
+        fitting = [b for b in by.buckets if isinstance(size, int) and b >= size]
+        shape[by.dimension] = min(fitting, default=size)
+    return (argument.path, *shape)
 
 
 def evidence(function: Function) -> dict[str, object]:

@@ -122,7 +122,8 @@ def _one_op_remedy(function: str, compiles: list[Compile], lines: str) -> str:
     what = (
         f"Put {lines} into a function under jax.jit"
         if function == "<module>"
-        else f"Put jax.jit around {function}, or around the part of it with {lines}"
+        else f"Put jax.jit around {function}, or around the part of it with {lines} (what decides "
+        "on shapes stays outside of its arguments: jax.jit(lambda x: f(x, sizes)))"
     )
     return f"{what}: one compile instead of {len(compiles)}. {_WITHOUT_COMPILING}"
 
