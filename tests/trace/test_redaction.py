@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from firstlight.trace.recompiles import is_number
 from firstlight.trace.redaction import file, redacted
 
 CALL: dict[str, Any] = {"event": "call", "call": 1, "function": {"name": "f"}, "object": 1}
@@ -53,7 +54,7 @@ def test_of_a_structure_that_can_hold_values_only_the_begin_is_shown(tree: str) 
     told, again, other = (shown(tree=t)["tree"] for t in (tree, tree, tree + " "))
     assert told == again != other  # equal structures stay equal
     assert "'x'" in told
-    for secret in ("Smi", "47", "1a2b3c4d"):
+    for secret in ("Smi", " 47", "1a2b3c4d"):  # a hash may have any two digits in it
         assert secret not in told
 
 
@@ -61,6 +62,9 @@ def test_numbers_given_as_static_values_are_values() -> None:
     told = shown(static={"pin": "948271", "rate": "0.125", "deep": "True"})["static"]
     assert told["deep"] == "True"
     assert "948271" not in json.dumps(told) and "0.125" not in json.dumps(told)
+    # The remedy for a number is another one than that for an object.
+    assert is_number(told["pin"]) and is_number(told["rate"])
+    assert not is_number(shown(static={"mode": "'fast'"})["static"]["mode"])
 
 
 def test_a_number_that_was_made_from_paths_is_another_one() -> None:

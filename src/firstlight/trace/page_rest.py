@@ -13,6 +13,7 @@ from firstlight.trace.wording import counted, place, seconds
 
 _MOST_PACKAGES = 15
 _MOST_WAITS = 20
+_MOST_SIDE_BY_SIDE = 4
 
 
 def imports(trace: Trace) -> str:
@@ -99,6 +100,8 @@ def processes(trace: Trace) -> str:
     kinds = [k for k in phases.LOOKS if any(p.phases_seconds.get(k) for p in trace.processes)]
     head = ("pid", "rank", "first result", "whole", *map(phases.name_of, kinds), "tracing it")
     rows = [_process(p, kinds) for p in trace.processes]
+    if len(rows) <= _MOST_SIDE_BY_SIDE:  # as columns they can be seen at once
+        head, *rows = zip(head, *rows, strict=True)
     return _table(head, rows) + _regions(regions(trace))
 
 

@@ -6,6 +6,7 @@ the one to compare with: not the last, for a program may go back and forth betwe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -39,6 +40,7 @@ _PYTHON = {
     "float": ("float32", "float64"),
     "complex": ("complex64", "complex128"),
 }
+_NUMBER = re.compile(r"-?\d[\d.]*(e[+-]?\d+)?$")
 _HALVED = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
 
 
@@ -183,6 +185,11 @@ def dtype_of(argument: Argument, wide: bool) -> str:
     if argument.dtype in _PYTHON:
         return _PYTHON[argument.dtype][wide]
     return argument.dtype if wide else _HALVED.get(argument.dtype, argument.dtype)
+
+
+def is_number(static: str) -> bool:
+    """Whether a static value was one; in a redacted log it is called so, and is no longer there."""
+    return bool(_NUMBER.match(static)) or static.startswith("number-")
 
 
 def described(argument: Argument, wide: bool) -> str:

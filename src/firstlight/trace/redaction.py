@@ -20,6 +20,7 @@ from typing import Any
 
 from firstlight.records import write_text
 from firstlight.trace.log_events import parsed
+from firstlight.trace.recompiles import is_number
 
 _PLACES = ("place", "site", "user_site", "entry_site")
 _DROPPED = ("folder", "command")
@@ -183,10 +184,11 @@ def _keys(text: str) -> str:
 
 
 def _static(text: Any) -> Any:
-    """A switch says nothing of anybody; any other value is a hash."""
+    """A switch says nothing of anybody; any other value is a hash, which tells whether a number."""
     if text in ("True", "False", "None"):
         return text
-    return f"value-{short_hash(str(text))}"
+    kind = "number" if is_number(str(text)) else "value"
+    return f"{kind}-{short_hash(str(text))}"
 
 
 def _name(text: str, own: frozenset[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from firstlight.report.quantities import size
 from firstlight.trace.findings import thresholds as limits
 from firstlight.trace.findings.wording import (
     listed,
@@ -11,7 +12,6 @@ from firstlight.trace.findings.wording import (
     readable,
     seconds_of,
     short,
-    size,
     where_called,
     where_to_jit,
 )

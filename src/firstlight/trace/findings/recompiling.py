@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
@@ -153,10 +152,7 @@ def _static(function: Function, again: Sequence[Compile]) -> _Words:
 
 def _has_static_number(again: Sequence[Compile]) -> bool:
     values = [text for one in again if one.signature for text in one.signature.static.values()]
-    return any(_NUMBER.match(text) for text in values)
-
-
-_NUMBER = re.compile(r"-?\d[\d.]*(e[+-]?\d+)?$")
+    return any(map(reasons.is_number, values))
 
 
 def _new_function(function: Function, again: Sequence[Compile]) -> _Words:

@@ -47,11 +47,6 @@ def listed(words: Iterable[str], most: int = 6) -> str:
     return ", ".join(every[:most]) + more
 
 
-def size(n: int) -> str:
-    """Bytes as a person says them."""
-    return f"{n / 1e9:.1f} GB" if n >= 1e9 else f"{n / 1e6:.1f} MB"
-
-
 def readable(function: Function) -> str:
     """The name of a function, with its line where the name says nothing."""
     bare = function.name.rpartition(".")[2]
