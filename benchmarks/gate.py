@@ -2,7 +2,7 @@
 
     python benchmarks/gate.py record   [--rounds 60] [-b REGEX] [--out FILE]
     python benchmarks/gate.py simulate [--draws 2000]
-    python benchmarks/gate.py power    [--draws 400] [--real 10]
+    python benchmarks/gate.py power    [--draws 400] [--real 3]
     python benchmarks/gate.py real     [--gates 40] [--log FILE]
 
 record    both sides of every case of the quick suite the same program, interleaved: A/A noise
