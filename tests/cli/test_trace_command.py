@@ -213,7 +213,7 @@ def test_a_failing_program_keeps_its_exit_code_whatever_the_limits(
     write("fails.py", "raise SystemExit(7)")
     done = run(tmp_path, "--max-ttfr", "1", "--out", "t", "fails.py")
     assert done.returncode == 7
-    assert "JAX was not imported" in done.stderr and "exit code 7" in done.stderr
+    assert "not imported JAX" in done.stderr and "exit code 7" in done.stderr
 
 
 def test_a_program_killed_while_it_compiles_leaves_a_report(
@@ -318,3 +318,23 @@ def test_events_that_nobody_knows_yet_are_redacted_as_well() -> None:
     text = redacted(json.dumps(event) + "\n" + '{"event": "cut of')
     assert "alice" not in text and json.loads(text)["count"] == 4
     assert len(text.splitlines()) == 1
+
+
+def test_a_wrong_option_gets_the_usage_of_the_command_and_wrong_values_plain_words(
+    tmp_path: Path,
+) -> None:
+    for options, words in (
+        (["--bogus"], "unrecognized arguments: --bogus"),
+        (["--max-compiles", "x"], "'x': give a whole number, 0 or more"),
+        (["--max-ttfr", "soon"], "'soon': give seconds"),
+    ):
+        done = run(tmp_path, *options, "train.py")
+        assert done.returncode == 2 and words in done.stderr
+        assert "usage: firstlight trace [options]" in done.stderr
+
+
+def test_of_a_script_that_is_not_there_nothing_is_told_beyond_the_error(tmp_path: Path) -> None:
+    done = run(tmp_path, "nofile.py")
+    assert done.returncode == 2 and "can't open file" in done.stderr
+    assert "nothing more to tell" in done.stderr
+    assert "Report:" not in done.stderr and "start sooner" not in done.stderr

@@ -55,7 +55,10 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; errors that are meant for the user are printed without a traceback."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    options = build_parser(arguments[0] if arguments else "").parse_args(arguments)
+    parser = build_parser(arguments[0] if arguments else "")
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:  # said with the usage of the command, where it is known
+        getattr(options, "parser", parser).error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         code: int = options.handle(options)
     except KeyboardInterrupt:

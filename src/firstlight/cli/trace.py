@@ -186,6 +186,10 @@ def _print(
     console = terminal()
     if outcome is not None and not outcome.succeeded:
         console.print(f"The program {outcome.words}.", markup=False)
+        if not any(p.jax_version or p.torch_version for p in trace.processes):
+            # A wrong name, most likely, of which Python has said all.
+            console.print("It had not imported JAX or torch: there is nothing more to tell.")
+            return
     print_trace(trace, console, name)
     if what_if is not None:
         from firstlight.trace.what_if import print_what_if

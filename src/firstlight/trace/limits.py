@@ -143,13 +143,9 @@ def _before_first_result(trace: Trace) -> list[str]:
         for c in f.compiles
         if c.compiled and c.process == process.number and c.begin_seconds < moment
     ]
-    compiles.sort(key=lambda pair: -_own(pair[1]))
+    compiles.sort(key=lambda pair: -pair[1].seconds)
     kinds = [f"{phases.name_of(kind)}: {seconds(value)}" for kind, value in spent]
     return [*kinds[:_MOST_PHASES], *(compile_line(f, c) for f, c in compiles)]
-
-
-def _own(compile_: Compile) -> float:
-    return sum(s or 0.0 for s in compile_.stage_seconds.values())
 
 
 def _late_by_time(trace: Trace, limits: Limits) -> Excess | None:

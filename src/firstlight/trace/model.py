@@ -90,6 +90,11 @@ class Compile:
     results_before: int | None = None  # how often the program had waited for a result by then
     entry_site: Place | None = None  # the user's call of a package that called `user_site`
 
+    @property
+    def seconds(self) -> float:
+        """All stages of it."""
+        return sum(s or 0.0 for s in self.stage_seconds.values())
+
 
 @dataclass(frozen=True)
 class Function:
@@ -104,7 +109,7 @@ class Function:
 
     @property
     def seconds(self) -> float:
-        return sum(s or 0.0 for c in self.compiles for s in c.stage_seconds.values())
+        return sum(c.seconds for c in self.compiles)
 
     @property
     def recompiles(self) -> int:

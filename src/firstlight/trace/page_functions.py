@@ -121,12 +121,11 @@ def _calls(function: Function) -> str:
 
 
 def _call(compile_: Compile) -> str:
-    took = sum(s or 0.0 for s in compile_.stage_seconds.values())
     cache = compile_.cache
     status = "" if cache is None else cache.status + (f": {cache.reason}" if cache.reason else "")
     cells: Sequence[str] = (
         seconds(compile_.begin_seconds),
-        seconds(took),
+        seconds(compile_.seconds),
         signature(compile_.signature, most=20) or "unknown",
         called_from(compile_),
         status if compile_.compiled else "not compiled",

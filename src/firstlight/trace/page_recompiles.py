@@ -21,11 +21,7 @@ def section(trace: Trace) -> str:
 
 
 def _cost(function: Function) -> float:
-    return sum(_took(c) for c in function.compiles if c.recompile_reason is not None)
-
-
-def _took(compile_: Compile) -> float:
-    return sum(s or 0.0 for s in compile_.stage_seconds.values())
+    return sum(c.seconds for c in function.compiles if c.recompile_reason is not None)
 
 
 def _function(function: Function, unfolded: bool) -> str:
@@ -57,7 +53,7 @@ def _recompile(now: Compile, before: Compile | None) -> str:
     detail = escaped(now.recompile_detail or "")
     head = (
         f'<p><span class="badge">{reason}</span> {detail}</p>'
-        f'<p class="where">at {seconds(now.begin_seconds)}, took {seconds(_took(now))}, called '
+        f'<p class="where">at {seconds(now.begin_seconds)}, took {seconds(now.seconds)}, called '
         f"from <code>{escaped(called_from(now))}</code></p>"
     )
     if before is None or now.signature is None or before.signature is None:

@@ -52,7 +52,7 @@ def _after(trace: Trace) -> str:
     compiled = sum(c.compiled for c in late)
     if not compiled:
         return ""
-    spent = sum(s or 0.0 for c in late for s in c.stage_seconds.values())
+    spent = sum(c.seconds for c in late)
     return f" ({compiled} of them after the first result, in {seconds(spent)})"
 
 

@@ -192,6 +192,7 @@ class Waits:
         if self._first:
             self._first = False
             self._recorder.event("first_result", ns=end, site=self._site()[1])
+            self._written_ns = end  # sums, and what comes with them, can wait: the program goes on
         if end - begin < _WORTH_ASKING_NS:
             self._short += 1
             self._short_ns += end - begin

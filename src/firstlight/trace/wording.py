@@ -102,8 +102,7 @@ def function_line(function: Function) -> str:
 def compile_line(function: Function, compile_: Compile) -> str:
     """One compile with its arguments, its place, and why it was needed again."""
     reason = compile_.recompile_detail or compile_.recompile_reason
-    own = sum(s or 0.0 for s in compile_.stage_seconds.values())
-    when = f"at {seconds(compile_.begin_seconds)}, {seconds(own)}"
+    when = f"at {seconds(compile_.begin_seconds)}, {seconds(compile_.seconds)}"
     about = f"{when}, called from {called_from(compile_)}"
     if reason:  # says what differs: among all arguments it would be hard to find
         return f"{function.name} {about}: {reason}"

@@ -10,7 +10,6 @@ from firstlight.trace.findings.wording import (
     listed,
     location,
     readable,
-    seconds_of,
     short,
     where_called,
     where_to_jit,
@@ -52,7 +51,7 @@ def unrolled_loops(trace: Trace) -> Iterator[Finding]:
         numbers = listed((short(place) for place, _, _ in lines), 4)
         yield Finding(
             kind="unrolled-loop",
-            seconds=sum(_share(c) * seconds_of(c) for c in function.compiles),
+            seconds=sum(_share(c) * c.seconds for c in function.compiles),
             title=f"{readable(function)} holds a Python loop unrolled about {repeats} times: "
             f"{count} of its {worst.equations} equations are of {numbers}.",
             function=function.name,

@@ -12,7 +12,6 @@ from firstlight.trace.findings.wording import (
     listed,
     location,
     readable,
-    seconds_of,
     short,
     times,
     where_called,
@@ -49,7 +48,7 @@ def recompiles(trace: Trace) -> Iterator[Finding]:
 
 
 def _is_told(function: Function, reason: str, again: Sequence[Compile]) -> bool:
-    if sum(map(seconds_of, again)) < limits.RECOMPILE_SECONDS:
+    if sum(c.seconds for c in again) < limits.RECOMPILE_SECONDS:
         return False
     if reason == reasons.SHAPE and shapes.are_buckets(function):
         return False
@@ -88,7 +87,7 @@ def _finding(function: Function, reason: str, again: Sequence[Compile]) -> Findi
         evidence |= shapes.evidence(function)
     return Finding(
         kind=KINDS[reason],
-        seconds=sum(map(seconds_of, again)),
+        seconds=sum(c.seconds for c in again),
         title=title,
         function=function.name,
         location=location(where_called(again[0]) or function.place),

@@ -9,7 +9,6 @@ from firstlight.trace.findings import thresholds as limits
 from firstlight.trace.findings.wording import (
     location,
     readable,
-    seconds_of,
     short,
     times,
     where_called,
@@ -83,7 +82,7 @@ def _late_finding(function: Function, compiles: list[Compile]) -> Finding:
     after = f", after {first.results_before} results" if first.results_before else ""
     return Finding(
         kind="late-stall",
-        seconds=sum(map(seconds_of, compiles)),
+        seconds=sum(c.seconds for c in compiles),
         title=f"{readable(function)} is compiled again in the middle of the run, "
         f"{times(len(compiles))} (at {first.begin_seconds:.1f} s{after}): "
         f"{first.recompile_detail}.",

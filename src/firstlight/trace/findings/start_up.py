@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from firstlight.trace.findings import thresholds as limits
-from firstlight.trace.findings.wording import listed, location, seconds_of, short, where_to_jit
+from firstlight.trace.findings.wording import listed, location, short, where_to_jit
 from firstlight.trace.model import Compile, Finding, ImportedPackage, Place, Trace
 from firstlight.trace.packages import JAX_ITSELF
 
@@ -56,13 +56,13 @@ def _by_line(compiles: list[Compile]) -> _Lines:
         place = where_to_jit(one)
         assert place is not None
         lines[place].append(one)
-    return sorted(lines.items(), key=lambda item: -sum(map(seconds_of, item[1])))
+    return sorted(lines.items(), key=lambda item: -sum(c.seconds for c in item[1]))
 
 
 def _evidence(compiles: list[Compile], lines: _Lines) -> dict[str, Any]:
     return {
         "operations": dict(Counter(one.name for one in compiles).most_common(10)),
-        "lines": [[location(p), len(c), sum(map(seconds_of, c))] for p, c in lines[:20]],
+        "lines": [[location(p), len(of), sum(c.seconds for c in of)] for p, of in lines[:20]],
     }
 
 
@@ -71,7 +71,7 @@ def _one_op_finding(name: str | None, compiles: list[Compile]) -> Finding:
     scope = "at the top of the file" if here == "<module>" else f"in {here}"
     return Finding(
         kind="one-op-compiles",
-        seconds=sum(map(seconds_of, compiles)),
+        seconds=sum(c.seconds for c in compiles),
         title=f"{len(compiles)} operations {scope} run outside of jit: each is compiled by itself.",
         function=here,
         location=location(lines[0][0]),
@@ -85,7 +85,7 @@ def _thin_finding(compiles: list[Compile]) -> Finding:
     functions = {(place.file, _named_function(place)) for place, _ in lines}
     return Finding(
         kind="one-op-compiles",
-        seconds=sum(map(seconds_of, compiles)),
+        seconds=sum(c.seconds for c in compiles),
         title=f"{len(compiles)} operations in {len(functions)} places of the program run outside "
         "of jit: each is compiled by itself.",
         function=None,

@@ -31,11 +31,6 @@ def where_to_jit(one: Compile) -> Place | None:
     return one.entry_site or where_called(one)
 
 
-def seconds_of(one: Compile) -> float:
-    """All stages of a compile."""
-    return sum(seconds or 0.0 for seconds in one.stage_seconds.values())
-
-
 def times(n: int) -> str:
     return {1: "once", 2: "twice"}.get(n, f"{n} times")
 
