@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,58 @@ def test_a_log_that_could_not_be_opened_is_opened_later(tmp_path: Path) -> None:
     log.write({"event": "kept"})
     (path,) = (tmp_path / "logs").iterdir()
     assert path.read_text() == '{"event":"kept"}\n'
+
+
+def test_threads_that_write_at_the_same_time_lose_no_line(tmp_path: Path) -> None:
+    log = LogFile(str(tmp_path))
+
+    def work(thread: int) -> None:
+        for number in range(500):
+            log.write({"thread": thread, "number": number})
+
+    switch_seconds = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        log.write({"thread": -1, "number": 0})
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(work, range(8)))
+    finally:
+        sys.setswitchinterval(switch_seconds)
+    (path,) = tmp_path.iterdir()
+    written = [json.loads(line) for line in path.read_text().splitlines()]
+    assert sorted((one["thread"], one["number"]) for one in written) == [
+        (-1, 0),
+        *((thread, number) for thread in range(8) for number in range(500)),
+    ]
+    opened = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    assert opened.count(os.path.realpath(path)) == 1
+
+
+HELD = """
+    import os, sys, threading
+    from firstlight.trace.log_file import LogFile
+    log, held, over = LogFile("logs"), threading.Event(), threading.Event()
+    log.write({"of": "parent"})
+    def work():
+        with log._lock:
+            held.set()
+            over.wait()
+    thread = threading.Thread(target=work)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    log.write({"of": "child"}) if not child else over.set()
+    os._exit(0) if not child else thread.join()
+    sys.exit(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_process_forked_while_a_thread_writes_has_a_log(tmp_path: Path, write: Write) -> None:
+    subprocess.run([sys.executable, write("held", HELD)], cwd=tmp_path, timeout=60, check=True)
+    assert sorted(path.read_text() for path in (tmp_path / "logs").iterdir()) == [
+        '{"of":"child"}\n',
+        '{"of":"parent"}\n',
+    ]
 
 
 def _by_pid(folder: Path) -> dict[int, ProcessLog]:

@@ -89,7 +89,8 @@ class ImportClock:
         else:
             del self._open[thread], self._loaded[thread]
             if loaded:
-                sites, self._sites = self._sites, {}
+                # Only its own: another thread may be importing as well.
+                sites = {one: self._sites.pop(one) for one in loaded[::4] if one in self._sites}
                 self._done(loaded, sites)
         if name in self._watched:  # last: what is imported for it comes by here as well
             self._appeared(name)

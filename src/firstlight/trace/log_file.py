@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from _json import encode_basestring_ascii, make_encoder
+from _thread import RLock
 from os import SEEK_CUR, SEEK_END, close, getpid, lseek, write
 from os import open as open_file
 
@@ -29,21 +30,30 @@ _HIGH = 400
 
 
 class LogFile:
-    """Appends events to a file; a process that was forked continues in a file of its own."""
+    """Appends events to a file; a process that was forked continues in a file of its own.
+
+    Threads may write at the same time.
+    """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._machine = os.uname().nodename
         self._pid = self._descriptor = -1
         self._end = -1  # where in the file the next line begins
+        self._lock = RLock()  # a handler of signals may write while its thread does
 
     def write(self, event: dict[str, Any]) -> None:
-        # A program may close all descriptors (a daemon does), and the next file that it opens
-        # gets the number of ours: before every line is looked whether this is where ours ends.
-        if getpid() != self._pid or not self._is_ours():
-            self._open()
-        # One call for a whole line: a kill leaves it there or not.
-        self._end += write(self._descriptor, (encoded(event) + "\n").encode("ascii"))
+        line = (encoded(event) + "\n").encode("ascii")
+        if getpid() != self._pid:
+            self._lock = RLock()  # that of the parent may be held by a thread that is not here
+        with self._lock:
+            # A program may close all descriptors (a daemon does), and the next file that it opens
+            # gets the number of ours: before every line is looked whether this is where ours ends.
+            if getpid() != self._pid or not self._is_ours():
+                self._open()
+            # One call for a whole line: a kill leaves it there or not.
+            written = write(self._descriptor, line)
+            self._end += written  # added afterwards: a handler may have written in between
 
     def _is_ours(self) -> bool:
         try:

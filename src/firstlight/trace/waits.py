@@ -217,10 +217,12 @@ class Waits:
         if self.before_write is not None:
             self.before_write()
         self._written_ns = monotonic_ns()
-        by_site, long_ones, short = self._by_site, self._long, (self._short, self._short_ns)
+        # A copy, made at once: another thread may still be at its sum.
+        by_site, long_ones = list(self._by_site.items()), self._long
+        short = self._short, self._short_ns
         self._counted += self._short
         self._by_site, self._long, self._short, self._short_ns = {}, [], 0, 0
-        numbers = {key: number for number, key in enumerate(by_site)}
+        numbers = {key: number for number, key in enumerate(key for key, _ in by_site)}
         sums = [
             {
                 "thread": thread,
@@ -230,7 +232,7 @@ class Waits:
                 "ns": ns,
                 "span": [a, b],
             }
-            for (thread, *key), (n, ns, a, b) in by_site.items()
+            for (thread, *key), (n, ns, a, b) in by_site
         ]
         self._recorder.event(
             "waits",
