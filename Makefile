@@ -15,6 +15,8 @@ test: $(VENV)/.installed-dev
 	$(BIN)/mypy benchmarks
 	$(BIN)/lint-imports
 	@command -v chromium chromium-browser google-chrome >/dev/null || sh tools/install-chromium.sh
+	@# Hundreds of processes are started: where Python may not write bytecode, once for all of them.
+	$(BIN)/python -m compileall -q src
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Every figure that README and docs quote, but for those of a GPU (benchmarks/*_gpu.py) and of the

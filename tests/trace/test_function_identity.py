@@ -32,6 +32,15 @@ x = np.ones(3, np.float32)
 """
 #: Programs in which nothing is compiled twice, though it may look so.
 CLEAN = {
+    "two_of_a_factory": """
+def power(n):
+    @jax.jit
+    def of(x): return jnp.sum(x ** n)
+    return of
+square, cube = power(2), power(3)
+for _ in range(2):
+    jax.grad(lambda x: square(x) + cube(x))(x)
+""",
     "value_and_gradient": """
 def logp(x): return -0.5 * jnp.sum(x ** 2)
 value, gradient = jax.jit(logp), jax.jit(jax.grad(logp))
@@ -140,6 +149,11 @@ for power in (2, 3, 4):
 """,
 }
 OTHERS = {
+    "gradient_of_two_shapes": """
+@jax.jit
+def norm(x): return jnp.sum(jnp.sin(x) ** 2)
+jax.grad(lambda a, b: norm(a) + norm(b), (0, 1))(x, np.ones(5, np.float32))
+""",
     "lowered_by_hand": """
 @functools.partial(jax.jit, static_argnums=1)
 def f(x, n):
@@ -290,6 +304,20 @@ def test_a_function_is_not_taken_for_another_one_of_its_name() -> None:
         (3,)
     }
     assert "unexplained-recompiles" not in findings_of("same_name")
+
+
+def test_backward_passes_are_those_of_their_calls() -> None:
+    (norm,) = functions_of("gradient_of_two_shapes")
+    assert [
+        (c.signature.context["transformation"], c.signature.arguments[0].shape, c.recompile_reason)
+        for c in norm.compiles
+        if c.signature
+    ] == [
+        ("grad", (3,), None),
+        ("grad", (5,), "shape"),
+        ("the backward pass of grad", (5,), None),
+        ("the backward pass of grad", (3,), "shape"),
+    ]
 
 
 @pytest.mark.parametrize(("program", "name"), [("pmap", "<lambda>"), ("callable", "Layer")])

@@ -165,18 +165,33 @@ def _size(n: Any) -> Any:
 
 def sites(frames: list[FrameType], jax: tuple[str, ...]) -> tuple[Any, Any]:
     """(file, line, function) of the call: the nearest outside of JAX, the nearest of the user."""
-    near = user = None
+    near, user = (
+        frame and [frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname]
+        for frame in _calling(frames, jax)
+    )
+    return near, user
+
+
+def instruction(frames: list[FrameType], jax: tuple[str, ...]) -> int | None:
+    """Which of the calls of a line it is: one line may call two functions."""
+    near, user = _calling(frames, jax)
+    frame = user or near
+    return frame and frame.f_lasti
+
+
+def _calling(
+    frames: list[FrameType], jax: tuple[str, ...]
+) -> tuple[FrameType | None, FrameType | None]:
+    near = None
     ours = (*jax, _OURS, "<frozen")
     for frame in frames:
         file = frame.f_code.co_filename
         if file.startswith(ours):
             continue
-        place = [file, frame.f_lineno, frame.f_code.co_qualname]
-        near = near or place
+        near = near or frame
         if not _is_installed(file):
-            user = place
-            break
-    return near, user
+            return near, frame
+    return near, None
 
 
 def entry_site(frames: list[FrameType], jax: tuple[str, ...]) -> Any:

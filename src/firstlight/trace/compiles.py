@@ -100,17 +100,20 @@ def _copies(keys: Sequence[FunctionKey], groups: Sequence[_Group]) -> list[int]:
 
 
 def _are_made_again(calls: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether one line calls a new object of the function each time that it runs.
+    """Whether one call in the source is of a new object of the function each time that it runs.
 
-    Two models have a step each, though both of the same code, and one line may call both. Three
-    objects at one line are a habit, and so are two that belong to the same object or to none.
+    Two models have a step each, though both of the same code, and one call may be of both. Three
+    objects are a habit, and so are two that belong to the same object or to none.
     """
-    at_line: dict[Any, dict[Any, tuple[Any, ...]]] = defaultdict(dict)
+    at_call: dict[Any, dict[Any, tuple[Any, ...]]] = defaultdict(dict)
     for call in calls:
-        for site in {tuple(call.get(name) or ()) for name in ("site", "user_site")}:
-            at_line[site][call.get("object")] = tuple(call.get("belongs_to") or ())
-    for site, objects in at_line.items():
-        if site and (len(objects) > _MOST_COPIES or len(set(objects.values())) < len(objects)):
+        # Not the line alone: two calls may be on it, each of a function by its name.
+        sites = {tuple(call.get(name) or ()) for name in ("site", "user_site")} - {()}
+        for site in sites:
+            where = site, call.get("instruction")
+            at_call[where][call.get("object")] = tuple(call.get("belongs_to") or ())
+    for objects in at_call.values():
+        if len(objects) > _MOST_COPIES or len(set(objects.values())) < len(objects):
             return True
     return False
 

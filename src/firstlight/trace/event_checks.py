@@ -182,6 +182,7 @@ _KINDS: dict[str, tuple[_Checks, _Checks]] = {
             "belongs_to": _list_of(_integer),
             "site": _place,
             "user_site": _place,
+            "instruction": _count,
             "entry_site": _place,
             "arrays": _list_of(_array),
             "leaves": _count,

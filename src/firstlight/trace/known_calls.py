@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from firstlight.trace.recorder import Recorder
 
 _ORDER = ("trace", "lower", "compile")
+#: Calls of one function that are remembered for their backward passes, which may never come.
+_MOST_FORWARD = 50
 
 
 class Numbers:
@@ -62,13 +64,14 @@ class KnownCalls:
         self._objects = Numbers()
         self._made = Numbers()  # what JAX made of a call by tracing and by lowering it
         self._under_way: dict[int, list[_Known]] = {}  # of each thread, the innermost last
-        # The last call of a function in a thread, by where the function is defined.
-        self._last: dict[tuple[int, str, tuple[str, int]], dict[str, Any]] = {}
+        # Calls of a function in a thread whose backward pass was not seen, the last one last: by
+        # where the function is defined, all that is known of the function when that pass comes.
+        self._forward: dict[tuple[int, str, tuple[str, int]], list[dict[str, Any]]] = {}
 
     def forget(self) -> None:
         """This is a new process."""
         self._under_way.clear()
-        self._last.clear()
+        self._forward.clear()
 
     def number(self, stage: str, name: str, frames: list[FrameType]) -> int | None:
         """The number of the call that this stage belongs to."""
@@ -122,13 +125,16 @@ class KnownCalls:
             "library": library,
             "site": near,
             "user_site": user,
+            "instruction": calls.instruction(frames, self._jax),
             "entry_site": calls.entry_site(frames, self._jax),
             "context": calls.context(arguments.leaves),
             **arguments.signature(),
         }
         if place is not None:
             bare = about["name"].rpartition(".")[2]
-            self._last[get_ident(), bare, tuple(place)] = event
+            forward = self._forward.setdefault((get_ident(), bare, tuple(place)), [])
+            forward.append(event)
+            del forward[:-_MOST_FORWARD]
         self._recorder.event("call", **event)
 
     def _is_jax(self, place: Any) -> bool:
@@ -138,7 +144,7 @@ class KnownCalls:
         """JAX runs a jitted function by itself: its backward pass, or within a checkpoint."""
         number, place = next(self._numbers), within["place"]
         near, user = calls.sites(frames, self._jax)
-        known = self._last.get((get_ident(), bare, tuple(place)))
+        known = self._forward_call(bare, tuple(place))
         # Of which pass it is part is not known: each is a program of its own, and none comes again.
         words = "the backward pass of grad" if known else f"within grad or checkpoint ({number})"
         about = known or {
@@ -152,6 +158,18 @@ class KnownCalls:
         context = {**calls.context(), "transformation": words}
         self._recorder.event("call", **{**about, **here, "context": context})
         return number
+
+    def _forward_call(self, bare: str, place: tuple[str, int]) -> dict[str, Any] | None:
+        """The call that the backward pass now at hand is of.
+
+        A function may have been called for several shapes, and several functions be of the same
+        code: passes come in the reverse order of their calls, and each comes once.
+        """
+        forward = self._forward.get((get_ident(), bare, place)) or []
+        under_grad = [c for c in forward if "grad" in str(c["context"]["transformation"])]
+        known = next(reversed(under_grad or forward), None)
+        forward[:] = [call for call in forward if call is not known]
+        return known
 
     def _serial(self, thing: Any) -> int | None:
         """A number that no other object ever has; None: the object cannot be known again."""

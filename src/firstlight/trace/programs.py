@@ -15,6 +15,7 @@ _COMPILING = ("pxla.py", "_cached_compilation")
 _MANY_EQUATIONS = 100
 _MOST_LINES = 20
 _MANY_ON_A_LINE = 100
+_KINDS_OF_A_RULE = 8
 
 
 def lowered(frames: list[FrameType]) -> dict[str, Any]:
@@ -109,20 +110,48 @@ def _by_line(equations: list[Any]) -> list[Any]:
 
 
 def _repeats(equations: list[Any], file: str) -> int:
-    counts: dict[Any, int] = {}
+    made_at: dict[Any, list[Any]] = {}
     for equation in equations:
-        key = (equation.primitive.name, equation.source_info.traceback)
-        counts[key] = counts.get(key, 0) + 1
-    most = max(counts.values())
-    if most > 1 or len(equations) < _MANY_ON_A_LINE:
-        return _turns(list(counts.values()), most)
+        made_at.setdefault(equation.source_info.traceback, []).append(equation)
+    counts, plain = [], []
+    for made in made_at.values():
+        kinds = _tally(equation.primitive.name for equation in made)
+        if len(kinds) < _KINDS_OF_A_RULE:
+            counts += kinds
+            plain += made
+        else:
+            counts.append(_turns_of_a_rule(made))
+    most = max(counts)
+    if most > 1 or len(plain) < _MANY_ON_A_LINE:
+        return _turns(counts, most)
     # A recursion is on the same line at another depth each time: only what is within it compares.
-    inner: dict[Any, int] = {}
-    step = max(1, len(equations) // _MANY_ON_A_LINE)
-    for equation in equations[::step]:
-        key = (equation.primitive.name, _within(equation.source_info.traceback, file))
-        inner[key] = inner.get(key, 0) + 1
-    return max(inner.values()) * step
+    step = max(1, len(plain) // _MANY_ON_A_LINE)
+    inner = [(e.primitive.name, _within(e.source_info.traceback, file)) for e in plain[::step]]
+    return max(_tally(inner)) * step
+
+
+def _turns_of_a_rule(made: list[Any]) -> int:
+    """How often a line ran of which all equations are made at one place.
+
+    A place makes one kind of equation, and the gradient a few. Where JAX was given a rule
+    (custom_jvp), those of the rule are all made where it was called, and may be as many as a long
+    function has. Told apart by what they work on, all come at least as often as it ran, but for a
+    few of its first and last turn.
+    """
+    counts = sorted(_tally(map(_kind, made)))
+    return counts[len(counts) // 4]
+
+
+def _kind(equation: Any) -> tuple[Any, ...]:
+    ranks = (getattr(v.aval, "ndim", None) for v in (*equation.invars, *equation.outvars))
+    return (equation.primitive.name, *ranks)
+
+
+def _tally(things: Any) -> list[int]:
+    counts: dict[Any, int] = {}
+    for thing in things:
+        counts[thing] = counts.get(thing, 0) + 1
+    return list(counts.values())
 
 
 def _turns(counts: list[int], most: int) -> int:
