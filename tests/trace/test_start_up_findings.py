@@ -140,15 +140,29 @@ def test_an_operation_of_jax_that_dominates_is_told_at_its_call_with_what_can_be
     assert "train.py:40" in one.remedy
 
 
-def test_what_starts_the_program_is_no_import_to_move() -> None:
-    def imports(site: Place | None) -> list[Finding]:
-        package = ImportedPackage("pytest", 0.5, 0.5, 90, 0.1, None, site, 0.5)
-        return list(
-            expensive_imports(samples.trace(processes=(samples.process(imports=(package,)),)))
-        )
+def imports_found(site: Place | None, begin_seconds: float = 0.1) -> list[Finding]:
+    package = ImportedPackage("pytest", 0.5, 0.5, 90, begin_seconds, None, site, 0.5)
+    process = samples.process(imports=(package,), first_result_seconds=1.5)
+    return list(expensive_imports(samples.trace(processes=(process,))))
 
-    assert imports(Place(samples.TRAIN, 3, "<module>"))
-    assert not imports(None)
+
+def test_what_starts_the_program_is_no_import_to_move() -> None:
+    assert imports_found(Place(samples.TRAIN, 3, "<module>"))
+    assert not imports_found(None)
+
+
+def test_what_is_imported_after_the_first_result_did_not_delay_it() -> None:
+    assert not imports_found(Place(samples.TRAIN, 3, "plot"), begin_seconds=1.6)
+
+
+def test_an_import_within_a_function_is_not_to_be_moved_into_one() -> None:
+    (at_top,) = imports_found(Place(samples.TRAIN, 3, "<module>"))
+    (within,) = imports_found(Place(samples.TRAIN, 30, "plot"))
+    assert "move the import from train.py:3 into" in at_top.remedy
+    assert within.remedy == (
+        "If the first result does not need pytest, call plot, which imports it at train.py:30, "
+        "after it."
+    )
 
 
 SLOW = "import time; time.sleep(0.05)"

@@ -9,7 +9,7 @@ from typing import Any
 
 from firstlight.trace.findings import thresholds as limits
 from firstlight.trace.findings.wording import listed, location, short, where_to_jit
-from firstlight.trace.model import Compile, Finding, ImportedPackage, Place, Trace
+from firstlight.trace.model import Compile, Finding, ImportedPackage, Place, Process, Trace
 from firstlight.trace.packages import JAX_ITSELF
 
 
@@ -147,8 +147,14 @@ def expensive_imports(trace: Trace) -> Iterator[Finding]:
             continue  # a helper: nobody waits for a result of it
         by_name = {package.name: package for package in process.imports}
         for package in process.imports:
-            if _is_told(package, by_name, used):
+            if not _is_late(package, process) and _is_told(package, by_name, used):
                 yield _import_finding(package)
+
+
+def _is_late(package: ImportedPackage, process: Process) -> bool:
+    """Whether the first result was there before it: it is imported where it is needed."""
+    first = process.first_result_seconds
+    return first is not None and package.begin_seconds > first
 
 
 def _packages_in_use(trace: Trace) -> set[str]:
@@ -179,7 +185,17 @@ def _import_finding(package: ImportedPackage) -> Finding:
         title=f"Importing {package.name} takes {package.beyond_jax_seconds:.2f} s.",
         function=package.name,
         location=location(package.site),
-        remedy=f"If the first result does not need {package.name}, move the import from "
-        f"{short(package.site)} into the function that does; if nothing does, drop it.",
+        remedy=_import_remedy(package),
         evidence={"modules": package.modules, "own_seconds": package.seconds},
+    )
+
+
+def _import_remedy(package: ImportedPackage) -> str:
+    needless = f"If the first result does not need {package.name}"
+    within = package.site and package.site.function
+    if within not in (None, "<module>"):
+        return f"{needless}, call {within}, which imports it at {short(package.site)}, after it."
+    return (
+        f"{needless}, move the import from {short(package.site)} into the function that does; if "
+        "nothing does, drop it."
     )
