@@ -41,6 +41,7 @@ class Pair(NamedTuple):
 
 #: Findings are by function and line, so these can share a process.
 TOGETHER = (
+    Pair("unused_import", "expensive-import", "plotting"),  # the first: before any result
     Pair("ragged_batch", "shape-recompiles", "train_step"),
     Pair("growing_sequence", "shape-recompiles", "next_token"),
     Pair("static_rate", "static-recompiles", "step"),
@@ -65,7 +66,6 @@ TOGETHER = (
     Pair("loss_each_step", "synchronisation", "<module>"),
     Pair("print_each_step", "synchronisation", "run"),
     Pair("late_evaluation", "late-stall", "predict"),
-    Pair("unused_import", "expensive-import", "plotting"),
 )
 #: They change settings of JAX, or its caches, for all that comes after them.
 SETTINGS = (

@@ -19,6 +19,7 @@ from firstlight.trace.log_events import TraceLogError
 from firstlight.trace.model import Process, Trace
 from firstlight.trace.reading import load
 from firstlight.trace.timeline import Interval, SummedWait, parts, phases, spans
+from firstlight.trace.wording import seconds, sentence_of
 
 MS = 1_000_000
 MAIN = 7
@@ -411,6 +412,36 @@ print(total)
     process = only(load(tmp_path))
     assert process.first_result_site.line == 6
     assert sum(w.count for w in process.waits) + process.short_waits == 1
+
+
+def test_findings_say_what_of_them_the_first_result_waited_for(
+    traced: Tracing, tmp_path: Path
+) -> None:
+    done = traced("""
+import jax, jax.numpy as jnp, numpy as np
+@jax.jit
+def f(x):
+    for _ in range(200):
+        x = jnp.sin(x) * 2
+    return x
+for n in (3, 4):
+    f(np.ones(n, np.float32)).block_until_ready()
+""")
+    assert done.returncode == 0, done.stderr
+    trace = load(tmp_path)
+    ((early, late),) = [f.compiles for f in trace.functions if f.name == "f"]
+    assert (early.before_first_result, late.before_first_result) == (True, False)
+    first = trace.time_to_first_result_seconds
+    assert first is not None
+    assert early.end_seconds < first < late.begin_seconds
+    found = {f.kind: f for f in trace.findings}
+    loop, again = found["unrolled-loop"], found["shape-recompiles"]
+    assert again.before_first_result_seconds == 0 < again.seconds
+    assert sentence_of(again) == f"{again.title} All of that is after the first result."
+    assert loop.before_first_result_seconds is not None
+    share = loop.before_first_result_seconds / loop.seconds
+    assert share == pytest.approx(early.seconds / (early.seconds + late.seconds))
+    assert f"Of that, {seconds(loop.before_first_result_seconds)} are before" in sentence_of(loop)
 
 
 def test_a_kill_while_compiling_leaves_a_log_that_says_what_it_was(

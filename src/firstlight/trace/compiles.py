@@ -148,6 +148,7 @@ def _compile(
         seconds[event["stage"]] = exclusive_ns.get(index, event["own_ns"]) / 1e9
     lowered, compiled = stages.get("lower", {}), stages.get("compile")
     call, lines = group.call or {}, lowered.get("lines", ())
+    first = log.first("first_result")
     return Compile(
         name=_key(group).name,
         process=process,
@@ -168,6 +169,7 @@ def _compile(
         executable_bytes=_executable_bytes(compiled, sizes) if compiled else None,
         cache_settings={k: v for k, v in (compiled or {}).items() if k.startswith("cache_")},
         results_before=(compiled or {}).get("results"),
+        before_first_result=first is None or group.stages[0][1]["begin_ns"] <= first["ns"],
     )
 
 

@@ -15,7 +15,7 @@ from firstlight.trace.markup import escaped
 from firstlight.trace.model import Finding, Process, Trace
 from firstlight.trace.verdict import headline, unknown
 from firstlight.trace.what_if import WhatIf
-from firstlight.trace.wording import counted, location, seconds
+from firstlight.trace.wording import counted, location, seconds, sentence_of
 
 _PARTS = (
     ("verdict", "Verdict"),
@@ -126,7 +126,7 @@ def _finding(finding: Finding) -> str:
     place = " · ".join(f"<code>{escaped(w)}</code>" for w in where if w)
     return (
         f'<li><div class="cost">{seconds(finding.seconds)}</div><div class="found">'
-        f"<h3>{escaped(finding.title)}</h3>"
+        f"<h3>{escaped(sentence_of(finding))}</h3>"
         f'<p class="where">{place}</p>'
         f'<p class="remedy">{escaped(finding.remedy)}</p>'
         f"{_evidence(finding.evidence)}</div></li>"

@@ -33,6 +33,7 @@ def report(
             {
                 "kind": f.kind,
                 "seconds": f.seconds,
+                "before_first_result_seconds": f.before_first_result_seconds,
                 "title": f.title,
                 "function": f.function,
                 "location": f.location,

@@ -89,6 +89,7 @@ class Compile:
     cache_settings: Mapping[str, Any] = field(default_factory=dict)
     results_before: int | None = None  # how often the program had waited for a result by then
     entry_site: Place | None = None  # the user's call of a package that called `user_site`
+    before_first_result: bool = True  # or there was none
 
     @property
     def seconds(self) -> float:
@@ -190,6 +191,7 @@ class Finding:
     location: str | None  # file:line
     remedy: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    before_first_result_seconds: float | None = None  # of the seconds; None: not told
 
 
 @dataclass(frozen=True)

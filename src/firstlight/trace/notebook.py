@@ -10,7 +10,7 @@ from firstlight.trace.json_report import stage_seconds
 from firstlight.trace.markup import escaped
 from firstlight.trace.model import Finding, Function, Trace
 from firstlight.trace.verdict import headline, unknown
-from firstlight.trace.wording import OF_JAX, location, place, seconds
+from firstlight.trace.wording import OF_JAX, location, place, seconds, sentence_of
 
 _MOST_FUNCTIONS = 8
 
@@ -41,7 +41,7 @@ def as_text(trace: Trace) -> str:
     """The verdict in plain lines."""
     lines = [headline(trace)]
     for number, finding in enumerate(trace.findings, start=1):
-        lines.append(f"{number}. {seconds(finding.seconds)}  {finding.title}")
+        lines.append(f"{number}. {seconds(finding.seconds)}  {sentence_of(finding)}")
         if finding.location:
             lines.append(f"   {location(finding.location)}")
         lines.append(f"   → {finding.remedy}")
@@ -64,7 +64,7 @@ def as_html(trace: Trace) -> str:
 def _finding(finding: Finding) -> str:
     where = f" <code>{escaped(location(finding.location))}</code>" if finding.location else ""
     return (
-        f"<li><b>{seconds(finding.seconds)}</b> {escaped(finding.title)}{where}"
+        f"<li><b>{seconds(finding.seconds)}</b> {escaped(sentence_of(finding))}{where}"
         f"<br>→ {escaped(finding.remedy)}</li>"
     )
 

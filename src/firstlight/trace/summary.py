@@ -19,7 +19,7 @@ from firstlight.trace.limits import Excess
 from firstlight.trace.model import Finding, Function, Process, Trace
 from firstlight.trace.torch_regions import Region, regions, why
 from firstlight.trace.verdict import headline, unknown
-from firstlight.trace.wording import OF_JAX, counted, location, place, seconds
+from firstlight.trace.wording import OF_JAX, counted, location, place, seconds, sentence_of
 
 _MOST_FINDINGS = 8
 _MOST_FUNCTIONS = 10
@@ -90,7 +90,7 @@ def _print_findings(findings: Sequence[Finding], console: Console) -> None:
 
 def _finding(finding: Finding) -> Group:
     head = Text.assemble(
-        (seconds(finding.seconds), "bold yellow"), "  ", (printable(finding.title), "bold")
+        (seconds(finding.seconds), "bold yellow"), "  ", (printable(sentence_of(finding)), "bold")
     )
     parts = [head]
     if finding.location:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from firstlight.trace.model import Compile, Function, Place, Signature
+from firstlight.trace.model import Compile, Finding, Function, Place, Signature
 from firstlight.trace.recompiles import described, is_wide
 
 #: Where a function of JAX itself is defined: nowhere that the user could go to.
@@ -67,6 +67,16 @@ def location(text: str) -> str:
     """file:line as a finding has it, as seen from here."""
     file, colon, line = text.rpartition(":")
     return f"{_shortened(file)}:{line}" if colon and line.isdigit() and file else text
+
+
+def sentence_of(finding: Finding) -> str:
+    """What was found, and what of its cost the first result waited for, where that is not all."""
+    early, cost = finding.before_first_result_seconds, finding.seconds
+    if early is None or early >= 0.99 * cost:
+        return finding.title
+    if early < 0.01 * cost:
+        return f"{finding.title} All of that is after the first result."
+    return f"{finding.title} Of that, {seconds(early)} are before the first result."
 
 
 def signature(value: Signature | None, most: int = 6) -> str:

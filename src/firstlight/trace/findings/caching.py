@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from firstlight.trace import cache_reasons as reasons
 from firstlight.trace.findings import thresholds as limits
+from firstlight.trace.findings.costs import cost
 from firstlight.trace.findings.wording import listed, location
 from firstlight.trace.model import Compile, Finding, Function, Trace
 
@@ -137,7 +138,7 @@ def _finding(
     worst = max(pairs, key=lambda pair: _one(pair[1]))[0]
     return Finding(
         kind=kind,
-        seconds=_seconds(pairs),
+        **cost((one for _, one in pairs), _one),
         title=title,
         function=worst.name,
         location=location(worst.place),

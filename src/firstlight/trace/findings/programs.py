@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from firstlight.report.quantities import size
 from firstlight.trace.findings import thresholds as limits
+from firstlight.trace.findings.costs import cost
 from firstlight.trace.findings.wording import (
     listed,
     location,
@@ -26,7 +27,7 @@ def large_constants(trace: Trace) -> Iterator[Finding]:
         most = max(c.constant_bytes or 0 for c in having)
         yield Finding(
             kind="large-constants",
-            seconds=sum((c.stage_seconds.get(s) or 0.0) for c in having for s in _AFTER_TRACE),
+            **cost(having, _after_trace),
             title=f"{readable(function)} holds {size(most)} of arrays from outside as constants.",
             function=function.name,
             location=location(function.place or where_called(having[0])),
@@ -37,7 +38,8 @@ def large_constants(trace: Trace) -> Iterator[Finding]:
         )
 
 
-_AFTER_TRACE = ("lower", "compile")
+def _after_trace(one: Compile) -> float:
+    return sum(one.stage_seconds.get(stage) or 0.0 for stage in ("lower", "compile"))
 
 
 def unrolled_loops(trace: Trace) -> Iterator[Finding]:
@@ -51,7 +53,7 @@ def unrolled_loops(trace: Trace) -> Iterator[Finding]:
         numbers = listed((short(place) for place, _, _ in lines), 4)
         yield Finding(
             kind="unrolled-loop",
-            seconds=sum(_share(c) * c.seconds for c in function.compiles),
+            **cost(function.compiles, lambda c: _share(c) * c.seconds),
             title=f"{readable(function)} holds a Python loop unrolled about {repeats} times: "
             f"{count} of its {worst.equations} equations are of {numbers}.",
             function=function.name,
@@ -96,7 +98,7 @@ def dominating_function(trace: Trace) -> Iterator[Finding]:
             continue
         yield Finding(
             kind="one-function-dominates",
-            seconds=seconds,
+            **cost([longest], _one_compile_seconds),
             title=f"Compiling {readable(function)} once is {seconds / total:.0%} of all compiling.",
             function=function.name,
             location=location(where_to_jit(longest) if function.library else function.place),

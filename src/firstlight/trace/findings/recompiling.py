@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from firstlight.trace import recompiles as reasons
 from firstlight.trace.findings import shapes
 from firstlight.trace.findings import thresholds as limits
+from firstlight.trace.findings.costs import cost
 from firstlight.trace.findings.wording import (
     listed,
     location,
@@ -87,7 +88,7 @@ def _finding(function: Function, reason: str, again: Sequence[Compile]) -> Findi
         evidence |= shapes.evidence(function)
     return Finding(
         kind=KINDS[reason],
-        seconds=sum(c.seconds for c in again),
+        **cost(again),
         title=title,
         function=function.name,
         location=location(where_called(again[0]) or function.place),

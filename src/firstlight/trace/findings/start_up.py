@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from firstlight.trace.findings import thresholds as limits
+from firstlight.trace.findings.costs import cost
 from firstlight.trace.findings.wording import listed, location, short, where_to_jit
 from firstlight.trace.model import Compile, Finding, ImportedPackage, Place, Process, Trace
 from firstlight.trace.packages import JAX_ITSELF
@@ -71,7 +72,7 @@ def _one_op_finding(name: str | None, compiles: list[Compile]) -> Finding:
     scope = "at the top of the file" if here == "<module>" else f"in {here}"
     return Finding(
         kind="one-op-compiles",
-        seconds=sum(c.seconds for c in compiles),
+        **cost(compiles),
         title=f"{len(compiles)} operations {scope} run outside of jit: each is compiled by itself.",
         function=here,
         location=location(lines[0][0]),
@@ -85,7 +86,7 @@ def _thin_finding(compiles: list[Compile]) -> Finding:
     functions = {(place.file, _named_function(place)) for place, _ in lines}
     return Finding(
         kind="one-op-compiles",
-        seconds=sum(c.seconds for c in compiles),
+        **cost(compiles),
         title=f"{len(compiles)} operations in {len(functions)} places of the program run outside "
         "of jit: each is compiled by itself.",
         function=None,
