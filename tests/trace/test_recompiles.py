@@ -129,6 +129,14 @@ def test_each_reason_is_told_in_words(
     assert (second.recompile_reason, second.recompile_detail) == (reason, words)
 
 
+def test_long_static_values_are_shown_from_where_they_differ() -> None:
+    head = "Operator(\n  " + "x" * 300
+    before, now = (signature(static={"op": f"{head}, kind={k}, {k * 200}"}) for k in "ab")
+    (found,) = differences(before, now)
+    assert len(found.words) < 200
+    assert "kind=a" in found.words and "kind=b" in found.words and "\n" not in found.words
+
+
 def test_the_same_signature_again_is_unknown_and_says_what_to_check() -> None:
     _, again = with_reasons([compiled(signature(), 0.0), compiled(signature(), 1.0)])
     assert again.recompile_reason == "unknown"

@@ -160,8 +160,8 @@ def test_an_import_within_a_function_is_not_to_be_moved_into_one() -> None:
     (within,) = imports_found(Place(samples.TRAIN, 30, "plot"))
     assert "move the import from train.py:3 into" in at_top.remedy
     assert within.remedy == (
-        "If the first result does not need pytest, call plot, which imports it at train.py:30, "
-        "after it."
+        "If the first result needs neither pytest nor a package that imports it, call plot, which "
+        "imports it at train.py:30, after it."
     )
 
 

@@ -56,6 +56,8 @@ _SETTINGS = (
     "jax_disable_jit",
     "jax_default_device",
 )
+#: Where JAX has the operations that it offers; elsewhere are arrays and what transforms functions.
+_OPERATIONS = {"numpy", "lax", "scipy", "nn", "indexing.py"}
 _INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 _STANDARD_LIBRARY = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -194,25 +196,55 @@ def _calling(
     return near, None
 
 
+def is_read_by_operation(frames: list[FrameType], jax: tuple[str, ...]) -> bool:
+    """Whether an operation of JAX reads an array to know what to do: iterating one, a mask."""
+    for frame in frames:
+        file = frame.f_code.co_filename
+        if file.startswith(_OURS):
+            continue
+        folder = next((folder for folder in jax if file.startswith(folder)), None)
+        if folder is None:
+            return False
+        if not _OPERATIONS.isdisjoint(file.removeprefix(folder).split(os.sep)):
+            return True
+    return False
+
+
 def entry_site(frames: list[FrameType], jax: tuple[str, ...]) -> Any:
     """Where the user's code was called by a package that works with JAX, the call of that package.
 
     A layer of a network is run by the network's package: what can be put under jit is the call of
-    the network. What only starts a program (a test runner, a command line) has no JAX in it.
+    the network. What only starts a program (a test runner, a command line) has no JAX in it, and
+    is not called for what a package below it does.
     """
-    entry, in_users, through_package = None, False, False
+    entry, in_users = None, False
+    called: str | None
+    with_jax: set[str | None]
+    called, with_jax = None, set()  # the last package seen, and those that work with JAX
     ours = (*jax, _OURS, "<frozen")
     for frame in frames:
         file = frame.f_code.co_filename
         if file.startswith(ours):
             continue
         if _is_installed(file):
-            through_package = through_package or (in_users and "jax" in frame.f_globals)
+            if in_users:
+                called = str(frame.f_globals.get("__name__")).partition(".")[0]
+                with_jax |= {called} if "jax" in frame.f_globals else set()
             continue
-        if through_package:
+        if called in with_jax:
             entry = [file, frame.f_lineno, frame.f_code.co_qualname]
-        in_users, through_package = True, False
+        in_users, called, with_jax = True, None, set()
     return entry
+
+
+@lru_cache(1000)
+def package_of(file: str) -> str | None:
+    """The installed package that a file is of; JAX is none of them."""
+    for folder in _INSTALLED:
+        if folder in file:
+            name = file.rpartition(folder)[2].partition(os.sep)[0].removesuffix(".py")
+            return None if name in ("jax", "jaxlib") else name
+    return None
 
 
 @lru_cache(1000)

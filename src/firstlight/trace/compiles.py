@@ -169,6 +169,7 @@ def _compile(
         executable_bytes=_executable_bytes(compiled, sizes) if compiled else None,
         cache_settings={k: v for k, v in (compiled or {}).items() if k.startswith("cache_")},
         results_before=(compiled or {}).get("results"),
+        packages=tuple(lowered.get("packages", ())),
         before_first_result=first is None or group.stages[0][1]["begin_ns"] <= first["ns"],
     )
 

@@ -164,6 +164,7 @@ _KINDS: dict[str, tuple[_Checks, _Checks]] = {
         {
             "equations": _count,
             "lines": _list_of(_tuple_of(_text, _integer, _count)),
+            "packages": _list_of(_text),
             "constant_bytes": _count,
             "executable_bytes": _count,
             "cache": _mapping_of(_plain),

@@ -84,12 +84,14 @@ class Compile:
     executable_bytes: int | None = None
     recompile_reason: str | None = None  # shape, dtype, weak type, static value, …; None: the first
     recompile_detail: str | None = None  # in words, with what differs
+    recompile_is_for_that_alone: bool = True  # False: for other reasons as well
     #: For each of `equation_lines`: how often its most frequent equation comes again.
     equation_repeats: tuple[int, ...] = ()
     cache_settings: Mapping[str, Any] = field(default_factory=dict)
     results_before: int | None = None  # how often the program had waited for a result by then
     entry_site: Place | None = None  # the user's call of a package that called `user_site`
     before_first_result: bool = True  # or there was none
+    packages: tuple[str, ...] = ()  # whose code took part in it
 
     @property
     def seconds(self) -> float:

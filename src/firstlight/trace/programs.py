@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from firstlight.trace.calls import variable
+from firstlight.trace.calls import package_of, variable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ _MANY_EQUATIONS = 100
 _MOST_LINES = 20
 _MANY_ON_A_LINE = 100
 _KINDS_OF_A_RULE = 8
+#: Equations that are asked which packages they are from.
+_MOST_LOOKED_AT = 30
 
 
 def lowered(frames: list[FrameType]) -> dict[str, Any]:
@@ -30,6 +32,9 @@ def lowered(frames: list[FrameType]) -> dict[str, Any]:
         "equations": len(equations),
         "constant_bytes": sum(map(_bytes, constants.values())) + _literal_bytes(equations),
     }
+    packages = _packages(equations)
+    if packages:
+        about["packages"] = packages
     if len(equations) >= _MANY_EQUATIONS:
         about["lines"] = _by_line(equations)
     return about
@@ -76,6 +81,14 @@ def _equations(program: Any, seen: set[int], constants: dict[int, Any]) -> Any:
             for inner in value if isinstance(value, (tuple, list)) else (value,):
                 if hasattr(getattr(inner, "jaxpr", inner), "eqns"):
                     yield from _equations(inner, seen, constants)
+
+
+def _packages(equations: list[Any]) -> list[str]:
+    """Installed packages whose code made some of the equations, by some of these."""
+    some = equations[:: max(1, len(equations) // _MOST_LOOKED_AT)]
+    tracebacks = {equation.source_info.traceback for equation in some} - {None}
+    files = {code.co_filename for traceback in tracebacks for code in traceback.raw_frames()[0]}
+    return sorted({package for file in files if (package := package_of(file))})
 
 
 def _literal_bytes(equations: list[Any]) -> int:

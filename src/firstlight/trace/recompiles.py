@@ -32,6 +32,7 @@ _SAME_SIGNATURE = (
 #: In the log, but no setting: spoken of in other words.
 _POSITION, _FURTHER, _OTHERS = "arguments by position", "further leaves", "others"
 _MOST_SHOWN = 4
+_LONGEST_STATIC = 80
 _SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
 #: What JAX makes of a number of Python, without and with 64 bits.
 _PYTHON = {
@@ -82,9 +83,11 @@ def _with_reason(one: Compile, before: Sequence[Compile], library: bool) -> Comp
         return replace(one, recompile_reason=UNKNOWN, recompile_detail=_SAME_SIGNATURE)
     words = [difference.words for difference in found]
     more = f" and {len(words) - _MOST_SHOWN} more" if len(words) > _MOST_SHOWN else ""
+    of_them = {difference.reason for difference in found}
     return replace(
         one,
-        recompile_reason=min((d.reason for d in found), key=REASONS.index),
+        recompile_reason=min(of_them, key=REASONS.index),
+        recompile_is_for_that_alone=len(of_them) == 1,
         recompile_detail="; ".join(words[:_MOST_SHOWN]) + more,
     )
 
@@ -142,7 +145,22 @@ def _static(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Diffe
             words = f"{name}: another object of the same class, without __eq__ and __hash__ ({was})"
             yield Difference(STATIC, words)
         else:
-            yield Difference(STATIC, f"{name}: {was} → {is_now}", 2)
+            yield Difference(STATIC, f"{name}: {_apart(was, is_now)}", 2)
+
+
+def _apart(was: str, is_now: str) -> str:
+    """Two texts; of long ones from where they differ."""
+    texts = [" ".join(text.split()) for text in (was, is_now)]
+    if max(map(len, texts)) > _LONGEST_STATIC:
+        same = next((n for n, pair in enumerate(zip(*texts, strict=False)) if len({*pair}) > 1), 0)
+        begin = max(same - _LONGEST_STATIC // 4, 0)
+        texts = [
+            ("…" if begin else "")
+            + text[begin : begin + _LONGEST_STATIC]
+            + ("…" if len(text) > begin + _LONGEST_STATIC else "")
+            for text in texts
+        ]
+    return " → ".join(texts)
 
 
 def _argument(

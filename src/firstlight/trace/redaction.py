@@ -103,6 +103,8 @@ def _value(key: str, value: Any, own: frozenset[str]) -> Any:
         return [_place(line) for line in value]
     if key == "modules":
         return [[module(str(name)), *rest] for name, *rest in value]
+    if key == "packages":
+        return [module(str(name)) for name in value]
     if key == "module":
         return module(str(value))
     if key == "arrays":

@@ -189,7 +189,7 @@ class Waits:
     def _waited(self, begin: int, end: int) -> None:
         if not self.active or self._busy():
             return
-        if self._first:
+        if self._first and not calls.is_read_by_operation(calls.stack(sys._getframe(1)), self._jax):
             self._first = False
             self._recorder.event("first_result", ns=end, site=self._site()[1])
             self._written_ns = end  # sums, and what comes with them, can wait: the program goes on

@@ -38,6 +38,7 @@ def recompiles(trace: Trace) -> Iterator[Finding]:
     """A finding for every function and reason."""
     for function in trace.functions:
         if function.library:
+            yield from _control_flow(function)
             continue
         by_reason: dict[str, list[Compile]] = defaultdict(list)
         for one in function.compiles:
@@ -46,6 +47,34 @@ def recompiles(trace: Trace) -> Iterator[Finding]:
         for reason, again in by_reason.items():
             if _is_told(function, reason, again):
                 yield _finding(function, reason, again)
+
+
+#: Operations that take functions: outside of jit, JAX knows a loop by the object of its body.
+_CONTROL_FLOW = ("scan", "while", "cond")
+
+
+def _control_flow(operation: Function) -> Iterator[Finding]:
+    """Loops that are compiled again at every call of the line that runs them."""
+    at_line: dict[tuple[int, Place | None], list[Compile]] = defaultdict(list)
+    for one in operation.compiles if operation.name in _CONTROL_FLOW else ():
+        if one.recompile_reason == reasons.UNKNOWN and one.signature is not None:
+            at_line[one.process, where_called(one)].append(one)
+    for (_, place), again in at_line.items():
+        if len(again) < limits.LOOPS_AGAIN_AT_ONE_LINE:
+            continue
+        name = operation.name
+        yield Finding(
+            kind=KINDS[reasons.NEW_FUNCTION],
+            **cost(again),
+            title=f"{name} at {short(place)} is compiled again {times(len(again))}, for the same "
+            "arguments: outside of jit its body is a new function each time.",
+            function=name,
+            location=location(place),
+            remedy=f"Put the call that runs it at {short(place)} into a function under jax.jit "
+            "which is made once (a solver or a loop with all that it closes over), or define the "
+            f"body of the {name} once, outside, and pass what it needs as operands.",
+            evidence={"recompiles": len(again), "run_at": location(again[0].site)},
+        )
 
 
 def _is_told(function: Function, reason: str, again: Sequence[Compile]) -> bool:
@@ -60,18 +89,23 @@ def _is_told(function: Function, reason: str, again: Sequence[Compile]) -> bool:
     return max(_at_lines_seen_before(function, again).values(), default=0) >= least
 
 
-def _at_lines_seen_before(function: Function, again: Sequence[Compile]) -> dict[Place, int]:
-    """Recompiles by line, of those lines from which the function had been compiled already."""
-    seen: set[tuple[int, Place]] = set()
-    counts: dict[Place, int] = defaultdict(int)
+def _at_lines_seen_before(
+    function: Function, again: Sequence[Compile]
+) -> dict[tuple[Place | None, ...], int]:
+    """Recompiles by line, of those lines from which the function had been compiled already.
+
+    One line of the user may be two of a package: one for training, one for testing.
+    """
+    seen: set[object] = set()
+    counts: dict[tuple[Place | None, ...], int] = defaultdict(int)
     chosen = {id(one) for one in again}
     for one in function.compiles:
-        place = where_called(one)
-        if place is None or not one.compiled:
+        places = (one.user_site, one.site)
+        if not any(places) or not one.compiled:
             continue
-        if id(one) in chosen and (one.process, place) in seen:
-            counts[place] += 1
-        seen.add((one.process, place))
+        if id(one) in chosen and (one.process, places) in seen:
+            counts[places] += 1
+        seen.add((one.process, places))
     return counts
 
 
@@ -88,7 +122,8 @@ def _finding(function: Function, reason: str, again: Sequence[Compile]) -> Findi
         evidence |= shapes.evidence(function)
     return Finding(
         kind=KINDS[reason],
-        **cost(again),
+        # What differs in another way as well would be compiled again in any case.
+        **cost([one for one in again if one.recompile_is_for_that_alone] or again),
         title=title,
         function=function.name,
         location=location(where_called(again[0]) or function.place),
@@ -161,6 +196,13 @@ def _new_function(function: Function, again: Sequence[Compile]) -> _Words:
         f"{name} is compiled {times(len(again) + 1)}: every time as a new {made}, which JAX cannot "
         "know to be the same."
     )
+    owner = _owner(function)
+    if owner:
+        give = (
+            f"Each {owner} has jitted functions of its own: make the object once, before the loop, "
+            "and call the same one again"
+        )
+        return title, f"{give}. {_called(function)}"
     give = (
         "Bind the arguments once, outside of the loop, or pass them as arguments of the jitted "
         "function"
@@ -169,6 +211,13 @@ def _new_function(function: Function, again: Sequence[Compile]) -> _Words:
         "loop), and pass what it takes from outside as arguments"
     )
     return title, f"{give}. {_called(function)}"
+
+
+def _owner(function: Function) -> str | None:
+    """The class that a method is of; it need not be the user's."""
+    scope, _, name = function.name.rpartition(".")
+    owner = scope.rpartition(".")[2]
+    return None if not owner or owner.startswith("<") or name.startswith("<") else owner
 
 
 def _called(function: Function) -> str:

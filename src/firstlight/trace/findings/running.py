@@ -35,17 +35,36 @@ def _is_habit(wait: Wait) -> bool:
 
 def _wait_finding(wait: Wait) -> Finding:
     place = wait.user_site or wait.site
+    package = wait.site.package if wait.site and wait.site != place else None
+    by = f" (by {package}, {short(wait.site)})" if package else ""
     return Finding(
         kind="synchronisation",
         seconds=wait.seconds,
-        title=f"The program waits for a result at {short(place)}, {wait.count} times.",
+        title=f"The program waits for a result at {short(place)}{by}, {wait.count} times for more "
+        "than 0.1 ms.",
         function=place.function if place else None,
         location=location(place),
-        remedy=f"Do not read results in every step at {short(place)} (float, print, np.asarray, "
-        "block_until_ready): keep them as arrays and read them every hundredth step, or after the "
-        "loop all at once with jax.device_get. JAX can then prepare the next step while this one "
-        "runs.",
-        evidence={"waits": wait.count, "mean_seconds": wait.seconds / wait.count},
+        remedy=_wait_remedy(wait, package),
+        evidence={
+            "waits": wait.count,
+            "mean_seconds": wait.seconds / wait.count,
+            "read_at": location(wait.site),
+        },
+    )
+
+
+def _wait_remedy(wait: Wait, package: str | None) -> str:
+    meanwhile = "JAX can then prepare the next step while this one runs."
+    if package:
+        return (
+            f"{package} reads the results, at {short(wait.site)}, not your line: look for what it "
+            "offers to read fewer of them (a progress bar that can be off, metrics or logging "
+            f"every hundredth step). {meanwhile}"
+        )
+    return (
+        f"Do not read results in every step at {short(wait.user_site or wait.site)} (float, print, "
+        "np.asarray, block_until_ready): keep them as arrays and read them every hundredth step, "
+        f"or after the loop all at once with jax.device_get. {meanwhile}"
     )
 
 

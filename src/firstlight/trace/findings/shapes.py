@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from firstlight.trace.findings.wording import listed
 from firstlight.trace.model import Argument, Function, Signature
-from firstlight.trace.recompiles import dtype_of, is_wide
+from firstlight.trace.recompiles import SHAPE, dtype_of, is_wide, transformation
 from firstlight.trace.wording import counted
 
 #: Padding to the next of these costs at most twice the work, and that many programs are few.
@@ -25,9 +25,13 @@ class Varying:
 
     @property
     def buckets(self) -> tuple[int, ...]:
-        """Sizes to pad to: one where there are two sizes, else powers of two, fewer than sizes."""
+        """Sizes to pad to: powers of two, fewer than sizes.
+
+        One alone where there are two sizes, or where the largest came first: a batch, and what was
+        left of several sets of data.
+        """
         sizes = sorted(set(self.sizes))
-        if len(sizes) <= 2:
+        if len(sizes) <= 2 or self.sizes[0] == sizes[-1]:
             return (sizes[-1],)
         powers = sorted({1 << max(size - 1, 0).bit_length() for size in sizes})
         # The smallest first: to pad those up to the next but one costs least.
@@ -40,8 +44,8 @@ def varying(function: Function) -> list[Varying]:
     Empty where arguments differ in rank: no padding makes those equal.
     """
     shapes: dict[str, list[tuple[object, ...]]] = defaultdict(list)
-    for one in function.compiles:
-        for argument in one.signature.arguments if one.compiled and one.signature else ():
+    for signature in _signatures(function):
+        for argument in signature.arguments:
             shapes[argument.path].append(argument.shape)
     together: dict[tuple[int, tuple[int, ...]], list[str]] = defaultdict(list)
     for path, seen in shapes.items():
@@ -52,6 +56,16 @@ def varying(function: Function) -> list[Varying]:
             if len(set(numbers)) > 1:
                 together[dimension, tuple(dict.fromkeys(numbers))].append(path)
     return [Varying(tuple(p), dimension, sizes) for (dimension, sizes), p in together.items()]
+
+
+def _signatures(function: Function) -> list[Signature]:
+    """Of those compiles that are compared: under vmap an array has another rank, and should."""
+    compared = {transformation(c) for c in function.compiles if c.recompile_reason == SHAPE}
+    return [
+        c.signature
+        for c in function.compiles
+        if c.compiled and c.signature and (transformation(c) in compared or not compared)
+    ]
 
 
 def are_buckets(function: Function) -> bool:
@@ -83,7 +97,7 @@ def remedy(function: Function, called: str) -> str:
             f"Pad {where} from {min(one.sizes)} to {max(one.sizes)} before the call at {called} "
             "(with a mask for what was added), or leave the smaller one out if it is a last batch."
         )
-    signatures = [c.signature for c in function.compiles if c.compiled and c.signature]
+    signatures = _signatures(function)
     left = {
         (s.tree, *s.static.items(), *(_padded(a, one) for a in s.arguments)) for s in signatures
     }

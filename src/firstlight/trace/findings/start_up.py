@@ -26,8 +26,10 @@ def one_op_compiles(trace: Trace) -> Iterator[Finding]:
             if one.compiled and place is not None:
                 groups[place.file, _named_function(place)].append(one)
     thin: list[Compile] = []
+    long = max(limits.ONE_OP_SECONDS, limits.ONE_OP_SHARE * sum(f.seconds for f in trace.functions))
     for (_, name), compiles in groups.items():
-        if len(compiles) >= limits.ONE_OP_COMPILES:
+        many = len(compiles) >= limits.ONE_OP_COMPILES
+        if many or sum(c.seconds for c in compiles) >= long:
             yield _one_op_finding(name, compiles)
         else:
             thin += compiles
@@ -70,10 +72,13 @@ def _evidence(compiles: list[Compile], lines: _Lines) -> dict[str, Any]:
 def _one_op_finding(name: str | None, compiles: list[Compile]) -> Finding:
     lines, here = _by_line(compiles), name or "<module>"
     scope = "at the top of the file" if here == "<module>" else f"in {here}"
+    what = f"{len(compiles)} operations {scope} run outside of jit: each is compiled by itself."
+    if len(compiles) == 1:
+        what = f"{compiles[0].name} {scope} runs outside of jit: it is compiled by itself."
     return Finding(
         kind="one-op-compiles",
         **cost(compiles),
-        title=f"{len(compiles)} operations {scope} run outside of jit: each is compiled by itself.",
+        title=what,
         function=here,
         location=location(lines[0][0]),
         remedy=_one_op_remedy(here, compiles, _in_words(lines)),
@@ -97,6 +102,8 @@ def _thin_finding(compiles: list[Compile]) -> Finding:
     )
 
 
+#: The operation that iterating over an array runs.
+_ITERATING = "unstack"
 _WITHOUT_COMPILING = (
     "Where the values are known before (constants, data to prepare), use numpy: it compiles "
     "nothing."
@@ -104,6 +111,12 @@ _WITHOUT_COMPILING = (
 
 
 def _one_op_remedy(function: str, compiles: list[Compile], lines: str) -> str:
+    iterated = [c for c in compiles if c.name == _ITERATING]
+    if 2 * sum(c.seconds for c in iterated) > sum(c.seconds for c in compiles):
+        return (
+            f"An array of JAX is iterated over at {_in_words(_by_line(iterated))}, which compiles "
+            "a program that takes it apart: iterate over np.asarray of it, or over its indices."
+        )
     packages = Counter(
         place.package
         for one in compiles
@@ -126,7 +139,8 @@ def _one_op_remedy(function: str, compiles: list[Compile], lines: str) -> str:
         else f"Put jax.jit around {function}, or around the part of it with {lines} (what decides "
         "on shapes stays outside of its arguments: jax.jit(lambda x: f(x, sizes)))"
     )
-    return f"{what}: one compile instead of {len(compiles)}. {_WITHOUT_COMPILING}"
+    saved = f": one compile instead of {len(compiles)}" if len(compiles) > 1 else ""
+    return f"{what}{saved}. {_WITHOUT_COMPILING}"
 
 
 def _is_in_layer(one: Compile) -> bool:
@@ -161,7 +175,8 @@ def _is_late(package: ImportedPackage, process: Process) -> bool:
 def _packages_in_use(trace: Trace) -> set[str]:
     modules = {(f.module or "").partition(".")[0] for f in trace.functions}
     places = [p for f in trace.functions for c in f.compiles for p in (f.place, c.site)]
-    return modules | {place.package for place in places if place and place.package}
+    traced = {name for f in trace.functions for c in f.compiles for name in c.packages}
+    return modules | traced | {place.package for place in places if place and place.package}
 
 
 def _is_told(
@@ -192,7 +207,7 @@ def _import_finding(package: ImportedPackage) -> Finding:
 
 
 def _import_remedy(package: ImportedPackage) -> str:
-    needless = f"If the first result does not need {package.name}"
+    needless = f"If the first result needs neither {package.name} nor a package that imports it"
     within = package.site and package.site.function
     if within not in (None, "<module>"):
         return f"{needless}, call {within}, which imports it at {short(package.site)}, after it."

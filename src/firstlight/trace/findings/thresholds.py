@@ -14,6 +14,8 @@ STATIC_RECOMPILES_AT_ONE_LINE = 2
 #: Recompiles from several lines: a batch for training and one for testing are two shapes with good
 #: reason, four are a habit.
 RECOMPILES_AT_SEVERAL_LINES = 3
+#: A loop outside of jit that is compiled again for nothing: the first time may be a warm-up.
+LOOPS_AGAIN_AT_ONE_LINE = 2
 #: Any recompile takes longer than this; what does not was found in a cache of JAX.
 RECOMPILE_SECONDS = 0.005
 
@@ -24,6 +26,9 @@ RECOMPILE_SECONDS = 0.005
 ONE_OP_COMPILES = 8
 #: The same over all functions that have fewer: spread out, but somebody waits for each of them.
 ONE_OP_COMPILES_IN_ALL = 16
+#: Fewer that take as long as this, and such a part of all compiling, are told as well.
+ONE_OP_SECONDS = 0.5
+ONE_OP_SHARE = 0.2
 #: Packages beyond JAX itself and what it needs. Below, it is not felt. A package that took part in
 #: a compile is not told, however long: the result needs it.
 IMPORT_SECONDS = 0.25

@@ -1,0 +1,208 @@
+"""What was told wrongly of programs that others wrote, in as few lines as show it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trace_samples as samples
+
+from firstlight.trace.findings.recompiling import recompiles
+from firstlight.trace.findings.running import synchronisation
+from firstlight.trace.findings.shapes import Varying, remedy
+from firstlight.trace.findings.start_up import expensive_imports, one_op_compiles
+from firstlight.trace.model import Finding, Place, Trace, Wait
+from firstlight.trace.reading import load
+
+Traced = Callable[..., Trace]
+
+
+@pytest.fixture
+def traced(tmp_path: Path) -> Traced:
+    def run(program: str, **packages: str) -> Trace:
+        """A program as program.py, with packages that look installed."""
+        (tmp_path / "site-packages").mkdir()
+        for name, text in packages.items():
+            (tmp_path / "site-packages" / f"{name}.py").write_text(text)
+        (tmp_path / "program.py").write_text(program)
+        environment = {
+            **os.environ,
+            "FIRSTLIGHT_TRACE": str(tmp_path / "logs"),
+            "PYTHONPATH": str(tmp_path / "site-packages"),
+        }
+        command = [sys.executable, tmp_path / "program.py"]
+        subprocess.run(command, env=environment, capture_output=True, timeout=120, check=True)
+        return load(tmp_path / "logs")
+
+    return run
+
+
+def of_kind(trace: Trace, kind: str) -> list[Finding]:
+    return [finding for finding in trace.findings if finding.kind == kind]
+
+
+# --- whose line -----------------------------------------------------------------------------------
+
+
+def test_a_runner_of_tests_is_not_the_call_of_a_package_that_runs_one_of_them(
+    traced: Traced,
+) -> None:
+    found = traced(
+        "import jax.numpy as jnp\nimport runner\n\n"
+        "def case(x=3.0):\n"
+        "    y = jnp.sin(x) + jnp.cos(x) + jnp.exp(x) / jnp.sqrt(x) - jnp.tanh(x) * jnp.log(x)\n"
+        "    return jnp.arctan(y) + jnp.square(y) + jnp.arange(4)\n\n"
+        "runner.main(case)\n",
+        variants="import jax\ndef run(case): case()\n",
+        runner="import variants\ndef main(case): variants.run(case)\n",
+    )
+    (one,) = of_kind(found, "one-op-compiles")
+    assert one.function == "case"
+    assert one.location is not None and one.location.endswith("program.py:5")
+
+
+def test_two_lines_of_a_package_are_not_one_line_in_a_loop() -> None:
+    user = Place(samples.TRAIN, 16, "main")
+    lines = [Place("/v/site-packages/flows/loops.py", n, "fit") for n in (157, 173)]
+    first = samples.compiled(user_site=user, site=lines[0])
+    again = replace(samples.again(2.0, (500, 4)), user_site=user)
+    apart = samples.function("batches", first, replace(again, site=lines[1]))
+    together = samples.function("batches", first, replace(again, site=lines[0]))
+    assert not list(recompiles(samples.trace(apart)))
+    assert [f.kind for f in recompiles(samples.trace(together))] == ["shape-recompiles"]
+
+
+def test_a_wait_within_a_package_is_not_the_users_to_leave_out() -> None:
+    user = Place(samples.TRAIN, 19, "main")
+    site = Place("/v/site-packages/numpyro/hmc.py", 758, "update")
+
+    def told(wait: Wait) -> Finding:
+        process = samples.process(waits=(wait,))
+        (one,) = synchronisation(samples.trace(processes=(process,)))
+        return one
+
+    by_package = told(Wait(site, user, 1090, 3.0, 1.0, 5.0))
+    by_user = told(Wait(user, user, 1090, 3.0, 1.0, 5.0))
+    assert "train.py:19 (by numpyro, hmc.py:758), 1090 times for more than 0.1 ms" in (
+        by_package.title
+    )
+    assert by_package.remedy.startswith("numpyro reads the results, at hmc.py:758")
+    assert by_user.remedy.startswith("Do not read results in every step at train.py:19")
+
+
+# --- what is a result, and what delays it ---------------------------------------------------------
+
+
+def test_what_an_operation_reads_to_know_what_to_do_is_no_result(traced: Traced) -> None:
+    found = traced(
+        "import jax, jax.numpy as jnp\n"
+        "labels = jnp.arange(6.0) * 2\n"
+        "for row in labels:\n    pass\n"
+        "labels[labels > 3], jnp.unique(labels)\n"
+        "print(float(jax.jit(lambda a: a.sum())(labels)))\n"
+    )
+    site = found.processes[0].first_result_site
+    assert site is not None and site.line == 6
+
+
+def test_a_package_whose_code_was_traced_is_needed(traced: Traced) -> None:
+    slow = "import time; time.sleep(0.3)\n"
+    found = traced(
+        "import jax, needed, needless\nprint(float(jax.jit(lambda x: needed.twice(x))(1.0)))\n",
+        needed=f"{slow}def twice(x): return x * 2\n",
+        needless=slow,
+    )
+    assert [f.function for f in expensive_imports(found)] == ["needless"]
+
+
+# --- operations outside of jit --------------------------------------------------------------------
+
+
+def test_one_operation_that_takes_most_of_all_compiling_is_told() -> None:
+    short = samples.function("step", samples.compiled(took=(0.1, 0.1, 0.4)))
+    slow = samples.function("svd", samples.compiled("svd", took=(0, 0, 1.8)), library=True)
+    (one,) = one_op_compiles(samples.trace(short, slow))
+    assert one.title == "svd in main runs outside of jit: it is compiled by itself."
+    assert "one compile instead of" not in one.remedy
+    long = samples.function("step", samples.compiled(took=(0.1, 0.1, 9.0)))
+    assert not list(one_op_compiles(samples.trace(long, slow)))
+
+
+def test_who_iterates_over_an_array_is_told_so(traced: Traced) -> None:
+    found = traced(
+        "import jax, jax.numpy as jnp\n"
+        "for row in jnp.asarray([[float(n)] for n in range(300)]):\n    pass\n"
+    )
+    names = {f.name: f for f in found.functions}
+    slow = replace(names["unstack"].compiles[0], stage_seconds={"compile": 1.8})
+    trace = samples.trace(replace(names["unstack"], compiles=(slow,)))
+    (one,) = one_op_compiles(trace)
+    assert "An array of JAX is iterated over at line 2" in one.remedy
+
+
+LOOP = """
+import jax, jax.numpy as jnp
+def solve(rate):
+    def body(state, x): return state - rate * x, state
+    return jax.lax.scan(body, jnp.zeros(3), jnp.ones((4, 3)))[0]
+run = {run}
+for rate in (0.1, 0.2, 0.3, 0.4):
+    run(rate)
+"""
+
+
+def test_a_loop_outside_of_jit_whose_body_is_new_at_every_call_is_told(traced: Traced) -> None:
+    found = traced(LOOP.format(run="solve"))
+    (one,) = of_kind(found, "new-function-recompiles")
+    assert one.title.startswith("scan at program.py:5 is compiled again 3 times")
+    assert one.evidence["recompiles"] == 3
+
+
+def test_under_one_jit_it_is_not(traced: Traced) -> None:
+    assert not of_kind(traced(LOOP.format(run="jax.jit(solve)")), "new-function-recompiles")
+
+
+# --- recompiles -----------------------------------------------------------------------------------
+
+
+def test_jitted_methods_of_new_objects_are_cured_by_one_object() -> None:
+    again = samples.compiled(
+        begin=2.0, recompile_reason="new function object", recompile_detail="another function"
+    )
+    function = samples.function("LBFGS.update", samples.compiled(), again, again)
+    (one,) = recompiles(samples.trace(function))
+    assert "Each LBFGS has jitted functions of its own: make the object once" in one.remedy
+
+
+def test_what_differs_in_another_way_as_well_is_no_cost_of_a_new_function() -> None:
+    again = samples.compiled(
+        begin=2.0, recompile_reason="new function object", recompile_detail="another function"
+    )
+    also_shape = replace(again, recompile_is_for_that_alone=False)
+    function = samples.function("vtrace", samples.compiled(), again, also_shape, also_shape)
+    (one,) = recompiles(samples.trace(function))
+    assert one.seconds == pytest.approx(again.seconds)
+
+
+def test_shapes_under_vmap_are_not_compared_with_those_outside() -> None:
+    under_vmap = {"context": {"transformation": "vmap"}}
+    compiles = [
+        samples.compiled(signature=replace(samples.signature((2,)))),
+        samples.compiled(signature=replace(samples.signature((16, 1)), **under_vmap)),
+        replace(
+            samples.again(3.0, (2, 1)),
+            signature=replace(samples.signature((2, 1)), **under_vmap),
+        ),
+    ]
+    told = remedy(samples.function("check", *compiles), "train.py:40")
+    assert told.startswith("Pad dimension 0 of x from 2 to 16")
+
+
+def test_a_batch_that_came_first_is_what_all_others_are_padded_to() -> None:
+    assert Varying(("x",), 0, (2000, 500, 1000)).buckets == (2000,)
+    assert Varying(("x",), 0, (500, 1000, 2000)).buckets == (1024, 2048)
