@@ -168,3 +168,27 @@ def test_seconds_of_a_stage_that_is_not_told_are_null_not_zero(tmp_path: Path) -
     (one,) = function.compiles
     assert one.stage_seconds["trace"] is None
     assert one.stage_seconds["compile"] > 0
+
+
+def test_a_stage_ends_in_the_frame_in_which_it_began() -> None:
+    import jax
+
+    from firstlight.trace import recording, session
+
+    with recording() as recorded:
+        jax.jit(lambda x: x * 3 + 1)(2.0)
+        hooks = session._SHARED._hooks
+    assert recorded.compiles == 1
+    # Else stages that are broken off would not be known, and hide what is read after them.
+    assert hooks is not None and hooks._frames_stay
+
+
+def test_a_compile_that_the_compiler_refuses_is_no_lack_of_this_jax(tmp_path: Path) -> None:
+    refused = """
+try:
+    jax.jit(lambda x: x + 1, compiler_options={"xla_no_such_option": 1})(2.0)
+except Exception as error:
+    print(type(error).__name__)
+"""
+    trace = traced(tmp_path, recorded() + refused)
+    assert not any("does not show" in problem for problem in trace.processes[0].problems)

@@ -56,6 +56,10 @@ PROGRAMS = {
         """,
     "an import that fails within an import": "import first_of_two\n",
     "an import that raises": "import raising\n",
+    "an import by import_module that raises": """
+        import importlib
+        importlib.import_module("raising")
+        """,
     "exit with a number": "import sys; print('bye'); sys.exit(3)",
     "exit with a message": "import sys; sys.exit('no such file')",
     "exit with nothing": "import sys; sys.exit()",
@@ -119,7 +123,10 @@ def test_before_the_program_only_the_standard_library_is_loaded(
     ours = {name for name in more if name.partition(".")[0] == "firstlight"}
     assert ours <= {
         "firstlight",
-        *(f"firstlight.trace{m}" for m in ("", ".startup", ".recorder", ".imports", ".log_file")),
+        *(
+            f"firstlight.trace{module}"
+            for module in ("", ".startup", ".recorder", ".imports", ".log_file", ".program_errors")
+        ),
     }
     assert {name.partition(".")[0] for name in more - ours} <= set(sys.stdlib_module_names)
 

@@ -6,6 +6,8 @@ import os
 import sys
 from functools import cache
 
+from firstlight.trace.program_errors import pass_on
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -82,7 +84,8 @@ def _path_is_in_key() -> bool:
         from jax._src.cache_key import xla_flags_to_exclude_from_cache_key as left_out
 
         return "--xla_gpu_per_fusion_autotune_cache_dir" not in left_out
-    except Exception:
+    except Exception as error:
+        pass_on(error)
         return True
 
 
@@ -93,7 +96,8 @@ def _keeps_callbacks() -> bool:
         from jax._src.compilation_cache import get_executable_and_time
 
         return "host_callbacks" in get_executable_and_time.__code__.co_varnames
-    except Exception:
+    except Exception as error:
+        pass_on(error)
         return False
 
 
@@ -103,5 +107,6 @@ def _process_index() -> int | None:
         from jax._src import distributed
 
         return int(distributed.global_state.process_id)
-    except Exception:
+    except Exception as error:
+        pass_on(error)
         return None

@@ -11,8 +11,10 @@ import os
 import sys
 import sysconfig
 from functools import lru_cache
+from os.path import basename
 
 from firstlight.trace.plain_text import text_of
+from firstlight.trace.program_errors import pass_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ _TRACING = ("pjit.py", "_trace_for_jit")
 _TRACED_BY_HAND = ("stages.py", "lower")
 _LOWERING = ("pxla.py", "_cached_lowering_to_hlo")
 _COMPILING = ("pxla.py", "_cached_compilation")
+_TELLING = ("record_scalar", "record_event_duration_secs", "__enter__", "__exit__")
 _RUN_BY_JAX = ("pjit.py", "_pjit_call_impl")
 #: Transformations by the type of the values that they hand to the functions within.
 _TRANSFORMATIONS = {
@@ -78,6 +81,14 @@ def stack(frame: FrameType | None) -> list[FrameType]:
     return found
 
 
+def timing(frames: list[FrameType]) -> FrameType:
+    """The frame of JAX that times a stage: around it are those that tell its begin and its end."""
+    for frame in frames:
+        if frame.f_code.co_name not in _TELLING and not frame.f_code.co_filename.startswith(_OURS):
+            return frame
+    return frames[-1]
+
+
 def frame_of(frames: list[FrameType], where: tuple[str, str]) -> FrameType | None:
     """The innermost frame of this file and function."""
     file, function = where
@@ -95,7 +106,7 @@ def variable(frames: list[FrameType], where: tuple[str, str], name: str) -> Any:
 
 def is_of(frame: FrameType, file: str) -> bool:
     """Whether a frame is of a file of this name."""
-    return os.path.basename(frame.f_code.co_filename) == file
+    return basename(frame.f_code.co_filename) == file
 
 
 def call_of(frames: list[FrameType]) -> tuple[FrameType, dict[str, Any]] | None:
@@ -269,5 +280,6 @@ def _other_settings() -> int | None:
         from jax._src.config import trace_context
 
         return hash(trace_context())
-    except Exception:
+    except Exception as error:
+        pass_on(error)
         return None

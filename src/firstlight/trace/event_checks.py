@@ -198,7 +198,10 @@ _KINDS: dict[str, tuple[_Checks, _Checks]] = {
     ),
     "first_result": ({"ns": _integer}, {"site": _place}),
     "problem": ({}, {"problems": _list_of(_plain)}),
-    "end": ({"ns": _integer}, {"own_ns": _count, "problems": _list_of(_plain)}),
+    "end": (
+        {"ns": _integer},
+        {"own_ns": _count, "lost": _count, "problems": _list_of(_plain)},
+    ),
     "exited": ({"ns": _integer}, {"code": _integer, "signal": _integer}),
     "torch_region": (
         {"begin_ns": _integer, "end_ns": _integer},

@@ -11,6 +11,8 @@ import sys
 from _thread import get_ident
 from time import monotonic_ns
 
+from firstlight.trace.program_errors import leave_out_caller
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,7 +89,8 @@ class ImportClock:
         if stack:
             stack[-1][2] += end - begin
         else:
-            del self._open[thread], self._loaded[thread]
+            self._open.pop(thread, None)  # a handler of signals may have imported something
+            self._loaded.pop(thread, None)
             if loaded:
                 # Only its own: another thread may be importing as well.
                 sites = {one: self._sites.pop(one) for one in loaded[::4] if one in self._sites}
@@ -107,6 +110,10 @@ def _around(
         opened = begin(name)
         try:
             return find_and_load(name, import_)
+        except BaseException as error:
+            # Python hides its own frames, and this one with them, but not from import_module.
+            leave_out_caller(error)
+            raise
         finally:
             end(opened)
 

@@ -11,12 +11,15 @@ from firstlight.telemetry.events import CACHE, STAGES
 from firstlight.trace import calls, programs
 from firstlight.trace.cache_folder import CacheFolder
 from firstlight.trace.known_calls import KnownCalls
+from firstlight.trace.log_file import LISTENERS_TAKEN
+from firstlight.trace.program_errors import leave_out_caller, pass_on
 from firstlight.trace.sizes import Sizes
-from firstlight.trace.waits import Waits, leave_out_caller
+from firstlight.trace.waits import Waits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
     from typing import Any
 
     from firstlight.trace.recorder import Recorder
@@ -36,8 +39,9 @@ def attach(recorder: Recorder) -> JaxHooks:
 class _Stage:
     """A stage that is now running in a thread."""
 
-    def __init__(self, name: str, stage: str, call: int | None, begin_ns: int) -> None:
-        self.name, self.stage, self.call, self.begin_ns = name, stage, call, begin_ns
+    def __init__(self, name: str, stage: str, begin_ns: int, frame: int) -> None:
+        self.name, self.stage, self.begin_ns, self.frame = name, stage, begin_ns, frame
+        self.call: int | None = None
         self.inside_ns = 0  # other stages within
         self.results = 0  # read by the program before
         self.cache: dict[str, int] = {}
@@ -54,6 +58,7 @@ class JaxHooks:
         self.waits = Waits(recorder, self.is_busy, (self._open, self._describing))
         self._cache_folder = CacheFolder()
         self._active = True
+        self._frames_stay = True  # a stage ends in the frame in which it has begun
         self._undo: list[Callable[[], None]] = []
         # Who asks JAX for its listeners of a kind, who adds one, and ours.
         self._listeners: list[tuple[str, Callable[[Any], None], Any]] = []
@@ -95,7 +100,7 @@ class JaxHooks:
             if self._active and listening is not None and listener not in listening():
                 register(listener)
                 self._recorder.problem(
-                    "events: the program took away the listeners of JAX's events (as "
+                    f"{LISTENERS_TAKEN} the listeners of JAX's events (as "
                     "jax.monitoring.clear_event_listeners does): compiles between that and the "
                     "next wait for a result may be missing in this trace"
                 )
@@ -152,7 +157,21 @@ class JaxHooks:
     def is_busy(self) -> bool:
         """Whether a stage is under way in this thread: reading an array is then no result."""
         thread = get_ident()
+        self._forget_broken_off(calls.stack(sys._getframe(1)))
         return bool(self._open.get(thread)) or thread in self._describing
+
+    def _forget_broken_off(self, frames: list[FrameType]) -> None:
+        """Drop stages of this thread that have begun and will not end.
+
+        Another listener raised, or a handler of a signal: JAX then tells no end.
+        """
+        opened = self._open.get(get_ident())
+        if not opened or not self._frames_stay:
+            return
+        alive = {id(frame) for frame in frames}
+        opened[:] = [stage for stage in opened if stage.frame in alive]
+        if not opened:
+            self._open.pop(get_ident(), None)
 
     # --- stages -----------------------------------------------------------------------------------
 
@@ -163,12 +182,13 @@ class JaxHooks:
         begin = monotonic_ns()
         if stage == "trace" and get_ident() not in self._open:
             self._listen_on()
-        name = str(about.get("fun_name"))
+        name, frames = str(about.get("fun_name")), calls.stack(sys._getframe(1))
+        self._forget_broken_off(frames)
         opened = self._open.setdefault(get_ident(), [])
-        current = _Stage(name, stage, None, begin)
+        current = _Stage(name, stage, begin, id(calls.timing(frames)))
         current.results = self.waits.count
         opened.append(current)  # first: whatever happens below, its end takes it away again
-        current.call = self._call(stage, name)
+        current.call = self._call(stage, name, frames)
         if stage == "compile":
             self._cache_folder.look()
             # The longest by far: should the process die in it, this is what it was doing.
@@ -185,10 +205,13 @@ class JaxHooks:
         current = opened.pop()
         while current.stage != stage and opened:  # one that failed has no end of its own
             current = opened.pop()
-        if not opened:
-            del self._open[get_ident()]  # while it is empty, waits need not ask
+        if not opened:  # while it is empty, waits need not ask
+            self._open.pop(get_ident(), None)  # or a handler of signals has compiled something
         if current.stage != stage:
             return
+        frames = calls.stack(sys._getframe(1))
+        # Where JAX times a stage in another way, no stage is known to be broken off.
+        self._frames_stay &= any(id(frame) == current.frame for frame in frames)
         if opened:
             opened[-1].inside_ns += end - current.begin_ns
         self._recorder.event(
@@ -201,12 +224,11 @@ class JaxHooks:
             end_ns=end,
             own_ns=end - current.begin_ns - current.inside_ns,
             results=current.results,
-            **self._more(current, end),
+            **self._more(current, end, frames),
         )
 
-    def _more(self, current: _Stage, end_ns: int) -> dict[str, Any]:
+    def _more(self, current: _Stage, end_ns: int, frames: list[FrameType]) -> dict[str, Any]:
         """What is known at the end of a stage beyond its times."""
-        frames = calls.stack(sys._getframe(2))
         try:
             self._calls.ended(current.stage, current.call, frames)
             if current.stage == "trace":
@@ -222,6 +244,7 @@ class JaxHooks:
                 more.update(folder)
                 more.update(calls.compiler_options(frames))
         except Exception as error:
+            pass_on(error)
             more = {"problem": f"{current.stage}: {type(error).__name__}: {error}"[:200]}
         if "problem" in more:
             self._recorder.problem(more.pop("problem"))
@@ -233,11 +256,11 @@ class JaxHooks:
         if what is not None and opened:
             opened[-1].cache[what] = opened[-1].cache.get(what, 0) + 1
 
-    def _call(self, stage: str, name: str) -> int | None:
+    def _call(self, stage: str, name: str, frames: list[FrameType]) -> int | None:
         """The number of the call that this stage belongs to; a new one is written down."""
         thread = get_ident()
         self._describing.add(thread)
         try:
-            return self._calls.number(stage, name, calls.stack(sys._getframe(1)))
+            return self._calls.number(stage, name, frames)
         finally:
             self._describing.discard(thread)

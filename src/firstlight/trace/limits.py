@@ -78,6 +78,7 @@ def _positive(number: str, text: str) -> float:
 def exceeded(trace: Trace, limits: Limits) -> tuple[Excess, ...]:
     """All limits that do not hold. What cannot be told does not hold."""
     found = (
+        _cannot_be_told(trace, limits),
         _compiles(trace, limits),
         _recompiles(trace, limits),
         _first_result(trace, limits),
@@ -85,6 +86,20 @@ def exceeded(trace: Trace, limits: Limits) -> tuple[Excess, ...]:
         _late_by_results(trace, limits),
     )
     return tuple(excess for excess in found if excess is not None)
+
+
+def _cannot_be_told(trace: Trace, limits: Limits) -> Excess | None:
+    """Of a log that lacks something, no number of compiles is known to be small enough."""
+    why = next((p.incomplete for p in trace.processes if p.incomplete), None)
+    for name, allowed in (
+        ("max-compiles", limits.max_compiles),
+        ("max-recompiles", limits.max_recompiles),
+        ("forbid-compile-after", limits.forbid_compile_after_seconds),
+        ("forbid-compile-after", limits.forbid_compile_after_results),
+    ):
+        if why and allowed is not None:
+            return Excess(name, allowed, None, f"compiles may be missing: {why}", ())
+    return None
 
 
 def _compiles(trace: Trace, limits: Limits) -> Excess | None:

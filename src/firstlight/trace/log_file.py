@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from _json import encode_basestring_ascii, make_encoder
 from _thread import RLock
-from os import SEEK_CUR, SEEK_END, close, getpid, lseek, write
+from errno import ENOSPC
+from os import SEEK_CUR, SEEK_END, close, fstat, getpid, lseek, write
 from os import open as open_file
 
 try:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 # write texts, no indent, separators, keys neither sorted nor left out, infinities as in Python.
 _encode = make_encoder(None, str, encode_basestring_ascii, None, ":", ",", False, False, True)
 SCHEMA, VERSION = "firstlight.trace", 1
+#: How a problem begins after which compiles may be missing.
+LISTENERS_TAKEN = "events: the program took away"
 #: Descriptors are taken from here on: those of the program keep the numbers that they have alone.
 _HIGH = 400
 
@@ -40,6 +43,8 @@ class LogFile:
         self._machine = os.uname().nodename
         self._pid = self._descriptor = -1
         self._end = -1  # where in the file the next line begins
+        self._file: tuple[int, int] | None = None  # by which the system knows it
+        self._is_cut = False  # what was last written of it is no whole line
         self._lock = RLock()  # a handler of signals may write while its thread does
 
     def write(self, event: dict[str, Any]) -> None:
@@ -52,20 +57,31 @@ class LogFile:
             if getpid() != self._pid or not self._is_ours():
                 self._open()
             # One call for a whole line: a kill leaves it there or not.
+            line = b"\n" + line if self._is_cut else line
             written = write(self._descriptor, line)
             self._end += written  # added afterwards: a handler may have written in between
+            self._is_cut = written < len(line)
+            if self._is_cut:
+                raise OSError(ENOSPC, "only a part of a line could be written")
 
     def _is_ours(self) -> bool:
         try:
-            return lseek(self._descriptor, 0, SEEK_CUR) == self._end
+            if lseek(self._descriptor, 0, SEEK_CUR) == self._end:  # the faster way to know it
+                return True
+            if _identity(self._descriptor) != self._file:
+                return False
+            # A process that was forked has moved it on, or a handler of signals has.
+            self._end = lseek(self._descriptor, 0, SEEK_END)
         except OSError:  # closed, or a pipe
             return False
+        return True
 
     def _open(self) -> None:
         if self._end >= 0 and self._is_ours():
             close(self._descriptor)  # that of the process which this one was forked from
-        self._end, self._pid = -1, getpid()
+        self._end, self._pid, self._is_cut = -1, getpid(), False
         self._descriptor = self._opened(log_path(self._folder, self._pid, self._machine))
+        self._file = _identity(self._descriptor)
         self._end = lseek(self._descriptor, 0, SEEK_END)
 
     def _opened(self, path: str) -> int:
@@ -83,6 +99,11 @@ class LogFile:
             return low
         close(low)
         return high
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    known = fstat(descriptor)
+    return known.st_dev, known.st_ino
 
 
 def log_path(folder: str, pid: int, machine: str | None = None) -> str:

@@ -179,6 +179,7 @@ class Process:
     unfinished: str | None  # what was being compiled when the log ended
     problems: tuple[str, ...]
     whole: bool = True  # recorded from its start
+    incomplete: str | None = None  # why compiles may be missing
     starts_at_seconds: float = 0.0  # after the start of the first process
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from firstlight.trace.markup import escaped
 from firstlight.trace.model import Compile, Function, Signature, Trace
@@ -25,12 +26,13 @@ def _cost(function: Function) -> float:
 
 
 def _function(function: Function, unfolded: bool) -> str:
-    pairs = list(_pairs(function))
-    blocks = "".join(_recompile(now, before) for now, before in pairs[:_MOST_SHOWN])
-    more = len(pairs) - _MOST_SHOWN
+    # Of thousands only some are shown, and only of these the nearest is looked for.
+    blocks = "".join(_recompile(*pair) for pair in islice(_pairs(function), _MOST_SHOWN))
+    more = function.recompiles - _MOST_SHOWN
     rest = f'<p class="hint">and {more} more like these</p>' if more > 0 else ""
-    reasons = ", ".join(dict.fromkeys(now.recompile_reason or "" for now, _ in pairs))
-    hint = f"{counted(len(pairs), 'time')} again, {seconds(_cost(function))}: {reasons}"
+    again = dict.fromkeys(c.recompile_reason for c in function.compiles if c.recompile_reason)
+    hint = f"{counted(function.recompiles, 'time')} again, {seconds(_cost(function))}: "
+    hint += ", ".join(again)
     name = escaped(function.name)
     return (
         f'<details class="again"{" open" if unfolded else ""}><summary><code>{name}</code> '

@@ -12,6 +12,8 @@ from enum import Enum
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
 
+from firstlight.trace.program_errors import pass_on
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +38,8 @@ def own(value: Any, name: str) -> Any:
     """An attribute that is in the object itself: no code of its class is asked."""
     try:
         return object.__getattribute__(value, "__dict__").get(name)
-    except Exception:
+    except Exception as error:
+        pass_on(error)
         return None
 
 
@@ -50,6 +53,7 @@ def text_of(value: Any) -> str:
     try:
         return shortened(_text(value, 0))
     except Exception as error:
+        pass_on(error)
         return f"<{type(value).__name__}: {type(error).__name__}>"
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
 from firstlight.trace.calls import package_of, variable
+from firstlight.trace.program_errors import pass_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,6 +49,8 @@ def compiled(frames: list[FrameType]) -> dict[str, Any]:
     "unsized" is the executable itself where its backend does not tell, and it could be written out.
     """
     executable = variable(frames, _COMPILING, "xla_executable")
+    if executable is None and sys.exc_info()[0] is not None:
+        return {"failed": True}  # there is none: the compiler refused, or was interrupted
     if executable is None:
         problem = "programs: this JAX does not show the size and callbacks of a program"
         return {"executable_bytes": None, "callbacks": None, "problem": problem}
@@ -61,7 +66,8 @@ def compiled(frames: list[FrameType]) -> dict[str, Any]:
 def _code_bytes(executable: Any) -> int | None:
     try:
         return int(executable.size_of_generated_code_in_bytes()) or None
-    except Exception:  # not all backends can tell
+    except Exception as error:  # not all backends can tell
+        pass_on(error)
         return None
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from firstlight.trace import recompiles, timeline
 from firstlight.trace.compiles import FunctionKey, compiles_of, place_of
 from firstlight.trace.log_events import ProcessLog, read_logs
+from firstlight.trace.log_file import LISTENERS_TAKEN
 from firstlight.trace.model import (
     STAGES,
     Compile,
@@ -106,6 +107,7 @@ def _read_process(number: int, log: ProcessLog, logs: Sequence[ProcessLog]) -> _
         own_seconds=(end.get("own_ns", 0) if end else 0) / 1e9,
         unfinished=str(unfinished[-1]["name"]) if unfinished else None,
         problems=_problems(log, end),
+        incomplete=_incomplete(log, end),
         whole=bool(log.head.get("whole", True)),
         starts_at_seconds=(log.start_of_day_ns - logs[0].start_of_day_ns) / 1e9,
     )
@@ -167,12 +169,23 @@ def _problems(log: ProcessLog, end: Mapping[str, Any] | None) -> tuple[str, ...]
     return tuple(problems)
 
 
+def _incomplete(log: ProcessLog, end: Mapping[str, Any] | None) -> str | None:
+    """Why the log may lack compiles, if it may."""
+    lost = end.get("lost", 0) if end else 0
+    if lost:
+        return f"{lost} event(s) could not be written"
+    if log.unreadable_lines:
+        return f"{log.unreadable_lines} line(s) of the log cannot be read"
+    taken = any(str(p).startswith(LISTENERS_TAKEN) for p in _problems(log, end))
+    return "the program took away the listeners of JAX's events for a while" if taken else None
+
+
 def _silent(log: ProcessLog) -> list[str]:
     """Events that should have come and did not: this JAX may call them something else."""
     stages = {event["stage"] for event in log.of("stage")}
     result = log.first("first_result") is not None
-    if log.first("jax") is None:
-        return []
+    if log.first("jax") is None or not log.head.get("whole", True):
+        return []  # of a part, the begin of something may be missing
     if not stages:
         # A program may be without any compile; one that has a result hardly is.
         told = "events: JAX told of no compile, which may mean that it calls its events otherwise"

@@ -7,8 +7,10 @@ the one to compare with: not the last, for a program may go back and forth betwe
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from firstlight.trace.model import Argument, Compile, Signature
@@ -33,6 +35,8 @@ _SAME_SIGNATURE = (
 _POSITION, _FURTHER, _OTHERS = "arguments by position", "further leaves", "others"
 _MOST_SHOWN = 4
 _LONGEST_STATIC = 80
+#: Earlier signatures that a compile is compared with.
+_MOST = 40
 _SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
 #: What JAX makes of a number of Python, without and with 64 bits.
 _PYTHON = {
@@ -56,16 +60,43 @@ class Difference:
 
 def with_reasons(compiles: Iterable[Compile], library: bool = False) -> tuple[Compile, ...]:
     """The same compiles of one function, by their begin, each after the first with its reason."""
-    earlier: dict[tuple[int, Any], list[Compile]] = {}
+    earlier: dict[tuple[int, Any], _Earlier] = defaultdict(_Earlier)
     told = []
     for one in sorted(compiles, key=lambda c: (c.process, c.begin_seconds)):
         if one.compiled:
-            before = earlier.setdefault((one.process, transformation(one)), [])
-            told.append(_with_reason(one, before, library) if before else one)
-            before.append(one)
+            before = earlier[one.process, transformation(one)]
+            told.append(_with_reason(one, before, library) if before.compiles else one)
+            before.add(one)
         else:
             told.append(one)
     return tuple(told)
+
+
+class _Earlier:
+    """Programs that a function had: how many, and the different signatures of them."""
+
+    def __init__(self) -> None:
+        self.compiles = 0
+        self._signatures: dict[object, Signature] = {}
+
+    def add(self, one: Compile) -> None:
+        self.compiles += 1
+        if one.signature is not None:
+            key = _key(one.signature)
+            self._signatures.pop(key, None)  # it is the last one now
+            self._signatures[key] = one.signature
+
+    def to_compare(self, now: Signature) -> list[Signature]:
+        """The same one if there was one, else the last ones: of thousands, any is as far away."""
+        same = self._signatures.get(_key(now))
+        last = [*islice(reversed(self._signatures.values()), _MOST)][::-1]
+        return last if same is None else [same]
+
+
+def _key(signature: Signature) -> object:
+    texts = [repr(sorted(pairs.items())) for pairs in (signature.static, signature.context)]
+    arrays = (signature.arguments, signature.leaves, signature.tree)
+    return (*arrays, signature.function_object, *texts)
 
 
 def transformation(one: Compile) -> Any:
@@ -73,8 +104,8 @@ def transformation(one: Compile) -> Any:
     return None if one.signature is None else one.signature.context.get("transformation")
 
 
-def _with_reason(one: Compile, before: Sequence[Compile], library: bool) -> Compile:
-    known = [c.signature for c in before if c.signature is not None]
+def _with_reason(one: Compile, before: _Earlier, library: bool) -> Compile:
+    known = before.to_compare(one.signature) if one.signature else []
     if one.signature is None or not known:
         detail = "the call is not known, so nothing can be compared"
         return replace(one, recompile_reason=UNKNOWN, recompile_detail=detail)

@@ -10,6 +10,7 @@ from time import monotonic_ns, time_ns
 
 from firstlight.trace.imports import ImportClock
 from firstlight.trace.log_file import SCHEMA, VERSION, LogFile
+from firstlight.trace.program_errors import is_of_program, leave_us_out, pass_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,37 +32,46 @@ class Recorder:
     def __init__(self, write: Callable[[dict[str, Any]], None]) -> None:
         self._write = write
         self._own_ns = 0  # spent here, not in the program
+        self._lost = 0  # events that could not be written
         self.problems: set[str] = set()
         self.before_end: list[Callable[[], None]] = []  # who still has something to write
         self.after_fork: list[Callable[[], None]] = []  # who has something of the parent's
         self._imports: list[tuple[int, int]] = []  # begin and end of each outermost one
         self._ended = -1  # the process that has told its end
+        self._head: dict[str, Any] | None = None  # of a fork, written with its first event
 
     def begin(self, started_ns: int | None, whole: bool) -> None:
         """The first event. whole: from the start of the process, not from some point within."""
-        self.event(
-            "process",
-            schema=SCHEMA,
-            version=VERSION,
-            pid=getpid(),
-            parent=os.getppid(),
-            rank=next((os.environ[v] for v in _RANKS if v in os.environ), None),
-            python=sys.version.split()[0],
-            command=list(getattr(sys, "orig_argv", [])),
-            folder=os.getcwd(),
-            started_ns=started_ns,
-            recording_ns=monotonic_ns(),
-            clock=[monotonic_ns(), time_ns()],
-            whole=whole,
-            thread=get_ident(),
-        )
+        self.event("process", **self._about_process(started_ns, whole))
+
+    def _about_process(self, started_ns: int | None, whole: bool) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "version": VERSION,
+            "pid": getpid(),
+            "parent": os.getppid(),
+            "rank": next((os.environ[v] for v in _RANKS if v in os.environ), None),
+            "python": sys.version.split()[0],
+            "command": list(getattr(sys, "orig_argv", [])),
+            "folder": _current_folder(),
+            "started_ns": started_ns,
+            "recording_ns": monotonic_ns(),
+            "clock": [monotonic_ns(), time_ns()],
+            "whole": whole,
+            "thread": get_ident(),
+        }
 
     def event(self, kind: str, **about: Any) -> None:
         """One line of the log; whatever goes wrong is kept for the next one."""
         begin = monotonic_ns()
         try:
+            if self._head is not None:
+                head, self._head = self._head, None
+                self._write(head)
             self._write({"event": kind, **about})
         except Exception as error:
+            pass_on(error)
+            self._lost += 1
             self.problems.add(f"{kind}: {type(error).__name__}: {error}"[:200])
         self._own_ns += monotonic_ns() - begin
 
@@ -77,8 +87,14 @@ class Recorder:
         def guarded(*arguments: Any, **named: Any) -> None:
             try:
                 function(*arguments, **named)
-            except Exception as error:
-                self.problem(f"{function.__name__}: {type(error).__name__}: {error}"[:200])
+            except BaseException as error:
+                if not isinstance(error, Exception) or is_of_program(error):
+                    leave_us_out(error)
+                    raise
+                try:
+                    self.problem(f"{function.__name__}: {type(error).__name__}: {error}"[:200])
+                except Exception as again:  # at the end of the stack nothing can be written
+                    pass_on(again)
 
         return guarded
 
@@ -108,14 +124,17 @@ class Recorder:
         self._ended = getpid()
         for write in self.before_end:
             self.safely(write)()
-        self.event("end", ns=monotonic_ns(), own_ns=self._own_ns, problems=sorted(self.problems))
+        problems = sorted(self.problems)
+        about = {"own_ns": self._own_ns, "lost": self._lost, "problems": problems}
+        self.event("end", ns=monotonic_ns(), **about)
 
     def forked(self) -> None:
         """This is a new process, which has a log of its own: what was heard is of its parent."""
-        self._own_ns = 0
+        self._own_ns = self._lost = 0
         self.problems.clear()
         self._imports.clear()
-        self.begin(None, whole=False)
+        # Most forks become another program at once: they have nothing to tell, and no log.
+        self._head = {"event": "process", **self._about_process(None, whole=False)}
         for forget in self.after_fork:
             self.safely(forget)()
         self.safely(self._end_with_multiprocessing)()
@@ -130,6 +149,13 @@ class Recorder:
             util.register_after_fork(
                 self, lambda _: util.Finalize(None, self.safely(self.end), exitpriority=-100)
             )
+
+
+def _current_folder() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return None
 
 
 def process_started_ns() -> int | None:

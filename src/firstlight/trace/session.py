@@ -6,6 +6,7 @@ recording hears of all threads, and of recordings around it, as they hear of it.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -130,6 +131,12 @@ class _Shared:
             if not self._listening:
                 self._stop()
 
+    def forked(self) -> None:
+        """This is a new process: who holds the lock may not be in it."""
+        self._lock = threading.RLock()
+        if self._hooks is not None and self._recorder is not None:
+            self._recorder.safely(self._hooks.forked)()
+
     def _tell(self, event: dict[str, Any]) -> None:
         for one in self._listening:
             one._recorder._write(event)
@@ -170,3 +177,4 @@ class _Shared:
 
 
 _SHARED = _Shared()
+os.register_at_fork(after_in_child=_SHARED.forked)

@@ -6,6 +6,8 @@ is done with the next sums of waits, or at the end.
 
 from __future__ import annotations
 
+from firstlight.trace.program_errors import pass_on
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -39,7 +41,8 @@ class Sizes:
         for thread, begin_ns, executable in waiting:
             try:
                 size = len(executable.serialize())
-            except Exception:  # some cannot be written out
+            except Exception as error:  # some cannot be written out
+                pass_on(error)
                 continue
             self._recorder.event("size", thread=thread, begin_ns=begin_ns, executable_bytes=size)
 

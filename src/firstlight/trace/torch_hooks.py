@@ -14,7 +14,7 @@ from _thread import get_ident
 from time import monotonic_ns
 
 from firstlight.trace import calls
-from firstlight.trace.waits import leave_out_caller
+from firstlight.trace.program_errors import leave_out_caller
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from _thread import get_ident
 from time import monotonic_ns
 
 from firstlight.trace import calls
+from firstlight.trace.program_errors import leave_out_caller
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -250,12 +251,3 @@ def _named_like(wait: Callable[..., Any], original: Callable[..., Any]) -> Calla
             setattr(wait, name, getattr(original, name))
     wait.__wrapped__ = original  # type: ignore[attr-defined]
     return wait
-
-
-def leave_out_caller(error: BaseException) -> None:
-    """Take the frame that caught an error out of its traceback: it is none of the program's.
-
-    A bare `raise` afterwards does not put it back.
-    """
-    if error.__traceback__ is not None:
-        error.__traceback__ = error.__traceback__.tb_next

@@ -1,0 +1,278 @@
+"""Signals, forks, full disks and long runs, wherever the recorder is when they come."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import trace_samples as samples
+
+from firstlight.trace import recompiles
+from firstlight.trace.limits import Limits, exceeded
+from firstlight.trace.log_events import read_logs
+from firstlight.trace.model import Trace
+from firstlight.trace.program_errors import is_of_program
+from firstlight.trace.reading import load
+from firstlight.trace.recorder import Recorder
+
+Write = Callable[[str, str], Path]
+
+
+class LateError(Exception):
+    """What the program raises when its time is over."""
+
+
+@pytest.fixture
+def time_limit() -> Iterator[None]:
+    def late(number: int, frame: FrameType | None) -> None:
+        raise LateError
+
+    before = signal.signal(signal.SIGUSR1, late)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+def traced(folder: Path, program: Path) -> Trace:
+    environment = {**os.environ, "FIRSTLIGHT_TRACE": str(folder / "logs")}
+    command = [sys.executable, "-W", "ignore", program]
+    subprocess.run(command, env=environment, cwd=folder, timeout=120, check=True)
+    return load(folder / "logs")
+
+
+# --- signals --------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("time_limit")
+def test_what_a_handler_raises_while_we_write_reaches_the_program_without_us() -> None:
+    def interrupted(_: dict[str, Any]) -> None:
+        signal.raise_signal(signal.SIGUSR1)
+
+    recorder = Recorder(interrupted)
+    with pytest.raises(LateError) as caught:
+        recorder.safely(recorder.event)("stage")
+    here = "test_what_a_handler_raises_while_we_write_reaches_the_program_without_us"
+    assert [entry.name for entry in caught.traceback] == [here, "interrupted", "late"]
+    assert not recorder.problems
+
+
+def test_our_own_errors_do_not_though_a_frame_is_among_the_arguments() -> None:
+    def broken(event: dict[str, Any], frame: FrameType) -> None:
+        raise LateError
+
+    recorder = Recorder(lambda event: broken(event, sys._getframe()))
+    recorder.safely(lambda: recorder.event("stage"))()
+    assert recorder.problems == {"stage: LateError: "}
+
+
+def test_handlers_are_known_however_they_take_their_arguments() -> None:
+    class Limit:
+        def reached(self, number: int, frame: FrameType | None) -> None:
+            raise LateError
+
+    def any_number(*_: Any) -> None:
+        raise LateError
+
+    for handler in (any_number, Limit().reached):
+        with pytest.raises(LateError) as caught:
+            handler(14, sys._getframe())
+        assert is_of_program(caught.value)
+
+
+def test_a_stage_that_was_broken_off_does_not_hide_all_results_after_it(
+    tmp_path: Path, write: Write
+) -> None:
+    program = write(
+        "program.py",
+        """
+        import jax, numpy as np
+        raised = []
+        def listener(event, value, **_):
+            if not raised and "compile" in event:
+                raised.append(event)
+                raise ValueError("of the program")
+        jax.monitoring.register_scalar_listener(listener)
+        f = jax.jit(lambda x: x + 1)
+        try:
+            f(np.float32(1))
+        except ValueError:
+            pass
+        float(f(np.float32(2)))  # line 14
+        """,
+    )
+    (process,) = traced(tmp_path, program).processes
+    assert process.first_result_site is not None
+    assert process.first_result_site.line == 14
+
+
+def test_a_handler_that_compiles_while_a_stage_ends_loses_nothing(
+    tmp_path: Path, write: Write
+) -> None:
+    program = write(
+        "program.py",
+        """
+        import signal, jax, numpy as np
+        made = [0]
+        def compile_one():
+            made[0] += 1
+            jax.jit(lambda x, n=made[0]: x + n)(np.float32(1))
+        signal.signal(signal.SIGALRM, lambda *_: compile_one())
+        signal.setitimer(signal.ITIMER_REAL, 0.2, 0.23)
+        for _ in range(40):
+            compile_one()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        import os
+        logs = [os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd") if int(n) > 2
+                and os.path.exists(f"/proc/self/fd/{n}")]
+        print(made[0], sum(name.endswith(".jsonl") for name in logs))
+        """,
+    )
+    environment = {**os.environ, "FIRSTLIGHT_TRACE": str(tmp_path / "logs")}
+    done = subprocess.run(
+        [sys.executable, program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    made, opened = map(int, done.stdout.split())
+    trace = load(tmp_path / "logs")
+    assert (trace.compiles, opened) == (made, 1)
+    assert "_end" not in str(trace.processes[0].problems)
+
+
+# --- forks ----------------------------------------------------------------------------------------
+
+
+def test_a_fork_that_becomes_another_program_has_no_log(tmp_path: Path, write: Write) -> None:
+    program = write(
+        "program.py",
+        """
+        import os, subprocess
+        import jax, numpy as np
+        float(jax.jit(lambda x: x + 1)(np.float32(1)))
+        subprocess.run(["true"], preexec_fn=os.setsid, check=True)
+        """,
+    )
+    assert len(traced(tmp_path, program).processes) == 1
+    assert len(read_logs(tmp_path / "logs")) == 1
+
+
+def test_a_process_forked_while_a_thread_records_can_record(tmp_path: Path, write: Write) -> None:
+    program = write(
+        "program.py",
+        """
+        import os, sys, threading
+        from firstlight.trace import recording, session
+        held, over = threading.Event(), threading.Event()
+        def work():
+            with session._SHARED._lock:
+                held.set()
+                over.wait()
+        thread = threading.Thread(target=work)
+        thread.start()
+        held.wait()
+        child = os.fork()
+        if not child:
+            with recording():
+                pass
+            os._exit(0)
+        over.set()
+        thread.join()
+        sys.exit(os.waitpid(child, 0)[1])
+        """,
+    )
+    subprocess.run([sys.executable, program], timeout=60, check=True)
+
+
+# --- a log that lacks something -------------------------------------------------------------------
+
+
+def test_after_half_a_line_the_next_one_is_whole_again(tmp_path: Path, write: Write) -> None:
+    program = write(
+        "program.py",
+        """
+        import os, resource, sys
+        from firstlight.trace.log_file import LogFile
+        log = LogFile("logs")
+        log.write({"event": "first"})
+        (path,) = [os.path.join("logs", name) for name in os.listdir("logs")]
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (os.path.getsize(path) + 8, hard))
+        try:
+            log.write({"event": "cut"})
+        except OSError:
+            print("told")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        log.write({"event": "last"})
+        print(open(path).read(), end="")
+        """,
+    )
+    done = subprocess.run(
+        [sys.executable, program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.splitlines() == ["told", '{"event":"first"}', '{"event"', '{"event":"last"}']
+
+
+def test_no_number_of_compiles_holds_where_some_may_be_missing() -> None:
+    why = "3 event(s) could not be written"
+    trace = samples.trace(processes=(samples.process(incomplete=why),))
+    (excess,) = exceeded(trace, Limits(max_compiles=100))
+    assert (excess.limit, excess.found) == ("max-compiles", None)
+    assert excess.sentence == f"compiles may be missing: {why}"
+    assert exceeded(trace, Limits(max_ttfr_seconds=100.0)) == ()
+
+
+def test_events_that_could_not_be_written_are_counted_at_the_end(tmp_path: Path) -> None:
+    events: list[dict[str, Any]] = []
+
+    def write(event: dict[str, Any]) -> None:
+        if event["event"] == "stage":
+            raise OSError(28, "No space left on device")
+        events.append(event)
+
+    recorder = Recorder(write)
+    recorder.begin(None, whole=True)
+    recorder.event("stage")
+    recorder.event("stage")
+    recorder.end()
+    assert events[-1]["lost"] == 2
+
+
+# --- long runs ------------------------------------------------------------------------------------
+
+
+def test_comparing_takes_as_long_for_each_recompile_however_many_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared = 0
+    differences = recompiles.differences
+
+    def counted(*signatures: Any) -> Any:
+        nonlocal compared
+        compared += 1
+        return differences(*signatures)
+
+    monkeypatch.setattr(recompiles, "differences", counted)
+    compiles = [samples.again(float(n), (n, 4)) for n in range(500)]
+    told = recompiles.with_reasons(compiles)
+    assert {one.recompile_reason for one in told[1:]} == {"shape"}
+    assert compared <= 500 * recompiles._MOST
+
+
+def test_a_signature_from_long_ago_is_known_again() -> None:
+    compiles = [samples.again(float(n), (n, 4)) for n in range(200)]
+    told = recompiles.with_reasons([*compiles, samples.again(200.0, (0, 4))])
+    assert told[-1].recompile_reason == "unknown"
