@@ -11,7 +11,6 @@ import os
 import sys
 import sysconfig
 from functools import lru_cache
-from os.path import basename
 
 from firstlight.trace.plain_text import text_of
 from firstlight.trace.program_errors import pass_on
@@ -106,7 +105,7 @@ def variable(frames: list[FrameType], where: tuple[str, str], name: str) -> Any:
 
 def is_of(frame: FrameType, file: str) -> bool:
     """Whether a frame is of a file of this name."""
-    return basename(frame.f_code.co_filename) == file
+    return frame.f_code.co_filename.endswith(os.sep + file)
 
 
 def call_of(frames: list[FrameType]) -> tuple[FrameType, dict[str, Any]] | None:
