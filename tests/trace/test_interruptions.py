@@ -122,8 +122,12 @@ def test_a_handler_that_compiles_while_a_stage_ends_loses_nothing(
         def compile_one():
             made[0] += 1
             jax.jit(lambda x, n=made[0]: x + n)(np.float32(1))
-        signal.signal(signal.SIGALRM, lambda *_: compile_one())
-        signal.setitimer(signal.ITIMER_REAL, 0.2, 0.23)
+        def alarm(*_):
+            compile_one()
+            signal.setitimer(signal.ITIMER_REAL, 0.05)  # once: a slow machine is not overrun
+        compile_one()  # JAX imports something then, and does not stand a second compile meanwhile
+        signal.signal(signal.SIGALRM, alarm)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
         for _ in range(40):
             compile_one()
         signal.setitimer(signal.ITIMER_REAL, 0)
