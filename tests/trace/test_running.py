@@ -114,6 +114,16 @@ def test_a_missing_module_or_script_is_reported_by_python_itself(tmp_path: Path)
         (tmp_path / "logs").rename(tmp_path / f"logs-{len(program)}")
 
 
+BEFORE_THE_PROGRAM = (
+    "imports",
+    "installed",
+    "log_file",
+    "program_errors",
+    "recorder",
+    "startup",
+)
+
+
 def test_before_the_program_only_the_standard_library_is_loaded(
     tmp_path: Path, write: Write
 ) -> None:
@@ -123,10 +133,8 @@ def test_before_the_program_only_the_standard_library_is_loaded(
     ours = {name for name in more if name.partition(".")[0] == "firstlight"}
     assert ours <= {
         "firstlight",
-        *(
-            f"firstlight.trace{module}"
-            for module in ("", ".startup", ".recorder", ".imports", ".log_file", ".program_errors")
-        ),
+        "firstlight.trace",
+        *(f"firstlight.trace.{module}" for module in BEFORE_THE_PROGRAM),
     }
     assert {name.partition(".")[0] for name in more - ours} <= set(sys.stdlib_module_names)
 

@@ -23,6 +23,14 @@ def test_what_was_compiled_after_the_first_result_is_told_apart() -> None:
     assert "after the first result" not in shown(trace(function("step", compiled())))
 
 
+def test_in_the_table_a_function_and_its_line_stay_in_one_piece() -> None:
+    output = io.StringIO()
+    nested = function("Trainer._unit.<locals>.of_arrays", line=122)
+    print_trace(trace(nested), Console(file=output, width=100, highlight=False))
+    (row,) = [line for line in output.getvalue().splitlines() if line.startswith(" of_arrays ")]
+    assert " train.py:122 " in row
+
+
 def test_expensive_imports_are_told_by_package_as_far_as_the_first_result_waited_for_them() -> None:
     packages = (
         ImportedPackage("jax", 0.6, 0.8, 300, 0.1),

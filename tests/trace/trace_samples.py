@@ -21,6 +21,7 @@ from firstlight.trace.model import (
 )
 
 TRAIN = "/home/alice/secret/train.py"
+FIRST_RESULT = 1.75
 
 
 def signature(shape: tuple[int, ...] = (8, 4), **changes: Any) -> Signature:
@@ -51,6 +52,7 @@ def compiled(
         constant_bytes=0,
         executable_bytes=2048,
         results_before=0,
+        before_first_result=begin <= FIRST_RESULT,
     )
     return replace(plain, **changes)
 
@@ -94,7 +96,7 @@ def process(**changes: Any) -> Process:
         jax_version="0.10.2",
         torch_version=None,
         wall_seconds=4.0,
-        first_result_seconds=1.75,
+        first_result_seconds=FIRST_RESULT,
         first_result_site=Place(TRAIN, 41, "main"),
         phases_seconds=phases,
         timeline=timeline,

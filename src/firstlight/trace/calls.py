@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 from functools import lru_cache
 
+from firstlight.trace.installed import OURS, STANDARD_LIBRARY, package_of
 from firstlight.trace.plain_text import text_of
 from firstlight.trace.program_errors import pass_on
 
@@ -60,9 +60,6 @@ _SETTINGS = (
 )
 #: Where JAX has the operations that it offers; elsewhere are arrays and what transforms functions.
 _OPERATIONS = {"numpy", "lax", "scipy", "nn", "indexing.py"}
-_INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
-_STANDARD_LIBRARY = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
-_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 def jax_folders() -> tuple[str, ...]:
@@ -83,7 +80,7 @@ def stack(frame: FrameType | None) -> list[FrameType]:
 def timing(frames: list[FrameType]) -> FrameType:
     """The frame of JAX that times a stage: around it are those that tell its begin and its end."""
     for frame in frames:
-        if frame.f_code.co_name not in _TELLING and not frame.f_code.co_filename.startswith(_OURS):
+        if frame.f_code.co_name not in _TELLING and not frame.f_code.co_filename.startswith(OURS):
             return frame
     return frames[-1]
 
@@ -195,7 +192,7 @@ def _calling(
     frames: list[FrameType], jax: tuple[str, ...]
 ) -> tuple[FrameType | None, FrameType | None]:
     near = None
-    ours = (*jax, _OURS, "<frozen")
+    ours = (*jax, OURS, "<frozen")
     for frame in frames:
         file = frame.f_code.co_filename
         if file.startswith(ours):
@@ -210,7 +207,7 @@ def is_read_by_operation(frames: list[FrameType], jax: tuple[str, ...]) -> bool:
     """Whether an operation of JAX reads an array to know what to do: iterating one, a mask."""
     for frame in frames:
         file = frame.f_code.co_filename
-        if file.startswith(_OURS):
+        if file.startswith(OURS):
             continue
         folder = next((folder for folder in jax if file.startswith(folder)), None)
         if folder is None:
@@ -228,10 +225,9 @@ def entry_site(frames: list[FrameType], jax: tuple[str, ...]) -> Any:
     is not called for what a package below it does.
     """
     entry, in_users = None, False
-    called: str | None
-    with_jax: set[str | None]
-    called, with_jax = None, set()  # the last package seen, and those that work with JAX
-    ours = (*jax, _OURS, "<frozen")
+    called: str | None = None  # the last package on the way to the next frame of the user
+    with_jax: set[str | None] = set()  # those on that way that work with JAX
+    ours = (*jax, OURS, "<frozen")
     for frame in frames:
         file = frame.f_code.co_filename
         if file.startswith(ours):
@@ -248,20 +244,10 @@ def entry_site(frames: list[FrameType], jax: tuple[str, ...]) -> Any:
 
 
 @lru_cache(1000)
-def package_of(file: str) -> str | None:
-    """The installed package that a file is of; JAX is none of them."""
-    for folder in _INSTALLED:
-        if folder in file:
-            name = file.rpartition(folder)[2].partition(os.sep)[0].removesuffix(".py")
-            return None if name in ("jax", "jaxlib") else name
-    return None
-
-
-@lru_cache(1000)
 def _is_installed(file: str) -> bool:
     """Whether a file is of the standard library or of a package, not of the user."""
-    known = any(folder in file for folder in _INSTALLED) or file.startswith(_STANDARD_LIBRARY)
-    return known or os.path.realpath(file).startswith(_STANDARD_LIBRARY)
+    known = package_of(file) is not None or file.startswith(STANDARD_LIBRARY)
+    return known or os.path.realpath(file).startswith(STANDARD_LIBRARY)
 
 
 def context(leaves: Iterable[Any] = ()) -> dict[str, Any]:

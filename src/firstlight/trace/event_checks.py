@@ -197,7 +197,7 @@ _KINDS: dict[str, tuple[_Checks, _Checks]] = {
         {"long": _list_of(_tuple_of(_integer, _integer, _count))},
     ),
     "first_result": ({"ns": _integer}, {"site": _place}),
-    "problem": ({}, {"problems": _list_of(_plain)}),
+    "problem": ({}, {"problems": _list_of(_plain), "missing": _text}),
     "end": (
         {"ns": _integer},
         {"own_ns": _count, "lost": _count, "problems": _list_of(_plain)},

@@ -11,7 +11,6 @@ from firstlight.telemetry.events import CACHE, STAGES
 from firstlight.trace import calls, programs
 from firstlight.trace.cache_folder import CacheFolder
 from firstlight.trace.known_calls import KnownCalls
-from firstlight.trace.log_file import LISTENERS_TAKEN
 from firstlight.trace.program_errors import leave_out_caller, pass_on
 from firstlight.trace.sizes import Sizes
 from firstlight.trace.waits import Waits
@@ -100,9 +99,10 @@ class JaxHooks:
             if self._active and listening is not None and listener not in listening():
                 register(listener)
                 self._recorder.problem(
-                    f"{LISTENERS_TAKEN} the listeners of JAX's events (as "
+                    "events: the program took away the listeners of JAX's events (as "
                     "jax.monitoring.clear_event_listeners does): compiles between that and the "
-                    "next wait for a result may be missing in this trace"
+                    "next wait for a result may be missing in this trace",
+                    missing="the program took away the listeners of JAX's events for a while",
                 )
 
     def watch_backends(self) -> None:

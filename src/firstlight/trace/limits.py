@@ -156,7 +156,7 @@ def _before_first_result(trace: Trace) -> list[str]:
         (f, c)
         for f in trace.functions
         for c in f.compiles
-        if c.compiled and c.process == process.number and c.begin_seconds < moment
+        if c.compiled and c.process == process.number and c.before_first_result
     ]
     compiles.sort(key=lambda pair: -pair[1].seconds)
     kinds = [f"{phases.name_of(kind)}: {seconds(value)}" for kind, value in spent]

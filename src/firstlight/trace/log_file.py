@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 # write texts, no indent, separators, keys neither sorted nor left out, infinities as in Python.
 _encode = make_encoder(None, str, encode_basestring_ascii, None, ":", ",", False, False, True)
 SCHEMA, VERSION = "firstlight.trace", 1
-#: How a problem begins after which compiles may be missing.
-LISTENERS_TAKEN = "events: the program took away"
 #: Descriptors are taken from here on: those of the program keep the numbers that they have alone.
 _HIGH = 400
 

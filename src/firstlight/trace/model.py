@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from firstlight.trace.installed import package_of
+
 #: Stages of a compile, in their order.
 STAGES = ("trace", "lower", "compile")
 
@@ -25,10 +27,7 @@ class Place:
     @property
     def package(self) -> str | None:
         """The installed package that it is in; None: a file of the user."""
-        for folder in ("/site-packages/", "/dist-packages/"):
-            if folder in self.file:
-                return self.file.rpartition(folder)[2].partition("/")[0].removesuffix(".py")
-        return None
+        return package_of(self.file)
 
 
 @dataclass(frozen=True)

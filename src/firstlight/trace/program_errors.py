@@ -9,15 +9,14 @@ from __future__ import annotations
 import os
 import sys
 
+from firstlight.trace.installed import OURS, STANDARD_LIBRARY, package_of
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
 
 #: Of a function that takes any number of arguments (`inspect` has it, and is long to import).
 _CO_VARARGS = 4
-_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
-_INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 #: Packages whose code we call, or that is called by it.
 _CALLED = ("jax", "jaxlib", "numpy", "ml_dtypes", "torch", "sympy")
 
@@ -52,13 +51,13 @@ def _is_handler(frame: FrameType) -> bool:
 
 
 def _is_called_by_us(file: str) -> bool:
-    if file.startswith((_OURS, "<frozen")):
+    if file.startswith((OURS, "<frozen")):
         return True
     modules = (sys.modules.get(name) for name in _CALLED)
     called = [os.path.dirname(m.__file__) + os.sep for m in modules if m and m.__file__]
     if file.startswith(tuple(called)):
         return True
-    return file.startswith(_STANDARD_LIBRARY) and not any(name in file for name in _INSTALLED)
+    return file.startswith(STANDARD_LIBRARY) and package_of(file) is None
 
 
 def leave_us_out(error: BaseException) -> None:
@@ -67,7 +66,7 @@ def leave_us_out(error: BaseException) -> None:
     A bare `raise` afterwards does not put back the one that it is in.
     """
     traceback = error.__traceback__
-    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_OURS):
+    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(OURS):
         traceback = traceback.tb_next
     error.__traceback__ = traceback
 

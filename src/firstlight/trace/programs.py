@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from firstlight.trace.calls import package_of, variable
+from firstlight.trace.calls import variable
+from firstlight.trace.installed import package_of
 from firstlight.trace.program_errors import pass_on
 
 TYPE_CHECKING = False
@@ -21,6 +22,7 @@ _MANY_ON_A_LINE = 100
 _KINDS_OF_A_RULE = 8
 #: Equations that are asked which packages they are from.
 _MOST_LOOKED_AT = 30
+_JAX = {"jax", "jaxlib"}  # whose code made all of them
 
 
 def lowered(frames: list[FrameType]) -> dict[str, Any]:
@@ -50,7 +52,7 @@ def compiled(frames: list[FrameType]) -> dict[str, Any]:
     """
     executable = variable(frames, _COMPILING, "xla_executable")
     if executable is None and sys.exc_info()[0] is not None:
-        return {"failed": True}  # there is none: the compiler refused, or was interrupted
+        return {}  # there is none: the compiler refused, or was interrupted
     if executable is None:
         problem = "programs: this JAX does not show the size and callbacks of a program"
         return {"executable_bytes": None, "callbacks": None, "problem": problem}
@@ -94,7 +96,7 @@ def _packages(equations: list[Any]) -> list[str]:
     some = equations[:: max(1, len(equations) // _MOST_LOOKED_AT)]
     tracebacks = {equation.source_info.traceback for equation in some} - {None}
     files = {code.co_filename for traceback in tracebacks for code in traceback.raw_frames()[0]}
-    return sorted({package for file in files if (package := package_of(file))})
+    return sorted({package for file in files if (package := package_of(file))} - _JAX)
 
 
 def _literal_bytes(equations: list[Any]) -> int:

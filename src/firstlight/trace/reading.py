@@ -11,7 +11,6 @@ from typing import Any
 from firstlight.trace import recompiles, timeline
 from firstlight.trace.compiles import FunctionKey, compiles_of, place_of
 from firstlight.trace.log_events import ProcessLog, read_logs
-from firstlight.trace.log_file import LISTENERS_TAKEN
 from firstlight.trace.model import (
     STAGES,
     Compile,
@@ -176,8 +175,7 @@ def _incomplete(log: ProcessLog, end: Mapping[str, Any] | None) -> str | None:
         return f"{lost} event(s) could not be written"
     if log.unreadable_lines:
         return f"{log.unreadable_lines} line(s) of the log cannot be read"
-    taken = any(str(p).startswith(LISTENERS_TAKEN) for p in _problems(log, end))
-    return "the program took away the listeners of JAX's events for a while" if taken else None
+    return next((e["missing"] for e in log.of("problem") if e.get("missing")), None)
 
 
 def _silent(log: ProcessLog) -> list[str]:

@@ -75,11 +75,14 @@ class Recorder:
             self.problems.add(f"{kind}: {type(error).__name__}: {error}"[:200])
         self._own_ns += monotonic_ns() - begin
 
-    def problem(self, text: str) -> None:
-        """Something that cannot be told; said once, at once: the process may not get to its end."""
+    def problem(self, text: str, missing: str | None = None) -> None:
+        """Something that cannot be told; said once, at once: the process may not get to its end.
+
+        missing: why compiles may not be in the log.
+        """
         if text not in self.problems:
             self.problems.add(text)
-            self.event("problem", problems=[text])
+            self.event("problem", problems=[text], missing=missing)
 
     def safely(self, function: Callable[..., None]) -> Callable[..., None]:
         """The same function for the program to call: its errors stay here."""

@@ -14,6 +14,7 @@ from rich.text import Text
 from firstlight.report.plain_text import printable
 from firstlight.report.terminal import Terminal
 from firstlight.trace import phases
+from firstlight.trace.findings.wording import short
 from firstlight.trace.json_report import cache_counts, stage_seconds
 from firstlight.trace.limits import Excess
 from firstlight.trace.model import Finding, Function, Process, Trace
@@ -155,7 +156,12 @@ def _functions(functions: Sequence[Function], width: int) -> Table:
         else (f"Functions, the {len(shown)} most expensive of {len(functions)}")
     )
     table = Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,  # room for names
     )
     table.add_column("function", overflow="fold", max_width=36)
     table.add_column("defined", overflow="fold")
@@ -173,8 +179,8 @@ def _row(function: Function, stages: bool) -> list[Text]:
     by_stage = [seconds(s) for s in stage_seconds(function).values()] if stages else []
     cache = ", ".join(f"{n} {status}" for status, n in cache_counts(function).items())
     cells = [
-        function.name,
-        OF_JAX if function.library else place(function.place),
+        _bare(function.name),
+        OF_JAX if function.library else short(function.place),
         str(sum(c.compiled for c in function.compiles)),
         str(function.recompiles or "") if not function.library else "",
         *by_stage,
@@ -182,6 +188,11 @@ def _row(function: Function, stages: bool) -> list[Text]:
         "off" if set(cache_counts(function)) == {"off"} else cache,
     ]
     return [Text(printable(cell)) for cell in cells]
+
+
+def _bare(name: str) -> str:
+    """Without the function that it is defined in: the line says that, and the report has room."""
+    return name.rpartition("<locals>.")[2]
 
 
 def _regions(compiled: Sequence[Region]) -> Table:
@@ -197,7 +208,7 @@ def _regions(compiled: Sequence[Region]) -> Table:
     for one in shown:
         imports = one.seconds - one.own_seconds
         times = (seconds(one.own_seconds), seconds(imports) if imports >= 0.0005 else "")
-        cells = (one.readable, place(one.place), *times, why(one))
+        cells = (_bare(one.readable), short(one.place), *times, why(one))
         table.add_row(*(Text(printable(cell)) for cell in cells))
     return table
 

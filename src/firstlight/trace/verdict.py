@@ -42,13 +42,7 @@ def _compiled(trace: Trace) -> str:
 
 def _after(trace: Trace) -> str:
     """What of it no first result had to wait for."""
-    first = {p.number: p.first_result_seconds for p in trace.processes}
-    late = [
-        c
-        for f in trace.functions
-        for c in f.compiles
-        if (moment := first.get(c.process)) is not None and c.begin_seconds > moment
-    ]
+    late = [c for f in trace.functions for c in f.compiles if not c.before_first_result]
     compiled = sum(c.compiled for c in late)
     if not compiled:
         return ""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from firstlight.trace.recorder import Recorder
 
 #: Shorter waits are summed up, but nobody is asked who waited.
-_WORTH_ASKING_NS = 100_000
+WORTH_ASKING_NS = 100_000
 #: Longer ones are kept one by one, so many at most between two events.
 _LONG_NS = 5_000_000
 _MOST_LONG = 200
@@ -141,7 +141,7 @@ class Waits:
                 raise
             finally:
                 took = monotonic_ns() - begin
-                if took >= _WORTH_ASKING_NS or staged or describing or self._first:
+                if took >= WORTH_ASKING_NS or staged or describing or self._first:
                     waited(begin, begin + took)
                 else:
                     self._short += 1
@@ -179,7 +179,7 @@ class Waits:
                 took = monotonic_ns() - begin
                 if not within:
                     waiting.discard(thread)
-                    if took >= _WORTH_ASKING_NS or staged or describing or self._first:
+                    if took >= WORTH_ASKING_NS or staged or describing or self._first:
                         waited(begin, begin + took)
                     else:
                         self._short += 1
@@ -194,7 +194,7 @@ class Waits:
             self._first = False
             self._recorder.event("first_result", ns=end, site=self._site()[1])
             self._written_ns = end  # sums, and what comes with them, can wait: the program goes on
-        if end - begin < _WORTH_ASKING_NS:
+        if end - begin < WORTH_ASKING_NS:
             self._short += 1
             self._short_ns += end - begin
             return

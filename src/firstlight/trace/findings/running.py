@@ -14,6 +14,7 @@ from firstlight.trace.findings.wording import (
     where_called,
 )
 from firstlight.trace.model import Compile, Finding, Function, Process, Trace, Wait
+from firstlight.trace.waits import WORTH_ASKING_NS
 
 
 def synchronisation(trace: Trace) -> Iterator[Finding]:
@@ -41,7 +42,7 @@ def _wait_finding(wait: Wait) -> Finding:
         kind="synchronisation",
         seconds=wait.seconds,
         title=f"The program waits for a result at {short(place)}{by}, {wait.count} times for more "
-        "than 0.1 ms.",
+        f"than {WORTH_ASKING_NS / 1e6:g} ms.",
         function=place.function if place else None,
         location=location(place),
         remedy=_wait_remedy(wait, package),
