@@ -542,7 +542,7 @@ MALFORMED: dict[str, tuple[Edit, str]] = {
     "poi null": (put("measurements", 0, "config", "poi", None), "poi must be the name of a"),
     "poi of bins": (
         put("measurements", 0, "config", "poi", "free"),
-        "the parameter of interest 'free' has 3 components. Choose a single one.",
+        "the parameter of interest 'free' has 3 components. Choose a single one, such as 'free[0]'",
     ),
     "config key": (
         put("measurements", 0, "config", "POI", "mu"),
@@ -577,12 +577,8 @@ MALFORMED: dict[str, tuple[Edit, str]] = {
     "bound flat": (setting(name="mu", bounds=[0, 10]), "bounds[0] must be an array, not the"),
     "bounds reversed": (
         setting(name="mu", bounds=[[10, 0]]),
-        (
-            "the bounds of 'mu' are [10.0, 0.0]. The lower must be below the upper; to hold a "
-            'parameter, set "fixed": true.'
-        ),
+        "the bounds of 'mu' are [10.0, 0.0]. The lower must not be above the upper.",
     ),
-    "bounds equal": (setting(name="mu", bounds=[[1, 1]]), "the bounds of 'mu' are [1.0, 1.0]."),
     "init outside": (
         setting(name="mu", inits=[11]),
         "parameter 'mu' (normfactor): 'mu' starts at 11.0, outside its bounds [0.0, 10.0].",
@@ -607,7 +603,7 @@ MALFORMED: dict[str, tuple[Edit, str]] = {
     ),
     "observation extra": (
         put("observations", 0, "name", "VR"),
-        "observation 'VR': there is no such channel. There is 'CR', 'SR'.",
+        "observations: no observation for channel 'SR'. Add its data.",
     ),
     "observation twice": (duplicate("observations"), "observation 'SR': there are two of this"),
     "observation bins": (

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         qmu_tilde,
     )
     from firstlight.histfactory.limits import UpperLimit, upper_limit
-    from firstlight.histfactory.model import Model, ModelError, load
+    from firstlight.histfactory.model import Model, ModelError, WorkspaceWarning, load
     from firstlight.histfactory.newton import Status
     from firstlight.histfactory.scans import Impacts, Scan, impacts, scan
     from firstlight.histfactory.toy_fits import ToyCLs, Toys, toy_cls, toys
@@ -45,7 +45,7 @@ _HOME = {
     "fitting": ("FitResult", "fit"),
     "inference": ("CLs", "Discovery", "asimov", "cls", "discovery", "qmu", "qmu_tilde"),
     "limits": ("UpperLimit", "upper_limit"),
-    "model": ("Model", "ModelError", "load"),
+    "model": ("Model", "ModelError", "WorkspaceWarning", "load"),
     "newton": ("Status",),
     "scans": ("Impacts", "Scan", "impacts", "scan"),
     "toy_fits": ("ToyCLs", "Toys", "toy_cls", "toys"),
@@ -65,6 +65,7 @@ __all__ = [
     "Toys",
     "UpperLimit",
     "WorkspaceError",
+    "WorkspaceWarning",
     "asimov",
     "cls",
     "discovery",

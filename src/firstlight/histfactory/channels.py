@@ -249,8 +249,11 @@ _READERS: dict[str, Callable[[str, str, Any, int], Modifier]] = {
 }
 
 
-def read_observations(plain: object, channels: Sequence[Channel]) -> Floats:
-    """The observed yields of all channels, one after the other; exactly one entry a channel."""
+def read_observations(plain: object, channels: Sequence[Channel]) -> tuple[Floats, tuple[str, ...]]:
+    """The observed yields of all channels, one after the other, and the names of other entries.
+
+    Published likelihoods have such entries: a patch removes a channel and leaves its data.
+    """
     bins = {channel.name: channel.bins for channel in channels}
     observed: dict[str, Floats] = {}
     for index, entry in enumerate(require_list(plain, "observations")):
@@ -266,16 +269,15 @@ def read_observations(plain: object, channels: Sequence[Channel]) -> Floats:
         raise ContentError(
             f"no observation for channel {listed(missing)}. Add its data.", "observations"
         )
-    return np.concatenate([observed[channel.name] for channel in channels])
+    unused = tuple(sorted(observed.keys() - bins.keys()))
+    return np.concatenate([observed[channel.name] for channel in channels]), unused
 
 
 def _read_observation(plain: object, bins: dict[str, int]) -> tuple[str, Floats]:
     plain = require_object(plain, ("name", "data"), ("name", "data"))
     name = require_name(plain)
     if name not in bins:
-        raise ContentError(
-            f"there is no such channel. There is {listed(bins)}. Rename or remove it."
-        )
+        return name, np.zeros(0)
     values = bin_values(plain["data"], "data", bins[name])
     for index, value in enumerate(values.tolist()):
         if value < 0:

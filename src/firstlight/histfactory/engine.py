@@ -21,9 +21,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from firstlight.histfactory.blas_threads import one_blas_thread
+from firstlight.histfactory.branches import lowest
 from firstlight.histfactory.likelihood import Data, expected_counts, saturated_nll
 from firstlight.histfactory.model import Model, ModelError
-from firstlight.histfactory.newton import Minimum, Near, Problem, Status, search
+from firstlight.histfactory.newton import Minimum, Near, Problem
 from firstlight.histfactory.precision import float64_scope, is_traced
 from firstlight.histfactory.profiling import attach, minimise_all, minimise_chain
 
@@ -100,26 +101,19 @@ class Eager(Engine):
         known = near is not None and bool(near.known)
         for i, problem in enumerate(problems):
             if near is not None and known:
-                found.append(self._fit_near(problem, np.asarray(near.thetas[i])))
+                found.append(self._fit(problem.starting_at(np.asarray(near.thetas[i]))))
             elif found:
-                found.append(self._fit_near(problem, found[-1].theta))
+                found.append(self._fit(problem.starting_at(found[-1].theta)))
             else:
                 found.append(self._fit(problem))
         return found
-
-    def _fit_near(self, problem: Problem, theta: Any) -> Minimum:
-        """From a minimum nearby, or from the problem's own start where that one is impossible."""
-        start = np.where(problem.fixed > 0, problem.start, theta)
-        found = self._fit(problem._replace(start=start, near=1.0))
-        impossible = int(found.status) == Status.IMPOSSIBLE_START
-        return self._fit(problem) if impossible else found
 
     def _fit(self, problem: Problem) -> Minimum:
         on_cpu = jax.default_backend() == "cpu"
         with float64_scope(), one_blas_thread() if on_cpu else contextlib.nullcontext():
             # A Python float has another type than a NumPy one to JAX, and would compile again.
             problem = problem._replace(near=np.float64(problem.near))
-            found: Minimum = _search()(self.prepared, *problem)
+            found: Minimum = _lowest()(self.prepared, problem)
             # The Hessian stays where it is until somebody asks for it.
             small: dict[str, Any] = jax.device_get({n: getattr(found, n) for n in _READ})
         return found._replace(**small)
@@ -146,7 +140,7 @@ class Eager(Engine):
         return 0.5 * erfc(np.asarray(z) / math.sqrt(2))
 
 
-_READ = ("theta", "nll", "free", "edm", "iterations", "status")
+_READ = ("theta", "nll", "free", "edm", "iterations", "status", "branches")
 
 
 class Traced(Engine):
@@ -194,8 +188,8 @@ def _unstacked(found: Minimum, n: int) -> list[Minimum]:
 
 
 @cache
-def _search() -> Any:
-    return jax.jit(search, compiler_options=compiler_options())
+def _lowest() -> Any:
+    return jax.jit(lowest, compiler_options=compiler_options())
 
 
 @cache
@@ -212,12 +206,12 @@ def compiler_options() -> dict[str, Any] | None:
 
 
 @cache
-def _search_batch() -> Any:
-    def small(model: Any, *problem: Any) -> Minimum:
+def _lowest_batch() -> Any:
+    def small(model: Any, problem: Problem) -> Minimum:
         # A thousand Hessians would take longer to read back than to compute.
-        return search(model, *problem)._replace(curvature=None, gradient=None)
+        return lowest(model, problem)._replace(at=None)
 
-    return jax.jit(jax.vmap(small, (None, 0, 0, 0, 0, 0, 0)))
+    return jax.jit(jax.vmap(small, (None, 0)))
 
 
 @cache
@@ -241,7 +235,7 @@ def _fits_on_cores(engine: Eager, problems: Problem, progress: Progress | None) 
 
     def one(i: int) -> Minimum:
         found = engine._fit(Problem(*jax.tree.map(lambda a: a[i], problems)))
-        return found._replace(curvature=None, gradient=None)
+        return found._replace(at=None)
 
     def note(found: Minimum) -> None:
         done.append(found)
@@ -262,7 +256,7 @@ def _fits_in_batches(engine: Eager, problems: Problem, progress: Progress | None
         size = min(BATCH, n - begin)
         # Few batch sizes, so few executables; the last problem fills a batch up.
         rows = begin + np.minimum(np.arange(1 << (size - 1).bit_length()), size - 1)
-        found = _search_batch()(engine.prepared, *jax.tree.map(lambda a, r=rows: a[r], problems))
+        found = _lowest_batch()(engine.prepared, jax.tree.map(lambda a, r=rows: a[r], problems))
         done.append(Minimum(*jax.tree.map(lambda a, s=size: np.asarray(a)[:s], found)))
         if progress:
             progress(begin + size, n)

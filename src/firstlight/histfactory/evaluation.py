@@ -72,9 +72,11 @@ def _arguments(model: Model, parameters: Any, data: Any) -> tuple[Engine, Any, D
 
 
 def _constants(engine: Engine, data: Data) -> Any:
-    if isinstance(engine, Traced) or data is not engine.model.observed_data:
-        return engine.constants(data)
-    return engine.model.observed_constants
+    model = engine.model
+    observed = model.about.has_observations and data is model.observed_data
+    if observed and not isinstance(engine, Traced):
+        return model.observed_constants
+    return engine.constants(data)
 
 
 def _plain(value: Any) -> Any:

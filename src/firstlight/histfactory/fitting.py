@@ -39,6 +39,7 @@ class FitResult:
     status_code: Any
     free: Any  # 1 where a parameter moved freely
     at_bound: Any  # True where a bound holds it
+    branches: Any  # minima that were found; this is the lowest of them
     curvature: Curvature
     internal_free: Any
     about: Description = field(metadata={"static": True})
@@ -158,13 +159,14 @@ def problem_of(engine: Engine, data: Data, fixed: Fixed = None, init: Any = None
         held[index] = 0.0 if value is False else 1.0
         if not isinstance(value, bool):
             values = _put(values, index, value)
-    internal = model.internal(values)
+    begin = xp.asarray(model.internal(values))
     return Problem(
         data,
-        xp.asarray(internal),
+        begin,
         model.internal(held, np.ones(model.about.sizes.parameters)),
         model.settings.lower,
         model.settings.upper,
+        begin,
     )
 
 
@@ -212,7 +214,8 @@ def result_of(engine: Engine, found: Minimum, problem: Problem) -> FitResult:
         status_code=_scalar(found.status, int),
         free=model.public(found.free),
         at_bound=model.public(held),
-        curvature=found.curvature,
+        branches=_scalar(found.branches, int),
+        curvature=found.at.curvature,
         internal_free=found.free,
         about=model.about,
     )

@@ -43,6 +43,11 @@ class Discovery:
         return good if is_traced(good) else bool(good)
 
     @property
+    def branches(self) -> Any:
+        """The larger number of minima that either fit found."""
+        return _most(self.free.branches, self.conditional.branches)
+
+    @property
     def nearby(self) -> Nearby:
         """Where the fits of a similar model or similar data may start."""
         return nearby(self.free, self.conditional)
@@ -83,6 +88,7 @@ class CLs:
     q_asimov: Any
     muhat: Any
     converged: Any
+    branches: Any  # the largest number of minima that one of its fits found
 
 
 @in_float64
@@ -95,7 +101,8 @@ def discovery(
 ) -> Discovery:
     """Test statistic q0 of the background-only hypothesis, its significance and its p-value.
 
-    Zero, with derivative zero, where the best fit has no excess (μ̂ ≤ 0).
+    Zero, with derivative zero, where the best fit has no excess (μ̂ ≤ 0). The best fit may be
+    above the workspace's upper bound of the signal strength: a bound would hide significance.
 
     near: `.nearby` of the result of a similar problem; both fits start there.
     """
@@ -128,9 +135,8 @@ def likelihood_ratio(
     engine = engine_for(model, mu, data, fixed, init, near)
     tested = 0.0 if mu is None else mu
     free, at_mu = hypotheses(engine, model.data(data), [None, tested], fixed, init)
-    if statistic != "q0":
-        free = _bounded(engine, free, statistic == "qtilde")
-    found = engine.chain([free, at_mu], _near(model, near))
+    free = _bounded(engine, free, statistic)
+    found = _tested(engine, free, at_mu, _near(model, near))
     muhat = _poi_value(engine, found[0])
     # Asked so that what is no number stays none.
     without = muhat <= 0 if statistic == "q0" else muhat > tested
@@ -249,13 +255,13 @@ class HypothesisTest:
         self.engine, self.data, self.fixed, self.init = engine, data, fixed, init
         self.test_statistic = test_statistic
         free, null = hypotheses(engine, data, [None, 0.0], fixed, init)
-        free = self.bounded(free)
-        self.free, self.null = engine.chain([free, null])
+        self.free, self.null = _tested(engine, self.bounded(free), null)
         self.asimov = engine.asimov(engine.followed(self.null, null))
+        self._solved: list[tuple[float, Any, Any]] = []  # (μ, parameters of both fits)
 
     def bounded(self, problem: Problem) -> Problem:
         """A free fit within the bounds that the test statistic wants."""
-        return _bounded(self.engine, problem, self.test_statistic == "qtilde")
+        return _bounded(self.engine, problem, self.test_statistic)
 
     def statistic(self, mu: Any, free: Minimum, at_mu: Minimum) -> Any:
         """The statistic from a free fit and one at `mu`."""
@@ -263,11 +269,24 @@ class HypothesisTest:
 
     def fits_at(self, mu: Any) -> tuple[Minimum, Minimum]:
         """Conditional fits of the data and of the background-only Asimov data."""
-        problems = [
-            _at(self.engine, problem_of(self.engine, data, self.fixed, self.init), mu, start)
-            for data, start in ((self.data, self.free.theta), (self.asimov, self.null.theta))
-        ]
-        on_data, on_asimov = self.engine.fits(problems)
+        engine = self.engine
+        base = _at(engine, problem_of(engine, self.data, self.fixed, self.init), mu)
+        near_data, near_asimov = self._nearest(mu)
+        on_data, on_asimov = engine.fits(
+            [
+                base.starting_at(near_data, xp=engine.xp),
+                base._replace(data=self.asimov).starting_at(near_asimov, xp=engine.xp),
+            ]
+        )
+        if not isinstance(engine, Traced):
+            self._solved.append((float(mu), on_data.theta, on_asimov.theta))
+        return on_data, on_asimov
+
+    def _nearest(self, mu: Any) -> tuple[Any, Any]:
+        """Where the fits at the nearest signal strength ended; at first, without a given one."""
+        if not self._solved:
+            return self.free.theta, self.null.theta
+        _, on_data, on_asimov = min(self._solved, key=lambda solved: abs(solved[0] - mu))
         return on_data, on_asimov
 
     def q_asimov(self, on_asimov: Minimum) -> Any:
@@ -281,7 +300,10 @@ class HypothesisTest:
     def at(self, mu: Any) -> CLs:
         engine = self.engine
         on_data, on_asimov = self.fits_at(mu)
-        q, q_asimov = _one_sided(engine, mu, self.free, on_data), self.q_asimov(on_asimov)
+        # Without a background-only likelihood there is nothing to expect, and no CLb.
+        known = engine.xp.where(engine.xp.isfinite(self.null.nll), 0.0, np.nan)
+        q = _one_sided(engine, mu, self.free, on_data) + known
+        q_asimov = self.q_asimov(on_asimov) + known
         observed, clsb, clb = asymptotic_cls(engine, q, q_asimov, self.test_statistic)
         converged = (
             (self.free.status == 0)
@@ -299,6 +321,7 @@ class HypothesisTest:
             q_asimov=_number(q_asimov),
             muhat=_number(_poi_value(engine, self.free)),
             converged=converged if is_traced(converged) else bool(converged),
+            branches=_most(*(f.branches for f in (self.free, self.null, on_data, on_asimov))),
         )
 
 
@@ -339,32 +362,42 @@ def hypotheses(
     return [base if mu is None else _at(engine, base, mu) for mu in mus]
 
 
-def _at(engine: Engine, problem: Problem, mu: Any, start: Any = None) -> Problem:
-    """The problem at a signal strength, starting anywhere or near a known minimum."""
+def _at(engine: Engine, problem: Problem, mu: Any) -> Problem:
+    """The problem at a signal strength."""
     model = engine.model
     index = int(model.about.structure.slot[model.poi_index])
-    begin = (
-        problem.start if start is None else engine.xp.where(problem.fixed > 0, problem.start, start)
-    )
-    begin = _with(engine, engine.xp.asarray(begin), index, require_number(mu, "mu"))
+    start = _with(engine, engine.xp.asarray(problem.start), index, require_number(mu, "mu"))
     fixed = np.array(problem.fixed)
     fixed[index] = 1.0
-    return problem._replace(start=begin, fixed=fixed, near=1.0 if start is not None else 0.0)
+    return problem._replace(start=start, fixed=fixed, guess=start)
 
 
-def _bounded(engine: Engine, problem: Problem, tilde: bool) -> Problem:
+def _bounded(engine: Engine, problem: Problem, statistic: str) -> Problem:
     """Bounds of the signal strength as the test statistic wants them."""
     model = engine.model
     index = int(model.about.structure.slot[model.poi_index])
     lower, upper = engine.xp.asarray(problem.lower), engine.xp.asarray(problem.upper)
-    if tilde:
-        bound = engine.xp.maximum(lower[index], 0.0)
-    else:
-        bound = engine.xp.where(lower[index] < 0, lower[index], -upper[index])
+    bound = lower[index]
+    if statistic == "qtilde":
+        bound = engine.xp.maximum(bound, 0.0)
+    elif statistic == "q":
+        bound = engine.xp.where(bound < 0, bound, -upper[index])
     # A limit may be beyond the upper bound, and then so may the best fit.
     return problem._replace(
         lower=_with(engine, lower, index, bound), upper=_with(engine, upper, index, np.inf)
     )
+
+
+def _tested(
+    engine: Engine, free: Problem, conditional: Problem, near: Near | None = None
+) -> list[Minimum]:
+    """The free fit and the conditional one."""
+    best, at_mu = engine.chain([free, conditional], near)
+    if isinstance(engine, Traced) or not at_mu.nll < best.nll - DISAGREEMENT:
+        return [best, at_mu]
+    # The point of the conditional fit is open to the free one, so that one was in another minimum.
+    again = engine.chain([free.starting_at(at_mu.theta)])[0]
+    return [again._replace(branches=_most(2, again.branches)), at_mu]
 
 
 def _with(engine: Engine, values: Any, index: int, value: Any) -> Any:
@@ -391,6 +424,9 @@ def _one_sided(engine: Engine, mu: Any, free: Minimum, at_mu: Minimum) -> Any:
     return engine.xp.where(muhat > mu, 0.0, _difference(engine, at_mu, free))
 
 
+#: A conditional fit that is lower than the free one by more than this has found another minimum.
+DISAGREEMENT = 1e-9
+
 #: A test statistic below this is rounding of two likelihoods that are equal. Its root is taken as
 #: zero: a derivative by the root would be that rounding, divided by next to nothing.
 ROUNDING = 1e-12
@@ -402,6 +438,13 @@ def square_root(q: Any) -> Any:
     none = q <= ROUNDING
     root = xp.where(none, 0.0, xp.sqrt(xp.where(none, 1.0, q)))
     return root if is_traced(q) else float(root)
+
+
+def _most(*counts: Any) -> Any:
+    """The largest of some numbers of minima."""
+    if is_traced(counts):
+        return jnp.max(jnp.stack([jnp.asarray(count) for count in counts]))
+    return max(map(int, counts))
 
 
 def _number(value: Any) -> Any:

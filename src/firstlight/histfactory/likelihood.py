@@ -117,6 +117,28 @@ def expected_counts(model: Prepared, theta: Any) -> Any:
     return jnp.sum(yields(model, theta), axis=0)
 
 
+def variations(model: Prepared, at: Evaluation, theta: Any) -> tuple[Any, Any, Any]:
+    """Expected counts, and what the two variations (α = ±1) of every α add to them at α = 0.
+
+    [bin] and twice [α, bin]; all other parameters stay. To first order where an α is not zero: its
+    factors are then undone by interpolating linearly.
+    """
+    _, rate_alpha = _runs(model, theta[: model.blocks[0]])
+    half_sum, scaled = jnp.sum(model.shifts * at.multiplier, axis=2)
+    hi, lo = model.deviations
+    above, below = jnp.maximum(rate_alpha, 0.0)[:, None], jnp.maximum(-rate_alpha, 0.0)[:, None]
+    undone = 1 / (1 + above * hi + below * lo)
+    # Cells by row, so that both sums over rows are one matrix product.
+    by_row = at.cells[:, None, :] * _membership(model).T
+    by_row = by_row.reshape(hi.shape[-1], at.cells.shape[-1])
+    of_rates = jnp.concatenate([undone * hi, undone * lo]) @ by_row
+    n = len(rate_alpha)
+    # Every additive code has g(±1) = ±1 and f(±1) = 8.
+    up = _over_alphas(model, 8 * scaled + half_sum, of_rates[:n])
+    down = _over_alphas(model, 8 * scaled - half_sum, of_rates[n:])
+    return jnp.sum(at.cells, axis=0), up, down
+
+
 def _runs(model: Prepared, alpha: Any) -> tuple[Any, Any]:
     """The α that have templates of shapes (the first), and of rates (the last)."""
     n_shapes, n_rates = model.shifts.shape[1], model.logs.shape[1]
@@ -256,6 +278,8 @@ class Evaluation(NamedTuple):
 
     nll: Any
     gradient: Any
+    cells: Any  # ν [slot, bin]
+    multiplier: Any  # M, likewise
     curvature: Curvature | None
 
 
@@ -290,16 +314,16 @@ def evaluate(model: Prepared, data: Data, theta: Any, curvature: bool = True) ->
     carried = jnp.sum(model.carries_gamma * parts.cells, axis=0) / parts.gamma
     pull, bend = _constraint_derivatives(model, data, theta)
     gradient = jnp.concatenate([gradient_alpha, gradient_phi, parts.slope * carried]) + pull
+    value = Evaluation(parts.nll, gradient, parts.cells, parts.multiplier, None)
     if not curvature:
-        return Evaluation(parts.nll, gradient, None)
+        return value
     own_alpha = _over_alphas(
         model,
         parts.basis.ddg * along[0] + parts.basis.ddf * along[1],
         jnp.sum(parts.bend * row_slope, axis=1),
     )
-    return Evaluation(
-        parts.nll, gradient, _curvature(model, parts, row_slope, own_alpha, carried, bend)
-    )
+    second = _curvature(model, parts, row_slope, own_alpha, carried, bend)
+    return value._replace(curvature=second)
 
 
 def _expand(model: Prepared, data: Data, theta: Any) -> _Expansion:

@@ -38,6 +38,7 @@ class UpperLimit:
     expected: Any
     level: Any
     converged: Any
+    branches: Any  # the largest number of minima that one of its fits found
 
 
 @in_float64
@@ -136,22 +137,23 @@ def _curvature_sigma(test: HypothesisTest) -> Any:
     index = int(test.engine.model.about.structure.slot[test.engine.model.poi_index])
     free = test.null.free.at[index].set(1.0)
     unit = jnp.zeros_like(free).at[index].set(1.0)
-    variance = solve(factorise(assemble(test.null.curvature), free), unit)[index]
+    variance = solve(factorise(assemble(test.null.at.curvature), free), unit)[index]
     return jnp.where(variance > 0, jnp.sqrt(jnp.where(variance > 0, variance, 1.0)), 1.0)
 
 
 def _by_calls(test: HypothesisTest, level: float) -> UpperLimit:
     sigma = _sigma(test, 1.0)
-    values, good = [], True
+    values, good, branches = [], True, 1
     for i, band in enumerate((None, *BANDS)):
         bracket = _opened(np, _guess(sigma, band, level), level)
         while not bracket.closed and bracket.steps < _STEPS:
             result = test.at(float(bracket.next))
             good &= result.converged
+            branches = max(branches, result.branches)
             bracket = _advance(np, bracket, _height(np, result, i, level))
         values.append(float(bracket.next) if bracket.closed else math.nan)
         good &= bool(bracket.closed)
-    return UpperLimit(values[0], np.array(values[1:]), level, good)
+    return UpperLimit(values[0], np.array(values[1:]), level, good, branches)
 
 
 def _in_program(test: HypothesisTest, level: float) -> UpperLimit:
@@ -183,7 +185,8 @@ def _in_program(test: HypothesisTest, level: float) -> UpperLimit:
         mu, band = problem
         height: Callable[[Any], Any] = lambda m: _height(jnp, test.at(m), band, level)  # noqa: E731
         value, slope = jax.jvp(height, (mu,), (jnp.ones_like(mu),))
-        return mu - value / jax.lax.stop_gradient(slope), test.at(mu).converged
+        at_root = test.at(mu)
+        return mu - value / jax.lax.stop_gradient(slope), at_root.converged, at_root.branches
 
-    roots, fitted = jax.lax.map(follow, (jax.lax.stop_gradient(roots), jnp.array(bands)))
-    return UpperLimit(roots[0], roots[1:], level, jnp.all(closed & fitted))
+    roots, fitted, branches = jax.lax.map(follow, (jax.lax.stop_gradient(roots), jnp.array(bands)))
+    return UpperLimit(roots[0], roots[1:], level, jnp.all(closed & fitted), jnp.max(branches))

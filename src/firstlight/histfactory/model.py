@@ -8,6 +8,7 @@ number. Names and the wiring are static.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -23,10 +24,22 @@ from firstlight.histfactory import layout
 from firstlight.histfactory.interpolation import HISTOSYS_CODES, NORMSYS_CODES
 from firstlight.histfactory.likelihood import Data, Prepared, prepare, saturated_nll
 from firstlight.histfactory.precision import float64_scope, is_traced
-from firstlight.histfactory.spec import Patch, Specification, WorkspaceError, parse
+from firstlight.histfactory.spec import (
+    MEASUREMENT_POI,
+    MeasurementPoi,
+    Patch,
+    Specification,
+    WorkspaceError,
+    ignored_observations,
+    parse,
+)
 from firstlight.records import FirstlightError
 
 Floats = NDArray[np.float64]
+
+
+class WorkspaceWarning(UserWarning):
+    """Part of a workspace that takes no part in the model."""
 
 
 class ModelError(FirstlightError):
@@ -477,7 +490,7 @@ def load(
     patches: Sequence[Patch] = (),
     interpolation: tuple[str, str] = ("code4", "code4p"),
     *,
-    poi: str | None = None,
+    poi: str | MeasurementPoi | None = MEASUREMENT_POI,
     sizes: layout.Sizes | None = None,
 ) -> Model:
     """A model from a pyhf JSON workspace.
@@ -486,22 +499,32 @@ def load(
     measurement: name or index; the first if not given.
     patches: JSON patches, or choices from a patchset; see `firstlight.histfactory.patches`.
     interpolation: codes of normsys (code1, code4) and histosys (code0, code2, code4p).
-    poi: another parameter of interest than the measurement's.
+    poi: another parameter of interest than the measurement's, or None for a model without one.
     sizes: padded dimensions, such as another model's `about.sizes`, to share its executables;
         `layout.natural_sizes` pads nothing.
 
-    Fails with `WorkspaceError`, which names file, channel, sample and modifier.
+    Fails with `WorkspaceError`, which names file, channel, sample and modifier. Warns of
+    observations that belong to no channel (`WorkspaceWarning`): they take no part.
     """
     _require_codes(interpolation)
-    spec = parse(path_or_dict, measurement=measurement, patches=patches, require_observations=False)
-    return from_specification(spec, interpolation, poi=poi, sizes=sizes)
+    spec = parse(
+        path_or_dict,
+        measurement=measurement,
+        patches=patches,
+        require_observations=False,
+        poi=poi,
+    )
+    if spec.unused_observations:
+        warnings.warn(
+            f"{spec.source}: {ignored_observations(spec)}", WorkspaceWarning, stacklevel=2
+        )
+    return from_specification(spec, interpolation, sizes=sizes)
 
 
 def from_specification(
     spec: Specification,
     interpolation: tuple[str, str] = ("code4", "code4p"),
     *,
-    poi: str | None = None,
     sizes: layout.Sizes | None = None,
 ) -> Model:
     """A model from a workspace that is parsed already."""
@@ -518,24 +541,14 @@ def from_specification(
         slots=tuple((c, s, slot) for (c, s), slot in grid.slots.items()),
         parameters=spec.parameter_names,
         types=tuple(one.types for one in sets for _ in range(one.size)),
-        poi=_poi_name(spec, poi),
+        poi=spec.poi_parameter,
         has_observations=spec.observed is not None,
         codes=(interpolation[0], interpolation[1]),
         sizes=sizes,
         wiring=_digest(grid.structure),
         structure=structure,
     )
-    model = Model(arrays, about)
-    if poi is not None:
-        model.index(poi)
-    return model
-
-
-def _poi_name(spec: Specification, poi: str | None) -> str | None:
-    """The parameter of interest; that of a set of one is called `name[0]`."""
-    wanted = spec.poi if poi is None else poi
-    names = {one.name: one.names[0] for one in spec.parameter_sets if one.size == 1}
-    return names.get(wanted, wanted) if isinstance(wanted, str) else wanted
+    return Model(arrays, about)
 
 
 def _digest(structure: Mapping[str, Floats]) -> bytes:

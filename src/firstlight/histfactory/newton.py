@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from firstlight.histfactory.likelihood import (
     Blocks,
@@ -80,11 +81,16 @@ class Problem(NamedTuple):
     """What to minimise: data, a starting point, and what holds the parameters."""
 
     data: Data
-    start: Any
+    start: Any  # the problem's own
     fixed: Any  # 1 where a parameter stays where it starts
     lower: Any
     upper: Any
-    near: Any = 0.0  # 1 if the start is close, such as the minimum of a similar problem
+    guess: Any  # where to begin: `start`, or a point that is known to be better
+    near: Any = 0.0  # 1 if the guess is close, such as the minimum of a similar problem
+
+    def starting_at(self, theta: Any, near: float = 1.0, xp: Any = np) -> Problem:
+        """The same problem, begun elsewhere but for what is fixed."""
+        return self._replace(guess=xp.where(self.fixed > 0, self.start, theta), near=near)
 
 
 class Near(NamedTuple):
@@ -99,12 +105,12 @@ class Minimum(NamedTuple):
 
     theta: Any
     nll: Any  # above the saturated model
-    gradient: Any  # None where many were fitted at once
-    curvature: Any  # `Curvature`, or None likewise
+    at: Any  # `Evaluation` of the last step; None where many were fitted at once
     free: Any  # 1 where a parameter was neither fixed nor held by a bound
     edm: Any
     iterations: Any
     status: Any
+    branches: Any  # how many minima were found, this one among them
 
 
 class _State(NamedTuple):
@@ -122,9 +128,18 @@ class _State(NamedTuple):
 
 
 def search(
-    model: Prepared, data: Data, start: Any, fixed: Any, lower: Any, upper: Any, near: Any = 0.0
+    model: Prepared,
+    data: Data,
+    start: Any,
+    fixed: Any,
+    lower: Any,
+    upper: Any,
+    near: Any = 0.0,
+    idle: Any = False,
 ) -> Minimum:
-    """Solve a `Problem` (its fields are the arguments). Never raises: see `status`.
+    """The local minimum downhill of `start`. Never raises: see `status`.
+
+    near: 1 if the start is close to it; idle: True to do nothing, beside others in a batch.
 
     A step that fails is rare, so its evaluation is not kept beside the last good one: the search
     goes back and evaluates again.
@@ -190,18 +205,18 @@ def search(
             exactness=jnp.zeros(()),
             edm=jnp.asarray(jnp.inf),
             iterations=jnp.zeros((), jnp.int32),
-            done=jnp.zeros((), bool),
+            done=jnp.asarray(idle, bool),
         ),
     )
     return Minimum(
         theta=end.theta,
         nll=end.nll,
-        gradient=end.at.gradient,
-        curvature=end.at.curvature,
+        at=end.at,
         free=free_parameters(end.theta, end.at, fixed, lower, upper),
         edm=end.edm,
         iterations=end.iterations,
         status=_outcome(end),
+        branches=jnp.ones((), jnp.int32),
     )
 
 

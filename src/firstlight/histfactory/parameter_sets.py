@@ -8,7 +8,7 @@ settings of the measurement replace whole entries of it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -64,6 +64,7 @@ class ParameterSet:
     auxdata: Floats | None
     sigma: Floats | None  # of a normal constraint
     factor: Floats | None  # τ of a poisson constraint: auxdata ~ Poisson(τ · parameter)
+    label: str = ""  # of a single parameter whose name is also that of a bin of another set
 
     @property
     def size(self) -> int:
@@ -74,7 +75,7 @@ class ParameterSet:
     def names(self) -> tuple[str, ...]:
         """One name a parameter, as `pyhf` spells them."""
         if self.scalar:
-            return (self.name,)
+            return (self.label or self.name,)
         return tuple(f"{self.name}[{index}]" for index in range(self.size))
 
 
@@ -116,7 +117,11 @@ def resolve_parameters(
             sets.append(_resolve(name, kinds, uses[kinds[0]][name], settings.get(name, {})))
         except ContentError as fault:
             raise fault.inside(f"parameter {name!r} ({', '.join(kinds)})") from None
-    return tuple(sets)
+    bins = {name for one in sets if not one.scalar for name in one.names}
+    return tuple(
+        replace(one, label=f"{one.name} ({one.types[0]})") if one.name in bins else one
+        for one in sets
+    )
 
 
 def _uses(channels: Sequence[Channel]) -> dict[str, dict[str, list[Use]]]:
@@ -160,20 +165,22 @@ def _resolve(
     missing = [key for key in ("inits", "bounds", "auxdata") if key in parts and parts[key] is None]
     if missing:
         raise ContentError(f"the measurement does not set its {', '.join(missing)}. {_LUMI_HINT}")
-    bounds = parts["bounds"]
+    bounds, fixed_by_settings = parts["bounds"], parts["fixed"]
     constraint = _CONSTRAINTS.get(kind)
     sigma = parts.get("sigmas")
     if constraint == "normal" and sigma is None:
         sigma = np.ones(len(fixed))  # also for a luminosity without sigmas: so does pyhf
+    # Bounds [x, x] hold a parameter at x: this is how pyhf's import of XML writes constants.
+    held = bounds[:, 0] == bounds[:, 1]  # type: ignore[index]
     result = ParameterSet(
         name=name,
         scalar=kind in _SCALAR,
         constraint=constraint,
         types=tuple(sorted(kinds)),
-        init=_frozen(parts["inits"]),
+        init=_frozen(np.where(held, bounds[:, 0], parts["inits"])),  # type: ignore[index,arg-type]
         lower=_frozen(bounds[:, 0]),  # type: ignore[index]
         upper=_frozen(bounds[:, 1]),  # type: ignore[index]
-        fixed=_frozen(parts["fixed"]),
+        fixed=_frozen(fixed_by_settings | held),
         auxdata=_frozen(parts.get("auxdata")),
         sigma=_frozen(sigma),
         factor=_frozen(parts.get("factors")),
@@ -219,15 +226,15 @@ def _bounds(value: object) -> Floats:
 
 
 def _require_usable(parameters: ParameterSet) -> None:
-    """Every start value between its bounds, every constraint with a positive width."""
-    rows = zip(parameters.names, parameters.init, parameters.lower, parameters.upper, strict=True)
-    for name, init, lower, upper in rows:
-        if lower >= upper:
+    """Every start value between its bounds, unless it is held; every width positive."""
+    columns = (parameters.init, parameters.lower, parameters.upper, parameters.fixed)
+    for name, init, lower, upper, held in zip(parameters.names, *columns, strict=True):
+        if lower > upper:
             raise ContentError(
-                f"the bounds of {name!r} are [{lower}, {upper}]. The lower must be below the "
-                'upper; to hold a parameter, set "fixed": true.'
+                f"the bounds of {name!r} are [{lower}, {upper}]. The lower must not be above the "
+                "upper."
             )
-        if not lower <= init <= upper:
+        if not lower <= init <= upper and not held:
             raise ContentError(
                 f"{name!r} starts at {init}, outside its bounds [{lower}, {upper}]. Change one."
             )

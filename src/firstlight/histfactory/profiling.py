@@ -17,8 +17,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from firstlight.histfactory.branches import lowest
 from firstlight.histfactory.likelihood import Data, Prepared, assemble, evaluate, nll
-from firstlight.histfactory.newton import Minimum, Near, Problem, factorise, multiply, search, solve
+from firstlight.histfactory.newton import Minimum, Near, Problem, factorise, multiply, solve
 from firstlight.histfactory.precision import in_float64
 
 
@@ -31,7 +32,7 @@ def minimise_all(model: Prepared, problems: Problem) -> Minimum:
     still_model, still = jax.lax.stop_gradient((model, problems))
 
     def one(problem: Problem) -> Minimum:
-        return search(still_model, *problem)
+        return lowest(still_model, problem)
 
     run = jax.lax.map if jax.default_backend() == "cpu" else lambda f, x: jax.vmap(f)(x)
     return _with_derivatives(model, problems, run(one, still))
@@ -49,10 +50,7 @@ def minimise_chain(model: Prepared, problems: Problem, near: Near | None = None)
     def one(before: Any, given: Any) -> Any:
         problem, guess = given
         guess = jnp.where(known > 0, guess, before)
-        start = jnp.where(problem.fixed > 0, problem.start, guess)
-        possible = jnp.isfinite(nll(still_model, problem.data, start))
-        start = jnp.where(possible, start, problem.start)
-        found = search(still_model, *problem._replace(start=start))
+        found = lowest(still_model, problem.starting_at(guess, problem.near, jnp))
         return found.theta, found
 
     close = jnp.maximum(jnp.arange(len(still.near)) > 0, known)

@@ -25,6 +25,7 @@ class Scan:
     nll: Floats
     twice_delta_nll: Floats  # above the best fit
     status: Floats  # codes of `Status`
+    branches: Floats  # minima that were found at each point; the lowest counts
     best: FitResult
 
 
@@ -49,6 +50,7 @@ class Impacts:
     pre_up: Floats
     pre_down: Floats
     not_converged: int  # fits among those behind these numbers
+    branches: int  # the largest number of minima that one of the fits found
 
 
 @in_float64
@@ -99,6 +101,7 @@ def scan(
         nll=nll,
         twice_delta_nll=2 * (nll - best.nll),
         status=np.array([int(f.status) for f in found]),
+        branches=np.array([int(f.branches) for f in found]),
         best=best,
     )
 
@@ -159,6 +162,7 @@ def impacts(
         pulls=(best.values[chosen] - centre[chosen]) / width[chosen],
         constraints=sigma[chosen] / width[chosen],
         not_converged=sum(int(f.status) != 0 for f in found),
+        branches=max([best.branches, *(int(f.branches) for f in found)]),
         **{name: np.array(values)[order] for name, values in columns.items()},
     )
 
@@ -176,10 +180,9 @@ def constraint_widths(model: Model, data: Data | None = None) -> tuple[Floats, F
 
 
 def _held(model: Model, base: Problem, near: Any, held: dict[int, float]) -> Problem:
-    """The problem with some parameters held, starting near the best fit."""
-    start = np.where(base.fixed > 0, base.start, near)
-    fixed = np.array(base.fixed)
+    """The problem with some parameters held, begun near the best fit."""
+    start, fixed = np.array(base.start), np.array(base.fixed)
     for index, value in held.items():
         slot = int(model.about.structure.slot[index])
         start[slot], fixed[slot] = value, 1.0
-    return base._replace(start=start, fixed=fixed, near=1.0)
+    return base._replace(start=start, fixed=fixed).starting_at(near)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -35,19 +36,31 @@ from firstlight.histfactory.workspace_file import (
 )
 
 __all__ = [
+    "MEASUREMENT_POI",
     "Channel",
+    "MeasurementPoi",
     "Modifier",
     "ParameterSet",
     "Patch",
     "Sample",
     "Specification",
     "WorkspaceError",
+    "ignored_observations",
     "parse",
 ]
 
 _WORKSPACE_KEYS = ("channels", "measurements", "observations", "version")
 _MODEL_KEYS = ("channels", "parameters", "poi")
 _VERSION = "1.0.0"
+
+
+class MeasurementPoi(Enum):
+    """Says that the measurement's parameter of interest is wanted; None says that there is none."""
+
+    DEFAULT = "the measurement's"
+
+
+MEASUREMENT_POI = MeasurementPoi.DEFAULT
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +74,13 @@ class Specification:
     parameter_sets: tuple[ParameterSet, ...]  # in the order of pyhf's `config.par_order`
     observed: Floats | None  # of all channels in turn; None only where the caller allowed it
     unused_settings: tuple[str, ...] = ()  # of parameters that no modifier has
+    unused_observations: tuple[str, ...] = ()  # of channels that are not in the model
+
+    @property
+    def poi_parameter(self) -> str | None:
+        """The parameter of interest as `parameter_names` spells it: that of a set of one, `f[0]`."""
+        names = {one.name: one.names[0] for one in self.parameter_sets if one.size == 1}
+        return None if self.poi is None else names.get(self.poi, self.poi)
 
     @property
     def auxdata_order(self) -> tuple[str, ...]:
@@ -85,6 +105,7 @@ def parse(
     measurement: str | int | None = None,
     patches: Sequence[Patch] = (),
     require_observations: bool = True,
+    poi: str | MeasurementPoi | None = MEASUREMENT_POI,
 ) -> Specification:
     """The specification of one measurement of a workspace, after the patches.
 
@@ -92,6 +113,7 @@ def parse(
         perhaps parameters and poi) if `require_observations` is false. It is not changed.
     measurement: its name or its index; the first one if not given.
     patches: applied in order to the whole workspace, see `firstlight.histfactory.patches`.
+    poi: the parameter of interest if not the measurement's; None for none at all.
 
     Fails with `WorkspaceError` that says what is wrong, where, and what to do.
     """
@@ -103,13 +125,23 @@ def parse(
         if not isinstance(plain, Mapping):
             raise ContentError(f"must be an object at the top level, not {described(plain)}.")
         patched = apply_patches(dict(plain), patches, name) if patches else dict(plain)
-        return _specification(name, patched, measurement, require_observations)
+        return _specification(name, patched, measurement, require_observations, poi)
     except ContentError as fault:
         raise fault.error(name) from None
 
 
+def ignored_observations(spec: Specification) -> str:
+    """What is said of observations without a channel."""
+    names = listed(spec.unused_observations)
+    return f"the observations of {names} are ignored: the model has no such channel"
+
+
 def _specification(
-    source: str, plain: Any, measurement: str | int | None, require_observations: bool
+    source: str,
+    plain: Any,
+    measurement: str | int | None,
+    require_observations: bool,
+    wanted_poi: str | MeasurementPoi | None,
 ) -> Specification:
     is_model = isinstance(plain, dict) and "measurements" not in plain and "version" not in plain
     is_model = is_model and "observations" not in plain
@@ -130,17 +162,20 @@ def _specification(
     try:
         settings = read_settings(config.get("parameters", []))
         sets = resolve_parameters(channels, settings)
-        poi = _resolve_poi(config.get("poi", ""), sets)
+        poi = _measured_poi(config, sets) if wanted_poi is MEASUREMENT_POI else None
     except ContentError as fault:
         raise (fault if is_model else fault.inside(f"measurement {name!r}")) from None
-    observed = None
+    if isinstance(wanted_poi, str):
+        poi = _resolve_poi(wanted_poi, sets)
+    observed: Floats | None = None
+    without_channel: tuple[str, ...] = ()
     if "observations" in plain:
-        observed = read_observations(plain["observations"], channels)
+        observed, without_channel = read_observations(plain["observations"], channels)
         observed.setflags(write=False)
     elif require_observations:
         raise ContentError("has no 'observations'. Add them, or pass require_observations=False.")
     unused = tuple(sorted(set(settings) - {one.name for one in sets}))
-    return Specification(source, name, poi, channels, sets, observed, unused)
+    return Specification(source, name, poi, channels, sets, observed, unused, without_channel)
 
 
 def _model_config(
@@ -180,22 +215,33 @@ def _choose_measurement(plain: object, wanted: str | int | None) -> tuple[str, d
         raise fault.inside(f"measurement {name!r}, config") from None
 
 
-def _resolve_poi(poi: object, sets: Sequence[ParameterSet]) -> str | None:
-    """The parameter of interest; `""` and an absent one mean that there is none."""
-    if poi == "":
-        return None
+def _measured_poi(config: Mapping[str, Any], sets: Sequence[ParameterSet]) -> str | None:
+    """The parameter of interest of a measurement; `""` and an absent one mean none."""
+    poi = config.get("poi", "")
     if not isinstance(poi, str):
         raise ContentError(f"poi must be the name of a parameter, not {described(poi)}.")
-    found = next((one for one in sets if one.name == poi), None)
-    if found is None:
-        names = [one.name for one in sets]
-        import difflib  # only a message needs it
-
-        close = difflib.get_close_matches(poi, names, n=3)
-        hint = f"Did you mean {listed(close)}?" if close else f"There is {listed(names)}."
-        raise ContentError(f"the parameter of interest {poi!r} is not in the model. {hint}")
-    if found.size > 1:
+    try:
+        return _resolve_poi(poi, sets) if poi else None
+    except ContentError as fault:
         raise ContentError(
-            f"the parameter of interest {poi!r} has {found.size} components. Choose a single one."
+            f"{fault.message} A file of backgrounds alone is read with another one, or none: "
+            "poi=NAME or poi=None (--poi NAME, --no-poi)."
+        ) from None
+
+
+def _resolve_poi(poi: str, sets: Sequence[ParameterSet]) -> str:
+    """The name of one parameter: of a set of one, or of one component of a set."""
+    names = [name for one in sets for name in one.names]
+    sizes = {one.name: one.size for one in sets}
+    if poi in names or sizes.get(poi) == 1:
+        return poi
+    if poi in sizes:
+        raise ContentError(
+            f"the parameter of interest {poi!r} has {sizes[poi]} components. Choose a single one, "
+            f"such as {poi + '[0]'!r}."
         )
-    return poi
+    import difflib  # only a message needs it
+
+    close = difflib.get_close_matches(poi, names, n=3)
+    hint = f"Did you mean {listed(close)}?" if close else f"There is {listed(names)}."
+    raise ContentError(f"the parameter of interest {poi!r} is not in the model. {hint}")

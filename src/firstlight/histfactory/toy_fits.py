@@ -38,6 +38,7 @@ class Toys:
     nll: Floats
     status: Floats  # codes of `Status`
     edm: Floats
+    branches: Floats  # minima that were found for each toy; the lowest counts
     data: Floats  # [toy, main and auxiliary data in pyhf's order]
 
     @property
@@ -92,15 +93,15 @@ def toys(
         count = _require_count(n)
         theta = _truth(engine, parameters, mu, fixed)
         drawn = _draw(engine, theta, count, _generator(key))
-    base = problem_of(engine, model.data(None), fixed)
-    start = np.where(base.fixed > 0, base.start, theta)
-    found = engine.fit_all(_repeated(base._replace(start=start), drawn), progress)
+    base = problem_of(engine, drawn, fixed)
+    found = engine.fit_all(_repeated(base.starting_at(theta, near=0.0), drawn), progress)
     return Toys(
         names=model.parameter_names,
         values=model.public(found.theta),
         nll=found.nll + engine.constants(drawn),
         status=found.status,
         edm=found.edm,
+        branches=found.branches,
         data=model.data_vector(drawn),
     )
 
@@ -158,9 +159,8 @@ def _statistics(
     assert isinstance(engine, Eager)
     free, at_mu = hypotheses(engine, test.data, [None, mu], test.fixed, None)
     free = test.bounded(free)
-    inside = np.clip(truth, free.lower, free.upper)
-    free = free._replace(start=np.where(free.fixed > 0, free.start, inside))
-    at_mu = at_mu._replace(start=np.where(at_mu.fixed > 0, at_mu.start, truth))
+    free = free.starting_at(np.clip(truth, free.lower, free.upper), near=0.0)
+    at_mu = at_mu.starting_at(truth, near=0.0)
     n = len(drawn.main)
     best = engine.fit_all(_repeated(free, drawn), _part(progress, 0, n))
     held = engine.fit_all(_repeated(at_mu, drawn), _part(progress, n, n))

@@ -43,7 +43,7 @@ def add_statistic(parser: argparse.ArgumentParser) -> None:
 
 def handle(options: argparse.Namespace) -> int:
     from firstlight.cli.histfactory.job import prepare, with_asimov
-    from firstlight.cli.histfactory.output import Working, ending, print_json
+    from firstlight.cli.histfactory.output import Working, ending, print_json, several_minima
 
     job = prepare(options)
     values = options.mu or [1.0]
@@ -65,6 +65,7 @@ def handle(options: argparse.Namespace) -> int:
         print_json({"command": "cls", **job.header}, content)
     else:
         print_results(results, job.model.poi)
+    several_minima(max(result.branches for result in results))
     return ending(f"{job.model.poi} = {r.mu:g}: a fit DID NOT CONVERGE." for r in failed(results))
 
 
@@ -73,8 +74,9 @@ def failed(results: list[CLs]) -> list[CLs]:
 
 
 def describe(result: CLs) -> dict[str, Any]:
-    names = ("mu", "observed", "expected", "clsb", "clb", "q", "q_asimov", "muhat", "converged")
-    return {name: getattr(result, name) for name in names}
+    from dataclasses import fields
+
+    return {field.name: getattr(result, field.name) for field in fields(result)}
 
 
 def print_results(results: list[CLs], poi: str | None) -> None:

@@ -7,7 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from firstlight.histfactory.channels import Floats
-from firstlight.histfactory.spec import Channel, Modifier, ParameterSet, Sample, Specification
+from firstlight.histfactory.spec import (
+    Channel,
+    Modifier,
+    ParameterSet,
+    Sample,
+    Specification,
+    ignored_observations,
+)
 
 Place = tuple[Channel, Sample, Modifier]
 
@@ -17,9 +24,11 @@ def findings(spec: Specification) -> list[str]:
     return [
         *_about_poi(spec),
         *_unused_settings(spec),
+        *_unused_observations(spec),
         *_held(spec),
         *_bins(spec),
         *_idle(spec),
+        *_negative_uncertainties(spec),
         *_one_sided(spec),
     ]
 
@@ -40,6 +49,11 @@ def _unused_settings(spec: Specification) -> Iterator[str]:
         close = get_close_matches(unused, names, 1)
         hint = f": perhaps {close[0]!r} is meant" if close else ""
         yield f"the settings of {unused!r} have no effect, no modifier has this name{hint}"
+
+
+def _unused_observations(spec: Specification) -> Iterator[str]:
+    if spec.unused_observations:
+        yield ignored_observations(spec)
 
 
 def _held(spec: Specification) -> Iterator[str]:
@@ -111,6 +125,21 @@ def _acts(sample: Sample, modifier: Modifier) -> bool:
     if modifier.type == "normsys":
         return modifier.lo != 1 or modifier.hi != 1
     return modifier.uncertainty is None or bool(np.any(modifier.uncertainty))
+
+
+def _negative_uncertainties(spec: Specification) -> Iterator[str]:
+    """pyhf takes a negative uncertainty for none: the bin's parameter is then fixed."""
+    places = [
+        f"{modifier.name} ({channel.name}/{sample.name}[{index}])"
+        for channel, sample, modifier in _places(spec)
+        if modifier.type == "shapesys" and modifier.uncertainty is not None
+        for index in np.flatnonzero(modifier.uncertainty < 0)
+    ]
+    if places:
+        yield (
+            f"{_count(len(places), 'shapesys uncertainty is', 'shapesys uncertainties are')} "
+            f"negative and count as none, which fixes the parameter: {_some(places)}"
+        )
 
 
 def _one_sided(spec: Specification) -> Iterator[str]:

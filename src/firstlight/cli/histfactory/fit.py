@@ -35,7 +35,13 @@ def add_to(commands: Any) -> None:
 
 def handle(options: argparse.Namespace) -> int:
     from firstlight.cli.histfactory.job import prepare, with_asimov
-    from firstlight.cli.histfactory.output import Working, ending, print_json, unconverged
+    from firstlight.cli.histfactory.output import (
+        Working,
+        ending,
+        print_json,
+        several_minima,
+        unconverged,
+    )
 
     job = prepare(options, poi=False, plots=PLOTS)
     with Working("fitting"):
@@ -51,6 +57,7 @@ def handle(options: argparse.Namespace) -> int:
         print_json({"command": "fit", **job.header}, content)
     else:
         print_fit(job, result, rows, options)
+    several_minima(result.branches)
     plot(job, result, options)
     return ending(unconverged(result, "the fit"))
 
@@ -60,6 +67,7 @@ def summary(result: FitResult) -> dict[str, Any]:
         "nll": result.nll,
         "edm": result.edm,
         "iterations": result.iterations,
+        "branches": result.branches,
         "converged": bool(result.converged),
         "status": result.status.message,
     }

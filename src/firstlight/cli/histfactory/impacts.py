@@ -38,7 +38,13 @@ def add_to(commands: Any) -> None:
 
 def handle(options: argparse.Namespace) -> int:
     from firstlight.cli.histfactory.job import draw, prepare, with_asimov
-    from firstlight.cli.histfactory.output import Working, ending, print_json, unconverged
+    from firstlight.cli.histfactory.output import (
+        Working,
+        ending,
+        print_json,
+        several_minima,
+        unconverged,
+    )
 
     job = prepare(options)
     with Working("impacts") as progress:
@@ -55,6 +61,7 @@ def handle(options: argparse.Namespace) -> int:
         from firstlight.histfactory import plots
 
         draw(options.plot, lambda: plots.ranking(result, top))
+    several_minima(result.branches)
     some = f"{result.not_converged} of the fits with a parameter held DID NOT CONVERGE."
     return ending(
         [*unconverged(result.best, "the best fit"), *([some] if result.not_converged else [])]
@@ -72,6 +79,7 @@ def describe(result: Impacts) -> dict[str, Any]:
             "converged": bool(result.best.converged),
         },
         "not_converged": result.not_converged,
+        "branches": result.branches,
         "impacts": [
             {"name": name, **{singular.get(c, c): values[i] for c, values in columns.items()}}
             for i, name in enumerate(result.names)

@@ -28,16 +28,10 @@ def add_to(commands: Any) -> None:
 
 
 def handle(options: argparse.Namespace) -> int:
-    from dataclasses import replace
-
-    from firstlight.cli.histfactory.job import CommandError, read
+    from firstlight.cli.histfactory.job import read
     from firstlight.cli.histfactory.output import print_json
 
     spec = read(options, require_observations=False)
-    if options.poi is not None:
-        if options.poi not in spec.parameter_names:
-            raise CommandError(f"{spec.source}: there is no parameter {options.poi!r}.")
-        spec = replace(spec, poi=options.poi)
     content = describe(spec, measurements(options))
     if options.json:
         print_json({"command": "inspect"}, content)

@@ -13,7 +13,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from firstlight.histfactory.spec import Patch, Specification, parse
+from firstlight.histfactory.spec import (
+    MEASUREMENT_POI,
+    Patch,
+    Specification,
+    ignored_observations,
+    parse,
+)
 from firstlight.records import FirstlightError
 
 if TYPE_CHECKING:
@@ -39,12 +45,16 @@ class Job:
 
 
 def read(options: argparse.Namespace, require_observations: bool = True) -> Specification:
-    """The workspace with its patches."""
+    """The workspace with its patches, and the parameter of interest that was asked for."""
+    if options.no_poi and options.poi is not None:
+        raise CommandError("--poi and --no-poi contradict each other. Give one of them.")
+    chosen = MEASUREMENT_POI if options.poi is None else options.poi
     return parse(
         options.workspace,
         measurement=options.measurement,
         patches=patches(options),
         require_observations=require_observations,
+        poi=None if options.no_poi else chosen,
     )
 
 
@@ -69,11 +79,15 @@ def prepare(
     asimov = getattr(options, "asimov", None)
     if blind and asimov is None:
         raise CommandError("--blind says how Asimov data are made: give --asimov MU as well.")
+    from firstlight.cli.histfactory.output import note
+
     # Before JAX is imported: what is wrong with a file is said at once.
     spec = read(options, require_observations=not blind)
     from firstlight.histfactory.model import from_specification
 
-    model = from_specification(spec, options.interpolation, poi=options.poi)
+    if spec.unused_observations:
+        note(ignored_observations(spec))
+    model = from_specification(spec, options.interpolation)
     fixed = _fixed(options, spec, model)
     if poi or asimov is not None:
         require_poi(model, fixed, moves=poi)
@@ -100,7 +114,7 @@ def require_poi(model: Model, fixed: dict[str, Any], *, moves: bool = True) -> N
     if model.poi is None:
         raise CommandError(
             f"{model.about.source}: measurement {model.about.measurement!r} has no parameter of "
-            "interest. Name one with --poi."
+            "interest. Name one with --poi NAME."
         )
     held = fixed.get(model.poi, bool(model.fixed[model.poi_index]))
     if moves and held is not False:

@@ -39,7 +39,7 @@ def add_to(commands: Any) -> None:
 
 def handle(options: argparse.Namespace) -> int:
     from firstlight.cli.histfactory.job import draw, prepare, with_asimov
-    from firstlight.cli.histfactory.output import Working, ending, print_json
+    from firstlight.cli.histfactory.output import Working, ending, print_json, several_minima
 
     job = prepare(options)
     results: CLs | None = None
@@ -65,6 +65,7 @@ def handle(options: argparse.Namespace) -> int:
         from firstlight.histfactory import plots
 
         draw(options.plot, lambda: plots.limit_band(results, limit, str(job.model.poi)))
+    several_minima(limit.branches)
     problem = "the limits DID NOT CONVERGE: a fit failed, or CLs does not fall to the level."
     problem += " There is no plot." if options.plot else ""
     return ending([] if limit.converged else [problem])
@@ -88,6 +89,7 @@ def describe(limit: UpperLimit, results: CLs | None, options: argparse.Namespace
         "observed": limit.observed,
         "expected": limit.expected,
         "converged": bool(limit.converged),
+        "branches": limit.branches,
     }
     if results is not None:
         names = ("mu", "observed", "expected", "converged")

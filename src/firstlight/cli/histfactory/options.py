@@ -43,6 +43,7 @@ def command(
         help="apply the patch NAME of a pyhf patchset (repeatable)",
     )
     add("--poi", metavar="NAME", help="another parameter of interest than the measurement's")
+    add("--no-poi", action="store_true", help="no parameter of interest, for backgrounds alone")
     add("--json", action="store_true", help="print one JSON object; what is not finite is null")
     parser.set_defaults(handle=handle)
     return parser

@@ -51,7 +51,9 @@ class Terminal(Console):
 
 
 def print_json(header: dict[str, Any], content: dict[str, Any]) -> None:
-    print(json.dumps(finite({**header, **content}), indent=1, allow_nan=False, ensure_ascii=False))
+    text = json.dumps(finite({**header, **content}), indent=1, allow_nan=False, ensure_ascii=False)
+    # Half a character in a name cannot be written, but its escape can.
+    print(text.encode("utf-8", "backslashreplace").decode("utf-8"))
 
 
 def finite(value: Any) -> Any:
@@ -65,6 +67,20 @@ def finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value
+
+
+def note(text: str) -> None:
+    """Something to know that is no failure, on stderr."""
+    print(f"firstlight: note: {printable(text)}.", file=sys.stderr)
+
+
+def several_minima(branches: int) -> None:
+    """Says so where fits found more than one minimum."""
+    if branches > 1:
+        note(
+            f"the likelihood has at least {branches} minima; the numbers are those of the lowest "
+            "that was found"
+        )
 
 
 def ending(problems: Iterable[str]) -> int:

@@ -40,7 +40,13 @@ def add_to(commands: Any) -> None:
 
 def handle(options: argparse.Namespace) -> int:
     from firstlight.cli.histfactory.job import draw, prepare, with_asimov
-    from firstlight.cli.histfactory.output import Working, ending, print_json, unconverged
+    from firstlight.cli.histfactory.output import (
+        Working,
+        ending,
+        print_json,
+        several_minima,
+        unconverged,
+    )
 
     values = grid(options)
     job = prepare(options, poi=options.parameter is None)
@@ -68,6 +74,7 @@ def handle(options: argparse.Namespace) -> int:
         from firstlight.histfactory import plots
 
         draw(options.plot, lambda: plots.profile_scan(result))
+    several_minima(max(result.best.branches, *result.branches))
     bad = [f"{v:.6g}" for v, s in zip(result.values, result.status, strict=True) if s]
     points = [f"{len(bad)} of {len(result.values)} points DID NOT CONVERGE: {', '.join(bad)}"]
     return ending([*unconverged(result.best, "the best fit"), *(points if bad else [])])
@@ -115,6 +122,7 @@ def describe(result: Scan, ends: dict[str, tuple[float | None, float | None]]) -
         "nll": result.nll,
         "twice_delta_nll": result.twice_delta_nll,
         "converged": result.status == 0,
+        "branches": result.branches,
     }
 
 

@@ -29,7 +29,7 @@ def add_to(commands: Any) -> None:
 
 def handle(options: argparse.Namespace) -> int:
     from firstlight.cli.histfactory.job import prepare, with_asimov
-    from firstlight.cli.histfactory.output import Working, ending, print_json
+    from firstlight.cli.histfactory.output import Working, ending, print_json, several_minima
 
     job = prepare(options)
     results: dict[str, Discovery] = {}
@@ -48,6 +48,7 @@ def handle(options: argparse.Namespace) -> int:
         print_json({"command": "significance", **header, **asimov_mu}, content)
     else:
         print_significance(content, job.model.poi, options.asimov)
+    several_minima(max(result.branches for result in results.values()))
     return ending(problem for name, result in results.items() for problem in failed(name, result))
 
 
@@ -58,7 +59,8 @@ def describe(result: Discovery, poi: str | None) -> dict[str, Any]:
         "q0": result.q0,
         "muhat": result.muhat,
         "muhat_uncertainty": result.free.uncertainties[str(poi)],
-        "converged": bool(result.free.converged and result.conditional.converged),
+        "converged": result.converged,
+        "branches": result.branches,
     }
 
 

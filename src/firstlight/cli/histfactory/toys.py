@@ -77,6 +77,7 @@ def fit_toys(options: argparse.Namespace, job: Any) -> int:
         if job.model.poi is not None:
             content["poi_values"] = result.values[:, job.model.poi_index]
             content["converged"] = result.converged
+            content["branches"] = result.branches
         print_json({"command": "toys", **job.header}, content)
     else:
         print_toys(result, summary, job.model.poi, options)
@@ -130,6 +131,9 @@ def print_toys(
     if len(rows) < len(ordered):
         console.say(f"… and {len(ordered) - len(rows)} more: --top 0 shows all.", "dim")
     console.say(f"{options.n - result.not_converged} of {options.n} fits converged.")
+    several = int((result.branches > 1).sum())
+    if several:
+        console.say(f"{several} of them found more than one minimum; the lowest counts.")
 
 
 def cls_from_toys(options: argparse.Namespace, job: Any) -> int:

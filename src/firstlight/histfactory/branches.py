@@ -1,0 +1,223 @@
+"""The lowest of several minima: a search, repeated from elsewhere where there may be another one.
+
+The likelihood of a HistFactory model may have more than one local minimum. Two causes are known,
+and one test for both that costs less than half a step of the search:
+
+- Both variations of a template change a yield to the same side (or to different sides by different
+  amounts). A yield that is too low is then mended in either direction, and between the two the
+  likelihood is bent downwards: along α it loses Σ (n/ν - 1) ν'' of its curvature.
+- A parameter that ends many standard deviations from its constraint may be on the far side of a
+  wall.
+
+Where the test says so, the search starts again on the other side of the parameter in question. If
+that ends elsewhere, it is repeated from the problem's own start, and with several parameters
+on their other sides at once; the lowest end wins. That is no proof: what is found is the lowest of
+the minima that were looked for, and `Minimum.branches` says how many there were.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from firstlight.histfactory.likelihood import (
+    TINY_YIELD,
+    Data,
+    Evaluation,
+    Prepared,
+    variations,
+)
+from firstlight.histfactory.newton import Minimum, Problem, Status, search
+
+#: Searches for one minimum, at most.
+MAX_STARTS = 16
+#: Where the curvature along a parameter would be negative, its other side is looked at. Of 560 ends
+#: that were not the lowest (tests/histfactory/bimodal.py) all but one, a bad fit, had 1.29 or more.
+RISKY = 1.0
+#: Second derivative of code 4p at α = 0, of templates that add 1 together at α = ±1.
+_BEND = 30 / 16
+#: A parameter that is pulled by so many standard deviations may be on the wrong side of a wall.
+_FAR = 4.0
+#: Parameters with this share of `RISKY` change sides together with those that have all of it, in
+#: groups of two and three thirds of them (as bits).
+_SUSPECT, _GROUPS = 0.02, (3, 5, 6, 7)
+#: Ends closer than this are one minimum: in the likelihood, and in a mix of all parameters.
+_SAME_NLL, _SAME_PLACE = 1e-6, 1e-4
+
+
+class _Best(NamedTuple):
+    """The lowest end so far."""
+
+    theta: Any
+    nll: Any
+    converged: Any
+
+
+class _Ends(NamedTuple):
+    """Where searches converged, each as two numbers; infinite where none has."""
+
+    nll: Any
+    place: Any
+    minima: Any  # how many of them
+    searches: Any
+    steps: Any
+
+
+class _Tour(NamedTuple):
+    start: Any  # of the next search
+    near: Any
+    last: Minimum  # where the last search ended
+    best: _Best
+    risks: Any  # at the best end
+    pending: Any  # the same of the parameters whose other side has not been looked at from there
+    group: Any  # number of the next group of parameters to change sides together
+    own_start: Any  # True: the problem's own start has not been used
+    returning: Any  # True: the next search only goes back to the best end
+    ends: _Ends
+    more: Any
+
+
+def lowest(model: Prepared, problem: Problem) -> Minimum:
+    """Solve a `Problem`: the lowest minimum found. Never raises: see `status`."""
+    data, own, fixed, lower, upper, _, _ = problem
+
+    def visit(tour: _Tour) -> _Tour:
+        found = search(model, data, tour.start, fixed, lower, upper, tour.near, ~tour.more)
+        converged = found.status == int(Status.CONVERGED)
+        better = _improves(found.nll, converged, tour.best, data)
+        here = _Best(found.theta, found.nll, converged)
+        best: _Best = jax.tree.map(lambda a, b: jnp.where(better, a, b), here, tour.best)
+        fresh = branch_risks(model, data, found.theta, found.at, fixed)
+        risks = jnp.where(better, fresh, tour.risks)
+        pending = jnp.where(better, fresh, tour.pending)
+        group = jnp.where(better, 0, tour.group)
+        ends, same = (
+            _with_end(tour.ends, found, converged),
+            _are_close(found.nll, _place(found.theta), best.nll, _place(best.theta)),
+        )
+
+        allowed = ends.searches < MAX_STARTS
+        worst = jnp.max(pending, initial=0.0)
+        # A second minimum was found, or not even a first: then everywhere is worth a look.
+        open_question = (ends.minima > 1) | ~best.converged
+        several = jnp.sum(risks > _SUSPECT * RISKY) > 1
+        use_one = allowed & (worst > RISKY)
+        use_own = allowed & ~use_one & tour.own_start & open_question
+        use_group = allowed & ~use_one & ~use_own & open_question & several
+        use_group &= group < len(_GROUPS)
+        back = ~use_one & ~use_own & ~use_group & ~(better | same | tour.returning)
+        one = use_one & (pending == worst)
+        together = use_group & _in_group(risks, group)
+        elsewhere = jnp.where(use_own, own, _across(best.theta, one, together))
+        return _Tour(
+            start=elsewhere,
+            near=jnp.where(back, 1.0, 0.0),
+            last=found,
+            best=best,
+            risks=risks,
+            pending=jnp.where(one, 0.0, pending),
+            group=group + use_group,
+            own_start=tour.own_start & ~use_own,
+            returning=back,
+            ends=ends,
+            more=(use_own | use_one | use_group | back) & ~tour.returning,
+        )
+
+    end = jax.lax.while_loop(lambda tour: tour.more, visit, _beginning(model, problem))
+    found: Minimum = end.last
+    return found._replace(iterations=end.ends.steps, branches=jnp.maximum(end.ends.minima, 1))
+
+
+def _beginning(model: Prepared, problem: Problem) -> _Tour:
+    # The shapes of an end; nothing is computed.
+    empty = jax.eval_shape(search, model, *problem[:5])
+    n_alphas = model.blocks[0]
+    none = jnp.full(MAX_STARTS + 1, jnp.inf)
+    zero = jnp.zeros((), jnp.int32)
+    return _Tour(
+        start=problem.guess,
+        near=jnp.asarray(problem.near, jnp.float64),
+        last=jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), empty),
+        best=_Best(problem.guess, jnp.asarray(jnp.inf), jnp.zeros((), bool)),
+        risks=jnp.zeros(n_alphas),
+        pending=jnp.zeros(n_alphas),
+        group=zero,
+        own_start=jnp.any(problem.guess != problem.start),
+        returning=jnp.zeros((), bool),
+        ends=_Ends(none, none, zero, zero, zero),
+        more=jnp.ones((), bool),
+    )
+
+
+def _improves(nll: Any, converged: Any, best: _Best, data: Data) -> Any:
+    """Lower by more than rounding; or as low, and converged where the best is not."""
+    rounding = 1e-12 + 1e-14 * jnp.sum(data.main)
+    as_low = nll <= best.nll + rounding
+    return (nll < best.nll - rounding) | (as_low & converged & ~best.converged)
+
+
+def _place(theta: Any) -> Any:
+    """One number that differs where two parameter vectors do."""
+    return jnp.sum(theta * jnp.cos(jnp.arange(len(theta), dtype=jnp.float64)))
+
+
+def _are_close(nll: Any, place: Any, other_nll: Any, other_place: Any) -> Any:
+    close = jnp.abs(nll - other_nll) < _SAME_NLL
+    return close & (jnp.abs(place - other_place) < _SAME_PLACE * (1 + jnp.abs(place)))
+
+
+def _with_end(ends: _Ends, found: Minimum, converged: Any) -> _Ends:
+    """The list with one more end, unless it is on it already."""
+    place = _place(found.theta)
+    known = jnp.any(_are_close(found.nll, place, ends.nll, ends.place))
+    new = converged & ~known
+    entry = new & (jnp.arange(len(ends.nll), dtype=jnp.int32) == ends.searches)
+    return _Ends(
+        nll=jnp.where(entry, found.nll, ends.nll),
+        place=jnp.where(entry, place, ends.place),
+        minima=ends.minima + new,
+        searches=ends.searches + 1,
+        steps=ends.steps + found.iterations,
+    )
+
+
+def _in_group(risks: Any, number: Any) -> Any:
+    """The parameters of a group: those that may matter, dealt out in three, two or all of these."""
+    suspects = risks > _SUSPECT * RISKY
+    third = jnp.cumsum(suspects.astype(jnp.int32)) % 3
+    members = jnp.asarray(_GROUPS, jnp.int32)[number]
+    return suspects & ((members >> third) % 2 == 1)
+
+
+def _across(theta: Any, one: Any, together: Any) -> Any:
+    """`theta` with `one` parameter on its other side, beyond |α| = 1, or some mirrored together."""
+    alpha = theta[: len(one)]
+    beyond = jnp.where(alpha > 0, -1.0, 1.0) * jnp.maximum(jnp.abs(alpha), 1.0)
+    moved = jnp.where(one, beyond, jnp.where(together, -alpha, alpha))
+    return jnp.concatenate([moved, theta[len(one) :]])
+
+
+def branch_risks(model: Prepared, data: Data, theta: Any, at: Evaluation, fixed: Any) -> Any:
+    """How much speaks for another minimum across each α; above `RISKY` it is looked for.
+
+    It is what the bend of the yields takes from the curvature along α at zero, in units of what
+    the constraint and half of the data's information give, or the pull in units of `_FAR`.
+    """
+    n = model.blocks[0]
+    expected, up, down = variations(model, at, theta)
+    alpha = theta[:n, None]
+    # With this one at zero, where the likelihood is bent most.
+    expected -= jnp.maximum(alpha, 0.0) * up + jnp.maximum(-alpha, 0.0) * down
+    inverse = 1 / jnp.maximum(expected, TINY_YIELD)
+    ratio = data.main * inverse
+    ones = jnp.ones(up.shape[1])  # a sum as a matrix product takes a third of its time
+    bent = _BEND * (((ratio - 1) * (up + down)) @ ones)
+    information = 0.25 * ((ratio * inverse * (up - down) ** 2) @ ones)
+    # Near |α| = 0.8 code 4p bends the other way, by a third.
+    bent = jnp.maximum(bent, -bent / 3)
+    risks = bent / (model.weight[:n] + 0.5 * information)
+    pull = jnp.abs(theta[:n] - data.aux[:n]) * jnp.sqrt(model.weight[:n])
+    risks = jnp.maximum(risks, pull / _FAR)
+    return jnp.where((fixed[:n] > 0) | ~jnp.isfinite(risks), 0.0, risks)

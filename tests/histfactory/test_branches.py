@@ -1,0 +1,214 @@
+"""Claims about likelihoods with several minima: the lowest wins, no limit is too strong."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import mpmath
+import numpy as np
+import pytest
+from bimodal import COUPLED, COUPLED_DATA, Folded, family
+from scipy import stats
+
+from firstlight import histfactory as hf
+from firstlight.histfactory import engine, synthetic
+from firstlight.histfactory.layout import Sizes
+
+SIZES = Sizes(slots=2, bins=4, channels=1, alphas=3, factors=1, shapes=3, rates=0)
+
+
+def load(model: Folded) -> hf.Model:
+    return hf.load(model.workspace, sizes=SIZES)
+
+
+def height(model: Folded, parameters: dict[str, float], data: Any, aux: Any = 0.0) -> float:
+    """The likelihood written down once more, where a fit ended."""
+    alphas = [parameters[f"a{k}"] for k in range(len(model.up))]
+    return float(model.nll(parameters["mu"], alphas, data, aux))
+
+
+def drawn(model: Folded, rng: np.random.Generator) -> np.ndarray:
+    truth = rng.normal(size=len(model.up))
+    expected = model.expected(rng.uniform(0, 2), truth)
+    return rng.poisson(np.maximum(expected, 0.5)).astype(float)
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+class BruteForce:
+    """Asymptotic CLs (q̃) from grids over the one α of a model, Eqs. 64-66 of arXiv:1007.1727."""
+
+    def __init__(self, model: Folded, data: np.ndarray) -> None:
+        self.model, self.data = model, data
+        self.lowest, alpha = model.lowest(data, 0.0)
+        self.muhat = float(model.best_mu(alpha, data))
+        _, self.alpha = model.lowest(data, 0.0, 0.0)
+        self.asimov = model.expected(0.0, self.alpha)
+        self.asimov_lowest = float(model.nll(0.0, self.alpha, self.asimov, self.alpha))
+
+    def q_asimov(self, mu: float) -> float:
+        return 2 * (self.model.lowest(self.asimov, self.alpha, mu)[0] - self.asimov_lowest)
+
+    def cls(self, mu: float) -> float:
+        at_mu = self.model.lowest(self.data, 0.0, mu)[0]
+        q = 2 * (at_mu - self.lowest) if self.muhat <= mu else 0.0
+        q, q_asimov = max(q, 0.0), self.q_asimov(mu)
+        root = math.sqrt(q_asimov)
+        inside = math.sqrt(q) - root
+        distance = (q - q_asimov) / (2 * root) if q > q_asimov else inside
+        return float(stats.norm.sf(distance + root) / stats.norm.sf(distance))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_limits_of_bimodal_models_are_those_of_brute_force(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    model = family(seed, 1, alphas=1, strength=0.3)[0] if seed else COUPLED
+    data = drawn(model, rng) if seed else COUPLED_DATA
+    truth = BruteForce(model, data)
+    limit = hf.upper_limit(load(model), data=data)
+    assert limit.converged
+    assert truth.cls(limit.observed) == pytest.approx(0.05, rel=1e-6)
+    at_median = 2 * stats.norm.sf(math.sqrt(truth.q_asimov(limit.expected[2])))
+    assert at_median == pytest.approx(0.05, rel=1e-6)
+
+
+def test_the_test_statistic_of_the_asimov_data_is_that_of_fifty_digits() -> None:
+    """Both minima at μ = 1 by mpmath; the one that is near the best fit is the higher one."""
+    mpmath.mp.dps = 50
+    model = load(COUPLED)
+    null = hf.fit(model, COUPLED_DATA, fixed={"mu": 0.0})
+    alpha_0 = mpmath.mpf(null.parameters["a0"])
+    signal, background, up, down = (
+        [mpmath.mpf(float(x)) for x in row]
+        for row in (COUPLED.signal, COUPLED.background, COUPLED.up[0], COUPLED.down[0])
+    )
+
+    def expected(mu: Any, a: Any) -> list[Any]:
+        poly = 3 * a**6 - 10 * a**4 + 15 * a**2
+        inside = [a * (u - d) / 2 + (u + d) / 16 * poly for u, d in zip(up, down, strict=True)]
+        beyond = [a * u if a > 0 else -a * d for u, d in zip(up, down, strict=True)]
+        shifts = inside if abs(a) < 1 else beyond
+        return [b + mu * s + x for b, s, x in zip(background, signal, shifts, strict=True)]
+
+    data = expected(0, alpha_0)
+
+    def nll(a: Any) -> Any:
+        nu = expected(1, a)
+        terms = [v - n - n * mpmath.log(v / n) for v, n in zip(nu, data, strict=True)]
+        return mpmath.fsum(terms) + (a - alpha_0) ** 2 / 2
+
+    minima = [mpmath.findroot(lambda a: mpmath.diff(nll, a), start) for start in (-0.8, 0.8)]
+    low, high = sorted(nll(a) for a in minima)
+    assert high - low > 0.1
+    found = hf.cls(model, 1.0, COUPLED_DATA)
+    assert found.q_asimov == pytest.approx(float(2 * low), rel=1e-10)
+    assert found.branches == 2
+
+
+# --- fits -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strength", [0.06, 0.15, 0.3])
+def test_no_fit_ends_above_the_lowest_of_a_grid(strength: float) -> None:
+    rng = np.random.default_rng(5)
+    several = 0
+    for model in family(7, 8, alphas=3, strength=strength):
+        loaded, data = load(model), drawn(model, rng)
+        for mu in (None, 1.0):
+            found = hf.fit(loaded, data, fixed=None if mu is None else {"mu": mu})
+            lowest, _ = model.lowest(data, 0.0, mu)
+            assert found.converged
+            assert height(model, found.parameters, data) <= lowest + 1e-9
+            several += found.branches > 1
+    assert several > 4  # or the family would prove nothing
+
+
+def test_the_statistic_of_discovery_is_that_of_the_lowest_minima() -> None:
+    rng = np.random.default_rng(8)
+    for model in family(9, 6, alphas=2, strength=0.3):
+        data = drawn(model, rng)
+        found = hf.discovery(load(model), data)
+        difference = model.lowest(data, 0.0, 0.0)[0] - model.lowest(data, 0.0)[0]
+        assert found.q0 == pytest.approx(2 * difference, abs=1e-9)
+
+
+def test_scans_and_impacts_follow_the_lower_branch() -> None:
+    loaded = load(COUPLED)
+    scan = hf.scan(loaded, "mu", values=[0.0, 0.5, 1.0, 1.5, 2.0], data=COUPLED_DATA)
+    heights = [COUPLED.lowest(COUPLED_DATA, 0.0, mu)[0] for mu in scan.values]
+    np.testing.assert_allclose(np.diff(scan.nll), np.diff(heights), atol=1e-9)
+    assert max(scan.branches) == 2
+    ranked = hf.impacts(loaded, COUPLED_DATA)
+    moved = ranked.values[0] - ranked.uncertainties[0]
+    held = hf.fit(loaded, COUPLED_DATA, fixed={"a0": moved})
+    assert ranked.post_down[0] == pytest.approx(
+        held.parameters["mu"] - ranked.best.parameters["mu"]
+    )
+
+
+def test_no_toy_ends_above_the_lowest_of_a_grid() -> None:
+    """On cores one after the other, and in a batch as on an accelerator."""
+    loaded = load(COUPLED)
+    toys = hf.toys(loaded, 40, key=1, parameters={"mu": 0.5, "a0": -0.6})
+    for values, data in zip(toys.values, toys.data, strict=True):
+        found = dict(zip(toys.names, values, strict=True))
+        main, aux = data[:4], data[4]
+        lowest, _ = COUPLED.lowest(main, aux)
+        assert height(COUPLED, found, main, aux) <= lowest + 1e-9
+    assert max(toys.branches) > 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "_fits_on_cores", engine._fits_in_batches)
+        batch = hf.toys(loaded, 40, key=1, parameters={"mu": 0.5, "a0": -0.6})
+    np.testing.assert_allclose(batch.nll, toys.nll, rtol=1e-12)
+    np.testing.assert_allclose(batch.values, toys.values, atol=1e-7)
+
+
+def test_a_free_fit_above_a_conditional_one_is_repeated_from_there() -> None:
+    """Whatever the test for branches misses: the conditional minimum is open to the free fit."""
+    rng = np.random.default_rng(2)
+    with pytest.MonkeyPatch.context() as patch:
+        # Nothing is suspected any more, so every search ends in the minimum downhill of its start.
+        patch.setattr("firstlight.histfactory.branches.RISKY", math.inf)
+        engine._lowest.cache_clear()
+        differences = []
+        for model in family(21, 8, alphas=1, strength=0.3):
+            found = hf.discovery(load(model), drawn(model, rng))
+            differences.append(found.conditional.nll - found.free.nll)
+    engine._lowest.cache_clear()
+    assert min(differences) >= -1e-9
+
+
+# --- programs -------------------------------------------------------------------------------------
+
+
+def test_a_limit_in_a_program_is_the_same_and_its_derivative_follows_the_lower_branch() -> None:
+    loaded = load(COUPLED)
+
+    def limit(scale: Any) -> Any:
+        changed = loaded.with_nominal({("SR", "signal"): scale * COUPLED.signal})
+        return hf.upper_limit(changed, data=COUPLED_DATA).observed
+
+    with jax.enable_x64(True):
+        value, slope = jax.jit(jax.value_and_grad(limit))(1.0)
+    assert float(value) == pytest.approx(limit(1.0), rel=1e-9)
+    # Twice the signal is half the limit, so the derivative is known: -μ_up.
+    assert float(slope) == pytest.approx(-limit(1.0), rel=1e-7)
+
+
+def test_one_minimum_is_looked_for_once() -> None:
+    """The tests for branches cost no step where there is nothing to suspect."""
+    from firstlight.histfactory.fitting import problem_of
+    from firstlight.histfactory.newton import search
+    from firstlight.histfactory.precision import float64_scope
+
+    for preset in ("complex-8p", "thu-184p"):
+        model = hf.load(synthetic.preset(preset))
+        found = hf.fit(model)
+        problem = problem_of(engine.Eager(model), model.data())
+        with float64_scope():
+            alone = jax.jit(search)(model.prepared, *problem[:5])
+        assert found.branches == 1
+        assert found.iterations == int(alone.iterations)
