@@ -146,7 +146,8 @@ def _by_calls(test: HypothesisTest, level: float) -> UpperLimit:
     values, good, branches = [], True, 1
     for i, band in enumerate((None, *BANDS)):
         bracket = _opened(np, _guess(sigma, band, level), level)
-        while not bracket.closed and bracket.steps < _STEPS:
+        # Nowhere to look where CLs is NaN.
+        while not bracket.closed and bracket.steps < _STEPS and math.isfinite(bracket.next):
             result = test.at(float(bracket.next))
             good &= result.converged
             branches = max(branches, result.branches)

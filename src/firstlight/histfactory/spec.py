@@ -78,7 +78,7 @@ class Specification:
 
     @property
     def poi_parameter(self) -> str | None:
-        """The parameter of interest as `parameter_names` spells it: that of a set of one, `f[0]`."""
+        """The parameter of interest as `parameter_names` spells it: `f[0]` of a set of one."""
         names = {one.name: one.names[0] for one in self.parameter_sets if one.size == 1}
         return None if self.poi is None else names.get(self.poi, self.poi)
 
