@@ -28,6 +28,7 @@ _GATE_DEFAULTS: dict[str, Any] = {
     "minimum_effect": None,
     "gate_on": None,
     "no_counts": False,
+    "keep_going": False,
     "control": None,
     "calibration": None,
     "no_calibration": True,

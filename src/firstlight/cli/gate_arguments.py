@@ -60,6 +60,11 @@ def add_rules(group: Any) -> None:
         metavar="M",
         help="begin no round that would end later (default 30)",
     )
+    add(
+        "--keep-going",
+        action="store_true",
+        help="do not stop at the first look that proves a regression while others are undecided",
+    )
     add("--alpha", type=share, default=0.05, help="rate of false alarms (default 0.05)")
     add(
         "--minimum-effect",
@@ -73,7 +78,7 @@ def add_rules(group: Any) -> None:
         metavar="QUANTITY",
         help="what decides (repeatable; default cold_seconds, compile, warm_call_seconds)",
     )
-    add("--no-counts", action="store_true", help="do not gate exact counts (compiles, equations)")
+    add("--no-counts", action="store_true", help="leave exact counts (compiles, equations) out")
     add(
         "--control",
         metavar="CASE",

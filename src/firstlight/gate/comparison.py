@@ -76,13 +76,16 @@ class Pair:
     note: str | None = None  # why it is not judged although it was asked for
 
 
-def compare(pairs: Sequence[Pair], rule: Rule) -> list[Comparison]:
-    """Verdicts, with p-values adjusted for their number: gated ones among themselves."""
+def compare(pairs: Sequence[Pair], rule: Rule, beside: Sequence[float] = ()) -> list[Comparison]:
+    """Verdicts, with p-values adjusted for their number: gated ones among themselves.
+
+    `beside` are p-values of other questions that the same verdict rests on.
+    """
     adjusted: dict[int, float] = {}
     for family in (True, False):
         members = [i for i, pair in enumerate(pairs) if pair.gated is family]
-        values = holm([pairs[i].effect.p for i in members])
-        adjusted |= dict(zip(members, values, strict=True))
+        values = holm([*(pairs[i].effect.p for i in members), *(beside if family else ())])
+        adjusted |= dict(zip(members, values, strict=False))
     return [_compared(pair, adjusted[i], rule) for i, pair in enumerate(pairs)]
 
 
