@@ -217,6 +217,7 @@ def test_a_damaged_plan_is_refused(firstlight: Firstlight, tmp_path: Path) -> No
         (("run", "missing.py"), "no such file"),
         (("run", "--resume", "nowhere"), "plan.json"),
         (("run", "--processes", "0"), "must be 1 or more"),
+        (("run", "--processes", "2001"), "must be 2000 or less"),
         (("run", "--timeout", "-1"), "positive"),
         (("run", "--affinity", "9999"), "usable CPUs"),
         (("show", "nowhere"), "run directory"),

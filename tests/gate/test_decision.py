@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from firstlight.gate.comparison import Rule, judge
 from firstlight.gate.decision import (
     GATED,
     LOOKS,
@@ -17,6 +18,7 @@ from firstlight.gate.decision import (
 )
 from firstlight.records import CacheProof, ColdStart, Sample, WarmCalls, to_json
 from firstlight.statistics.calibration import AAResult, Thresholds
+from firstlight.statistics.comparison import Effect
 
 A, B, C = "a[small]/jax-jit/none", "b[small]/jax-jit/none", "c[small]/numpy/none"
 Sides = tuple[list[Sample], list[Sample]]
@@ -116,7 +118,10 @@ def test_a_speed_up_that_is_not_significant_is_no_same_and_does_not_stand_in_the
     report = decide(base, head, gated=("cold_seconds", "warm_call_seconds"))
     (found,) = [c for c in report.comparisons if c.quantity == "warm_call_seconds"]
     assert found.effect.high < 0.7 and found.p_adjusted == pytest.approx(2 * 2 / 2**6)
-    assert found.verdict == "inconclusive" and (found.reason or "").startswith("faster, but p")
+    assert found.verdict == "inconclusive"
+    assert found.reason == (
+        "faster, but 6 rounds can never be significant in 2 comparisons: it takes 7 or more"
+    )
     assert (report.verdict, report.undecided) == ("pass", ())
 
 
@@ -128,6 +133,22 @@ def test_a_significant_change_below_the_minimum_effect_passes() -> None:
     assert (report.verdict, found.verdict) == ("pass", "same")
     assert "within the threshold" in (found.reason or "")
     assert decide(base, head, minimum_effect=0.005).verdict == "regression"
+
+
+@pytest.mark.parametrize(
+    ("effect", "words"),
+    [
+        # ratio, low, high, confidence, p, n, paired
+        (Effect(1.054, 1.02, 1.09, 0.95, 1e-4, 12, True), "but perhaps only +2.0 %"),
+        (Effect(0.95, 0.92, 0.98, 0.95, 1e-4, 12, True), "but perhaps only −2.0 %"),
+        (Effect(1.02, 1.01, 1.03, 0.95, 1e-4, 12, True), "within the threshold of +3.0 %"),
+        (Effect(0.98, 0.97, 0.99, 0.95, 1e-4, 12, True), "within the threshold of −2.9 %"),
+    ],
+)
+def test_a_significant_change_that_does_not_count_is_told_why(effect: Effect, words: str) -> None:
+    """It was: "+5.4 %, within the threshold of +3.0 %"."""
+    verdict, reason = judge(effect, 1e-4, 1.03, Rule(0.05, 0.03, 0.10))
+    assert verdict == "same" and reason is not None and words in reason
 
 
 def test_the_lower_end_of_the_interval_must_exceed_the_limit_not_the_estimate() -> None:

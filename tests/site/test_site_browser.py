@@ -256,6 +256,9 @@ def test_two_snapshots_are_compared_as_the_command_line_does(
     verdicts = {c["verdict"] for r in seen["reports"].values() for c in r.get("comparisons", ())}
     assert verdicts == {"regression", "improvement", "same", "inconclusive"}
     assert seen["reports"]["by run"]["unit"] == "run"
+    busy = seen["reports"]["anyway"]
+    assert all("busy" in c["reason"] for c in busy["comparisons"])
+    assert ["90% of the CPU" in text for text in busy["disturbed"]] == [True]
     # Four of each could find one change of one time, but not after Holm's correction over five.
     few = seen["reports"]["too few runs"]
     assert (few["unit"], few["needed"]) == ("process", 5)
@@ -296,6 +299,7 @@ def test_statistics_in_the_browser_are_those_of_python(
     pairs = [[values(a, digits), values(b, digits)] for a, b in sizes for digits in (15, 2)]
     pairs.append([[1.0] * 6, [1.0] * 6])
     pairs.append([[1.0] * 70, [1.0] * 70])
+    pairs.append([values(1100, 15), values(3, 15)])  # 2 ** -1100 is 0
     families = [[], [0.2], [0.01, 0.04, 0.03, 0.005], [0.5, 0.5, 0.001]]
     times = [1e-9, 3.2149e-4, 0.0009996, 0.9999, 1.0, 59.95, 1234.5, 0.0]
     given = json.dumps({"pairs": pairs, "families": families, "times": times})

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from firstlight.cli.run import _cpus, _positive, _seconds
+from firstlight.cli.run import _cpus, _seconds, processes
 
 
 def add_sides(group: Any) -> None:
@@ -49,7 +49,7 @@ def add_rules(group: Any) -> None:
     add = group.add_argument
     add(
         "--rounds",
-        type=_positive,
+        type=processes,
         metavar="N",
         help="exactly so many rounds (default: 12, then up to 96 while a case is undecided)",
     )

@@ -9,6 +9,7 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from firstlight.gate.comparability import BUSY
 from firstlight.gate.decision import GATED, LEAST_SHARE, MINIMUM_EFFECT, RESOLUTION
 from firstlight.gate.quantities import GATED_COUNTS, QUANTITIES
 from firstlight.gate.runs import DRIFT
@@ -78,6 +79,7 @@ def rules() -> dict[str, Any]:
         "minimum_effect": MINIMUM_EFFECT,
         "resolution": RESOLUTION,
         "drift": DRIFT,
+        "busy": BUSY,
         "gated": GATED,
         "phases": PHASES,
         "quantities": QUANTITIES,

@@ -92,6 +92,7 @@ const show = (one, other, report, every) => {
   result.replaceChildren(title, table(rows),
     ...list("Counts", counts.map((c) => `${c.case}: ${c.reason}`)),
     ...list("Changed from base to head", versions(one.runs[0].versions, other.runs[0].versions)),
+    ...list("The machine was busy", report.disturbed, "warnings"),
     ...list("Not compared", left), ...list("Compared anyway", report.overridden, "warnings"),
     element("p", { class: "hint" }, report.unit === "run"
       ? "The run is the unit: medians of runs are compared."
@@ -120,7 +121,7 @@ const table = (comparisons) => {
       element("td", null, seconds(c.base.median)), element("td", null, seconds(c.head.median)),
       element("td", null, change(ratio)),
       element("td", null, `[${change(low)}, ${change(high)}]`),
-      element("td", null, probability(c.p_adjusted)),
+      element("td", null, c.can_be_significant ? probability(c.p_adjusted) : "too few"),
       element("td", { class: `verdict ${c.gated ? c.verdict : "told"}` },
         (c.reason ? `${verdict}: ${c.reason}` : verdict).replaceAll(" %", "\u00a0%")));
   });
