@@ -13,7 +13,7 @@ from firstlight.report.svg import element
 
 #: Scripts and data come from the site alone; nothing inline is ever run, whoever put it there.
 _POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self'; base-uri 'none'; form-action 'none'"
 )
 _PLACES = (
