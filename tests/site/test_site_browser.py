@@ -12,6 +12,7 @@ import http.server
 import json
 import math
 import random
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,7 +104,7 @@ def visit(
 
 
 READING = """
-let page = await open("index.html");
+let page = await open("snapshots.html");
 await until(() => !page.getElementById("search").hidden);
 seen.first = titles(page);
 const markup = () => [...page.querySelectorAll("#snapshots tbody tr")].map((r) => r.outerHTML);
@@ -320,7 +321,7 @@ def test_the_rules_of_the_browser_are_those_of_the_command_line(world: World) ->
 
 
 LAYOUT = """
-seen.widths = {};
+for (const name of ["widths", "covered", "cut", "empty"]) seen[name] = {};
 for (const path of PATHS) {
   const page = await open(path);
   await new Promise((resolve) => setTimeout(resolve, 300));
@@ -329,6 +330,14 @@ for (const path of PATHS) {
   const wider = [...page.querySelectorAll("body *")].filter((element) =>
     !element.closest(".scroll, .links, pre, .themes, .defs, .skip") &&
     element.getBoundingClientRect().right > width + 1);
+  const box = (selector) => page.querySelector(selector).getBoundingClientRect();
+  const [title, themes] = [box("h1"), box(".themes")];
+  seen.covered[path] = themes.left < title.right && themes.right > title.left &&
+    themes.top < title.bottom && themes.bottom > title.top && width < 720;
+  // On a phone a row is a card: every cell of it is in sight.
+  seen.cut[path] = width > 720 ? 0 : [...page.querySelectorAll("table.cards :is(th, td)")]
+    .filter((cell) => cell.getBoundingClientRect().right > width).length;
+  seen.empty[path] = [...page.querySelectorAll("th")].filter((th) => !th.textContent.trim()).length;
   seen.widths[path] = [page.documentElement.scrollWidth <= width,
     wider.slice(0, 3).map((e) => e.outerHTML.slice(0, 120))];
 }
@@ -343,6 +352,7 @@ def test_no_page_is_wider_than_its_window(
 
     paths = [
         "index.html",
+        "snapshots.html",
         "trends/index.html",
         f"trends/{slug(make_case(backend='jax-jit').id)}.html",
         f"snapshots/{world.ids['hostile']}/index.html",
@@ -353,3 +363,36 @@ def test_no_page_is_wider_than_its_window(
     seen = visit(chromium, world, address, tmp_path, steps, width)
     assert seen["console"] == []
     assert seen["widths"] == {path: [True, []] for path in paths}
+    assert not any(seen["covered"].values()), "the choice of theme lies on the title"
+    assert set(seen["cut"].values()) == set(seen["empty"].values()) == {0}
+
+
+#: Before the policy of the page, so that it is run; it does what a reader does.
+FROM_A_FILE = """<script>addEventListener("load", () => {
+  const seen = {}, [box, table] = ["search", "snapshots"].map((id) => document.getElementById(id));
+  const titles = () => [...table.querySelectorAll("tbody a")].map((a) => a.textContent);
+  const type = (text) => { box.value = text; box.dispatchEvent(new Event("input")); };
+  seen.told = document.getElementById("found").textContent;
+  seen.all = titles();
+  type("machine 0.10.2"); seen.searched = titles();
+  type(""); table.querySelector('th[data-key="title"] button').click(); seen.sorted = titles();
+  document.getElementById("theme-dark").click();
+  seen.dark = getComputedStyle(document.body).backgroundColor;
+  document.body.dataset.seen = JSON.stringify(seen);
+});</script>"""
+
+
+def test_a_list_that_is_opened_from_a_file_searches_what_it_has_and_says_so(
+    chromium: str, world: World, tmp_path: Path
+) -> None:
+    copied = tmp_path / "site"
+    shutil.copytree(world.site / "assets", copied / "assets")
+    text = (world.site / "snapshots.html").read_text()
+    page = copied / "snapshots.html"
+    page.write_text(text.replace("<head>", f"<head>{FROM_A_FILE}"))
+    done = browse(chromium, tmp_path / "profile", *LOGGING, "--dump-dom", page.as_uri())
+    seen = seen_in(done.stdout)
+    assert "only the rows on this page" in seen["told"] and "http.server" in seen["told"]
+    assert len(seen["all"]) == 5 and sorted(seen["all"]) == seen["sorted"]
+    assert seen["searched"] == ["other machine"]
+    assert seen["dark"] != "rgb(255, 255, 255)"
