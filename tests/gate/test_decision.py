@@ -10,6 +10,7 @@ import pytest
 
 from firstlight.gate.comparison import Rule, judge
 from firstlight.gate.decision import (
+    BEYOND_DOUBT,
     GATED,
     LOOKS,
     GateError,
@@ -479,6 +480,20 @@ def test_equal_sides_fail_less_often_than_stated_over_all_looks() -> None:
     """α = 5 % in either direction; minimum effect and interval make it far less."""
     verdicts = [gate(seed, noise=0.15).verdict for seed in range(60)]
     assert verdicts.count("regression") <= 3  # 2.5 % of 60, and two standard deviations
+
+
+def test_stopping_at_a_regression_beyond_doubt_adds_next_to_no_false_alarms() -> None:
+    """A look claims with its share; one that ends the gate early needs a much smaller p-value."""
+    early = sum(min(look.alpha, BEYOND_DOUBT) for look in LOOKS[:-1]) / 2
+    assert early < 0.0031
+    base, head = sides(A, B, noise=0.15, seed=1)
+    noisy = decide(base, head, alpha=0.02)
+    assert noisy.undecided and not noisy.is_settled
+    claims = replace(noisy.comparisons[0], gated=True, verdict="regression", p_adjusted=0.01)
+    claimed = replace(noisy, verdict="regression", comparisons=(claims,))
+    assert not claimed.is_settled
+    sure = replace(claims, p_adjusted=1e-27)
+    assert replace(claimed, comparisons=(sure,)).is_settled
 
 
 def test_the_shares_of_the_looks_add_up_to_five_percent() -> None:

@@ -338,7 +338,7 @@ def test_a_gate_goes_on_while_a_case_is_undecided_and_stops_when_none_is() -> No
 def test_a_proven_regression_ends_a_gate_whatever_else_is_undecided() -> None:
     """Ninety-six rounds for a case that is still noisy would not make it less proven."""
     slow, noisy = case("matmul"), case("sweep")
-    looks = (Look(12, 0.03), Look(24, 0.02))
+    looks = (Look(12, 0.03), Look(24, 0.01), Look(48, 0.01))
 
     def worker() -> FakeWorker:
         made = FakeWorker(lambda *_: (1.0, 1e-3))
@@ -347,10 +347,11 @@ def test_a_proven_regression_ends_a_gate_whatever_else_is_undecided() -> None:
         return made
 
     report, _ = gate(worker(), [slow, noisy], looks=looks)
-    assert (report.verdict, report.rounds, report.undecided) == ("regression", 12, (noisy.id,))
-    assert "stopped after 12 rounds" in report.reasons[-1] and noisy.id in report.reasons[-1]
+    # Twelve rounds have no p-value below 6 · 2 / 2¹² = 0.003: a regression, and not beyond doubt.
+    assert (report.verdict, report.rounds, report.undecided) == ("regression", 24, (noisy.id,))
+    assert "stopped after 24 rounds" in report.reasons[-1] and noisy.id in report.reasons[-1]
     report, _ = gate(worker(), [slow, noisy], looks=looks, fail_fast=False)
-    assert (report.verdict, report.rounds) == ("regression", 24)
+    assert (report.verdict, report.rounds) == ("regression", 48)
 
 
 def test_shares_of_the_looks_add_up_to_the_rate_that_was_asked_for() -> None:

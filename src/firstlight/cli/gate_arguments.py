@@ -63,7 +63,7 @@ def add_rules(group: Any) -> None:
     add(
         "--keep-going",
         action="store_true",
-        help="do not stop at the first look that proves a regression while others are undecided",
+        help="do not stop at a regression beyond doubt while other cases are undecided",
     )
     add("--alpha", type=share, default=0.05, help="rate of false alarms (default 0.05)")
     add(

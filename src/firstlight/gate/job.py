@@ -38,7 +38,7 @@ class Rules:
     #: Two versions of JAX write the same program in different equations: told under another name,
     #: which is not gated.
     same_jax: bool = True
-    #: Stop at the first look that proves a regression, whatever else is undecided.
+    #: Stop at a regression beyond doubt, whatever else is undecided.
     fail_fast: bool = True
 
     def judge(self, samples: Samples, rounds: int, alpha: float) -> GateReport:
@@ -77,8 +77,7 @@ def measure_and_judge(
     deadline: float | None = None,
     left_out: Collection[str] = (),
 ) -> GateReport:
-    """Measure to the first look that proves a regression or leaves nothing undecided, or until the
-    time is up.
+    """Measure to the first look that settles it (`GateReport.is_settled`), or until the time is up.
 
     When the time ends between two looks, the rounds that are complete are judged with the share of
     the next look: how many there are depends on the clock, not on what they show.
@@ -90,22 +89,20 @@ def measure_and_judge(
         if report is None or reached > done:
             taken = {n: [s for s in v if s.case not in left_out] for n, v in samples().items()}
             report = rules.judge(taken, reached, look.alpha)
-        settled = report.is_settled if rules.fail_fast else not report.undecided
-        if settled or reached < look.rounds:
+        if not report.undecided or reached < look.rounds:
             break
+        if rules.fail_fast and report.is_settled and look != rules.looks[-1]:
+            return _stopped_early(report)
         done = reached
     if report is None:
         raise ValueError("a gate needs at least one look")
-    return _with_early_end(report, rules)
+    return report
 
 
-def _with_early_end(report: GateReport, rules: Rules) -> GateReport:
+def _stopped_early(report: GateReport) -> GateReport:
     """What a reader must know of a gate that stopped with cases undecided."""
-    early = report.verdict == "regression" and report.undecided and rules.fail_fast
-    if not early or report.rounds >= rules.looks[-1].rounds:
-        return report
     told = (
-        f"The gate stopped after {report.rounds} rounds, because the regression is proven. Still "
+        f"The gate stopped after {report.rounds} rounds: the regression is beyond doubt. Still "
         f"undecided: {', '.join(report.undecided)} (--keep-going measures on)."
     )
     return replace(report, reasons=(*report.reasons, told))

@@ -15,7 +15,8 @@ _OWN = """
 .verdict { font-weight: 650; white-space: nowrap; }
 .v-agrees { color: var(--good); } .v-differs { color: var(--alarm); }
 .v-undecided { color: var(--accent); } .v-not { color: var(--muted); }
-.small .why { white-space: normal; text-align: left; color: var(--muted); padding: 0 0 .4rem; }
+.small .why { white-space: normal; text-align: left !important; color: var(--muted); }
+.small .why { padding: 0 0 .4rem; }
 .small tr:has(> .why) { border-top: 0; }
 .told { color: var(--muted); }
 tr.more { border-top: 0; }

@@ -205,12 +205,16 @@ def _dots(points: Sequence[Point], x: _Axis, heights: Sequence[float], up: str, 
 
 
 def _step_marks(curve: Curve, x: _Axis) -> str:
-    parts = []
-    for index, step in enumerate(curve.steps, start=1):
-        place = (x.places[step.index - 1] + x.places[step.index]) / 2
+    parts, free = [], 0.0
+    middles = [(x.places[s.index - 1] + x.places[s.index]) / 2 for s in curve.steps]
+    for index, (place, step) in enumerate(zip(middles, curve.steps, strict=True), start=1):
         word = f"{index}: {change(step.effect.ratio)}"
         half = text_width(word, 11.5) / 2
+        following = middles[index] - half if index < len(middles) else x.end + 10
+        if place - half < free or place + half > following:  # the list below has its size
+            word, half = str(index), text_width(str(index), 11.5) / 2
         shown = min(max(place, x.start - 8 + half), x.end + 10 - half)
+        free = shown + half + 4
         parts.append(line(place, _TOP - 4, place, _HEIGHT - _BOTTOM, "stepmark"))
         parts.append(text(shown, _TOP - 9, word, "stepname", "middle"))
     return "".join(parts)
