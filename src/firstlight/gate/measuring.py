@@ -165,8 +165,11 @@ class Pair:
         for _, found in itertools.groupby(placed, key=lambda one: (one[1][1].id, *one[1][2:])):
             block = list(found)
             self._take_block([one for one in block if self._is_due(one[1])], watch, shown)
-            while self._is_to_be_repeated(block[0][1]):
+            job = block[0][1]
+            while self._is_to_be_repeated(job):
                 self._take_block(block, watch, shown)
+            if any(found and breaks_every_time(found) for found in self._attempts_at(job)):
+                self._given_up.add(job[1].id)
 
     def _take_block(
         self,
@@ -186,17 +189,17 @@ class Pair:
 
     def _is_to_be_repeated(self, job: Job) -> bool:
         """Whether the last attempt at a process broke on a side, and it is worth another."""
-        _, case, kind, index = job
-        attempts = [self._attempts.get((side, case.id, kind, index), []) for side in SIDES]
+        attempts = self._attempts_at(job)
         bad = [found[-1] for found in attempts if found and found[-1].status != "ok"]
         if not bad or not all(attempts):
             return False
         done = max(map(len, attempts)) - 1
-        if done < min(repeats_of(sample.status) for sample in bad):
-            return True
-        if any(map(breaks_every_time, attempts)):
-            self._given_up.add(case.id)
-        return False
+        return done < min(repeats_of(sample.status) for sample in bad)
+
+    def _attempts_at(self, job: Job) -> list[list[Sample]]:
+        """On both sides, in order."""
+        _, case, kind, index = job
+        return [self._attempts.get((side, case.id, kind, index), []) for side in SIDES]
 
     def _count_attempt(self, side: str, sample: Sample) -> None:
         key = (side, sample.case, sample.kind, sample.index)
