@@ -331,9 +331,11 @@ for (const path of PATHS) {
     !element.closest(".scroll, .links, pre, .themes, .defs, .skip") &&
     element.getBoundingClientRect().right > width + 1);
   const box = (selector) => page.querySelector(selector).getBoundingClientRect();
-  const [title, themes] = [box("h1"), box(".themes")];
-  seen.covered[path] = themes.left < title.right && themes.right > title.left &&
-    themes.top < title.bottom && themes.bottom > title.top && width < 720;
+  const themes = box(".themes");
+  // Where names of any length go: a phone has no room for anything beside them.
+  seen.covered[path] = width < 720 && [box("header .brand"), box("h1")].some((name) =>
+    themes.left < name.right && themes.right > name.left &&
+    themes.top < name.bottom && themes.bottom > name.top);
   // On a phone a row is a card: every cell of it is in sight.
   seen.cut[path] = width > 720 ? 0 : [...page.querySelectorAll("table.cards :is(th, td)")]
     .filter((cell) => cell.getBoundingClientRect().right > width).length;
