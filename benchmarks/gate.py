@@ -132,7 +132,7 @@ def made_up_gate(
         rounds = min(look.rounds, most)
         base, head = gate_noise.samples(drawn, rounds, slower, on)
         report = decide(base, head, alpha=look.alpha, control=control)
-        if not report.undecided or rounds == most:
+        if report.is_settled or rounds == most:
             break
     assert report is not None
     return report

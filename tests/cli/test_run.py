@@ -217,6 +217,7 @@ def test_a_damaged_plan_is_refused(firstlight: Firstlight, tmp_path: Path) -> No
         (("run", "missing.py"), "no such file"),
         (("run", "--resume", "nowhere"), "plan.json"),
         (("run", "--processes", "0"), "must be 1 or more"),
+        (("run", "--processes", "2001"), "must be 2000 or less"),
         (("run", "--timeout", "-1"), "positive"),
         (("run", "--affinity", "9999"), "usable CPUs"),
         (("show", "nowhere"), "run directory"),
@@ -243,6 +244,14 @@ def test_wrong_usage_is_explained_with_exit_code_2(
             "unknown backend",
         ),
         ("from firstlight import bench\n@bench(sizes=3)\ndef f(): ...\n", "sizes must be"),
+        (
+            "from firstlight import bench\n@bench(workload='a\\n::error::b')\ndef f(): ...\n",
+            r"the workload 'a\n::error::b' is no usable name",
+        ),
+        (
+            "from firstlight import bench\n@bench(sizes={'\\x1b[2J': {}})\ndef f(): ...\n",
+            r"the size '\x1b[2J' is no usable name",
+        ),
         ("from firstlight import bench\n@bench(tolerance='x')\ndef f(): ...\n", "tolerance must"),
         ("from firstlight import bench\n@bench(backend=['a'])\ndef f(): ...\n", "unknown backend"),
         (

@@ -7,7 +7,7 @@ from typing import Any
 
 from firstlight.measure.process import Outcome
 
-#: (side, kind, number of the process of this side and kind) -> (cold seconds, warm seconds)
+#: (side, kind, number of the process of this side, program, kind) -> (cold, warm seconds)
 Times = Callable[[str, str, int], tuple[float, float]]
 
 
@@ -15,10 +15,11 @@ class FakeWorker:
     """Answers as a worker would; the side is told by the interpreter that it was started with."""
 
     def __init__(self, times: Times) -> None:
-        self.times = times
+        self.times_of: Callable[[str], Times] = lambda program: times
         self.calls: list[tuple[str, str, str]] = []  # side, program, kind
         self.counts: dict[str, dict[str, int]] = {}
         self.fails: set[tuple[str, str]] = set()  # (side, kind)
+        self.breaks: Callable[[str, str, int], bool] = lambda side, kind, number: False
         self.interrupt_after: int | None = None
 
     def __call__(
@@ -34,10 +35,12 @@ class FakeWorker:
     ) -> Outcome:
         if self.interrupt_after is not None and len(self.calls) >= self.interrupt_after:
             raise KeyboardInterrupt
-        number = sum(c[0] == python and c[2] == job["kind"] for c in self.calls)
-        self.calls.append((python, job["program"], job["kind"]))
-        cold, warm = self.times(python, job["kind"], number)
+        asked = (python, job["program"], job["kind"])
+        number = self.calls.count(asked)
+        self.calls.append(asked)
+        cold, warm = self.times_of(job["program"])(python, job["kind"], number)
         passed = (python, job["kind"]) not in self.fails
+        passed = passed and not self.breaks(python, job["kind"], number)
         total = int(cold * 1e9)
         report: dict[str, Any] = {
             "started_ns": total // 10,

@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 from synthetic import HOST, Plan, make_run  # type: ignore[import-not-found]
 
 CASE = "mlp_train[small]/jax-jit/none"
+BACKENDS = ("numpy", "jax-jit")
 NUMPY = "mlp_train[small]/numpy/none"
 
 
@@ -222,6 +223,56 @@ def test_with_enough_runs_of_each_side_the_run_is_the_unit_and_finds_a_change() 
     assert found.effect.low <= 1.12 <= found.effect.high
     assert found.effect.p == pytest.approx(2 / 252)  # exact: 10 choose 5 orders, both extremes
     assert found.verdict == "regression"
+
+
+@pytest.mark.parametrize("side", ["base", "head"])
+def test_a_run_beside_which_others_used_the_cpu_decides_nothing(side: str) -> None:
+    """The rule of `replicate`, on the same record: half of the CPU is the limit."""
+    busy, calm = {"host": host(cpu_busy_ratio=0.83)}, {"host": host(cpu_busy_ratio=0.3)}
+    base = measured("monday", **(busy if side == "base" else calm))
+    head = measured("tuesday", 0.6, **(busy if side == "head" else calm))
+    report = compare_runs([base], [head])
+    name = "monday" if side == "base" else "tuesday"
+    assert {c.verdict for c in report.comparisons} == {"inconclusive"}
+    assert report.disturbed == {name: 0.83}
+    said = f"other programs were using 83% of the CPU when the run {name} began"
+    assert said in report.warnings[0]
+    quiet = [measured(m.name, speed, **calm) for m, speed in ((base, 1.0), (head, 0.6))]
+    assert verdict(compare_runs(quiet[:1], quiet[1:])) == "improvement"
+
+
+def test_processes_that_can_never_be_significant_are_said_to_be_too_few() -> None:
+    """Four a side have no p-value below 2 / C(8, 4) = 1/35; five times that is 0.14."""
+
+    def few(name: str, speed: float) -> Measured:
+        plans = [Plan("mlp_train", "small", b, processes=4, speed=speed) for b in BACKENDS]
+        run, samples = make_run(plans, id=name)
+        return Measured(name, run, samples)
+
+    report = compare_runs([few("one", 1.0)], [few("two", 3.0)])
+    decisive = [c for c in report.comparisons if c.gated]
+    assert decisive and not any(c.can_be_significant for c in decisive)
+    reasons = [c.reason or "" for c in decisive if c.quantity == "warm_call_seconds"]
+    number = len(decisive)
+    needed = next(n for n in range(1, 99) if number * 2 / math.comb(2 * n, n) < 0.05)
+    assert f"4 processes per side can never be significant in {number} comparisons" in reasons[0]
+    assert f"takes {needed} or more" in reasons[0] and "p is" not in reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("gibibytes", "words"),
+    [
+        (23.5, "24"),
+        (15.6, "16"),
+        (31.2, "32"),
+        (7.7, "8"),
+        (251.0, "256"),
+        (1.9, "2"),
+        (20.1, "20"),
+    ],
+)
+def test_memory_is_told_as_what_it_is_about(gibibytes: float, words: str) -> None:
+    assert f"about {words} GiB" in machine_class(host(memory_bytes=int(gibibytes * 2**30)))
 
 
 def test_four_runs_cannot_find_anything_after_holm_so_processes_stay_the_unit() -> None:

@@ -8,7 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from firstlight.gate.comparison import Rule, judge
 from firstlight.gate.decision import (
+    BEYOND_DOUBT,
     GATED,
     LOOKS,
     GateError,
@@ -17,6 +19,7 @@ from firstlight.gate.decision import (
 )
 from firstlight.records import CacheProof, ColdStart, Sample, WarmCalls, to_json
 from firstlight.statistics.calibration import AAResult, Thresholds
+from firstlight.statistics.comparison import Effect
 
 A, B, C = "a[small]/jax-jit/none", "b[small]/jax-jit/none", "c[small]/numpy/none"
 Sides = tuple[list[Sample], list[Sample]]
@@ -116,7 +119,10 @@ def test_a_speed_up_that_is_not_significant_is_no_same_and_does_not_stand_in_the
     report = decide(base, head, gated=("cold_seconds", "warm_call_seconds"))
     (found,) = [c for c in report.comparisons if c.quantity == "warm_call_seconds"]
     assert found.effect.high < 0.7 and found.p_adjusted == pytest.approx(2 * 2 / 2**6)
-    assert found.verdict == "inconclusive" and (found.reason or "").startswith("faster, but p")
+    assert found.verdict == "inconclusive"
+    assert found.reason == (
+        "faster, but 6 rounds can never be significant in 2 comparisons: it takes 7 or more"
+    )
     assert (report.verdict, report.undecided) == ("pass", ())
 
 
@@ -128,6 +134,22 @@ def test_a_significant_change_below_the_minimum_effect_passes() -> None:
     assert (report.verdict, found.verdict) == ("pass", "same")
     assert "within the threshold" in (found.reason or "")
     assert decide(base, head, minimum_effect=0.005).verdict == "regression"
+
+
+@pytest.mark.parametrize(
+    ("effect", "words"),
+    [
+        # ratio, low, high, confidence, p, n, paired
+        (Effect(1.054, 1.02, 1.09, 0.95, 1e-4, 12, True), "but perhaps only +2.0 %"),
+        (Effect(0.95, 0.92, 0.98, 0.95, 1e-4, 12, True), "but perhaps only −2.0 %"),
+        (Effect(1.02, 1.01, 1.03, 0.95, 1e-4, 12, True), "within the threshold of +3.0 %"),
+        (Effect(0.98, 0.97, 0.99, 0.95, 1e-4, 12, True), "within the threshold of −2.9 %"),
+    ],
+)
+def test_a_significant_change_that_does_not_count_is_told_why(effect: Effect, words: str) -> None:
+    """It was: "+5.4 %, within the threshold of +3.0 %"."""
+    verdict, reason = judge(effect, 1e-4, 1.03, Rule(0.05, 0.03, 0.10))
+    assert verdict == "same" and reason is not None and words in reason
 
 
 def test_the_lower_end_of_the_interval_must_exceed_the_limit_not_the_estimate() -> None:
@@ -307,6 +329,13 @@ def test_one_more_compile_or_equation_is_a_regression_whatever_the_times(name: s
     assert off.verdict != "regression"
 
 
+def test_counts_that_are_left_out_have_no_verdict_anywhere() -> None:
+    base, head = sides(A)
+    report = decide(base, counted(head, A, compiles=9), exact_counts=False)
+    assert (report.verdict, report.counts) == ("pass", ())
+    assert not any("compiles" in reason for reason in report.reasons)
+
+
 def test_fewer_compiles_pass_and_are_told_as_unexplained() -> None:
     base, head = sides(A)
     report = decide(base, counted(head, A, compiles=2))
@@ -441,7 +470,7 @@ def gate(seed: int, **options: object) -> GateReport:
     for look in LOOKS:
         now = [[s for s in side if s.index < look.rounds] for side in (base, head)]
         report = decide(*now, alpha=look.alpha)
-        if not report.undecided:
+        if report.is_settled:
             break
     assert report is not None
     return report
@@ -451,6 +480,20 @@ def test_equal_sides_fail_less_often_than_stated_over_all_looks() -> None:
     """α = 5 % in either direction; minimum effect and interval make it far less."""
     verdicts = [gate(seed, noise=0.15).verdict for seed in range(60)]
     assert verdicts.count("regression") <= 3  # 2.5 % of 60, and two standard deviations
+
+
+def test_stopping_at_a_regression_beyond_doubt_adds_next_to_no_false_alarms() -> None:
+    """A look claims with its share; one that ends the gate early needs a much smaller p-value."""
+    early = sum(min(look.alpha, BEYOND_DOUBT) for look in LOOKS[:-1]) / 2
+    assert early < 0.0031
+    base, head = sides(A, B, noise=0.15, seed=1)
+    noisy = decide(base, head, alpha=0.02)
+    assert noisy.undecided and not noisy.is_settled
+    claims = replace(noisy.comparisons[0], gated=True, verdict="regression", p_adjusted=0.01)
+    claimed = replace(noisy, verdict="regression", comparisons=(claims,))
+    assert not claimed.is_settled
+    sure = replace(claims, p_adjusted=1e-27)
+    assert replace(claimed, comparisons=(sure,)).is_settled
 
 
 def test_the_shares_of_the_looks_add_up_to_five_percent() -> None:

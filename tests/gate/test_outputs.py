@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
+from firstlight.gate.breakage import Flakiness
 from firstlight.gate.comparison import Comparison, CountChange
 from firstlight.gate.decision import GateReport
 from firstlight.gate.explain import Explanation, FunctionChange
@@ -242,6 +243,10 @@ def test_junit_is_well_formed_whatever_a_case_is_called(name: str) -> None:
     assert [t.get("classname") for t in tests] == [kept, kept]
 
 
+def flaky(case: str, verdict: str) -> Flakiness:
+    return Flakiness(case, 1, 13, 2, 14, 1, 2, "crashed: signal 11", 1.0, verdict)
+
+
 def test_junit_says_failure_error_and_skipped_for_what_they_are() -> None:
     counts = (
         CountChange("a", "compiles", True, 3, 4, "regression", "compiles: 3 before, 4 now"),
@@ -257,6 +262,7 @@ def test_junit_says_failure_error_and_skipped_for_what_they_are() -> None:
         counts=counts,
         broken={"d": "crashed in 1 of 12 processes", "e": "head crashed"},
         broken_by_head=("e",),
+        flaky=(flaky("b", "flaky"), flaky("c", "regression")),
     )
     root = ElementTree.fromstring(junit(found).encode())
     require_junit_structure(root)
@@ -272,6 +278,8 @@ def test_junit_says_failure_error_and_skipped_for_what_they_are() -> None:
         ("b", "compiles"): "passed",
         ("d", "measurable"): "error",
         ("e", "measurable"): "failure",
+        ("b", "stable"): "skipped",
+        ("c", "stable"): "failure",
     }
 
 
@@ -314,6 +322,7 @@ def test_what_is_undecided_or_broken_is_told_and_what_is_well_or_faster_is_silen
         comparison("f", "inconclusive", effect=Effect(0.6, 0.5, 0.7, 0.95, 0.03, 12, True)),
         broken={"d": "crashed", "e": "crashed"},
         broken_by_head=("e",),
+        flaky=(flaky("b", "flaky"), flaky("c", "regression")),
         control_moved=True,
     )
     levels = [
@@ -323,6 +332,8 @@ def test_what_is_undecided_or_broken_is_told_and_what_is_well_or_faster_is_silen
         ("warning", "a: cold_seconds"),
         ("warning", "d: broken"),
         ("error", "e: broken"),
+        ("warning", "b: flaky"),
+        ("error", "c: flaky"),
         ("warning", "control: control"),
     ]
 

@@ -150,6 +150,25 @@ def test_a_warm_cache_is_not_set_against_an_empty_one() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("filled", "words"),
+    [
+        (Estimate(0.822, 0.586, 1.64, 6, 0.97), "cannot be told from so few processes"),
+        (Estimate(0.6, 0.55, 0.69, 6, 0.97), "brings the first result of jax-jit from 773 ms"),
+        (Estimate(1.5, 1.2, 1.6, 6, 0.97), "makes the first result of jax-jit slower: 773 ms"),
+    ],
+)
+def test_a_filled_cache_is_claimed_to_help_only_where_the_intervals_lie_apart(
+    filled: Estimate, words: str
+) -> None:
+    """It said "brings the first result from 773 [703, 1130] to 822 [586, 1640]"."""
+    run, samples = make_run([JIT, replace(JIT, cache="warm")])
+    cold = {"none": Estimate(0.773, 0.703, 1.13, 6, 0.97), "warm": filled}
+    cases = tuple(replace(c, cold_seconds=cold[c.cache]) for c in run.cases)
+    (card,) = parse(render(replace(run, cases=cases), samples)).all("article", class_="answer")
+    assert words in card.text.replace("\u202f", " ")
+
+
 def test_a_policy_whose_own_case_is_not_sound_gives_no_ranking() -> None:
     run, samples = make_run([NUMPY, JIT, replace(JIT, cache="warm")])
     cases = [replace(c, status="unproven") if c.cache == "warm" else c for c in run.cases]

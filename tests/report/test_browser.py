@@ -35,6 +35,11 @@ addEventListener("load", () => {
     width: innerWidth, scrollWidth: document.documentElement.scrollWidth,
     wider: wider.map((e) => e.tagName + "." + e.getAttribute("class") + " " + e.textContent)
       .slice(0, 5),
+    faint: [...document.querySelectorAll("body :not(svg *)")].filter((element) =>
+      element.checkVisibility() && Number(getComputedStyle(element).opacity) < 1 &&
+      !element.closest(".themes")).length,
+    cut: innerWidth > 720 ? 0 : [...document.querySelectorAll("#cases :is(th, td)")]
+      .filter((cell) => cell.getBoundingClientRect().right > innerWidth).length,
     wide: visible("svg.wide"), narrow: visible("svg.narrow"), rows: visible("#cases tbody tr"),
   });
   const box = document.getElementById("filter");
@@ -68,6 +73,8 @@ def test_nothing_is_wider_than_the_window_and_nothing_goes_wrong(
     assert seen["width"] == width
     assert seen["scrollWidth"] <= width
     assert seen["wider"] == []
+    # The colours of text are chosen for their contrast; fading them would undo it.
+    assert (seen["faint"], seen["cut"]) == (0, 0)
     shown, hidden = ("narrow", "wide") if width <= 720 else ("wide", "narrow")
     assert seen[shown] > 0 and seen[hidden] == 0
 

@@ -5,13 +5,22 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyperf
 import pytest
 from synthetic import rich
 
-from firstlight.report.exporters import csv_text, github_action_benchmark_json, pyperf_json
+from firstlight.report.exporters import (
+    csv_text,
+    github_action_benchmark_json,
+    harmless,
+    pyperf_json,
+)
+from firstlight.snapshot.tables import cases_csv
 
 RUN, SAMPLES = rich()
 OK = [case for case in RUN.cases if case.status == "ok" and case.protocol]
@@ -38,6 +47,21 @@ def test_csv_has_a_row_for_every_timed_process_and_its_phases_add_up() -> None:
             parts = [float(v) for k, v in row.items() if k.endswith("_seconds") and v]
             total, warm = float(row["total_seconds"]), row["warm_call_median_seconds"]
             assert sum(parts) - total - float(warm or 0) == pytest.approx(total, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["=1+2", "+1", "-1", "@sum", "\t=1"])
+def test_no_name_is_a_formula_in_a_spreadsheet(name: str) -> None:
+    """What a spreadsheet computes: a cell whose first character is one of these."""
+    case = replace(OK[0], workload=name, size=name)
+    samples = [s for s in SAMPLES if s.case == case.case]
+    text = csv_text(replace(RUN, cases=(case,)), samples)
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    assert {row["workload"] for row in rows} == {row["size"] for row in rows} == {f"'{name}"}
+    assert all(float(row["total_seconds"]) > 0 for row in rows)
+    raw: Any = SimpleNamespace(folder="runs/001", run=replace(RUN, cases=(case,)))
+    (published,) = csv.DictReader(io.StringIO(cases_csv([raw]).decode(), newline=""))
+    assert published["workload"] == f"'{name}"
+    assert harmless([-1.5, None, 3, "plain"]) == [-1.5, None, 3, "plain"]
 
 
 def test_github_action_benchmark_gets_medians_with_their_unit() -> None:

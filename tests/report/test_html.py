@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from dataclasses import replace
 from typing import Any
@@ -198,6 +200,20 @@ def test_the_page_asks_for_nothing_from_elsewhere(page: str, tree: Node) -> None
         assert node.attributes.get("href", "#").startswith("#")
     policy = next(n for n in tree.all("meta") if n.attributes.get("http-equiv"))
     assert policy.attributes["content"].startswith("default-src 'none'")
+
+
+@pytest.mark.parametrize("tag", ["script", "style"])
+def test_the_browser_runs_the_script_and_style_of_this_page_and_no_other(
+    page: str, tree: Node, tag: str
+) -> None:
+    """The policy names them by hash, and nothing in the page needs more than that."""
+    (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+    policy = next(n for n in tree.all("meta") if n.attributes.get("http-equiv"))
+    assert f"{tag}-src 'sha256-{digest}';" in policy.attributes["content"]
+    assert "unsafe" not in policy.attributes["content"]
+    named = [n.attributes for n in tree.all() if n.attributes]
+    assert not any(a == "style" or a.startswith("on") for one in named for a in one)
 
 
 def test_every_link_leads_to_a_place_and_no_id_is_used_twice(tree: Node) -> None:

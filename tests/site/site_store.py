@@ -100,7 +100,7 @@ def fill(store: Path, scratch: Path, key: PrivateKey) -> Mapping[str, str]:
             packages={"jax": version, "numpy": "2.4.6"},
         )  # fmt: skip
         put(f"nightly {i}", [run], signed=i == 11)
-    put("other machine", [make_run(scratch / "other", 20, cpu=OTHER_CPU)])
+    put("other machine", [make_run(scratch / "other", 20, cpu=OTHER_CPU, cpu_busy_ratio=0.9)])
     for side, factor in (("base", 1.0), ("head", 1.5)):
         runs = [
             make_run(scratch / f"{side}-{i}", 30 + i + (10 if factor > 1 else 0), factor)

@@ -12,6 +12,7 @@ import http.server
 import json
 import math
 import random
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,7 +104,7 @@ def visit(
 
 
 READING = """
-let page = await open("index.html");
+let page = await open("snapshots.html");
 await until(() => !page.getElementById("search").hidden);
 seen.first = titles(page);
 const markup = () => [...page.querySelectorAll("#snapshots tbody tr")].map((r) => r.outerHTML);
@@ -256,6 +257,9 @@ def test_two_snapshots_are_compared_as_the_command_line_does(
     verdicts = {c["verdict"] for r in seen["reports"].values() for c in r.get("comparisons", ())}
     assert verdicts == {"regression", "improvement", "same", "inconclusive"}
     assert seen["reports"]["by run"]["unit"] == "run"
+    busy = seen["reports"]["anyway"]
+    assert all("busy" in c["reason"] for c in busy["comparisons"])
+    assert ["90% of the CPU" in text for text in busy["disturbed"]] == [True]
     # Four of each could find one change of one time, but not after Holm's correction over five.
     few = seen["reports"]["too few runs"]
     assert (few["unit"], few["needed"]) == ("process", 5)
@@ -296,6 +300,7 @@ def test_statistics_in_the_browser_are_those_of_python(
     pairs = [[values(a, digits), values(b, digits)] for a, b in sizes for digits in (15, 2)]
     pairs.append([[1.0] * 6, [1.0] * 6])
     pairs.append([[1.0] * 70, [1.0] * 70])
+    pairs.append([values(1100, 15), values(3, 15)])  # 2 ** -1100 is 0
     families = [[], [0.2], [0.01, 0.04, 0.03, 0.005], [0.5, 0.5, 0.001]]
     times = [1e-9, 3.2149e-4, 0.0009996, 0.9999, 1.0, 59.95, 1234.5, 0.0]
     given = json.dumps({"pairs": pairs, "families": families, "times": times})
@@ -316,7 +321,7 @@ def test_the_rules_of_the_browser_are_those_of_the_command_line(world: World) ->
 
 
 LAYOUT = """
-seen.widths = {};
+for (const name of ["widths", "covered", "cut", "empty"]) seen[name] = {};
 for (const path of PATHS) {
   const page = await open(path);
   await new Promise((resolve) => setTimeout(resolve, 300));
@@ -325,6 +330,16 @@ for (const path of PATHS) {
   const wider = [...page.querySelectorAll("body *")].filter((element) =>
     !element.closest(".scroll, .links, pre, .themes, .defs, .skip") &&
     element.getBoundingClientRect().right > width + 1);
+  const box = (selector) => page.querySelector(selector).getBoundingClientRect();
+  const themes = box(".themes");
+  // Where names of any length go: a phone has no room for anything beside them.
+  seen.covered[path] = width < 720 && [box("header .brand"), box("h1")].some((name) =>
+    themes.left < name.right && themes.right > name.left &&
+    themes.top < name.bottom && themes.bottom > name.top);
+  // On a phone a row is a card: every cell of it is in sight.
+  seen.cut[path] = width > 720 ? 0 : [...page.querySelectorAll("table.cards :is(th, td)")]
+    .filter((cell) => cell.getBoundingClientRect().right > width).length;
+  seen.empty[path] = [...page.querySelectorAll("th")].filter((th) => !th.textContent.trim()).length;
   seen.widths[path] = [page.documentElement.scrollWidth <= width,
     wider.slice(0, 3).map((e) => e.outerHTML.slice(0, 120))];
 }
@@ -339,6 +354,7 @@ def test_no_page_is_wider_than_its_window(
 
     paths = [
         "index.html",
+        "snapshots.html",
         "trends/index.html",
         f"trends/{slug(make_case(backend='jax-jit').id)}.html",
         f"snapshots/{world.ids['hostile']}/index.html",
@@ -349,3 +365,36 @@ def test_no_page_is_wider_than_its_window(
     seen = visit(chromium, world, address, tmp_path, steps, width)
     assert seen["console"] == []
     assert seen["widths"] == {path: [True, []] for path in paths}
+    assert not any(seen["covered"].values()), "the choice of theme lies on the title"
+    assert set(seen["cut"].values()) == set(seen["empty"].values()) == {0}
+
+
+#: Before the policy of the page, so that it is run; it does what a reader does.
+FROM_A_FILE = """<script>addEventListener("load", () => {
+  const seen = {}, [box, table] = ["search", "snapshots"].map((id) => document.getElementById(id));
+  const titles = () => [...table.querySelectorAll("tbody a")].map((a) => a.textContent);
+  const type = (text) => { box.value = text; box.dispatchEvent(new Event("input")); };
+  seen.told = document.getElementById("found").textContent;
+  seen.all = titles();
+  type("machine 0.10.2"); seen.searched = titles();
+  type(""); table.querySelector('th[data-key="title"] button').click(); seen.sorted = titles();
+  document.getElementById("theme-dark").click();
+  seen.dark = getComputedStyle(document.body).backgroundColor;
+  document.body.dataset.seen = JSON.stringify(seen);
+});</script>"""
+
+
+def test_a_list_that_is_opened_from_a_file_searches_what_it_has_and_says_so(
+    chromium: str, world: World, tmp_path: Path
+) -> None:
+    copied = tmp_path / "site"
+    shutil.copytree(world.site / "assets", copied / "assets")
+    text = (world.site / "snapshots.html").read_text()
+    page = copied / "snapshots.html"
+    page.write_text(text.replace("<head>", f"<head>{FROM_A_FILE}"))
+    done = browse(chromium, tmp_path / "profile", *LOGGING, "--dump-dom", page.as_uri())
+    seen = seen_in(done.stdout)
+    assert "only the rows on this page" in seen["told"] and "http.server" in seen["told"]
+    assert len(seen["all"]) == 5 and sorted(seen["all"]) == seen["sorted"]
+    assert seen["searched"] == ["other machine"]
+    assert seen["dark"] != "rgb(255, 255, 255)"

@@ -118,7 +118,7 @@ def test_the_list_is_in_pieces_and_the_first_page_holds_only_the_newest(world: W
     pieces = sorted(world.site.glob("data/list-*.json"))
     sizes = [len(json.loads(piece.read_text())) for piece in pieces]
     assert sizes == [4, 4, 4, 4]
-    rows = re.findall(r"<tr><td>(\d{4}-\d\d-\d\d)", (world.site / "index.html").read_text())
+    rows = re.findall(r"<tr><td>(\d{4}-\d\d-\d\d)", (world.site / "snapshots.html").read_text())
     assert len(rows) == 5 and rows == sorted(rows, reverse=True)
 
 

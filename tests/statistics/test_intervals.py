@@ -5,7 +5,9 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
+from firstlight.cli.run import MAX_PROCESSES
 from firstlight.statistics.intervals import coverage, median, median_estimate
 
 
@@ -16,6 +18,15 @@ def test_coverage_equals_a_count_of_all_sign_patterns(n: int) -> None:
     for k in range(1, n // 2 + 1):
         enclosed = sum(k <= count <= n - k for count in below) / 2**n
         assert math.isclose(coverage(n, k), enclosed, abs_tol=1e-12)
+
+
+@pytest.mark.parametrize("n", [1023, 1024, MAX_PROCESSES])
+def test_more_processes_than_a_power_of_two_has_room_for_have_an_interval(n: int) -> None:
+    """Oracle: scipy's binomial distribution."""
+    found = median_estimate(list(range(n)))
+    rank = int(stats.binom.ppf(0.025, n, 0.5))  # the largest k with P(X < k) ≤ 2.5 %
+    assert (found.low, found.high) == (rank - 1, n - rank)
+    assert found.confidence == pytest.approx(1 - 2 * stats.binom.cdf(rank - 1, n, 0.5), abs=1e-12)
 
 
 DISTRIBUTIONS = {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from firstlight.cli import gate as gate_command
 from firstlight.cli.gate_arguments import add_cases, minutes, share
-from firstlight.cli.run import _positive, duration
+from firstlight.cli.run import _positive, duration, processes
 
 if TYPE_CHECKING:
     from firstlight.gate.decision import GateReport
@@ -28,6 +28,7 @@ _GATE_DEFAULTS: dict[str, Any] = {
     "minimum_effect": None,
     "gate_on": None,
     "no_counts": False,
+    "keep_going": False,
     "control": None,
     "calibration": None,
     "no_calibration": True,
@@ -54,7 +55,7 @@ def add_to(commands: Any) -> None:
     add = parser.add_argument
     add("target", nargs="?", metavar="SUITE|WORKLOAD|FILE.py", help="as for `firstlight gate`")
     add("--gates", type=_positive, default=20, metavar="K", help="how many (default 20)")
-    add("--rounds", type=_positive, default=12, metavar="N", help="rounds of each (default 12)")
+    add("--rounds", type=processes, default=12, metavar="N", help="rounds of each (default 12)")
     add("--max-minutes", type=minutes, metavar="M", help="begin no gate after that")
     add("--alpha", type=share, default=0.05, help="rate that thresholds are for")
     add("--file", type=Path, metavar="FILE", help="calibration to add to (default: this machine's)")

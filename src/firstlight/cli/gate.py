@@ -175,6 +175,8 @@ def request_of(options: argparse.Namespace) -> Request:
         minimum_effect=options.minimum_effect or MINIMUM_EFFECT,
         gate_on=tuple(options.gate_on or GATED),
         exact_counts=not options.no_counts,
+        # A gate that was begun by an earlier version has no such option in its plan.
+        fail_fast=not getattr(options, "keep_going", False),
         control=options.control,
         calibration=options.calibration,
         use_calibration=not options.no_calibration,
@@ -224,6 +226,7 @@ def carry_out(
     gate: Gate, directory: GateDirectory, options: argparse.Namespace
 ) -> tuple[GateReport, list[Explanation]]:
     """Measure, judge, explain; everything is on disk when this returns."""
+    from firstlight.gate.breakage import last_attempts
     from firstlight.gate.job import measure_and_judge, not_comparable, require_some, with_notes
     from firstlight.gate.measuring import Pair
     from firstlight.gate.outputs import failing_cases, markdown, measured_cases
@@ -243,7 +246,8 @@ def carry_out(
         with Pair(pairs, gate.settings, gate.sides, keep, done) as pair:
             pair.prepare(progress.before)
             require_own_code(gate.sides, pair.modules)
-            different = not_comparable(directory.runs(), directory.samples(), [p.id for p in pairs])
+            checked = {side: last_attempts(v) for side, v in directory.samples().items()}
+            different = not_comparable(directory.runs(checked), checked, [p.id for p in pairs])
             require_some(different, [p.id for p in pairs if p.id != gate.rules.control])
             pair.leave_out(different)
             report = measure_and_judge(

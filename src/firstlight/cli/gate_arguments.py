@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from firstlight.cli.run import _cpus, _positive, _seconds
+from firstlight.cli.run import _cpus, _seconds, processes
 
 
 def add_sides(group: Any) -> None:
@@ -49,7 +49,7 @@ def add_rules(group: Any) -> None:
     add = group.add_argument
     add(
         "--rounds",
-        type=_positive,
+        type=processes,
         metavar="N",
         help="exactly so many rounds (default: 12, then up to 96 while a case is undecided)",
     )
@@ -59,6 +59,11 @@ def add_rules(group: Any) -> None:
         default=30.0,
         metavar="M",
         help="begin no round that would end later (default 30)",
+    )
+    add(
+        "--keep-going",
+        action="store_true",
+        help="do not stop at a regression beyond doubt while other cases are undecided",
     )
     add("--alpha", type=share, default=0.05, help="rate of false alarms (default 0.05)")
     add(
@@ -73,7 +78,7 @@ def add_rules(group: Any) -> None:
         metavar="QUANTITY",
         help="what decides (repeatable; default cold_seconds, compile, warm_call_seconds)",
     )
-    add("--no-counts", action="store_true", help="do not gate exact counts (compiles, equations)")
+    add("--no-counts", action="store_true", help="leave exact counts (compiles, equations) out")
     add(
         "--control",
         metavar="CASE",

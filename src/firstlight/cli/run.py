@@ -54,7 +54,7 @@ def add_to(commands: Any) -> None:
     add(
         "-p",
         "--processes",
-        type=_positive,
+        type=processes,
         metavar="N",
         help="fresh processes a case (default: 6 quick, 20 full, otherwise 10)",
     )
@@ -245,6 +245,18 @@ def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError("must be 1 or more")
+    return value
+
+
+#: Comparing n processes with as many others looks at n² pairs: so many take a second.
+MAX_PROCESSES = 2000
+
+
+def processes(text: str) -> int:
+    """How often a case is measured."""
+    value = _positive(text)
+    if value > MAX_PROCESSES:
+        raise argparse.ArgumentTypeError(f"must be {MAX_PROCESSES} or less")
     return value
 
 

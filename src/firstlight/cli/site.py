@@ -31,6 +31,12 @@ def add_to(commands: Any) -> None:
     add("--out", type=Path, default=Path("site"), metavar="SITE", help="folder (default: site)")
     add("--title", default="Firstlight", metavar="TEXT", help="name of the site")
     add("--files", metavar="URL", help="link raw files there instead of copying them into the site")
+    add("--url", metavar="URL", help="where the site will be: the feed then links there")
+    add(
+        "--repository",
+        metavar="URL",
+        help="where the commits of a step are compared, such as https://github.com/me/project",
+    )
     add("--json", action="store_true", help="print what was built as JSON")
     parser.set_defaults(handle=handle)
 
@@ -38,7 +44,7 @@ def add_to(commands: Any) -> None:
 def handle(options: argparse.Namespace) -> int:
     from firstlight.site.building import Options, build
 
-    wanted = Options(options.title, options.files)
+    wanted = Options(options.title, options.files, options.url, options.repository)
     built = build(options.place, options.out, wanted, _watch if sys.stderr.isatty() else None)
     if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr)

@@ -1,13 +1,20 @@
 """Why a case has no numbers to compare, and whether the change is to blame.
 
-A case that is broken on the head alone is what the change did. Broken on the base alone, it was
+A process that breaks is repeated on both sides before it counts. A case of which a process breaks
+every time on the head, and never on the base, is what the change did. On the base alone, it was
 repaired, and on both sides it says nothing. A side that only was not timed, because the other one
 failed, is not broken.
+
+A process that did not break when it was repeated makes its case *flaky*. Whether the head is more
+so than the base is a question for an exact test: if the change did nothing, a round in which one
+side alone broke is as likely to be that of the head as that of the base.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from firstlight.records import Sample
@@ -16,6 +23,16 @@ from firstlight.records import Sample
 #: not proven is none of it: that is a measurement that failed.
 _EXACT = ("failed", "crashed", "out-of-memory")
 _SLOW = ("timeout",)  # a time: the control can excuse it
+
+#: How often a broken process is repeated on both sides. A benchmark that breaks in a share q of the
+#: processes of either side is then taken for broken by the head with a probability of q³(1 - q)⁴
+#: per broken process, which is 0.01 % for q = 5 % and 0.8 % at the worst q.
+REPEATS = 3
+REPEATS_OF_TIMEOUT = 1  # each one costs the whole time limit
+
+#: With no more than this probability of so uneven a split, more rounds may show that head breaks
+#: more often. Three rounds to none are that uneven.
+_SUSPICIOUS = 1 / 8
 
 
 class Breakage(NamedTuple):
@@ -26,18 +43,42 @@ class Breakage(NamedTuple):
     regression: str | None = None  # "exact" or "slow"; None: the change is not to blame
 
 
+@dataclass(frozen=True)
+class Flakiness:
+    """A case of which processes broke that did not when they were repeated."""
+
+    case: str
+    base_broken: int
+    base_processes: int
+    head_broken: int
+    head_processes: int
+    base_only_rounds: int  # in which the base alone broke, at the first attempt
+    head_only_rounds: int
+    reason: str  # what one of them said
+    p_adjusted: float  # two-sided, of "both break equally often", by Holm with the times
+    verdict: str  # regression, inconclusive or flaky
+
+
+def repeats_of(status: str) -> int:
+    """How often a process that ended so is repeated."""
+    return REPEATS_OF_TIMEOUT if status in _SLOW else REPEATS
+
+
 def breakage(base: Sequence[Sample], head: Sequence[Sample], is_control: bool) -> Breakage | None:
     """What keeps the samples of one case from being compared; None if nothing does."""
     one, other = _words(base), _words(head)
     if one and other:
         return Breakage(f"broken on both sides: base {one}; head {other}", both=True)
+    if other and (too := _broken(base)):
+        also = f"base {too[0].status} in {len(too)} of {len(base)} processes"
+        return Breakage(f"flaky: head {other}, but {also} too")
     if other:
-        blame = None if is_control else _blame({s.status for s in head})
+        blame = None if is_control else _blame({s.status for s in _broken(head)})
         return Breakage(f"broken on one side: head {other}", regression=blame)
     if one:
         nothing = "head is not, so there is nothing to compare it with"
         return Breakage(f"broken on one side: base {one}; {nothing}")
-    timed = [any(s.kind == "timed" for s in side) for side in (base, head)]
+    timed = [any((s.kind, s.status) == ("timed", "ok") for s in side) for side in (base, head)]
     if all(timed) or is_control:  # a control is not timed where nothing else is
         return None
     if not any(timed):
@@ -45,11 +86,29 @@ def breakage(base: Sequence[Sample], head: Sequence[Sample], is_control: bool) -
     return Breakage(f"not measured on the {'head' if timed[0] else 'base'}")
 
 
+def breaks_every_time(samples: Sequence[Sample]) -> bool:
+    """Whether some process of the plan broke at every attempt."""
+    return any(
+        all(s.status != "ok" for s in attempts) for attempts in _by_process(samples).values()
+    )
+
+
+def _by_process(samples: Sequence[Sample]) -> dict[tuple[str, int], list[Sample]]:
+    found: dict[tuple[str, int], list[Sample]] = {}
+    for sample in samples:
+        found.setdefault((sample.kind, sample.index), []).append(sample)
+    return found
+
+
+def _broken(samples: Sequence[Sample]) -> list[Sample]:
+    return [s for s in samples if s.status != "ok"]
+
+
 def _words(samples: Sequence[Sample]) -> str | None:
-    """What went wrong on a side: as in a run, survivors are not a fair sample."""
-    bad = [s for s in samples if s.status != "ok"]
-    if not bad:
+    """What goes wrong on a side every time: as in a run, survivors are not a fair sample."""
+    if not breaks_every_time(samples):
         return None
+    bad = _broken(samples)
     return f"{bad[0].status} in {len(bad)} of {len(samples)} processes ({bad[0].reason})"
 
 
@@ -57,3 +116,92 @@ def _blame(statuses: Collection[str]) -> str | None:
     if any(status in _EXACT for status in statuses):
         return "exact"
     return "slow" if any(status in _SLOW for status in statuses) else None
+
+
+# --- flaky ----------------------------------------------------------------------------------------
+
+
+class Uneven(NamedTuple):
+    """Rounds in which one side alone broke."""
+
+    base_only: int
+    head_only: int
+
+    def p(self) -> float:
+        """Two-sided and exact, of a fair coin."""
+        return min(1.0, 2 * _tail(max(self), sum(self)))
+
+    def is_suspicious(self) -> bool:
+        return self.head_only > self.base_only and _tail(self.head_only, sum(self)) <= _SUSPICIOUS
+
+
+def _tail(heads: int, coins: int) -> float:
+    """Probability of so many heads or more."""
+    return math.fsum(math.comb(coins, i) / 2**coins for i in range(heads, coins + 1))
+
+
+def uneven_rounds(base: Sequence[Sample], head: Sequence[Sample]) -> Uneven:
+    """Counted at the first attempt of each round: what is repeated depends on what it showed."""
+    one, other = (
+        {key: found[0].status != "ok" for key, found in _by_process(side).items()}
+        for side in (base, head)
+    )
+    rounds = [key for key in one.keys() & other.keys() if key[0] == "timed"]
+    return Uneven(
+        sum(one[key] and not other[key] for key in rounds),
+        sum(other[key] and not one[key] for key in rounds),
+    )
+
+
+def flakiness(
+    case: str,
+    base: Sequence[Sample],
+    head: Sequence[Sample],
+    p_adjusted: float,
+    alpha: float,
+) -> Flakiness:
+    """The verdict on a case of which processes broke now and then."""
+    uneven = uneven_rounds(base, head)
+    verdict = "inconclusive" if uneven.is_suspicious() else "flaky"
+    if uneven.head_only > uneven.base_only and p_adjusted < alpha:
+        verdict = "regression"
+    bad = [_broken(side) for side in (base, head)]
+    example = (bad[1] or bad[0])[0]
+    return Flakiness(
+        case=case,
+        base_broken=len(bad[0]),
+        base_processes=len(base),
+        head_broken=len(bad[1]),
+        head_processes=len(head),
+        base_only_rounds=uneven.base_only,
+        head_only_rounds=uneven.head_only,
+        reason=f"{example.status}: {example.reason}",
+        p_adjusted=p_adjusted,
+        verdict=verdict,
+    )
+
+
+def is_flaky(base: Sequence[Sample], head: Sequence[Sample]) -> bool:
+    return bool(_broken(base) or _broken(head))
+
+
+def flaky_sentence(found: Flakiness) -> str:
+    """What a reader is told of a flaky case."""
+    counted = (
+        f"processes broke in {found.base_broken} of {found.base_processes} on the base and "
+        f"{found.head_broken} of {found.head_processes} on the head ({found.reason})"
+    )
+    lead = {
+        "regression": f"head breaks more often (p = {found.p_adjusted:.2g}): {counted}",
+        "inconclusive": f"head may break more often, which more rounds would show: {counted}",
+        "flaky": f"flaky on both sides: {counted}"
+        if found.base_broken and found.head_broken
+        else f"flaky: {counted}",
+    }[found.verdict]
+    return f"{found.case}: {lead}. Broken processes were repeated on both sides."
+
+
+def last_attempts(samples: Sequence[Sample]) -> list[Sample]:
+    """The samples without those that were repeated."""
+    last: Mapping[tuple[str, str, int], Sample] = {(s.case, s.kind, s.index): s for s in samples}
+    return list(last.values())

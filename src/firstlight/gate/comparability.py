@@ -16,6 +16,9 @@ _PROTOCOL = (
     *("cache", "cold_process", "cold_window", "warm_process", "warm_window", "warm_up", "sync"),
     *("threads", "precision", "environment", "bytecode"),
 )
+#: So much of the CPU in the hands of others, and times are no longer those of the case. One rule
+#: for `compare`, the site and `replicate`.
+BUSY = 0.5
 #: How much was sampled of a process; the number of processes may differ.
 _SETTINGS = ("warm_calls", "warm_calls_least", "warm_seconds", "affinity")
 
@@ -38,6 +41,20 @@ def machine_class(host: Mapping[str, Any]) -> str:
     return " / ".join(part.strip() for part in parts)
 
 
+def busy_share(host: Mapping[str, Any]) -> float | None:
+    """How much of the CPU other programs used when a run began; None where its times may decide."""
+    share = _number(host.get("cpu_busy_ratio"))
+    return share if share is not None and BUSY <= share < 1e6 else None
+
+
+def disturbance(share: float, where: str) -> str:
+    """What a reader is told of a run whose times decide nothing."""
+    return (
+        f"other programs were using {share:.0%} of the CPU when the run {where} began: its times "
+        "decide nothing"
+    )
+
+
 def _part(host: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """A stranger's record may hold anything there."""
     found = host.get(name)
@@ -50,12 +67,14 @@ def _number(value: Any) -> float | None:
 
 
 def _memory(host: Mapping[str, Any]) -> str:
-    """Rounded to a power of two: what a kernel keeps for itself makes no other machine."""
+    """To two bits: what a kernel keeps for itself makes no other machine, 24 GiB are not 32."""
     known = [host.get("memory_bytes"), _part(host, "container").get("memory_limit_bytes")]
     sizes = [size for size in map(_number, known) if size]
     if not sizes:
         return "unknown memory"
-    return f"about {2 ** round(math.log2(max(min(sizes) / 2**30, 1.0)))} GiB"
+    gibibytes = max(min(sizes) / 2**30, 1.0)
+    step = 2.0 ** (math.floor(math.log2(gibibytes)) - 2)
+    return f"about {round(gibibytes / step) * step:g} GiB"
 
 
 def _gpus(host: Mapping[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from firstlight.gate.quantities import GATED_COUNTS
 from firstlight.records import Estimate
 from firstlight.statistics.calibration import Thresholds
-from firstlight.statistics.comparison import Effect, holm
+from firstlight.statistics.comparison import Effect, fewest_values, holm, smallest_p
 from firstlight.statistics.intervals import median_estimate
 
 
@@ -27,6 +27,8 @@ class Comparison:
     threshold_source: str
     verdict: str  # regression, improvement, same or inconclusive
     reason: str | None = None
+    #: False: so few values can have no small p-value after Holm's correction, whatever they are.
+    can_be_significant: bool = True
 
 
 @dataclass(frozen=True)
@@ -75,20 +77,33 @@ class Pair:
     effect: Effect
     note: str | None = None  # why it is not judged although it was asked for
 
+    @property
+    def smallest_p(self) -> float:
+        """What the p-value would be if every value of one side were beyond the other's."""
+        return smallest_p(len(self.base), len(self.head), self.effect.paired)
 
-def compare(pairs: Sequence[Pair], rule: Rule) -> list[Comparison]:
-    """Verdicts, with p-values adjusted for their number: gated ones among themselves."""
-    adjusted: dict[int, float] = {}
+
+def compare(pairs: Sequence[Pair], rule: Rule, beside: Sequence[float] = ()) -> list[Comparison]:
+    """Verdicts, with p-values adjusted for their number: gated ones among themselves.
+
+    `beside` are p-values of other questions that the same verdict rests on.
+    """
+    found: dict[int, Comparison] = {}
     for family in (True, False):
         members = [i for i, pair in enumerate(pairs) if pair.gated is family]
-        values = holm([pairs[i].effect.p for i in members])
-        adjusted |= dict(zip(members, values, strict=True))
-    return [_compared(pair, adjusted[i], rule) for i, pair in enumerate(pairs)]
+        others = list(beside) if family else []
+        adjusted = holm([*(pairs[i].effect.p for i in members), *others])
+        smallest = holm([*(pairs[i].smallest_p for i in members), *(0.0 for _ in others)])
+        for i, p, least in zip(members, adjusted, smallest, strict=False):
+            too_many = None if least < rule.alpha else len(members) + len(others)
+            found[i] = _compared(pairs[i], p, rule, too_many)
+    return [found[i] for i in range(len(pairs))]
 
 
-def _compared(pair: Pair, p_adjusted: float, rule: Rule) -> Comparison:
+def _compared(pair: Pair, p_adjusted: float, rule: Rule, too_many: int | None) -> Comparison:
+    """`too_many` is the number of comparisons, where they are too many for so few values."""
     limit, source = rule.limit(pair.case, pair.quantity, pair.effect.n)
-    verdict, reason = judge(pair.effect, p_adjusted, limit, rule)
+    verdict, reason = judge(pair.effect, p_adjusted, limit, rule, too_many)
     return Comparison(
         case=pair.case,
         quantity=pair.quantity,
@@ -101,27 +116,48 @@ def _compared(pair: Pair, p_adjusted: float, rule: Rule) -> Comparison:
         threshold_source=source,
         verdict="inconclusive" if pair.note else verdict,
         reason=pair.note or reason,
+        can_be_significant=too_many is None,
     )
 
 
-def judge(effect: Effect, p_adjusted: float, limit: float, rule: Rule) -> tuple[str, str | None]:
+def judge(
+    effect: Effect, p_adjusted: float, limit: float, rule: Rule, too_many: int | None = None
+) -> tuple[str, str | None]:
     """The verdict on one effect, and what it rests on where that is not plain."""
+    unit = "rounds" if effect.paired else "processes per side"
     if effect.confidence < 0.95:
-        unit = "rounds" if effect.paired else "processes a side"
         return "inconclusive", f"{effect.n} {unit} are too few for an interval of 95 %"
     beyond = effect.low > limit or effect.high < 1 / limit
     if beyond and p_adjusted < rule.alpha:
         return ("regression" if effect.ratio > 1 else "improvement"), None
     if beyond:
         word = "slower" if effect.low > limit else "faster"
+        if too_many is not None:
+            return "inconclusive", f"{word}, but {too_few(effect, unit, too_many, rule.alpha)}"
         return "inconclusive", f"{word}, but p is {p_adjusted:.2g} after Holm's correction"
     if effect.high >= 1 + rule.resolution:
         return "inconclusive", f"too noisy: up to {change(effect.high)} cannot be excluded"
     if effect.low <= 1 / (1 + rule.resolution):
         return "same", f"no slower; too noisy to exclude {change(effect.low)}"
     if p_adjusted < rule.alpha:
-        return "same", f"{change(effect.ratio)}, within the threshold of {change(limit)}"
+        return "same", f"{change(effect.ratio)}, {_not_beyond(effect, limit)}"
     return "same", None
+
+
+def _not_beyond(effect: Effect, limit: float) -> str:
+    """Why a significant change does not count: it is small, or only perhaps large enough."""
+    far = limit if effect.ratio > 1 else 1 / limit
+    if 1 / limit <= effect.ratio <= limit:
+        return f"within the threshold of {change(far)}"
+    near = effect.low if effect.ratio > 1 else effect.high
+    return f"but perhaps only {change(near)}, which is not beyond {change(far)}"
+
+
+def too_few(effect: Effect, unit: str, comparisons: int, alpha: float) -> str:
+    """What is said instead of a p-value that could not have been small."""
+    needed = fewest_values(comparisons, alpha, effect.paired)
+    number = "one comparison" if comparisons == 1 else f"{comparisons} comparisons"
+    return f"{effect.n} {unit} can never be significant in {number}: it takes {needed} or more"
 
 
 def may_be_slower(found: Comparison) -> bool:

@@ -12,9 +12,13 @@ What decides, in this order:
     head alone is wrong, crashes or runs out of memory      regression      exact as well
     the control case has moved    inconclusive    it cannot have: the times prove nothing
     a time has grown, or head alone exceeds the time limit  regression
+    head breaks in significantly more rounds than the base  regression
     a case is broken on both sides, or none has numbers     infrastructure
     a case is broken on the base alone, or is too noisy     inconclusive
     otherwise                     pass
+
+A process is broken that broke whenever it was repeated; see `breakage`. One that did not makes its
+case flaky, which is told, and the rounds that are sound on both sides are compared.
 """
 
 from __future__ import annotations
@@ -23,7 +27,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from firstlight.gate.breakage import Breakage, breakage
+from firstlight.gate.breakage import (
+    Breakage,
+    Flakiness,
+    breakage,
+    flakiness,
+    flaky_sentence,
+    is_flaky,
+    uneven_rounds,
+)
 from firstlight.gate.comparison import (
     Comparison,
     CountChange,
@@ -37,7 +49,7 @@ from firstlight.gate.comparison import count_changes as _count_changes
 from firstlight.gate.quantities import counts_of, in_order, of_pair, restless
 from firstlight.records import PHASES, FirstlightError, Sample
 from firstlight.statistics.calibration import Thresholds
-from firstlight.statistics.comparison import paired_effect
+from firstlight.statistics.comparison import holm, paired_effect
 from firstlight.statistics.intervals import median
 
 __all__ = ["Comparison", "CountChange", "GateReport", "Look", "Thresholds", "decide"]
@@ -69,6 +81,12 @@ class Look(NamedTuple):
 LOOKS = (Look(12, 0.02), Look(24, 0.01), Look(48, 0.01), Look(96, 0.01))
 
 
+#: A regression with a smaller p-value, after Holm's correction, ends a gate whatever else is
+#: undecided. Looks claim with a larger one, which the rounds that follow may take back: stopping
+#: at the first claim would still err no more often than stated, but three times as often as this.
+BEYOND_DOUBT = 0.002
+
+
 class GateError(FirstlightError):
     """The gate was asked for something that cannot be decided."""
 
@@ -92,8 +110,23 @@ class GateReport:
     resolution: float
     calibration: str  # where the thresholds come from, in words
     broken_by_head: tuple[str, ...] = ()  # those of `broken` that make it a regression
+    flaky: tuple[Flakiness, ...] = ()  # cases of which a process broke, and then did not
     schema: str = "firstlight.gate-report"
     schema_version: int = 1
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether more rounds could change nothing that matters."""
+        return not self.undecided or (self.verdict == "regression" and self._is_beyond_doubt())
+
+    def _is_beyond_doubt(self) -> bool:
+        exact = [c.verdict for c in self.counts if c.gated and c.case != self.control]
+        found = [c for c in self.comparisons if c.gated and c.case != self.control]
+        times = [c.p_adjusted for c in found if c.verdict == "regression"]
+        times += [f.p_adjusted for f in self.flaky if f.verdict == "regression"]
+        return bool("regression" in exact or self.broken_by_head) or any(
+            p < BEYOND_DOUBT for p in times
+        )
 
 
 def decide(
@@ -126,12 +159,24 @@ def decide(
     rule = Rule(alpha, minimum_effect, resolution, thresholds)
     pairs = [pair for case in usable for pair in _pairs(case, sides, gated)]
     # The control is no candidate for a regression: it is judged apart.
-    comparisons = compare([p for p in pairs if p.case != control], rule)
+    own = [p for p in pairs if p.case != control]
+    shaky = [c for c in usable if c != control and is_flaky(*(s.of(c) for s in sides))]
+    uneven = [uneven_rounds(*(s.of(case) for s in sides)).p() for case in shaky]
+    adjusted = holm([*uneven, *(p.effect.p for p in own if p.gated)])
+    flaky = [
+        flakiness(case, sides[0].of(case), sides[1].of(case), p, alpha)
+        for case, p in zip(shaky, adjusted, strict=False)
+    ]
+    comparisons = compare(own, rule, beside=uneven)
     comparisons += compare([p for p in pairs if p.case == control], rule)
-    counts = [c for case in usable for c in _count_changes(case, *(s.counts(case) for s in sides))]
+    counts = [
+        c
+        for case in (usable if exact_counts else ())
+        for c in _count_changes(case, *(s.counts(case) for s in sides))
+    ]
     found: list[Comparison | CountChange] = [*comparisons, *counts]
     moved = [m for m in found if m.case == control and m.gated and _moved(m)]
-    verdict, reasons = _verdict(comparisons, counts if exact_counts else [], broken, control, moved)
+    verdict, reasons = _verdict(comparisons, counts, broken, flaky, control, moved)
     reasons += [f"{p.case}: {p.quantity} is {p.note}." for p in pairs if p.note]
     return GateReport(
         verdict=verdict,
@@ -141,7 +186,7 @@ def decide(
         counts=tuple(counts),
         control=control,
         control_moved=bool(moved),
-        undecided=tuple(dict.fromkeys(c.case for c in _undecided(comparisons, control))),
+        undecided=tuple(dict.fromkeys(_undecided_cases(comparisons, flaky, control))),
         broken={case: trouble.why for case, trouble in broken.items()},
         rounds=min((p.effect.n for p in pairs), default=0),
         alpha=alpha,
@@ -149,6 +194,7 @@ def decide(
         resolution=resolution,
         calibration=_calibration(thresholds, minimum_effect),
         broken_by_head=tuple(case for case, trouble in broken.items() if trouble.regression),
+        flaky=tuple(flaky),
     )
 
 
@@ -164,10 +210,12 @@ class _Side:
         return self._samples.get(case, ())
 
     def timed(self, case: str) -> dict[int, Sample]:
-        return {s.index: s for s in self.of(case) if s.kind == "timed"}
+        """Of each round the last attempt, where that is sound."""
+        last = {s.index: s for s in self.of(case) if s.kind == "timed"}
+        return {index: s for index, s in last.items() if s.status == "ok"}
 
     def counts(self, case: str) -> list[dict[str, int]]:
-        return [counts_of(s) for s in self.of(case) if s.kind == "timed"]
+        return [counts_of(s) for s in self.timed(case).values()]
 
 
 def _pairs(case: str, sides: Sequence[_Side], gated: Collection[str]) -> list[Pair]:
@@ -216,10 +264,18 @@ def _undecided(comparisons: Sequence[Comparison], control: str | None) -> list[C
     ]
 
 
+def _undecided_cases(
+    comparisons: Sequence[Comparison], flaky: Sequence[Flakiness], control: str | None
+) -> list[str]:
+    times = [c.case for c in _undecided(comparisons, control)]
+    return times + [f.case for f in flaky if f.verdict == "inconclusive"]
+
+
 def _verdict(
     comparisons: Sequence[Comparison],
     counts: Sequence[CountChange],
     broken: Mapping[str, Breakage],
+    flaky: Sequence[Flakiness],
     control: str | None,
     moved: Sequence[Comparison | CountChange],
 ) -> tuple[str, list[str]]:
@@ -232,6 +288,8 @@ def _verdict(
         if c.gated and c.case != control and c.verdict == "regression"
     ]
     undecided = [_sentence(c) for c in _undecided(comparisons, control)]
+    slower += [flaky_sentence(f) for f in flaky if f.verdict == "regression"]
+    undecided += [flaky_sentence(f) for f in flaky if f.verdict == "inconclusive"]
     grown += [f"{case}: {b.why}." for case, b in broken.items() if b.regression == "exact"]
     slower += [f"{case}: {b.why}." for case, b in broken.items() if b.regression == "slow"]
     trouble = [f"{case}: {b.why}." for case, b in broken.items() if b.regression is None]
@@ -242,6 +300,7 @@ def _verdict(
     ]
     notes = [_count_sentence(c) for c in own if c.verdict == "improvement"]
     notes += [_sentence(c) for c in comparisons if c.gated and c.verdict == "improvement"]
+    notes += [flaky_sentence(f) for f in flaky if f.verdict == "flaky"]
     every = [*grown, *control_words, *slower, *trouble, *undecided, *notes]
     if grown:
         return "regression", every

@@ -67,9 +67,8 @@ class GateDirectory:
     def samples(self) -> dict[str, list[Sample]]:
         return {name: directory.samples() for name, directory in self._sides.items()}
 
-    def runs(self, load_after: Any = None) -> dict[str, Run]:
+    def runs(self, samples: Mapping[str, list[Sample]], load_after: Any = None) -> dict[str, Run]:
         """Both sides summarised, over the rounds that are complete."""
-        samples = self.samples()
         plans = self._plans(samples)
         return {
             name: assemble(directory.path, plans[name], samples[name], load_after)
@@ -94,7 +93,7 @@ class GateDirectory:
         """
         samples = self.samples()
         plans = self._plans(samples)
-        for name, run in self.runs(load_after).items():
+        for name, run in self.runs(samples, load_after).items():
             self._write_plan(name, plans[name])
             self._sides[name].publish(run, render(run, samples[name]))
 

@@ -38,6 +38,8 @@ class Rules:
     #: Two versions of JAX write the same program in different equations: told under another name,
     #: which is not gated.
     same_jax: bool = True
+    #: Stop at a regression beyond doubt, whatever else is undecided.
+    fail_fast: bool = True
 
     def judge(self, samples: Samples, rounds: int, alpha: float) -> GateReport:
         """The report over the first `rounds` rounds."""
@@ -75,7 +77,7 @@ def measure_and_judge(
     deadline: float | None = None,
     left_out: Collection[str] = (),
 ) -> GateReport:
-    """Measure to the first look that leaves nothing undecided, or until the time is up.
+    """Measure to the first look that settles it (`GateReport.is_settled`), or until the time is up.
 
     When the time ends between two looks, the rounds that are complete are judged with the share of
     the next look: how many there are depends on the clock, not on what they show.
@@ -89,10 +91,21 @@ def measure_and_judge(
             report = rules.judge(taken, reached, look.alpha)
         if not report.undecided or reached < look.rounds:
             break
+        if rules.fail_fast and report.is_settled and look != rules.looks[-1]:
+            return _stopped_early(report)
         done = reached
     if report is None:
         raise ValueError("a gate needs at least one look")
     return report
+
+
+def _stopped_early(report: GateReport) -> GateReport:
+    """What a reader must know of a gate that stopped with cases undecided."""
+    told = (
+        f"The gate stopped after {report.rounds} rounds: the regression is beyond doubt. Still "
+        f"undecided: {', '.join(report.undecided)} (--keep-going measures on)."
+    )
+    return replace(report, reasons=(*report.reasons, told))
 
 
 def not_comparable(

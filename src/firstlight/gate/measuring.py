@@ -5,11 +5,15 @@ their warm calls alternate. A
 coin decides which side goes first, for each case and round anew: the exact p-value of a gate (flip
 the sign of each round's difference) rests on that and nothing else. Alternating AB BA would balance
 better, but one coin for two rounds is half as many coins. The cases of a round are shuffled.
+
+A process that breaks is repeated, on both sides, until both are sound or it has been repeated often
+enough to say that it always breaks. Its case is then not timed any more.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import time
@@ -18,6 +22,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
+from firstlight.gate.breakage import breaks_every_time, last_attempts, repeats_of
 from firstlight.gate.sides import Side
 from firstlight.measure.plan import Case, Settings
 from firstlight.measure.process import Outcome, Turn, run_worker
@@ -75,6 +80,11 @@ class Pair:
         #: By side and case: where every module came from. Kept apart, because the samples are
         #: published and these are paths of this machine.
         self.modules: dict[str, dict[str, Mapping[str, str]]] = {side: {} for side in SIDES}
+        self._given_up: set[str] = set()
+        self._attempts: dict[tuple[str, str, str, int], list[Sample]] = {}
+        for name, samples in (done or {}).items():
+            for sample in samples:
+                self._count_attempt(name, sample)
         self._runners: dict[tuple[str, bool], Runner] = {}
         for side in sides:
             known = (done or {}).get(side.name, ())
@@ -151,16 +161,49 @@ class Pair:
         self, jobs: Sequence[Job], watch: Watch, every: Sequence[Job] | None = None, number: int = 0
     ) -> None:
         shown = [(Shown(f"{c.id} ({side})"), kind, i) for side, c, kind, i in every or jobs]
-        due = [(place, job) for place, job in enumerate(jobs, start=number) if self._is_due(job)]
-        while due:
-            place, job = due.pop(0)
-            if not self._is_due(job):  # since the one before it has failed
-                continue
+        placed = list(enumerate(jobs, start=number))
+        for _, found in itertools.groupby(placed, key=lambda one: (one[1][1].id, *one[1][2:])):
+            block = list(found)
+            self._take_block([one for one in block if self._is_due(one[1])], watch, shown)
+            job = block[0][1]
+            while self._is_to_be_repeated(job):
+                self._take_block(block, watch, shown)
+            if any(found and breaks_every_time(found) for found in self._attempts_at(job)):
+                self._given_up.add(job[1].id)
+
+    def _take_block(
+        self,
+        block: Sequence[tuple[int, Job]],
+        watch: Watch,
+        shown: Sequence[tuple[Shown, str, int]],
+    ) -> None:
+        """The processes of one case of one kind, one on each side unless one is there already."""
+        if len(block) == 2 and block[0][1][2] == "timed":
+            (place, job), (then, other) = block
             watch(place, shown)
-            if job[2] == "timed" and due and due[0][1][1] is job[1]:
-                self._take_in_turns(job, due.pop(0)[1], lambda: watch(place + 1, shown))  # noqa: B023
-            else:
-                self._take(job)
+            self._take_in_turns(job, other, lambda: watch(then, shown))
+            return
+        for place, job in block:
+            watch(place, shown)
+            self._take(job)
+
+    def _is_to_be_repeated(self, job: Job) -> bool:
+        """Whether the last attempt at a process broke on a side, and it is worth another."""
+        attempts = self._attempts_at(job)
+        bad = [found[-1] for found in attempts if found and found[-1].status != "ok"]
+        if not bad or not all(attempts):
+            return False
+        done = max(map(len, attempts)) - 1
+        return done < min(repeats_of(sample.status) for sample in bad)
+
+    def _attempts_at(self, job: Job) -> list[list[Sample]]:
+        """On both sides, in order."""
+        _, case, kind, index = job
+        return [self._attempts.get((side, case.id, kind, index), []) for side in SIDES]
+
+    def _count_attempt(self, side: str, sample: Sample) -> None:
+        key = (side, sample.case, sample.kind, sample.index)
+        self._attempts.setdefault(key, []).append(sample)
 
     def _is_due(self, job: Job) -> bool:
         side, case, kind, index = job
@@ -174,7 +217,7 @@ class Pair:
         runner = self._runners[side, case.is_control]
         runner.order = self._order
         self._order += 1
-        runner.take(case.on(side), kind, index, turn)
+        self._count_attempt(side, runner.take(case.on(side), kind, index, turn))
 
     def _take_in_turns(self, job: Job, other: Job, watch: Callable[[], None]) -> None:
         """Both processes of a pair: one cold start after the other, then warm calls in turns."""
@@ -200,6 +243,8 @@ class Pair:
 
     def _sound(self, case: PairedCase) -> bool:
         """A case that fails on one side is not timed on the other: there is nothing to compare."""
+        if case.id in self._given_up:
+            return False
         return all(self._runners[s, case.is_control].is_sound(case.on(s)) for s in SIDES)
 
 
@@ -263,13 +308,16 @@ def for_decision(samples: Sequence[Sample], equations: str = "equations") -> lis
 
 
 def complete_rounds(samples: Mapping[str, Sequence[Sample]]) -> int:
-    """How many rounds have both sides of every case that was timed, counted from the first."""
-    timed = {
-        side: {(s.case, s.index) for s in found if s.kind == "timed"}
-        for side, found in samples.items()
-    }
+    """How many rounds have both sides of every case that was timed, counted from the first.
+
+    A case that broke was given up in some round, and does not count where another did not.
+    """
+    last = {side: last_attempts([s for s in v if s.kind == "timed"]) for side, v in samples.items()}
+    timed = {side: {(s.case, s.index) for s in found} for side, found in last.items()}
     both = set.intersection(*timed.values()) if timed else set()
     names = {case for found in timed.values() for case, _ in found}
+    broken = {s.case for found in last.values() for s in found if s.status != "ok"}
+    names = names - broken or names
     number = 0
     while names and all((case, number) in both for case in names):
         number += 1

@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
+from firstlight.gate.breakage import Flakiness, flaky_sentence
 from firstlight.gate.comparison import Comparison, CountChange, change, may_be_slower
 from firstlight.gate.decision import GateReport
 from firstlight.report import quantities
@@ -231,6 +232,9 @@ def junit(report: GateReport) -> str:
         ElementTree.SubElement(
             _test(suite, case, "measurable"), kind, message=xml_text(why), type="broken"
         )
+    for flaky in report.flaky:
+        words = flaky_sentence(flaky)
+        _outcome(_test(suite, flaky.case, "stable"), _as_outcome(flaky), words, words)
     if report.control_moved:
         test = _test(suite, str(report.control), "control")
         ElementTree.SubElement(test, "skipped", message="the control case moved")
@@ -261,6 +265,11 @@ def _outcome(test: ElementTree.Element, verdict: str, message: str, body: str) -
         ElementTree.SubElement(test, "skipped", message=xml_text(message))
 
 
+def _as_outcome(found: Flakiness) -> str:
+    """A process that broke and then did not is nothing to fail for, and nothing to hide."""
+    return "regression" if found.verdict == "regression" else "inconclusive"
+
+
 def _count(suite: ElementTree.Element) -> None:
     suite.set("tests", str(len(suite.findall("testcase"))))
     for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
@@ -289,6 +298,7 @@ def github_annotations(report: GateReport, places: Mapping[str, Place] | None = 
             (case, "broken", "regression" if case in by_head else "inconclusive", why)
             for case, why in report.broken.items()
         ),
+        *((f.case, "flaky", _as_outcome(f), flaky_sentence(f)) for f in report.flaky),
     )
     for case, what, verdict, message in rows:
         level = {"regression": "error", "inconclusive": "warning"}.get(verdict)

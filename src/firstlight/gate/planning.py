@@ -40,6 +40,7 @@ class Request:
     minimum_effect: float = MINIMUM_EFFECT
     gate_on: tuple[str, ...] = GATED
     exact_counts: bool = True
+    fail_fast: bool = True
     control: str | None = None  # a case; "none": no control; None: the usual one
     calibration: Path | None = None
     use_calibration: bool = True
@@ -84,6 +85,7 @@ def plan_gate(request: Request, sides: tuple[Side, Side]) -> Gate:
         thresholds=_thresholds(request, host),
         control=control,
         exact_counts=request.exact_counts,
+        fail_fast=request.fail_fast,
         same_jax=len({side.description["python"]["installed"].get("jax") for side in sides}) == 1,
     )
     settings = replace(

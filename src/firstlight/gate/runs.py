@@ -8,14 +8,15 @@ and the interval cannot know of drift between jobs: a change then counts only be
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from firstlight.gate.comparability import (
+    busy_share,
     case_differences,
     data_differences,
+    disturbance,
     machine_class,
     machine_differences,
 )
@@ -23,7 +24,7 @@ from firstlight.gate.comparison import Comparison, CountChange, Pair, Rule, comp
 from firstlight.gate.decision import GATED, LEAST_SHARE, MINIMUM_EFFECT, RESOLUTION
 from firstlight.gate.quantities import counts_of, in_order, of_sample, restless
 from firstlight.records import PHASES, FirstlightError, Run, Sample
-from firstlight.statistics.comparison import unpaired_effect
+from firstlight.statistics.comparison import smallest_p, unpaired_effect
 from firstlight.statistics.intervals import median
 
 #: How far two jobs on one machine may come out apart for no reason, as a share. Measured between
@@ -62,6 +63,7 @@ class RunsReport:
     minimum_effect: float
     resolution: float
     drift: float | None  # beyond which a change counts, where drift is not in the intervals
+    disturbed: Mapping[str, float]  # runs beside which others used so much of the CPU; their share
     schema: str = "firstlight.comparison"
     schema_version: int = 1
 
@@ -103,6 +105,11 @@ def compare_runs(
     drift = None if unit == "run" else max(DRIFT, minimum_effect)
     rule = Rule(alpha, drift or minimum_effect, max(resolution, drift or 0.0))
     comparisons = [_worded(c, drift, minimum_effect) for c in compare(pairs, rule)]
+    disturbed = {
+        m.name: share for m in [*base, *head] if (share := busy_share(m.run.host)) is not None
+    }
+    if disturbed:
+        comparisons = [_undecided(c) for c in comparisons]
     return RunsReport(
         base=tuple(m.name for m in base),
         head=tuple(m.name for m in head),
@@ -113,12 +120,21 @@ def compare_runs(
         left_out=left_out,
         overridden=tuple(overridden),
         changed=tuple(changes(base[0].run, head[0].run)),
-        warnings=tuple(_warnings(base, head, drift, runs_needed(decisive, alpha))),
+        warnings=tuple(
+            [disturbance(share, name) for name, share in disturbed.items()]
+            + _warnings(base, head, drift, runs_needed(decisive, alpha))
+        ),
         alpha=alpha,
         minimum_effect=minimum_effect,
         resolution=resolution,
         drift=drift,
+        disturbed=disturbed,
     )
+
+
+def _undecided(found: Comparison) -> Comparison:
+    """As in a replication: where others used the CPU, times tell of them."""
+    return replace(found, verdict="inconclusive", reason="the machine was busy with other programs")
 
 
 def enough_runs(base: int, head: int, comparisons: int = 1, alpha: float = 0.05) -> bool:
@@ -127,7 +143,7 @@ def enough_runs(base: int, head: int, comparisons: int = 1, alpha: float = 0.05)
     Their smallest p-value is 2 / C(base + head, base), and Holm's correction multiplies it by the
     number of comparisons that decide.
     """
-    smallest = 2 / math.comb(base + head, base)
+    smallest = smallest_p(base, head, paired=False)
     return smallest <= 0.05 and max(1, comparisons) * smallest < alpha
 
 

@@ -44,7 +44,7 @@ def _cells(found: Comparison) -> list[str]:
         _median(found.base),
         _median(found.head),
         interval.replace(" %", "%"),
-        _probability(found.p_adjusted),
+        _probability(found.p_adjusted) if found.can_be_significant else "too few",
         f"{verdict}: {escape(found.reason)}" if found.reason else verdict,
     ]
     return [f"[{style}]{cell}[/{style}]" if style else cell for cell in cells]

@@ -48,7 +48,8 @@ class Runner:
         self._keep = keep
         self._spawn = spawn
         self._done = {(s.case, s.kind, s.index): s for s in done}
-        self._bad = {s.case for s in done if s.kind != "timed" and _ends(s)}
+        # The last attempt counts: a gate repeats what broke.
+        self._bad = {s.case for s in self._done.values() if s.kind != "timed" and _ends(s)}
         self.order = 1 + max((s.order for s in done), default=-1)  # of the next process
         self._stored: dict[str, frozenset[str]] = {}  # entries that the priming process left
         self._refusals: dict[str, tuple[str, ...]] = {}
@@ -101,12 +102,15 @@ class Runner:
     def take(self, case: Case, kind: str, index: int, turn: Turn | None = None) -> Sample:
         """Run one process of the plan, keep its sample, and learn from it."""
         sample = self.measure(case, kind, index, turn)
-        if (case.id, kind, index) not in self._done or _ends(sample):
-            self._keep(sample)  # also a repeated check that now fails
+        before = self._done.get((case.id, kind, index))
+        if before is None or _ends(before) or _ends(sample):
+            self._keep(sample)  # also a repeated check that now fails, or no longer does
             self.order += 1
         self._remember(sample)
         if kind != "timed" and _ends(sample):
             self._bad.add(case.id)
+        elif kind != "timed":
+            self._bad.discard(case.id)
         return sample
 
     def _needed(self, case: Case) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from firstlight.measure.plan import Case, SelectionError, make_case, nearest
 from firstlight.measure.process import Outcome, run_worker
 from firstlight.records import FirstlightError
-from firstlight.workloads.catalog import Backend, Size, Workload
+from firstlight.workloads.catalog import Backend, CatalogError, Size, Workload
 
 _OPTIONS = ("workload", "backend", "sizes", "reference", "tolerance", "environment")
 _DEFAULT_TOLERANCE = 1e-4
@@ -96,17 +96,20 @@ def _workload(
         isinstance(v, str) for v in environment.values()
     ):
         raise UserFileError(f"{where}: environment must be {{name: text}}, not {environment!r}.")
-    workload = Workload(
-        name=str(options.get("workload") or function),
-        title=f"{path.name}: {function}",
-        programs={backend.framework: function},
-        reference=f"{path.name}: reference of {function}" if options["reference"] else None,
-        sizes={str(size): Size(values) for size, values in sizes.items()},
-        tolerance=float(tolerance),
-        environment=environment,
-        seed=None,
-        file=str(path.absolute()),
-    )
+    try:
+        workload = Workload(
+            name=str(options.get("workload") or function),
+            title=f"{path.name}: {function}",
+            programs={backend.framework: function},
+            reference=f"{path.name}: reference of {function}" if options["reference"] else None,
+            sizes={str(size): Size(values) for size, values in sizes.items()},
+            tolerance=float(tolerance),
+            environment=environment,
+            seed=None,
+            file=str(path.absolute()),
+        )
+    except CatalogError as error:
+        raise UserFileError(f"{where}: {error}") from None
     return workload, backend
 
 

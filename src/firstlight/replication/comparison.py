@@ -17,7 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from firstlight.gate.comparability import case_differences, machine_differences
+from firstlight.gate.comparability import (
+    busy_share,
+    case_differences,
+    disturbance,
+    machine_differences,
+)
 from firstlight.gate.comparison import change
 from firstlight.gate.decision import GATED, LEAST_SHARE
 from firstlight.gate.quantities import in_order, of_sample, restless
@@ -28,8 +33,6 @@ from firstlight.statistics.comparison import Effect, holm, paired_effect, unpair
 from firstlight.statistics.intervals import median, median_estimate
 
 ALPHA = 0.05
-#: So much of the CPU in the hands of others, and times are no longer those of the case.
-BUSY = 0.5
 NOTHING_JUDGED = "no quantity of it can be judged"
 VERDICTS = ("agrees", "differs", "undecided", "not comparable")
 #: Differences that change times of all cases alike, so that ratios between cases remain.
@@ -214,10 +217,9 @@ def overall(verdicts: Sequence[str], busy: bool) -> str:
 def disturbances(published: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """Which of both runs other programs disturbed so much that its times decide nothing."""
     return [
-        f"other programs were using {found['cpu_busy_ratio']:.0%} of the CPU when the run {where} "
-        "began: its times decide nothing"
+        disturbance(share, where)
         for found, where in ((published, "that was published"), (here, "here"))
-        if (found["cpu_busy_ratio"] or 0) >= BUSY
+        if (share := busy_share(found)) is not None
     ]
 
 

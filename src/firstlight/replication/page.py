@@ -15,10 +15,11 @@ _OWN = """
 .verdict { font-weight: 650; white-space: nowrap; }
 .v-agrees { color: var(--good); } .v-differs { color: var(--alarm); }
 .v-undecided { color: var(--accent); } .v-not { color: var(--muted); }
-.small .why { white-space: normal; text-align: left; color: var(--muted); padding: 0 0 .4rem; }
+.small .why { white-space: normal; text-align: left !important; color: var(--muted); }
+.small .why { padding: 0 0 .4rem; }
 .small tr:has(> .why) { border-top: 0; }
 .told { color: var(--muted); }
-tr:has(> th:empty) { border-top: 0 !important; }
+tr.more { border-top: 0; }
 """
 
 
@@ -50,34 +51,46 @@ def _mark(verdict: str) -> str:
 def _table(head: Sequence[str], rows: Sequence[str]) -> str:
     top = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in head)
     return (
-        f'<div class="scroll" tabindex="0"><table class="small"><thead><tr>{top}</tr></thead>'
+        f'<div class="scroll" tabindex="0"><table class="small cards"><thead><tr>{top}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
 
 
+def _row(head: Sequence[str], name: str | None, cells: Sequence[str], rows: int = 1) -> str:
+    """A row of markup; without a name it belongs to the case above, which spans so many rows."""
+    first = f'<th scope="rowgroup" rowspan="{rows}">{name}</th>' if name is not None else ""
+    found = []
+    for label, cell in zip(head[1:], cells, strict=True):
+        class_ = "absent" if not cell else "deciding" if label == "verdict" else ""
+        found.append(f'<td data-label="{label}" class="{class_}">{cell}</td>')
+    return f"<tr{' class=more' if name is None else ''}>{first}{''.join(found)}</tr>"
+
+
+_CASES = (
+    *("case", "quantity", "published", "here", "change", "error published", "error here"),
+    "verdict",
+)
+
+
 def _cases(report: Mapping[str, Any]) -> str:
-    head = ("case", "quantity", "published", "here", "change", "error published", "error here",
-            "verdict")  # fmt: skip
     rows = [row for case in report["cases"] for row in _case_rows(case)]
-    return f"<section><h2>Every case</h2>{_table(head, rows)}</section>"
+    return f"<section><h2>Every case</h2>{_table(_CASES, rows)}</section>"
 
 
 def _case_rows(case: Mapping[str, Any]) -> list[str]:
     shown = [d for d in case["deltas"] if d["judged"] or d["quantity"] in _HEADLINE]
     errors = [_error(case[f"correctness_{side}"]) for side in ("published", "here")]
-    rows = []
-    for number, delta in enumerate(shown):
-        first = number == 0
-        cells = "".join(f"<td>{c}</td>" for c in (*_delta(delta), *(errors if first else ("", ""))))
-        end = f"<td>{_mark(case['verdict']) if first else ''}</td>"
-        name = html.escape(case["case"]) if first else ""
-        rows.append(f'<tr><th scope="row">{name}</th>{cells}{end}</tr>')
-    if not shown:
-        blank = "<td></td>" * 4 + f"<td>{errors[0]}</td><td>{errors[1]}</td>"
-        rows.append(
-            f'<tr><th scope="row">{html.escape(case["case"])}</th>{blank}'
-            f"<td>{_mark(case['verdict'])}</td></tr>"
+    deltas = [_delta(delta) for delta in shown] or [[""] * 4]
+    ends = [(*errors, _mark(case["verdict"])), *(("", "", ""),) * (len(deltas) - 1)]
+    rows = [
+        _row(
+            _CASES,
+            None if number else html.escape(case["case"]),
+            (*cells, *end),
+            len(deltas),
         )
+        for number, (cells, end) in enumerate(zip(deltas, ends, strict=True))
+    ]
     # Words under the numbers: a column of them would push the verdict out of sight.
     return rows + [
         f'<tr><td colspan="8" class="why">{html.escape(reason)}</td></tr>'
@@ -113,15 +126,22 @@ def _error(correctness: Mapping[str, Any] | None) -> str:
 def _ratios(report: Mapping[str, Any]) -> str:
     if not report["ratios"]:
         return ""
+    head = ("case", "quantity", "published", "here", "change", "order", "verdict")
     rows = [
-        f'<tr><th scope="row">{html.escape(r["case"])}<br>over {html.escape(r["against"])}</th>'
-        f"<td>{html.escape(r['quantity'].removesuffix('_seconds').replace('_', ' '))}</td>"
-        f"<td>{_times(r['published'])}</td><td>{_times(r['here'])}</td>"
-        f"<td>{html.escape(_span(r['effect']))}</td><td>{html.escape(r['order'])}</td>"
-        f"<td>{_mark(r['verdict'])}</td></tr>"
+        _row(
+            head,
+            f"{html.escape(r['case'])}<br>over {html.escape(r['against'])}",
+            [
+                html.escape(r["quantity"].removesuffix("_seconds").replace("_", " ")),
+                _times(r["published"]),
+                _times(r["here"]),
+                html.escape(_span(r["effect"])),
+                html.escape(r["order"]),
+                _mark(r["verdict"]),
+            ],
+        )
         for r in report["ratios"]
     ]
-    head = ("case", "quantity", "published", "here", "change", "order", "verdict")
     return (
         "<section><h2>Ratios between cases of the same run</h2><p>How many times as long a case "
         "takes as another one of its workload, paired by round. On another kind of machine times "

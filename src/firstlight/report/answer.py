@@ -63,11 +63,24 @@ def cache_words(workload: Workload) -> str:
             continue
         if case.cold_seconds is None or twin.cold_seconds is None:
             continue
-        said.append(
-            f"A filled compile cache brings the first result of {html.escape(case.backend)} from "
-            f"{number(twin.cold_seconds)} to {number(case.cold_seconds)}."
-        )
+        said.append(_cache_sentence(case.backend, twin.cold_seconds, case.cold_seconds))
     return " ".join(said)
+
+
+def _cache_sentence(backend: str, without: Estimate, filled: Estimate) -> str:
+    """Intervals that overlap bear no claim, whichever median is the smaller one."""
+    name, ends = html.escape(backend), f"{number(without)} without, {number(filled)} with it."
+    if filled.high < without.low:
+        return (
+            f"A filled compile cache brings the first result of {name} from "
+            f"{number(without)} to {number(filled)}."
+        )
+    if filled.low > without.high:
+        return f"A filled compile cache makes the first result of {name} slower: {ends}"
+    return (
+        f"Whether a filled compile cache helps the first result of {name} cannot be told from so "
+        f"few processes, whose intervals overlap: {ends}"
+    )
 
 
 def title_of(workload: Workload) -> str:

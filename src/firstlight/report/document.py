@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 from importlib.resources import files
 
@@ -21,22 +23,32 @@ PATTERN = (
 HATCH = f'<svg width="0" height="0" class="defs" aria-hidden="true">{PATTERN}</svg>'
 
 
-def document(title: str, body: str, *, style: str = "", script: str = "") -> str:
+def document(
+    title: str, body: str, *, style: str = "", script: str = "", style_attributes: bool = False
+) -> str:
     """One self-contained file. `title` is plain text, the others are what they are called.
 
-    The browser itself holds the page to what it promises: nothing is fetched from anywhere.
+    The browser itself holds the page to what it promises: nothing is fetched from anywhere, and no
+    script or style sheet but those of this page is run. `style_attributes`: `body` has some.
     """
-    scripts = "script-src 'unsafe-inline'; " if script else ""
+    sheet = f"{palette.stylesheet()}\n{packaged('style.css')}{style}"
+    attributes = "style-src-attr 'unsafe-inline'; " if style_attributes else ""
+    scripts = f"script-src {_hash_source(script)}; " if script else ""
     policy = (
-        f"default-src 'none'; style-src 'unsafe-inline'; {scripts}"
+        f"default-src 'none'; style-src {_hash_source(sheet)}; {attributes}{scripts}"
         "base-uri 'none'; form-action 'none'"
     )
     behaviour = f"<script>{script}</script>" if script else ""
     return (
-        f"{head(policy)}<title>{html.escape(title)}</title>"
-        f"<style>{palette.stylesheet()}\n{packaged('style.css')}{style}</style></head>"
+        f"{head(policy)}<title>{html.escape(title)}</title><style>{sheet}</style></head>"
         f"<body>{HATCH}{body}{behaviour}</body></html>\n"
     )
+
+
+def _hash_source(content: str) -> str:
+    """How a content security policy names an inline script or style sheet."""
+    digest = hashlib.sha256(content.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 def head(policy: str) -> str:

@@ -5,14 +5,27 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from firstlight.records import PHASES, CaseSummary, Run, Sample
 
+#: What a spreadsheet takes a cell for a formula by, also after a tab or a line break.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
 
 def _quotable(run: Run) -> list[CaseSummary]:
     return [case for case in run.cases if case.status == "ok" and case.protocol is not None]
+
+
+def harmless(row: Iterable[Any]) -> list[Any]:
+    """The cells of a row for a spreadsheet, which would compute what begins like a formula.
+
+    A name is a name: an apostrophe before it says so. Numbers stay numbers.
+    """
+    return [
+        f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell for cell in row
+    ]
 
 
 def csv_text(run: Run, samples: Sequence[Sample]) -> str:
@@ -29,7 +42,8 @@ def csv_text(run: Run, samples: Sequence[Sample]) -> str:
         if sample.kind != "timed" or case is None or case.protocol is None:
             continue
         head = (case.case, case.workload, case.size, case.backend, case.cache)
-        writer.writerow((*head, sample.index, sample.order, sample.status, *_values(sample)))
+        rest = (sample.index, sample.order, sample.status, *_values(sample))
+        writer.writerow(harmless((*head, *rest)))
     return out.getvalue()
 
 

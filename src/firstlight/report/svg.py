@@ -82,12 +82,17 @@ def polyline(points: Sequence[tuple[float, float]], class_: str, close: bool = F
     return f'<path d="M{steps}{"Z" if close else ""}" class="{class_}"/>' if points else ""
 
 
-def canvas(width: float, height: float, label: str, body: str, class_: str = "") -> str:
-    """The `<svg>` itself: scales with its container and has a name for who cannot see it."""
+def canvas(
+    width: float, height: float, label: str, body: str, class_: str = "", role: str = "img"
+) -> str:
+    """The `<svg>` itself: scales with its container and has a name for who cannot see it.
+
+    With a class it is as wide as that lets it be, and little more than what it was drawn for.
+    """
+    most = f' class="{class_}" width="{number(1.15 * width)}"' if class_ else ""
     return (
-        f'<svg viewBox="0 0 {number(width)} {number(height)}" role="img" '
-        f'aria-label="{html.escape(label)}" class="{class_}" '
-        f'style="--design:{number(width)}px">{body}</svg>'
+        f'<svg viewBox="0 0 {number(width)} {number(height)}" role="{role}" '
+        f'aria-label="{html.escape(label)}"{most}>{body}</svg>'
     )
 
 

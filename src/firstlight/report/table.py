@@ -32,6 +32,11 @@ class Column:
     heading: str
     read: Callable[[CaseSummary], Cell]
 
+    @property
+    def label(self) -> str:
+        """What it is called away from its group."""
+        return f"{self.group}: {self.heading}"
+
 
 def _estimate(value: Estimate | None, units: quantities.Units | None, suffix: str = "") -> Cell:
     if value is None:
@@ -181,8 +186,8 @@ def table(workloads: Sequence[Workload]) -> str:
         "phase that the framework does not have or a number that may not be shown."
     )
     return (
-        f'<div class="scroll" tabindex="0"><table id="cases"><caption>{caption}</caption>'
-        f"<thead>{_head(shown)}</thead><tbody>{rows}</tbody></table></div>"
+        '<div class="scroll" tabindex="0"><table id="cases" class="cards">'
+        f"<caption>{caption}</caption><thead>{_head(shown)}</thead><tbody>{rows}</tbody></table></div>"
     )
 
 
@@ -213,13 +218,14 @@ def _row(case: CaseSummary, workload: Workload, shown: Sequence[Column]) -> str:
         f'<tr data-case="{html.escape(case.case)}" data-status="{html.escape(case.status)}">'
         f'<th scope="row" data-value="{html.escape(case.case)}">'
         f'<a href="#{workload.anchor}">{name}</a></th>'
-        f'<td data-key="status"{tip}>{status}</td>{cells}</tr>'
+        f'<td data-key="status" data-label="status" class="deciding"{tip}>{status}</td>{cells}</tr>'
     )
 
 
 def _cell(column: Column, cell: Cell) -> str:
     value = "" if cell.value is None else f' data-value="{html.escape(str(cell.value))}"'
     tip = "" if not cell.tip else f' title="{html.escape(cell.tip)}"'
-    class_ = ' class="flagged"' if cell.flagged else ""
-    key = html.escape(column.key)
-    return f'<td data-key="{key}"{value}{tip}{class_}>{html.escape(cell.shown)}</td>'
+    word = "flagged" if cell.flagged else "absent" if cell.shown == quantities.ABSENT else ""
+    class_ = f' class="{word}"' if word else ""
+    named = f'data-key="{html.escape(column.key)}" data-label="{html.escape(column.label)}"'
+    return f"<td {named}{value}{tip}{class_}>{html.escape(cell.shown)}</td>"

@@ -21,12 +21,15 @@ from firstlight.measure.runner import slug
 from firstlight.records import FirstlightError, to_json
 from firstlight.site import listing, trend_pages
 from firstlight.site.admission import Refused, admit, fingerprint, status
+from firstlight.site.changes import changes, departures, newest_first, summaries
+from firstlight.site.changes_page import changes_page
 from firstlight.site.compare_page import compare_page
 from firstlight.site.facts import facts_of
+from firstlight.site.feed import feed
 from firstlight.site.folder import SiteFolder
-from firstlight.site.frame import assets
+from firstlight.site.frame import FEED, assets
 from firstlight.site.snapshot_page import served, snapshot_page
-from firstlight.site.trends import Collected, moment
+from firstlight.site.trends import Collected, Series, moment
 from firstlight.snapshot.archive import write_archive
 from firstlight.snapshot.catalogue import Catalogue
 from firstlight.snapshot.layout import INDEX, SIGNATURE
@@ -51,6 +54,8 @@ class Options:
 
     title: str = "Firstlight"
     files: str | None = None  # a URL that has the snapshots; None: their files are copied
+    url: str | None = None  # where the site will be, for the feed
+    repository: str | None = None  # where commits are compared: REPOSITORY/compare/BASE...HEAD
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,8 @@ def build(
     """
     options = options or Options()
     require_harmless(options.files)
+    for name, address in (("--url", options.url), ("--repository", options.repository)):
+        require_web_address(name, address)
     store = open_store(place)
     entries, unlisted = Catalogue(store).look()
     ids = sorted({*(entry.id for entry in entries), *unlisted})
@@ -102,6 +109,14 @@ def require_harmless(files: str | None) -> None:
         raise SiteOptionError(
             f"--files {files!r}: give an address that begins with https:// or http://, or a "
             "relative path."
+        )
+
+
+def require_web_address(option: str, address: str | None) -> None:
+    """A link that readers follow leads to the web."""
+    if address is not None and not address.startswith(("https://", "http://")):
+        raise SiteOptionError(
+            f"{option} {address!r}: give an address that begins with https:// or http://."
         )
 
 
@@ -179,18 +194,31 @@ class _Making:
         """The pages about all snapshots; how many cases have a trend."""
         title, write = self._options.title, self._folder.write
         entries = listing.newest_first(self.entries)
-        write("index.html", listing.index_page(title, entries, self.refused))
+        write("snapshots.html", listing.list_page(title, entries, len(self.refused)))
         write("compare.html", compare_page(title))
-        rows = []
-        for case in self._trends.cases():
-            series = self._trends.series(case)
-            rows.append(trend_pages.index_row(case, series))
+        by_case = {case: self._trends.series(case) for case in self._trends.cases()}
+        for case, series in by_case.items():
             write(f"trends/{slug(case)}.html", trend_pages.case_page(title, case, series))
+        rows = [trend_pages.index_row(case, series) for case, series in by_case.items()]
         write("trends/index.html", trend_pages.index_page(title, rows))
+        self._write_changes(by_case)
         for path, data in {**assets(), **listing.data_files(title, entries)}.items():
             write(path, data)
         write("build.json", canonical(_build_record(self._circumstances, self._record)))
         return len(rows)
+
+    def _write_changes(self, by_case: Mapping[str, list[Series]]) -> None:
+        """The first page, and the feed."""
+        options, found = self._options, by_case.items()
+        steps = newest_first([c for case, series in found for c in changes(case, series)])
+        curves = [curve for series in by_case.values() for own in series for curve in own.curves]
+        departing = [d for case, series in found for d in departures(case, series)]
+        page = changes_page(
+            options.title, steps, summaries(curves), departing, self.refused, options.repository
+        )
+        self._folder.write("index.html", page)
+        newest = max((curve.points[-1].moment for curve in curves), default=0.0)
+        self._folder.write(FEED, feed(options.title, steps, newest, options.url))
 
 
 def _build_record(circumstances: Mapping[str, Any], snapshots: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from firstlight.gate.comparability import busy_share
 from firstlight.gate.quantities import counts_of, in_order, of_sample
 from firstlight.records import CaseSummary, Estimate, Run, Sample, to_json
 from firstlight.replication.environment import versions
@@ -49,6 +50,7 @@ def _run(run: Run, samples: Sequence[Sample], about: Mapping[str, Any]) -> dict[
         "created_at": run.created_at,
         "samples_sha256": run.samples_sha256,
         **conditions.of_run(run),
+        "busy": busy_share(run.host),
         "versions": versions(run.host, run.harness),
         "order": [case.case for case in run.cases],  # JSON objects have none
         "cases": {

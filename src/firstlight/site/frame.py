@@ -13,15 +13,19 @@ from firstlight.report.svg import element
 
 #: Scripts and data come from the site alone; nothing inline is ever run, whoever put it there.
 _POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self'; base-uri 'none'; form-action 'none'"
 )
 _PLACES = (
-    ("index.html", "Snapshots"),
+    ("index.html", "Changes"),
+    ("snapshots.html", "Snapshots"),
     ("trends/index.html", "Trends"),
     ("compare.html", "Compare"),
 )
-SCRIPTS = ("theme.js", "list.js", "compare.js", "comparison.js", "statistics.js", "words.js")
+FEED = "feed.xml"
+_MODULES = ("compare.js", "comparison.js", "statistics.js", "words.js")
+#: Made of these files, and no modules: a page that is opened from a file can run them, too.
+_CLASSIC = {"theme.js": ("theme.js",), "list.js": ("words.js", "list.js")}
 
 
 def page(
@@ -38,21 +42,25 @@ def page(
     `site` is the name of the site, `title` that of the page; both are plain text. `place` is the
     page's own path, if it is one of those in the navigation.
     """
-    modules = "".join(
-        f'<script type="module" src="{up}assets/{name}"></script>'
-        for name in ("theme.js", *scripts)
+    run = "".join(
+        f'<script {_how(name)} src="{up}assets/{name}"></script>' for name in ("theme.js", *scripts)
     )
     heading = f"{title} · {site}" if title != site else site
     return (
         f'{head(_POLICY)}<meta name="referrer" content="no-referrer">'
         f"<title>{html.escape(heading)}</title>"
         f'<link rel="icon" href="{up}assets/icon.svg"><link rel="stylesheet" '
-        f'href="{up}assets/site.css">{modules}</head><body>{HATCH}'
+        f'href="{up}assets/site.css"><link rel="alternate" type="application/atom+xml" '
+        f'title="{html.escape(site)}: changes" href="{up}{FEED}">{run}</head><body>{HATCH}'
         f'<a class="skip" href="#main">Skip to the content</a>'
         f'<header id="top">{LOGO}<div class="lead"><p class="brand">{html.escape(site)}</p>'
         f"<h1>{html.escape(title)}</h1>{lead}</div>{themes()}</header>"
         f'{_navigation(up, place)}<main id="main" data-root="{up}">{body}</main></body></html>\n'
     ).encode()
+
+
+def _how(script: str) -> str:
+    return "defer" if script in _CLASSIC else 'type="module"'
 
 
 def _navigation(up: str, here: str) -> str:
@@ -70,9 +78,22 @@ def assets() -> dict[str, bytes]:
     own = files("firstlight.site").joinpath("assets")
     style = f"{palette.stylesheet()}\n{sheet}\n{own.joinpath('site.css').read_text('utf-8')}"
     found = {"assets/site.css": style.encode(), "assets/icon.svg": _icon()}
-    for name in SCRIPTS:
+    for name in _MODULES:
         found[f"assets/{name}"] = own.joinpath(name).read_bytes()
+    for name, parts in _CLASSIC.items():
+        texts = [own.joinpath(part).read_text("utf-8") for part in parts]
+        found[f"assets/{name}"] = _as_classic_script("".join(texts)).encode()
     return found
+
+
+def _as_classic_script(modules: str) -> str:
+    """Modules, each after those that it imports from, as one script with names of its own."""
+    lines = (
+        line.removeprefix("export ")
+        for line in modules.splitlines(keepends=True)
+        if not line.startswith("import ")
+    )
+    return f'(() => {{\n"use strict";\n{"".join(lines)}}})();\n'
 
 
 def _icon() -> bytes:
@@ -91,16 +112,28 @@ def link(href: str, text: str, class_: str | None = None) -> str:
     return element("a", html.escape(text), href=href, class_=class_)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], class_: str = "small") -> str:
-    """A table of markup cells under plain headings; the first cell of a row names it."""
-    top = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in head)
+def table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], class_: str = "small", deciding: str = ""
+) -> str:
+    """A table of markup cells under plain headings; the first cell of a row names it.
+
+    On narrow paper a row is a card, with the cell under the heading `deciding` first.
+    """
+    names = [html.escape(name) for name in head]
+    top = "".join(f'<th scope="col">{name}</th>' for name in names)
+    first = [' class="deciding"' if name == deciding else "" for name in head]
     body = "".join(
-        f'<tr><th scope="row">{row[0]}</th>{"".join(f"<td>{cell}</td>" for cell in row[1:])}</tr>'
+        f'<tr><th scope="row">{row[0]}</th>'
+        + "".join(
+            f'<td data-label="{name}"{mark}>{cell}</td>'
+            for name, mark, cell in zip(names[1:], first[1:], row[1:], strict=True)
+        )
+        + "</tr>"
         for row in rows
     )
     return (
-        f'<div class="scroll" tabindex="0"><table class="{class_}"><thead><tr>{top}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
+        f'<div class="scroll" tabindex="0"><table class="{class_} cards">'
+        f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 

@@ -1,4 +1,4 @@
-"""The first page: the newest snapshots as a table, and the rest as data in pieces.
+"""The list of snapshots: the newest as a table, and the rest as data in pieces.
 
 A page of fifty rows is all that a reader loads. Searching and sorting fetch the pieces, each once.
 """
@@ -9,11 +9,11 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from firstlight.gate.comparability import BUSY
 from firstlight.gate.decision import GATED, LEAST_SHARE, MINIMUM_EFFECT, RESOLUTION
 from firstlight.gate.quantities import GATED_COUNTS, QUANTITIES
 from firstlight.gate.runs import DRIFT
 from firstlight.records import PHASES
-from firstlight.site.admission import Refused
 from firstlight.site.frame import counted, page
 from firstlight.snapshot.strict_json import compact
 
@@ -78,6 +78,7 @@ def rules() -> dict[str, Any]:
         "minimum_effect": MINIMUM_EFFECT,
         "resolution": RESOLUTION,
         "drift": DRIFT,
+        "busy": BUSY,
         "gated": GATED,
         "phases": PHASES,
         "quantities": QUANTITIES,
@@ -86,15 +87,13 @@ def rules() -> dict[str, Any]:
     }
 
 
-def index_page(
-    site: str, entries: Sequence[Mapping[str, Any]], refused: Sequence[Refused]
-) -> bytes:
+def list_page(site: str, entries: Sequence[Mapping[str, Any]], refused: int) -> bytes:
     """The list; `entries` are in the order in which they are shown."""
     lead = f"<p>{counted(len(entries), 'snapshot')}, each verified when this site was built</p>"
     if refused:
-        lead += f'<p><a href="#refused">{counted(len(refused), "folder")} refused</a></p>'
-    body = _tools() + _table(entries[:ROWS]) + _more(len(entries)) + _refused(refused)
-    return page(site, "Snapshots", body, "", lead, ("list.js",), "index.html")
+        lead += f'<p><a href="index.html#refused">{counted(refused, "folder")} refused</a></p>'
+    body = _tools() + _table(entries[:ROWS]) + _more(len(entries))
+    return page(site, "Snapshots", body, "", lead, ("list.js",), "snapshots.html")
 
 
 def _tools() -> str:
@@ -141,17 +140,3 @@ def when(moment: str) -> str:
 def _more(total: int) -> str:
     hidden = "" if total > ROWS else " hidden"
     return f'<p><button type="button" id="more" disabled{hidden}>Show {ROWS} more</button></p>'
-
-
-def _refused(refused: Sequence[Refused]) -> str:
-    if not refused:
-        return ""
-    items = "".join(
-        f"<li><code>{html.escape(r.id)}</code> <span>{html.escape(r.reason[:500])}</span></li>"
-        for r in refused
-    )
-    return (
-        f'<section id="refused" class="warnings"><h2>Refused: {counted(len(refused), "folder")} '
-        "that did not verify</h2><p>Nothing of them is shown anywhere on this site.</p>"
-        f"<ul>{items}</ul></section>"
-    )

@@ -95,7 +95,7 @@ def _cases(snapshot: Snapshot) -> str:
         '<section id="cases-of"><h2>Cases</h2><p>Medians of fresh processes with their intervals. '
         "Error is max|x − ref| / max|ref|, the worst of all outputs and processes. "
         "Spread is the range of first results over their median.</p>"
-        f"{table(_COLUMNS, rows)}{_troubles(snapshot)}</section>"
+        f"{table(_COLUMNS, rows, deciding='verdict')}{_troubles(snapshot)}</section>"
     )
 
 

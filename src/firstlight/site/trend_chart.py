@@ -1,9 +1,13 @@
-"""A trend drawn: every run as a dot with its interval, levels between steps, steps by number."""
+"""A trend drawn: every run as a dot with its interval, levels between steps, steps by number.
+
+By run, at equal distances: twelve runs in five minutes are one stroke in a year. And by time.
+"""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 
@@ -27,8 +31,10 @@ from firstlight.statistics.intervals import median
 
 WIDE, NARROW = 1040.0, 340.0
 _HEIGHT, _TOP, _BOTTOM = 240.0, 22.0, 24.0
-_HOUR, _DAY = 3600, 86400
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_TICK_ROOM = 62.0  # between the names of two runs
 _TICKS = (
+    *(_MINUTE, 5 * _MINUTE, 15 * _MINUTE),
     *(_HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR),
     *(_DAY * days for days in (1, 2, 7, 14, 30, 91, 182, 365, 730, 1826, 3652)),
 )
@@ -37,33 +43,62 @@ _MOST_LINKS = 400
 Scale = Linear | Logarithmic
 
 
+@dataclass(frozen=True)
+class _Axis:
+    """Where every point stands, and what is written below."""
+
+    start: float
+    end: float
+    places: tuple[float, ...]
+    ticks: tuple[tuple[float, str], ...]  # place, and what it says
+
+
 def draw(curve: Curve, mark: Mark, label: str, up: str) -> str:
-    """The chart for a desk and for a phone; `up` is the way to the root of the site."""
-    return _drawn(curve, mark, label, up, WIDE) + _drawn(curve, mark, label, up, NARROW)
+    """The chart by run and by time, each for a desk and for a phone.
+
+    `up` is the way to the root of the site. The page says which of the two is seen.
+    """
+    return "".join(
+        f'<div class="by-{name}">'
+        + "".join(_drawn(curve, mark, f"{label}, by {name}", up, w, axis) for w in (WIDE, NARROW))
+        + "</div>"
+        for name, axis in (("run", _by_run), ("time", _by_time))
+    )
 
 
-def _drawn(curve: Curve, mark: Mark, label: str, up: str, width: float) -> str:
+def _drawn(
+    curve: Curve,
+    mark: Mark,
+    label: str,
+    up: str,
+    width: float,
+    axis: Callable[[Sequence[Point], float, float], _Axis],
+) -> str:
     points = curve.points
     vertical = _vertical(points)
     labels = _value_labels(vertical)
     left = max(text_width(shown, 11) for _, shown in labels) + 10
-    horizontal = _horizontal(points, left + 8, width - 10)
+    x = axis(points, left + 8, width - 10)
+    heights = [vertical(p.median) for p in points]
     body = "".join(
         line(left, vertical(value), width, vertical(value), "grid")
         + text(left - 6, vertical(value) + 4, shown, "tick", "end")
         for value, shown in labels
     )
-    body += _dates(horizontal)
+    body += _below(x)
     body += element(
         "g",
-        polyline([(horizontal(p.moment), vertical(p.median)) for p in points], "joined"),
-        _whiskers(points, horizontal, vertical),
-        _levels(curve, horizontal, vertical),
-        _dots(points, horizontal, vertical, up, links=width > 400),
+        polyline(list(zip(x.places, heights, strict=True)), "joined"),
+        _whiskers(points, x, vertical),
+        _levels(curve, x, vertical),
+        _dots(points, x, heights, up, links=width > 400),
         class_=mark.class_,
     )
-    body += _step_marks(curve, horizontal)
-    return canvas(width, _HEIGHT, label, body, "narrow" if width < 400 else "wide")
+    body += _step_marks(curve, x)
+    # Not an image: dots are links, which a name for the whole would hide. For the keyboard, and for
+    # who cannot see them, the same links are in the table below.
+    class_ = "narrow" if width < 400 else "wide"
+    return canvas(width, _HEIGHT, label, f'<g aria-hidden="true">{body}</g>', class_, role="group")
 
 
 def _vertical(points: Sequence[Point]) -> Scale:
@@ -86,76 +121,100 @@ def _value_labels(scale: Scale) -> list[tuple[float, str]]:
     return list(zip(ticks, shown, strict=True))
 
 
-def _horizontal(points: Sequence[Point], start: float, end: float) -> Linear:
+def _by_time(points: Sequence[Point], start: float, end: float) -> _Axis:
     first, last = points[0].moment, points[-1].moment
-    if last - first < _HOUR:  # a single run stands in the middle of its day
+    if last - first < _MINUTE:  # a single run stands in the middle of its day
         first, last = first - _DAY / 2, last + _DAY / 2
-    return Linear(first, last, start, end)
-
-
-def _dates(scale: Linear) -> str:
-    most = max(2, int((scale.end - scale.start) / 85))
-    span = scale.high - scale.low
-    step = next((t for t in _TICKS if span / t <= most), _TICKS[-1])
-    first = -(-scale.low // step) * step
-    ticks = [first + i * step for i in range(int((scale.high - first) // step) + 1)]
+    scale = Linear(first, last, start, end)
+    most = max(2, int((end - start) / 85))
+    step = next((t for t in _TICKS if (last - first) / t <= most), _TICKS[-1])
+    begin = -(-first // step) * step
+    moments = [begin + i * step for i in range(int((last - begin) // step) + 1)]
     pattern = "%d %b %H:%M" if step < _DAY else "%Y-%m-%d"
+    ticks = tuple(
+        (scale(tick), datetime.fromtimestamp(tick, UTC).strftime(pattern))
+        for tick in moments or [(first + last) / 2]
+    )
+    return _Axis(start, end, tuple(scale(p.moment) for p in points), ticks)
+
+
+def _by_run(points: Sequence[Point], start: float, end: float) -> _Axis:
+    """Runs at equal distances, each called by its commit, or by its number where none is known."""
+    scale = Linear(-0.5, len(points) - 0.5, start, end)
+    names = [short_commit(p) or f"run {i}" for i, p in enumerate(points, start=1)]
+    ticks: list[tuple[float, str]] = []
+    for i, name in enumerate(names):
+        again = i > 0 and name == names[i - 1]
+        if not again and (not ticks or scale(i) - ticks[-1][0] >= _TICK_ROOM):
+            ticks.append((scale(i), name))
+    return _Axis(start, end, tuple(scale(i) for i in range(len(points))), tuple(ticks))
+
+
+def short_commit(point: Point) -> str | None:
+    """The first digits of the commit that a run was of, if it recorded one."""
+    return point.versions.get("commit", "")[:7] or None
+
+
+def _below(x: _Axis) -> str:
     parts = []
-    for tick in ticks or [(scale.low + scale.high) / 2]:
-        shown = datetime.fromtimestamp(tick, UTC).strftime(pattern)
+    for place, shown in x.ticks:
         half = text_width(shown, 11) / 2
-        x = min(max(scale(tick), scale.start - 8 + half), scale.end + 8 - half)
-        parts.append(line(scale(tick), _TOP, scale(tick), _HEIGHT - _BOTTOM, "grid"))
-        parts.append(text(x, _HEIGHT - 8, shown, "tick", "middle"))
+        inside = min(max(place, x.start - 8 + half), x.end + 8 - half)
+        parts.append(line(place, _TOP, place, _HEIGHT - _BOTTOM, "grid"))
+        parts.append(text(inside, _HEIGHT - 8, shown, "tick", "middle"))
     return "".join(parts)
 
 
-def _whiskers(points: Sequence[Point], x: Linear, y: Scale) -> str:
+def _whiskers(points: Sequence[Point], x: _Axis, y: Scale) -> str:
     strokes = "".join(
-        f"M{number(x(p.moment))} {number(y(p.low))}V{number(y(p.high))}"
-        for p in points
+        f"M{number(place)} {number(y(p.low))}V{number(y(p.high))}"
+        for place, p in zip(x.places, points, strict=True)
         if p.low > 0
     )
     return f'<path d="{strokes}" class="spread"/>' if strokes else ""
 
 
-def _levels(curve: Curve, x: Linear, y: Scale) -> str:
+def _levels(curve: Curve, x: _Axis, y: Scale) -> str:
     """The median of every stretch between steps; a single stretch needs no line."""
     if not curve.steps:
         return ""
     bounds = [0, *(step.index for step in curve.steps), len(curve.points)]
     parts = []
     for start, end in pairwise(bounds):
-        own = curve.points[start:end]
-        height = y(median([p.median for p in own]))
-        parts.append(line(x(own[0].moment) - 4, height, x(own[-1].moment) + 4, height, "level"))
+        height = y(median([p.median for p in curve.points[start:end]]))
+        parts.append(line(x.places[start] - 4, height, x.places[end - 1] + 4, height, "level"))
     return "".join(parts)
 
 
-def _dots(points: Sequence[Point], x: Linear, y: Scale, up: str, links: bool) -> str:
+def _dots(points: Sequence[Point], x: _Axis, heights: Sequence[float], up: str, links: bool) -> str:
+    places = list(zip(x.places, heights, strict=True))
     if not links or len(points) > _MOST_LINKS:
-        strokes = "".join(f"M{number(x(p.moment))} {number(y(p.median))}h0" for p in points)
+        strokes = "".join(f"M{number(left)} {number(top)}h0" for left, top in places)
         return f'<path d="{strokes}" class="points"/>'
     dots = []
-    for p in points:
-        tip = tooltip(f"{day(p.moment)}: {quantities.seconds(p.median)}, {p.processes} processes")
-        place = f'cx="{number(x(p.moment))}" cy="{number(y(p.median))}"'
+    for p, (left, top) in zip(points, places, strict=True):
+        commit = f", commit {short_commit(p)}" if short_commit(p) else ""
+        told = f"{day(p.moment)}{commit}: {quantities.seconds(p.median)}, {p.processes} processes"
+        place = f'cx="{number(left)}" cy="{number(top)}"'
         # A pointer may press a dot; for the keyboard there is the table, which is quicker.
         dots.append(
             f'<a href="{html.escape(up)}snapshots/{html.escape(p.snapshot)}/index.html" '
-            f'tabindex="-1"><circle {place} r="3.4">{tip}</circle></a>'
+            f'tabindex="-1"><circle {place} r="3.4">{tooltip(told)}</circle></a>'
         )
     return f'<g class="dots">{"".join(dots)}</g>'
 
 
-def _step_marks(curve: Curve, x: Linear) -> str:
-    parts = []
-    for index, step in enumerate(curve.steps, start=1):
-        before, after = curve.points[step.index - 1], curve.points[step.index]
-        place = (x(before.moment) + x(after.moment)) / 2
+def _step_marks(curve: Curve, x: _Axis) -> str:
+    parts, free = [], 0.0
+    middles = [(x.places[s.index - 1] + x.places[s.index]) / 2 for s in curve.steps]
+    for index, (place, step) in enumerate(zip(middles, curve.steps, strict=True), start=1):
         word = f"{index}: {change(step.effect.ratio)}"
         half = text_width(word, 11.5) / 2
+        following = middles[index] - half if index < len(middles) else x.end + 10
+        if place - half < free or place + half > following:  # the list below has its size
+            word, half = str(index), text_width(str(index), 11.5) / 2
         shown = min(max(place, x.start - 8 + half), x.end + 10 - half)
+        free = shown + half + 4
         parts.append(line(place, _TOP - 4, place, _HEIGHT - _BOTTOM, "stepmark"))
         parts.append(text(shown, _TOP - 9, word, "stepname", "middle"))
     return "".join(parts)

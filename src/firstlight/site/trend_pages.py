@@ -27,6 +27,12 @@ _WORDS = (
     "more that five runs or more bear out; its interval is by ranks of runs, and the place of the "
     "step was chosen after looking, so take it as a description."
 )
+#: Which of the two charts is seen is a matter of the style sheet alone.
+_AXES = (
+    '<fieldset class="axes"><legend>Charts</legend>'
+    '<label><input type="radio" name="axis" id="axis-run" checked> by run or commit</label>'
+    '<label><input type="radio" name="axis" id="axis-time"> by time</label></fieldset>'
+)
 
 
 def mark_of(case: str) -> Mark:
@@ -40,7 +46,8 @@ def case_page(site: str, case: str, series: Sequence[Series]) -> bytes:
     runs = sum(s.runs for s in series)
     lead = f"<p>{counted(runs, 'run')} in {len(series)} series</p>"
     body = "".join(_series(case, s, series[:i]) for i, s in enumerate(series))
-    return page(site, case, f'<p class="prose">{_WORDS}</p>{body}', UP, lead)
+    body = f'<p class="prose">{_WORDS}</p>{_AXES if "<svg" in body else ""}{body}'
+    return page(site, case, body, UP, lead)
 
 
 def _series(case: str, series: Series, earlier: Sequence[Series]) -> str:
@@ -70,7 +77,7 @@ def _curve(case: str, curve: Curve) -> str:
     # One run is no trend: the table says all of it.
     drawn = ""
     if len(curve.points) > 1:
-        drawn = draw(curve, mark_of(case), f"{case}: {name} over time", UP) + _steps(curve)
+        drawn = draw(curve, mark_of(case), f"{case}: {name}", UP) + _steps(curve)
     return (
         f'<figure class="trend"><h3>{name} <span class="hint">{html.escape(latest)}</span></h3>'
         f"{drawn}{_table(curve)}</figure>"
@@ -100,10 +107,10 @@ def _table(curve: Curve) -> str:
     cut = len(curve.points) - len(rows)
     note = f", the newest of {len(curve.points)}" if cut else ""
     opened = " open" if len(rows) == 1 else ""
+    head = ("measured", "median", "interval", "processes", "versions")
     return (
         f'<details class="more"{opened}><summary>{counted(len(rows), "run")}{note}</summary>'
-        f"{table(['measured', 'median', 'interval', 'processes', 'versions'], rows, 'small left')}"
-        "</details>"
+        f"{table(head, rows, 'small left', 'median')}</details>"
     )
 
 
@@ -149,6 +156,6 @@ def index_page(site: str, rows: Sequence[Sequence[str]]) -> bytes:
         '<div class="finder"><input type="search" id="search" placeholder="search: jit warm" '
         'aria-label="Search cases" hidden><output id="found" role="status" hidden></output></div>'
     )
-    body = finder + table(head, rows, "small" if rows else "small empty")
+    body = finder + table(head, rows, "small" if rows else "small empty", "last step")
     lead = f"<p>{counted(len(rows), 'case')}</p>"
     return page(site, "Trends", body, UP, lead, ("list.js",), "trends/index.html")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from firstlight.records import PHASES, CaseSummary, Estimate
-from firstlight.report.exporters import csv_text
+from firstlight.report.exporters import csv_text, harmless
 from firstlight.snapshot.raw_runs import RawRun
 
 _ENDS = ("median", "low", "high")
@@ -27,7 +27,7 @@ def cases_csv(runs: Sequence[RawRun]) -> bytes:
     writer.writerow(names)
     for raw in runs:
         for case in raw.run.cases:
-            writer.writerow(_row(raw.folder, case))
+            writer.writerow(harmless(_row(raw.folder, case)))
     return out.getvalue().encode()
 
 

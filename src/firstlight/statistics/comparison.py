@@ -73,6 +73,19 @@ def unpaired_effect(
     return _effect(between, tail, confidence, _rank_sum_p(one, other), fewest, False)
 
 
+def smallest_p(base: int, head: int, paired: bool) -> float:
+    """The smallest p-value that so many values can give: all of one side beyond the other's."""
+    return 2 / (2**base if paired else math.comb(base + head, base))
+
+
+def fewest_values(comparisons: int, alpha: float, paired: bool) -> int:
+    """So many values of each side, and the smallest p-value survives Holm's correction."""
+    n = 1
+    while comparisons * smallest_p(n, n, paired) >= alpha:
+        n += 1
+    return n
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjusted p-values, in the order given (Holm 1979).
 

@@ -25,7 +25,8 @@ def median(values: Sequence[float]) -> float:
 
 def coverage(n: int, k: int) -> float:
     """Probability that the k-th smallest and k-th largest of n values enclose the true median."""
-    return 1.0 - 2.0 * sum(math.comb(n, i) for i in range(k)) / float(2**n)
+    # Whole numbers to the end: 2^n is no floating-point number from n = 1024 on.
+    return 1.0 - 2.0 * (sum(math.comb(n, i) for i in range(k)) / (1 << n))
 
 
 def median_estimate(values: Sequence[float], confidence: float = 0.95) -> Estimate:
@@ -36,9 +37,10 @@ def median_estimate(values: Sequence[float], confidence: float = 0.95) -> Estima
     """
     ordered = sorted(values)
     n = len(ordered)
-    k = 1
-    while 2 * (k + 1) <= n and coverage(n, k + 1) >= confidence:
+    k, below, every = 1, 1 + n, 1 << n  # below: of all 2^n ways, those with fewer than k + 1 below
+    while 2 * (k + 1) <= n and 1.0 - 2.0 * (below / every) >= confidence:
         k += 1
+        below += math.comb(n, k)
     return Estimate(
         median=median(ordered),
         low=ordered[k - 1],

@@ -56,6 +56,7 @@ def render(trace: Trace, what_if: WhatIf | None = None) -> str:
         "Firstlight trace",
         f"{_header(trace)}{_contents(sections)}<main>{body}</main>",
         style=f"\n{packaged('trace.css', 'firstlight.trace')}",
+        style_attributes=True,  # where a box of the timeline lies, and how wide it is
         script=packaged("trace.js", "firstlight.trace"),
     )
     # A path need not be text: what cannot be written becomes a question mark.

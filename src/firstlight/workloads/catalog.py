@@ -19,6 +19,18 @@ class CatalogError(FirstlightError):
     """A backend or workload that is registered cannot be used."""
 
 
+MAX_NAME = 200
+
+
+def check_name(what: str, name: object) -> None:
+    """Refuse a name that is no single line of plain text: a log of CI obeys some lines."""
+    if not isinstance(name, str) or not name or not name.isprintable() or len(name) > MAX_NAME:
+        raise CatalogError(
+            f"{what} {str(name)[:MAX_NAME]!r} is no usable name. Give it 1 to {MAX_NAME} printable "
+            "characters, without line breaks and control characters."
+        )
+
+
 @dataclass(frozen=True)
 class Backend:
     """A way to run a program: the framework, and what is applied to the function under test."""
@@ -31,6 +43,9 @@ class Backend:
     compiled: bool  # does its first call pay for something that later calls use?
     cache: str | None = None  # which persistent cache it has: "jax", "torch" or none
     extra: str | None = None  # `pip install 'firstlight[extra]'`
+
+    def __post_init__(self) -> None:
+        check_name("the backend", self.name)
 
 
 @dataclass(frozen=True)
@@ -58,6 +73,11 @@ class Workload:
     file: str | None = None  # a user's own benchmark file
     backends: tuple[str, ...] | None = None  # where not every backend makes sense
     standard: tuple[str, ...] | None = None  # its sizes in the standard suite; else the first
+
+    def __post_init__(self) -> None:
+        check_name("the workload", self.name)
+        for size in self.sizes:
+            check_name(f"{self.name}: the size", size)
 
 
 BACKENDS = (

@@ -92,6 +92,7 @@ const show = (one, other, report, every) => {
   result.replaceChildren(title, table(rows),
     ...list("Counts", counts.map((c) => `${c.case}: ${c.reason}`)),
     ...list("Changed from base to head", versions(one.runs[0].versions, other.runs[0].versions)),
+    ...list("The machine was busy", report.disturbed, "warnings"),
     ...list("Not compared", left), ...list("Compared anyway", report.overridden, "warnings"),
     element("p", { class: "hint" }, report.unit === "run"
       ? "The run is the unit: medians of runs are compared."
@@ -108,24 +109,26 @@ const versions = (one, other) => [...new Set([...Object.keys(one), ...Object.key
 
 const table = (comparisons) => {
   const head = ["case", "quantity", "base", "head", "change", "interval", "p (Holm)", "verdict"];
-  let previous = null;
-  const rows = comparisons.map((c) => {
-    const first = c.case !== previous;
-    previous = c.case;
+  const rows = comparisons.map((c, i) => {
+    const first = c.case !== comparisons[i - 1]?.case;
     const { ratio, low, high } = c.effect;
     const verdict = c.gated ? c.verdict : `(${c.verdict})`;
+    const cells = [
+      c.quantity.replace(/_seconds$/, "").replaceAll("_", " "),
+      seconds(c.base.median), seconds(c.head.median), change(ratio),
+      `[${change(low)}, ${change(high)}]`,
+      c.can_be_significant ? probability(c.p_adjusted) : "too few",
+      (c.reason ? `${verdict}: ${c.reason}` : verdict).replaceAll(" %", "\u00a0%"),
+    ];
+    const classes = { 7: `verdict deciding ${c.gated ? c.verdict : "told"}` };
+    const own = comparisons.filter((other) => other.case === c.case).length;
     return element("tr", { class: first ? "first" : null },
-      element("th", { scope: "row" }, first ? c.case : ""),
-      element("td", null, c.quantity.replace(/_seconds$/, "").replaceAll("_", " ")),
-      element("td", null, seconds(c.base.median)), element("td", null, seconds(c.head.median)),
-      element("td", null, change(ratio)),
-      element("td", null, `[${change(low)}, ${change(high)}]`),
-      element("td", null, probability(c.p_adjusted)),
-      element("td", { class: `verdict ${c.gated ? c.verdict : "told"}` },
-        (c.reason ? `${verdict}: ${c.reason}` : verdict).replaceAll(" %", "\u00a0%")));
+      ...(first ? [element("th", { scope: "rowgroup", rowspan: own }, c.case)] : []),
+      ...cells.map((text, j) =>
+        element("td", { "data-label": head[j + 1], class: classes[j + 1] }, text)));
   });
   return element("div", { class: "scroll", tabindex: "0" },
-    element("table", { class: "small comparison" },
+    element("table", { class: "small comparison cards" },
       element("thead", null, element("tr", null,
         ...head.map((name) => element("th", { scope: "col" }, name)))),
       element("tbody", null, ...rows)));

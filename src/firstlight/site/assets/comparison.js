@@ -32,15 +32,23 @@ export const compareRuns = (base, head, rules, anyway = false) => {
     resolution: Math.max(rules.resolution, drift ?? 0), least: 1 + rules.minimum_effect, drift,
   };
   const needed = runsNeeded(decisive, rules.alpha);
-  return { unit, drift, needed, comparisons: judged(pairs, rule), counts, leftOut, overridden };
+  const disturbed = all.filter((m) => m.run.busy !== null && m.run.busy >= rules.busy)
+    .map((m) => `other programs were using ${(m.run.busy * 100).toFixed(0)}% of the CPU when the run ${
+      m.name} began: its times decide nothing`);
+  const comparisons = judged(pairs, rule).map((found) => disturbed.length === 0 ? found
+    : { ...found, verdict: "inconclusive", reason: "the machine was busy with other programs" });
+  return { unit, drift, needed, comparisons, counts, leftOut, overridden, disturbed };
 };
 
 // Whether ranks of so many runs can give an interval of 95 %, and find a change at all: their
 // smallest p-value is multiplied by Holm's correction.
 const enoughRuns = (base, head, comparisons, alpha) => {
-  const smallest = 2 / choose(base + head, base);
+  const smallest = smallestP(base, head);
   return smallest <= 0.05 && Math.max(1, comparisons) * smallest < alpha;
 };
+
+// All values of one side beyond the other's.
+const smallestP = (base, head) => 2 / choose(base + head, base);
 
 const runsNeeded = (comparisons, alpha) => {
   let runs = 1;
@@ -133,26 +141,31 @@ const judged = (pairs, rule) => {
   for (const family of [true, false]) {
     const members = pairs.filter((pair) => pair.gated === family);
     const values = holm(members.map((pair) => pair.effect.p));
-    members.forEach((pair, i) => adjusted.set(pair, values[i]));
+    const smallest = holm(members.map((pair) => smallestP(pair.base.length, pair.head.length)));
+    members.forEach((pair, i) => adjusted.set(pair,
+      { p: values[i], tooMany: smallest[i] < rule.alpha ? null : members.length }));
   }
   return pairs.map((pair) => {
-    const p = adjusted.get(pair);
-    const [verdict, reason] = worded(judge(pair.effect, p, rule), pair, rule);
+    const { p, tooMany } = adjusted.get(pair);
+    const [verdict, reason] = worded(judge(pair.effect, p, rule, tooMany), pair, rule);
     return {
       case: pair.case, quantity: pair.quantity, gated: pair.gated,
       base: medianEstimate(pair.base), head: medianEstimate(pair.head),
       effect: pair.effect, p_adjusted: p, threshold: rule.limit, verdict, reason,
+      can_be_significant: tooMany === null,
     };
   });
 };
 
-const judge = (effect, p, rule) => {
+const judge = (effect, p, rule, tooMany) => {
   if (effect.confidence < 0.95)
-    return ["inconclusive", `${effect.n} processes a side are too few for an interval of 95 %`];
+    return ["inconclusive", `${effect.n} processes per side are too few for an interval of 95 %`];
   const beyond = effect.low > rule.limit || effect.high < 1 / rule.limit;
   if (beyond && p < rule.alpha) return [effect.ratio > 1 ? "regression" : "improvement", null];
   if (beyond) {
     const word = effect.low > rule.limit ? "slower" : "faster";
+    if (tooMany !== null)
+      return ["inconclusive", `${word}, but ${tooFew(effect, tooMany, rule.alpha)}`];
     return ["inconclusive", `${word}, but p is ${general(p)} after Holm's correction`];
   }
   if (effect.high >= 1 + rule.resolution)
@@ -160,8 +173,22 @@ const judge = (effect, p, rule) => {
   if (effect.low <= 1 / (1 + rule.resolution))
     return ["same", `no slower; too noisy to exclude ${change(effect.low)}`];
   if (p < rule.alpha)
-    return ["same", `${change(effect.ratio)}, within the threshold of ${change(rule.limit)}`];
+    return ["same", `${change(effect.ratio)}, ${notBeyond(effect, rule.limit)}`];
   return ["same", null];
+};
+
+const notBeyond = ({ ratio, low, high }, limit) => {
+  const far = ratio > 1 ? limit : 1 / limit;
+  if (1 / limit <= ratio && ratio <= limit) return `within the threshold of ${change(far)}`;
+  return `but perhaps only ${change(ratio > 1 ? low : high)}, which is not beyond ${change(far)}`;
+};
+
+const tooFew = (effect, comparisons, alpha) => {
+  let needed = 1;
+  while (comparisons * smallestP(needed, needed) >= alpha) needed += 1;
+  const number = comparisons === 1 ? "one comparison" : `${comparisons} comparisons`;
+  return `${effect.n} processes per side can never be significant in ${number}: it takes ${
+    needed} or more`;
 };
 
 // Between single runs, a difference that drift could explain is no "same" either.

@@ -11,6 +11,9 @@ const tell = (text) => {
   found.textContent = text;
 };
 
+const FROM_FILE = "Opened from a file: only the rows on this page can be searched and sorted. " +
+  "A web server has all of them: python -m http.server";
+
 const row = (entry) => element("tr", null,
   element("td", null, when(entry.measured)),
   element("td", null,
@@ -56,7 +59,19 @@ const snapshots = () => {
     return turn * (order || (a.id < b.id ? -1 : 1));
   };
 
+  // A page that was opened from a file may not fetch: what is in its markup can be had.
+  const own = [...body.rows].map((made) => ({ made, text: made.textContent.toLowerCase() }));
+  const showOwn = () => {
+    const place = Object.keys(VALUES).indexOf(key);
+    const value = ({ made }) => made.cells[place]?.textContent ?? "";
+    const matches = own.filter((one) => matcher(box.value)(one.text))
+      .sort((a, b) => turn * value(a).localeCompare(value(b), "en", { numeric: true }));
+    body.replaceChildren(...matches.map((one) => one.made));
+    tell(`${matches.length} of the ${own.length} rows on this page. ${FROM_FILE}`);
+  };
+
   const show = async (rows) => {
+    if (location.protocol === "file:") return showOwn();
     try {
       await fetchAll();
     } catch (error) {
@@ -84,6 +99,10 @@ const snapshots = () => {
       head.setAttribute("aria-sort", turn === 1 ? "ascending" : "descending");
       show(Math.max(shown, pageRows));
     });
+  }
+  if (location.protocol === "file:") {
+    more.hidden = true;
+    tell(FROM_FILE);
   }
   if (box.value) show(pageRows);
 };

@@ -20,10 +20,10 @@ export const medianEstimate = (values, confidence = 0.95) => {
 };
 
 const coverage = (n, k) => {
-  let sum = 0, term = 2 ** -n;
+  let sum = 0, logarithm = -n * Math.LN2; // 2 ** -n itself is 0 from n = 1075 on
   for (let i = 0; i < k; i += 1) {
-    sum += term;
-    term *= (n - i) / (i + 1);
+    sum += Math.exp(logarithm);
+    logarithm += Math.log((n - i) / (i + 1));
   }
   return 1 - 2 * sum;
 };

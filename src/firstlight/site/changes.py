@@ -1,0 +1,138 @@
+"""What changed: the steps of all trends, newest first, and how many cases they concern."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from firstlight.gate.runs import DRIFT
+from firstlight.site.facts import TRENDS
+from firstlight.site.trends import Curve, MarkedStep, Point, Series
+from firstlight.statistics.intervals import median
+
+#: A level of a trend has so many runs at least: `statistics.steps` believes none that has fewer.
+LEAST_RUNS = 5
+#: What a summary covers: so many days up to the newest run of the site.
+RECENT_DAYS = 30
+_DAY = 86400.0
+
+
+@dataclass(frozen=True)
+class Change:
+    """A step of one quantity of one case on one machine."""
+
+    case: str
+    series: str  # its key
+    machine: str
+    quantity: str
+    step: MarkedStep
+    before: Point  # the last run of the old level
+    after: Point  # the first run of the new one
+    seen: float  # when the run was measured that made a step of it, in seconds since 1970
+
+
+@dataclass(frozen=True)
+class Departure:
+    """The newest runs of a curve, too few for a step, lie outside of its level."""
+
+    case: str
+    machine: str
+    quantity: str
+    ratio: float  # their median over the level
+    runs: int
+    newest: Point
+
+
+@dataclass(frozen=True)
+class Moved:
+    """The curves that moved in one direction, each by the product of its recent steps."""
+
+    ratios: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Geometric: twice as slow and twice as fast are nothing."""
+        return math.exp(sum(map(math.log, self.ratios)) / len(self.ratios))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What became of one quantity in the recent days, over all cases and machines."""
+
+    quantity: str
+    slower: Moved
+    faster: Moved
+    unchanged: int
+    too_short: int  # curves of so few runs that no step could be seen
+
+
+def changes(case: str, series: Sequence[Series]) -> Iterator[Change]:
+    """Every step of a case, in no order."""
+    for own in series:
+        for curve in own.curves:
+            for step in curve.steps:
+                # A level is believed when it has enough runs; that is when it became known.
+                known = min(step.index + LEAST_RUNS - 1, len(curve.points) - 1)
+                yield Change(
+                    case=case,
+                    series=own.key,
+                    machine=own.machine,
+                    quantity=curve.quantity,
+                    step=step,
+                    before=curve.points[step.index - 1],
+                    after=curve.points[step.index],
+                    seen=curve.points[known].moment,
+                )
+
+
+def newest_first(found: Sequence[Change]) -> list[Change]:
+    """By the first run of the new level; of one run the largest step first."""
+    return sorted(
+        found,
+        key=lambda c: (-c.after.moment, -abs(math.log(c.step.effect.ratio)), c.case, c.quantity),
+    )
+
+
+def departures(case: str, series: Sequence[Series]) -> Iterator[Departure]:
+    """Curves whose newest runs all lie further from their level than two jobs may drift apart."""
+    for own in series:
+        for curve in own.curves:
+            start = curve.steps[-1].index if curve.steps else 0
+            values = [p.median for p in curve.points[start:]]
+            for runs in range(min(LEAST_RUNS - 1, len(values) - LEAST_RUNS), 0, -1):
+                level = median(values[:-runs])
+                if all(v > level * (1 + DRIFT) for v in values[-runs:]) or all(
+                    v < level / (1 + DRIFT) for v in values[-runs:]
+                ):
+                    ratio = median(values[-runs:]) / level
+                    newest = curve.points[-1]
+                    yield Departure(case, own.machine, curve.quantity, ratio, runs, newest)
+                    break
+
+
+def summaries(curves: Sequence[Curve]) -> list[Summary]:
+    """Over all curves that have a run in the recent days, quantity by quantity."""
+    newest = max((c.points[-1].moment for c in curves), default=0.0)
+    since = newest - RECENT_DAYS * _DAY
+    found = []
+    for quantity in TRENDS:
+        own = [c for c in curves if c.quantity == quantity and c.points[-1].moment >= since]
+        net = [_net(curve, since) for curve in own]
+        short = sum(len(curve.points) < 2 * LEAST_RUNS for curve in own)
+        found.append(
+            Summary(
+                quantity=quantity,
+                slower=Moved(tuple(sorted(r for r in net if r > 1))),
+                faster=Moved(tuple(sorted(r for r in net if r < 1))),
+                unchanged=sum(r == 1 for r in net) - short,
+                too_short=short,
+            )
+        )
+    return [s for s in found if s.slower.ratios or s.faster.ratios or s.unchanged or s.too_short]
+
+
+def _net(curve: Curve, since: float) -> float:
+    """The product of the steps since then; 1 where there is none."""
+    recent = [s for s in curve.steps if curve.points[s.index].moment >= since]
+    return math.prod(step.effect.ratio for step in recent)
