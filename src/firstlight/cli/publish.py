@@ -24,8 +24,9 @@ examples:
       --title 'Start-up of our fits' --license CC-BY-4.0
 
 What is published: the raw samples, the plan, the machine, versions of all packages, and the
-environment variables that `firstlight system` shows. Home directories and passwords in addresses
-are replaced; name what else must not be public with --redact.
+environment variables that `firstlight system` shows. Home directories, passwords and tokens,
+values of variables that are named like secrets, and the names of user and machine are replaced, and
+listed; name what else must not be public with --redact.
 """
 
 
@@ -188,6 +189,16 @@ def read_passphrase(path: Path | None) -> bytes | None:
     return line
 
 
+def tell_replaced(done: Published) -> None:
+    """What was taken out before anything was written: kind, how often, in which file."""
+    for path, found in done.replaced.items():
+        kinds = (
+            f"{one.times} × {f'value of {one.variable}' if one.variable else one.kind}"
+            for one in found
+        )
+        print(f"  replaced in {path}: {', '.join(kinds)}")
+
+
 def tell(done: Published, beside: Mapping[str, str], signer: str | None) -> None:
     from shlex import quote
 
@@ -198,9 +209,7 @@ def tell(done: Published, beside: Mapping[str, str], signer: str | None) -> None
     print(f"  {done.files} files, {done.bytes} bytes{'' if signer else ', not signed'}")
     if done.archive:
         print(f"  archive: {done.archive}")
-    replaced = sum(int(r["replacements"]) for r in done.publication.redacted.values())
-    if replaced:
-        print(f"  {replaced} private paths or texts were replaced")
+    tell_replaced(done)
     for source in done.publication.sources:
         if source["path"] is None:
             print(

@@ -23,7 +23,10 @@ _VARIABLE = re.compile(
     r"LD_PRELOAD|MALLOC_|PYTHON|CI$)"
 )
 #: What is recorded is published: a variable of such a name never is.
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE", re.IGNORECASE)
+SECRET_NAME = re.compile(
+    r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|CREDENTIAL|AUTH|COOKIE|PRIVATE|DSN$|CONN\w*STR",
+    re.IGNORECASE,
+)
 
 
 def describe_host(source: Path | None = None, watch_seconds: float = 0.0) -> dict[str, Any]:
@@ -62,7 +65,7 @@ def recorded_environment(variables: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(variables.items())
-        if _VARIABLE.match(name) and not _SECRET.search(name)
+        if _VARIABLE.match(name) and not SECRET_NAME.search(name)
     }
 
 
