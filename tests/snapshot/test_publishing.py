@@ -11,7 +11,9 @@ import stat
 import subprocess
 import tarfile
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,12 @@ import yaml
 from made_up_run import CASES, HOST, make_case, make_run, make_samples
 
 from firstlight.cli import main
-from firstlight.records import Sample, to_json, write_json
+from firstlight.records import Sample, load_samples, to_json, write_json
+from firstlight.results import assemble
 from firstlight.snapshot import contents
 from firstlight.snapshot.errors import RefusedError
 from firstlight.snapshot.keys import PrivateKey
-from firstlight.snapshot.layout import INDEX, SIGNATURE
+from firstlight.snapshot.layout import INDEX, SAMPLES, SIGNATURE
 from firstlight.snapshot.manifest import Creator
 from firstlight.snapshot.publishing import Published, Wishes, build, publish
 from firstlight.snapshot.redaction import marks, redact
@@ -661,6 +664,143 @@ def test_samples_that_no_process_can_have_given_are_refused(
     with pytest.raises(RefusedError, match=said):
         publish([run], store, Wishes(allow=("incomplete",)))
     assert not store.path.exists()
+
+
+def as_recorded(run: Path, change: Callable[[list[dict[str, Any]]], Any]) -> Path:
+    """The run with lines of its samples changed by hand, and summaries that follow from them."""
+    lines = [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
+    change(lines)
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    (run / "samples.jsonl").write_text(text)
+    plan, samples = json.loads((run / "plan.json").read_text()), [*load_samples(run / SAMPLES)]
+    finished = json.loads((run / "run.json").read_text())["finished_at"]
+    made = replace(assemble(run, plan, samples, [0.2, 0.2, 0.3]), finished_at=finished)
+    write_json(run / "run.json", made)
+    return run
+
+
+def stretched(seconds: float) -> Any:
+    """Every cold start takes so long, give or take a microsecond each; nothing else changes."""
+
+    def change(lines: list[dict[str, Any]]) -> None:
+        for number, line in enumerate(line for line in lines if line["cold"]):
+            cold = line["cold"]
+            longer = round(seconds + number * 1e-5 - cold["total_seconds"], 9)
+            cold["total_seconds"] = round(cold["total_seconds"] + longer, 9)
+            cold["unattributed_seconds"] = round(cold["unattributed_seconds"] + longer, 9)
+
+    return change
+
+
+def equal_starts(lines: list[dict[str, Any]]) -> None:
+    first = next(line["cold"] for line in lines if line["cold"])
+    for line in lines:
+        line["cold"] = first if line["cold"] else None
+
+
+def equal_calls(lines: list[dict[str, Any]]) -> None:
+    for line in lines:
+        if line["warm"]:
+            line["warm"]["call_seconds"] = [0.001] * 20
+
+
+def copied_calls(lines: list[dict[str, Any]]) -> None:
+    lines[-1]["warm"]["call_seconds"] = lines[-2]["warm"]["call_seconds"]
+
+
+def in_proportion(lines: list[dict[str, Any]]) -> None:
+    for line in lines:
+        if line["warm"]:
+            calls = line["warm"]["call_seconds"]
+            line["warm"]["call_seconds"] = [call * 0.9 for call in calls]
+
+
+def without_the_worst(lines: list[dict[str, Any]]) -> None:
+    """The best four of six, numbered anew; the plan then says four."""
+    timed = sorted((x for x in lines if x["cold"]), key=lambda x: x["cold"]["total_seconds"])
+    for line in timed[4:]:
+        lines.remove(line)
+    for index, line in enumerate(line for line in lines if line["cold"]):
+        line["index"] = index
+
+
+def swapped(lines: list[dict[str, Any]]) -> None:
+    lines[-1], lines[-2] = lines[-2], lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (stretched(28.6), r"matmul.* began 28\.\d s before those before it can have ended"),
+        (stretched(2.87e-7), "less than any process needs to start"),
+        (equal_starts, "6 cold starts are too equal for any clock"),
+        (equal_calls, "the warm calls of a process are all equal"),
+        (copied_calls, "two processes have the same warm calls"),
+        (in_proportion, "no whole nanoseconds"),
+        (without_the_worst, "its places in the order have a gap"),
+        (swapped, "not in the order in which they ran"),
+    ],
+)
+def test_samples_that_the_record_itself_refutes_are_refused_and_found(
+    tmp_path: Path, store: LocalStore, change: Any, said: str
+) -> None:
+    run = make_run(tmp_path / "run", cases=CASES[:1])
+    if change is without_the_worst:
+        plan = json.loads((run / "plan.json").read_text())
+        plan["settings"]["processes"] = 4
+        write_json(run / "plan.json", plan)
+    with pytest.raises(RefusedError, match=said):
+        publish([as_recorded(run, change)], store)
+
+
+def test_processes_that_take_longer_than_their_run_are_refused(
+    tmp_path: Path, store: LocalStore
+) -> None:
+    """One slow process at the end: only the end of the run contradicts it."""
+    run = make_run(tmp_path / "run", cases=CASES[:1])
+    last = as_recorded(run, lambda lines: stretched(30.0)(lines[-1:]))
+    with pytest.raises(RefusedError, match=r"took 29\.\d s more than the run lasted"):
+        publish([last], store)
+
+
+def test_the_seed_of_the_plan_says_in_which_order_cases_run(
+    tmp_path: Path, store: LocalStore
+) -> None:
+    """Rounds that were left out, with the rest numbered and placed anew, are in another order."""
+    run = make_run(tmp_path / "run", processes=8)
+
+    def drop_a_round(lines: list[dict[str, Any]]) -> None:
+        lines[:] = [x for x in lines if x["kind"] != "timed" or x["index"] != 0]
+        for order, line in enumerate(lines):
+            line["order"] = order
+            line["index"] -= line["kind"] == "timed"
+
+    plan = json.loads((run / "plan.json").read_text())
+    plan["settings"]["processes"] = 7
+    write_json(run / "plan.json", plan)
+    with pytest.raises(RefusedError, match=r"is not where the plan's seed \(0\) puts it"):
+        publish([as_recorded(run, drop_a_round)], store)
+
+
+def test_time_of_which_nothing_is_recorded_is_said_to_be_unknown(
+    tmp_path: Path, store: LocalStore
+) -> None:
+    """A single case gives no order away: what is left is the time that a process would need."""
+    run = make_run(tmp_path / "run", cases=CASES[:1])
+
+    def later(lines: list[dict[str, Any]]) -> None:
+        for line in lines[4:]:
+            shifted = datetime.fromisoformat(line["started_at"]) + timedelta(seconds=3)
+            line["started_at"] = shifted.isoformat(timespec="milliseconds")
+
+    plain = json.loads((run / "run.json").read_text())
+    plain["finished_at"] = plain["finished_at"].replace("09:15:0", "09:16:0")
+    write_json(run / "run.json", plain)
+    done = publish([as_recorded(run, later)], store)
+    result = verify(done.location)
+    assert result.findings == ()
+    (said,) = (text for text in result.not_checked if "nothing of it is recorded" in text)
+    assert "s after matmul[small]/numpy/none, process 2" in said
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from firstlight.snapshot.layout import (
 )
 from firstlight.snapshot.manifest import Publication, manifest
 from firstlight.snapshot.opening import run_folders
+from firstlight.snapshot.plausibility import unaccounted
 from firstlight.snapshot.raw_runs import RawRun, has_number
 from firstlight.snapshot.recomputing import METHOD, differences
 from firstlight.snapshot.redaction import marks
@@ -145,6 +146,8 @@ def _check_runs(
             record.find("samples", f"{raw.folder}: {message}")
         if judgement.wording:
             record.skip(f"{raw.folder}: how its protocols are worded: another Firstlight did it")
+        for gap in unaccounted(raw):
+            record.unknown(gap)
         for kind, cases in needed_allowances(raw).items():
             if kind not in publication.allowed:
                 record.find("labels", f"{raw.folder}: {cases[0]} is {kind}, which nobody allowed")
