@@ -98,19 +98,19 @@ def scale(count: int, place: Path, scratch: Path) -> None:
             ratios.append(spent / timed_publish(run, LocalStore(scratch / "empty"))[0])
             shutil.rmtree(scratch / "empty")
     growth("publish", "last quarter against an empty store", median(ratios), seconds, peaks)
-    sound = 0
+    valid = 0
     seconds, peaks, ratios = [], [], []
     for first, last in zip(ids[: count // 2], ids[count // 2 :], strict=True):
         pair = []
         for snapshot_id in (last, first):
             begin = time.perf_counter()
-            sound += not verify(place / snapshot_id).findings
+            valid += not verify(place / snapshot_id).findings
             pair.append(time.perf_counter() - begin)
             peaks.append(peak_mib())
         seconds += pair
         ratios.append(pair[0] / pair[1])
     growth("verify", "second half against first", median(ratios), seconds, peaks)
-    say("sound snapshots", f"{sound} of {count}", "all", sound == count)
+    say("valid snapshots", f"{valid} of {count}", "all", valid == count)
 
 
 def swollen(place: Path, count: int) -> None:
@@ -170,7 +170,7 @@ def changes(count: int, scratch: Path) -> None:
         ("added files", lambda: _added(folder, draw)),
     ]
     say(
-        "untouched", "sound" if not is_found(folder) else "a finding", "sound", not is_found(folder)
+        "untouched", "valid" if not is_found(folder) else "a finding", "valid", not is_found(folder)
     )
     for name, part in parts:
         found, total = part()

@@ -61,7 +61,7 @@ def test_from_a_measured_run_to_a_verified_snapshot(
 
     checked = firstlight("verify", snapshot)
     assert checked.returncode == 0, checked.stdout
-    assert "Sound" in checked.stdout and "not among your trusted keys" in checked.stdout
+    assert "Valid" in checked.stdout and "not among your trusted keys" in checked.stdout
     strict = firstlight("verify", snapshot, "--require-trusted", "--json")
     assert strict.returncode == 1 and json.loads(strict.stdout)["signature"] == "valid"
     assert firstlight("keys", "trust", public, "--name", "Jane Doe").returncode == 0

@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from firstlight.snapshot.verifying import Verification
 
 EPILOG = """\
-exit codes: 0 all that was checked holds (the last line says whether something was skipped), 1
-something does not, 2 it is no snapshot that can be read (also one of a newer Firstlight, or one
-that holds links, bombs or paths that lead out)
+exit codes: 0 everything was checked and holds, 1 something does not, 2 it is no snapshot that can
+be read (also one of a newer Firstlight, or one that holds links, bombs or paths that lead out), 3
+nothing wrong was found, but not everything could be checked: what, is listed as `skipped`, and
+every file of which only the hash is known as `unchecked`
 """
 
 
@@ -76,19 +77,28 @@ def tell(found: Verification) -> None:
         print(f"  unknown    {printable(text)}")
     for text in found.skipped:
         print(f"  skipped    {printable(text)}")
+    for path in found.unchecked_files:
+        print(f"  unchecked  {printable(path)}")
     for finding in found.findings:
         print(f"  FINDING    {printable(finding.message)}")
     print(last_line(found))
+    for text in found.loads:
+        print(f"Measured on a loaded machine: {printable(text)} when it began.")
 
 
 def last_line(found: Verification) -> str:
-    """The verdict in words. `Sound` alone only if everything that can be checked was."""
-    if found.outcome == "not sound":
-        return f"Not sound: {len(found.findings)} finding(s). Do not quote its numbers."
-    if found.outcome == "numbers not checked":
+    """The verdict in words. `Valid` alone only if everything that can be checked was."""
+    from firstlight.snapshot.verifying import Outcome
+
+    if found.outcome is Outcome.NOT_VALID:
+        return f"Not valid: {len(found.findings)} finding(s). Do not quote its numbers."
+    if found.outcome is Outcome.NUMBERS_NOT_CHECKED:
         return "Nothing wrong was found, but its numbers were not held against its samples."
-    if found.outcome == "sound":
-        return "Sound, as far as files can tell."
-    if found.files_skipped:
-        return f"Sound, but {found.files_skipped} files were not checked (see `skipped`)."
-    return f"Sound, but {len(found.skipped)} check(s) were skipped (see `skipped`)."
+    if found.outcome is Outcome.VALID:
+        return "Valid, as far as files can tell."
+    if found.unchecked_files:
+        return (
+            f"Valid, but {len(found.unchecked_files)} files were not checked (see `unchecked`): "
+            "do not rely on them."
+        )
+    return f"Valid, but {len(found.skipped)} check(s) were skipped (see `skipped`)."

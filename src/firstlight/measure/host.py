@@ -22,6 +22,8 @@ _VARIABLE = re.compile(
     r"NUMEXPR_|CUDA_|NVIDIA_(?:VISIBLE_DEVICES|DRIVER_CAPABILITIES|TF32_OVERRIDE)|TRITON_|"
     r"LD_PRELOAD|MALLOC_|PYTHON|CI$)"
 )
+#: Of the CPU, taken by others when a run begins: from here on its numbers are noisier for it.
+NOISY_SHARE = 0.1
 #: What is recorded is published: a variable of such a name never is.
 SECRET_NAME = re.compile(
     r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|CREDENTIAL|AUTH|COOKIE|PRIVATE|DSN$|CONN\w*STR",
@@ -206,7 +208,7 @@ def noise_warnings(host: Mapping[str, Any]) -> list[str]:
     warnings = []
     cpu, busy = host["cpu"], host["cpu_busy_ratio"]
     cores = cpu["usable_cores"] or 1
-    if busy is not None and busy > 0.1:
+    if busy is not None and busy > NOISY_SHARE:
         warnings.append(
             f"other programs were using {busy:.0%} of the CPU when the run began, and take that "
             "from the measured ones"

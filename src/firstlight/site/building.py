@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from importlib.resources import files as packaged
 from importlib.resources.abc import Traversable
@@ -167,7 +167,7 @@ class _Making:
             "index.html": snapshot_page(title, snapshot, samples, found, url),
             "data.json": compact(facts),
         }
-        return files | (_raw_files(snapshot) if url is None else {}), facts
+        return files | (_raw_files(snapshot, found.unchecked_files) if url is None else {}), facts
 
     def _note(self, facts: Mapping[str, Any], found: Mapping[str, Any], mark: str | None) -> None:
         trusted = found["signature"] == "trusted"
@@ -202,10 +202,15 @@ def _build_record(circumstances: Mapping[str, Any], snapshots: Mapping[str, Any]
     }
 
 
-def _raw_files(snapshot: Snapshot) -> dict[str, bytes]:
-    """Those files that a browser does not run, and the archive with all of them."""
+def _raw_files(snapshot: Snapshot, unchecked: Collection[str]) -> dict[str, bytes]:
+    """Those files that a browser does not run, and the archive with all of them.
+
+    Nothing is handed out in our name that was not checked, so then there is no archive either.
+    """
     every = {path: snapshot.read(path) for path in snapshot.files}
-    found = {f"files/{path}": data for path, data in every.items() if served(path)}
+    found = {f"files/{path}": data for path, data in every.items() if served(path, unchecked)}
+    if unchecked:
+        return found
     every[INDEX] = snapshot.source.read(INDEX, snapshot.limits.index_bytes)
     if snapshot.signer is not None:
         every[SIGNATURE] = snapshot.source.read(SIGNATURE, 1 << 14)

@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from firstlight.measure.host import NOISY_SHARE
 from firstlight.records import can_validate, from_json
 from firstlight.snapshot import strict_json
 from firstlight.snapshot.admissibility import needed_allowances
 from firstlight.snapshot.by_value import (
     SNIPPET,
     is_table,
+    same_columns,
     snippet_differences,
     table_differences,
 )
@@ -76,6 +78,7 @@ def check_contents(
         what = f"{type(error).__name__}: {error!s:.200}"
         record.find("derived", f"the runs cannot be evaluated ({what})")
         return
+    _note_load(runs, record)
     _note_unknown(about, record)
 
 
@@ -243,14 +246,18 @@ def _check_derived(
     differing |= {path for path in index.files if _PLOT.fullmatch(path) and path not in derived}
     _check_documents(kept, runs, about, publication, record, limits)
     _check_tables(kept, derived, differing, record)
-    tables = {path for path in differing if is_table(path) and path in kept}
-    rest = sorted(differing - tables - {*_BY_VALUE})
+    compared = {
+        path
+        for path in differing & {*kept}
+        if is_table(path) and same_columns(kept[path], derived[path])
+    }
+    rest = sorted(differing - compared - {*_BY_VALUE})
     if rest:
         version = about["made_by"].get("version")
         record.skip(
-            f"{len(rest)} pages, plots or tables ({rest[0]} …): another Firstlight made them "
-            f"({version!r:.20}, or other code of that version), so they cannot be made again here",
-            files=len(rest),
+            f"{len(rest)} pages, plots or tables: another Firstlight made them ({version!r:.20} or "
+            "other code of that version), so they cannot be made again here, and may say anything",
+            files=rest,
         )
 
 
@@ -290,6 +297,14 @@ def _check_tables(
         for difference in islice(found, 3):
             record.find("derived", f"{path} does not follow from the runs: {difference}")
     record.passed("derived", "tables have the numbers of the runs")
+
+
+def _note_load(runs: Sequence[RawRun], record: Record) -> None:
+    """What a reader must know beside the verdict: valid files may hold disturbed times."""
+    for raw in runs:
+        busy = raw.run.host.get("cpu_busy_ratio")
+        if isinstance(busy, float) and busy > NOISY_SHARE:
+            record.loads.append(f"{raw.folder}: other programs were using {busy:.0%} of the CPU")
 
 
 def _note_unknown(about: Mapping[str, Any], record: Record) -> None:

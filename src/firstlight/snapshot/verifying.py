@@ -10,8 +10,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 from firstlight.snapshot.archive import Reader
@@ -40,6 +41,15 @@ from firstlight.snapshot.strict_json import parse_object
 from firstlight.snapshot.trust import TrustedKeys
 
 
+class Outcome(StrEnum):
+    """What came of verifying: that the files are valid says nothing of how good the numbers are."""
+
+    VALID = "valid"
+    PARTLY_CHECKED = "valid as far as checked"
+    NUMBERS_NOT_CHECKED = "numbers not checked"
+    NOT_VALID = "not valid"
+
+
 @dataclass(frozen=True)
 class Finding:
     """Something that is not as it should be."""
@@ -61,22 +71,23 @@ class Verification:
     findings: tuple[Finding, ...]
     not_checked: tuple[str, ...]  # what cannot be known from these files
     skipped: tuple[str, ...] = ()  # what could be, and was not checked here
-    files_skipped: int = 0  # files of which only the hash was checked
+    unchecked_files: tuple[str, ...] = ()  # of which only the hash was checked
     numbers_checked: bool = True  # whether the numbers were held against the raw samples
+    loads: tuple[str, ...] = ()  # runs that other programs disturbed, in words
+
+    @property
+    def outcome(self) -> Outcome:
+        """The verdict on the files."""
+        if self.findings:
+            return Outcome.NOT_VALID
+        if not self.numbers_checked:
+            return Outcome.NUMBERS_NOT_CHECKED
+        return Outcome.PARTLY_CHECKED if self.skipped else Outcome.VALID
 
     @property
     def exit_code(self) -> int:
-        """0 all that was checked holds, 1 something does not."""
-        return 1 if self.findings else 0
-
-    @property
-    def outcome(self) -> str:
-        """ "sound", "sound as far as checked", "not sound", or "numbers not checked"."""
-        if self.findings:
-            return "not sound"
-        if not self.numbers_checked:
-            return "numbers not checked"
-        return "sound as far as checked" if self.skipped else "sound"
+        """0 everything was checked and holds, 1 something does not, 3 not all could be checked."""
+        return {Outcome.VALID: 0, Outcome.NOT_VALID: 1}.get(self.outcome, 3)
 
 
 @dataclass
@@ -87,7 +98,8 @@ class Record:
     findings: list[Finding] = field(default_factory=list)
     not_checked: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
-    files_skipped: int = 0
+    unchecked_files: list[str] = field(default_factory=list)
+    loads: list[str] = field(default_factory=list)
     numbers_checked: bool = True
     _told: set[str] = field(default_factory=set)
 
@@ -105,12 +117,12 @@ class Record:
             self._told.add(message)
             self.not_checked.append(message)
 
-    def skip(self, message: str, files: int = 0) -> None:
+    def skip(self, message: str, files: Sequence[str] = ()) -> None:
         """Something that could be checked, and is not here."""
         if message not in self._told:
             self._told.add(message)
             self.skipped.append(message)
-            self.files_skipped += files
+            self.unchecked_files += files
 
 
 #: Of so many findings of one kind the first are told, and how many more there are.
@@ -196,7 +208,7 @@ def _is_read(path: str) -> bool:
 
 
 def _may_be_large(path: str) -> bool:
-    """Whether the snapshot is sound without a look into the file: too large, it is not kept."""
+    """Whether the snapshot is valid without a look into the file: too large, it is not kept."""
     return path == SNIPPET or is_table(path)
 
 
@@ -330,6 +342,6 @@ def _result(
             told.append(Finding(check, f"{len(found) - _MOST_FINDINGS} more of this kind"))
     return Verification(
         source.name, id_of(data), *signature, tuple(record.checked), tuple(told),
-        tuple(record.not_checked), tuple(record.skipped), record.files_skipped,
-        record.numbers_checked,
+        tuple(record.not_checked), tuple(record.skipped), tuple(record.unchecked_files),
+        record.numbers_checked, tuple(record.loads),
     )  # fmt: skip
