@@ -168,11 +168,12 @@ def make_run(
     host: Mapping[str, Any] = HOST,
     target: str = "quick",
     files: Mapping[str, str] | None = None,
+    most_calls: int = SAMPLING["quick"].warm_calls,
 ) -> Path:
     """A finished run directory; `number` makes it another one than the others."""
     folder.mkdir(parents=True)
     created = datetime(2026, 3, 1, 9, 15, tzinfo=UTC) + timedelta(minutes=number)
-    settings = replace(SAMPLING["quick"], processes=processes)
+    settings = replace(SAMPLING["quick"], processes=processes, warm_calls=most_calls)
     plan = {
         "schema": "firstlight.plan",
         "schema_version": 1,
