@@ -106,8 +106,7 @@ def trust_key(options: argparse.Namespace) -> int:
 def forget_key(options: argparse.Namespace) -> int:
     from firstlight.snapshot.trust import TrustedKeys
 
-    TrustedKeys.of_user().remove(options.id)
-    print(f"No longer trusted: {options.id}")
+    print(f"No longer trusted: {TrustedKeys.of_user().remove(options.id)}")
     return 0
 
 

@@ -72,6 +72,7 @@ def add_to(commands: Any) -> None:
 
 
 def handle(options: argparse.Namespace) -> int:
+    from firstlight.report.progress import Steps
     from firstlight.snapshot.publishing import publish
     from firstlight.snapshot.storage import open_store
 
@@ -79,7 +80,11 @@ def handle(options: argparse.Namespace) -> int:
     wishes = wishes_from(options)
     key = signing_key(options.key, options.passphrase_file)
     store = open_store(options.out)
-    done = publish(options.runs, store, wishes, key, options.archive)
+    steps = Steps(sys.stderr)
+    try:
+        done = publish(options.runs, store, wishes, key, options.archive, steps.show)
+    finally:
+        steps.clear()
     beside = write_beside(store, done.id, key.public.base64 if key else None)
     if options.json:
         import json

@@ -20,7 +20,7 @@ from firstlight.replication.rederiving import miscomputed, misdescribed
 from firstlight.replication.report import MOST_BYTES, PAGE, REPORT, SCHEMA, SIGNATURE
 from firstlight.replication.selection import ReplicationError
 from firstlight.snapshot.errors import SnapshotError
-from firstlight.snapshot.layout import LIMITS, PLAN, RUN, SAMPLES
+from firstlight.snapshot.layout import LIMITS, PLAN, RUN, SAMPLES, require_expected
 from firstlight.snapshot.opening import open_snapshot
 from firstlight.snapshot.raw_runs import RawRun
 from firstlight.snapshot.schemas import first_error
@@ -79,7 +79,8 @@ def check_report(
     about = str(plain["snapshot"]["id"])
     if expected_id is not None:
         other = [f"the report is about the snapshot {about}, not {expected_id!r:.80}"]
-        notes.settle(other if expected_id.lower() != about else [], "it is about that snapshot")
+        fits = about.startswith(require_expected(expected_id))
+        notes.settle([] if fits else other, "it is about that snapshot")
     _check_signature(folder, data, trusted, notes)
     _check_page(folder, plain, notes)
     notes.settle(misjudged(plain), "every verdict follows from the effects in the report")

@@ -54,8 +54,9 @@ def _lead(snapshot: Snapshot, found: Verification) -> str:
     period = " to ".join(dict.fromkeys(when(manifest[f"measured_{end}"]) for end in ("from", "to")))
     people = ", ".join(str(c["name"]) for c in manifest["publication"]["creators"])
     badges = badge(
-        f"{report['cases_passed']} of {asked} cases passed", report["cases_passed"] == asked
+        f"{report['cases_passed']} of {asked} cases valid", report["cases_passed"] == asked
     )
+    badges += "".join(" " + badge(f"loaded machine, {text}", False) for text in found.loads)
     badges += " " + badge(status(found), found.signature in ("trusted", "valid"))
     return (
         f"<p>{html.escape(period)} UTC {badges}</p><p>{html.escape('; '.join(machines))}</p>"
@@ -106,7 +107,7 @@ def _case_row(case: Mapping[str, Any], summary: CaseSummary, several: bool) -> l
     spread = steady["cold_relative_range"]
     errors = (correct["max_relative_error"], correct["tolerance"])
     failed = [name for name, good in case["gates"].items() if not good]
-    word = "passed" if case["passed"] else case["status"]
+    word = "valid" if case["passed"] else case["status"]
     if word == "ok":
         word = f"not {', '.join(failed)}"
     name = link(f"{UP}trends/{slug(case['case'])}.html", case["case"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ from firstlight.snapshot.schemas import require_schemas
 from firstlight.snapshot.signatures import sign
 from firstlight.snapshot.storage import Store
 from firstlight.snapshot.verifying import findings_in
+
+Watch = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -77,12 +79,16 @@ def publish(
     wishes: Wishes | None = None,
     key: PrivateKey | None = None,
     archive: bool = False,
+    watch: Watch = lambda step: None,
 ) -> Published:
     """Make the snapshot of these runs and put it into `store`, with its entry in the catalogue.
 
+    `watch` is told what comes next, in words.
+
     Raises `RefusedError` for what must not be published; nothing is written then.
     """
-    built = build(folders, wishes or Wishes(), key)
+    built = build(folders, wishes or Wishes(), key, watch)
+    watch(f"writing {len(built.files)} files")
     new = store.put(built.id, built.files)
     # Listed before its archive is written: a full disk then leaves a snapshot that is whole.
     Catalogue(store).add(built.id, built.files)
@@ -99,15 +105,23 @@ def publish(
     )
 
 
-def build(folders: Sequence[Path], wishes: Wishes, key: PrivateKey | None = None) -> Built:
+def build(
+    folders: Sequence[Path],
+    wishes: Wishes,
+    key: PrivateKey | None = None,
+    watch: Watch = lambda step: None,
+) -> Built:
     """The snapshot of these runs: the same runs and wishes give the same bytes."""
+    watch(f"reading {len(folders)} run(s)")
     measured = sorted((_measured(Path(f)) for f in folders), key=lambda m: m.order)
     if not measured:
         raise RefusedError("no run was given.")
     if len({m.order for m in measured}) != len(measured):
         raise RefusedError("a run was given twice.")
     owner = Owner.of_process()
+    watch("searching for private things")
     raws, redacted = _made_public(measured, wishes, owner)
+    watch("holding summaries against samples")
     raws = [
         admitted(raw, wishes.allow, str(origin.folder))
         for raw, origin in zip(raws, measured, strict=True)
@@ -121,6 +135,7 @@ def build(folders: Sequence[Path], wishes: Wishes, key: PrivateKey | None = None
         redacted={path: {"replacements": r.replacements} for path, r in redacted.items()},
         sources=sources,
     )
+    watch("drawing tables, plots and reports")
     files = derived_files(raws, publication) | programs
     for raw in raws:
         files |= {f"{raw.folder}/{name}": data for name, data in raw.files.items()}
@@ -129,13 +144,14 @@ def build(folders: Sequence[Path], wishes: Wishes, key: PrivateKey | None = None
     files[INDEX] = index
     if key is not None:
         files[SIGNATURE] = sign(key, index)
+    watch("verifying what was made")
     require_schemas(files)
-    _require_sound(files)
+    _require_valid(files)
     replaced = {path: r.found for path, r in redacted.items()}
     return Built(id_of(index), files, publication, replaced)
 
 
-def _require_sound(files: Mapping[str, bytes]) -> None:
+def _require_valid(files: Mapping[str, bytes]) -> None:
     """What would not verify is not written, whatever the reason."""
     found = findings_in(files)
     if found:

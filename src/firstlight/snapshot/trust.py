@@ -53,11 +53,19 @@ class TrustedKeys:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_text(self.folder / f"{key.id}.pub", f"{key.base64} {name}\n")
 
-    def remove(self, key_id: str) -> None:
-        """Trust a key no longer."""
-        if key_id not in self.all():
-            raise KeyFileError(f"{key_id[:60]}: not among the trusted keys.")
+    def remove(self, beginning: str) -> str:
+        """Trust a key no longer; returns its id, of which `beginning` is enough if it is unique."""
+        key_id = self.full_id(beginning)
         (self.folder / f"{key_id}.pub").unlink()
+        return key_id
+
+    def full_id(self, beginning: str) -> str:
+        """The one trusted key whose id begins like this."""
+        found = [key_id for key_id in self.all() if beginning and key_id.startswith(beginning)]
+        if len(found) != 1:
+            why = "several of the trusted keys begin so" if found else "not among the trusted keys"
+            raise KeyFileError(f"{beginning[:60]}: {why}.")
+        return found[0]
 
     def all(self) -> dict[str, tuple[PublicKey, str]]:
         """{id: (key, name)}; a file that is not what its name says is an error, not skipped."""

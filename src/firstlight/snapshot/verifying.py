@@ -33,6 +33,7 @@ from firstlight.snapshot.layout import (
     Limits,
     id_of,
     parse_index,
+    require_expected,
 )
 from firstlight.snapshot.opening import run_folders
 from firstlight.snapshot.signatures import signed_by
@@ -135,7 +136,8 @@ def verify(
     trusted: TrustedKeys | None = None,
     limits: Limits = LIMITS,
 ) -> Verification:
-    """Check the snapshot at `location`; `expected_id` is the id from elsewhere, such as a paper.
+    """Check the snapshot at `location`; `expected_id` is the id from elsewhere, such as a paper,
+    or its first 16 digits or more.
 
     Raises `UnusableSnapshotError` if it is no snapshot, is too new, or holds what no snapshot may.
     """
@@ -176,7 +178,7 @@ def _index_bytes(source: Source, item: Item | None, limits: Limits) -> bytes:
 
 def _check_identity(index: bytes, named: str | None, expected: str | None, record: Record) -> None:
     computed = id_of(index)
-    if expected is not None and expected.lower() != computed:
+    if expected is not None and not computed.startswith(require_expected(expected)):
         record.find("identity", f"the id is {computed}, not the {expected} that was asked for")
     if named is not None and named != computed:
         record.find(
