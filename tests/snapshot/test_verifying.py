@@ -32,7 +32,7 @@ from firstlight.snapshot.strict_json import canonical
 from firstlight.snapshot.trust import TrustedKeys
 from firstlight.snapshot.verifying import Verification, verify
 
-VERSION_1 = "f5dae9a838243dd1748c0dec433cfa368316eaffd19037dd77eb7e4fa647e1ed"
+VERSION_1 = "13878feb67f5cf66a0c2620e17cda966e7f0a114ae508f926a6a386956ac0462"
 
 
 def found(location: Path | str, **options: Any) -> bool:

@@ -7,6 +7,7 @@ import json
 import sys
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,6 +40,12 @@ def add_to(commands: Any) -> None:
     )
     add("--id", metavar="ID", help="the id that it must have, from a paper or a colleague")
     add("--require-trusted", action="store_true", help="a finding unless a trusted key signed it")
+    add(
+        "--timestamp",
+        type=Path,
+        metavar="FILE",
+        help="an RFC 3161 token over its index.json (default: ID.tsr beside it)",
+    )
     add("--json", action="store_true", help="print JSON")
     parser.set_defaults(handle=handle, parser=parser)
 
@@ -46,8 +53,8 @@ def add_to(commands: Any) -> None:
 def handle(options: argparse.Namespace) -> int:
     ids = snapshots_within(options.snapshot)
     if ids:
-        if options.id is not None:
-            options.parser.error("--id is for a single snapshot, and this is a place with several")
+        if options.id is not None or options.timestamp is not None:
+            options.parser.error("--id and --timestamp are for one snapshot; here are several")
         return verify_all(options, ids)
     found = checked(options.snapshot, options)
     if isinstance(found, Unusable):
@@ -88,7 +95,8 @@ def checked(location: str, options: argparse.Namespace) -> Verification | Unusab
     from firstlight.snapshot.verifying import verify
 
     try:
-        found = verify(location, options.id)
+        token = options.timestamp.read_bytes() if options.timestamp else None
+        found = verify(location, options.id, timestamp=token)
     except UnusableSnapshotError as error:
         return Unusable(error)
     trusts = found.signature == "trusted" or not options.require_trusted

@@ -12,6 +12,7 @@ import io
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.resources import files as packaged
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -117,7 +118,7 @@ class _Making:
         self._record: dict[str, Any] = {}
         self._circumstances = {
             "code_sha256": code_sha256(),
-            "trusted": {key: name for key, (_, name) in TrustedKeys.of_user().all().items()},
+            "trusted": _trusted(),
             "options": to_json(options),
         }
         self._earlier = folder.earlier(self._circumstances)
@@ -191,6 +192,13 @@ class _Making:
             write(path, data)
         write("build.json", canonical(_build_record(self._circumstances, self._record)))
         return len(rows)
+
+
+def _trusted() -> dict[str, str]:
+    """Whose signatures and clocks count, as of today."""
+    keys, today = TrustedKeys.of_user(), datetime.now(UTC)
+    found = {i: f"{k.name}, {k.standing(None, today)}" for i, k in keys.all().items()}
+    return found | {i: name for i, (_, name) in keys.authorities().items()}
 
 
 def _build_record(circumstances: Mapping[str, Any], snapshots: Mapping[str, Any]) -> dict[str, Any]:
