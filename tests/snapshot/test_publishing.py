@@ -354,6 +354,16 @@ def test_what_a_failure_says_of_user_machine_and_secrets_is_replaced_and_listed(
     assert "tr0ub4dor" not in said and "TOKENIZERS" not in said
 
 
+def test_a_title_with_the_value_of_a_secret_variable_is_refused_and_an_authors_name_is_none(
+    made_up: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_AUTHOR_NAME", "Doe, Jane")
+    publish([made_up], store, Wishes(creators=(Creator("Doe, Jane"),)))
+    monkeypatch.setenv("PROXY_AUTHORIZATION", "tr0ub4dor&3")
+    with pytest.raises(RefusedError, match="PROXY_AUTHORIZATION"):
+        publish([made_up], store, Wishes(title="Fits, tr0ub4dor&3"))
+
+
 @pytest.mark.parametrize(
     ("text", "public"),
     [

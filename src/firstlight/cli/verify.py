@@ -133,7 +133,7 @@ def verify_all(options: argparse.Namespace, ids: Sequence[str]) -> int:
         print(json.dumps(shown, indent=1))
     else:
         words = {0: "valid", 3: "valid as far as checked", 1: "not valid", 2: "unusable"}
-        print(f"{len(ids)} snapshots: " + ", ".join(f"{codes[c]} {w}" for c, w in words.items()))
+        print(f"{len(ids)} snapshot(s): " + ", ".join(f"{codes[c]} {w}" for c, w in words.items()))
     return next((code for code in (2, 1, 3) if codes[code]), 0)
 
 
@@ -189,7 +189,7 @@ def last_line(found: Verification) -> str:
         return "Valid, as far as files can tell."
     if found.unchecked_files:
         return (
-            f"Valid, but {len(found.unchecked_files)} files were not checked (see `unchecked`): "
+            f"Valid, but {len(found.unchecked_files)} file(s) were not checked (see `unchecked`): "
             "do not rely on them."
         )
     return f"Valid, but {len(found.skipped)} check(s) were skipped (see `skipped`)."

@@ -26,7 +26,7 @@ _VARIABLE = re.compile(
 NOISY_SHARE = 0.1
 #: What is recorded is published: a variable of such a name never is.
 SECRET_NAME = re.compile(
-    r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|CREDENTIAL|AUTH|COOKIE|PRIVATE|DSN$|CONN\w*STR",
+    r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|CREDENTIAL|AUTH(?!OR(?!I))|COOKIE|PRIVATE|DSN$|CONN\w*STR",
     re.IGNORECASE,
 )
 

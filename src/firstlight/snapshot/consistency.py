@@ -255,8 +255,8 @@ def _check_derived(
     if rest:
         version = about["made_by"].get("version")
         record.skip(
-            f"{len(rest)} pages, plots or tables: another Firstlight made them ({version!r:.20} or "
-            "other code of that version), so they cannot be made again here, and may say anything",
+            f"{len(rest)} page(s), plots or tables: another Firstlight made them ({version!r:.20}, "
+            "or other code of it), so they cannot be made again here, and may say anything",
             files=rest,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -119,6 +120,7 @@ def build(
     if len({m.order for m in measured}) != len(measured):
         raise RefusedError("a run was given twice.")
     owner = Owner.of_process()
+    _require_no_secret(wishes, owner)
     watch("searching for private things")
     raws, redacted = _made_public(measured, wishes, owner)
     watch("holding summaries against samples")
@@ -149,6 +151,17 @@ def build(
     _require_valid(files)
     replaced = {path: r.found for path, r in redacted.items()}
     return Built(id_of(index), files, publication, replaced)
+
+
+def _require_no_secret(wishes: Wishes, owner: Owner) -> None:
+    """What the publisher says is published as it is, so it must not hold a secret by accident."""
+    said = json.dumps(to_json((wishes.title, wishes.creators, wishes.license)), ensure_ascii=False)
+    for variable, value in owner.secrets.items():
+        if value in said:
+            raise RefusedError(
+                f"the title, a creator or the licence holds the value of the variable {variable}, "
+                "which is named like a secret. Leave it out."
+            )
 
 
 def _require_valid(files: Mapping[str, bytes]) -> None:
