@@ -36,20 +36,12 @@ def add_to(commands: Any) -> None:
 
 
 def handle(options: argparse.Namespace) -> int:
-    from firstlight.report.progress import Steps
     from firstlight.site.building import Options, build
 
-    steps = Steps(sys.stderr)
     wanted = Options(options.title, options.files)
-    built = build(
-        options.place,
-        options.out,
-        wanted,
-        lambda number, total: steps.show(
-            f"[{number + 1}/{total}] verifying and drawing a snapshot"
-        ),
-    )
-    steps.clear()
+    built = build(options.place, options.out, wanted, _watch if sys.stderr.isatty() else None)
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr)
     if options.json:
         import json
 
@@ -71,3 +63,7 @@ def tell(built: Any) -> None:
     for refused in built.refused:
         print(f"  refused: {refused.id[:12]}: {printable(refused.reason)}", file=sys.stderr)
     print(f"Look at it: python -m http.server --directory {built.out}")
+
+
+def _watch(number: int, total: int) -> None:
+    print(f"\rsnapshot {number + 1} of {total}", end="", file=sys.stderr, flush=True)
