@@ -253,7 +253,7 @@ def change_points() -> None:
 
     import ruptures
 
-    from firstlight.statistics import steady_state
+    from firstlight.statistics.change_points import change_points
 
     generator = np.random.default_rng(3)
     series = np.concatenate([generator.normal(2, 0.1, 60), generator.normal(1, 0.1, 240)])
@@ -261,7 +261,7 @@ def change_points() -> None:
 
     def ours() -> float:
         begin = time.perf_counter()
-        steady_state.change_points(series)
+        change_points(series)
         return time.perf_counter() - begin
 
     def theirs() -> float:

@@ -2,11 +2,12 @@
 
     python benchmarks/snapshots.py [--snapshots 1000] [--changes 200] [PART …]
 
-Parts: scale, list, changes.
+Parts: scale, list, calls, changes.
 
 scale    publish and verify that many snapshots one after the other: time beside many snapshots
          against time beside none, in pairs, and peak memory at the end against a quarter.
 list     `firstlight snapshots` of all of them, as a command, and of a catalogue five times as long.
+calls    a snapshot of a million warm calls, in long series and in short ones: seconds to verify.
 changes  random single-byte changes, each file removed, files added: how many `verify` finds.
 
 The runs are made up (a measured one takes a minute), and their numbers follow from their samples.
@@ -98,19 +99,19 @@ def scale(count: int, place: Path, scratch: Path) -> None:
             ratios.append(spent / timed_publish(run, LocalStore(scratch / "empty"))[0])
             shutil.rmtree(scratch / "empty")
     growth("publish", "last quarter against an empty store", median(ratios), seconds, peaks)
-    sound = 0
+    valid = 0
     seconds, peaks, ratios = [], [], []
     for first, last in zip(ids[: count // 2], ids[count // 2 :], strict=True):
         pair = []
         for snapshot_id in (last, first):
             begin = time.perf_counter()
-            sound += not verify(place / snapshot_id).findings
+            valid += not verify(place / snapshot_id).findings
             pair.append(time.perf_counter() - begin)
             peaks.append(peak_mib())
         seconds += pair
         ratios.append(pair[0] / pair[1])
     growth("verify", "second half against first", median(ratios), seconds, peaks)
-    say("sound snapshots", f"{sound} of {count}", "all", sound == count)
+    say("valid snapshots", f"{valid} of {count}", "all", valid == count)
 
 
 def swollen(place: Path, count: int) -> None:
@@ -148,6 +149,21 @@ def listing(count: int, place: Path) -> None:
     )
 
 
+def calls(scratch: Path) -> None:
+    """A million warm calls, in few long processes and in many short ones."""
+    for processes, each in ((6, 166_667), (100, 10_000), (1000, 1000)):
+        run = make_run(
+            scratch / f"calls-{processes}", cases=CASES[:1], processes=processes,
+            calls=each, most_calls=each,
+        )  # fmt: skip
+        done = publish([run], LocalStore(scratch / "long"))
+        begin = time.perf_counter()
+        valid = not verify(done.location).findings
+        seconds = time.perf_counter() - begin
+        name = f"verify {processes} processes of {each} calls"
+        say(name, f"{seconds:.1f} s", "10 s", valid and seconds <= 10)
+
+
 def is_found(place: Path) -> bool:
     try:
         return bool(verify(place).findings)
@@ -170,7 +186,7 @@ def changes(count: int, scratch: Path) -> None:
         ("added files", lambda: _added(folder, draw)),
     ]
     say(
-        "untouched", "sound" if not is_found(folder) else "a finding", "sound", not is_found(folder)
+        "untouched", "valid" if not is_found(folder) else "a finding", "valid", not is_found(folder)
     )
     for name, part in parts:
         found, total = part()
@@ -215,7 +231,7 @@ def _added(folder: Path, draw: random.Random) -> tuple[int, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("parts", nargs="*", default=["scale", "list", "changes"])
+    parser.add_argument("parts", nargs="*", default=["scale", "list", "changes", "calls"])
     parser.add_argument("--snapshots", type=int, default=1000)
     parser.add_argument("--changes", type=int, default=200)
     options = parser.parse_args()
@@ -227,6 +243,8 @@ def main() -> None:
             listing(options.snapshots, place)
             swollen(place, 4 * options.snapshots)
             listing(5 * options.snapshots, place)
+        if "calls" in options.parts:
+            calls(Path(scratch))
         if "changes" in options.parts:
             changes(options.changes, Path(scratch))
 

@@ -73,6 +73,11 @@ def test_a_real_run_is_measured_again_signed_and_checked(
     assert f"signed with the key {load_private(tmp_path / 'key.pem').public.id}" in (
         capsys.readouterr().out
     )
+    check = ["replicate", "--check", str(out), str(real), "--id"]
+    assert main([*check, real.name]) == 0
+    assert "follow from the snapshot and runs" in capsys.readouterr().out
+    assert main([*check, "0" * 64]) == 1
+    assert "is about the snapshot" in capsys.readouterr().out
     path = out / "replication.json"
     path.write_text(path.read_text().replace('"undecided"', '"agrees"', 1))
     assert main(["replicate", "--check", str(out)]) == 1

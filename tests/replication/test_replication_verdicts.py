@@ -18,6 +18,7 @@ from scipy.stats import mannwhitneyu
 from firstlight.gate.runs import DRIFT, Measured
 from firstlight.measure.plan import SAMPLING
 from firstlight.records import Run, Sample
+from firstlight.replication import repeating
 from firstlight.replication.checking import check_report
 from firstlight.replication.comparison import (
     Pairing,
@@ -35,7 +36,6 @@ from firstlight.replication.report import (
     PAGE,
     REPORT,
     Replication,
-    RunReplication,
     counted,
     write_report,
 )
@@ -46,8 +46,11 @@ from firstlight.replication.selection import (
     settings_here,
 )
 from firstlight.results import load
+from firstlight.snapshot.opening import open_snapshot
+from firstlight.snapshot.publishing import publish
+from firstlight.snapshot.storage import LocalStore
 from firstlight.snapshot.strict_json import canonical
-from firstlight.statistics.comparison import Effect
+from firstlight.statistics.comparison import Effect, holm
 from firstlight.workloads.catalog import registered
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "snapshot"))
@@ -61,7 +64,10 @@ def scaled(sample: Sample, factor: float) -> Sample:
         return sample
     phases = {k: v and v * factor for k, v in sample.cold.phases_seconds.items()}
     cold = replace(
-        sample.cold, total_seconds=sample.cold.total_seconds * factor, phases_seconds=phases
+        sample.cold,
+        total_seconds=sample.cold.total_seconds * factor,
+        phases_seconds=phases,
+        unattributed_seconds=sample.cold.unattributed_seconds * factor,
     )
     warm = replace(sample.warm, call_seconds=tuple(c * factor for c in sample.warm.call_seconds))
     return replace(sample, cold=cold, warm=warm)
@@ -270,29 +276,31 @@ def test_load_and_warnings_of_a_stranger_are_numbers_or_nothing(measured: Any) -
 
 
 @pytest.fixture
-def report(measured: Any, tmp_path: Path) -> Path:
+def published(measured: Any, tmp_path: Path) -> str:
+    """A snapshot of what is to be repeated."""
+    measured(1)
+    return publish([tmp_path / "run-1"], LocalStore(tmp_path / "store")).location
+
+
+@pytest.fixture
+def report(measured: Any, published: str, tmp_path: Path) -> Path:
     """The folder of an honest report: NumPy agrees, JIT differs."""
-    first, second = measured(1), measured(2, jit=1.6)
-    pair = pairing(first, second)
-    cases = replicate_cases([pair])
-    run = RunReplication(
-        published_folder="runs/001", published_id=first.run.id,
-        published_samples_sha256=first.run.samples_sha256, folder="runs/001", id=second.run.id,
-        samples_sha256=second.run.samples_sha256, machine_published="one", machine_here="one",
-        state_published=state(first.run), state_here=state(second.run),
-        environment=environment_differences(first.run, second.run), notes=(),
-    )  # fmt: skip
     from firstlight.measure.host import harness
 
+    second, snapshot = measured(2, jit=1.6), open_snapshot(published)
+    pair = repeating.pairing(snapshot, 0, (NUMPY, JIT), second.run, second.samples)
+    cases = replicate_cases([pair])
     made = Replication(
-        snapshot={"id": "ab" * 32, "title": "Made up", "signature": "none", "signer": None},
+        snapshot={"id": snapshot.id, "title": snapshot.manifest["publication"]["title"],
+                  "signature": "none", "signer": None},
         created_at="2026-03-01T10:00:00.000+00:00", finished_at="2026-03-01T10:01:00.000+00:00",
-        harness=harness(), runs=(run,), cases=tuple(cases),
-        ratios=tuple(replicate_ratios([pair])), left_out=(), verdicts=counted(cases), drift=DRIFT,
+        harness=harness(), runs=(repeating.run_replication(snapshot, 0, second.run, ()),),
+        cases=tuple(cases), ratios=tuple(replicate_ratios([pair])), left_out=(),
+        verdicts=counted(cases), drift=DRIFT,
     )  # fmt: skip
     folder = tmp_path / "report"
-    (folder / "runs/001").mkdir(parents=True)
-    shutil.copy(tmp_path / "run-2" / "samples.jsonl", folder / "runs/001")
+    (folder / "runs").mkdir(parents=True)
+    shutil.copytree(tmp_path / "run-2", folder / "runs/001")
     write_report(folder, made, None)
     return folder
 
@@ -307,16 +315,79 @@ def rewritten(folder: Path, change: Any) -> None:
     (folder / PAGE).write_text(replication_html(plain), "utf-8")
 
 
-def test_of_an_honest_report_everything_in_it_follows_and_the_rest_is_named(report: Path) -> None:
+def test_of_an_honest_report_everything_in_it_follows_and_the_rest_is_named(
+    report: Path, published: str
+) -> None:
     found = check_report(report)
     assert found.findings == ()
     said = " ".join(found.holds)
     for part in ("the page of this report", "every verdict follows", "values from here follow"):
         assert part in said
-    assert any("not computed again" in text for text in found.unknown)
+    assert "runs/001 is the run that is described" in said
+    assert any("give the snapshot" in text for text in found.unknown)
     page = (report / PAGE).read_text("utf-8")
     assert "1% of the CPU used by others" in page and "load 0.10 0.20 0.30 before" in page
     assert page.count("this machine does not exist") == 2
+    found = check_report(report, snapshot=published, expected_id=found.snapshot)
+    assert found.findings == () and not any("give the snapshot" in text for text in found.unknown)
+    assert "all values, effects and verdicts follow from the snapshot and runs" in found.holds
+    (wrong,) = check_report(report, expected_id="0" * 64).findings
+    assert f"about the snapshot {found.snapshot}, not" in wrong
+
+
+def agreeing(plain: Any) -> None:
+    """A forger who changes effects, and draws every conclusion from them as the rules say."""
+    for delta in jit(plain)["deltas"]:
+        delta["effect"].update(ratio=1.0, low=0.99, high=1.01, p=1.0)
+        if delta["judged"]:
+            delta.update(verdict="agrees", reason=None)
+    judged = [d for case in plain["cases"] for d in case["deltas"] if d["judged"]]
+    for delta, p in zip(judged, holm([d["effect"]["p"] for d in judged]), strict=True):
+        delta["p_adjusted"] = p
+    reasons = [f"{d['quantity']}: {d['reason']}" for d in jit(plain)["deltas"] if d["reason"]]
+    jit(plain).update(verdict="agrees", reasons=reasons)
+    plain["verdicts"] = {"agrees": 2, "differs": 0, "undecided": 0, "not comparable": 0}
+
+
+def test_effects_that_do_not_follow_from_the_snapshot_are_found_where_it_is_given(
+    report: Path, published: str
+) -> None:
+    rewritten(report, agreeing)
+    found = check_report(report)
+    assert found.findings == () and any("p-values" in text for text in found.unknown)
+    wrong = check_report(report, snapshot=published).findings
+    assert any("verdict: 'agrees', not 'differs'" in text or "effect" in text for text in wrong)
+
+
+def quiet(folder: Path) -> None:
+    """The report of a run on a loaded machine that says the machine was idle."""
+    for name in ("plan.json", "run.json"):
+        plain = json.loads((folder / "runs/001" / name).read_text())
+        plain["host"]["cpu_busy_ratio"] = 0.96
+        (folder / "runs/001" / name).write_text(json.dumps(plain))
+
+
+def wrong_result(folder: Path) -> None:
+    """The report of a case that failed here, which says that it was well."""
+    path = folder / "runs/001/run.json"
+    plain = json.loads(path.read_text())
+    plain["cases"][0].update(status="failed", reason="wrong")
+    path.write_text(json.dumps(plain))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (quiet, "state_here.cpu_busy_ratio: 0.01, not 0.96"),
+        (wrong_result, "status_here: 'ok', not 'failed'"),
+        (lambda folder: (folder / "runs/001/run.json").unlink(), "runs/001/run.json is missing"),
+    ],
+)
+def test_a_report_that_the_run_beside_it_contradicts_is_found(
+    report: Path, change: Any, said: str
+) -> None:
+    change(report)
+    assert any(said in text for text in check_report(report).findings)
 
 
 def test_a_page_that_is_not_drawn_from_the_report_is_found(report: Path) -> None:

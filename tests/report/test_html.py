@@ -290,7 +290,7 @@ def test_the_header_names_machine_software_and_commit(tree: Node) -> None:
         "Python 3.11.9, jax 0.10.2, jaxlib 0.10.2, torch 2.13.0, numpy 2.4.6",
         "Firstlight 0.1.0 (commit 0123456789ab, changed since)",
         "16 cases of 3 workloads",
-        "4 cases not sound",
+        "4 cases not valid",
     ):
         assert expected in words
 

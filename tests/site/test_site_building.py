@@ -20,9 +20,11 @@ from firstlight.site import building
 from firstlight.site.building import Options, SiteOptionError, build
 from firstlight.site.facts import facts_of
 from firstlight.site.folder import SiteFolderError
+from firstlight.snapshot.layout import id_of, index_bytes
 from firstlight.snapshot.opening import Snapshot
 from firstlight.snapshot.publishing import publish
 from firstlight.snapshot.storage import LocalStore
+from firstlight.snapshot.strict_json import canonical
 from firstlight.snapshot.verifying import verify
 
 
@@ -99,6 +101,30 @@ def test_a_damaged_snapshot_is_named_with_its_reason_and_nothing_of_it_is_shown(
     for name, data in files_of(world.site).items():
         if name != "index.html":
             assert damaged.encode() not in data, name
+
+
+def test_files_that_could_not_be_checked_are_named_and_not_handed_out(
+    small: Path, tmp_path: Path
+) -> None:
+    """A snapshot that says another Firstlight made it, with a citation that nobody can check."""
+    genuine = next(p for p in small.iterdir() if (p / "index.json").is_file())
+    files = {k: v for k, v in files_of(genuine).items() if k != "index.json"}
+    about = json.loads(files["manifest.json"])
+    about["made_by"]["code_sha256"] = "0" * 64
+    files |= {"manifest.json": canonical(about), "CITATION.cff": b"title: Ten times faster\n"}
+    index = index_bytes(files, None)
+    for path, data in {**files, "index.json": index}.items():
+        (target := tmp_path / "store" / id_of(index) / path).parent.mkdir(
+            parents=True, exist_ok=True
+        )
+        target.write_bytes(data)
+    build(str(tmp_path / "store"), tmp_path / "site")
+    handed_out = {*files_of(tmp_path / "site" / "snapshots" / id_of(index))}
+    assert "files/tables/cases.csv" in handed_out and "files/runs/001/samples.jsonl" in handed_out
+    assert "files/CITATION.cff" not in handed_out and not any(".tar" in f for f in handed_out)
+    page = (tmp_path / "site" / "snapshots" / id_of(index) / "index.html").read_text()
+    assert "CITATION.cff <small>not checked</small>" in page
+    assert not any(b"Ten times" in data for data in files_of(tmp_path / "site").values())
 
 
 def test_signed_and_unsigned_snapshots_are_told_apart(world: World) -> None:
@@ -209,7 +235,7 @@ def test_an_odd_snapshot_that_verifies_does_not_take_the_others_along(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     odd = make_run(tmp_path / "odd", 7)
-    huge = make_run(tmp_path / "huge", 8, factor=1e100)
+    huge = make_run(tmp_path / "huge", 8, factor=1e6)
     ids = [publish([run], LocalStore(small)).id for run in (odd, huge)]
     assert all(verify(small / name).findings == () for name in ids)
 

@@ -15,7 +15,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from firstlight.measure.plan import SAMPLING, Case
+from firstlight.measure.plan import SAMPLING, Case, Settings
+from firstlight.measure.runner import Runner
 from firstlight.records import (
     PHASES,
     CacheProof,
@@ -29,6 +30,7 @@ from firstlight.records import (
     write_json,
 )
 from firstlight.results import assemble
+from firstlight.snapshot.plausibility import busy_seconds
 
 HOST: Mapping[str, Any] = {
     "cpu": {"model": "Made-up CPU", "usable_cores": 8, "frequency_governor": None},
@@ -127,6 +129,35 @@ def _sample(case: Case, kind: str, index: int) -> Sample:
     )
 
 
+def in_turn(
+    samples: list[Sample], cases: tuple[Case, ...], settings: Settings, begin: datetime
+) -> list[Sample]:
+    """The samples as a run would have taken them: in planned order, one after the other, in ns."""
+    jobs = Runner(cases, settings, keep=lambda sample: None).jobs()
+    places = {(case.id, kind, i): place for place, (case, kind, i) in enumerate(jobs)}
+    ordered = sorted(samples, key=lambda s: places.get((s.case, s.kind, s.index), len(places)))
+    taken, moment = [], begin
+    for order, sample in enumerate(ordered):
+        started = moment.isoformat(timespec="milliseconds")
+        taken.append(replace(in_nanoseconds(sample), order=order, started_at=started))
+        moment += timedelta(seconds=busy_seconds(sample) + 0.1)
+    return taken
+
+
+def in_nanoseconds(sample: Sample) -> Sample:
+    """The sample with all times rounded as the clock would have."""
+    cold, warm = sample.cold, sample.warm
+    if cold is not None:
+        phases = {k: None if v is None else round(v, 9) for k, v in cold.phases_seconds.items()}
+        cold = ColdStart(round(cold.total_seconds, 9), phases, round(cold.unattributed_seconds, 9))
+    if warm is not None:
+        calls, batches = (
+            tuple(round(v, 9) for v in values) for values in (warm.call_seconds, warm.batch_seconds)
+        )
+        warm = replace(warm, call_seconds=calls, batch_seconds=batches)
+    return replace(sample, cold=cold, warm=warm)
+
+
 def make_run(
     folder: Path,
     number: int = 0,
@@ -137,11 +168,12 @@ def make_run(
     host: Mapping[str, Any] = HOST,
     target: str = "quick",
     files: Mapping[str, str] | None = None,
+    most_calls: int = SAMPLING["quick"].warm_calls,
 ) -> Path:
     """A finished run directory; `number` makes it another one than the others."""
     folder.mkdir(parents=True)
     created = datetime(2026, 3, 1, 9, 15, tzinfo=UTC) + timedelta(minutes=number)
-    settings = replace(SAMPLING["quick"], processes=processes)
+    settings = replace(SAMPLING["quick"], processes=processes, warm_calls=most_calls)
     plan = {
         "schema": "firstlight.plan",
         "schema_version": 1,
@@ -158,14 +190,13 @@ def make_run(
     draw = random.Random(number)
     if samples is None:
         samples = [s for case in cases for s in make_samples(case, processes, calls, draw)]
-    numbered = [
-        replace(sample, order=order, started_at=created.isoformat(timespec="milliseconds"))
-        for order, sample in enumerate(samples)
-    ]
+    numbered = in_turn(samples, cases, settings, created)
     for sample in numbered:
         append_sample(folder / "samples.jsonl", sample)
     plain = json.loads((folder / "plan.json").read_text())
-    finished = (created + timedelta(seconds=50)).isoformat(timespec="milliseconds")
+    last = datetime.fromisoformat(numbered[-1].started_at) if numbered else created
+    busy = busy_seconds(numbered[-1]) if numbered else 0.0
+    finished = (last + timedelta(seconds=busy + 0.2)).isoformat(timespec="milliseconds")
     run = replace(assemble(folder, plain, numbered, [0.2, 0.2, 0.3]), finished_at=finished)
     write_json(folder / "run.json", run, schema="run-1.schema.json")
     return folder

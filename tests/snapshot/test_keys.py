@@ -9,16 +9,27 @@ import shutil
 import stat
 import subprocess
 import unicodedata
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from firstlight.cli import main
 from firstlight.snapshot.errors import KeyFileError, UnusableSnapshotError
 from firstlight.snapshot.keys import PrivateKey, PublicKey, generate, load_private, load_public
 from firstlight.snapshot.layout import INDEX, SIGNATURE
-from firstlight.snapshot.publishing import Published
+from firstlight.snapshot.manifest import Creator
+from firstlight.snapshot.opening import open_snapshot
+from firstlight.snapshot.publishing import Published, Wishes, publish
 from firstlight.snapshot.signatures import sign, signed_by
-from firstlight.snapshot.trust import TrustedKeys, config_folder
+from firstlight.snapshot.storage import LocalStore
+from firstlight.snapshot.trust import (
+    TrustedKeys,
+    config_folder,
+    default_private_key,
+    skeleton,
+)
+from firstlight.snapshot.verifying import verify
 
 P, Q = 2**255 - 19, 2**252 + 27742317777372353535851937790883648493
 D = -121665 * pow(121666, P - 2, P) % P
@@ -202,8 +213,6 @@ def test_a_name_may_have_letters_of_any_language(key: PrivateKey) -> None:
 def test_a_bad_file_among_the_trusted_keys_is_named(
     content: bytes, signed: Published, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from firstlight.cli import main
-
     trusted = TrustedKeys.of_user()
     trusted.folder.mkdir(parents=True)
     (trusted.folder / "bad.pub").write_bytes(content)
@@ -216,10 +225,81 @@ def test_a_bad_file_among_the_trusted_keys_is_named(
 def test_two_keys_of_one_name_are_told(
     key: PrivateKey, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from firstlight.cli import main
-
     other = generate(tmp_path / "other.pem")
     for public in (key.public, key.public, other):
         assert "warning" not in capsys.readouterr().err
         assert main(["keys", "trust", public.base64, "--name", "Jane"]) == 0
-    assert f"keys forget {key.public.id}" in capsys.readouterr().err
+    assert f"keys forget {key.public.id[:12]}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Jаne Doe", "Jane D0e", "JANE DOE", "Jané Doe", "Јane Doe", "Doe, Jane".replace(",", "")],
+)
+def test_a_name_that_looks_like_a_trusted_one_warns(
+    key: PrivateKey, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert main(["keys", "trust", key.public.base64, "--name", "Jane Doe"]) == 0
+    other = generate(tmp_path / "other.pem")
+    assert main(["keys", "trust", other.base64, "--name", name]) == 0
+    said = capsys.readouterr().err
+    assert "warning" in said and "'Jane Doe', which looks alike" in said
+
+
+def test_names_that_look_different_do_not_warn() -> None:
+    assert skeleton("modern") == skeleton("modem") and skeleton("Bill") == skeleton("BiIl")
+    looks = [skeleton(n) for n in ("Jane Doe", "John Doe", "Jane Roe", "Ольга", "Олег", "李 明")]
+    assert len({*looks}) == len(looks)
+
+
+def test_a_creator_who_looks_like_a_trusted_one_is_not_taken_for_them(
+    made_up: Path, store: LocalStore, key: PrivateKey
+) -> None:
+    TrustedKeys.of_user().add(key.public, "Jane Doe")
+    wishes = Wishes(creators=(Creator("Dоe, Jane"),))  # the o is Cyrillic
+    told = "\n".join(verify(publish([made_up], store, wishes).location).not_checked)
+    assert "is your 'Jane Doe': the name looks like it" in told
+    told = "\n".join(verify(publish([made_up], store, wishes, key).location).not_checked)
+    assert "looks like" not in told
+
+
+def test_an_expired_key_is_not_trusted_and_a_revoked_one_is_a_finding(
+    signed: Published, key: PrivateKey, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trust = ["keys", "trust", key.public.base64, "--name", "Jane Doe"]
+    assert main([*trust, "--until", "2026-06-01"]) == 0
+    days = {day: datetime(2026, 6, day, tzinfo=UTC) for day in (1, 2)}
+    before = verify(signed.location, now=days[1] - timedelta(days=1))
+    assert (before.signature, before.signer_name) == ("trusted", "Jane Doe")
+    after = verify(signed.location, now=days[1])
+    assert after.signature == "expired" and after.findings == ()
+    assert "expired on 2026-06-01" in "\n".join(after.not_checked)
+    assert main(["keys", "revoke", key.public.id[:8], "--since", "2026-05-01"]) == 0
+    assert "Revoked since 2026-05-01: Jane Doe" in capsys.readouterr().out
+    revoked = verify(signed.location, now=days[2])
+    assert (revoked.signature, revoked.exit_code) == ("revoked", 1)
+    assert "nothing proves that it was signed before" in revoked.findings[0].message
+    assert main(["keys", "list"]) == 0
+    assert "until 2026-06-01  REVOKED since 2026-05-01" in capsys.readouterr().out
+
+
+def test_publishing_signs_with_the_users_own_key_or_says_aloud_that_it_does_not(
+    made_up: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def published(*options: str) -> tuple[str | None, str]:
+        command = ["publish", str(made_up), "--out", str(tmp_path / "out"), "--json", *options]
+        assert main(command) == 0
+        told = capsys.readouterr()
+        return open_snapshot(json.loads(told.out)["location"]).signer, told.err
+
+    signer, said = published()
+    assert signer is None and "NOT SIGNED" in said and "keys generate" in said
+    assert main(["keys", "generate"]) == 0
+    capsys.readouterr()
+    own = load_public(str(default_private_key()))
+    assert published() == (own.base64, "")
+    assert published("--unsigned") == (None, "")
+    assert main(["keys", "trust", own.base64, "--name", "Me"]) == 0
+    assert main(["keys", "revoke", own.id]) == 0
+    assert main(["publish", str(made_up), "--out", str(tmp_path / "out")]) == 2
+    assert "is revoked: it signs nothing more" in capsys.readouterr().err

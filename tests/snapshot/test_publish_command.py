@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -10,6 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from firstlight.cli import main
+from firstlight.report.progress import Steps
+from firstlight.snapshot.opening import open_snapshot
+from firstlight.snapshot.publishing import Published, publish
+from firstlight.snapshot.storage import LocalStore, open_store
 
 Firstlight = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -61,7 +68,7 @@ def test_from_a_measured_run_to_a_verified_snapshot(
 
     checked = firstlight("verify", snapshot)
     assert checked.returncode == 0, checked.stdout
-    assert "Sound" in checked.stdout and "not among your trusted keys" in checked.stdout
+    assert "Valid" in checked.stdout and "not among your trusted keys" in checked.stdout
     strict = firstlight("verify", snapshot, "--require-trusted", "--json")
     assert strict.returncode == 1 and json.loads(strict.stdout)["signature"] == "valid"
     assert firstlight("keys", "trust", public, "--name", "Jane Doe").returncode == 0
@@ -69,7 +76,7 @@ def test_from_a_measured_run_to_a_verified_snapshot(
     assert firstlight("verify", published["archive"], "--require-trusted").returncode == 0
 
     listed = firstlight("snapshots", "results")
-    assert published["id"] in listed.stdout and "1/1 passed" in listed.stdout
+    assert published["id"] in listed.stdout and "1/1 valid" in listed.stdout
 
     about = json.loads((snapshot / "manifest.json").read_text())
     lock = about["runs"][0]["software"]["lock"]
@@ -209,3 +216,65 @@ def test_the_command_line_loads_neither_cryptography_nor_fsspec() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ
     )
     assert done.stdout.strip() == "[]"
+
+
+# --- Stores, short ids, progress ------------------------------------------------------------------
+
+
+def test_a_store_is_verified_as_a_whole_and_the_worst_decides(
+    signed: Published, made_up: Path, store: LocalStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(store.path)]) == 0
+    said = capsys.readouterr().out
+    assert f"valid      {signed.id}  signed by key" in said and "1 snapshot(s): 1 valid" in said
+    second = publish([made_up], store)
+    (Path(second.location) / "snippet.md").write_text("changed")
+    assert main(["verify", str(store.path)]) == 1
+    said = capsys.readouterr().out
+    assert f"not valid  {second.id}" in said and "FINDING  snippet.md is not the file" in said
+    (Path(second.location) / "index.json").unlink()
+    assert main(["verify", str(store.path), "--json"]) == 2
+    found = json.loads(capsys.readouterr().out)
+    assert sorted(one.get("outcome", "unusable") for one in found) == ["unusable", "valid"]
+    with pytest.raises(SystemExit):
+        main(["verify", str(store.path), "--id", signed.id])
+
+
+def test_the_beginning_of_an_id_is_enough_where_it_is_unique(
+    signed: Published, store: LocalStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = f"{store.path}/{signed.id[:6]}"
+    assert open_snapshot(short).id == signed.id == open_snapshot(f"{short}.tar").id
+    assert main(["verify", short, "--id", signed.id[:16]]) == 0
+    assert "the id follows from index.json" in capsys.readouterr().out
+    assert main(["verify", short, "--id", "0" * 16]) == 1
+    # So few digits can be had by trying: they prove nothing.
+    assert main(["verify", short, "--id", signed.id[:15]]) == 2
+    assert "at least the first 16" in capsys.readouterr().err
+    (store.path / (signed.id[:6] + "0" * 58)).mkdir()
+    assert main(["verify", short]) == 2
+    assert "2 snapshots there begin like this" in capsys.readouterr().err
+    assert main(["verify", f"{store.path}/{'f' * 5}"]) == 2
+
+
+def test_the_beginning_of_an_id_is_enough_at_a_url(made_up: Path) -> None:
+    done = publish([made_up], open_store("memory://short-ids"))
+    assert open_snapshot(f"memory://short-ids/{done.id[:8]}").id == done.id
+
+
+def test_publishing_says_what_it_is_at_on_a_terminal_and_nothing_elsewhere(
+    made_up: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.delenv("CI", raising=False)
+    steps: list[str] = []
+    publish([made_up], store, watch=steps.append)
+    assert steps[0] == "reading 1 run(s)" and steps[-1].startswith("writing")
+    for stream, shown in ((Screen(), True), (io.StringIO(), False)):
+        progress = Steps(stream)
+        progress.show(steps[0])
+        progress.clear()
+        assert (steps[0] in stream.getvalue()) == shown

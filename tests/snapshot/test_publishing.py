@@ -11,7 +11,9 @@ import stat
 import subprocess
 import tarfile
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +24,19 @@ import pytest
 import yaml
 from made_up_run import CASES, HOST, make_case, make_run, make_samples
 
-from firstlight.records import Sample, to_json, write_json
+from firstlight.cli import main
+from firstlight.records import Sample, load_samples, to_json, write_json
+from firstlight.results import assemble
 from firstlight.snapshot import contents
 from firstlight.snapshot.errors import RefusedError
 from firstlight.snapshot.keys import PrivateKey
-from firstlight.snapshot.layout import INDEX, SIGNATURE
+from firstlight.snapshot.layout import INDEX, SAMPLES, SIGNATURE
 from firstlight.snapshot.manifest import Creator
 from firstlight.snapshot.publishing import Published, Wishes, build, publish
 from firstlight.snapshot.redaction import marks, redact
 from firstlight.snapshot.schemas import SCHEMAS
 from firstlight.snapshot.storage import LocalStore
+from firstlight.snapshot.verifying import verify
 
 SCHEMA_FOLDER = Path(made_up_run.append_sample.__code__.co_filename).parent / "schemas"
 
@@ -211,7 +216,7 @@ def test_the_validation_report_has_every_gate_and_delta(signed: Published) -> No
         assert len(correct["processes"]) == 7  # the check and six timed ones
         assert len(case["cache"]["processes"]) == 6
     page = (folder_of(signed) / "validation.html").read_text()
-    assert "3 of 3 cases passed every gate" in page
+    assert "3 of 3 cases valid" in page
     assert "<script" not in page and "http" not in page.replace("http-equiv", "")
 
 
@@ -301,9 +306,85 @@ def test_home_directories_and_passwords_are_not_published(
     for secret in (b"ann/", b"bo.b", b"Ann", b"geheim", b"/root", b"andr\\u", "andré".encode()):
         assert secret not in everything, secret
     assert b"/opt/lib" in everything and b"proxy.example:3128/home/page" in everything
-    redacted = load(done, "manifest.json")["publication"]["redacted"]
-    measured = hashlib.sha256((run / "samples.jsonl").read_bytes()).hexdigest()
-    assert redacted["runs/001/samples.jsonl"]["measured_sha256"] == measured
+    # With a hash of the file as it was, a list of names would tell which one stood there.
+    for name in ("plan.json", "samples.jsonl", "run.json"):
+        assert hashlib.sha256((run / name).read_bytes()).hexdigest().encode() not in everything
+    public = hashlib.sha256((folder_of(done) / "runs/001/samples.jsonl").read_bytes()).hexdigest()
+    assert load(done, "runs/001/run.json")["samples_sha256"] == public
+
+
+def failed_run(folder: Path, stderr: str) -> Path:
+    """A run with a case that failed, and said this."""
+    samples = make_samples(CASES[0], 6, 20, made_up_run.random.Random(1))
+    samples[2] = replace(
+        samples[2], status="failed", reason=stderr.splitlines()[-1], stderr_tail=stderr,
+        cold=None, warm=None,
+    )  # fmt: skip
+    samples += make_samples(CASES[1], 6, 20, made_up_run.random.Random(2))
+    return make_run(folder, cases=CASES[:2], samples=samples)
+
+
+def test_what_a_failure_says_of_user_machine_and_secrets_is_replaced_and_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "tr0ub4dor&3 'x")
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")  # named like a secret, and none
+    monkeypatch.setenv("USER", "annegret")
+    monkeypatch.setenv("LOGNAME", "jax")  # also what a backend is called
+    monkeypatch.setattr("socket.gethostname", lambda: "node7.lab.example")
+    stderr = (
+        "Traceback: File '/scratch/annegret/fit.py' on node7\nannegret@node7.lab.example by jax\n"
+        "HfError: 401 for https://hf.example/?token=tr0ub4dor%263%20%27x, header tr0ub4dor&3 'x"
+    )
+    run = failed_run(tmp_path / "run", stderr)
+    assert main(["publish", str(run), "--out", str(tmp_path / "out"), "--allow", "failed"]) == 0
+    place = next(p for p in (tmp_path / "out").iterdir() if p.is_dir() and p.name != "catalogue")
+    for path in place.rglob("*.*"):
+        if path.is_file():
+            published = path.read_bytes()
+            for private in (b"tr0ub4dor", b"annegret", b"node7", b"lab.example", b"by jax"):
+                assert private not in published, (path, private)
+    samples = (place / "runs/001/samples.jsonl").read_bytes()
+    assert b"/scratch/(user)/fit.py" in samples and b'"matmul[small]/jax-jit/none"' in samples
+    assert verify(place).findings == ()
+    said = capsys.readouterr().out
+    line = next(line for line in said.splitlines() if "runs/001/samples.jsonl" in line)
+    for what in ("value of HF_TOKEN", "user name", "name of the machine"):
+        assert what in line
+    assert "tr0ub4dor" not in said and "TOKENIZERS" not in said
+
+
+def test_a_title_with_the_value_of_a_secret_variable_is_refused_and_an_authors_name_is_none(
+    made_up: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_AUTHOR_NAME", "Doe, Jane")
+    publish([made_up], store, Wishes(creators=(Creator("Doe, Jane"),)))
+    monkeypatch.setenv("PROXY_AUTHORIZATION", "tr0ub4dor&3")
+    with pytest.raises(RefusedError, match="PROXY_AUTHORIZATION"):
+        publish([made_up], store, Wishes(title="Fits, tr0ub4dor&3"))
+
+
+@pytest.mark.parametrize(
+    ("text", "public"),
+    [
+        ("postgres://u:p@ss@h:5432/db", "postgres://***@h:5432/db"),
+        ("postgres://u:pa/ss@h/db", "postgres://***@h/db"),
+        ("postgres://u:pä'ss@h/db", "postgres://***@h/db"),
+        ("https://a.example/x?sv=1&sig=AbC%3D&e=2", "https://a.example/x?sv=1&sig=***&e=2"),
+        ("Server=h;Pwd=geheim;Uid=sa", "Server=h;Pwd=***;Uid=sa"),
+        ("{'password': 'geheim', 'n': 1}", "{'password': '***', 'n': 1}"),
+        ("Bearer abc.def-ghi", "Bearer ***"),
+        ("Authorization: Basic dTpw", "Authorization: ***"),
+        ("hf_" + "a" * 34, "***"),
+        ("git+https://github.com/a/b@main", "git+https://github.com/a/b@main"),
+        ("http://localhost:8080/path", "http://localhost:8080/path"),
+        ("the key is 3", "the key is 3"),
+    ],
+)
+def test_credentials_in_messages_and_variables_are_replaced(text: str, public: str) -> None:
+    clean = redact(json.dumps({"token": 3, "reason": text}).encode())
+    assert json.loads(clean.data) == {"token": 3, "reason": public}
+    assert bool(clean.found) == (text != public)
 
 
 def test_what_the_publisher_names_is_not_published(tmp_path: Path, store: LocalStore) -> None:
@@ -314,16 +395,14 @@ def test_what_the_publisher_names_is_not_published(tmp_path: Path, store: LocalS
     assert b"secret-node" not in everything and b"(redacted):1234" in everything
 
 
-def test_a_home_in_an_unusual_place_is_refused_until_named(
+def test_a_home_in_an_unusual_place_is_replaced_too(
     tmp_path: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", "/data/people/ann")
-    host = {**HOST, "environment": {"PYTHONPATH": "/data/people/ann/lib"}}
-    run = make_run(tmp_path / "run", host=host)
-    with pytest.raises(RefusedError, match=r"--redact '/data/people/ann'"):
-        publish([run], store)
-    assert not store.path.exists()
-    publish([run], store, Wishes(redact=("/data/people/ann",)))
+    host = {**HOST, "environment": {"PYTHONPATH": "/data/people/ann/lib:/data/people/annex"}}
+    done = publish([make_run(tmp_path / "run", host=host)], store)
+    shown = load(done, "runs/001/plan.json")["host"]["environment"]
+    assert shown == {"PYTHONPATH": "~/lib:/data/people/annex"}
 
 
 def test_redaction_that_would_change_a_number_is_refused(made_up: Path, store: LocalStore) -> None:
@@ -361,8 +440,6 @@ def run_of_program(tmp_path: Path, text: str, name: str = "mine.py") -> Path:
 def test_the_name_of_a_program_is_redacted_everywhere_and_the_snapshot_verifies(
     tmp_path: Path, store: LocalStore
 ) -> None:
-    from firstlight.snapshot.verifying import verify
-
     run = run_of_program(tmp_path, "def mine(): ...\n", "secret_fit.py")
     done = publish([run], store, Wishes(redact=("secret",)))
     everything = b"".join(p.read_bytes() for p in folder_of(done).rglob("*.*") if p.is_file())
@@ -377,11 +454,14 @@ def test_the_name_of_a_program_is_redacted_everywhere_and_the_snapshot_verifies(
         ("PASSWORD = 'hunter2'\n", "a text that is to be redacted"),
         ("data = open('/home/ann/data.npz')\n", "a home directory"),
         ("url = 'https://ann:geheim@example.org/data'\n", "a password in an address"),
+        ("token = 'tr0ub4dor&3'\n", "the value of the variable MY_API_KEY"),
+        (f"token = 'ghp_{'a' * 36}'\n", "the form of a token"),
     ],
 )
 def test_a_program_that_holds_private_things_is_not_added(
-    tmp_path: Path, store: LocalStore, text: str, said: str
+    tmp_path: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch, text: str, said: str
 ) -> None:
+    monkeypatch.setenv("MY_API_KEY", "tr0ub4dor&3")
     run = run_of_program(tmp_path, text)
     with pytest.raises(RefusedError, match=said):
         publish([run], store, Wishes(with_source=True, redact=("hunter2",)))
@@ -478,8 +558,6 @@ def test_a_run_of_older_statistics_is_summarised_anew_if_that_is_allowed(
 def test_a_protocol_that_is_worded_otherwise_is_no_lie(
     made_up: Path, tmp_path: Path, store: LocalStore
 ) -> None:
-    from firstlight.snapshot.verifying import verify
-
     copy = edited(made_up, tmp_path, lambda p: p["cases"][0]["protocol"].update(bytecode="warm"))
     result = verify(publish([copy], store).location)
     assert result.findings == () and any("are worded" in text for text in result.skipped)
@@ -596,6 +674,143 @@ def test_samples_that_no_process_can_have_given_are_refused(
     with pytest.raises(RefusedError, match=said):
         publish([run], store, Wishes(allow=("incomplete",)))
     assert not store.path.exists()
+
+
+def as_recorded(run: Path, change: Callable[[list[dict[str, Any]]], Any]) -> Path:
+    """The run with lines of its samples changed by hand, and summaries that follow from them."""
+    lines = [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
+    change(lines)
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    (run / "samples.jsonl").write_text(text)
+    plan, samples = json.loads((run / "plan.json").read_text()), [*load_samples(run / SAMPLES)]
+    finished = json.loads((run / "run.json").read_text())["finished_at"]
+    made = replace(assemble(run, plan, samples, [0.2, 0.2, 0.3]), finished_at=finished)
+    write_json(run / "run.json", made)
+    return run
+
+
+def stretched(seconds: float) -> Any:
+    """Every cold start takes so long, give or take a microsecond each; nothing else changes."""
+
+    def change(lines: list[dict[str, Any]]) -> None:
+        for number, line in enumerate(line for line in lines if line["cold"]):
+            cold = line["cold"]
+            longer = round(seconds + number * 1e-5 - cold["total_seconds"], 9)
+            cold["total_seconds"] = round(cold["total_seconds"] + longer, 9)
+            cold["unattributed_seconds"] = round(cold["unattributed_seconds"] + longer, 9)
+
+    return change
+
+
+def equal_starts(lines: list[dict[str, Any]]) -> None:
+    first = next(line["cold"] for line in lines if line["cold"])
+    for line in lines:
+        line["cold"] = first if line["cold"] else None
+
+
+def equal_calls(lines: list[dict[str, Any]]) -> None:
+    for line in lines:
+        if line["warm"]:
+            line["warm"]["call_seconds"] = [0.001] * 20
+
+
+def copied_calls(lines: list[dict[str, Any]]) -> None:
+    lines[-1]["warm"]["call_seconds"] = lines[-2]["warm"]["call_seconds"]
+
+
+def in_proportion(lines: list[dict[str, Any]]) -> None:
+    for line in lines:
+        if line["warm"]:
+            calls = line["warm"]["call_seconds"]
+            line["warm"]["call_seconds"] = [call * 0.9 for call in calls]
+
+
+def without_the_worst(lines: list[dict[str, Any]]) -> None:
+    """The best four of six, numbered anew; the plan then says four."""
+    timed = sorted((x for x in lines if x["cold"]), key=lambda x: x["cold"]["total_seconds"])
+    for line in timed[4:]:
+        lines.remove(line)
+    for index, line in enumerate(line for line in lines if line["cold"]):
+        line["index"] = index
+
+
+def swapped(lines: list[dict[str, Any]]) -> None:
+    lines[-1], lines[-2] = lines[-2], lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (stretched(28.6), r"matmul.* began 28\.\d s before those before it can have ended"),
+        (stretched(2.87e-7), "less than any process needs to start"),
+        (equal_starts, "6 cold starts are too equal for any clock"),
+        (equal_calls, "the warm calls of a process are all equal"),
+        (copied_calls, "two processes have the same warm calls"),
+        (in_proportion, "no whole nanoseconds"),
+        (without_the_worst, "its places in the order have a gap"),
+        (swapped, "not in the order in which they ran"),
+    ],
+)
+def test_samples_that_the_record_itself_refutes_are_refused_and_found(
+    tmp_path: Path, store: LocalStore, change: Any, said: str
+) -> None:
+    run = make_run(tmp_path / "run", cases=CASES[:1])
+    if change is without_the_worst:
+        plan = json.loads((run / "plan.json").read_text())
+        plan["settings"]["processes"] = 4
+        write_json(run / "plan.json", plan)
+    with pytest.raises(RefusedError, match=said):
+        publish([as_recorded(run, change)], store)
+
+
+def test_processes_that_take_longer_than_their_run_are_refused(
+    tmp_path: Path, store: LocalStore
+) -> None:
+    """One slow process at the end: only the end of the run contradicts it."""
+    run = make_run(tmp_path / "run", cases=CASES[:1])
+    last = as_recorded(run, lambda lines: stretched(30.0)(lines[-1:]))
+    with pytest.raises(RefusedError, match=r"took 29\.\d s more than the run lasted"):
+        publish([last], store)
+
+
+def test_the_seed_of_the_plan_says_in_which_order_cases_run(
+    tmp_path: Path, store: LocalStore
+) -> None:
+    """Rounds that were left out, with the rest numbered and placed anew, are in another order."""
+    run = make_run(tmp_path / "run", processes=8)
+
+    def drop_a_round(lines: list[dict[str, Any]]) -> None:
+        lines[:] = [x for x in lines if x["kind"] != "timed" or x["index"] != 0]
+        for order, line in enumerate(lines):
+            line["order"] = order
+            line["index"] -= line["kind"] == "timed"
+
+    plan = json.loads((run / "plan.json").read_text())
+    plan["settings"]["processes"] = 7
+    write_json(run / "plan.json", plan)
+    with pytest.raises(RefusedError, match=r"is not where the plan's seed \(0\) puts it"):
+        publish([as_recorded(run, drop_a_round)], store)
+
+
+def test_time_of_which_nothing_is_recorded_is_said_to_be_unknown(
+    tmp_path: Path, store: LocalStore
+) -> None:
+    """A single case gives no order away: what is left is the time that a process would need."""
+    run = make_run(tmp_path / "run", cases=CASES[:1])
+
+    def later(lines: list[dict[str, Any]]) -> None:
+        for line in lines[4:]:
+            shifted = datetime.fromisoformat(line["started_at"]) + timedelta(seconds=3)
+            line["started_at"] = shifted.isoformat(timespec="milliseconds")
+
+    plain = json.loads((run / "run.json").read_text())
+    plain["finished_at"] = plain["finished_at"].replace("09:15:0", "09:16:0")
+    write_json(run / "run.json", plain)
+    done = publish([as_recorded(run, later)], store)
+    result = verify(done.location)
+    assert result.findings == ()
+    (said,) = (text for text in result.not_checked if "nothing of it is recorded" in text)
+    assert "s after matmul[small]/numpy/none, process 2" in said
 
 
 @pytest.mark.parametrize(

@@ -32,11 +32,11 @@ from firstlight.snapshot.strict_json import canonical
 from firstlight.snapshot.trust import TrustedKeys
 from firstlight.snapshot.verifying import Verification, verify
 
-VERSION_1 = "f5dae9a838243dd1748c0dec433cfa368316eaffd19037dd77eb7e4fa647e1ed"
+VERSION_1 = "13878feb67f5cf66a0c2620e17cda966e7f0a114ae508f926a6a386956ac0462"
 
 
 def found(location: Path | str, **options: Any) -> bool:
-    """Whether verifying ends with anything but `sound`."""
+    """Whether verifying ends with anything but `valid`."""
     try:
         return bool(verify(location, **options).findings)
     except UnusableSnapshotError:
@@ -47,11 +47,11 @@ def words(result: Verification) -> str:
     return "\n".join(finding.message for finding in result.findings)
 
 
-def test_a_sound_snapshot_has_no_finding_and_says_what_it_cannot_know(signed: Published) -> None:
+def test_a_valid_snapshot_has_no_finding_and_says_what_it_cannot_know(signed: Published) -> None:
     result = verify(signed.location)
     assert result.findings == () and result.exit_code == 0
-    assert (result.outcome, result.skipped) == ("sound", ())
-    assert last_line(result) == "Sound, as far as files can tell."
+    assert (result.outcome, result.skipped) == ("valid", ())
+    assert last_line(result) == "Valid, as far as files can tell."
     assert result.id == signed.id and result.signature == "valid"
     said = "\n".join(result.checked)
     hold = ("the id follows", "have the hash", "signed with the key", "fit their schemas")
@@ -170,7 +170,7 @@ def test_the_id_from_a_paper_is_held_against_the_snapshot(signed: Published) -> 
     assert "not the" in words(verify(signed.location, expected_id="0" * 64))
 
 
-def test_a_snapshot_under_another_name_is_sound_but_its_id_is_not_known(
+def test_a_snapshot_under_another_name_is_valid_but_its_id_is_not_known(
     signed: Published, tmp_path: Path
 ) -> None:
     shutil.copytree(signed.location, tmp_path / "renamed")
@@ -292,7 +292,7 @@ def test_a_forged_snapshot_with_fitting_hashes_is_found(
     assert result.exit_code == 1 and re.search(said, words(result)), words(result)
 
 
-def test_an_honest_rewrite_is_sound(signed: Published, tmp_path: Path) -> None:
+def test_an_honest_rewrite_is_valid(signed: Published, tmp_path: Path) -> None:
     """The forging above finds what it changes, not that something was forged."""
     folder = forge(Path(signed.location), tmp_path / "same", lambda files: None)
     assert verify(folder).findings == ()
@@ -311,21 +311,58 @@ def made_elsewhere(*changes: Forge) -> Forge:
     return apply
 
 
-def test_pages_by_another_firstlight_are_skipped_and_the_verdict_says_how_many(
-    signed: Published, tmp_path: Path
-) -> None:
-    def restyled(files: dict[str, bytes]) -> None:
-        files["validation.html"] = b"<p>another style"
-        files["plots/more.svg"] = b"<svg/>"
-        files["snippet.md"] += b"More words.\n"
-        files["tables/cases.csv"] = files["tables/cases.csv"].replace(b",numpy,", b',"numpy",', 1)
+def restyled(files: dict[str, bytes]) -> None:
+    files["validation.html"] = b"<p>another style"
+    files["plots/more.svg"] = b"<svg/>"
+    files["snippet.md"] += b"More words.\n"
+    files["tables/cases.csv"] = files["tables/cases.csv"].replace(b",numpy,", b',"numpy",', 1)
 
-    result = verify(forge(Path(signed.location), tmp_path / "a", made_elsewhere(restyled)))
-    assert result.findings == () and result.exit_code == 0, words(result)
-    assert result.outcome == "sound as far as checked" and result.files_skipped == 3
-    assert last_line(result).startswith("Sound, but 3 files were not checked")
+
+def false_beside_the_numbers(files: dict[str, bytes]) -> None:
+    """What nobody can make again who has another Firstlight: lies under a claim."""
+    files["runs/001/report.html"] = b"<script>alert(1)</script>"
+    files["CITATION.cff"] = files["CITATION.cff"].replace(b"title:", b"title: Ten times faster #")
+    rows = files["tables/cases.csv"].splitlines()
+    table = [rows[0] + b",speedup", *(row + b",10" for row in rows[1:])]
+    files["tables/cases.csv"] = b"\r\n".join(table) + b"\r\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "unchecked"),
+    [
+        (restyled, ("plots/more.svg", "snippet.md", "validation.html")),
+        (false_beside_the_numbers, ("CITATION.cff", "runs/001/report.html", "tables/cases.csv")),
+    ],
+)
+def test_files_that_a_claim_of_another_maker_hides_from_checking_are_listed_with_an_exit_code(
+    signed: Published,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    change: Forge,
+    unchecked: tuple[str, ...],
+) -> None:
+    folder = forge(Path(signed.location), tmp_path / "a", made_elsewhere(change))
+    result = verify(folder)
+    assert result.findings == () and result.exit_code == 3, words(result)
+    assert result.outcome == "valid as far as checked" and result.unchecked_files == unchecked
+    assert last_line(result).startswith("Valid, but 3 file(s) were not checked")
     assert "another Firstlight made them" in "\n".join(result.skipped)
     assert "Firstlight" not in "\n".join(result.not_checked)
+    assert main(["verify", str(folder)]) == 3
+    said = capsys.readouterr().out
+    assert all(f"unchecked  {path}" in said for path in unchecked)
+
+
+def test_a_run_on_a_loaded_machine_says_so_beside_the_verdict(
+    tmp_path: Path, store: LocalStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "run", host={**made_up_run.HOST, "cpu_busy_ratio": 0.83})
+    done = publish([run], store)
+    assert main(["verify", done.location]) == 0
+    *_, verdict, load = capsys.readouterr().out.splitlines()
+    assert verdict == "Valid, as far as files can tell."
+    assert "loaded machine" in load and "83% of the CPU" in load
+    assert verify(done.location).loads and not verify(done.location).skipped
 
 
 def without_a_row(files: dict[str, bytes]) -> None:
@@ -358,7 +395,7 @@ def test_what_another_firstlight_wrote_is_held_against_the_runs_by_value(
     signed: Published, tmp_path: Path, change: Forge, said: str
 ) -> None:
     result = verify(forge(Path(signed.location), tmp_path / "b", made_elsewhere(change)))
-    assert result.outcome == "not sound" and re.search(said, words(result)), words(result)
+    assert result.outcome == "not valid" and re.search(said, words(result)), words(result)
 
 
 # --- Numbers and the samples behind them ----------------------------------------------------------
@@ -377,7 +414,7 @@ def test_newer_statistics_switch_off_no_check_but_are_refused(
     with pytest.raises(NewerSnapshotError, match=r"method 2.*Update Firstlight"):
         verify(folder)
     assert main(["verify", str(folder)]) == 2
-    assert "Sound" not in capsys.readouterr().out
+    assert "Valid" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("method", [0, -1, "x", None, 1.0, True])
@@ -392,13 +429,13 @@ def no_samples(files: dict[str, bytes]) -> None:
     rewritten("runs/001/run.json", lambda p: p.update(samples_sha256=digest))(files)
 
 
-def test_numbers_of_older_statistics_are_not_called_sound_and_what_contradicts_itself_is_found(
+def test_numbers_of_older_statistics_are_not_called_valid_and_what_contradicts_itself_is_found(
     signed: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("firstlight.snapshot.consistency.METHOD", 2)
     result = verify(forge(Path(signed.location), tmp_path / "older", made_elsewhere()))
     assert result.findings == () and result.outcome == "numbers not checked"
-    assert "Sound" not in last_line(result) and "made by method 1" in "\n".join(result.skipped)
+    assert "Valid" not in last_line(result) and "made by method 1" in "\n".join(result.skipped)
     for name, change, said in (
         ("host", rewritten("runs/001/run.json", lambda p: p["host"].update(memory_bytes=1 << 40)),
          "differs from plan.json: host.memory_bytes"),
@@ -413,10 +450,9 @@ def test_numbers_of_older_statistics_are_not_called_sound_and_what_contradicts_i
 
 def test_redaction_is_no_cover_for_other_samples(signed: Published, tmp_path: Path) -> None:
     """Samples that were made up, under the id and the hash of a genuine run."""
-    genuine = hashlib.sha256((Path(signed.location) / "runs/001/samples.jsonl").read_bytes())
-    redacted = {"replacements": 1, "measured_sha256": genuine.hexdigest()}
     claim = rewritten(
-        MANIFEST, lambda p: p["publication"].update(redacted={"runs/001/samples.jsonl": redacted})
+        MANIFEST,
+        lambda p: p["publication"].update(redacted={"runs/001/samples.jsonl": {"replacements": 1}}),
     )
 
     def other(files: dict[str, bytes]) -> None:
@@ -428,7 +464,8 @@ def test_redaction_is_no_cover_for_other_samples(signed: Published, tmp_path: Pa
     for number, changes in enumerate([(claim,), (claim, other)]):
         folder = forge(Path(signed.location), tmp_path / str(number), made_elsewhere(*changes))
         said = words(verify(folder))
-        assert "nothing in it was replaced" in said or "has 0 marks of it" in said
+        assert "has 0 marks of it" in said
+        assert ("is not the file that run.json was made from" in said) == (other in changes)
 
 
 def test_an_unsound_case_that_nobody_allowed_is_found(tmp_path: Path, store: LocalStore) -> None:

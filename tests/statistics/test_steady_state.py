@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import ruptures
 
-from firstlight.statistics.steady_state import change_points, classify, outliers
+from firstlight.statistics.change_points import change_points
+from firstlight.statistics.steady_state import classify, outliers
 from firstlight.statistics.summary import common_class
 
 GENERATOR = np.random.default_rng(7)
@@ -32,6 +33,87 @@ def test_change_points_are_those_that_ruptures_finds(trial: int) -> None:
         search = ruptures.Pelt(model="normal", min_size=5, jump=1).fit(scaled)
         expected = search.predict(pen=penalty)[:-1]
     assert change_points(series) == expected
+
+
+def test_a_long_series_is_cut_where_ruptures_cuts_it_with_the_same_jump() -> None:
+    generator = np.random.default_rng(3)
+    pieces = [generator.normal(level, 0.2, 233) for level in (1, 2, 1.5, 3, 2.5, 1, 2, 1, 3)]
+    series = np.concatenate(pieces)[:2097]  # cut at every third value
+    scaled = (series - series.mean()) / series.std()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        search = ruptures.Pelt(model="normal", min_size=6, jump=3).fit(scaled)
+        expected = search.predict(pen=15 * np.log(len(series)))[:-1]
+    assert change_points(series) == expected and len(expected) == 8
+
+
+def full_search(values: np.ndarray, penalty: float) -> list[int]:
+    """The recursion as it is written down: every start for every end."""
+    z = (values - values.mean()) / values.std()
+    best, cuts = {0: -penalty}, {0: []}
+    for end in range(5, len(z) + 1):
+        totals = {
+            start: best[start] + (end - start) * np.log(z[start:end].var() + 1e-6) + penalty
+            for start in best
+            if end - start >= 5
+        }
+        start = min(totals, key=totals.__getitem__)
+        best[end], cuts[end] = totals[start], [*cuts[start], start]
+    return cuts[len(z)][1:]
+
+
+SHAPES = {
+    "flat": lambda n, draw: draw.lognormal(0, 0.3, n),
+    "drift": lambda n, draw: np.linspace(0, 4, n) + draw.normal(0, 0.3, n),
+    "walk": lambda n, draw: np.cumsum(draw.normal(0, 0.1, n)),
+    "waves": lambda n, draw: np.sin(np.arange(n) / 9) + draw.normal(0, 0.2, n),
+    "louder": lambda n, draw: draw.normal(0, 1, n) * np.exp(np.linspace(-3, 3, n)),
+    "steps": lambda n, draw: draw.normal(0, 1, n) + 2 * (np.arange(n) // 30 % 2),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("n", [10, 53, 101, 170])
+def test_leaving_out_starts_that_cannot_win_changes_no_result(shape: str, n: int) -> None:
+    series = SHAPES[shape](n, np.random.default_rng(n))
+    for penalty in (15 * np.log(n), 4 * np.log(n), 1.0):
+        assert change_points(series, penalty) == full_search(series, penalty), penalty
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_work_for_a_series_is_bounded_however_long_it_is(
+    shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred thousand calls in a full search are five thousand million segments."""
+    from firstlight.statistics.change_points import _Search
+
+    looked_at = 0
+    costs = _Search._costs
+
+    def counted(self: _Search, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        nonlocal looked_at
+        looked_at += len(starts) * len(ends)
+        return costs(self, starts, ends)
+
+    monkeypatch.setattr(_Search, "_costs", counted)
+    classify(SHAPES[shape](100_000, np.random.default_rng(0)))
+    assert looked_at < 1024**2
+    if shape == "flat":  # what nearly every process is, and where pruning as in PELT does nothing
+        looked_at = 0
+        change_points(SHAPES[shape](1000, np.random.default_rng(0)))
+        assert looked_at < 0.2 * 1000**2 / 2
+
+
+def test_quantiles_of_rolling_windows_are_those_of_numpy() -> None:
+    for n in (20, 105, 211, 345):
+        values = np.random.default_rng(n).standard_cauchy(n)
+        expected = np.zeros(n, dtype=bool)
+        for start in range(0, n, 10):
+            window = values[max(0, start - 100) : start + 110]
+            low, middle, high = np.percentile(window, (10, 50, 90))
+            block = slice(start, start + 10)
+            expected[block] = np.abs(values[block] - middle) > 3 * (high - low)
+        assert expected.any() and np.array_equal(outliers(values), expected)
 
 
 def test_a_series_without_change_is_flat() -> None:

@@ -73,7 +73,9 @@ def load(name: str) -> list[Measured]:
     """The run in a directory, or all runs of a snapshot."""
     from firstlight.gate.runs import Measured
     from firstlight.results import load as load_run
+    from firstlight.snapshot.sources import full_location
 
+    name = full_location(name)
     path = Path(name)
     files = ("run.json", "plan.json")
     if path.name in files or any((path / file).exists() for file in files):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,30 @@ def add_to(commands: Any) -> None:
     show.set_defaults(handle=show_key)
 
     trust = actions.add_parser("trust", help="trust what this key signs")
-    trust.add_argument("key", metavar="KEY", help="a public key: a file, or its base64")
+    trust.add_argument(
+        "key",
+        metavar="KEY",
+        help="a public key: a file, or its base64; or the certificate (PEM) of an authority whose "
+        "time stamps you trust",
+    )
     trust.add_argument("--name", required=True, metavar="NAME", help="whose key it is")
+    trust.add_argument(
+        "--until", type=_day, metavar="DAY", help="for signatures before that day (2027-01-31)"
+    )
     trust.set_defaults(handle=trust_key)
 
+    revoke = actions.add_parser("revoke", help="a key was lost or stolen: its signatures are none")
+    revoke.add_argument("id", metavar="ID", help="its id, or the beginning of it")
+    revoke.add_argument(
+        "--since",
+        type=_day,
+        metavar="DAY",
+        help="since then (default: today); what a proof of time shows to be older stays trusted",
+    )
+    revoke.set_defaults(handle=revoke_key)
+
     forget = actions.add_parser("forget", help="trust a key no longer")
-    forget.add_argument("id", metavar="ID", help="its id, as `firstlight keys list` shows it")
+    forget.add_argument("id", metavar="ID", help="its id, or the beginning of it")
     forget.set_defaults(handle=forget_key)
 
     listing = actions.add_parser("list", help="whose keys are trusted")
@@ -86,28 +105,45 @@ def show_key(options: argparse.Namespace) -> int:
     return 0
 
 
+def _day(text: str) -> date:
+    return date.fromisoformat(text)
+
+
 def trust_key(options: argparse.Namespace) -> int:
     from firstlight.snapshot.keys import load_public
     from firstlight.snapshot.trust import TrustedKeys
 
-    public, trusted = load_public(options.key), TrustedKeys.of_user()
+    trusted, path = TrustedKeys.of_user(), Path(options.key)
+    if path.is_file() and b"BEGIN CERTIFICATE" in (pem := path.read_bytes()):
+        certificate_id = trusted.add_authority(pem, options.name)
+        print(f"Trusted for time stamps: {options.name} ({certificate_id})")
+        return 0
+    public = load_public(options.key)
     same = trusted.others_named(public, options.name)
-    trusted.add(public, options.name)
-    for key_id in same:
+    trusted.add(public, options.name, options.until)
+    for key_id, name in same.items():
+        looks = "has this name too" if name == options.name else f"is {name!r}, which looks alike"
         print(
-            f"warning: the key {key_id} has this name too. If it is no longer used: firstlight "
-            f"keys forget {key_id}",
+            f"warning: the key {key_id} {looks}. Make sure who holds which; if one is no longer "
+            f"used: firstlight keys forget {key_id[:12]}",
             file=sys.stderr,
         )
     print(f"Trusted: {options.name} ({public.id})")
     return 0
 
 
+def revoke_key(options: argparse.Namespace) -> int:
+    from firstlight.snapshot.trust import TrustedKeys
+
+    found = TrustedKeys.of_user().revoke(options.id, options.since or datetime.now(UTC).date())
+    print(f"Revoked since {found.revoked}: {found.name} ({found.key.id})")
+    return 0
+
+
 def forget_key(options: argparse.Namespace) -> int:
     from firstlight.snapshot.trust import TrustedKeys
 
-    TrustedKeys.of_user().remove(options.id)
-    print(f"No longer trusted: {options.id}")
+    print(f"No longer trusted: {TrustedKeys.of_user().remove(options.id)}")
     return 0
 
 
@@ -115,18 +151,27 @@ def list_keys(options: argparse.Namespace) -> int:
     from firstlight.report.plain_text import printable
     from firstlight.snapshot.trust import TrustedKeys
 
-    found = TrustedKeys.of_user().all()
+    trusted = TrustedKeys.of_user()
+    found, authorities = trusted.all(), trusted.authorities()
     if options.json:
         import json
 
-        plain = [
-            {"id": key_id, "name": name, "public_key": key.base64}
-            for key_id, (key, name) in found.items()
+        plain: list[dict[str, Any]] = [
+            {"id": key_id, "name": one.name, "public_key": one.key.base64,
+             "until": one.until and str(one.until), "revoked": one.revoked and str(one.revoked)}
+            for key_id, one in found.items()
+        ]  # fmt: skip
+        plain += [
+            {"id": i, "name": name, "authority": True} for i, (_, name) in authorities.items()
         ]
         print(json.dumps(plain, indent=1))
         return 0
-    for key_id, (key, name) in found.items():
-        print(f"{key_id}  {key.base64}  {printable(name)}")
-    if not found:
+    for key_id, one in found.items():
+        ends = f"  until {one.until}" if one.until else ""
+        ends += f"  REVOKED since {one.revoked}" if one.revoked else ""
+        print(f"{key_id}  {one.key.base64}  {printable(one.name)}{ends}")
+    for certificate_id, (_, name) in authorities.items():
+        print(f"{certificate_id}  {'time stamps':<44}  {printable(name)}")
+    if not found and not authorities:
         print("No key is trusted yet: firstlight keys trust KEY --name NAME", file=sys.stderr)
     return 0

@@ -24,8 +24,9 @@ examples:
       --title 'Start-up of our fits' --license CC-BY-4.0
 
 What is published: the raw samples, the plan, the machine, versions of all packages, and the
-environment variables that `firstlight system` shows. Home directories and passwords in addresses
-are replaced; name what else must not be public with --redact.
+environment variables that `firstlight system` shows. Home directories, passwords and tokens,
+values of variables that are named like secrets, and the names of user and machine are replaced, and
+listed; name what else must not be public with --redact.
 """
 
 
@@ -39,7 +40,14 @@ def add_to(commands: Any) -> None:
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="a run directory")
     add("--out", required=True, metavar="PLACE", help="directory or URL that holds snapshots")
-    add("--key", type=Path, metavar="FILE", help="sign with this private key (firstlight keys)")
+    signing = parser.add_mutually_exclusive_group()
+    signing.add_argument(
+        "--key",
+        type=Path,
+        metavar="FILE",
+        help="sign with this private key (default: the one of `firstlight keys generate`)",
+    )
+    signing.add_argument("--unsigned", action="store_true", help="do not sign")
     add("--passphrase-file", type=Path, metavar="FILE", help="its first line unlocks the key")
     add("--archive", action="store_true", help="also write PLACE/ID.tar, the same bytes always")
     add("--title", metavar="TEXT", help="for citation (default: what was measured)")
@@ -71,14 +79,20 @@ def add_to(commands: Any) -> None:
 
 
 def handle(options: argparse.Namespace) -> int:
+    from firstlight.report.progress import Steps
     from firstlight.snapshot.publishing import publish
     from firstlight.snapshot.storage import open_store
 
     require_lasting(options.out)
     wishes = wishes_from(options)
-    key = signing_key(options.key, options.passphrase_file)
+    key = signing_key(options.key or own_key(options.unsigned), options.passphrase_file)
+    require_standing(key)
     store = open_store(options.out)
-    done = publish(options.runs, store, wishes, key, options.archive)
+    steps = Steps(sys.stderr)
+    try:
+        done = publish(options.runs, store, wishes, key, options.archive, steps.show)
+    finally:
+        steps.clear()
     beside = write_beside(store, done.id, key.public.base64 if key else None)
     if options.json:
         import json
@@ -159,6 +173,38 @@ def is_orcid(text: str) -> bool:
     return text[-1] == "0123456789X"[(12 - total % 11) % 11]
 
 
+def own_key(unsigned: bool) -> Path | None:
+    """The user's own key, if there is one and it is wished for; its lack is said aloud."""
+    from firstlight.snapshot.trust import default_private_key
+
+    path = default_private_key()
+    if not unsigned and path.is_file():
+        return path
+    if not unsigned:
+        print(
+            "warning: NOT SIGNED. Nobody can tell from this snapshot who published it. Make a key "
+            "once (firstlight keys generate), and publish signs with it; --unsigned: as you wish.",
+            file=sys.stderr,
+        )
+    return None
+
+
+def require_standing(key: PrivateKey | None) -> None:
+    """Refuse to sign with a key that the user has revoked or that has expired."""
+    from datetime import UTC, datetime
+
+    from firstlight.snapshot.errors import KeyFileError
+    from firstlight.snapshot.trust import Standing, TrustedKeys
+
+    known = TrustedKeys.of_user().known(key.public) if key else None
+    standing = known.standing(None, datetime.now(UTC)) if known else Standing.TRUSTED
+    if known is not None and standing is not Standing.TRUSTED:
+        raise KeyFileError(
+            f"the key {known.key.id} ({known.name}) is {standing}: it signs nothing more. Make "
+            "another one with `firstlight keys generate --out FILE`."
+        )
+
+
 def signing_key(path: Path | None, passphrase_file: Path | None) -> PrivateKey | None:
     """The key to sign with, unlocked; asks on the terminal where it must."""
     if path is None:
@@ -188,19 +234,29 @@ def read_passphrase(path: Path | None) -> bytes | None:
     return line
 
 
+def tell_replaced(done: Published) -> None:
+    """What was taken out before anything was written: kind, how often, in which file."""
+    for path, found in done.replaced.items():
+        kinds = (
+            f"{one.times} × {f'value of {one.variable}' if one.variable else one.kind}"
+            for one in found
+        )
+        print(f"  replaced in {path}: {', '.join(kinds)}")
+
+
 def tell(done: Published, beside: Mapping[str, str], signer: str | None) -> None:
     from shlex import quote
 
     from firstlight.report.plain_text import printable
+    from firstlight.snapshot.keys import PublicKey
 
     state = "Published" if done.new else "Was there already"
     print(f"{state}: {done.location}")
-    print(f"  {done.files} files, {done.bytes} bytes{'' if signer else ', not signed'}")
+    signed = f"signed with the key {PublicKey.from_base64(signer).id}" if signer else "NOT SIGNED"
+    print(f"  {done.files} files, {done.bytes} bytes, {signed}")
     if done.archive:
         print(f"  archive: {done.archive}")
-    replaced = sum(int(r["replacements"]) for r in done.publication.redacted.values())
-    if replaced:
-        print(f"  {replaced} private paths or texts were replaced")
+    tell_replaced(done)
     for source in done.publication.sources:
         if source["path"] is None:
             print(

@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from firstlight.records import Run, Sample
     from firstlight.replication.repeating import Job, Task
     from firstlight.replication.report import Replication
 
@@ -20,6 +17,7 @@ examples:
   firstlight replicate https://example.org/3f0c….tar -b numpy --key my-key.pem
   firstlight replicate results/3f0c… --file bench_mine.py   a program of the publisher's own, read
   firstlight replicate --check firstlight-replications/3f0c…
+  firstlight replicate --check firstlight-replications/3f0c… results/3f0c…   also by the snapshot
 
 Nothing of the snapshot is executed: its cases are looked up by name in this installation, and a
 file of the publisher's is run only if you name it here and its hash is the recorded one.
@@ -36,7 +34,12 @@ def add_to(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("snapshot", metavar="SNAPSHOT", help="a directory, a .tar, a .tar.gz, or a URL")
+    add(
+        "snapshot",
+        nargs="?",
+        metavar="SNAPSHOT",
+        help="a directory, a .tar, a .tar.gz, or a URL; with --check: what the report is about",
+    )
     add("--out", type=Path, metavar="DIR", help="folder of the report; must be empty or new")
     add("--id", metavar="ID", help="the id that it must have, from a paper or a colleague")
     add("-b", dest="pattern", metavar="REGEX", help="only cases whose name matches")
@@ -50,19 +53,28 @@ def add_to(commands: Any) -> None:
     )
     add("--key", type=Path, metavar="FILE", help="sign the report with this private key")
     add("--passphrase-file", type=Path, metavar="FILE", help="its first line unlocks the key")
-    add("--check", action="store_true", help="SNAPSHOT is the folder of a report: check that")
+    add(
+        "--check",
+        type=Path,
+        metavar="REPORT",
+        help="measure nothing: check the report in this folder against the runs beside it, and "
+        "against SNAPSHOT if that is given",
+    )
     add("--json", action="store_true", help="print the report as JSON")
-    parser.set_defaults(handle=handle)
+    parser.set_defaults(handle=handle, parser=parser)
 
 
 def handle(options: argparse.Namespace) -> int:
-    if options.check:
-        return check(Path(options.snapshot), options.json)
+    if options.check is not None:
+        return check(options.check, options.snapshot, options.id, options.json)
+    if options.snapshot is None:
+        options.parser.error("give the SNAPSHOT that is to be measured again")
     from firstlight.cli.publish import signing_key
     from firstlight.records import now
     from firstlight.replication.repeating import prepare, report_of
-    from firstlight.replication.report import PAGE, write_report
+    from firstlight.replication.report import PAGE, make_public, write_report
     from firstlight.replication.selection import Installation, named_files
+    from firstlight.snapshot.redaction import Owner
     from firstlight.workloads.catalog import registered
 
     key = signing_key(options.key, options.passphrase_file)
@@ -73,19 +85,20 @@ def handle(options: argparse.Namespace) -> int:
     out = options.out or default_folder(job, created_at)
     require_free(out)
     announce(job)
+    owner = Owner.of_process()
     measured = {}
     for task in job.tasks:
         if task.selection.cases:
-            done = measure_task(task, out / task.folder)
-            if done is None:
+            if not measure_task(task, out / task.folder):
                 print(
                     f"Interrupted: no report. What was measured is in {out / task.folder}.",
                     file=sys.stderr,
                 )
                 return 130
-            measured[task.number] = done
+            raw = make_public(out / task.folder, owner)
+            measured[task.number] = (raw.run, raw.samples)
     report = report_of(job, measured, created_at)
-    data = write_report(out, report, key)
+    data = write_report(out, report, key, owner)
     if options.json:
         print(data.decode(), end="")
     else:
@@ -120,8 +133,8 @@ def announce(job: Job) -> None:
             print(f"  not the same: {printable(note)}", file=sys.stderr)
 
 
-def measure_task(task: Task, folder: Path) -> tuple[Run, Sequence[Sample]] | None:
-    """The run of a task, written to `folder` as `firstlight run` would; None if interrupted."""
+def measure_task(task: Task, folder: Path) -> bool:
+    """Measure the run of a task into `folder` as `firstlight run` would; False if interrupted."""
     from firstlight.cli.run import describe_plan, measure
     from firstlight.measure.host import describe_host
     from firstlight.report.html import render
@@ -138,7 +151,7 @@ def measure_task(task: Task, folder: Path) -> tuple[Run, Sequence[Sample]] | Non
         directory.publish(run, render(run, samples))
     finally:
         directory.close()
-    return None if interrupted else (run, samples)
+    return not interrupted
 
 
 def tell(report: Replication, signed: bool) -> None:
@@ -165,13 +178,13 @@ def tell(report: Replication, signed: bool) -> None:
     print(f"\n{', '.join(parts)}{left}; {'signed' if signed else 'not signed'}.")
 
 
-def check(folder: Path, as_json: bool) -> int:
+def check(folder: Path, snapshot: str | None, expected_id: str | None, as_json: bool) -> int:
     """Print what holds of a report; 1 if something does not."""
     from firstlight.records import to_json
     from firstlight.replication.checking import check_report
     from firstlight.report.plain_text import printable
 
-    found = check_report(folder)
+    found = check_report(folder, snapshot=snapshot, expected_id=expected_id)
     if as_json:
         import json
 

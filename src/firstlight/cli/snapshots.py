@@ -43,14 +43,17 @@ def handle(options: argparse.Namespace) -> int:
 
 
 def tell(entries: Sequence[Entry]) -> None:
+    from firstlight.measure.host import NOISY_SHARE
     from firstlight.report.plain_text import printable
 
     for entry in entries:
+        busy = entry.cpu_busy_ratio or 0.0
+        loaded = f", loaded machine ({busy:.0%} busy)" if busy > NOISY_SHARE else ""
         signed = f"key {entry.signer[:12]}" if entry.signer else "not signed"
         print(
             printable(
                 f"{entry.id}  {entry.created_at[:16]}  {entry.cases_passed}/{entry.cases_total} "
-                f"passed  {signed}  {entry.machine}  {entry.title}"
+                f"valid{loaded}  {signed}  {entry.machine}  {entry.title}"
             ).replace("\n", " ")
         )
     if not entries:

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from firstlight.records import FirstlightError
     from firstlight.snapshot.verifying import Verification
 
 EPILOG = """\
-exit codes: 0 all that was checked holds (the last line says whether something was skipped), 1
-something does not, 2 it is no snapshot that can be read (also one of a newer Firstlight, or one
-that holds links, bombs or paths that lead out)
+exit codes: 0 everything was checked and holds, 1 something does not, 2 it is no snapshot that can
+be read (also one of a newer Firstlight, or one that holds links, bombs or paths that lead out), 3
+nothing wrong was found, but not everything could be checked: what, is listed as `skipped`, and
+every file of which only the hash is known as `unchecked`; of a place with many, the worst
 """
 
 
@@ -24,33 +32,121 @@ def add_to(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("snapshot", metavar="SNAPSHOT", help="a directory, a .tar, a .tar.gz, or a URL")
+    add(
+        "snapshot",
+        metavar="SNAPSHOT",
+        help="a directory, a .tar, a .tar.gz, or a URL; the beginning of its id will do; or a "
+        "place with many, which are all verified",
+    )
     add("--id", metavar="ID", help="the id that it must have, from a paper or a colleague")
     add("--require-trusted", action="store_true", help="a finding unless a trusted key signed it")
+    add(
+        "--timestamp",
+        type=Path,
+        metavar="FILE",
+        help="an RFC 3161 token over its index.json (default: ID.tsr beside it)",
+    )
     add("--json", action="store_true", help="print JSON")
-    parser.set_defaults(handle=handle)
+    parser.set_defaults(handle=handle, parser=parser)
 
 
 def handle(options: argparse.Namespace) -> int:
+    ids = snapshots_within(options.snapshot)
+    if ids:
+        if options.id is not None or options.timestamp is not None:
+            options.parser.error("--id and --timestamp are for one snapshot; here are several")
+        return verify_all(options, ids)
+    found = checked(options.snapshot, options)
+    if isinstance(found, Unusable):
+        if not options.json:
+            raise found.error
+        print(json.dumps({"location": options.snapshot, "ok": False, "unusable": str(found.error)}))
+        return 2
+    if options.json:
+        print(json.dumps(plain(found), indent=1))
+    else:
+        tell(found)
+    return found.exit_code
+
+
+def snapshots_within(place: str) -> list[str]:
+    """The ids of the snapshots in a store; none if `place` is itself one, or no folder at all."""
+    from firstlight.snapshot.layout import INDEX
+    from firstlight.snapshot.sources import ARCHIVES, full_location, local_path
+    from firstlight.snapshot.storage import open_store
+
+    location = full_location(place)
+    path = local_path(location)
+    if location.endswith(ARCHIVES) or (path is not None and not path.is_dir()):
+        return []
+    store = open_store(location)
+    return [] if store.read(INDEX, 1 << 22) is not None else store.ids()
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """Why something cannot be read as a snapshot."""
+
+    error: FirstlightError
+
+
+def checked(location: str, options: argparse.Namespace) -> Verification | Unusable:
     from firstlight.snapshot.errors import UnusableSnapshotError
     from firstlight.snapshot.verifying import verify
 
     try:
-        found = verify(options.snapshot, options.id)
+        token = options.timestamp.read_bytes() if options.timestamp else None
+        found = verify(location, options.id, timestamp=token)
     except UnusableSnapshotError as error:
-        if not options.json:
-            raise
-        print(json.dumps({"location": options.snapshot, "ok": False, "unusable": str(error)}))
-        return 2
-    if options.require_trusted and found.signature != "trusted":
-        found = _with_distrust(found)
-    if options.json:
-        from firstlight.records import to_json
+        return Unusable(error)
+    trusts = found.signature == "trusted" or not options.require_trusted
+    return found if trusts else _with_distrust(found)
 
-        print(json.dumps({**to_json(found), **_verdict(found)}, indent=1))
+
+def verify_all(options: argparse.Namespace, ids: Sequence[str]) -> int:
+    """One line for each snapshot of a store; what is found follows its line."""
+    from firstlight.report.plain_text import printable
+    from firstlight.report.progress import Steps
+    from firstlight.snapshot.storage import open_store
+
+    steps, shown = Steps(sys.stderr), []
+    codes: Counter[int] = Counter()
+    for number, snapshot_id in enumerate(ids, start=1):
+        steps.show(f"[{number}/{len(ids)}] verifying {snapshot_id[:12]}…")
+        location = f"{open_store(options.snapshot).name.rstrip('/')}/{snapshot_id}"
+        found = checked(location, options)
+        steps.clear()
+        if isinstance(found, Unusable):
+            codes[2] += 1
+            shown.append({"location": location, "ok": False, "unusable": str(found.error)})
+            lines = [f"unusable   {snapshot_id}  {found.error}"]
+        else:
+            codes[found.exit_code] += 1
+            shown.append(plain(found))
+            lines = [f"{found.outcome.value:<10} {snapshot_id}  {_signed(found)}"]
+            lines += [f"  FINDING  {finding.message}" for finding in found.findings]
+            lines += [f"  unchecked  {path}" for path in found.unchecked_files]
+            lines += [f"  loaded machine: {text}" for text in found.loads]
+        if not options.json:
+            print("\n".join(printable(line) for line in lines))
+    if options.json:
+        print(json.dumps(shown, indent=1))
     else:
-        tell(found)
-    return found.exit_code
+        words = {0: "valid", 3: "valid as far as checked", 1: "not valid", 2: "unusable"}
+        print(f"{len(ids)} snapshot(s): " + ", ".join(f"{codes[c]} {w}" for c, w in words.items()))
+    return next((code for code in (2, 1, 3) if codes[code]), 0)
+
+
+def _signed(found: Verification) -> str:
+    by = found.signer_name or (f"key {found.signer[:12]}" if found.signer else "")
+    return f"signed by {by}" if by else "not signed"
+
+
+def plain(found: Verification) -> dict[str, Any]:
+    from firstlight.records import to_json
+
+    verdict = {"ok": not found.findings, "outcome": found.outcome.value}
+    return {**to_json(found), **verdict}
 
 
 def _with_distrust(found: Verification) -> Verification:
@@ -60,10 +156,6 @@ def _with_distrust(found: Verification) -> Verification:
 
     finding = Finding("signature", f"no trusted key signed it (signature: {found.signature})")
     return replace(found, findings=(*found.findings, finding))
-
-
-def _verdict(found: Verification) -> dict[str, Any]:
-    return {"ok": not found.findings, "outcome": found.outcome}
 
 
 def tell(found: Verification) -> None:
@@ -76,19 +168,28 @@ def tell(found: Verification) -> None:
         print(f"  unknown    {printable(text)}")
     for text in found.skipped:
         print(f"  skipped    {printable(text)}")
+    for path in found.unchecked_files:
+        print(f"  unchecked  {printable(path)}")
     for finding in found.findings:
         print(f"  FINDING    {printable(finding.message)}")
     print(last_line(found))
+    for text in found.loads:
+        print(f"Measured on a loaded machine: {printable(text)} when it began.")
 
 
 def last_line(found: Verification) -> str:
-    """The verdict in words. `Sound` alone only if everything that can be checked was."""
-    if found.outcome == "not sound":
-        return f"Not sound: {len(found.findings)} finding(s). Do not quote its numbers."
-    if found.outcome == "numbers not checked":
+    """The verdict in words. `Valid` alone only if everything that can be checked was."""
+    from firstlight.snapshot.verifying import Outcome
+
+    if found.outcome is Outcome.NOT_VALID:
+        return f"Not valid: {len(found.findings)} finding(s). Do not quote its numbers."
+    if found.outcome is Outcome.NUMBERS_NOT_CHECKED:
         return "Nothing wrong was found, but its numbers were not held against its samples."
-    if found.outcome == "sound":
-        return "Sound, as far as files can tell."
-    if found.files_skipped:
-        return f"Sound, but {found.files_skipped} files were not checked (see `skipped`)."
-    return f"Sound, but {len(found.skipped)} check(s) were skipped (see `skipped`)."
+    if found.outcome is Outcome.VALID:
+        return "Valid, as far as files can tell."
+    if found.unchecked_files:
+        return (
+            f"Valid, but {len(found.unchecked_files)} file(s) were not checked (see `unchecked`): "
+            "do not rely on them."
+        )
+    return f"Valid, but {len(found.skipped)} check(s) were skipped (see `skipped`)."

@@ -22,8 +22,13 @@ _VARIABLE = re.compile(
     r"NUMEXPR_|CUDA_|NVIDIA_(?:VISIBLE_DEVICES|DRIVER_CAPABILITIES|TF32_OVERRIDE)|TRITON_|"
     r"LD_PRELOAD|MALLOC_|PYTHON|CI$)"
 )
+#: Of the CPU, taken by others when a run begins: from here on its numbers are noisier for it.
+NOISY_SHARE = 0.1
 #: What is recorded is published: a variable of such a name never is.
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE", re.IGNORECASE)
+SECRET_NAME = re.compile(
+    r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|CREDENTIAL|AUTH(?!OR(?!I))|COOKIE|PRIVATE|DSN$|CONN\w*STR",
+    re.IGNORECASE,
+)
 
 
 def describe_host(source: Path | None = None, watch_seconds: float = 0.0) -> dict[str, Any]:
@@ -62,7 +67,7 @@ def recorded_environment(variables: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(variables.items())
-        if _VARIABLE.match(name) and not _SECRET.search(name)
+        if _VARIABLE.match(name) and not SECRET_NAME.search(name)
     }
 
 
@@ -203,7 +208,7 @@ def noise_warnings(host: Mapping[str, Any]) -> list[str]:
     warnings = []
     cpu, busy = host["cpu"], host["cpu_busy_ratio"]
     cores = cpu["usable_cores"] or 1
-    if busy is not None and busy > 0.1:
+    if busy is not None and busy > NOISY_SHARE:
         warnings.append(
             f"other programs were using {busy:.0%} of the CPU when the run began, and take that "
             "from the measured ones"

@@ -110,8 +110,8 @@ def report_of(
         if task.number not in measured:
             continue
         run, samples = measured[task.number]
-        pairings.append(_pairing(job.snapshot, task, run, samples))
-        runs.append(_run(job.snapshot.runs[task.number], task, run))
+        pairings.append(pairing(job.snapshot, task.number, task.selection.cases, run, samples))
+        runs.append(run_replication(job.snapshot, task.number, run, task.notes))
     cases = replicate_cases(pairings)
     return Replication(
         snapshot=_about(job),
@@ -140,30 +140,36 @@ def _about(job: Job) -> dict[str, Any]:
     }
 
 
-def _pairing(snapshot: Snapshot, task: Task, run: Run, samples: Sequence[Sample]) -> Pairing:
-    published = snapshot.runs[task.number]
-    about = snapshot.manifest["runs"][task.number]["cases"]
+def pairing(
+    snapshot: Snapshot, number: int, cases: Sequence[Case], run: Run, samples: Sequence[Sample]
+) -> Pairing:
+    """A run of the snapshot and its repetition, which measured `cases`."""
+    about = snapshot.manifest["runs"][number]["cases"]
     by_case: dict[str, list[Sample]] = {}
     for sample in samples:
         by_case.setdefault(sample.case, []).append(sample)
     return Pairing(
-        folder=task.folder,
-        published=Measured("published", published, snapshot.samples(task.number)),
+        folder=snapshot.folders[number],
+        published=Measured("published", snapshot.runs[number], snapshot.samples(number)),
         here=Measured("here", run, samples),
         data_published={case["case"]: case["dataset"]["sha256"] for case in about},
         data_here={
             case.id: dataset(replace(case, file=None), by_case.get(case.id, []))["sha256"]
-            for case in task.selection.cases
+            for case in cases
         },
     )
 
 
-def _run(published: Run, task: Task, run: Run) -> RunReplication:
+def run_replication(
+    snapshot: Snapshot, number: int, run: Run, notes: tuple[str, ...]
+) -> RunReplication:
+    """What is not the same around a run of the snapshot and its repetition."""
+    published, folder = snapshot.runs[number], snapshot.folders[number]
     return RunReplication(
-        published_folder=task.folder,
+        published_folder=folder,
         published_id=published.id,
         published_samples_sha256=published.samples_sha256,
-        folder=task.folder,
+        folder=folder,
         id=run.id,
         samples_sha256=run.samples_sha256,
         machine_published=machine_class(published.host),
@@ -171,5 +177,5 @@ def _run(published: Run, task: Task, run: Run) -> RunReplication:
         state_published=state(published),
         state_here=state(run),
         environment=environment_differences(published, run),
-        notes=task.notes,
+        notes=notes,
     )

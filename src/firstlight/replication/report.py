@@ -8,6 +8,8 @@ DIR/runs/001/…          what was measured here, as `firstlight run` leaves it
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +23,9 @@ from firstlight.replication.comparison import (
     RatioReplication,
 )
 from firstlight.snapshot.keys import PrivateKey
-from firstlight.snapshot.redaction import redact
+from firstlight.snapshot.layout import PLAN, RUN, SAMPLES
+from firstlight.snapshot.raw_runs import RawRun
+from firstlight.snapshot.redaction import Owner, redact
 from firstlight.snapshot.schemas import first_error
 from firstlight.snapshot.signatures import sign
 from firstlight.snapshot.strict_json import canonical, parse_object
@@ -89,14 +93,39 @@ def counted(cases: Sequence[CaseReplication]) -> dict[str, int]:
     return {verdict: sum(c.verdict == verdict for c in cases) for verdict in VERDICTS}
 
 
-def write_report(folder: Path, report: Replication, key: PrivateKey | None) -> bytes:
+def make_public(folder: Path, owner: Owner) -> RawRun:
+    """Take private things out of a run that was measured here: a report is made to be shown.
+
+    As from a snapshot, and before the report is made: then everything in it follows from the files
+    beside it, on whoever's machine it is checked.
+    """
+    from firstlight.report.html import render
+
+    measured = {name: (folder / name).read_bytes() for name in (PLAN, SAMPLES, RUN)}
+    files = {name: redact(data, owner=owner).data for name, data in measured.items()}
+    was, public = (hashlib.sha256(of[SAMPLES]).hexdigest() for of in (measured, files))
+    files[RUN] = files[RUN].replace(was.encode(), public.encode())
+    raw = RawRun.of(f"runs/{folder.name}", files)
+    for name, data in files.items():
+        write_text(folder / name, data.decode())
+    write_text(folder / "report.html", render(raw.run, raw.samples))
+    return raw
+
+
+def write_report(
+    folder: Path, report: Replication, key: PrivateKey | None, owner: Owner | None = None
+) -> bytes:
     """Write `replication.json`, its page, and its signature; returns the report's bytes.
 
-    Home directories are left out, as from a snapshot: a report is made to be shown.
+    The runs were made public before; what is said of this installation is here.
     """
     from firstlight.replication.page import replication_html
 
-    data = redact(canonical(to_json(report))).data
+    plain = to_json(report)
+    plain["left_out"] = _public(plain["left_out"], owner)
+    for run in plain["runs"]:
+        run["notes"] = _public(run["notes"], owner)
+    data = canonical(plain)
     plain = parse_object(data, REPORT, MOST_BYTES)
     error = first_error(plain, SCHEMA)
     if error is not None:
@@ -106,3 +135,7 @@ def write_report(folder: Path, report: Replication, key: PrivateKey | None) -> b
     if key is not None:
         write_text(folder / SIGNATURE, sign(key, data, REPORT).decode())
     return data
+
+
+def _public(plain: Any, owner: Owner | None) -> Any:
+    return json.loads(redact(json.dumps(plain).encode(), owner=owner).data)

@@ -72,7 +72,7 @@ def select(
     own = _cases_of_files(planned, hashes, installation)
     for case in planned:
         if statuses.get(case.id) != "ok":
-            left_out[case.id] = f"the snapshot has no sound number for it: {statuses.get(case.id)}"
+            left_out[case.id] = f"the snapshot has no valid number for it: {statuses.get(case.id)}"
             continue
         mine = _mine(case, hashes, installation, own)
         if isinstance(mine, str):

@@ -23,7 +23,7 @@ def block(workload: Workload, unfolded: bool, call_points: int) -> str:
         body += _warm_calls(workload, call_points) + _memory(workload)
     cases = html.escape("\n".join(c.case for c in workload.cases))
     sound = sum(1 for c in workload.cases if flag(c) is None)
-    hint = f"{sound} of {len(workload.cases)} cases sound"
+    hint = f"{sound} of {len(workload.cases)} cases valid"
     return (
         f'<details class="workload" id="{workload.anchor}" data-cases="{cases}"'
         f"{' open' if unfolded else ''}><summary><h2>{title_of(workload)}</h2>"

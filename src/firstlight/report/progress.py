@@ -66,3 +66,26 @@ class Progress:
     def close(self) -> None:
         if self._live and self._current is not None:
             self._write("\r\x1b[2K")
+
+
+class Steps:
+    """What a command is at: one line that is rewritten on a terminal, nothing elsewhere."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._live = stream.isatty() and not os.environ.get("CI")
+
+    def show(self, text: str) -> None:
+        """Say what comes next."""
+        if self._live:
+            width = shutil.get_terminal_size().columns - 1
+            with contextlib.suppress(OSError):
+                self._stream.write(f"\r\x1b[2K{printable(text)[:width]}")
+                self._stream.flush()
+
+    def clear(self) -> None:
+        """Take the line away before something else is printed."""
+        if self._live:
+            with contextlib.suppress(OSError):
+                self._stream.write("\r\x1b[2K")
+                self._stream.flush()

@@ -20,7 +20,7 @@ def header(run: Run, workloads: Sequence[Workload], sample_count: int) -> str:
     facts = [
         f"{_counted(len(cases), 'case')} of {_counted(len(workloads), 'workload')}",
         f"{sample_count} processes",
-        f"{_counted(troubled, 'case')} not sound, marked below" if troubled else "every case sound",
+        f"{_counted(troubled, 'case')} not valid, marked below" if troubled else "every case valid",
     ]
     when = f'<time datetime="{html.escape(run.created_at)}">{_when(run.created_at)}</time>'
     if run.finished_at:
@@ -162,9 +162,9 @@ case has cost less in total than an uncompiled one; the interval comes from the 
 intervals.</p>
 <p><b>No outlier is dropped.</b> A slow start is what a user met. The median does not need the
 protection, and a mean without its worst cases would be a number nobody has seen.</p>
-<p><b>Not sound</b> means failed, unproven (the cache was not in the declared state), crashed,
+<p><b>Not valid</b> means failed, unproven (the cache was not in the declared state), crashed,
 timeout, out-of-memory, skipped or incomplete. An incomplete case shows what there is, marked, and
-is left out of the answer; every other case that is not sound shows no number.</p>
+is left out of the answer; every other case that is not valid shows no number.</p>
 """
 
 

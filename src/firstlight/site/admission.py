@@ -38,6 +38,7 @@ def status(found: Verification | Mapping[str, Any]) -> str:
     plain = found if isinstance(found, Mapping) else vars(found)
     return {
         "trusted": f"signed by {plain['signer_name']}",
+        "expired": f"signed by {plain['signer_name']}, key expired",
         "valid": "signed, key not known",
         "none": "not signed",
     }.get(str(plain["signature"]), "signature not checked")

@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.resources import files as packaged
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -132,7 +133,7 @@ class _Making:
         self._record: dict[str, Any] = {}
         self._circumstances = {
             "code_sha256": code_sha256(),
-            "trusted": {key: name for key, (_, name) in TrustedKeys.of_user().all().items()},
+            "trusted": _trusted(),
             "options": to_json(options),
         }
         self._earlier = folder.earlier(self._circumstances)
@@ -182,7 +183,7 @@ class _Making:
             "index.html": snapshot_page(title, snapshot, samples, found, url),
             "data.json": compact(facts),
         }
-        return files | (_raw_files(snapshot) if url is None else {}), facts
+        return files | (_raw_files(snapshot, found.unchecked_files) if url is None else {}), facts
 
     def _note(self, facts: Mapping[str, Any], found: Mapping[str, Any], mark: str | None) -> None:
         trusted = found["signature"] == "trusted"
@@ -221,6 +222,13 @@ class _Making:
         self._folder.write(FEED, feed(options.title, steps, newest, options.url))
 
 
+def _trusted() -> dict[str, str]:
+    """Whose signatures and clocks count, as of today."""
+    keys, today = TrustedKeys.of_user(), datetime.now(UTC)
+    found = {i: f"{k.name}, {k.standing(None, today)}" for i, k in keys.all().items()}
+    return found | {i: name for i, (_, name) in keys.authorities().items()}
+
+
 def _build_record(circumstances: Mapping[str, Any], snapshots: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "schema": "firstlight.site.build",
@@ -230,10 +238,15 @@ def _build_record(circumstances: Mapping[str, Any], snapshots: Mapping[str, Any]
     }
 
 
-def _raw_files(snapshot: Snapshot) -> dict[str, bytes]:
-    """Those files that a browser does not run, and the archive with all of them."""
+def _raw_files(snapshot: Snapshot, unchecked: Collection[str]) -> dict[str, bytes]:
+    """Those files that a browser does not run, and the archive with all of them.
+
+    Nothing is handed out in our name that was not checked, so then there is no archive either.
+    """
     every = {path: snapshot.read(path) for path in snapshot.files}
-    found = {f"files/{path}": data for path, data in every.items() if served(path)}
+    found = {f"files/{path}": data for path, data in every.items() if served(path, unchecked)}
+    if unchecked:
+        return found
     every[INDEX] = snapshot.source.read(INDEX, snapshot.limits.index_bytes)
     if snapshot.signer is not None:
         every[SIGNATURE] = snapshot.source.read(SIGNATURE, 1 << 14)

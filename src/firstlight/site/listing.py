@@ -22,7 +22,7 @@ _COLUMNS = (
     ("measured", "Measured"),
     ("title", "Title"),
     ("machine", "Machine"),
-    ("cases", "Cases passed"),
+    ("cases", "Valid cases"),
     ("signature", "Published by"),
     ("id", "Id"),
 )

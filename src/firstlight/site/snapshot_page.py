@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from firstlight.measure.runner import slug
@@ -43,7 +43,7 @@ def snapshot_page(
     for number, run in enumerate(snapshot.runs):
         about = snapshot.manifest["runs"][number]
         body += _run(run, samples[number], about, several=len(snapshot.runs) > 1)
-    body += _data(snapshot) + _files(snapshot, files)
+    body += _data(snapshot) + _files(snapshot, files, found.unchecked_files)
     return page(site, publication["title"], body, UP, _lead(snapshot, found))
 
 
@@ -54,8 +54,9 @@ def _lead(snapshot: Snapshot, found: Verification) -> str:
     period = " to ".join(dict.fromkeys(when(manifest[f"measured_{end}"]) for end in ("from", "to")))
     people = ", ".join(str(c["name"]) for c in manifest["publication"]["creators"])
     badges = badge(
-        f"{report['cases_passed']} of {asked} cases passed", report["cases_passed"] == asked
+        f"{report['cases_passed']} of {asked} cases valid", report["cases_passed"] == asked
     )
+    badges += "".join(" " + badge(f"loaded machine, {text}", False) for text in found.loads)
     badges += " " + badge(status(found), found.signature in ("trusted", "valid"))
     return (
         f"<p>{html.escape(period)} UTC {badges}</p><p>{html.escape('; '.join(machines))}</p>"
@@ -106,7 +107,7 @@ def _case_row(case: Mapping[str, Any], summary: CaseSummary, several: bool) -> l
     spread = steady["cold_relative_range"]
     errors = (correct["max_relative_error"], correct["tolerance"])
     failed = [name for name, good in case["gates"].items() if not good]
-    word = "passed" if case["passed"] else case["status"]
+    word = "valid" if case["passed"] else case["status"]
     if word == "ok":
         word = f"not {', '.join(failed)}"
     name = link(f"{UP}trends/{slug(case['case'])}.html", case["case"])
@@ -198,21 +199,27 @@ def _data(snapshot: Snapshot) -> str:
     )
 
 
-def served(path: str) -> bool:
+def served(path: str, unchecked: Collection[str]) -> bool:
     """Whether the site hands out a file of a snapshot as it is."""
-    return path.endswith(SERVED)
+    return path.endswith(SERVED) and path not in unchecked
 
 
-def _files(snapshot: Snapshot, files: str | None) -> str:
-    rows = [_file_row(entry, snapshot.id, files) for entry in snapshot.files.values()]
-    if files is None:
-        archive = link(f"files/{snapshot.id}.tar", f"{snapshot.id[:12]}….tar")
+def _files(snapshot: Snapshot, files: str | None, unchecked: Collection[str]) -> str:
+    rows = [_file_row(entry, snapshot.id, files, unchecked) for entry in snapshot.files.values()]
+    how = (
+        "Check it with <code>firstlight verify</code>, measure it again with <code>firstlight "
+        "replicate</code>."
+    )
+    if files is not None:
+        note = f"They lie at {link(_below(files, snapshot.id, INDEX), files)}."
+    elif unchecked:
         note = (
-            f"All of them, as they were published: {archive}. Check it with <code>firstlight "
-            f"verify</code>, measure it again with <code>firstlight replicate</code>."
+            f"{counted(len(unchecked), 'file')} could not be checked when this site was built, and "
+            f"are not handed out here, nor is the archive. {how}"
         )
     else:
-        note = f"They lie at {link(_below(files, snapshot.id, INDEX), files)}."
+        archive = link(f"files/{snapshot.id}.tar", f"{snapshot.id[:12]}….tar")
+        note = f"All of them, as they were published: {archive}. {how}"
     return (
         f'<section id="files"><h2>Raw files</h2><p>{note}</p><details><summary>'
         f"{counted(len(rows), 'file')}</summary>"
@@ -220,11 +227,15 @@ def _files(snapshot: Snapshot, files: str | None) -> str:
     )
 
 
-def _file_row(entry: FileEntry, snapshot_id: str, files: str | None) -> list[str]:
+def _file_row(
+    entry: FileEntry, snapshot_id: str, files: str | None, unchecked: Collection[str]
+) -> list[str]:
     name = html.escape(entry.path)
-    if files is not None:
+    if entry.path in unchecked:
+        name += " <small>not checked</small>"
+    elif files is not None:
         name = link(_below(files, snapshot_id, entry.path), entry.path)
-    elif served(entry.path):
+    elif served(entry.path, unchecked):
         name = link(f"files/{entry.path}", entry.path)
     return [name, html.escape(size(entry.bytes)), f"<code>{entry.sha256}</code>"]
 

@@ -110,10 +110,10 @@ class Collected:
                 publisher[1], moment(run["created_at"]), e["median"], e["low"], e["high"], e["n"],
                 run["versions"],
             )  # fmt: skip
-            # The hash is of the samples that were measured. After redaction it is only claimed, so
-            # what is published must agree too: nobody takes the place of another's point.
+            # Of one run, published twice, other texts may have been redacted, so the samples have
+            # two hashes. The values must agree: nobody takes the place of another's point.
             values = " ".join(f"{e[name]:.9g}" for name in ("median", "low", "high", "n"))
-            same_run = f"{run['id']} {run['samples_sha256']} {values}"
+            same_run = f"{run['id']} {values}"
             claims = own.setdefault(quantity, {})
             # Of two snapshots with the same run always the same one is linked: the best signed.
             if same_run not in claims or publisher < claims[same_run].publisher:

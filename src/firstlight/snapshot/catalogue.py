@@ -62,6 +62,7 @@ class Entry:
     signer: str | None  # id of the key that the index names; not checked here
     files: int
     bytes: int
+    cpu_busy_ratio: float | None  # of the CPU, taken by others when the busiest run began
 
 
 Entries = list[Entry]
@@ -183,6 +184,7 @@ def _entry(
         "signer": PublicKey.from_base64(signer).id if signer else None,
         "files": len(files),
         "bytes": sum(file.bytes for file in files),
+        "cpu_busy_ratio": max(run["state"].get("cpu_busy_ratio") or 0.0 for run in runs) or None,
     }
     require_type(Entry, plain, MANIFEST)
     return from_json(Entry, plain)

@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from firstlight.measure.host import NOISY_SHARE
 from firstlight.records import can_validate, from_json
 from firstlight.snapshot import strict_json
 from firstlight.snapshot.admissibility import needed_allowances
 from firstlight.snapshot.by_value import (
     SNIPPET,
     is_table,
+    same_columns,
     snippet_differences,
     table_differences,
 )
@@ -33,6 +35,7 @@ from firstlight.snapshot.layout import (
 )
 from firstlight.snapshot.manifest import Publication, manifest
 from firstlight.snapshot.opening import run_folders
+from firstlight.snapshot.plausibility import unaccounted
 from firstlight.snapshot.raw_runs import RawRun, has_number
 from firstlight.snapshot.recomputing import METHOD, differences
 from firstlight.snapshot.redaction import marks
@@ -75,6 +78,7 @@ def check_contents(
         what = f"{type(error).__name__}: {error!s:.200}"
         record.find("derived", f"the runs cannot be evaluated ({what})")
         return
+    _note_load(runs, record)
     _note_unknown(about, record)
 
 
@@ -145,6 +149,8 @@ def _check_runs(
             record.find("samples", f"{raw.folder}: {message}")
         if judgement.wording:
             record.skip(f"{raw.folder}: how its protocols are worded: another Firstlight did it")
+        for gap in unaccounted(raw):
+            record.unknown(gap)
         for kind, cases in needed_allowances(raw).items():
             if kind not in publication.allowed:
                 record.find("labels", f"{raw.folder}: {cases[0]} is {kind}, which nobody allowed")
@@ -166,17 +172,10 @@ def _check_samples_hash(raw: RawRun, publication: Publication, record: Record) -
     anew = "resummarised" in publication.allowed
     for name in (PLAN, SAMPLES) if anew else (PLAN, SAMPLES, RUN):
         _check_redaction(raw, name, publication, record)
-    replaced = publication.redacted.get(path)
-    if replaced is None:
-        if raw.run.samples_sha256 != raw.digest(SAMPLES):
-            record.find("samples", f"{path} is not the file that {RUN} was made from")
-        return
-    if raw.run.samples_sha256 != replaced.get("measured_sha256"):
-        record.find("samples", f"{path}: the hash before redaction is not the one in {RUN}")
-    record.unknown(
-        f"{path} as it was measured: private texts in it were replaced, so the hash in {RUN} is "
-        "only claimed"
-    )
+    if raw.run.samples_sha256 != raw.digest(SAMPLES):
+        record.find("samples", f"{path} is not the file that {RUN} was made from")
+    if path in publication.redacted:
+        record.unknown(f"{path} as it was measured: private texts in it were replaced")
 
 
 def _check_redaction(raw: RawRun, name: str, publication: Publication, record: Record) -> None:
@@ -185,8 +184,8 @@ def _check_redaction(raw: RawRun, name: str, publication: Publication, record: R
     told = publication.redacted.get(path)
     if told is None:
         return
-    count, measured = told.get("replacements"), told.get("measured_sha256")
-    if type(count) is not int or count < 1 or measured == raw.digest(name):
+    count = told.get("replacements")
+    if type(count) is not int or count < 1:
         record.find("samples", f"{path} is said to be redacted, and nothing in it was replaced")
     elif marks(raw.files[name]) < count:
         record.find(
@@ -247,14 +246,18 @@ def _check_derived(
     differing |= {path for path in index.files if _PLOT.fullmatch(path) and path not in derived}
     _check_documents(kept, runs, about, publication, record, limits)
     _check_tables(kept, derived, differing, record)
-    tables = {path for path in differing if is_table(path) and path in kept}
-    rest = sorted(differing - tables - {*_BY_VALUE})
+    compared = {
+        path
+        for path in differing & {*kept}
+        if is_table(path) and same_columns(kept[path], derived[path])
+    }
+    rest = sorted(differing - compared - {*_BY_VALUE})
     if rest:
         version = about["made_by"].get("version")
         record.skip(
-            f"{len(rest)} pages, plots or tables ({rest[0]} …): another Firstlight made them "
-            f"({version!r:.20}, or other code of that version), so they cannot be made again here",
-            files=len(rest),
+            f"{len(rest)} page(s), plots or tables: another Firstlight made them ({version!r:.20}, "
+            "or other code of it), so they cannot be made again here, and may say anything",
+            files=rest,
         )
 
 
@@ -294,6 +297,14 @@ def _check_tables(
         for difference in islice(found, 3):
             record.find("derived", f"{path} does not follow from the runs: {difference}")
     record.passed("derived", "tables have the numbers of the runs")
+
+
+def _note_load(runs: Sequence[RawRun], record: Record) -> None:
+    """What a reader must know beside the verdict: valid files may hold disturbed times."""
+    for raw in runs:
+        busy = raw.run.host.get("cpu_busy_ratio")
+        if isinstance(busy, float) and busy > NOISY_SHARE:
+            record.loads.append(f"{raw.folder}: other programs were using {busy:.0%} of the CPU")
 
 
 def _note_unknown(about: Mapping[str, Any], record: Record) -> None:

@@ -9,6 +9,7 @@ from firstlight.measure.plan import Case, Settings
 from firstlight.records import CaseSummary, Sample
 from firstlight.snapshot.layout import PLAN, RUN, SAMPLES
 from firstlight.snapshot.moments import disorder
+from firstlight.snapshot.plausibility import implausible
 from firstlight.snapshot.processes import impossible
 from firstlight.snapshot.proofs import unproven_labels
 from firstlight.snapshot.raw_runs import RawRun, has_number, timed
@@ -38,6 +39,7 @@ def contradictions(raw: RawRun) -> Iterator[str]:
         if planned_case is not None:  # of others the summaries speak
             for reason in impossible(planned_case, sample, settings):
                 yield f"{sample.case}, {sample.kind} process {sample.index}: {reason}"
+    yield from implausible(raw, cases, settings)
     for summary in raw.run.cases:
         yield from _unsupported(raw, summary)
     if raw.run.complete != all(c.status != "incomplete" for c in raw.run.cases):

@@ -7,7 +7,8 @@ SnapshotError
 ├── ChangedSnapshotError    a file is not the one that the index names
 ├── RefusedError            the run must not be published as it is
 ├── StorageError            the place cannot be read or written
-└── KeyFileError            a key cannot be read, written or used
+├── KeyFileError            a key cannot be read, written or used
+└── TimestampError          a proof of time is none, or one of something else
 """
 
 from __future__ import annotations
@@ -45,3 +46,7 @@ class StorageError(SnapshotError):
 
 class KeyFileError(SnapshotError):
     """A key cannot be read, written or used."""
+
+
+class TimestampError(SnapshotError):
+    """A proof of time is none, or one of something else."""

@@ -22,6 +22,7 @@ DISTRIBUTIONS = "distributions.json"
 PLAN, SAMPLES, RUN = "plan.json", "samples.jsonl", "run.json"
 
 _ID = re.compile(r"[0-9a-f]{64}")
+_EXPECTED = re.compile(r"[0-9a-f]{16,64}")
 #: Letters, digits, `_`, `-`, `.`; a part begins with neither a dot nor a dash. So there is no way
 #: up, no drive, no backslash, no hidden file, no option, and no second spelling in Unicode.
 _PATH = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._-]*/){0,4}[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -71,6 +72,15 @@ def is_id(name: str) -> bool:
 def id_of(index: bytes) -> str:
     """The id of the snapshot with this index."""
     return hashlib.sha256(index).hexdigest()
+
+
+def require_expected(text: str) -> str:
+    """The id that somebody expects, or as much of it as nobody can find another snapshot for."""
+    if not _EXPECTED.fullmatch(text.lower()):
+        raise UnusableSnapshotError(
+            f"--id {text[:80]!r}: an id has 64 hexadecimal digits; give at least the first 16."
+        )
+    return text.lower()
 
 
 def require_safe(path: str) -> None:

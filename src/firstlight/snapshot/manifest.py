@@ -34,7 +34,7 @@ class Publication:
     creators: tuple[Creator, ...] = ()
     license: str | None = None  # SPDX
     allowed: tuple[str, ...] = ()  # what was published although it is not sound: "unproven", …
-    #: Files in which something private was replaced: how often, and the hash of the measured one.
+    #: Files in which something private was replaced, and how often.
     redacted: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     #: Programs of the user's own that were measured: their place in the snapshot, or null.
     sources: tuple[Mapping[str, Any], ...] = ()

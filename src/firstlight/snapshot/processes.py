@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from firstlight.measure.plan import Case, Settings
 from firstlight.records import ColdStart, Correctness, Sample, WarmCalls
 
@@ -16,6 +18,10 @@ _ROUNDING = 1e-7
 #: Shares of its patience after which the instrument may have stopped. Before the first release
 #: it waited half as long for batches.
 _PATIENCE_FOR_CALLS, _PATIENCE_FOR_BATCHES = 0.9, 0.4
+
+
+#: Seconds: an interpreter maps its libraries and imports its own modules before anything of ours.
+_LEAST_START = 1e-3
 
 
 def impossible(case: Case, sample: Sample, settings: Settings) -> Iterator[str]:
@@ -28,6 +34,8 @@ def impossible(case: Case, sample: Sample, settings: Settings) -> Iterator[str]:
         yield "it is well and has no time"
         return
     yield from _mistimed(sample.cold)
+    if not _are_nanoseconds(sample):
+        yield "its times are no whole nanoseconds, which is what the clock counts"
     if sample.warm is not None:
         yield from _cut_short(sample.cold, sample.warm, settings)
 
@@ -50,10 +58,19 @@ def _misjudged(case: Case, found: Correctness) -> Iterator[str]:
 def _mistimed(cold: ColdStart) -> Iterator[str]:
     total, rest = cold.total_seconds, cold.unattributed_seconds
     phases = sum(seconds for seconds in cold.phases_seconds.values() if seconds is not None)
-    if total <= 0:
-        yield f"its first result took {total!r} s"
+    if total < _LEAST_START:
+        yield f"its first result took {total!r} s, less than any process needs to start"
     if rest < -_ROUNDING or abs(total - phases - rest) > _ROUNDING + 1e-9 * abs(total):
         yield f"its phases ({phases:.9g} s) and the rest ({rest:.9g} s) are not {total:.9g} s"
+
+
+def _are_nanoseconds(sample: Sample) -> bool:
+    """Whether all times are counts of the clock, but for the last bit of a double."""
+    cold, warm = sample.cold, sample.warm
+    times = [] if cold is None else [cold.total_seconds, *cold.phases_seconds.values()]
+    times += [] if warm is None else [*warm.call_seconds, *warm.batch_seconds]
+    counts = 1e9 * np.array([t for t in times if t is not None], dtype=float)
+    return bool(np.all(np.abs(counts - np.rint(counts)) <= 1e-3 + 1e-15 * np.abs(counts)))
 
 
 def _cut_short(cold: ColdStart, warm: WarmCalls, settings: Settings) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,13 @@ from firstlight.snapshot.layout import (
 )
 from firstlight.snapshot.manifest import Creator, Publication
 from firstlight.snapshot.raw_runs import RawRun
-from firstlight.snapshot.redaction import private_part, redact
+from firstlight.snapshot.redaction import Owner, Redacted, Replaced, private_part, redact
 from firstlight.snapshot.schemas import require_schemas
 from firstlight.snapshot.signatures import sign
 from firstlight.snapshot.storage import Store
 from firstlight.snapshot.verifying import findings_in
+
+Watch = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Built:
     id: str
     files: dict[str, bytes] = field(repr=False)
     publication: Publication
+    replaced: Mapping[str, tuple[Replaced, ...]]
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class Published:
     files: int
     bytes: int
     publication: Publication
+    replaced: Mapping[str, tuple[Replaced, ...]]  # by file, what private things were taken out
 
 
 def publish(
@@ -76,12 +80,16 @@ def publish(
     wishes: Wishes | None = None,
     key: PrivateKey | None = None,
     archive: bool = False,
+    watch: Watch = lambda step: None,
 ) -> Published:
     """Make the snapshot of these runs and put it into `store`, with its entry in the catalogue.
 
+    `watch` is told what comes next, in words.
+
     Raises `RefusedError` for what must not be published; nothing is written then.
     """
-    built = build(folders, wishes or Wishes(), key)
+    built = build(folders, wishes or Wishes(), key, watch)
+    watch(f"writing {len(built.files)} files")
     new = store.put(built.id, built.files)
     # Listed before its archive is written: a full disk then leaves a snapshot that is whole.
     Catalogue(store).add(built.id, built.files)
@@ -94,30 +102,42 @@ def publish(
         files=len(built.files),
         bytes=sum(len(data) for data in built.files.values()),
         publication=built.publication,
+        replaced=built.replaced,
     )
 
 
-def build(folders: Sequence[Path], wishes: Wishes, key: PrivateKey | None = None) -> Built:
+def build(
+    folders: Sequence[Path],
+    wishes: Wishes,
+    key: PrivateKey | None = None,
+    watch: Watch = lambda step: None,
+) -> Built:
     """The snapshot of these runs: the same runs and wishes give the same bytes."""
+    watch(f"reading {len(folders)} run(s)")
     measured = sorted((_measured(Path(f)) for f in folders), key=lambda m: m.order)
     if not measured:
         raise RefusedError("no run was given.")
     if len({m.order for m in measured}) != len(measured):
         raise RefusedError("a run was given twice.")
-    raws, redacted = _made_public(measured, wishes)
+    owner = Owner.of_process()
+    _require_no_secret(wishes, owner)
+    watch("searching for private things")
+    raws, redacted = _made_public(measured, wishes, owner)
+    watch("holding summaries against samples")
     raws = [
         admitted(raw, wishes.allow, str(origin.folder))
         for raw, origin in zip(raws, measured, strict=True)
     ]
-    programs, sources = _programs(measured, raws, wishes)
+    programs, sources = _programs(measured, raws, wishes, owner)
     publication = Publication(
         title=wishes.title or _title(raws),
         creators=wishes.creators,
         license=wishes.license,
         allowed=tuple(sorted(set(wishes.allow))),
-        redacted=redacted,
+        redacted={path: {"replacements": r.replacements} for path, r in redacted.items()},
         sources=sources,
     )
+    watch("drawing tables, plots and reports")
     files = derived_files(raws, publication) | programs
     for raw in raws:
         files |= {f"{raw.folder}/{name}": data for name, data in raw.files.items()}
@@ -126,12 +146,25 @@ def build(folders: Sequence[Path], wishes: Wishes, key: PrivateKey | None = None
     files[INDEX] = index
     if key is not None:
         files[SIGNATURE] = sign(key, index)
+    watch("verifying what was made")
     require_schemas(files)
-    _require_sound(files)
-    return Built(id_of(index), files, publication)
+    _require_valid(files)
+    replaced = {path: r.found for path, r in redacted.items()}
+    return Built(id_of(index), files, publication, replaced)
 
 
-def _require_sound(files: Mapping[str, bytes]) -> None:
+def _require_no_secret(wishes: Wishes, owner: Owner) -> None:
+    """What the publisher says is published as it is, so it must not hold a secret by accident."""
+    said = json.dumps(to_json((wishes.title, wishes.creators, wishes.license)), ensure_ascii=False)
+    for variable, value in owner.secrets.items():
+        if value in said:
+            raise RefusedError(
+                f"the title, a creator or the licence holds the value of the variable {variable}, "
+                "which is named like a secret. Leave it out."
+            )
+
+
+def _require_valid(files: Mapping[str, bytes]) -> None:
     """What would not verify is not written, whatever the reason."""
     found = findings_in(files)
     if found:
@@ -176,22 +209,19 @@ def _measured(folder: Path) -> _Measured:
 
 
 def _made_public(
-    measured: Sequence[_Measured], wishes: Wishes
-) -> tuple[list[RawRun], dict[str, dict[str, Any]]]:
+    measured: Sequence[_Measured], wishes: Wishes, owner: Owner
+) -> tuple[list[RawRun], dict[str, Redacted]]:
     """The runs without private things, in their places, and what was replaced where."""
-    raws, redacted = [], {}
+    raws: list[RawRun] = []
+    redacted: dict[str, Redacted] = {}
     for number, origin in enumerate(measured, start=1):
         folder = f"runs/{number:03d}"
-        files = {}
-        for name, data in origin.files.items():
-            clean = redact(data, wishes.redact)
-            _require_no_home(clean.data, origin.folder / name)
-            files[name] = clean.data
-            if clean.replacements:
-                redacted[f"{folder}/{name}"] = {
-                    "replacements": clean.replacements,
-                    "measured_sha256": hashlib.sha256(data).hexdigest(),
-                }
+        clean = {name: redact(data, wishes.redact, owner) for name, data in origin.files.items()}
+        files = {name: r.data for name, r in clean.items()}
+        # The hash of the samples as they were would let a reader try names until one fits.
+        was, public = origin.run.digest(SAMPLES), hashlib.sha256(files[SAMPLES]).hexdigest()
+        files[RUN] = files[RUN].replace(was.encode(), public.encode())
+        redacted |= {f"{folder}/{name}": r for name, r in clean.items() if r.replacements}
         if files == origin.files:
             raws.append(replace(origin.run, folder=folder))
             continue
@@ -202,18 +232,8 @@ def _made_public(
     return raws, redacted
 
 
-def _require_no_home(data: bytes, path: Path) -> None:
-    """A home in an unusual place is not guessed from a pattern: the publisher says what to do."""
-    home = str(Path.home())
-    escaped = json.dumps(home)[1:-1].encode()
-    if len(home) > 1 and (escaped + b"/" in data or escaped + b'"' in data):
-        raise RefusedError(
-            f"{path}: holds your home directory. Add --redact '{home}' to leave it out."
-        )
-
-
 def _programs(
-    measured: Sequence[_Measured], raws: Sequence[RawRun], wishes: Wishes
+    measured: Sequence[_Measured], raws: Sequence[RawRun], wishes: Wishes, owner: Owner
 ) -> tuple[dict[str, bytes], tuple[Mapping[str, Any], ...]]:
     """The users' own benchmark files: their names and hashes, and if wished for their text."""
     files: dict[str, bytes] = {}
@@ -226,7 +246,7 @@ def _programs(
             place = f"sources/{raw.number}/{name}" if wishes.with_source else None
             if place is not None:
                 _require_plain_name(place, path)
-                files[place] = _program(Path(path), places[path], wishes.redact)
+                files[place] = _program(Path(path), places[path], wishes.redact, owner)
             sources.append({"run": raw.folder, "name": name, "sha256": digest, "path": place})
     return files, tuple(sorted(sources, key=lambda s: (str(s["run"]), str(s["name"]))))
 
@@ -246,14 +266,14 @@ def _require_plain_name(place: str, path: str) -> None:
         ) from None
 
 
-def _program(path: Path, digest: str, redacted: Sequence[str]) -> bytes:
+def _program(path: Path, digest: str, redacted: Sequence[str], owner: Owner) -> bytes:
     try:
         data = path.read_bytes()
     except OSError as error:
         raise RefusedError(f"{path}: cannot be read any more: {error.strerror}.") from None
     if hashlib.sha256(data).hexdigest() != digest:
         raise RefusedError(f"{path}: changed since it was measured, so it is not added.")
-    private = private_part(data, redacted)
+    private = private_part(data, redacted, owner)
     if private is not None:
         raise RefusedError(
             f"{path}: holds {private}, and a program is published as it is or not at all. Leave "

@@ -1,60 +1,240 @@
 """What a run holds of the person who measured, taken out before strangers read it.
 
-Home directories become `~`, passwords in addresses become `***`, and texts that the publisher names
-become `(redacted)`. It is done on the bytes of the raw files, so nothing else about them changes.
+Home directories become `~`, passwords and tokens `***`, the names of user and machine `(user)` and
+`(host)`, and texts that the publisher names `(redacted)`. Only the strings of a JSON file in which
+something is found are written anew, so nothing else about the file changes. Of what stood there no
+hash is kept: all other bytes are public, so a hash would let anybody try names until one fits.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
+from urllib.parse import quote
 
+from firstlight.measure.host import SECRET_NAME
+
+
+class Private(StrEnum):
+    """What kind of private thing was found."""
+
+    TEXT = "text of --redact"
+    VARIABLE = "value of a variable"
+    PASSWORD = "password in an address"
+    CREDENTIAL = "password or token"
+    HOME = "home directory"
+    USER = "user name"
+    HOST = "name of the machine"
+
+
+_MARK = {
+    Private.TEXT: "(redacted)",
+    Private.VARIABLE: "***",
+    Private.PASSWORD: "***",
+    Private.CREDENTIAL: "***",
+    Private.HOME: "~",
+    Private.USER: "(user)",
+    Private.HOST: "(host)",
+}
 #: `/home/ann`, `/Users/ann`, `/nfs/home/ann`, `/root`, wherever a path may begin. A name ends at
-#: what JSON or a shell would not have in one; `\u00e9` is how JSON writes é.
+#: what a shell or a message would not have in one.
 _HOME = re.compile(
-    rb"(?:(?<=file://)|(?<![\w/.~-]))"
-    rb"(?:(?:/[\w.-]+){0,8}?/(?:home|users)/(?:\\u[0-9a-f]{4}|[^/\s\"'\\:;,<>()])+|/root(?![\w.-]))",
+    r"(?:(?<=file://)|(?<![\w/.~-]))"
+    r"(?:(?:/[\w.-]+){0,8}?/(?:home|users)/[^/\s\"'\\:;,<>()]+|/root(?![\w.-]))",
     re.IGNORECASE,
 )
-_TEXT_MARK, _PASSWORD_MARK, _HOME_MARK = b"(redacted)", b"***", b"~"
-_PASSWORD = re.compile(rb"(?<=://)[^/\s\"'\\@]+(?=@)")
+#: A password may hold `/` and `@`, so what has a colon reaches to the last `@`. That takes too much
+#: of `http://host:80/a@b`, which hurts nobody.
+_PASSWORD = re.compile(r"(?<=://)(?:[^\s\"<>/@:]*:[^\s\"<>]*|[^/\s\"'<>@]+)(?=@)")
+#: Tokens that are known by their form: Hugging Face, GitHub, GitLab, Slack, AWS, JWT.
+_TOKEN = re.compile(
+    r"\b(?:hf_\w{20,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|"
+    r"xox[abeprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}|sk-[\w-]{20,}|eyJ[\w-]{8,}\.eyJ[\w-]+\.[\w-]+)"
+)
+_NAMED = r"passw(?:or)?d|pwd|secret|token|(?:api|access|account)[_-]?key|credentials?"
+#: Each with the private part as its one group: `?sig=…`, `Pwd=…` and `'password': '…'`, headers.
+_CREDENTIALS = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"(?<=[?&;])[\w.-]*(?:sig|signature|token|key|secret|code|credential)=([^\s\"'&;#]+)",
+        rf"(?:{_NAMED})[\"']?\s*[:=]\s*[\"']?([^\s\"'&;,]+)",
+        r"authorization[\"']?\s*[:=]\s*[\"']?((?:\w+ +)?[^\s\"',;]+)",
+        r"\bbearer\s+([\w.~+/=-]{6,})",
+    )
+)
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"(\s*:)?')
+#: What identifies a case or a package, and is no free text: a user may be called jax.
+_IDENTIFIER = re.compile(
+    r"case|workload|size|backend|cache|cache_kind|kind|status|schema|adapter|program|reference|"
+    r"policy|class|steady_class|warm_class|warm_reason|lock|packages|dtype|layout|device|against|"
+    r"quantity|verdict"
+)
+_CASE_ID = re.compile(r"[^\s/]+\[[^\]]*\]/[^\s/]+/\w+")
+#: Values of variables that say nothing, though the variable is named like a secret.
+_PLAIN_VALUE = re.compile(r"true|false|none|enabled|disabled|default|always|never|auto|\d{1,7}")
+_LEAST_SECRET = 6
+#: Names that half of all machines share tell nothing about anybody.
+_SHARED_NAME = re.compile(
+    r"root|user|admin|ubuntu|debian|runner|nobody|jovyan|vscode|localhost|localdomain|local",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose process this is: what of it must not be read by strangers."""
+
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # by variable
+    users: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    home: str | None = None  # in a place where homes are not, as a rule
+
+    @classmethod
+    def of_process(cls) -> Owner:
+        """From the environment and the system, without asking the network."""
+        import socket
+
+        host = socket.gethostname()
+        users = (_account(), os.environ.get("USER"), os.environ.get("LOGNAME"), Path.home().name)
+        hosts = (host, host.split(".", 1)[0], os.environ.get("HOSTNAME"))
+        secrets = {n: v for n, v in os.environ.items() if SECRET_NAME.search(n) and _tells(v)}
+        home = str(Path.home())
+        return cls(secrets, _distinct(users), _distinct(hosts), home if len(home) > 1 else None)
+
+
+def _account() -> str | None:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's user without an entry
+        return None
+
+
+def _tells(value: str) -> bool:
+    return len(value) >= _LEAST_SECRET and not _PLAIN_VALUE.fullmatch(value.lower())
+
+
+def _distinct(names: Sequence[str | None]) -> tuple[str, ...]:
+    """The names that may identify somebody, the longest first."""
+    found = {n for n in names if n and len(n) > 1 and not _SHARED_NAME.fullmatch(n)}
+    return tuple(sorted(found, key=lambda name: (-len(name), name)))
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """How often something private was replaced in a file."""
+
+    kind: Private
+    variable: str | None  # whose value it was
+    times: int
 
 
 @dataclass(frozen=True)
 class Redacted:
-    """The bytes that may be published, and how often something was replaced in them."""
+    """The bytes that may be published, and what was replaced in them."""
 
     data: bytes
-    replacements: int
+    found: tuple[Replaced, ...]
+    replacements: int  # as many as a reader can find again: a mark may be replaced in its turn
 
 
-def redact(data: bytes, texts: Sequence[str] = ()) -> Redacted:
-    """Take private paths, passwords and the given texts out of a JSON file."""
+def redact(data: bytes, texts: Sequence[str] = (), owner: Owner | None = None) -> Redacted:
+    """Take private paths, names, passwords and the given texts out of a JSON file."""
+    counts: Counter[tuple[Private, str | None]] = Counter()
     clean = data
     for text in sorted(texts, key=len, reverse=True):  # a text may contain another
-        clean = clean.replace(json.dumps(text)[1:-1].encode(), _TEXT_MARK)
-    for pattern, mark in ((_PASSWORD, _PASSWORD_MARK), (_HOME, _HOME_MARK)):
-        clean = pattern.sub(mark, clean)
-    # As many as a reader can find again: a mark may itself be part of what is replaced next.
-    return Redacted(clean, max(marks(clean) - marks(data), int(clean != data)))
+        spelled = json.dumps(text)[1:-1].encode()
+        counts[Private.TEXT, None] += clean.count(spelled)
+        clean = clean.replace(spelled, _MARK[Private.TEXT].encode())
+    rules = _Rules(owner or Owner(), counts)
+    clean = _STRING.sub(rules.string, clean)
+    found = tuple(Replaced(*key, times) for key, times in counts.items() if times)
+    return Redacted(clean, found, max(marks(clean) - marks(data), int(clean != data)))
+
+
+class _Rules:
+    """What is replaced in a string, counted by kind."""
+
+    def __init__(self, owner: Owner, counts: Counter[tuple[Private, str | None]]) -> None:
+        self._counts, self._key = counts, ""
+        self._home = re.compile(rf"{re.escape(owner.home)}(?![\w.-])") if owner.home else _HOME
+        self._values = {
+            spelling: name for name, v in owner.secrets.items() for spelling in _spellings(v)
+        }
+        self._names = [
+            (kind, re.compile(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", re.IGNORECASE))
+            for kind, names in ((Private.USER, owner.users), (Private.HOST, owner.hosts))
+            for name in names
+        ]
+
+    def string(self, match: re.Match[bytes]) -> bytes:
+        """A string of the file without private things; untouched bytes where there are none."""
+        colon = match[1] or b""
+        spelled = match[0][: len(match[0]) - len(colon)]
+        text: str = json.loads(spelled)
+        if colon:
+            self._key = text
+        identifies = bool(_IDENTIFIER.fullmatch(self._key) or _CASE_ID.fullmatch(text))
+        clean = self._clean(text, name_allowed=bool(colon) or identifies)
+        return match[0] if clean == text else json.dumps(clean).encode() + colon
+
+    def _clean(self, text: str, name_allowed: bool) -> str:
+        for spelling, variable in self._values.items():
+            if spelling in text:
+                self._counts[Private.VARIABLE, variable] += text.count(spelling)
+                text = text.replace(spelling, _MARK[Private.VARIABLE])
+        text = self._sub(Private.PASSWORD, _PASSWORD, text)
+        for pattern in (_TOKEN, *_CREDENTIALS):
+            text = self._sub(Private.CREDENTIAL, pattern, text)
+        for pattern in (self._home, _HOME):
+            text = self._sub(Private.HOME, pattern, text)
+        for kind, pattern in () if name_allowed else self._names:
+            text = self._sub(kind, pattern, text)
+        return text
+
+    def _sub(self, kind: Private, pattern: re.Pattern[str], text: str) -> str:
+        def mark(match: re.Match[str]) -> str:
+            private = match[match.lastindex or 0]
+            if private == _MARK[kind]:
+                return match[0]
+            self._counts[kind, None] += 1
+            return match[0].replace(private, _MARK[kind])
+
+        return pattern.sub(mark, text)
+
+
+def _spellings(value: str) -> Iterator[str]:
+    """How a value may stand in a message: as it is, as Python shows it, as an address has it."""
+    yield from dict.fromkeys((value, repr(value)[1:-1], quote(value, safe="")))
 
 
 def marks(data: bytes) -> int:
     """How many marks of redaction are in a file."""
-    return sum(data.count(mark) for mark in (_TEXT_MARK, _PASSWORD_MARK, _HOME_MARK))
+    return sum(data.count(mark.encode()) for mark in {*_MARK.values()})
 
 
-def private_part(source: bytes, texts: Sequence[str] = ()) -> str | None:
+def private_part(
+    source: bytes, texts: Sequence[str] = (), owner: Owner | None = None
+) -> str | None:
     """What of a program must not be published, in words, or None."""
-    for text in texts:
-        if text and text.encode() in source:
-            return "a text that is to be redacted"
-    if _PASSWORD.search(source):
+    program = source.decode("utf-8", "surrogateescape")
+    if any(text in program for text in texts if text):
+        return "a text that is to be redacted"
+    for variable, value in (owner or Owner()).secrets.items():
+        if value in program:
+            return f"the value of the variable {variable}"
+    if _PASSWORD.search(program):
         return "a password in an address"
-    home = str(Path.home()).encode()
-    if _HOME.search(source) or (len(home) > 1 and home in source):
+    if _TOKEN.search(program):
+        return "what has the form of a token"
+    home = owner.home if owner else None
+    if _HOME.search(program) or (home is not None and home in program):
         return "a home directory"
     return None

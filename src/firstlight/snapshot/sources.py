@@ -36,6 +36,8 @@ from firstlight.snapshot.layout import (
     require_safe,
 )
 
+#: So many digits of an id, and it is asked which one is meant.
+_BEGINNING = re.compile(r"[0-9a-f]{4,63}")
 ARCHIVES = (".tar", ".tar.gz", ".tgz")
 #: What opening a link, a folder or a socket where a file should be ends with.
 _NO_FILE = {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO}
@@ -73,9 +75,40 @@ class Source(Protocol):
         """Whether `walk` would also meet a file that the index does not name."""
 
 
-def open_source(location: str | Path) -> Source:
-    """The source for a directory, an archive, or a URL that fsspec knows."""
+def full_location(location: str | Path) -> str:
+    """The location with the beginning of an id, its last part, completed from what lies there.
+
+    What exists under the name as it is given is left as it is.
+    """
     text = os.fspath(location)
+    folder, slash, name = text.rstrip("/").rpartition("/")
+    beginning, dot, ending = name.partition(".")
+    if not _BEGINNING.fullmatch(beginning):
+        return text
+    path = local_path(text)
+    if path is not None:
+        names = [] if path.exists() or not path.parent.is_dir() else os.listdir(path.parent)
+    else:
+        from firstlight.snapshot.remote import RemoteStore
+
+        names = [f"{found}{dot}{ending}" for found in RemoteStore(folder).ids()]
+    fitting = sorted(
+        n for n in names if n.startswith(beginning) and is_id(n[:64]) and n[64:] == dot + ending
+    )
+    if len(fitting) > 1:
+        raise UnusableSnapshotError(
+            f"{text}: {len(fitting)} snapshots there begin like this ({fitting[0][:16]}…, "
+            f"{fitting[1][:16]}…). Give more digits."
+        )
+    return f"{folder}{slash}{fitting[0]}" if fitting else text
+
+
+def open_source(location: str | Path) -> Source:
+    """The source for a directory, an archive, or a URL that fsspec knows.
+
+    Of an id, the last part, so many digits will do that no other snapshot there begins with them.
+    """
+    text = full_location(location)
     path = local_path(text)
     if path is None:
         from firstlight.snapshot.remote import open_remote

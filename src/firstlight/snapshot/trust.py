@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from firstlight.records import write_text
 from firstlight.snapshot.errors import KeyFileError
 from firstlight.snapshot.keys import PublicKey
 
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
 _MOST_LETTERS = 80
 _MARKS = " ._@+-'"
+#: What looks like a Latin letter, and which.
+_CONFUSABLE = str.maketrans(
+    "АВЕЅІЈКМНОРСТУХҮԚԜаеѕіјорсухһԁԛԝвкмнтгпьӏΑΒΕΖΗΙΚΜΝΟΡΤΥΧαικνορτυχγ01|ıłøđℓ",
+    "ABESIJKMHOPCTYXYQWaesijopcyxhdqwbkmhtrnblABEZHIKMNOPTYXaikvoptuxyollilodl",
+)
 
 
 def config_folder() -> Path:
@@ -28,9 +40,42 @@ def default_private_key() -> Path:
     return config_folder() / "signing-key.pem"
 
 
+class Standing(StrEnum):
+    """What a signature by a key that the user knows is worth."""
+
+    TRUSTED = "trusted"
+    EXPIRED = "expired"
+    REVOKED = "revoked"
+
+
+@dataclass(frozen=True)
+class Trusted:
+    """A key that the user trusts, or has trusted; both days are the first on which it is not."""
+
+    key: PublicKey
+    name: str
+    until: date | None = None
+    revoked: date | None = None
+
+    def standing(self, proven: datetime | None, now: datetime) -> Standing:
+        """Of a signature that was there at `proven`, by a proof of time, or is seen first `now`.
+
+        Who has a stolen key can date everything back but a proof of time.
+        """
+        if self.revoked and (proven is None or proven.date() >= self.revoked):
+            return Standing.REVOKED
+        if self.until and (proven or now).date() >= self.until:
+            return Standing.EXPIRED
+        return Standing.TRUSTED
+
+
 @dataclass(frozen=True)
 class TrustedKeys:
-    """The keys in `folder`, each in a file named by its id: base64, a space, a name."""
+    """The keys in `folder`, each in a file named by its id: base64, a space, a name.
+
+    Lines `until DAY` and `revoked DAY` may follow. Certificates of authorities for time stamps lie
+    beside the keys, in PEM, with the name before.
+    """
 
     folder: Path
 
@@ -38,55 +83,146 @@ class TrustedKeys:
     def of_user(cls) -> TrustedKeys:
         return cls(config_folder() / "trusted-keys")
 
-    def add(self, key: PublicKey, name: str) -> None:
-        """Trust `key`, shown as `name`."""
-        name = unicodedata.normalize("NFC", name)  # ü has one spelling
-        if (
-            not name[:1].isalnum()
-            or len(name) > _MOST_LETTERS
-            or not all(c.isalnum() or c in _MARKS for c in name)
-        ):
-            raise KeyFileError(
-                f"{name!r:.90} is no name for a key: letters, digits, spaces and . _ @ + - ' only, "
-                f"at most {_MOST_LETTERS}, a letter or digit first."
-            )
+    def add(self, key: PublicKey, name: str, until: date | None = None) -> None:
+        """Trust `key`, shown as `name`, for signatures before the day `until`."""
+        self._write(Trusted(key, require_name(name), until))
+
+    def revoke(self, beginning: str, since: date) -> Trusted:
+        """Trust a key for nothing that is not proven to be older than the day `since`."""
+        found = replace(self.all()[self.full_id(beginning)], revoked=since)
+        self._write(found)
+        return found
+
+    def _write(self, trusted: Trusted) -> None:
+        lines = [f"{trusted.key.base64} {trusted.name}"]
+        lines += [f"until {trusted.until}"] if trusted.until else []
+        lines += [f"revoked {trusted.revoked}"] if trusted.revoked else []
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_text(self.folder / f"{key.id}.pub", f"{key.base64} {name}\n")
+        write_text(self.folder / f"{trusted.key.id}.pub", "\n".join(lines) + "\n")
 
-    def remove(self, key_id: str) -> None:
-        """Trust a key no longer."""
-        if key_id not in self.all():
-            raise KeyFileError(f"{key_id[:60]}: not among the trusted keys.")
-        (self.folder / f"{key_id}.pub").unlink()
+    def remove(self, beginning: str) -> str:
+        """Trust a key or an authority no longer; returns its id, which `beginning` identifies."""
+        key_id = self.full_id(beginning)
+        for ending in (".pub", ".pem"):
+            (self.folder / f"{key_id}{ending}").unlink(missing_ok=True)
+        return key_id
 
-    def all(self) -> dict[str, tuple[PublicKey, str]]:
-        """{id: (key, name)}; a file that is not what its name says is an error, not skipped."""
+    def full_id(self, beginning: str) -> str:
+        """The one trusted key or authority whose id begins like this."""
+        known = {*self.all(), *self.authorities()}
+        found = [key_id for key_id in known if beginning and key_id.startswith(beginning)]
+        if len(found) != 1:
+            why = "several of the trusted keys begin so" if found else "not among the trusted keys"
+            raise KeyFileError(f"{beginning[:60]}: {why}.")
+        return found[0]
+
+    def all(self) -> dict[str, Trusted]:
+        """By id; a file that is not what its name says is an error, not skipped."""
         found = {}
         for path in sorted(self.folder.glob("*.pub")) if self.folder.is_dir() else ():
-            text, _, name = _line(path).partition(" ")
+            first, *rest = _text(path).rstrip("\n").split("\n")
+            text, _, name = first.partition(" ")
             try:
                 key = PublicKey.from_base64(text)
-            except KeyFileError:
+                days = {word: date.fromisoformat(day) for word, _, day in _words(rest)}
+                trusted = Trusted(key, name, **days)
+            except (KeyFileError, ValueError, TypeError):
                 raise KeyFileError(f"{path}: holds no public key. Remove it.") from None
             if f"{key.id}.pub" != path.name:
                 raise KeyFileError(f"{path}: holds another key than its name says. Remove it.")
-            found[key.id] = (key, name)
+            found[key.id] = trusted
         return found
 
-    def others_named(self, key: PublicKey, name: str) -> list[str]:
-        """Ids of other keys that are shown by the same name."""
-        name = unicodedata.normalize("NFC", name)
-        return [i for i, (other, called) in self.all().items() if called == name and other != key]
+    def add_authority(self, pem: bytes, name: str) -> str:
+        """Trust the clock of whoever has this certificate, or issues others; returns its id."""
+        certificate_id = _certificate_id(_certificate(pem))
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        text = f"{require_name(name)}\n{pem.decode('ascii', 'replace')}"
+        write_text(self.folder / f"{certificate_id}.pem", text)
+        return certificate_id
+
+    def authorities(self) -> dict[str, tuple[Certificate, str]]:
+        """{id: (certificate, name)} of those whose time stamps are trusted."""
+        found = {}
+        for path in sorted(self.folder.glob("*.pem")) if self.folder.is_dir() else ():
+            name, _, pem = _text(path).partition("\n")
+            certificate = _certificate(pem.encode())
+            if f"{_certificate_id(certificate)}.pem" != path.name:
+                raise KeyFileError(f"{path}: another certificate than its name says. Remove it.")
+            found[path.stem] = (certificate, name)
+        return found
+
+    def others_named(self, key: PublicKey, name: str) -> dict[str, str]:
+        """{id: name} of other keys whose name looks the same, in whatever letters."""
+        looks = skeleton(name)
+        return {
+            key_id: other.name
+            for key_id, other in self.all().items()
+            if other.key != key and skeleton(other.name) == looks
+        }
+
+    def known(self, key: PublicKey) -> Trusted | None:
+        """What the user knows of this key, or None."""
+        found = self.all().get(key.id)
+        return found if found is not None and found.key == key else None
 
     def name_of(self, key: PublicKey) -> str | None:
-        """What the user calls this key, or None if it is not trusted."""
-        found = self.all().get(key.id)
-        return found[1] if found is not None and found[0] == key else None
+        """What the user calls this key, if it is trusted today."""
+        found = self.known(key)
+        now = datetime.now(UTC)
+        return found.name if found and found.standing(None, now) is Standing.TRUSTED else None
 
 
-def _line(path: Path) -> str:
+def require_name(name: str) -> str:
+    """The name of a key in its one spelling; refused if it has letters that cannot be seen."""
+    name = unicodedata.normalize("NFC", name)  # ü has one spelling
+    if (
+        not name[:1].isalnum()
+        or len(name) > _MOST_LETTERS
+        or not all(c.isalnum() or c in _MARKS for c in name)
+    ):
+        raise KeyFileError(
+            f"{name!r:.90} is no name for a key: letters, digits, spaces and . _ @ + - ' only, "
+            f"at most {_MOST_LETTERS}, a letter or digit first."
+        )
+    return name
+
+
+def skeleton(name: str) -> str:
+    """What a name looks like: equal for names that a reader takes for the same.
+
+    Accents and case are dropped, and letters that look alike (Unicode's confusables, those of
+    Latin, Cyrillic, Greek and digits) become one. The order of the words does not count.
+    """
+    plain = unicodedata.normalize("NFKD", name).translate(_CONFUSABLE).casefold()
+    plain = "".join(c for c in plain if not unicodedata.combining(c)).translate(_CONFUSABLE)
+    plain = plain.replace("rn", "m").replace("vv", "w").replace("i", "l")  # I and l are one stroke
+    words = "".join(c if c.isalnum() else " " for c in plain).split()
+    return " ".join(sorted(words))
+
+
+def _words(lines: Sequence[str]) -> list[tuple[str, str, str]]:
+    return [line.partition(" ") for line in lines]
+
+
+def _certificate(pem: bytes) -> Certificate:
+    from cryptography.x509 import load_pem_x509_certificate
+
     try:
-        return path.read_text("utf-8").rstrip("\n")
+        return load_pem_x509_certificate(pem)
+    except ValueError:
+        raise KeyFileError("no certificate in PEM.") from None
+
+
+def _certificate_id(certificate: Certificate) -> str:
+    from cryptography.hazmat.primitives.hashes import SHA256
+
+    return certificate.fingerprint(SHA256()).hex()[:32]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
     except OSError as error:
         raise KeyFileError(f"{path}: cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:

@@ -33,7 +33,7 @@ def _verdict(report: Mapping[str, Any]) -> str:
     passed, total = report["cases_passed"], report["cases_total"]
     asked = total - report["cases_skipped"]
     fine = " fine" if passed == asked else ""
-    text = f"{passed} of {asked} cases passed every gate"
+    text = f"{passed} of {asked} cases valid: they passed every gate"
     skipped = f", {report['cases_skipped']} skipped" if report["cases_skipped"] else ""
     return f'<span class="badge{fine}">{text}</span>{skipped}'
 
@@ -99,7 +99,7 @@ def _row(case: Mapping[str, Any]) -> str:
 
 def _mark(case: Mapping[str, Any]) -> str:
     if case["passed"]:
-        return '<span class="badge fine">passed</span>'
+        return '<span class="badge fine">valid</span>'
     failed = [name for name, good in case["gates"].items() if not good]
     text = case["status"] if case["status"] != "ok" else f"not {', '.join(failed)}"
     return f'<span class="badge">{html.escape(text)}</span>'

@@ -10,9 +10,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from firstlight.snapshot.archive import Reader
 from firstlight.snapshot.by_value import SNIPPET, is_table
@@ -31,20 +34,33 @@ from firstlight.snapshot.layout import (
     Index,
     Limits,
     id_of,
+    is_id,
     parse_index,
+    require_expected,
 )
 from firstlight.snapshot.opening import run_folders
 from firstlight.snapshot.signatures import signed_by
-from firstlight.snapshot.sources import Archive, Item, Source, exactly, open_source
+from firstlight.snapshot.sources import Archive, Item, Source, exactly, full_location, open_source
+from firstlight.snapshot.storage import open_store
 from firstlight.snapshot.strict_json import parse_object
-from firstlight.snapshot.trust import TrustedKeys
+from firstlight.snapshot.timestamps import MOST_BYTES, read_token
+from firstlight.snapshot.trust import Standing, Trusted, TrustedKeys, skeleton
+
+
+class Outcome(StrEnum):
+    """What came of verifying: that the files are valid says nothing of how good the numbers are."""
+
+    VALID = "valid"
+    PARTLY_CHECKED = "valid as far as checked"
+    NUMBERS_NOT_CHECKED = "numbers not checked"
+    NOT_VALID = "not valid"
 
 
 @dataclass(frozen=True)
 class Finding:
     """Something that is not as it should be."""
 
-    check: str  # identity, files, signature, schemas, samples, labels, derived
+    check: str  # identity, files, time, signature, schemas, samples, labels, derived
     message: str
 
 
@@ -54,29 +70,31 @@ class Verification:
 
     location: str
     id: str
-    signature: str  # "trusted", "valid", "none", "bad" or "not checked"
+    signature: str  # trusted, expired, revoked, valid (key not known), none, bad, not checked
     signer: str | None  # id of the key, where the signature is good
     signer_name: str | None  # what this user calls it, where it is trusted
     checked: tuple[str, ...]
     findings: tuple[Finding, ...]
     not_checked: tuple[str, ...]  # what cannot be known from these files
     skipped: tuple[str, ...] = ()  # what could be, and was not checked here
-    files_skipped: int = 0  # files of which only the hash was checked
+    unchecked_files: tuple[str, ...] = ()  # of which only the hash was checked
     numbers_checked: bool = True  # whether the numbers were held against the raw samples
+    loads: tuple[str, ...] = ()  # runs that other programs disturbed, in words
+    proven_time: str | None = None  # by when it existed, by an authority that this user trusts
+
+    @property
+    def outcome(self) -> Outcome:
+        """The verdict on the files."""
+        if self.findings:
+            return Outcome.NOT_VALID
+        if not self.numbers_checked:
+            return Outcome.NUMBERS_NOT_CHECKED
+        return Outcome.PARTLY_CHECKED if self.skipped else Outcome.VALID
 
     @property
     def exit_code(self) -> int:
-        """0 all that was checked holds, 1 something does not."""
-        return 1 if self.findings else 0
-
-    @property
-    def outcome(self) -> str:
-        """ "sound", "sound as far as checked", "not sound", or "numbers not checked"."""
-        if self.findings:
-            return "not sound"
-        if not self.numbers_checked:
-            return "numbers not checked"
-        return "sound as far as checked" if self.skipped else "sound"
+        """0 everything was checked and holds, 1 something does not, 3 not all could be checked."""
+        return {Outcome.VALID: 0, Outcome.NOT_VALID: 1}.get(self.outcome, 3)
 
 
 @dataclass
@@ -87,8 +105,10 @@ class Record:
     findings: list[Finding] = field(default_factory=list)
     not_checked: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
-    files_skipped: int = 0
+    unchecked_files: list[str] = field(default_factory=list)
+    loads: list[str] = field(default_factory=list)
     numbers_checked: bool = True
+    proven_time: datetime | None = None
     _told: set[str] = field(default_factory=set)
 
     def find(self, check: str, message: str) -> None:
@@ -105,12 +125,12 @@ class Record:
             self._told.add(message)
             self.not_checked.append(message)
 
-    def skip(self, message: str, files: int = 0) -> None:
+    def skip(self, message: str, files: Sequence[str] = ()) -> None:
         """Something that could be checked, and is not here."""
         if message not in self._told:
             self._told.add(message)
             self.skipped.append(message)
-            self.files_skipped += files
+            self.unchecked_files += files
 
 
 #: Of so many findings of one kind the first are told, and how many more there are.
@@ -122,8 +142,12 @@ def verify(
     expected_id: str | None = None,
     trusted: TrustedKeys | None = None,
     limits: Limits = LIMITS,
+    timestamp: bytes | None = None,
+    now: datetime | None = None,
 ) -> Verification:
-    """Check the snapshot at `location`; `expected_id` is the id from elsewhere, such as a paper.
+    """Check the snapshot at `location`; `expected_id` is the id from elsewhere, such as a paper,
+    or its first 16 digits or more. `timestamp` is an RFC 3161 token over its index; without, the
+    file `ID.tsr` beside the snapshot counts. `now` is when keys must not have expired.
 
     Raises `UnusableSnapshotError` if it is no snapshot, is too new, or holds what no snapshot may.
     """
@@ -140,7 +164,13 @@ def verify(
         record.find("identity", str(error))
         return _result(source, data, record, ("bad", None, None))
     kept = _check_files(source, items, index, record, limits)
-    signature = _check_signature(index, data, kept.pop(SIGNATURE, None), trusted, record)
+    trusted = trusted or TrustedKeys.of_user()
+    token = timestamp if timestamp is not None else token_beside(location)
+    _check_time(data, token, trusted, kept.get(MANIFEST), record)
+    document = kept.pop(SIGNATURE, None)
+    signature = _check_signature(index, data, document, trusted, now or datetime.now(UTC), record)
+    if signature[0] != Standing.TRUSTED:
+        _note_lookalikes(kept.get(MANIFEST), trusted, record)
     if not any(finding.check == "files" for finding in record.findings):
         # Imported here: re-making the contents loads the report, of which hashes need nothing.
         from firstlight.snapshot.consistency import check_contents
@@ -164,7 +194,7 @@ def _index_bytes(source: Source, item: Item | None, limits: Limits) -> bytes:
 
 def _check_identity(index: bytes, named: str | None, expected: str | None, record: Record) -> None:
     computed = id_of(index)
-    if expected is not None and expected.lower() != computed:
+    if expected is not None and not computed.startswith(require_expected(expected)):
         record.find("identity", f"the id is {computed}, not the {expected} that was asked for")
     if named is not None and named != computed:
         record.find(
@@ -196,7 +226,7 @@ def _is_read(path: str) -> bool:
 
 
 def _may_be_large(path: str) -> bool:
-    """Whether the snapshot is sound without a look into the file: too large, it is not kept."""
+    """Whether the snapshot is valid without a look into the file: too large, it is not kept."""
     return path == SNIPPET or is_table(path)
 
 
@@ -282,8 +312,75 @@ def _digest(content: Reader, size: int, keep: bool) -> tuple[int, str, bytes | N
     return seen, digest.hexdigest(), whole.getvalue() if keep else None
 
 
+def token_beside(location: str | Path) -> bytes | None:
+    """The token that lies beside a snapshot or its archive, as `ID.tsr`."""
+    folder, slash, name = full_location(location).rstrip("/").rpartition("/")
+    stem = name.partition(".")[0]
+    if not is_id(stem):
+        return None
+    return open_store(folder or slash or ".").read(f"{stem}.tsr", MOST_BYTES)
+
+
+def _check_time(
+    data: bytes, token: bytes | None, trusted: TrustedKeys, manifest: bytes | None, record: Record
+) -> None:
+    """By when the index existed, as an authority with a clock says."""
+    if token is None:
+        return
+    if not can_sign():
+        record.skip("the proof of time: the package `cryptography` is not installed")
+        return
+    try:
+        found = read_token(token, data)
+    except SnapshotError as error:
+        record.find("time", f"the proof of time is none: {error}")
+        return
+    when = found.time.isoformat(timespec="seconds")
+    measured = str(_said(manifest).get("measured_to", ""))
+    if measured > when:  # both in UTC, in one spelling up to the second
+        record.find("time", f"it was there at {when}, and says that it was measured at {measured}")
+    known = trusted.authorities().values()
+    name = next((name for anchor, name in known if found.is_vouched_for(anchor)), None)
+    if name is None:
+        record.unknown(
+            f"whose clock says that it was there at {when}: {found.authority!r:.120} is not among "
+            "your authorities (firstlight keys trust CERTIFICATE.pem --name NAME)"
+        )
+        return
+    record.proven_time = found.time
+    record.passed("time", f"it was there at {when}, by the clock of {name}")
+
+
+def _said(manifest: bytes | None) -> Mapping[str, Any]:
+    """What the manifest says; nothing, where it cannot be read: that is told with the contents."""
+    try:
+        return parse_object(manifest or b"", MANIFEST, LIMITS.json_bytes)
+    except SnapshotError:
+        return {}
+
+
+def _note_lookalikes(manifest: bytes | None, trusted: TrustedKeys, record: Record) -> None:
+    """Who is cited under a name that looks like a trusted one, whose key did not sign."""
+    publication = _said(manifest).get("publication")
+    creators = publication.get("creators") if isinstance(publication, dict) else None
+    said = [c.get("name") for c in creators or () if isinstance(c, dict)]
+    names = {skeleton(one.name): one.name for one in trusted.all().values()}
+    for name in said[:100]:
+        other = names.get(skeleton(name)) if isinstance(name, str) else None
+        if other is not None:
+            record.unknown(
+                f"whether its creator {name!r:.100} is your {other!r}: the name looks like it, and "
+                "no key that you trust signed"
+            )
+
+
 def _check_signature(
-    index: Index, data: bytes, document: bytes | None, trusted: TrustedKeys | None, record: Record
+    index: Index,
+    data: bytes,
+    document: bytes | None,
+    trusted: TrustedKeys,
+    now: datetime,
+    record: Record,
 ) -> tuple[str, str | None, str | None]:
     if index.signer is None:
         if document is not None:
@@ -305,16 +402,31 @@ def _check_signature(
     if key.base64 != index.signer:
         record.find("signature", f"{SIGNATURE} is by another key than the index names")
         return "bad", None, None
-    name = (trusted or TrustedKeys.of_user()).name_of(key)
-    if name is None:
+    known = trusted.known(key)
+    if known is None:
         record.passed("signature", f"signed with the key {key.id}")
         record.unknown(
             f"who holds the key {key.id}: it is not among your trusted keys (firstlight keys trust "
             f"{key.base64} --name NAME)"
         )
         return "valid", key.id, None
-    record.passed("signature", f"signed by {name} (key {key.id})")
-    return "trusted", key.id, name
+    return _standing(known, now, record), key.id, known.name
+
+
+def _standing(known: Trusted, now: datetime, record: Record) -> str:
+    """What the signature of a key that the user knows is worth, noted."""
+    standing, signer = known.standing(record.proven_time, now), f"{known.name} (key {known.key.id})"
+    if standing is Standing.REVOKED:
+        record.find(
+            "signature",
+            f"signed by {signer}, whose key was revoked on {known.revoked}, and nothing proves "
+            "that it was signed before",
+        )
+        return standing.value
+    record.passed("signature", f"signed by {signer}")
+    if standing is Standing.EXPIRED:
+        record.unknown(f"that it was signed before the key of {signer} expired on {known.until}")
+    return standing.value
 
 
 def _result(
@@ -330,6 +442,7 @@ def _result(
             told.append(Finding(check, f"{len(found) - _MOST_FINDINGS} more of this kind"))
     return Verification(
         source.name, id_of(data), *signature, tuple(record.checked), tuple(told),
-        tuple(record.not_checked), tuple(record.skipped), record.files_skipped,
-        record.numbers_checked,
+        tuple(record.not_checked), tuple(record.skipped), tuple(record.unchecked_files),
+        record.numbers_checked, tuple(record.loads),
+        record.proven_time.isoformat() if record.proven_time else None,
     )  # fmt: skip

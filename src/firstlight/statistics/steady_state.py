@@ -1,9 +1,9 @@
 """Does a process reach a steady state, and when? Change points instead of "drop the first N".
 
 After Barrett et al., *Virtual Machine Warmup Blows Hot and Cold* (OOPSLA 2017): outliers against a
-rolling window are set aside, change points in mean and variance are those that PELT would find
-(Killick et al. 2012, penalty 15 ln n), and segments that hardly differ count as one level. Levels
-are medians: a burst of slow calls is a disturbance, not a new state.
+rolling window are set aside, change points in mean and variance are those of `change_points` with
+a penalty of 15 ln n, and segments that hardly differ count as one level. Levels are medians: a
+burst of slow calls is a disturbance, not a new state.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
+
+from firstlight.statistics.change_points import SHORTEST, change_points
 
 _WINDOW = 100  # values on each side of the rolling window for outliers
 _STRIDE = 10  # values that share a window
-_SHORTEST = 5  # values in a segment: a variance needs a few
+_AT_ONCE = 1000  # windows whose quantiles are found together
 _LEAST_RELATIVE_CHANGE = 0.05  # levels closer than this are one level to a user
 _SHORT_SHARE = 0.05  # of the calls: a disturbance shorter than this does not end a steady state
 
@@ -40,13 +43,14 @@ def classify(seconds: Sequence[float]) -> SteadyState:
     end it. Under 20 calls nothing can be told: they are taken as they are, and the class says so.
     """
     values = np.asarray(seconds, dtype=float)
-    if len(values) < 4 * _SHORTEST:
+    if len(values) < 4 * SHORTEST:
         return SteadyState("too few calls", 0)
     kept = np.flatnonzero(~outliers(values))
     series = values[kept]
     tail = 3 * len(series) // 4
-    low, level, high = np.percentile(series[tail:], (25, 50, 75))
-    tolerance = max(float(high - low), _LEAST_RELATIVE_CHANGE * float(level))
+    ordered, size = np.sort(series[tail:])[None], np.array([len(series) - tail])
+    low, level, high = (float(_quantile(ordered, size, q)[0, 0]) for q in (0.25, 0.5, 0.75))
+    tolerance = max(high - low, _LEAST_RELATIVE_CHANGE * level)
     bounds = [0, *change_points(series), len(series)]
     strange = [
         (start, end)
@@ -64,46 +68,34 @@ def classify(seconds: Sequence[float]) -> SteadyState:
 
 
 def outliers(values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Values beyond the rolling median ± 3 (P90 - P10); set aside for change points only."""
-    found = np.zeros(len(values), dtype=bool)
-    for start in range(0, len(values), _STRIDE):
-        block = slice(start, start + _STRIDE)
-        window = values[max(0, start - _WINDOW) : start + _STRIDE + _WINDOW]
-        low, middle, high = np.percentile(window, (10, 50, 90))
-        found[block] = np.abs(values[block] - middle) > 3 * (high - low)
-    return found
+    """Values beyond the rolling median ± 3 (P90 - P10); set aside for change points only.
 
-
-def change_points(values: NDArray[np.float64], penalty: float | None = None) -> list[int]:
-    """Starts of new segments, minimising the cost of a normal model with its own mean and variance.
-
-    The minimum that PELT computes, without its pruning: all candidates of a step are evaluated at
-    once on cumulative sums, which for a thousand calls takes milliseconds and is exact also with a
-    shortest segment, where pruning is not. The cost is that of ruptures' `CostNormal`.
+    Blocks of ten values share a window, a hundred values wider on each side than the block.
     """
     n = len(values)
-    if n < 2 * _SHORTEST:
-        return []
-    scaled = (values - values.mean()) / (values.std() or 1.0)
-    sums = np.concatenate(([0.0], np.cumsum(scaled)))
-    squares = np.concatenate(([0.0], np.cumsum(scaled**2)))
-    penalty = 15 * np.log(n) if penalty is None else penalty
-    best = np.full(n + 1, np.inf)
-    best[0] = -penalty
-    previous = np.zeros(n + 1, dtype=np.int64)
-    for end in range(_SHORTEST, n + 1):
-        last = end - _SHORTEST + 1
-        length = end - np.arange(last)
-        mean = (sums[end] - sums[:last]) / length
-        variance = (squares[end] - squares[:last]) / length - mean**2
-        # A floor as ruptures has it: equal clock readings have no variance, and ln 0 is no cost.
-        cost = length * np.log(np.maximum(variance, 0.0) + 1e-6)
-        totals = best[:last] + cost + penalty
-        previous[end] = np.argmin(totals)
-        best[end] = totals[previous[end]]
-    found: list[int] = []
-    end = int(previous[n])
-    while end > 0:
-        found.append(end)
-        end = int(previous[end])
-    return found[::-1]
+    begins = np.arange(0, n, _STRIDE)
+    sizes = np.minimum(begins + _STRIDE + _WINDOW, n) - np.maximum(begins - _WINDOW, 0)
+    # What is not there comes last in every window, behind all that its quantiles are of.
+    padded = np.full(len(begins) * _STRIDE + 2 * _WINDOW, np.inf)
+    padded[_WINDOW : _WINDOW + n] = values
+    windows = sliding_window_view(padded, _STRIDE + 2 * _WINDOW)[::_STRIDE]
+    found = np.empty((len(begins), _STRIDE), dtype=bool)
+    for first in range(0, len(begins), _AT_ONCE):
+        some = slice(first, first + _AT_ONCE)
+        ordered = np.sort(windows[some], axis=1)
+        low, middle, high = (_quantile(ordered, sizes[some], q) for q in (0.1, 0.5, 0.9))
+        blocks = windows[some, _WINDOW : _WINDOW + _STRIDE]
+        found[some] = np.abs(blocks - middle) > 3 * (high - low)
+    return found.ravel()[:n]
+
+
+def _quantile(
+    ordered: NDArray[np.float64], sizes: NDArray[np.int64], share: float
+) -> NDArray[np.float64]:
+    """Of the first values of each row, as a column; linear between order statistics."""
+    place = share * (sizes - 1)
+    below = place.astype(np.int64)
+    rows, above = np.arange(len(sizes)), np.minimum(below + 1, sizes - 1)
+    one, other = ordered[rows, below], ordered[rows, above]
+    values: NDArray[np.float64] = one + (place - below) * (other - one)
+    return values[:, None]

@@ -14,8 +14,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from firstlight.statistics.change_points import change_points
 from firstlight.statistics.intervals import median
-from firstlight.statistics.steady_state import change_points
 
 #: Levels closer than this are one level: the minimum effect of a gate.
 LEAST_STEP = 0.03

@@ -131,7 +131,7 @@ def _summary(
     return CaseSummary(
         **common,
         **_cold(shown),
-        **_warm([m for m in measured if m.sample in shown]),
+        **_warm([m for m in measured if m.sample.kind == "timed" and m.sample.cold is not None]),
         **_memory(shown, check),
         counts=shown[-1].counts,
     )

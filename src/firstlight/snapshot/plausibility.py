@@ -1,0 +1,134 @@
+"""What the processes of a run cannot have done together, by the run's own clock and plan.
+
+Processes run one after the other, each in its planned place, and no two of them take exactly the
+same time. A record that was changed with care passes: times of all processes in proportion, with
+the clock and the digits put right. What is found here is what contradicts itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from firstlight.measure.plan import Case, Settings
+from firstlight.measure.runner import Runner
+from firstlight.records import PHASES, Sample
+from firstlight.snapshot.layout import SAMPLES
+from firstlight.snapshot.moments import CORRECTION, moment
+from firstlight.snapshot.raw_runs import RawRun, timed
+
+#: Seconds within which no machine starts several processes, whatever it does.
+_EVEN = 1e-6
+#: Seconds from which on a phase has more noise than its clock has ticks.
+_LEAST_PHASE = 1e-3
+_FEW = 3  # processes: two may be equal by chance
+
+
+def implausible(raw: RawRun, cases: Sequence[Case], settings: Settings) -> Iterator[str]:
+    """Each contradiction in words."""
+    samples = sorted(raw.samples, key=lambda sample: sample.order)
+    if list(raw.samples) != samples:
+        yield f"{SAMPLES}: its processes are not in the order in which they ran"
+    if not is_side_of_gate(raw):
+        yield from _misplaced(samples, cases, settings)
+    yield from _overlapping(samples, raw.run.finished_at)
+    for case in cases:
+        yield from _too_even(case.id, timed(raw.by_case.get(case.id, ())))
+
+
+def is_side_of_gate(raw: RawRun) -> bool:
+    """Whether other processes ran between those of this run: a gate resumes both sides itself."""
+    return raw.plan.get("fingerprint") == {}
+
+
+def _misplaced(
+    samples: Sequence[Sample], cases: Sequence[Case], settings: Settings
+) -> Iterator[str]:
+    """The plan's seed says in which order the processes run, and they are counted in that order."""
+    orders = [sample.order for sample in samples]
+    if len({*orders}) == len(orders) and orders != list(range(len(orders))):
+        yield f"{SAMPLES} lacks a process of the run: its places in the order have a gap"
+    jobs = Runner(cases, settings, keep=lambda sample: None).jobs()
+    places = {(case.id, kind, index): place for place, (case, kind, index) in enumerate(jobs)}
+    last, seen = -1, set()
+    for sample in samples:
+        key = (sample.case, sample.kind, sample.index)
+        # Checks are made anew when a run is resumed, and kept again if they fail then.
+        if key in seen and sample.kind != "timed":
+            continue
+        seen.add(key)
+        place = places.get(key, last)
+        if place < last:
+            yield (
+                f"{SAMPLES}: {sample.case}, {sample.kind} process {sample.index} is not where the "
+                f"plan's seed ({settings.seed}) puts it"
+            )
+            return
+        last = place
+
+
+def _overlapping(samples: Sequence[Sample], finished_at: str | None) -> Iterator[str]:
+    """No process begins before the ones before it can have ended, nor ends after the run."""
+    free: float | None = None  # when all processes so far can have ended, at the earliest
+    for sample in samples:
+        started = moment(sample.started_at)
+        if started is None:
+            continue  # said elsewhere
+        name = f"{sample.case}, {sample.kind} process {sample.index}"
+        if free is not None and started < free - CORRECTION:
+            yield (
+                f"{SAMPLES}: {name} began {free - started:.3g} s before those before it can have "
+                "ended, by their own times"
+            )
+            return
+        free = max(started, free or started) + busy_seconds(sample)
+    end = moment(finished_at) if finished_at is not None else None
+    if free is not None and end is not None and end < free - CORRECTION:
+        yield f"{SAMPLES}: its processes took {free - end:.3g} s more than the run lasted"
+
+
+def busy_seconds(sample: Sample) -> float:
+    """How long the process ran at least, by its own times."""
+    cold = sample.cold.total_seconds if sample.cold is not None else 0.0
+    warm = sample.warm
+    return cold + (sum(warm.call_seconds) + sum(warm.batch_seconds) if warm is not None else 0.0)
+
+
+def _too_even(case: str, samples: Sequence[Sample]) -> Iterator[str]:
+    """Times with less variation than the clock that took them, or copied ones."""
+    starts = [s.cold for s in samples if s.cold is not None]
+    series = {"cold starts": [c.total_seconds for c in starts]} | {
+        f"times of {phase}": [c.phases_seconds.get(phase) or 0.0 for c in starts]
+        for phase in PHASES
+    }
+    for name, values in series.items():
+        if len(values) < _FEW or median(values) < _LEAST_PHASE:
+            continue
+        if max(values) - min(values) < _EVEN or 2 * len({*values}) <= len(values):
+            yield f"{case}: its {len(values)} {name} are too equal for any clock"
+            return
+    calls = [s.warm.call_seconds for s in samples if s.warm is not None]
+    if any(len(c) >= 20 and c[0] > _EVEN and len({*c}) == 1 for c in calls):
+        yield f"{case}: the warm calls of a process are all equal"
+    long = [c for c in calls if len(c) >= 20]
+    if len({*long}) < len(long):
+        yield f"{case}: two processes have the same warm calls"
+
+
+def unaccounted(raw: RawRun) -> Iterator[str]:
+    """Where a whole process, or more, may have run of which nothing is recorded."""
+    samples = sorted(timed(raw.samples), key=lambda sample: sample.order)
+    begun = [moment(sample.started_at) for sample in samples]
+    if is_side_of_gate(raw) or len(samples) < _FEW or None in begun:
+        return
+    starts = [start for start in begun if start is not None]
+    ends = [a + busy_seconds(sample) for a, sample in zip(starts, samples, strict=True)]
+    gaps = [b - a for a, b in zip(ends, starts[1:], strict=False)]
+    least = 2 * median(gaps) + min(busy_seconds(sample) for sample in samples)
+    for gap, sample in zip(gaps, samples, strict=False):
+        if gap > max(least, CORRECTION):
+            yield (
+                f"{raw.folder}: what ran in the {gap:.3g} s after {sample.case}, process "
+                f"{sample.index}: longer than a whole process, and nothing of it is recorded"
+            )
+            return

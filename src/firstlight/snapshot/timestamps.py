@@ -1,0 +1,275 @@
+"""RFC 3161 tokens: somebody with a clock says that a file existed at a time. Verified offline.
+
+    TimeStampResp ─ ContentInfo ─ SignedData ─┬─ TSTInfo: hash of the file, time
+                                              ├─ certificates
+                                              └─ SignerInfo: attributes, signature
+
+The token is that of `openssl ts -query -data index.json -sha256 -cert`, answered by any authority.
+What is checked: that it is over this file; that the signature is over this TSTInfo, by the one
+certificate that the signed attributes name; that it is a certificate for time stamps, valid then.
+Whether its issuer is one that the user trusts is said beside it. Parsing is strict DER; the
+arithmetic and the certificates are those of `cryptography`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from firstlight.snapshot.errors import TimestampError
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
+MOST_BYTES = 1 << 16
+_SEQUENCE, _SET, _OID, _OCTETS, _TIME = 0x30, 0x31, 0x06, 0x04, 0x18
+_SIGNED_DATA, _TST_INFO = "1.2.840.113549.1.7.2", "1.2.840.113549.1.9.16.1.4"
+_CONTENT_TYPE, _MESSAGE_DIGEST = "1.2.840.113549.1.9.3", "1.2.840.113549.1.9.4"
+_SIGNING_CERTIFICATE = {
+    "1.2.840.113549.1.9.16.2.12": "sha1",
+    "1.2.840.113549.1.9.16.2.47": "sha256",  # unless the attribute names another
+}
+_HASHES = {
+    "2.16.840.1.101.3.4.2.1": "sha256",
+    "2.16.840.1.101.3.4.2.2": "sha384",
+    "2.16.840.1.101.3.4.2.3": "sha512",
+}
+_LONGEST_CHAIN = 5
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token that is over the file it was read for, and rightly signed."""
+
+    time: datetime
+    authority: str  # the name in the certificate that signed it
+    chain: tuple[Certificate, ...]  # what signed it, then its issuers as far as they are there
+
+    def is_vouched_for(self, anchor: Certificate) -> bool:
+        """Whether a certificate that the user trusts is in the chain, or issued the end of it."""
+        last = self.chain[-1]
+        return anchor in self.chain or (
+            _valid_at(anchor, self.time) and _is_issued_by(last, anchor)
+        )
+
+
+@dataclass(frozen=True)
+class _Node:
+    """An element of DER."""
+
+    tag: int
+    value: bytes
+    whole: bytes
+
+    def __iter__(self) -> Iterator[_Node]:
+        rest = self.value
+        while rest:
+            node, rest = _first(rest)
+            yield node
+
+    def parts(self, least: int, tag: int = _SEQUENCE) -> list[_Node]:
+        """The elements of a sequence or set that has so many at least."""
+        found = list(self) if self.tag == tag else []
+        if len(found) < least:
+            raise TimestampError("no RFC 3161 token: it has another structure.")
+        return found
+
+    def oid(self) -> str:
+        if self.tag != _OID or not self.value:
+            raise TimestampError("no RFC 3161 token: an object identifier is missing.")
+        numbers, value = [min(self.value[0] // 40, 2)], 0
+        numbers.append(self.value[0] - 40 * numbers[0])
+        for byte in self.value[1:]:
+            value = value << 7 | byte & 0x7F
+            if not byte & 0x80:
+                numbers.append(value)
+                value = 0
+        return ".".join(map(str, numbers))
+
+
+def _first(data: bytes) -> tuple[_Node, bytes]:
+    """The first element, and what follows it; a length has one spelling."""
+    size, start = (data[1], 2) if len(data) > 1 else (0, 0)
+    if size > 0x80:
+        start = 2 + size - 0x80
+        size = int.from_bytes(data[2:start], "big")
+        if size < 0x80 or data[2] == 0:
+            start = 0
+    elif size == 0x80:
+        start = 0
+    if not 2 <= start <= start + size <= len(data) or data[0] & 0x1F == 0x1F:
+        raise TimestampError("no RFC 3161 token: it is damaged or no DER.")
+    return _Node(data[0], data[start : start + size], data[: start + size]), data[start + size :]
+
+
+def read_token(data: bytes, subject: bytes) -> Token:
+    """The token in a response or as it is; raises `TimestampError` unless it is over `subject`."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+
+    if len(data) > MOST_BYTES:
+        raise TimestampError(f"more than {MOST_BYTES} bytes: no RFC 3161 token.")
+    try:
+        return _read(data, subject)
+    except (UnsupportedAlgorithm, StopIteration, IndexError, TypeError, ValueError) as error:
+        # A stranger's bytes: what is not where it should be may fail in many ways.
+        raise TimestampError(f"no RFC 3161 token that can be read ({error!r:.100}).") from None
+
+
+def _read(data: bytes, subject: bytes) -> Token:
+    node, rest = _first(data)
+    if rest:
+        raise TimestampError("the token goes on behind its end.")
+    parts = node.parts(2)
+    if parts[0].tag == _SEQUENCE:  # a response: status, token
+        parts = parts[1].parts(2)
+    if parts[0].oid() != _SIGNED_DATA:
+        raise TimestampError("no RFC 3161 token: nothing is signed in it.")
+    _, _, content, *others = next(iter(parts[1])).parts(4)
+    kind, wrapped = content.parts(2)[:2]
+    if kind.oid() != _TST_INFO:
+        raise TimestampError("what is signed in it is no time stamp.")
+    info = next(iter(wrapped)).value
+    certificates = [n.whole for part in others if part.tag == 0xA0 for n in part]
+    signers = others[-1].parts(1, _SET)
+    if len(signers) != 1:
+        raise TimestampError("it has several signatures.")
+    time = _time_of(info, subject)
+    signer = _signer(signers[0], info, _loaded(certificates))
+    chain = _chain(signer, _loaded(certificates), time)
+    return Token(time, signer.subject.rfc4514_string(), chain)
+
+
+def _time_of(info: bytes, subject: bytes) -> datetime:
+    _, _, imprint, _, time, *_ = _first(info)[0].parts(5)
+    algorithm, digest = imprint.parts(2)[:2]
+    if hashlib.new(_hash_of(algorithm), subject).digest() != digest.value:
+        raise TimestampError("the token is over another file.")
+    text = time.value.decode("ascii", "replace")
+    for form in ("%Y%m%d%H%M%SZ", "%Y%m%d%H%M%S.%fZ"):
+        try:
+            return datetime.strptime(text, form).replace(tzinfo=UTC)
+        except ValueError:
+            continue
+    raise TimestampError(f"its time is {text[:40]!r}, which is none.")
+
+
+def _hash_of(algorithm: _Node) -> str:
+    oid = algorithm.parts(1)[0].oid()
+    if oid not in _HASHES:
+        raise TimestampError(f"it uses the hash {oid}; SHA-256, 384 and 512 are accepted.")
+    return _HASHES[oid]
+
+
+def _loaded(certificates: Sequence[bytes]) -> list[Certificate]:
+    from cryptography.x509 import load_der_x509_certificate
+
+    try:
+        return [load_der_x509_certificate(data) for data in certificates]
+    except ValueError:
+        raise TimestampError("a certificate in it cannot be read.") from None
+
+
+def _signer(node: _Node, info: bytes, certificates: Sequence[Certificate]) -> Certificate:
+    """The certificate that has signed the attributes of `info`."""
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    _, _, hashing, attributes, _, signature = node.parts(6)[:6]
+    algorithm = _hash_of(hashing)
+    if attributes.tag != 0xA0:
+        raise TimestampError("its attributes are not signed.")
+    found = {}
+    for attribute in attributes:
+        kind, values = attribute.parts(2)[:2]
+        found[kind.oid()] = values.parts(1, _SET)[0]
+    digest = found.get(_MESSAGE_DIGEST)
+    kind_of = found.get(_CONTENT_TYPE)
+    if kind_of is None or kind_of.oid() != _TST_INFO:
+        raise TimestampError("what is signed in it is no time stamp.")
+    if digest is None or digest.value != hashlib.new(algorithm, info).digest():
+        raise TimestampError("its signature is over another time stamp.")
+    wanted = _named_certificate(found)
+    for certificate in certificates:
+        if hashlib.new(wanted[0], certificate.public_bytes(Encoding.DER)).digest() == wanted[1]:
+            # In the message the attributes have a tag of their own; what is signed is a set.
+            signed = bytes([_SET]) + attributes.whole[1:]
+            _require_signature(certificate, signature.value, signed, algorithm)
+            return certificate
+    raise TimestampError("the certificate that signed it is not in it: ask for it with -cert.")
+
+
+def _named_certificate(attributes: dict[str, _Node]) -> tuple[str, bytes]:
+    """(hash, digest) of the certificate that the attributes name."""
+    for oid, algorithm in _SIGNING_CERTIFICATE.items():
+        if oid in attributes:
+            first = attributes[oid].parts(1)[0].parts(1)[0].parts(1)
+            if first[0].tag == _SEQUENCE:
+                return _hash_of(first[0]), first[1].value
+            return algorithm, first[0].value
+    raise TimestampError("it does not say which certificate signed it.")
+
+
+def _require_signature(
+    certificate: Certificate, signature: bytes, data: bytes, algorithm: str
+) -> None:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
+
+    key: Any = certificate.public_key()
+    chosen: Any = {"sha256": hashes.SHA256, "sha384": hashes.SHA384, "sha512": hashes.SHA512}
+    hashing = chosen[algorithm]()
+    try:
+        if isinstance(key, rsa.RSAPublicKey):
+            key.verify(signature, data, padding.PKCS1v15(), hashing)
+        elif isinstance(key, ec.EllipticCurvePublicKey):
+            key.verify(signature, data, ec.ECDSA(hashing))
+        elif isinstance(key, ed25519.Ed25519PublicKey):
+            key.verify(signature, data)
+        else:
+            raise TimestampError("it is signed with a kind of key that is not known here.")
+    except InvalidSignature:
+        raise TimestampError("its signature is not that of its certificate.") from None
+
+
+def _chain(
+    signer: Certificate, certificates: Sequence[Certificate], time: datetime
+) -> tuple[Certificate, ...]:
+    """The signer and its issuers, as far as they are in the token; each was valid at the time."""
+    from cryptography.x509 import ExtendedKeyUsage, ExtensionNotFound
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    try:
+        usage = signer.extensions.get_extension_for_class(ExtendedKeyUsage)
+    except (ExtensionNotFound, ValueError):
+        usage = None
+    if usage is None or [*usage.value] != [ExtendedKeyUsageOID.TIME_STAMPING]:
+        raise TimestampError("the certificate that signed it is none for time stamps.")
+    if not _valid_at(signer, time):
+        raise TimestampError("the certificate that signed it was not valid at that time.")
+    chain = [signer]
+    while len(chain) < _LONGEST_CHAIN:
+        issuers = (c for c in certificates if c not in chain and _is_issued_by(chain[-1], c))
+        issuer = next((c for c in issuers if _valid_at(c, time)), None)
+        if issuer is None:
+            break
+        chain.append(issuer)
+    return tuple(chain)
+
+
+def _valid_at(certificate: Certificate, time: datetime) -> bool:
+    return certificate.not_valid_before_utc <= time <= certificate.not_valid_after_utc
+
+
+def _is_issued_by(certificate: Certificate, issuer: Certificate) -> bool:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.x509 import BasicConstraints, ExtensionNotFound
+
+    try:
+        constraints = issuer.extensions.get_extension_for_class(BasicConstraints)
+        certificate.verify_directly_issued_by(issuer)
+    except (ExtensionNotFound, InvalidSignature, TypeError, ValueError):
+        return False
+    return constraints.value.ca
