@@ -65,15 +65,16 @@ class _Ends(NamedTuple):
     steps: Any
 
 
-class _Tour(NamedTuple):
+class _Plan(NamedTuple):
+    """Where to look next, and what is known so far."""
+
     start: Any  # of the next search
     near: Any
-    last: Minimum  # where the last search ended
     best: _Best
     risks: Any  # at the best end
     pending: Any  # the same of the parameters whose other side has not been looked at from there
     group: Any  # number of the next group of parameters to change sides together
-    own_start: Any  # True: the problem's own start has not been used
+    own_start_used: Any
     returning: Any  # True: the next search only goes back to the best end
     ends: _Ends
     more: Any
@@ -81,73 +82,105 @@ class _Tour(NamedTuple):
 
 def lowest(model: Prepared, problem: Problem) -> Minimum:
     """Solve a `Problem`: the lowest minimum found. Never raises: see `status`."""
-    data, own, fixed, lower, upper, _, _ = problem
 
-    def visit(tour: _Tour) -> _Tour:
-        found = search(model, data, tour.start, fixed, lower, upper, tour.near, ~tour.more)
-        converged = found.status == int(Status.CONVERGED)
-        better = _improves(found.nll, converged, tour.best, data)
-        here = _Best(found.theta, found.nll, converged)
-        best: _Best = jax.tree.map(lambda a, b: jnp.where(better, a, b), here, tour.best)
-        fresh = branch_risks(model, data, found.theta, found.at, fixed)
-        risks = jnp.where(better, fresh, tour.risks)
-        pending = jnp.where(better, fresh, tour.pending)
-        group = jnp.where(better, 0, tour.group)
-        ends, same = (
-            _with_end(tour.ends, found, converged),
-            _are_close(found.nll, _place(found.theta), best.nll, _place(best.theta)),
+    def visit(state: tuple[Minimum, _Plan]) -> tuple[Minimum, _Plan]:
+        _, plan = state
+        found = _search(model, problem, plan.start, plan.near, ~plan.more)
+        risks = branch_risks(model, problem.data, found.theta, found.at, problem.fixed)
+        first = plan.ends.searches == 0
+        small = found._replace(at=None)
+        plan = jax.lax.cond(
+            first & _is_settled(found, risks), _ended, _planned, problem, plan, small, risks
         )
+        return found, plan
 
-        allowed = ends.searches < MAX_STARTS
-        worst = jnp.max(pending, initial=0.0)
-        # A second minimum was found, or not even a first: then everywhere is worth a look.
-        open_question = (ends.minima > 1) | ~best.converged
-        several = jnp.sum(risks > _SUSPECT * RISKY) > 1
-        use_one = allowed & (worst > RISKY)
-        use_own = allowed & ~use_one & tour.own_start & open_question
-        use_group = allowed & ~use_one & ~use_own & open_question & several
-        use_group &= group < len(_GROUPS)
-        back = ~use_one & ~use_own & ~use_group & ~(better | same | tour.returning)
-        one = use_one & (pending == worst)
-        together = use_group & _in_group(risks, group)
-        elsewhere = jnp.where(use_own, own, _across(best.theta, one, together))
-        return _Tour(
-            start=elsewhere,
-            near=jnp.where(back, 1.0, 0.0),
-            last=found,
-            best=best,
-            risks=risks,
-            pending=jnp.where(one, 0.0, pending),
-            group=group + use_group,
-            own_start=tour.own_start & ~use_own,
-            returning=back,
-            ends=ends,
-            more=(use_own | use_one | use_group | back) & ~tour.returning,
-        )
-
-    end = jax.lax.while_loop(lambda tour: tour.more, visit, _beginning(model, problem))
-    found: Minimum = end.last
-    return found._replace(iterations=end.ends.steps, branches=jnp.maximum(end.ends.minima, 1))
-
-
-def _beginning(model: Prepared, problem: Problem) -> _Tour:
     # The shapes of an end; nothing is computed.
     empty = jax.eval_shape(search, model, *problem[:5])
-    n_alphas = model.blocks[0]
+    nowhere = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), empty)
+    begin = (nowhere, _beginning(model, problem))
+    found, plan = jax.lax.while_loop(lambda state: state[1].more, visit, begin)
+    branches = jnp.maximum(plan.ends.minima, 1)
+    last: Minimum = found._replace(iterations=plan.ends.steps, branches=branches)
+    return last
+
+
+def _search(model: Prepared, problem: Problem, start: Any, near: Any, idle: Any = False) -> Minimum:
+    data, _, fixed, lower, upper, _, _ = problem
+    return search(model, data, start, fixed, lower, upper, near, idle)
+
+
+def _is_settled(found: Minimum, risks: Any) -> Any:
+    """Whether one search is enough."""
+    calm = jnp.max(risks, initial=0.0) <= RISKY
+    return calm & (found.status == int(Status.CONVERGED))
+
+
+def _ended(problem: Problem, plan: _Plan, found: Minimum, risks: Any) -> _Plan:
+    """The plan after the only search."""
+    ends = plan.ends._replace(minima=plan.ends.minima + 1, steps=found.iterations)
+    return plan._replace(ends=ends, more=jnp.zeros((), bool))
+
+
+def _planned(problem: Problem, plan: _Plan, found: Minimum, fresh: Any) -> _Plan:
+    """The plan after a search that leaves a question."""
+    converged = found.status == int(Status.CONVERGED)
+    better = _improves(found.nll, converged, plan.best, problem.data)
+    here = _Best(found.theta, found.nll, converged)
+    best: _Best = jax.tree.map(lambda a, b: jnp.where(better, a, b), here, plan.best)
+    risks = jnp.where(better, fresh, plan.risks)
+    pending = jnp.where(better, fresh, plan.pending)
+    group = jnp.where(better, 0, plan.group)
+    ends = _with_end(plan.ends, found, converged)
+
+    allowed = ends.searches < MAX_STARTS
+    worst = jnp.max(pending, initial=0.0)
+    # A second minimum was found, or not even a first: then everywhere is worth a look.
+    open_question = (ends.minima > 1) | ~best.converged
+    use_one = allowed & (worst > RISKY)
+    unused = ~plan.own_start_used & jnp.any(problem.guess != problem.start)
+    use_own = allowed & ~use_one & open_question & unused
+    several = jnp.sum(risks > _SUSPECT * RISKY) > 1
+    use_group = allowed & ~use_one & ~use_own & open_question & several & (group < len(_GROUPS))
+    at_best = better | _are_close(found.nll, _place(found.theta), best.nll, _place(best.theta))
+    back = ~use_one & ~use_own & ~use_group & ~at_best & ~plan.returning
+    one = use_one & (pending == worst)
+    together = use_group & _in_group(risks, group)
+    return _Plan(
+        start=jnp.where(use_own, problem.start, _across(best.theta, one, together)),
+        near=jnp.where(back, 1.0, 0.0),
+        best=best,
+        risks=risks,
+        pending=jnp.where(one, 0.0, pending),
+        group=group + use_group,
+        own_start_used=plan.own_start_used | use_own,
+        returning=back,
+        ends=ends,
+        more=(use_own | use_one | use_group | back) & ~plan.returning,
+    )
+
+
+def first_search(model: Prepared, problem: Problem) -> tuple[Minimum, Any]:
+    """One search, and whether it settles the problem: nothing is left for `lowest` to look for."""
+    found = _search(model, problem, problem.guess, jnp.asarray(problem.near, jnp.float64))
+    risks = branch_risks(model, problem.data, found.theta, found.at, problem.fixed)
+    return found, _is_settled(found, risks)
+
+
+def _beginning(model: Prepared, problem: Problem) -> _Plan:
+    no_risks = jnp.zeros(model.blocks[0])
     none = jnp.full(MAX_STARTS + 1, jnp.inf)
-    zero = jnp.zeros((), jnp.int32)
-    return _Tour(
+    zero, no = jnp.zeros((), jnp.int32), jnp.zeros((), bool)
+    return _Plan(
         start=problem.guess,
         near=jnp.asarray(problem.near, jnp.float64),
-        last=jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), empty),
-        best=_Best(problem.guess, jnp.asarray(jnp.inf), jnp.zeros((), bool)),
-        risks=jnp.zeros(n_alphas),
-        pending=jnp.zeros(n_alphas),
+        best=_Best(problem.guess, jnp.asarray(jnp.inf), no),
+        risks=no_risks,
+        pending=no_risks,
         group=zero,
-        own_start=jnp.any(problem.guess != problem.start),
-        returning=jnp.zeros((), bool),
+        own_start_used=no,
+        returning=no,
         ends=_Ends(none, none, zero, zero, zero),
-        more=jnp.ones((), bool),
+        more=~no,
     )
 
 

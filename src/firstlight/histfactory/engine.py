@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 import jax
@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from firstlight.histfactory.blas_threads import one_blas_thread
-from firstlight.histfactory.branches import lowest
+from firstlight.histfactory.branches import first_search, lowest
 from firstlight.histfactory.likelihood import Data, expected_counts, saturated_nll
 from firstlight.histfactory.model import Model, ModelError
 from firstlight.histfactory.newton import Minimum, Near, Problem
@@ -189,7 +189,12 @@ def _unstacked(found: Minimum, n: int) -> list[Minimum]:
 
 @cache
 def _lowest() -> Any:
-    return jax.jit(lowest, compiler_options=compiler_options())
+    def read(model: Any, problem: Problem) -> Minimum:
+        # Every array that is handed out takes its microseconds; of these only the Hessian is used.
+        found = lowest(model, problem)
+        return found._replace(at=found.at._replace(gradient=None, cells=None, multiplier=None))
+
+    return jax.jit(read, compiler_options=compiler_options())
 
 
 @cache
@@ -210,6 +215,15 @@ def _lowest_batch() -> Any:
     def small(model: Any, problem: Problem) -> Minimum:
         # A thousand Hessians would take longer to read back than to compute.
         return lowest(model, problem)._replace(at=None)
+
+    return jax.jit(jax.vmap(small, (None, 0)))
+
+
+@cache
+def _first_batch() -> Any:
+    def small(model: Any, problem: Problem) -> tuple[Minimum, Any]:
+        found, settled = first_search(model, problem)
+        return found._replace(at=None), settled
 
     return jax.jit(jax.vmap(small, (None, 0)))
 
@@ -250,14 +264,35 @@ def _fits_on_cores(engine: Eager, problems: Problem, progress: Progress | None) 
 
 
 def _fits_in_batches(engine: Eager, problems: Problem, progress: Progress | None) -> Minimum:
+    """All searches of a batch at once; those that leave a question once more, among themselves.
+
+    A batch waits for its slowest, so the few problems that may have several minima go apart.
+    """
     n = len(problems.start)
     done: list[Minimum] = []
     for begin in range(0, n, BATCH):
-        size = min(BATCH, n - begin)
-        # Few batch sizes, so few executables; the last problem fills a batch up.
-        rows = begin + np.minimum(np.arange(1 << (size - 1).bit_length()), size - 1)
-        found = _lowest_batch()(engine.prepared, jax.tree.map(lambda a, r=rows: a[r], problems))
-        done.append(Minimum(*jax.tree.map(lambda a, s=size: np.asarray(a)[:s], found)))
+        rows = np.arange(begin, min(begin + BATCH, n))
+        found, settled = _in_batch(_first_batch(), engine, problems, rows)
+        (unsettled,) = np.nonzero(~settled)
+        if len(unsettled):
+            again = _in_batch(_lowest_batch(), engine, problems, rows[unsettled])
+            found = Minimum(*jax.tree.map(partial(_put_rows, unsettled), found, again))
+        done.append(found)
         if progress:
-            progress(begin + size, n)
+            progress(begin + len(rows), n)
     return Minimum(*jax.tree.map(lambda *a: np.concatenate(a), *done))
+
+
+def _in_batch(program: Any, engine: Eager, problems: Problem, rows: Any) -> Any:
+    """What a batched program gives for some of the problems, on the host."""
+    size = len(rows)
+    # Few batch sizes, so few executables; the last problem fills a batch up.
+    filled = rows[np.minimum(np.arange(1 << (size - 1).bit_length()), size - 1)]
+    found = program(engine.prepared, jax.tree.map(lambda a: a[filled], problems))
+    return jax.tree.map(lambda a: np.asarray(a)[:size], found)
+
+
+def _put_rows(rows: Any, into: Any, values: Any) -> Any:
+    changed = np.array(into)
+    changed[rows] = values
+    return changed
