@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from firstlight.trace.installed import package_of
@@ -144,6 +145,23 @@ class Wait:
     last_seconds: float
 
 
+class Witness(Enum):
+    """How a first result is known."""
+
+    MARKED = "marked"  # by the program itself, or by what it was asked to look for
+    READ = "read"  # by the program's own code
+    PUT_OUT = "put out"
+
+
+@dataclass(frozen=True)
+class Read:
+    """A moment at which a result was read, or put out."""
+
+    seconds: float
+    site: Place | None
+    package: str | None = None  # that read it for itself
+
+
 @dataclass(frozen=True)
 class Span:
     """A part of the timeline of a process's main thread."""
@@ -166,7 +184,7 @@ class Process:
     jax_version: str | None
     torch_version: str | None
     wall_seconds: float | None  # None: it did not get to its end
-    first_result_seconds: float | None
+    first_result_seconds: float | None  # of the program itself: see `first_result`
     first_result_site: Place | None
     phases_seconds: Mapping[str, float]  # by kind of span; they add up to the wall time
     timeline: tuple[Span, ...]
@@ -180,6 +198,10 @@ class Process:
     whole: bool = True  # recorded from its start
     incomplete: str | None = None  # why compiles may be missing
     starts_at_seconds: float = 0.0  # after the start of the first process
+    first_result_witness: Witness | None = None
+    first_read: Read | None = None  # the first that anybody read: it may be a package
+    first_output: Read | None = None  # the first output that may hold a result
+    first_result_pattern: str | None = None  # what was asked for as the first result
 
 
 @dataclass(frozen=True)

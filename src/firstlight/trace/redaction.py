@@ -105,6 +105,10 @@ def _value(key: str, value: Any, own: frozenset[str]) -> Any:
         return [[module(str(name)), *rest] for name, *rest in value]
     if key == "packages":
         return [module(str(name)) for name in value]
+    if key == "by":
+        return module(str(value)) if value else value
+    if key == "first_result_pattern":  # of the program's own words
+        return f"pattern-{short_hash(str(value))}"
     if key == "module":
         return module(str(value))
     if key == "arrays":

@@ -19,8 +19,8 @@ from firstlight.trace.json_report import cache_counts, stage_seconds
 from firstlight.trace.limits import Excess
 from firstlight.trace.model import Finding, Function, Process, Trace
 from firstlight.trace.torch_regions import Region, regions, why
-from firstlight.trace.verdict import headline, unknown
-from firstlight.trace.wording import OF_JAX, counted, location, place, seconds, sentence_of
+from firstlight.trace.verdict import headline, unknown, where_first_result
+from firstlight.trace.wording import OF_JAX, counted, location, seconds, sentence_of
 
 _MOST_FINDINGS = 8
 _MOST_FUNCTIONS = 10
@@ -120,9 +120,9 @@ def _print_phases(process: Process, console: Console) -> None:
     imported = _imported(process, moment)
     if imported:
         console.print(Text(printable(f"Imports, each package for itself: {imported}.")))
-    if moment is not None and process.first_result_site is not None:
-        where = printable(place(process.first_result_site))
-        console.print(Text(f"The first result was read at {where}.", style="dim"))
+    where = where_first_result(process)
+    if where is not None:
+        console.print(Text(printable(where), style="dim"))
 
 
 def _imported(process: Process, moment: float | None) -> str:
