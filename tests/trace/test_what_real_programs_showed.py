@@ -18,6 +18,7 @@ from firstlight.trace.findings.shapes import Varying, remedy
 from firstlight.trace.findings.start_up import expensive_imports, one_op_compiles
 from firstlight.trace.model import Finding, Place, Trace, Wait
 from firstlight.trace.reading import load
+from firstlight.trace.verdict import nothing_found
 
 Traced = Callable[..., Trace]
 
@@ -168,6 +169,24 @@ def test_under_one_jit_it_is_not(traced: Traced) -> None:
 
 
 # --- recompiles -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_told"),
+    [("dtype", True), ("weak type", True), ("sharding", True), ("context", True)]
+    + [("shape", False), ("tree", False)],
+)
+def test_an_accident_is_told_from_the_first_on_also_from_a_second_line(
+    reason: str, is_told: bool
+) -> None:
+    """Another shape or structure at another line may be meant; then it is not passed over."""
+    other_line = samples.again(
+        2.0, (9, 4), user_site=Place(samples.TRAIN, 80, "evaluate"), recompile_reason=reason
+    )
+    trace = samples.trace(samples.function("step", samples.compiled(), other_line), findings=())
+    assert bool(list(recompiles(trace))) == is_told
+    told = "Compiled again, which may be meant: step at /home/alice/secret/train.py:80 (x: f32[8,4]"
+    assert told in nothing_found(trace)
 
 
 def test_jitted_methods_of_new_objects_are_cured_by_one_object() -> None:

@@ -11,7 +11,15 @@ from firstlight.telemetry.events import bare_name
 from firstlight.trace.cache_reasons import cache_use
 from firstlight.trace.first_result import FirstResult
 from firstlight.trace.log_events import ProcessLog, place_of
-from firstlight.trace.model import STAGES, Argument, Compile, Place, Signature
+from firstlight.trace.model import (
+    STAGES,
+    Argument,
+    ByIdentity,
+    Compile,
+    Identity,
+    Place,
+    Signature,
+)
 
 #: Objects of one function that one line may call without being told to make them.
 _MOST_COPIES = 2
@@ -194,4 +202,9 @@ def _signature(call: Mapping[str, Any], compiled: Mapping[str, Any]) -> Signatur
             "further leaves": call.get("rest"),
         },
         function_object=int(call.get("object") or 0),
+        identity={path: _identity(*told) for path, told in (call.get("identity") or {}).items()},
     )
+
+
+def _identity(kind: str, number: int | None, made_of: int | None, belongs_to: Any) -> Identity:
+    return Identity(ByIdentity(kind), number, made_of, tuple(belongs_to))

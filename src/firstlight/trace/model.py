@@ -42,6 +42,37 @@ class Argument:
     sharding: str | None
 
 
+class ByIdentity(Enum):
+    """What a static value is that is equal to nothing but itself."""
+
+    FUNCTION = "function"
+    PARTIAL = "partial"
+    METHOD = "method"
+    OBJECT = "object"
+    OF_PACKAGE = "object of a package"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which one it is of all that are made of the same code."""
+
+    kind: ByIdentity
+    number: int | None  # the same number: the same object; None: it cannot be known again
+    made_of: int | None  # the same number: the same code
+    belongs_to: tuple[int, ...] = ()  # objects that it has to do with
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that is not as it was when the nearest program before was compiled."""
+
+    reason: str
+    words: str
+    distance: int = 1  # how far it takes two signatures apart
+    path: str | None = None  # the argument, or what of it
+    identity: ByIdentity | None = None  # the same values, in another object
+
+
 @dataclass(frozen=True)
 class Signature:
     """What a compiled program depends on."""
@@ -52,6 +83,7 @@ class Signature:
     static: Mapping[str, str]
     context: Mapping[str, Any]
     function_object: int  # the same number: the same object
+    identity: Mapping[str, Identity] = field(default_factory=dict)  # of some of `static`
 
 
 @dataclass(frozen=True)
@@ -85,6 +117,7 @@ class Compile:
     recompile_reason: str | None = None  # shape, dtype, weak type, static value, …; None: the first
     recompile_detail: str | None = None  # in words, with what differs
     recompile_is_for_that_alone: bool = True  # False: for other reasons as well
+    recompile_differences: tuple[Difference, ...] = ()
     #: For each of `equation_lines`: how often its most frequent equation comes again.
     equation_repeats: tuple[int, ...] = ()
     cache_settings: Mapping[str, Any] = field(default_factory=dict)

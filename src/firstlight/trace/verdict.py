@@ -67,6 +67,24 @@ def where_first_result(process: Process) -> str | None:
     return " ".join([*told, f"Apart from that, {'; '.join(found)}."] if found else told) or None
 
 
+def nothing_found(trace: Trace) -> str:
+    """For a trace without findings; what was compiled again is not passed over."""
+    told = "Nothing found that would make it start sooner."
+    again = [
+        f"{f.name} at {place(c.user_site or c.site)} ({c.recompile_detail})"
+        for f in trace.functions
+        for c in f.compiles
+        if c.recompile_reason is not None and not f.library
+    ]
+    if not again:
+        return told
+    more = f" and {len(again) - _MAX_AGAIN} more" if len(again) > _MAX_AGAIN else ""
+    return f"{told} Compiled again, which may be meant: {', '.join(again[:_MAX_AGAIN])}{more}."
+
+
+_MAX_AGAIN = 3
+
+
 def _cut_off(trace: Trace) -> str:
     names = dict.fromkeys(p.unfinished for p in trace.processes if p.unfinished)
     return f"; the program ended while it compiled {', '.join(map(str, names))}" if names else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
@@ -17,7 +18,15 @@ from firstlight.trace.findings.wording import (
     times,
     where_called,
 )
-from firstlight.trace.model import Compile, Finding, Function, Place, Trace
+from firstlight.trace.model import (
+    ByIdentity,
+    Compile,
+    Difference,
+    Finding,
+    Function,
+    Place,
+    Trace,
+)
 
 #: Kinds of findings by the reason of the recompiles.
 KINDS = {
@@ -31,7 +40,8 @@ KINDS = {
     reasons.CONTEXT: "context-recompiles",
     reasons.UNKNOWN: "unexplained-recompiles",
 }
-_WITHOUT_EQUALITY = "without __eq__ and __hash__"
+#: Differences that are accidents, from whichever lines: nobody wants a function for two types.
+_ACCIDENTS = (reasons.DTYPE, reasons.WEAK, reasons.SHARDING, reasons.CONTEXT)
 
 
 def recompiles(trace: Trace) -> Iterator[Finding]:
@@ -84,7 +94,9 @@ def _is_told(function: Function, reason: str, again: Sequence[Compile]) -> bool:
         return False
     if len(again) >= limits.RECOMPILES_AT_SEVERAL_LINES or reason == reasons.UNKNOWN:
         return True
-    static = reason == reasons.STATIC and not _without_equality(again)
+    if reason in _ACCIDENTS:
+        return True
+    static = reason == reasons.STATIC and not _by_identity(again)
     least = limits.STATIC_RECOMPILES_AT_ONE_LINE if static else limits.RECOMPILES_AT_ONE_LINE
     return max(_at_lines_seen_before(function, again).values(), default=0) >= least
 
@@ -138,7 +150,8 @@ _Words = tuple[str, str]
 
 
 def _shape(function: Function, again: Sequence[Compile]) -> _Words:
-    title = f"{readable(function)} is compiled again for other shapes, {times(len(again))}."
+    often = times(len(again))
+    title = f"{readable(function)} is compiled again for other shapes, {often}: {_first(again)}."
     return title, shapes.remedy(function, _call(again))
 
 
@@ -163,26 +176,73 @@ def _weak(function: Function, again: Sequence[Compile]) -> _Words:
 
 
 def _static(function: Function, again: Sequence[Compile]) -> _Words:
-    names = _arguments(again)
-    if _without_equality(again):
-        title = f"{readable(function)} is compiled for every new object given as static {names}."
-        return title, (
-            f"If they hold the same values, make the class of {names} comparable by them: "
-            "@dataclass(frozen=True), or __eq__ and __hash__. Or make the object once, outside of "
-            "the loop."
+    name, argument = readable(function), listed(_roots(again), 3)
+    by_identity = _by_identity(again)
+    if by_identity:
+        title = (
+            f"{name} is compiled again {times(len(again))} for a new {argument}: {_first(again)}."
         )
-    title = f"{readable(function)} is compiled for every value of its static {names}."
+        return title, " ".join(
+            _MADE_ANEW[kind].format(listed(by_identity[kind], 3)) for kind in by_identity
+        )
+    values = _arguments(again)
+    title = f"{name} is compiled for every value of its static {values}: {_first(again)}."
     if not _has_static_number(again):
         return title, (
-            f"Each value of {names} is a program of its own: have fewer different ones, equal "
-            "where they mean the same. Beyond that only a persistent cache saves them, from the "
-            "second start on."
+            f"Each value of {values} makes a program of its own: use fewer different ones, and "
+            "equal ones for the same meaning. Beyond that only a persistent cache saves them, from "
+            "the second start on."
+        )
+    if all(one.site is not None and one.site.package == "equinox" for one in again):
+        return title, (
+            f"Under equinox.filter_jit a Python number is static: give {values} as an array, "
+            "jnp.asarray(value), in every call, and one program does for all."
         )
     return title, (
-        f"If {names} is a number that only takes part in arithmetic, take it out of "
+        f"If {values} is a number that only takes part in arithmetic, take it out of "
         "static_argnames: it is then an array, and one program does for all. If it is the length "
         "of a loop, use jax.lax.fori_loop, which takes a length that is not static."
     )
+
+
+#: What to do about a value that is equal to nothing but itself.
+_MADE_ANEW = {
+    ByIdentity.METHOD: "{} is a method of a new object each time: make that object once, before "
+    "the loop.",
+    ByIdentity.PARTIAL: "{} is a new functools.partial each time, which is equal to no other: make "
+    "it once, before the loop, or pass what it binds as arguments.",
+    ByIdentity.FUNCTION: "JAX knows {} by identity, and gets a new function each time: make what "
+    "it belongs to (an optimiser, a lambda, a function within a function) once, before the loop, "
+    "and pass the same one.",
+    ByIdentity.OF_PACKAGE: "{} is a new object each time, of a class that does not compare its "
+    "values: make it once, before the loop.",
+    ByIdentity.OBJECT: "If objects given as {} hold the same values, make their class comparable "
+    "by them: @dataclass(frozen=True), or __eq__ and __hash__. Or make the object once, outside of "
+    "the loop.",
+}
+
+
+def _by_identity(again: Sequence[Compile]) -> dict[ByIdentity, list[str]]:
+    """What is the same but for being another object, by what it is; {}: values differ as well."""
+    found: dict[ByIdentity, list[str]] = {}
+    for difference in _static_differences(again):
+        if difference.identity is None or difference.path is None:
+            return {}
+        paths = found.setdefault(difference.identity, [])
+        if difference.path not in paths:
+            paths.append(difference.path)
+    return found
+
+
+def _static_differences(again: Sequence[Compile]) -> list[Difference]:
+    every = (d for one in again for d in one.recompile_differences)
+    return [difference for difference in every if difference.reason == reasons.STATIC]
+
+
+def _roots(again: Sequence[Compile]) -> list[str]:
+    """The arguments whose static values differ, without what of them."""
+    paths = (d.path for d in _static_differences(again) if d.path)
+    return list(dict.fromkeys(re.split(r"[.\[]", path)[0] or path for path in paths))
 
 
 def _has_static_number(again: Sequence[Compile]) -> bool:
@@ -246,7 +306,10 @@ def _tree(function: Function, again: Sequence[Compile]) -> _Words:
 
 
 def _sharding(function: Function, again: Sequence[Compile]) -> _Words:
-    title = f"{readable(function)} is compiled again because its arguments are placed elsewhere."
+    title = (
+        f"{readable(function)} is compiled again because its arguments are placed elsewhere: "
+        f"{_first(again)}."
+    )
     return title, (
         f"Put {_arguments(again)} where the results will be before the first call at "
         f"{_call(again)}: jax.device_put(value, sharding) with the sharding that the function's "
@@ -284,28 +347,19 @@ _WORDS: dict[str, Callable[[Function, Sequence[Compile]], _Words]] = {
 }
 
 
-def _without_equality(again: Sequence[Compile]) -> bool:
-    return all(_WITHOUT_EQUALITY in (one.recompile_detail or "") for one in again)
-
-
 def _first(again: Sequence[Compile]) -> str:
     return (again[0].recompile_detail or "").rstrip(".")
 
 
 def _arguments(again: Sequence[Compile]) -> str:
-    """Names of the arguments that differ: what stands before the colon of each difference."""
-    names = dict.fromkeys(
-        part.partition(":")[0].strip()
-        for one in again
-        for part in (one.recompile_detail or "").split("; ")
-        if ":" in part
-    )
-    return listed(names, 3) or "the argument"
+    """Names of the arguments that differ."""
+    paths = (d.path for one in again for d in one.recompile_differences if d.path)
+    return listed(dict.fromkeys(paths), 3) or "the argument"
 
 
 def _best_dtype(function: Function, again: Sequence[Compile]) -> str:
     """The type to use for the first argument that differs: a float, if it ever was one."""
-    path = (again[0].recompile_detail or "").partition(":")[0]
+    path = next((d.path for d in again[0].recompile_differences if d.path), None)
     seen = [
         reasons.dtype_of(argument, bool(one.signature.context.get("jax_enable_x64")))
         for one in function.compiles
