@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from firstlight.trace import recompiles as reasons
 from firstlight.trace.findings import shapes
 from firstlight.trace.findings import thresholds as limits
 from firstlight.trace.findings.costs import cost
+from firstlight.trace.findings.source import where_made
 from firstlight.trace.findings.wording import (
     listed,
     location,
@@ -132,6 +133,11 @@ def _finding(function: Function, reason: str, again: Sequence[Compile]) -> Findi
     }
     if reason == reasons.SHAPE:
         evidence |= shapes.evidence(function)
+    made = _made(function, again)
+    if made is not None:
+        argument, place = made
+        remedy += f" {argument} is made at {short(place)}."
+        evidence["made_at"] = location(place)
     return Finding(
         kind=KINDS[reason],
         # What differs in another way as well would be compiled again in any case.
@@ -142,6 +148,16 @@ def _finding(function: Function, reason: str, again: Sequence[Compile]) -> Findi
         remedy=remedy,
         evidence=evidence,
     )
+
+
+def _made(function: Function, again: Sequence[Compile]) -> tuple[str, Place] | None:
+    """The first argument that differs, with the line that makes it, where the source tells."""
+    bare = function.name.rpartition(".")[2]
+    for argument in _roots(d.path for one in again for d in one.recompile_differences):
+        place = where_made(where_called(again[0]), bare, argument)
+        if place is not None:
+            return argument, place
+    return None
 
 
 # --- title and remedy, for each reason ------------------------------------------------------------
@@ -176,7 +192,8 @@ def _weak(function: Function, again: Sequence[Compile]) -> _Words:
 
 
 def _static(function: Function, again: Sequence[Compile]) -> _Words:
-    name, argument = readable(function), listed(_roots(again), 3)
+    differing = (difference.path for difference in _static_differences(again))
+    name, argument = readable(function), listed(_roots(differing), 3)
     by_identity = _by_identity(again)
     if by_identity:
         title = (
@@ -239,10 +256,9 @@ def _static_differences(again: Sequence[Compile]) -> list[Difference]:
     return [difference for difference in every if difference.reason == reasons.STATIC]
 
 
-def _roots(again: Sequence[Compile]) -> list[str]:
-    """The arguments whose static values differ, without what of them."""
-    paths = (d.path for d in _static_differences(again) if d.path)
-    return list(dict.fromkeys(re.split(r"[.\[]", path)[0] or path for path in paths))
+def _roots(paths: Iterable[str | None]) -> list[str]:
+    """Arguments, without what of them differs."""
+    return list(dict.fromkeys(re.split(r"[.\[]", path)[0] or path for path in paths if path))
 
 
 def _has_static_number(again: Sequence[Compile]) -> bool:

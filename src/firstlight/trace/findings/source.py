@@ -1,0 +1,103 @@
+"""What the source of the program says of a line, where its file is still there: nothing is run."""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+from pathlib import Path
+
+from firstlight.trace.model import Place
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def is_generator(place: Place) -> bool:
+    """Whether a line is in a function that yields: no jit can be put around it."""
+    around = _function_around(place)
+    return around is not None and any(
+        isinstance(node, (ast.Yield, ast.YieldFrom)) for node in ast.walk(around)
+    )
+
+
+def where_made(place: Place | None, function: str, argument: str) -> Place | None:
+    """The line that makes what a call of `function` at `place` is given as `argument`.
+
+    The last assignment before the call; of a parameter of the function around it, the line that
+    calls that. None where that cannot be told, or is the line of the call.
+    """
+    tree = _parsed(place.file) if place is not None else None
+    if place is None or tree is None:
+        return None
+    value = _given(tree, place.line, function, argument)
+    if not isinstance(value, ast.Name):
+        return None
+    around = _function_around(place)
+    line = _assigned(around or tree, value.id, place.line)
+    if line is None and isinstance(around, _Function):
+        line = _passed(tree, around, value.id)
+    return None if line in (None, place.line) else Place(place.file, line or 0)
+
+
+@lru_cache(50)
+def _parsed(file: str) -> ast.Module | None:
+    try:
+        return ast.parse(Path(file).read_text("utf-8"))
+    except (OSError, ValueError, SyntaxError):
+        return None
+
+
+def _function_around(place: Place) -> _Function | None:
+    """The innermost function that a line is in."""
+    tree = _parsed(place.file)
+    functions = [] if tree is None else [n for n in ast.walk(tree) if isinstance(n, _Function)]
+    around = [f for f in functions if f.lineno <= place.line <= (f.end_lineno or 0)]
+    return max(around, key=lambda f: f.lineno, default=None)
+
+
+def _calls(tree: ast.AST, name: str) -> list[ast.Call]:
+    return [n for n in ast.walk(tree) if isinstance(n, ast.Call) and _called(n.func) == name]
+
+
+def _called(function: ast.expr) -> str | None:
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else None
+
+
+def _given(tree: ast.Module, line: int, function: str, argument: str) -> ast.expr | None:
+    """What a call at a line gives as an argument of this name."""
+    for call in _calls(tree, function):
+        if call.lineno <= line <= (call.end_lineno or call.lineno):
+            return _argument(tree, call, function, argument)
+    return None
+
+
+def _argument(tree: ast.Module, call: ast.Call, function: str, argument: str) -> ast.expr | None:
+    for keyword in call.keywords:
+        if keyword.arg == argument:
+            return keyword.value
+    defined = [n for n in ast.walk(tree) if isinstance(n, _Function) and n.name == function]
+    names = [a.arg for a in defined[0].args.args] if len(defined) == 1 else []
+    position = names.index(argument) if argument in names else len(call.args)
+    plain = not any(isinstance(a, ast.Starred) for a in call.args)
+    return call.args[position] if plain and position < len(call.args) else None
+
+
+def _assigned(scope: ast.AST, name: str, before: int) -> int | None:
+    """The last line before another that gives a name its value; a loop over it counts."""
+    lines = [
+        node.lineno
+        for node in ast.walk(scope)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name
+    ]
+    return max((line for line in lines if line < before), default=None)
+
+
+def _passed(tree: ast.Module, function: _Function, parameter: str) -> int | None:
+    """The one line that calls a function, where it is given this parameter."""
+    lines = {
+        value.lineno
+        for call in _calls(tree, function.name)
+        if (value := _argument(tree, call, function.name, parameter)) is not None
+    }
+    return lines.pop() if len(lines) == 1 else None
