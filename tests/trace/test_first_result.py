@@ -172,6 +172,21 @@ def test_what_a_package_reads_and_the_program_puts_out_is_its_result(
 
 
 @pytest.mark.usefixtures("untouched")
+def test_a_read_in_code_that_is_being_traced_is_none() -> None:
+    """Outside of any jit as well: JAX tells nothing of a scan's body that it traces."""
+    table = double()
+
+    def body(state: Any, x: Any) -> Any:
+        table.block_until_ready()
+        return state, x
+
+    with firstlight.trace.recording() as t:
+        jax.lax.scan(body, np.float32(0), np.ones(3, np.float32))
+    (process,) = t.trace.processes
+    assert t.compiles and process.first_read is None and process.first_result_seconds is None
+
+
+@pytest.mark.usefixtures("untouched")
 def test_a_program_can_say_itself_when_its_first_result_is_there() -> None:
     firstlight.trace.mark_first_result()  # nobody listens
     with firstlight.trace.recording() as t:
