@@ -34,6 +34,15 @@ for trial in range(3):
 def loader(data):
     for one in data:
         yield one  # line 18
+
+def main(model):
+    model = prepared(model)
+
+    def improve(model):
+        model = better(model)
+        return model
+
+    return step(model, None, None)  # line 27
 """
 
 
@@ -52,6 +61,11 @@ def test_what_a_call_is_given_is_found_where_it_is_made(
     """An assignment, a loop, the one call of the function around it."""
     made = where_made(Place(program, 10), "step", argument)
     assert (made and made.line) == line
+
+
+def test_a_name_of_a_function_within_is_another_one(program: str) -> None:
+    made = where_made(Place(program, 27), "step", "params")
+    assert made is not None and made.line == 21
 
 
 def test_without_the_source_nothing_is_told(tmp_path: Path) -> None:

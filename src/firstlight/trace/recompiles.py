@@ -40,7 +40,7 @@ _LONGEST_STATIC = 80
 _MOST = 40
 _SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
 #: What JAX makes of a number of Python, without and with 64 bits.
-_PYTHON = {
+OF_PYTHON = {
     "bool": ("bool", "bool"),
     "int": ("int32", "int64"),
     "float": ("float32", "float64"),
@@ -294,8 +294,8 @@ def _context(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Diff
 
 def dtype_of(argument: Argument, wide: bool) -> str:
     """The type that JAX gives it. wide: with 64 bits."""
-    if argument.dtype in _PYTHON:
-        return _PYTHON[argument.dtype][wide]
+    if argument.dtype in OF_PYTHON:
+        return OF_PYTHON[argument.dtype][wide]
     return argument.dtype if wide else _HALVED.get(argument.dtype, argument.dtype)
 
 
@@ -310,7 +310,7 @@ def described(argument: Argument, wide: bool) -> str:
     letters = dtype.rstrip("0123456789")
     short = _SHORT.get(letters, letters) + dtype[len(letters) :]
     shape = ",".join(map(str, argument.shape))
-    of_python = argument.dtype in _PYTHON and argument.weak and not argument.shape
+    of_python = argument.dtype in OF_PYTHON and argument.weak and not argument.shape
     note = f" (a Python {argument.dtype})" if of_python else " (weak)" if argument.weak else ""
     return f"{short}[{shape}]{note}"
 

@@ -19,11 +19,8 @@ _MOVING = frozenset(
         *("unstack", "_pad", "_roll_static", "_squeeze", "_take", "_where"),
     )
 )
-_OF_DATA = re.compile(
-    "batch|collate|data|load|prepare|preprocess|augment|normali[sz]e|standardi[sz]e|tokeni[sz]e|"
-    "encode|split|shuffle",
-    re.IGNORECASE,
-)
+_OF_DATA = re.compile("batch|collate|data|load|tokeni[sz]e|augment|shuffle", re.IGNORECASE)
+_FORMING = re.compile("prepare|preprocess|normali[sz]e|standardi[sz]e|encode|split", re.IGNORECASE)
 
 
 def named_function(place: Place) -> str | None:
@@ -47,13 +44,18 @@ def compiles_under_jit(compiles: list[Compile]) -> str:
 
 
 def prepares_data(function: str, compiles: list[Compile]) -> bool:
-    """Whether numpy would do: nothing is drawn at random, and values are brought into form."""
+    """Whether numpy would do: it is about data by its name, or values are brought into form.
+
+    What is drawn at random may be weights, which are JAX's to draw.
+    """
+    bare = function.rpartition("<locals>.")[2]
+    if _OF_DATA.search(bare):
+        return True
     names = [one.name for one in compiles]
     if any("random" in name or "threefry" in name or name == "_shuffle" for name in names):
         return False
     moved = sum(name in _MOVING for name in names)
-    bare = function.rpartition("<locals>.")[2]
-    return bool(_OF_DATA.search(bare)) or 2 * moved > len(names)
+    return bool(_FORMING.search(bare)) or 2 * moved > len(names)
 
 
 def can_be_jitted(place: Place, trace: Trace) -> bool:

@@ -180,15 +180,27 @@ def _dtype(function: Function, again: Sequence[Compile]) -> _Words:
 
 
 def _weak(function: Function, again: Sequence[Compile]) -> _Words:
+    values = (
+        "plain Python numbers"
+        if _was_python_number(function, again)
+        else "arrays that were made of Python numbers without a dtype"
+    )
     title = (
-        f"{readable(function)} is compiled for plain Python numbers and again for arrays of the "
-        f"same type: {_first(again)}."
+        f"{readable(function)} is compiled for {values} and again for arrays of the same type: "
+        f"{_first(again)}."
     )
     dtype = _best_dtype(function, again)
     return title, (
         f"Give {_arguments(again)} the same kind of value in every call at {_call(again)}: "
         f"np.{dtype}(value), or jnp.asarray(value, dtype=jnp.{dtype}), from the first on."
     )
+
+
+def _was_python_number(function: Function, again: Sequence[Compile]) -> bool:
+    """Whether an argument that differs was no array in some call."""
+    paths = {d.path for one in again for d in one.recompile_differences}
+    given = [a for c in function.compiles if c.signature for a in c.signature.arguments]
+    return any(a.path in paths and a.dtype in reasons.OF_PYTHON for a in given)
 
 
 def _static(function: Function, again: Sequence[Compile]) -> _Words:

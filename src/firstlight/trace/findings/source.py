@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -87,10 +88,18 @@ def _assigned(scope: ast.AST, name: str, before: int) -> int | None:
     """The last line before another that gives a name its value; a loop over it counts."""
     lines = [
         node.lineno
-        for node in ast.walk(scope)
+        for node in _own_nodes(scope)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name
     ]
     return max((line for line in lines if line < before), default=None)
+
+
+def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
+    """All of a function but the functions within, whose names are their own."""
+    for node in ast.iter_child_nodes(scope):
+        if not isinstance(node, (_Function, ast.Lambda, ast.ClassDef)):
+            yield node
+            yield from _own_nodes(node)
 
 
 def _passed(tree: ast.Module, function: _Function, parameter: str) -> int | None:
