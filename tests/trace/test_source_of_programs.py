@@ -35,14 +35,23 @@ def loader(data):
     for one in data:
         yield one  # line 18
 
-def main(model):
-    model = prepared(model)
+def main(config):
+    model = prepared(config)
 
     def improve(model):
         model = better(model)
         return model
 
     return step(model, None, None)  # line 27
+
+def epoch(state):
+    state = step(state, None, None)  # line 30
+    return state
+
+def train(seed):
+    state = created(seed)  # line 34
+    for number in range(9):
+        state = epoch(state)
 """
 
 
@@ -53,7 +62,7 @@ def program(write: Write) -> str:
 
 @pytest.mark.parametrize(
     ("argument", "line"),
-    [("rate", 9), ("batch", 8), ("optimizer", 14), ("params", 14), ("other", None)],
+    [("rate", 9), ("batch", 8), ("optimizer", 14), ("params", None), ("other", None)],
 )
 def test_what_a_call_is_given_is_found_where_it_is_made(
     program: str, argument: str, line: int | None
@@ -66,6 +75,11 @@ def test_what_a_call_is_given_is_found_where_it_is_made(
 def test_a_name_of_a_function_within_is_another_one(program: str) -> None:
     made = where_made(Place(program, 27), "step", "params")
     assert made is not None and made.line == 21
+
+
+def test_what_is_made_of_itself_was_made_before(program: str) -> None:
+    made = where_made(Place(program, 30), "step", "params")
+    assert made is not None and made.line == 34
 
 
 def test_without_the_source_nothing_is_told(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 def is_generator(place: Place) -> bool:
     """Whether a line is in a function that yields: no jit can be put around it."""
-    around = _function_around(place)
+    tree = _parsed(place.file)
+    around = None if tree is None else _function_around(tree, place.line)
     return around is not None and any(
         isinstance(node, (ast.Yield, ast.YieldFrom)) for node in ast.walk(around)
     )
@@ -23,20 +24,29 @@ def is_generator(place: Place) -> bool:
 def where_made(place: Place | None, function: str, argument: str) -> Place | None:
     """The line that makes what a call of `function` at `place` is given as `argument`.
 
-    The last assignment before the call; of a parameter of the function around it, the line that
-    calls that. None where that cannot be told, or is the line of the call.
+    The last assignment before the call that does not make it of itself; of a parameter of the
+    function around, the same where that is called. None where that cannot be told, or is the line
+    of the call.
     """
     tree = _parsed(place.file) if place is not None else None
     if place is None or tree is None:
         return None
     value = _given(tree, place.line, function, argument)
-    if not isinstance(value, ast.Name):
-        return None
-    around = _function_around(place)
-    line = _assigned(around or tree, value.id, place.line)
-    if line is None and isinstance(around, _Function):
-        line = _passed(tree, around, value.id)
+    line = _made(tree, value, place.line, 3) if isinstance(value, ast.Name) else None
     return None if line in (None, place.line) else Place(place.file, line or 0)
+
+
+def _made(tree: ast.Module, value: ast.expr, at: int, callers: int) -> int | None:
+    """The line that makes a value which is used at another; callers: how far out to look."""
+    if not isinstance(value, ast.Name):
+        return value.lineno
+    around = _function_around(tree, at)
+    line = _assigned(around or tree, value.id, at)
+    if line is not None or around is None or not callers:
+        return line
+    given = [_argument(tree, call, around.name, value.id) for call in _calls(tree, around.name)]
+    known = [one for one in given if one is not None]
+    return _made(tree, known[0], known[0].lineno, callers - 1) if len(known) == 1 else None
 
 
 @lru_cache(50)
@@ -47,11 +57,10 @@ def _parsed(file: str) -> ast.Module | None:
         return None
 
 
-def _function_around(place: Place) -> _Function | None:
+def _function_around(tree: ast.Module, line: int) -> _Function | None:
     """The innermost function that a line is in."""
-    tree = _parsed(place.file)
-    functions = [] if tree is None else [n for n in ast.walk(tree) if isinstance(n, _Function)]
-    around = [f for f in functions if f.lineno <= place.line <= (f.end_lineno or 0)]
+    functions = [node for node in ast.walk(tree) if isinstance(node, _Function)]
+    around = [f for f in functions if f.lineno <= line <= (f.end_lineno or 0)]
     return max(around, key=lambda f: f.lineno, default=None)
 
 
@@ -86,12 +95,24 @@ def _argument(tree: ast.Module, call: ast.Call, function: str, argument: str) ->
 
 def _assigned(scope: ast.AST, name: str, before: int) -> int | None:
     """The last line before another that gives a name its value; a loop over it counts."""
+    of_itself = {
+        id(target)
+        for node in _own_nodes(scope)
+        if isinstance(node, ast.Assign) and _uses(node.value, name)
+        for one in node.targets
+        for target in ast.walk(one)
+    }
     lines = [
         node.lineno
         for node in _own_nodes(scope)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name
+        if id(node) not in of_itself and node.lineno < before
     ]
-    return max((line for line in lines if line < before), default=None)
+    return max(lines, default=None)
+
+
+def _uses(value: ast.expr, name: str) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(value))
 
 
 def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
@@ -100,13 +121,3 @@ def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
         if not isinstance(node, (_Function, ast.Lambda, ast.ClassDef)):
             yield node
             yield from _own_nodes(node)
-
-
-def _passed(tree: ast.Module, function: _Function, parameter: str) -> int | None:
-    """The one line that calls a function, where it is given this parameter."""
-    lines = {
-        value.lineno
-        for call in _calls(tree, function.name)
-        if (value := _argument(tree, call, function.name, parameter)) is not None
-    }
-    return lines.pop() if len(lines) == 1 else None
