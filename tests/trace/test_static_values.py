@@ -94,7 +94,7 @@ def test_fields_of_a_class_derived_from_a_named_tuple_are_named() -> None:
 @pytest.mark.parametrize(
     ("make", "words", "cure"),
     [
-        (lambda n: lambda y: y, "another function object", "make what it belongs to"),
+        (lambda n: lambda y: y, "another function object", "a lambda in the call is a new one"),
         (lambda n: partial(max, 1), "another functools.partial", "new functools.partial"),
         (
             lambda n: Network(2).apply,

@@ -240,8 +240,8 @@ _MADE_ANEW = {
     "the loop.",
     ByIdentity.PARTIAL: "{} is a new functools.partial each time, which is equal to no other: make "
     "it once, before the loop, or pass what it binds as arguments.",
-    ByIdentity.FUNCTION: "JAX knows {} by identity, and gets a new function each time: make what "
-    "it belongs to (an optimiser, a lambda, a function within a function) once, before the loop, "
+    ByIdentity.FUNCTION: "JAX knows {} by identity, and gets a new function each time: make it, or "
+    "the optimiser that it comes with, once, before the loop (a lambda in the call is a new one), "
     "and pass the same one.",
     ByIdentity.OF_PACKAGE: "{} is a new object each time, of a class that does not compare its "
     "values: make it once, before the loop.",
