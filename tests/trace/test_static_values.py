@@ -87,6 +87,10 @@ def test_fields_of_a_class_derived_from_a_named_tuple_are_named() -> None:
     )
     found = finding_of(t)
     assert found.kind == "static-recompiles"
+    assert found.title.endswith(
+        "is compiled again twice: given.init, given.update are new objects each time, of the same "
+        "code."
+    )
     assert "JAX knows given.init, given.update by identity" in found.remedy
     assert "dataclass" not in found.remedy
 

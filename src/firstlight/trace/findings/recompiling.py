@@ -204,16 +204,16 @@ def _was_python_number(function: Function, again: Sequence[Compile]) -> bool:
 
 
 def _static(function: Function, again: Sequence[Compile]) -> _Words:
-    differing = (difference.path for difference in _static_differences(again))
-    name, argument = readable(function), listed(_roots(differing), 3)
-    by_identity = _by_identity(again)
+    name, by_identity = readable(function), _by_identity(again)
     if by_identity:
+        paths = [path for some in by_identity.values() for path in some]
+        new = "is a new object" if len(paths) == 1 else "are new objects"
         title = (
-            f"{name} is compiled again {times(len(again))} for a new {argument}: {_first(again)}."
+            f"{name} is compiled again {times(len(again))}: {listed(paths, 3)} {new} each time, "
+            "of the same code."
         )
-        return title, " ".join(
-            _MADE_ANEW[kind].format(listed(by_identity[kind], 3)) for kind in by_identity
-        )
+        cures = (_MADE_ANEW[kind].format(listed(some, 3)) for kind, some in by_identity.items())
+        return title, " ".join(cures)
     values = _arguments(again)
     title = f"{name} is compiled for every value of its static {values}: {_first(again)}."
     if not _has_static_number(again):
