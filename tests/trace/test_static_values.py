@@ -141,6 +141,18 @@ def test_an_object_that_is_the_same_is_no_difference() -> None:
     assert details(t) == ["x: f32[3] → f32[2]"]
 
 
+def test_a_number_is_spoken_of_only_where_one_differs() -> None:
+    """A module has numbers in it, whatever of it differs."""
+    step = jax.jit(lambda state: state.weights)
+    with firstlight.trace.recording() as t:
+        for name in ("relu", "tanh", "gelu"):
+            step(TrainState(X, name, Network(2)))
+    found = finding_of(t)
+    assert "for every value of its static state.apply: state.apply: 'relu' → 'tanh'" in found.title
+    assert "static_argnames" not in found.remedy
+    assert "Each value of state.apply makes a program of its own" in found.remedy
+
+
 # --- functions that are given, and make other programs with good reason ---------------------------
 
 

@@ -11,23 +11,17 @@ from firstlight.trace.findings import shapes
 from firstlight.trace.findings import thresholds as limits
 from firstlight.trace.findings.costs import cost
 from firstlight.trace.findings.source import where_made
+from firstlight.trace.findings.static_recompiling import by_identity, static_words
 from firstlight.trace.findings.wording import (
-    listed,
+    differing,
+    first_difference,
     location,
     readable,
     short,
     times,
     where_called,
 )
-from firstlight.trace.model import (
-    ByIdentity,
-    Compile,
-    Difference,
-    Finding,
-    Function,
-    Place,
-    Trace,
-)
+from firstlight.trace.model import Compile, Finding, Function, Place, Trace
 
 #: Kinds of findings by the reason of the recompiles.
 KINDS = {
@@ -97,7 +91,7 @@ def _is_told(function: Function, reason: str, again: Sequence[Compile]) -> bool:
         return True
     if reason in _ACCIDENTS:
         return True
-    static = reason == reasons.STATIC and not _by_identity(again)
+    static = reason == reasons.STATIC and not by_identity(again)
     least = limits.STATIC_RECOMPILES_AT_ONE_LINE if static else limits.RECOMPILES_AT_ONE_LINE
     return max(_at_lines_seen_before(function, again).values(), default=0) >= least
 
@@ -166,15 +160,17 @@ _Words = tuple[str, str]
 
 
 def _shape(function: Function, again: Sequence[Compile]) -> _Words:
-    often = times(len(again))
-    title = f"{readable(function)} is compiled again for other shapes, {often}: {_first(again)}."
+    title = (
+        f"{readable(function)} is compiled again for other shapes, {times(len(again))}: "
+        f"{first_difference(again)}."
+    )
     return title, shapes.remedy(function, _call(again))
 
 
 def _dtype(function: Function, again: Sequence[Compile]) -> _Words:
-    title = f"{readable(function)} is compiled again for other dtypes: {_first(again)}."
+    title = f"{readable(function)} is compiled again for other dtypes: {first_difference(again)}."
     return title, (
-        f"Give {_arguments(again)} one dtype before the call at {_call(again)}, "
+        f"Give {differing(again)} one dtype before the call at {_call(again)}, "
         f"for instance with np.asarray(value, dtype=np.{_best_dtype(function, again)})."
     )
 
@@ -187,11 +183,11 @@ def _weak(function: Function, again: Sequence[Compile]) -> _Words:
     )
     title = (
         f"{readable(function)} is compiled for {values} and again for arrays of the same type: "
-        f"{_first(again)}."
+        f"{first_difference(again)}."
     )
     dtype = _best_dtype(function, again)
     return title, (
-        f"Give {_arguments(again)} the same kind of value in every call at {_call(again)}: "
+        f"Give {differing(again)} the same kind of value in every call at {_call(again)}: "
         f"np.{dtype}(value), or jnp.asarray(value, dtype=jnp.{dtype}), from the first on."
     )
 
@@ -203,79 +199,9 @@ def _was_python_number(function: Function, again: Sequence[Compile]) -> bool:
     return any(a.path in paths and a.dtype in reasons.OF_PYTHON for a in given)
 
 
-def _static(function: Function, again: Sequence[Compile]) -> _Words:
-    name, by_identity = readable(function), _by_identity(again)
-    if by_identity:
-        paths = [path for some in by_identity.values() for path in some]
-        new = "is a new object" if len(paths) == 1 else "are new objects"
-        title = (
-            f"{name} is compiled again {times(len(again))}: {listed(paths, 3)} {new} each time, "
-            "of the same code."
-        )
-        cures = (_MADE_ANEW[kind].format(listed(some, 3)) for kind, some in by_identity.items())
-        return title, " ".join(cures)
-    values = _arguments(again)
-    title = f"{name} is compiled for every value of its static {values}: {_first(again)}."
-    if not _has_static_number(again):
-        return title, (
-            f"Each value of {values} makes a program of its own: use fewer different ones, and "
-            "equal ones for the same meaning. Beyond that only a persistent cache saves them, from "
-            "the second start on."
-        )
-    if all(one.site is not None and one.site.package == "equinox" for one in again):
-        return title, (
-            f"Under equinox.filter_jit a Python number is static: give {values} as an array, "
-            "jnp.asarray(value), in every call, and one program does for all."
-        )
-    return title, (
-        f"If {values} is a number that only takes part in arithmetic, take it out of "
-        "static_argnames: it is then an array, and one program does for all. If it is the length "
-        "of a loop, use jax.lax.fori_loop, which takes a length that is not static."
-    )
-
-
-#: What to do about a value that is equal to nothing but itself.
-_MADE_ANEW = {
-    ByIdentity.METHOD: "{} is a method of a new object each time: make that object once, before "
-    "the loop.",
-    ByIdentity.PARTIAL: "{} is a new functools.partial each time, which is equal to no other: make "
-    "it once, before the loop, or pass what it binds as arguments.",
-    ByIdentity.FUNCTION: "JAX knows {} by identity, and gets a new function each time: make it, or "
-    "the optimiser that it comes with, once, before the loop (a lambda in the call is a new one), "
-    "and pass the same one.",
-    ByIdentity.OF_PACKAGE: "{} is a new object each time, of a class that does not compare its "
-    "values: make it once, before the loop.",
-    ByIdentity.OBJECT: "If objects given as {} hold the same values, make their class comparable "
-    "by them: @dataclass(frozen=True), or __eq__ and __hash__. Or make the object once, outside of "
-    "the loop.",
-}
-
-
-def _by_identity(again: Sequence[Compile]) -> dict[ByIdentity, list[str]]:
-    """What is the same but for being another object, by what it is; {}: values differ as well."""
-    found: dict[ByIdentity, list[str]] = {}
-    for difference in _static_differences(again):
-        if difference.identity is None or difference.path is None:
-            return {}
-        paths = found.setdefault(difference.identity, [])
-        if difference.path not in paths:
-            paths.append(difference.path)
-    return found
-
-
-def _static_differences(again: Sequence[Compile]) -> list[Difference]:
-    every = (d for one in again for d in one.recompile_differences)
-    return [difference for difference in every if difference.reason == reasons.STATIC]
-
-
 def _roots(paths: Iterable[str | None]) -> list[str]:
     """Arguments, without what of them differs."""
     return list(dict.fromkeys(re.split(r"[.\[]", path)[0] or path for path in paths if path))
-
-
-def _has_static_number(again: Sequence[Compile]) -> bool:
-    values = [text for one in again if one.signature for text in one.signature.static.values()]
-    return any(map(reasons.is_number, values))
 
 
 def _new_function(function: Function, again: Sequence[Compile]) -> _Words:
@@ -324,7 +250,7 @@ def _called(function: Function) -> str:
 def _tree(function: Function, again: Sequence[Compile]) -> _Words:
     title = (
         f"{readable(function)} is compiled again because its arguments are structured in another "
-        f"way: {_first(again)}."
+        f"way: {first_difference(again)}."
     )
     return title, (
         f"Call it at {_call(again)} with the same containers (dict or OrderedDict, tuple or list), "
@@ -336,17 +262,20 @@ def _tree(function: Function, again: Sequence[Compile]) -> _Words:
 def _sharding(function: Function, again: Sequence[Compile]) -> _Words:
     title = (
         f"{readable(function)} is compiled again because its arguments are placed elsewhere: "
-        f"{_first(again)}."
+        f"{first_difference(again)}."
     )
     return title, (
-        f"Put {_arguments(again)} where the results will be before the first call at "
+        f"Put {differing(again)} where the results will be before the first call at "
         f"{_call(again)}: jax.device_put(value, sharding) with the sharding that the function's "
         "outputs have."
     )
 
 
 def _context(function: Function, again: Sequence[Compile]) -> _Words:
-    title = f"{readable(function)} is compiled again under another setting of JAX: {_first(again)}."
+    title = (
+        f"{readable(function)} is compiled again under another setting of JAX: "
+        f"{first_difference(again)}."
+    )
     return title, (
         "Set JAX up once at the start of the program (jax.config.update), and not by a context "
         f"around some of the calls: see {_call(again)}."
@@ -366,23 +295,13 @@ _WORDS: dict[str, Callable[[Function, Sequence[Compile]], _Words]] = {
     reasons.SHAPE: _shape,
     reasons.DTYPE: _dtype,
     reasons.WEAK: _weak,
-    reasons.STATIC: _static,
+    reasons.STATIC: static_words,
     reasons.NEW_FUNCTION: _new_function,
     reasons.TREE: _tree,
     reasons.SHARDING: _sharding,
     reasons.CONTEXT: _context,
     reasons.UNKNOWN: _unknown,
 }
-
-
-def _first(again: Sequence[Compile]) -> str:
-    return (again[0].recompile_detail or "").rstrip(".")
-
-
-def _arguments(again: Sequence[Compile]) -> str:
-    """Names of the arguments that differ."""
-    paths = (d.path for one in again for d in one.recompile_differences if d.path)
-    return listed(dict.fromkeys(paths), 3) or "the argument"
 
 
 def _best_dtype(function: Function, again: Sequence[Compile]) -> str:
