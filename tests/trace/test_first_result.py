@@ -20,11 +20,13 @@ import trace_samples as samples
 
 import firstlight.trace
 from firstlight.cli import main
+from firstlight.trace import running
 from firstlight.trace.first_result import first_result
 from firstlight.trace.json_report import report
 from firstlight.trace.limits import Limits, exceeded
 from firstlight.trace.log_events import ProcessLog
 from firstlight.trace.model import Place, Process, Read, Witness
+from firstlight.trace.running import Outcome
 from firstlight.trace.verdict import headline, unknown, where_first_result
 
 # --- decided from a log ---------------------------------------------------------------------------
@@ -227,6 +229,22 @@ def test_a_pattern_that_is_none_is_refused_before_the_program_runs(
         main(["trace", "--first-result", "epoch (", "nowhere.py"])
     assert stopped.value.code == 2
     assert "no regular expression" in capsys.readouterr().err
+
+
+def test_the_command_tells_the_program_what_to_look_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+
+    def run(command: Any, folder: Any, variables: Any = None, output: Any = None) -> Outcome:
+        given.append(variables)
+        return Outcome(0, None, 1.0)
+
+    monkeypatch.setattr(running, "run", run)
+    out = ["--out", str(tmp_path / "logs")]
+    main(["trace", *out, "--first-result", "train.py:27", "train.py"])
+    main(["trace", *out, "train.py"])
+    assert given == [{"FIRSTLIGHT_FIRST_RESULT": "train.py:27"}, {}]
 
 
 # --- told -----------------------------------------------------------------------------------------
