@@ -93,7 +93,7 @@ def compiled(of: Signature | None, begin: float, process: int = 0, **changed: ob
             signature(static={"c": "<C at 0x7f01>"}),
             signature(static={"c": "<C at 0x7f99>"}),
             "static value",
-            "c: another object of the same class, without __eq__ and __hash__ (<C at 0x7f01>)",
+            "c: another object of the same class, without __eq__ and __hash__ (<C>)",
         ),
         (
             signature(),

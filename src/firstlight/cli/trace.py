@@ -45,6 +45,13 @@ def add_to(commands: Any) -> None:
     add(
         "--out", type=Path, metavar="DIR", help="a new folder (default firstlight-traces/TIME-NAME)"
     )
+    add(
+        "--first-result",
+        type=_pattern,
+        metavar="PATTERN",
+        help="what the first result is known by: a regular expression found in a line that the "
+        "program prints, or a line that reads it (train.py:27)",
+    )
     _add_outputs(parser)
     _add_limits(parser)
     add(
@@ -106,7 +113,8 @@ def _trace(program: list[str], options: argparse.Namespace) -> int:
     # The name of a script is the user's own.
     folder = running.new_folder(options.out, "program" if options.redact else program[0])
     command = running.command_of(program, options.module)
-    outcome = running.run(command, folder, running.dumping(folder) if options.dump_hlo else None)
+    dumping = running.dumping(folder) if options.dump_hlo else {}
+    outcome = running.run(command, folder, {**_looking_for(options), **dumping})
     name = "" if options.redact else " ".join(program)
     hold = _report(command, folder, outcome, limits, options, name)
     return 1 if not hold and outcome.succeeded else running.end_like(outcome)
@@ -232,12 +240,19 @@ def _what_if(
         return None
     from firstlight.trace.what_if import measure
 
-    found = measure(command, folder / "what-if", options.what_if_rounds, _say)
+    found = measure(
+        command, folder / "what-if", options.what_if_rounds, _say, _looking_for(options)
+    )
     if options.redact:
         import shutil
 
         shutil.rmtree(folder / "what-if")  # what the program said, and logs as they were
     return found
+
+
+def _looking_for(options: argparse.Namespace) -> dict[str, str]:
+    """The variable that tells a traced process what its first result is known by."""
+    return {"FIRSTLIGHT_FIRST_RESULT": options.first_result} if options.first_result else {}
 
 
 def _require_folders(options: argparse.Namespace) -> None:
@@ -340,6 +355,16 @@ def _count(text: str, least: int = 0) -> int:
     if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(f"{text!r}: give a whole number, {least} or more")
     return int(text)
+
+
+def _pattern(text: str) -> str:
+    import re
+
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: no regular expression: {error}") from None
+    return text
 
 
 def _rounds(text: str) -> int:

@@ -86,11 +86,19 @@ def function_of_user(call: dict[str, Any], jax: tuple[str, ...]) -> Any:
     code = code_of(innermost(fun))
     if code is None or is_operation(fun):
         return fun
-    if code.co_filename.endswith(_EQUINOX[0]) and code.co_name == _EQUINOX[1]:
+    if is_of_equinox(fun):
         return _given_to_equinox(call) or fun
     if code.co_filename.startswith(jax):
         return _held(innermost(fun), jax, 3) or fun
     return fun
+
+
+def is_of_equinox(fun: Any) -> bool:
+    """Whether it is what filter_jit calls, with the arguments of a function of the user."""
+    code = code_of(innermost(fun))
+    if code is None or code.co_name != _EQUINOX[1]:
+        return False
+    return code.co_filename.endswith(_EQUINOX[0])
 
 
 def binds_function_of_user(fun: Any, jax: tuple[str, ...]) -> bool:

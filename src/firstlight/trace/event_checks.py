@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from firstlight.trace.model import STAGES
+from firstlight.trace.model import STAGES, ByIdentity
 
 _Check = Callable[[Any], bool]
 #: Longer texts say no more, and would fill a report.
@@ -124,6 +124,16 @@ def _function(value: Any) -> bool:
     return _having(name=_text, module=_text, kind=_text, place=_place, made_of=_count)(value)
 
 
+def _identity(value: Any) -> bool:
+    """[kind, number, number of its code, numbers of the objects that it belongs to]"""
+    checks = (_kind, _or_none(_integer), _or_none(_integer), _list_of(_integer))
+    return _tuple_of(*checks)(value) and len(value) == len(checks)
+
+
+def _kind(value: Any) -> bool:
+    return value in [kind.value for kind in ByIdentity]
+
+
 _STATIC = _mapping_of(_plain)
 _BREAK = _having(kind=_plain, type=_plain, static=_STATIC, place=_place, lines=_list_of(_place))
 _Checks = dict[str, _Check]
@@ -138,6 +148,7 @@ _KINDS: dict[str, tuple[_Checks, _Checks]] = {
             "rank": _text,
             "parent": _integer,
             "thread": _integer,
+            "first_result_pattern": _text,
         },
     ),
     "jax": ({"version": _plain}, {}),
@@ -189,6 +200,7 @@ _KINDS: dict[str, tuple[_Checks, _Checks]] = {
             "leaves": _count,
             "tree": _text,
             "static": _mapping_of(_text),
+            "identity": _mapping_of(_identity),
             "context": _mapping_of(_plain),
         },
     ),
@@ -196,7 +208,10 @@ _KINDS: dict[str, tuple[_Checks, _Checks]] = {
         {"sites": _list_of(_site_of_waits), "short": _count, "short_ns": _count},
         {"long": _list_of(_tuple_of(_integer, _integer, _count))},
     ),
-    "first_result": ({"ns": _integer}, {"site": _place}),
+    "first_result": ({"ns": _integer}, {"site": _place, "by": _text}),
+    "read": ({"ns": _integer}, {"site": _place}),
+    "output": ({"ns": _integer}, {"site": _place, "stream": _text, "reads": _count}),
+    "marked": ({"ns": _integer}, {"site": _place, "how": _text}),
     "problem": ({}, {"problems": _list_of(_plain), "missing": _text}),
     "end": (
         {"ns": _integer},

@@ -13,7 +13,7 @@ from firstlight.report.document import LOGO, document, packaged, themes
 from firstlight.trace import page_functions, page_recompiles, page_rest, page_timeline
 from firstlight.trace.markup import escaped
 from firstlight.trace.model import Finding, Process, Trace
-from firstlight.trace.verdict import headline, unknown
+from firstlight.trace.verdict import headline, nothing_found, unknown
 from firstlight.trace.what_if import WhatIf
 from firstlight.trace.wording import counted, location, seconds, sentence_of
 
@@ -110,7 +110,7 @@ def _verdict(trace: Trace) -> str:
     listed = (
         f'<ol class="findings">{items}</ol>{_OVERLAP if len(trace.findings) > 1 else ""}'
         if items
-        else ('<p class="fine">Nothing found that would make it start sooner.</p>')
+        else f'<p class="fine">{escaped(nothing_found(trace))}</p>'
     )
     doubts = "".join(f"<li>{escaped(text)}</li>" for text in unknown(trace))
     told = (

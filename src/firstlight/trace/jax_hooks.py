@@ -11,6 +11,7 @@ from firstlight.telemetry.events import CACHE, STAGES
 from firstlight.trace import calls, programs
 from firstlight.trace.cache_folder import CacheFolder
 from firstlight.trace.known_calls import KnownCalls
+from firstlight.trace.outputs import Outputs
 from firstlight.trace.program_errors import leave_out_caller, pass_on
 from firstlight.trace.sizes import Sizes
 from firstlight.trace.waits import Waits
@@ -55,6 +56,7 @@ class JaxHooks:
         self._calls = KnownCalls(recorder)
         self._describing: set[int] = set()
         self.waits = Waits(recorder, self.is_busy, (self._open, self._describing))
+        self._outputs = Outputs(recorder, lambda: self.waits.count)
         self._cache_folder = CacheFolder()
         self._active = True
         self._frames_stay = True  # a stage ends in the frame in which it has begun
@@ -142,6 +144,7 @@ class JaxHooks:
         """Stop listening, and leave JAX as it was."""
         self._active = self.waits.active = False
         self.waits.unwatch()
+        self._outputs.unwatch()
         for undo in self._undo:
             self._recorder.safely(undo)()
         self._undo = []
@@ -226,6 +229,9 @@ class JaxHooks:
             results=current.results,
             **self._more(current, end, frames),
         )
+        if stage == "compile":
+            self.waits.expect()
+            self._outputs.expect()
 
     def _more(self, current: _Stage, end_ns: int, frames: list[FrameType]) -> dict[str, Any]:
         """What is known at the end of a stage beyond its times."""

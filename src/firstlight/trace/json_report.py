@@ -9,7 +9,7 @@ from typing import Any
 from firstlight import __version__
 from firstlight.records import to_json
 from firstlight.trace.limits import Excess
-from firstlight.trace.model import STAGES, Compile, Function, Place, Process, Trace
+from firstlight.trace.model import STAGES, Compile, Function, Place, Process, Read, Trace
 from firstlight.trace.wording import signature
 
 SCHEMA, VERSION = "firstlight.trace-report", 1
@@ -101,7 +101,14 @@ def _compile(compile_: Compile) -> dict[str, Any]:
     }
 
 
+def _moment(read: Read | None) -> dict[str, Any] | None:
+    if read is None:
+        return None
+    return {"seconds": read.seconds, "location": location(read.site), "package": read.package}
+
+
 def _process(process: Process) -> dict[str, Any]:
+    witness = process.first_result_witness
     return {
         "pid": process.pid,
         "rank": process.rank,
@@ -113,6 +120,9 @@ def _process(process: Process) -> dict[str, Any]:
         "wall_seconds": process.wall_seconds,
         "first_result_seconds": process.first_result_seconds,
         "first_result_location": location(process.first_result_site),
+        "first_result_witness": witness.value if witness else None,
+        "first_read": _moment(process.first_read),
+        "first_output": _moment(process.first_output),
         "phases_seconds": dict(process.phases_seconds),
         "imports": [to_json(package) for package in process.imports],
         "waits": [

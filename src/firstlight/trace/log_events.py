@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from firstlight.records import FirstlightError
 from firstlight.trace.event_checks import MOST_TEXT, checked, cut
 from firstlight.trace.log_file import SCHEMA, VERSION
+from firstlight.trace.model import Place
 
 #: Keys that hold times of their own, beside those of an event.
 _TIMES = ("ns", "begin_ns", "end_ns", "recording_ns")
@@ -54,6 +55,13 @@ class ProcessLog:
         """
         monotonic, wall = self.head.get("clock") or (0, 0)
         return self.start_ns + int(wall) - int(monotonic)
+
+
+def place_of(told: Sequence[Any] | None) -> Place | None:
+    """[file, line, function] or [file, line] as a place."""
+    if not told or told[0] is None:
+        return None
+    return Place(str(told[0]), int(told[1]), told[2] if len(told) > 2 else None)
 
 
 def read_logs(folder: Path) -> list[ProcessLog]:

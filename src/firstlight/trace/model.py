@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from firstlight.trace.installed import package_of
@@ -41,6 +42,37 @@ class Argument:
     sharding: str | None
 
 
+class ByIdentity(Enum):
+    """What a static value is that is equal to nothing but itself."""
+
+    FUNCTION = "function"
+    PARTIAL = "partial"
+    METHOD = "method"
+    OBJECT = "object"
+    OF_PACKAGE = "object of a package"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which one it is of all that are made of the same code."""
+
+    kind: ByIdentity
+    number: int | None  # the same number: the same object; None: it cannot be known again
+    made_of: int | None  # the same number: the same code
+    belongs_to: tuple[int, ...] = ()  # objects that it has to do with
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that is not as it was when the nearest program before was compiled."""
+
+    reason: str
+    words: str
+    distance: int = 1  # how far it takes two signatures apart
+    path: str | None = None  # the argument, or what of it
+    identity: ByIdentity | None = None  # the same values, in another object
+
+
 @dataclass(frozen=True)
 class Signature:
     """What a compiled program depends on."""
@@ -51,6 +83,7 @@ class Signature:
     static: Mapping[str, str]
     context: Mapping[str, Any]
     function_object: int  # the same number: the same object
+    identity: Mapping[str, Identity] = field(default_factory=dict)  # of some of `static`
 
 
 @dataclass(frozen=True)
@@ -84,6 +117,7 @@ class Compile:
     recompile_reason: str | None = None  # shape, dtype, weak type, static value, …; None: the first
     recompile_detail: str | None = None  # in words, with what differs
     recompile_is_for_that_alone: bool = True  # False: for other reasons as well
+    recompile_differences: tuple[Difference, ...] = ()
     #: For each of `equation_lines`: how often its most frequent equation comes again.
     equation_repeats: tuple[int, ...] = ()
     cache_settings: Mapping[str, Any] = field(default_factory=dict)
@@ -144,6 +178,23 @@ class Wait:
     last_seconds: float
 
 
+class Witness(Enum):
+    """How a first result is known."""
+
+    MARKED = "marked"  # by the program itself, or by what it was asked to look for
+    READ = "read"  # by the program's own code
+    PUT_OUT = "put out"
+
+
+@dataclass(frozen=True)
+class Read:
+    """A moment at which a result was read, or put out."""
+
+    seconds: float
+    site: Place | None
+    package: str | None = None  # that read it for itself
+
+
 @dataclass(frozen=True)
 class Span:
     """A part of the timeline of a process's main thread."""
@@ -166,7 +217,7 @@ class Process:
     jax_version: str | None
     torch_version: str | None
     wall_seconds: float | None  # None: it did not get to its end
-    first_result_seconds: float | None
+    first_result_seconds: float | None  # of the program itself: see `first_result`
     first_result_site: Place | None
     phases_seconds: Mapping[str, float]  # by kind of span; they add up to the wall time
     timeline: tuple[Span, ...]
@@ -180,6 +231,10 @@ class Process:
     whole: bool = True  # recorded from its start
     incomplete: str | None = None  # why compiles may be missing
     starts_at_seconds: float = 0.0  # after the start of the first process
+    first_result_witness: Witness | None = None
+    first_read: Read | None = None  # the first that anybody read: it may be a package
+    first_output: Read | None = None  # the first output that may hold a result
+    first_result_pattern: str | None = None  # what was asked for as the first result
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from firstlight.trace import timeline
-from firstlight.trace.compiles import place_of
-from firstlight.trace.log_events import ProcessLog
+from firstlight.trace.log_events import ProcessLog, place_of
 from firstlight.trace.model import ImportedPackage, Place
 
 #: What comes with JAX. Who imports it first does not make it slower: the program needs it.

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from firstlight.trace import recompiles, timeline
-from firstlight.trace.compiles import FunctionKey, compiles_of, place_of
-from firstlight.trace.log_events import ProcessLog, read_logs
+from firstlight.trace.compiles import FunctionKey, compiles_of
+from firstlight.trace.first_result import first_read, first_result, put_out
+from firstlight.trace.log_events import ProcessLog, place_of, read_logs
 from firstlight.trace.model import (
     STAGES,
     Compile,
@@ -85,7 +86,7 @@ def _read_process(number: int, log: ProcessLog, logs: Sequence[ProcessLog]) -> _
     spans = timeline.spans(main, timeline.summed_waits(log), log.start_ns)
     exclusive = _exclusive_ns(part for cut in pieces.values() for part in cut)
     unfinished = timeline.unfinished(log)
-    first = log.first("first_result")
+    first = first_result(log)
     process = Process(
         number=number,
         pid=int(log.head["pid"]),
@@ -95,8 +96,12 @@ def _read_process(number: int, log: ProcessLog, logs: Sequence[ProcessLog]) -> _
         jax_version=_version("jax", log, logs),
         torch_version=_version("torch", log, logs),
         wall_seconds=(end_ns - log.start_ns) / 1e9 if end or log.first("exited") else None,
-        first_result_seconds=(first["ns"] - log.start_ns) / 1e9 if first else None,
-        first_result_site=place_of(first.get("site")) if first else None,
+        first_result_seconds=(first.ns - log.start_ns) / 1e9 if first else None,
+        first_result_site=first.site if first else None,
+        first_result_witness=first.witness if first else None,
+        first_read=first_read(log),
+        first_output=put_out(log),
+        first_result_pattern=log.head.get("first_result_pattern"),
         phases_seconds=timeline.phases(spans),
         timeline=spans,
         imports=packages(log),
@@ -110,7 +115,7 @@ def _read_process(number: int, log: ProcessLog, logs: Sequence[ProcessLog]) -> _
         whole=bool(log.head.get("whole", True)),
         starts_at_seconds=(log.start_of_day_ns - logs[0].start_of_day_ns) / 1e9,
     )
-    return _Read(process, list(compiles_of(log, number, exclusive)))
+    return _Read(process, list(compiles_of(log, number, exclusive, first)))
 
 
 def _exclusive_ns(cut: Iterable[timeline.Part]) -> Mapping[int, int]:
@@ -142,9 +147,9 @@ def _functions(pairs: Iterable[tuple[FunctionKey, Compile]]) -> tuple[Function, 
 def _time_to_first_result(logs: Sequence[ProcessLog]) -> float | None:
     """From the start of the first process to the first result in any of them."""
     results = [
-        first["ns"] - log.start_ns + log.start_of_day_ns
+        first.ns - log.start_ns + log.start_of_day_ns
         for log in logs
-        if (first := log.first("first_result"))
+        if (first := first_result(log))
     ]
     return (min(results) - logs[0].start_of_day_ns) / 1e9 if results else None
 

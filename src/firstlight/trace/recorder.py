@@ -8,6 +8,7 @@ from _thread import get_ident
 from os import getpid
 from time import monotonic_ns, time_ns
 
+from firstlight.trace import MARKED
 from firstlight.trace.imports import ImportClock
 from firstlight.trace.log_file import SCHEMA, VERSION, LogFile
 from firstlight.trace.program_errors import is_of_program, leave_us_out, pass_on
@@ -39,6 +40,9 @@ class Recorder:
         self._imports: list[tuple[int, int]] = []  # begin and end of each outermost one
         self._ended = -1  # the process that has told its end
         self._head: dict[str, Any] | None = None  # of a fork, written with its first event
+        self.marked = False
+        #: What the first result is known by: `train.py:27`, or a pattern of a line put out.
+        self.first_result_pattern = os.environ.get("FIRSTLIGHT_FIRST_RESULT") or None
 
     def begin(self, started_ns: int | None, whole: bool) -> None:
         """The first event. whole: from the start of the process, not from some point within."""
@@ -59,6 +63,7 @@ class Recorder:
             "clock": [monotonic_ns(), time_ns()],
             "whole": whole,
             "thread": get_ident(),
+            "first_result_pattern": self.first_result_pattern,
         }
 
     def event(self, kind: str, **about: Any) -> None:
@@ -101,6 +106,16 @@ class Recorder:
 
         return guarded
 
+    def mark(self, how: str, site: Any) -> None:
+        """The first result is here. how: by the program's own word ("code"), a line, an output."""
+        if not self.marked:
+            self.marked = True
+            self.event("marked", ns=monotonic_ns(), how=how, site=site)
+
+    def mark_here(self, frame: Any) -> None:
+        """The same, said by this frame of the program."""
+        self.mark("code", [frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname])
+
     def imported(self, modules: list[Any], sites: Any = None) -> None:
         """An import statement is over, with all that it loaded, as the clock of imports tells it.
 
@@ -134,6 +149,7 @@ class Recorder:
     def forked(self) -> None:
         """This is a new process, which has a log of its own: what was heard is of its parent."""
         self._own_ns = self._lost = 0
+        self.marked = False
         self.problems.clear()
         self._imports.clear()
         # Most forks become another program at once: they have nothing to tell, and no log.
@@ -188,6 +204,7 @@ def record_process(folder: str, started_ns: int | None) -> Recorder:
         recorder.problems.add("imports: this Python loads modules in an unknown way")
     for name in _LAST_NAMES:  # what was imported before the recorder was
         appeared(name)
+    MARKED.append(recorder.safely(recorder.mark_here))
     atexit.register(recorder.safely(recorder.end))
     recorder.after_fork.append(clock.forked)
     os.register_at_fork(after_in_child=recorder.safely(recorder.forked))

@@ -19,8 +19,8 @@ from firstlight.trace.json_report import cache_counts, stage_seconds
 from firstlight.trace.limits import Excess
 from firstlight.trace.model import Finding, Function, Process, Trace
 from firstlight.trace.torch_regions import Region, regions, why
-from firstlight.trace.verdict import headline, unknown
-from firstlight.trace.wording import OF_JAX, counted, location, place, seconds, sentence_of
+from firstlight.trace.verdict import headline, nothing_found, unknown, where_first_result
+from firstlight.trace.wording import OF_JAX, counted, location, seconds, sentence_of
 
 _MOST_FINDINGS = 8
 _MOST_FUNCTIONS = 10
@@ -44,7 +44,7 @@ def print_trace(trace: Trace, console: Console | None = None, title: str = "") -
     console = console or terminal()
     console.rule(Text(printable(f"firstlight trace {title}".rstrip())), align="left", style="dim")
     console.print(Text(printable(headline(trace)), style="bold"))
-    _print_findings(trace.findings, console)
+    _print_findings(trace, console)
     leading = phases.leading(trace)
     if leading is not None:
         _print_phases(leading, console)
@@ -71,9 +71,10 @@ def print_exceeded(exceeded: Sequence[Excess], console: Console | None = None) -
             console.print(Text(printable(f"    {offender}")), soft_wrap=True)
 
 
-def _print_findings(findings: Sequence[Finding], console: Console) -> None:
+def _print_findings(trace: Trace, console: Console) -> None:
+    findings = trace.findings
     if not findings:
-        console.print("Nothing found that would make it start sooner.")
+        console.print(Text(printable(nothing_found(trace))))
         return
     for number, finding in enumerate(findings[:_MOST_FINDINGS], start=1):
         console.print()
@@ -120,9 +121,9 @@ def _print_phases(process: Process, console: Console) -> None:
     imported = _imported(process, moment)
     if imported:
         console.print(Text(printable(f"Imports, each package for itself: {imported}.")))
-    if moment is not None and process.first_result_site is not None:
-        where = printable(place(process.first_result_site))
-        console.print(Text(f"The first result was read at {where}.", style="dim"))
+    where = where_first_result(process)
+    if where is not None:
+        console.print(Text(printable(where), style="dim"))
 
 
 def _imported(process: Process, moment: float | None) -> str:

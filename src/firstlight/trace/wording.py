@@ -6,6 +6,7 @@ Everything here is plain text of unknown origin: whoever prints or draws it esca
 from __future__ import annotations
 
 import os
+from itertools import islice
 
 from firstlight.trace.model import Compile, Finding, Function, Place, Signature
 from firstlight.trace.recompiles import described, is_wide
@@ -87,7 +88,9 @@ def signature(value: Signature | None, most: int = 6) -> str:
     parts = [f"{a.path}: {described(a, wide)}" for a in value.arguments[:most]]
     if value.leaves > len(parts):
         parts.append(f"{value.leaves - len(parts)} more")
-    parts += [f"{name}={text}" for name, text in value.static.items()]
+    parts += [f"{name}={text}" for name, text in islice(value.static.items(), most)]
+    if len(value.static) > most:  # a module has hundreds
+        parts.append(f"{len(value.static) - most} more static values")
     return ", ".join(parts)
 
 

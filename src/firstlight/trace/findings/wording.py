@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from firstlight.trace.model import Compile, Function, Place
 
@@ -46,3 +46,14 @@ def readable(function: Function) -> str:
     """The name of a function, with its line where the name says nothing."""
     bare = function.name.rpartition(".")[2]
     return f"{bare} at {short(function.place)}" if bare.startswith("<") else bare
+
+
+def first_difference(again: Sequence[Compile]) -> str:
+    """What made the first of these recompiles necessary."""
+    return (again[0].recompile_detail or "").rstrip(".")
+
+
+def differing(again: Sequence[Compile]) -> str:
+    """Names of the arguments that differ."""
+    paths = (d.path for one in again for d in one.recompile_differences if d.path)
+    return listed(dict.fromkeys(paths), 3) or "the argument"
