@@ -101,7 +101,7 @@ def what_if() -> WhatIf:
 def test_the_page_shows_the_verdict_first_and_everything_after() -> None:
     reader = read(render(samples.trace(), what_if()))
     text = reader.text
-    order = [text.index(words) for words in ("worst first", "The whole run", "Press a heading")]
+    order = [text.index(words) for words in ("to gain from", "The whole run", "Press a heading")]
     assert order == sorted(order)
     for words in (
         "1.10 s",
@@ -149,7 +149,9 @@ def test_an_empty_trace_has_a_page() -> None:
     )
     empty = Trace((bare,), (), (), None, 0, 0)
     text = read(render(empty)).text
-    assert "JAX was not imported" in text and "as after a kill" in text
+    assert "Nothing is known of JAX" in text and "as after a kill" in text
+    ended = replace(empty, processes=(replace(bare, wall_seconds=0.1),))
+    assert "JAX was not imported" in read(render(ended)).text
 
 
 def test_a_long_timeline_is_thinned_and_keeps_its_ends_and_total() -> None:

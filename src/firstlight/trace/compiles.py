@@ -141,7 +141,7 @@ def _compile(
     exclusive_ns: Mapping[int, int],
     sizes: Mapping[tuple[int, int], int],
 ) -> Compile:
-    start = log.start_ns
+    start = log.origin_ns
     stages = {event["stage"]: event for _, event in group.stages}
     seconds: dict[str, float | None] = dict.fromkeys(STAGES)
     for index, event in group.stages:

@@ -150,7 +150,10 @@ _KINDS: dict[str, tuple[_Checks, _Checks]] = {
         {"platform": _plain, "begin_ns": _integer, "end_ns": _integer},
         {"thread": _integer},
     ),
-    "begin": ({"name": _text, "ns": _integer, "call": _or_none(_integer)}, {"thread": _integer}),
+    "begin": (
+        {"name": _text, "ns": _integer, "call": _or_none(_integer)},
+        {"thread": _integer, "thread_name": _text},
+    ),
     "stage": (
         {
             "stage": lambda value: value in STAGES,

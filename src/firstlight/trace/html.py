@@ -13,7 +13,7 @@ from firstlight.report.document import LOGO, document, packaged, themes
 from firstlight.trace import page_functions, page_recompiles, page_rest, page_timeline
 from firstlight.trace.markup import escaped
 from firstlight.trace.model import Finding, Process, Trace
-from firstlight.trace.verdict import headline, unknown
+from firstlight.trace.verdict import headline, nothing_found, unknown
 from firstlight.trace.what_if import WhatIf
 from firstlight.trace.wording import counted, location, seconds, sentence_of
 
@@ -106,12 +106,15 @@ def _contents(sections: Mapping[str, str]) -> str:
 
 
 def _verdict(trace: Trace) -> str:
-    items = "".join(_finding(f) for f in trace.findings)
-    listed = (
-        f'<ol class="findings">{items}</ol>{_OVERLAP if len(trace.findings) > 1 else ""}'
-        if items
-        else ('<p class="fine">Nothing found that would make it start sooner.</p>')
-    )
+    found = [f for f in trace.findings if not f.apart]
+    none = nothing_found(trace)
+    listed = f'<p class="fine">{none}</p>' if none else ""
+    if found:
+        listed += f'<ol class="findings">{"".join(map(_finding, found))}</ol>'
+        listed += _OVERLAP if len(found) > 1 else ""
+    apart = "".join(_finding(f) for f in trace.findings if f.apart)
+    if apart:
+        listed += f'<h3>Apart from the program</h3><ol class="findings">{apart}</ol>'
     doubts = "".join(f"<li>{escaped(text)}</li>" for text in unknown(trace))
     told = (
         f'<aside class="warnings"><h2>What could not be told</h2><ul>{doubts}</ul></aside>'

@@ -167,7 +167,8 @@ def _late_by_time(trace: Trace, limits: Limits) -> Excess | None:
     moment = limits.forbid_compile_after_seconds
     if moment is None:
         return None
-    late = _late(trace, lambda c: c.begin_seconds > moment)
+    starts = [p.starts_at_seconds for p in trace.processes]
+    late = _late(trace, lambda c: c.begin_seconds - starts[c.process] > moment)
     words = f"after {seconds(moment)}"
     return _late_excess(moment, late, words) if late else None
 

@@ -27,6 +27,7 @@ class ProcessLog:
     head: dict[str, Any]
     events: list[dict[str, Any]] = field(default_factory=list)
     unreadable_lines: int = 0
+    program_start_of_day_ns: int | None = None  # of the first process; None: this one is it
 
     def of(self, kind: str) -> Iterator[dict[str, Any]]:
         return (event for event in self.events if event["event"] == kind)
@@ -54,6 +55,13 @@ class ProcessLog:
         """
         monotonic, wall = self.head.get("clock") or (0, 0)
         return self.start_ns + int(wall) - int(monotonic)
+
+    @property
+    def origin_ns(self) -> int:
+        """The start of the program, from which all moments are counted, on this process's clock."""
+        if self.program_start_of_day_ns is None:
+            return self.start_ns
+        return self.start_ns - (self.start_of_day_ns - self.program_start_of_day_ns)
 
 
 def read_logs(folder: Path) -> list[ProcessLog]:

@@ -1,7 +1,7 @@
 """What a trace says, as frozen values: made from logs by `reading`, read by findings and reports.
 
-Seconds are of the process, counted from its start. What a log does not tell is None, and
-`Process.problems` says why.
+Moments are seconds from the start of the program, which is that of its first process, so that one
+moment has one number everywhere. What a log does not tell is None, and `Process.problems` says why.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ class Compile:
     executable_bytes: int | None = None
     recompile_reason: str | None = None  # shape, dtype, weak type, static value, …; None: the first
     recompile_detail: str | None = None  # in words, with what differs
+    differing: tuple[str, ...] = ()  # arguments that differ, all of them
     recompile_is_for_that_alone: bool = True  # False: for other reasons as well
     #: For each of `equation_lines`: how often its most frequent equation comes again.
     equation_repeats: tuple[int, ...] = ()
@@ -146,12 +147,20 @@ class Wait:
 
 @dataclass(frozen=True)
 class Span:
-    """A part of the timeline of a process's main thread."""
+    """A part of the timeline of a thread."""
 
     kind: str  # interpreter, import, backend, trace, lower, compile, wait, rest
     begin_seconds: float
     end_seconds: float
     label: str
+
+
+@dataclass(frozen=True)
+class Thread:
+    """A thread beside the main one, while it did something that is recorded."""
+
+    name: str
+    timeline: tuple[Span, ...]  # without the time in which nothing is known of it
 
 
 @dataclass(frozen=True)
@@ -169,7 +178,7 @@ class Process:
     first_result_seconds: float | None
     first_result_site: Place | None
     phases_seconds: Mapping[str, float]  # by kind of span; they add up to the wall time
-    timeline: tuple[Span, ...]
+    timeline: tuple[Span, ...]  # of the main thread
     imports: tuple[ImportedPackage, ...]
     waits: tuple[Wait, ...]
     short_waits: int
@@ -180,6 +189,7 @@ class Process:
     whole: bool = True  # recorded from its start
     incomplete: str | None = None  # why compiles may be missing
     starts_at_seconds: float = 0.0  # after the start of the first process
+    threads: tuple[Thread, ...] = ()  # others than the main one, in the order of their begin
 
 
 @dataclass(frozen=True)
@@ -194,6 +204,7 @@ class Finding:
     remedy: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
     before_first_result_seconds: float | None = None  # of the seconds; None: not told
+    apart: bool = False  # of how JAX is set up, not of this program: told after all others
 
 
 @dataclass(frozen=True)
@@ -202,7 +213,7 @@ class Trace:
 
     processes: tuple[Process, ...]
     functions: tuple[Function, ...]  # most expensive first
-    findings: tuple[Finding, ...]  # most expensive first
+    findings: tuple[Finding, ...]  # most expensive first, after them those that stand apart
     time_to_first_result_seconds: float | None
     compiles: int
     recompiles: int

@@ -53,7 +53,7 @@ def packages(log: ProcessLog) -> tuple[ImportedPackage, ...]:
             if package in JAX_ITSELF and JAX_ITSELF.isdisjoint(around):
                 for other in dict.fromkeys(around):
                     found[other].jax_ns += total
-    told = [_told(name, one, log.start_ns) for name, one in found.items()]
+    told = [_told(name, one, log.origin_ns) for name, one in found.items()]
     return tuple(sorted(told, key=lambda p: -p.seconds))
 
 

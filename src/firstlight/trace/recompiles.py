@@ -33,7 +33,7 @@ _SAME_SIGNATURE = (
 )
 #: In the log, but no setting: spoken of in other words.
 _POSITION, _FURTHER, _OTHERS = "arguments by position", "further leaves", "others"
-_MOST_SHOWN = 4
+_MOST_SHOWN, _MOST_PATHS = 4, 3
 _LONGEST_STATIC = 80
 #: Earlier signatures that a compile is compared with.
 _MOST = 40
@@ -56,6 +56,7 @@ class Difference:
     reason: str
     words: str
     distance: int = 1  # how far it takes two signatures apart
+    argument: str | None = None  # which differs; None: it is not of one
 
 
 def with_reasons(compiles: Iterable[Compile], library: bool = False) -> tuple[Compile, ...]:
@@ -120,6 +121,7 @@ def _with_reason(one: Compile, before: _Earlier, library: bool) -> Compile:
         recompile_reason=min(of_them, key=REASONS.index),
         recompile_is_for_that_alone=len(of_them) == 1,
         recompile_detail="; ".join(words[:_MOST_SHOWN]) + more,
+        differing=tuple(d.argument for d in found if d.argument is not None),
     )
 
 
@@ -155,13 +157,18 @@ def _tree(before: Signature, now: Signature) -> Iterator[Difference]:
     # Paths as well: the text of a long tree is cut.
     if before.tree != now.tree or before.leaves != now.leaves or old != new:
         gone, come = sorted(old - new), sorted(new - old)
-        words = [*(f"{p} is new" for p in come[:3]), *(f"{p} is gone" for p in gone[:3])]
+        words = [*_some(come, "new"), *_some(gone, "gone")]
         trees = " → ".join(tree.removeprefix("PyTreeDef") for tree in (before.tree, now.tree))
         yield Difference(TREE, "; ".join(words) or trees, 10)
         return
     was, is_now = (s.context.get(_POSITION) for s in (before, now))
     if was != is_now:
         yield Difference(TREE, f"{is_now} arguments by position, before {was}: the others by name")
+
+
+def _some(paths: Sequence[str], what: str) -> list[str]:
+    more = [f"{len(paths) - _MOST_PATHS} more are {what}"] if len(paths) > _MOST_PATHS else []
+    return [f"{path} is {what}" for path in paths[:_MOST_PATHS]] + more
 
 
 def _static(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Difference]:
@@ -171,12 +178,12 @@ def _static(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Diffe
             continue
         if was is None or is_now is None:
             told = [value or "not given" for value in (was, is_now)]
-            yield Difference(STATIC, f"{name}: {' → '.join(told)}", 2)
+            yield Difference(STATIC, f"{name}: {' → '.join(told)}", 2, name)
         elif _without_address(was) == _without_address(is_now):
             words = f"{name}: another object of the same class, without __eq__ and __hash__ ({was})"
-            yield Difference(STATIC, words)
+            yield Difference(STATIC, words, argument=name)
         else:
-            yield Difference(STATIC, f"{name}: {_apart(was, is_now)}", 2)
+            yield Difference(STATIC, f"{name}: {_apart(was, is_now)}", 2, name)
 
 
 def _apart(was: str, is_now: str) -> str:
@@ -212,7 +219,7 @@ def _argument(
     if found[0][0] == SHARDING:
         told = [str(before.sharding), str(now.sharding)]
     words = f"{now.path}: {' → '.join(told)}"
-    yield Difference(found[0][0], words, sum(distance for _, distance in found))
+    yield Difference(found[0][0], words, sum(distance for _, distance in found), now.path)
 
 
 def _context(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:

@@ -181,4 +181,9 @@ def _starts_recorder() -> bool:
     question = "import sys; sys.exit('firstlight.trace.startup' not in sys.modules)"
     # A folder that cannot be made: asking leaves nothing behind.
     environment = {**os.environ, "FIRSTLIGHT_TRACE": os.path.join(os.devnull, "none")}
-    return subprocess.call([sys.executable, "-c", question], env=environment) == 0
+    return (
+        subprocess.call(
+            [sys.executable, "-c", question], env=environment, stderr=subprocess.DEVNULL
+        )
+        == 0
+    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from firstlight.trace.model import Compile, Finding, Function, Place, Signature
+from firstlight.trace.model import Compile, Finding, Function, Place, Process, Signature
 from firstlight.trace.recompiles import described, is_wide
 
 #: Where a function of JAX itself is defined: nowhere that the user could go to.
@@ -67,6 +67,19 @@ def location(text: str) -> str:
     """file:line as a finding has it, as seen from here."""
     file, colon, line = text.rpartition(":")
     return f"{_shortened(file)}:{line}" if colon and line.isdigit() and file else text
+
+
+def spent_on(process: Process, total: float) -> str:
+    """Which time of a process is now divided; total: the seconds of it."""
+    first, start = process.first_result_seconds, process.starts_at_seconds
+    if first is None:
+        return f"Where the {seconds(total)} of the whole run went"
+    if start < 0.0005 * first:
+        return f"Where the {seconds(first)} until the first result went"
+    return (
+        f"Where the {seconds(total)} of process {process.pid} went, from its start at "
+        f"{seconds(start)} until the first result at {seconds(first)}"
+    )
 
 
 def sentence_of(finding: Finding) -> str:

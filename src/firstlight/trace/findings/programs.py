@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from firstlight.report.quantities import size
 from firstlight.trace.findings import thresholds as limits
-from firstlight.trace.findings.costs import cost
+from firstlight.trace.findings.costs import cost, is_part_of_start
 from firstlight.trace.findings.wording import (
     listed,
     location,
@@ -94,7 +94,9 @@ def dominating_function(trace: Trace) -> Iterator[Finding]:
         if longest is None:
             continue
         seconds = _one_compile_seconds(longest)
-        if seconds < limits.DOMINATING_SECONDS or seconds < limits.DOMINATING_SHARE * total:
+        if seconds <= limits.DOMINATING_SHARE * total or not is_part_of_start(
+            trace, [longest], seconds, limits.DOMINATING_SHARE_OF_START
+        ):
             continue
         yield Finding(
             kind="one-function-dominates",

@@ -293,19 +293,14 @@ def _first(again: Sequence[Compile]) -> str:
 
 
 def _arguments(again: Sequence[Compile]) -> str:
-    """Names of the arguments that differ: what stands before the colon of each difference."""
-    names = dict.fromkeys(
-        part.partition(":")[0].strip()
-        for one in again
-        for part in (one.recompile_detail or "").split("; ")
-        if ":" in part
-    )
+    """Names of the arguments that differ."""
+    names = dict.fromkeys(name for one in again for name in one.differing)
     return listed(names, 3) or "the argument"
 
 
 def _best_dtype(function: Function, again: Sequence[Compile]) -> str:
     """The type to use for the first argument that differs: a float, if it ever was one."""
-    path = (again[0].recompile_detail or "").partition(":")[0]
+    path = next(iter(again[0].differing), None)
     seen = [
         reasons.dtype_of(argument, bool(one.signature.context.get("jax_enable_x64")))
         for one in function.compiles
