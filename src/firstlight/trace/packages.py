@@ -15,10 +15,9 @@ from firstlight.trace.compiles import place_of
 from firstlight.trace.log_events import ProcessLog
 from firstlight.trace.model import ImportedPackage, Place
 
-#: What comes with JAX. Who imports it first does not make it slower: the program needs it.
-JAX_ITSELF = frozenset(
-    {"jax", "jaxlib", "numpy", "scipy", "ml_dtypes", "opt_einsum", "etils", "firstlight"}
-)
+#: What comes with JAX. Who imports it first does not make it slower: the program needs it. Not
+#: SciPy, which JAX requires to be installed and does not import, or only where it is needed.
+JAX_ITSELF = frozenset({"jax", "jaxlib", "numpy", "ml_dtypes", "opt_einsum", "firstlight"})
 #: Modules that the recorder itself brings into the process.
 _RECORDER = ("firstlight.trace", "firstlight.telemetry")
 
