@@ -97,7 +97,8 @@ def handle(options: argparse.Namespace) -> int:
 def _trace(program: list[str], options: argparse.Namespace) -> int:
     from firstlight.trace import running
 
-    limits = _limits(options)
+    if _has_limits(options):
+        _limits(options)  # says now what is none
     if options.redact and options.dump_hlo:
         options.parser.error("--dump-hlo keeps source lines: not with --redact")
     running.require_hook()
@@ -106,10 +107,17 @@ def _trace(program: list[str], options: argparse.Namespace) -> int:
     # The name of a script is the user's own.
     folder = running.new_folder(options.out, "program" if options.redact else program[0])
     command = running.command_of(program, options.module)
-    outcome = running.run(command, folder, running.dumping(folder) if options.dump_hlo else None)
+    variables = running.dumping(folder) if options.dump_hlo else None
+    outcome = running.run(command, folder, variables, meanwhile=_load_what_reports_need)
     name = "" if options.redact else " ".join(program)
-    hold = _report(command, folder, outcome, limits, options, name)
+    hold = _report(command, folder, outcome, _limits(options), options, name)
     return 1 if not hold and outcome.succeeded else running.end_like(outcome)
+
+
+def _load_what_reports_need() -> None:
+    """Import it while the program runs, so that nobody waits for it afterwards."""
+    with suppress(Exception):  # whatever it is, it comes again when it is needed
+        from firstlight.trace import findings, html, reading, summary  # noqa: F401
 
 
 def _report(
@@ -202,12 +210,10 @@ def _print(
 def _write_json(
     path: Path, trace: Trace, found: Sequence[Excess], outcome: Outcome | None, what_if: Any
 ) -> None:
-    from dataclasses import asdict
-
     from firstlight.records import to_json, write_json
     from firstlight.trace.json_report import report
 
-    plain = report(trace, found, asdict(outcome) if outcome else None, to_json(what_if))
+    plain = report(trace, found, outcome._asdict() if outcome else None, to_json(what_if))
     write_json(path, plain, schema="trace-report-1.schema.json")
 
 
@@ -242,11 +248,16 @@ def _what_if(
 
 def _require_folders(options: argparse.Namespace) -> None:
     """Say now what could not be written after an hour of training."""
-    from firstlight.run_directory import OutputError
-
     for path in (options.json, options.html):
         if path is not None and not path.absolute().parent.is_dir():
+            from firstlight.run_directory import OutputError
+
             raise OutputError(f"{path}: there is no folder {path.parent}. Make it first.")
+
+
+def _has_limits(options: argparse.Namespace) -> bool:
+    given = (options.max_compiles, options.max_recompiles, options.max_ttfr)
+    return options.forbid_compile_after is not None or any(one is not None for one in given)
 
 
 def _limits(options: argparse.Namespace) -> Limits:

@@ -20,6 +20,10 @@ class TraceLogError(FirstlightError):
     """A log cannot be read."""
 
 
+class NotRecordedError(FirstlightError):
+    """The program cannot be, or was not, recorded."""
+
+
 @dataclass(frozen=True)
 class ProcessLog:
     """What one process wrote: its first event, and all that follow."""
