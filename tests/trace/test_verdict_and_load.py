@@ -104,7 +104,7 @@ def test_what_a_cache_leaves_is_the_first_result_without_xla_on_the_way_to_it() 
 
 def test_what_threads_compile_is_left_out_only_while_the_main_one_does_nothing_else() -> None:
     """0.5 to 0.9 s the main thread imports; from 1.55 s on it waits for the thread."""
-    beside = Thread("pool", (Span("compile", 0.5, 0.8, "f"), Span("compile", 1.5, 1.7, "g")))
+    beside = Thread(7, "pool", (Span("compile", 0.5, 0.8, "f"), Span("compile", 1.5, 1.7, "g")))
     slow = compiled(took=(0.1, 0.05, 3.0), cache=OFF)
     found = only(samples.trace(function("step", slow), processes=(process(threads=(beside,)),)))
     assert found.evidence["first_result_with_cache_seconds"] == pytest.approx(1.75 - 0.55)

@@ -65,6 +65,12 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
     add(
         "--html", type=Path, metavar="FILE", help="write the report there (default DIR/report.html)"
     )
+    add(
+        "--chrome",
+        type=Path,
+        metavar="FILE",
+        help="write a timeline that ui.perfetto.dev and chrome://tracing open",
+    )
     add("--redact", action="store_true", help="no paths, values, source or arguments in any output")
     add("--quiet", action="store_true", help="print nothing but limits that do not hold")
 
@@ -178,6 +184,8 @@ def _outputs(
     try:
         if options.json:
             _write_json(options.json, trace, found, outcome, what_if)
+        if options.chrome:
+            _write_chrome(options.chrome, trace)
         page = _write_html(trace, folder, options, what_if)
     finally:  # what cannot be written can still be said
         if not options.quiet:
@@ -217,6 +225,13 @@ def _write_json(
     write_json(path, plain, schema="trace-report-1.schema.json")
 
 
+def _write_chrome(path: Path, trace: Trace) -> None:
+    from firstlight.records import write_json
+    from firstlight.trace.chrome_trace import chrome_trace
+
+    write_json(path, chrome_trace(trace))
+
+
 def _write_html(
     trace: Trace, folder: Path, options: argparse.Namespace, what_if: Any
 ) -> Path | None:
@@ -248,7 +263,7 @@ def _what_if(
 
 def _require_folders(options: argparse.Namespace) -> None:
     """Say now what could not be written after an hour of training."""
-    for path in (options.json, options.html):
+    for path in (options.json, options.html, options.chrome):
         if path is not None and not path.absolute().parent.is_dir():
             from firstlight.run_directory import OutputError
 

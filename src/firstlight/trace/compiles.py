@@ -10,7 +10,7 @@ from typing import Any
 from firstlight.telemetry.events import bare_name
 from firstlight.trace.cache_reasons import cache_use
 from firstlight.trace.log_events import ProcessLog
-from firstlight.trace.model import STAGES, Argument, Compile, Place, Signature
+from firstlight.trace.model import STAGES, Argument, Compile, Constant, Place, Signature, Span
 
 #: Objects of one function that one line may call without being told to make them.
 _MOST_COPIES = 2
@@ -166,12 +166,25 @@ def _compile(
         equation_lines=tuple((Place(one[0], one[1]), one[2]) for one in lines),
         equation_repeats=tuple(one[3] if len(one) > 3 else 1 for one in lines),
         constant_bytes=lowered.get("constant_bytes"),
+        constants=tuple(map(_constant, lowered.get("constants", ()))),
         executable_bytes=_executable_bytes(compiled, sizes) if compiled else None,
         cache_settings={k: v for k, v in (compiled or {}).items() if k.startswith("cache_")},
         results_before=(compiled or {}).get("results"),
         packages=tuple(lowered.get("packages", ())),
+        stack=tuple(place for one in call.get("stack", ()) if (place := place_of(one))),
+        stages=tuple(_stage(event, start) for _, event in group.stages),
         before_first_result=first is None or group.stages[0][1]["begin_ns"] <= first["ns"],
     )
+
+
+def _constant(told: Sequence[Any]) -> Constant:
+    name, origin, dtype, shape, size, place = told[:6]
+    return Constant(name, origin, dtype, tuple(shape), size, place_of(place))
+
+
+def _stage(event: Mapping[str, Any], start_ns: int) -> Span:
+    begin, end = ((event[key] - start_ns) / 1e9 for key in ("begin_ns", "end_ns"))
+    return Span(event["stage"], begin, end, bare_name(event["name"]))
 
 
 def _executable_bytes(

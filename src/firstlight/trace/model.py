@@ -54,6 +54,18 @@ class Signature:
 
 
 @dataclass(frozen=True)
+class Constant:
+    """An array from outside that is part of a program."""
+
+    name: str | None  # as the function knows it: TABLE, self.weights; None: it has no name there
+    origin: str | None  # closure, global
+    dtype: str
+    shape: tuple[Any, ...]
+    bytes: int
+    place: Place | None  # the line that uses it first
+
+
+@dataclass(frozen=True)
 class CacheUse:
     """What the persistent cache did for one compile."""
 
@@ -80,6 +92,7 @@ class Compile:
     equations: int | None = None
     equation_lines: tuple[tuple[Place, int], ...] = ()
     constant_bytes: int | None = None
+    constants: tuple[Constant, ...] = ()  # the large ones of them, the largest first
     executable_bytes: int | None = None
     recompile_reason: str | None = None  # shape, dtype, weak type, static value, …; None: the first
     recompile_detail: str | None = None  # in words, with what differs
@@ -92,6 +105,8 @@ class Compile:
     entry_site: Place | None = None  # the user's call of a package that called `user_site`
     before_first_result: bool = True  # or there was none
     packages: tuple[str, ...] = ()  # whose code took part in it
+    stack: tuple[Place, ...] = ()  # from the call outwards, without frames of JAX
+    stages: tuple[Span, ...] = ()  # from begin to end, with what ran inside
 
     @property
     def seconds(self) -> float:
@@ -159,6 +174,7 @@ class Span:
 class Thread:
     """A thread beside the main one, while it did something that is recorded."""
 
+    number: int  # by which the system, and `Compile.thread`, know it
     name: str
     timeline: tuple[Span, ...]  # without the time in which nothing is known of it
 
@@ -189,6 +205,7 @@ class Process:
     whole: bool = True  # recorded from its start
     incomplete: str | None = None  # why compiles may be missing
     starts_at_seconds: float = 0.0  # after the start of the first process
+    started_at: float | None = None  # seconds of the clock on the wall, since 1970
     threads: tuple[Thread, ...] = ()  # others than the main one, in the order of their begin
 
 

@@ -114,8 +114,9 @@ def _read_process(number: int, log: ProcessLog, logs: Sequence[ProcessLog]) -> _
         incomplete=_incomplete(log, end),
         whole=bool(log.head.get("whole", True)),
         starts_at_seconds=(log.start_ns - log.origin_ns) / 1e9,
+        started_at=log.start_of_day_ns / 1e9,
         threads=tuple(
-            Thread(str(names.get(thread, f"thread {number}")), spans)
+            Thread(thread, str(names.get(thread, f"thread {number}")), spans)
             for number, (thread, spans) in enumerate(_other_threads(log, pieces), start=2)
         ),
     )

@@ -99,7 +99,9 @@ def _value(key: str, value: Any, own: frozenset[str]) -> Any:
         return value
     if key in _PLACES:
         return _place(value)
-    if key == "lines":
+    if key == "constants":
+        return [_constant(one, own) for one in value]
+    if key in ("lines", "stack"):
         return [_place(line) for line in value]
     if key == "modules":
         return [[module(str(name)), *rest] for name, *rest in value]
@@ -160,10 +162,19 @@ def module(name: str) -> str:
 def _array(array: Any, own: frozenset[str]) -> list[Any]:
     """[path, type, shape, weak, sharding]"""
     path, *rest = array
-    told = _keys(str(path))
-    if not _PATH.match(told):
-        told = f"path-{short_hash(told)}"
-    return [_text(told, own), *(_value("", v, own) for v in rest)]
+    return [_path(str(path), own), *(_value("", v, own) for v in rest)]
+
+
+def _constant(constant: Any, own: frozenset[str]) -> list[Any]:
+    """[name, origin, dtype, shape, bytes, place]"""
+    name, origin, dtype, shape, size, place, *_ = constant
+    return [name and _path(str(name), own), origin, _text(dtype, own), shape, size, _place(place)]
+
+
+def _path(path: str, own: frozenset[str]) -> str:
+    """x['key'][3].field"""
+    told = _keys(path)
+    return _text(told if _PATH.match(told) else f"path-{short_hash(told)}", own)
 
 
 def _tree(tree: str, own: frozenset[str]) -> str:

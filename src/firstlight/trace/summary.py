@@ -18,6 +18,7 @@ from firstlight.trace.findings.wording import short
 from firstlight.trace.json_report import cache_counts, stage_seconds
 from firstlight.trace.limits import Excess
 from firstlight.trace.model import Finding, Function, Process, Trace
+from firstlight.trace.source_lines import SourceLines
 from firstlight.trace.torch_regions import Region, regions, why
 from firstlight.trace.verdict import headline, nothing_found, unknown
 from firstlight.trace.wording import (
@@ -84,12 +85,13 @@ def _print_findings(trace: Trace, console: Console) -> None:
     if none:
         console.print(none)
     findings = [finding for finding in trace.findings if not finding.apart]
+    source = SourceLines(trace)
     for number, finding in enumerate(findings[:_MOST_FINDINGS], start=1):
         console.print()
         grid = Table.grid(padding=(0, 1))
         grid.add_column(justify="right", no_wrap=True, min_width=2)
         grid.add_column()
-        grid.add_row(Text(f"{number}."), _finding(finding))
+        grid.add_row(Text(f"{number}."), _finding(finding, source))
         console.print(grid)
     if len(findings) > 1:
         note = "Each says what it costs at most; they may overlap."
@@ -99,16 +101,17 @@ def _print_findings(trace: Trace, console: Console) -> None:
     for finding in trace.findings:
         if finding.apart:
             console.print("\nApart from the program:" if findings else "")
-            console.print(Padding(_finding(finding), (0, 0, 0, 3)))
+            console.print(Padding(_finding(finding, source), (0, 0, 0, 3)))
 
 
-def _finding(finding: Finding) -> Group:
+def _finding(finding: Finding, source: SourceLines) -> Group:
     head = Text.assemble(
         (seconds(finding.seconds), "bold yellow"), "  ", (printable(sentence_of(finding)), "bold")
     )
     parts = [head]
     if finding.location:
-        parts.append(Text(printable(location(finding.location)), style="dim", overflow="fold"))
+        where = f"{location(finding.location)}  {source.at(finding.location)}".rstrip()
+        parts.append(Text(printable(where), style="dim", overflow="fold"))
     parts.append(Text(printable(f"→ {finding.remedy}")))
     return Group(*parts)
 

@@ -178,7 +178,7 @@ def _is_late(package: ImportedPackage, process: Process) -> bool:
 
 def _packages_in_use(trace: Trace) -> set[str]:
     modules = {(f.module or "").partition(".")[0] for f in trace.functions}
-    places = [p for f in trace.functions for c in f.compiles for p in (f.place, c.site)]
+    places = [p for f in trace.functions for c in f.compiles for p in (f.place, c.site, *c.stack)]
     traced = {name for f in trace.functions for c in f.compiles for name in c.packages}
     return modules | traced | {place.package for place in places if place and place.package}
 
