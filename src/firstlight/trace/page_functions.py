@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from firstlight.report.quantities import size
 from firstlight.trace.json_report import cache_counts, stage_seconds
-from firstlight.trace.markup import escaped
+from firstlight.trace.markup import breakable, escaped
 from firstlight.trace.model import Compile, Function, Place, Trace
 from firstlight.trace.source_lines import SourceLines
 from firstlight.trace.wording import OF_JAX, called_from, counted, place, seconds, signature
@@ -74,13 +74,13 @@ def _row(function: Function) -> str:
     searched = escaped(_searched(function))
     body = "".join(
         f'<td data-key="{key}" data-value="{escaped(str(cells[key][0]))}"'
-        f"{'' if number else ' class=words'}>{escaped(cells[key][1])}</td>"
+        f"{'' if number else ' class=words'}>{breakable(cells[key][1])}</td>"
         for key, _, number in _COLUMNS[1:]
     )
     kind = ' class="library"' if function.library else ""
     return (
         f'<tr data-search="{searched}"{kind}><th scope="row" data-key="name" data-value="{name}">'
-        f"<code>{name}</code></th>{body}</tr>"
+        f"<code>{breakable(function.name)}</code></th>{body}</tr>"
     )
 
 
