@@ -13,7 +13,7 @@ import pytest
 import trace_samples as samples
 
 from firstlight.trace.findings.recompiling import recompiles
-from firstlight.trace.model import Argument, Compile, Signature
+from firstlight.trace.model import Argument, Compile, Place, Signature
 from firstlight.trace.reading import load
 from firstlight.trace.recompiles import described, differences, nearest_differences, with_reasons
 
@@ -150,6 +150,44 @@ def test_of_many_arguments_that_differ_all_are_counted() -> None:
     grown = signature(array(), *(array(path=name) for name in names))
     (tree,) = differences(signature(array()), grown)
     assert tree.words.endswith("; 9 more are new")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "title"),
+    [
+        (
+            signature(array("float32", 8)),
+            signature(array("float32", 9)),
+            "step is compiled again twice for other shapes: x: f32[8] → f32[9].",
+        ),
+        (
+            signature(static={"static": "3"}),
+            signature(static={"static": "4"}),
+            "step is compiled again twice for other values of static arguments: static: 3 → 4.",
+        ),
+        (
+            signature(array(sharding=PLACED)),
+            signature(array(sharding=f"committed: {PLACED}")),
+            (
+                f"step is compiled again twice for arguments placed elsewhere: x: {PLACED} → "
+                f"committed: {PLACED}."
+            ),
+        ),
+        (
+            signature(*(array(path=f"p{n}") for n in range(12))),
+            signature(*(array("int32", path=f"p{n}") for n in range(12))),
+            "step is compiled again twice for other dtypes: p0: f32[] → i32[] and 11 more.",
+        ),
+    ],
+)
+def test_the_title_of_a_recompile_has_an_example_of_what_differs(
+    before: Signature, now: Signature, title: str
+) -> None:
+    line = {"user_site": Place("/p/a.py", 9), "site": Place("/p/a.py", 9)}
+    first, again = with_reasons([compiled(before, 0.0, **line), compiled(now, 1.0, **line)])
+    of_step = samples.function("step", first, again, replace(again, begin_seconds=2.0))
+    (found,) = recompiles(samples.trace(of_step))
+    assert found.title == title
 
 
 def test_long_static_values_are_shown_from_where_they_differ() -> None:

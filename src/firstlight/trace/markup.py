@@ -15,4 +15,4 @@ def escaped(text: str) -> str:
 
 def breakable(text: str) -> str:
     """The same for a narrow column: a line may end after the parts of a name or a path."""
-    return re.sub(r"([/._])(?=\w)", r"\1<wbr>", escaped(text))
+    return re.sub(r"(/|_|&gt;\.)(?=\w)", r"\1<wbr>", escaped(text))

@@ -74,7 +74,8 @@ def _row(function: Function) -> str:
     searched = escaped(_searched(function))
     body = "".join(
         f'<td data-key="{key}" data-value="{escaped(str(cells[key][0]))}"'
-        f"{'' if number else ' class=words'}>{breakable(cells[key][1])}</td>"
+        + (f">{escaped(cells[key][1])}" if number else f" class=words>{breakable(cells[key][1])}")
+        + "</td>"
         for key, _, number in _COLUMNS[1:]
     )
     kind = ' class="library"' if function.library else ""

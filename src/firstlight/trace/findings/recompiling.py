@@ -138,12 +138,12 @@ _Words = tuple[str, str]
 
 
 def _shape(function: Function, again: Sequence[Compile]) -> _Words:
-    title = f"{readable(function)} is compiled again for other shapes, {times(len(again))}."
+    title = f"{_again(function, again)} for other shapes: {_first(again)}."
     return title, shapes.remedy(function, _call(again))
 
 
 def _dtype(function: Function, again: Sequence[Compile]) -> _Words:
-    title = f"{readable(function)} is compiled again for other dtypes: {_first(again)}."
+    title = f"{_again(function, again)} for other dtypes: {_first(again)}."
     return title, (
         f"Give {_arguments(again)} one dtype before the call at {_call(again)}, "
         f"for instance with np.asarray(value, dtype=np.{_best_dtype(function, again)})."
@@ -165,18 +165,18 @@ def _weak(function: Function, again: Sequence[Compile]) -> _Words:
 def _static(function: Function, again: Sequence[Compile]) -> _Words:
     names = _arguments(again)
     if _without_equality(again):
-        title = f"{readable(function)} is compiled for every new object given as static {names}."
+        title = f"{_again(function, again)} for new objects as static arguments: {_first(again)}."
         return title, (
             f"If they hold the same values, make the class of {names} comparable by them: "
             "@dataclass(frozen=True), or __eq__ and __hash__. Or make the object once, outside of "
             "the loop."
         )
-    title = f"{readable(function)} is compiled for every value of its static {names}."
+    title = f"{_again(function, again)} for other values of static arguments: {_first(again)}."
     if not _has_static_number(again):
         return title, (
-            f"Each value of {names} is a program of its own: have fewer different ones, equal "
-            "where they mean the same. Beyond that only a persistent cache saves them, from the "
-            "second start on."
+            f"Each value of {names} is a program of its own: use fewer different values, and let "
+            "values with the same meaning compare equal. Beyond that only a persistent cache saves "
+            "them, from the second start on."
         )
     return title, (
         f"If {names} is a number that only takes part in arithmetic, take it out of "
@@ -246,7 +246,7 @@ def _tree(function: Function, again: Sequence[Compile]) -> _Words:
 
 
 def _sharding(function: Function, again: Sequence[Compile]) -> _Words:
-    title = f"{readable(function)} is compiled again because its arguments are placed elsewhere."
+    title = f"{_again(function, again)} for arguments placed elsewhere: {_first(again)}."
     return title, (
         f"Put {_arguments(again)} where the results will be before the first call at "
         f"{_call(again)}: jax.device_put(value, sharding) with the sharding that the function's "
@@ -288,8 +288,15 @@ def _without_equality(again: Sequence[Compile]) -> bool:
     return all(_WITHOUT_EQUALITY in (one.recompile_detail or "") for one in again)
 
 
+def _again(function: Function, again: Sequence[Compile]) -> str:
+    return f"{readable(function)} is compiled again {times(len(again))}"
+
+
 def _first(again: Sequence[Compile]) -> str:
-    return (again[0].recompile_detail or "").rstrip(".")
+    """An example of what differs, and how much more does."""
+    example = (again[0].recompile_detail or "").split("; ")[0].rstrip(".")
+    more = len(again[0].differing) - 1
+    return f"{example} and {more} more" if more > 0 else example
 
 
 def _arguments(again: Sequence[Compile]) -> str:
