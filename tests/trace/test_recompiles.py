@@ -178,6 +178,11 @@ def test_of_many_arguments_that_differ_all_are_counted() -> None:
             signature(*(array("int32", path=f"p{n}") for n in range(12))),
             "step is compiled again twice for other dtypes: p0: f32[] → i32[] and 11 more.",
         ),
+        (
+            signature(array(path="rate", weak=True), array("float32", 8)),
+            signature(array(path="rate"), array("float32", 9)),
+            "step is compiled again twice for other shapes: x: f32[8] → f32[9] and 1 more.",
+        ),
     ],
 )
 def test_the_title_of_a_recompile_has_an_example_of_what_differs(

@@ -111,6 +111,7 @@ def _with_reason(one: Compile, before: _Earlier, library: bool) -> Compile:
         detail = "the call is not known, so nothing can be compared"
         return replace(one, recompile_reason=UNKNOWN, recompile_detail=detail)
     found = nearest_differences(one.signature, known, library)
+    found.sort(key=lambda difference: REASONS.index(difference.reason))  # the reason is told first
     if not found:
         return replace(one, recompile_reason=UNKNOWN, recompile_detail=_SAME_SIGNATURE)
     words = [difference.words for difference in found]
