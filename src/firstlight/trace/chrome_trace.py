@@ -52,12 +52,21 @@ def _names(process: Process) -> Iterator[_Event]:
 
 
 def _number(process: Process) -> int:
-    """Two machines may have given the same one."""
-    return process.number + 1
+    """Of a process and of its main thread, which viewers know by that; other lanes come after it.
+
+    Not its own: two machines may have given the same one.
+    """
+    return 1000 * (process.number + 1)
 
 
 def _about(process: Process, lane: int, kind: str, **told: Any) -> _Event:
-    return {"ph": "M", "name": kind, "pid": _number(process), "tid": lane, "args": told}
+    return {
+        "ph": "M",
+        "name": kind,
+        "pid": _number(process),
+        "tid": _number(process) + lane,
+        "args": told,
+    }
 
 
 def _process(process: Process) -> Iterator[_Event]:
@@ -69,11 +78,11 @@ def _process(process: Process) -> Iterator[_Event]:
     if process.first_result_seconds is not None:
         yield {
             "ph": "i",
-            "s": "g",
+            "s": "p",
             "name": "first result",
             "cat": "result",
             "pid": _number(process),
-            "tid": 0,
+            "tid": _number(process),
             "ts": process.first_result_seconds * 1e6,
             "args": {"read at": place(process.first_result_site)},
         }
@@ -85,7 +94,7 @@ def _slice(process: Process, lane: int, span: Span, name: str, about: dict[str, 
         "name": name,
         "cat": phases.name_of(span.kind),
         "pid": _number(process),
-        "tid": lane,
+        "tid": _number(process) + lane,
         "ts": span.begin_seconds * 1e6,
         "dur": (span.end_seconds - span.begin_seconds) * 1e6,
         "args": about,
