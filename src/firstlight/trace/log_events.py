@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,12 @@ class ProcessLog:
         return (event for event in self.events if event["event"] == kind)
 
     def first(self, kind: str) -> dict[str, Any] | None:
-        return next(self.of(kind), None)
+        """Of a log that has been read: it is looked through once."""
+        return self._first_of_kind.get(kind)
+
+    @cached_property
+    def _first_of_kind(self) -> dict[str, dict[str, Any]]:
+        return {event["event"]: event for event in reversed(self.events)}
 
     @property
     def start_ns(self) -> int:

@@ -15,6 +15,7 @@ from firstlight.trace.model import Compile, Function, Trace
 from firstlight.trace.signatures import Difference, differences, nearest
 from firstlight.trace.wording import called_from, counted, seconds
 
+_MOST_FUNCTIONS = 50
 _MOST_GROUPS = 12
 _MOST_LINES = 12
 #: Of thousands that are alike, only of some the nearest is looked for.
@@ -26,7 +27,10 @@ def section(trace: Trace) -> str:
     """A block for every function that compiled more than once for its own reasons."""
     again = [f for f in trace.functions if f.recompiles and not f.library]
     again.sort(key=lambda f: -_cost(f))
-    return "".join(_function(f, number < 3) for number, f in enumerate(again))
+    blocks = "".join(_function(f, number < 3) for number, f in enumerate(again[:_MOST_FUNCTIONS]))
+    more = len(again) - _MOST_FUNCTIONS
+    rest = f'<p class="hint">and {counted(more, "function")} more, which cost less</p>'
+    return blocks + (rest if more > 0 else "")
 
 
 def _cost(function: Function) -> float:

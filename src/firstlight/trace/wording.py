@@ -6,6 +6,7 @@ Everything here is plain text of unknown origin: whoever prints or draws it esca
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 
 from firstlight.trace.model import Compile, Finding, Function, Place, Process, Signature
 from firstlight.trace.recompiles import described, is_wide
@@ -46,6 +47,11 @@ def place(where: Place | None, short: bool = True) -> str:
 
 def _shortened(file: str) -> str:
     """Of an installed package the path within it; of the user's own files, relative to here."""
+    return _shortened_from(os.getcwd(), file)
+
+
+@lru_cache(1000)
+def _shortened_from(here: str, file: str) -> str:
     for marker in ("site-packages", "dist-packages"):
         _, found, rest = file.partition(f"{os.sep}{marker}{os.sep}")
         if found:
@@ -53,7 +59,7 @@ def _shortened(file: str) -> str:
     cell = _cell(file)
     if cell:
         return cell
-    relative = os.path.relpath(file) if os.path.isabs(file) else file
+    relative = os.path.relpath(file, here) if os.path.isabs(file) else file
     return file if relative.startswith(f"..{os.sep}..") else relative
 
 
