@@ -71,13 +71,22 @@ def run(
         )
         child.started(process)
         if meanwhile is not None and _processors() > 1:
-            Thread(target=meanwhile, daemon=True).start()
+            _start_without_signals(meanwhile)
         code = process.wait()
     end = monotonic_ns()
     seconds = (end - begin) / 1e9
     outcome = Outcome(code, None, seconds) if code >= 0 else Outcome(None, -code, seconds)
     _note_exit(folder, process.pid, outcome, end)
     return outcome
+
+
+def _start_without_signals(work: Callable[[], None]) -> None:
+    """Do it in a thread to which no signal comes: one that does would not wake the main thread."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        Thread(target=work, daemon=True).start()  # which inherits what is blocked
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _processors() -> int:
