@@ -10,6 +10,8 @@ import os
 from firstlight.trace.model import Place, Trace
 
 _LONGEST = 90
+#: The system tells the start of a process to ten milliseconds, and files may be written right before.
+_GRACE_SECONDS = 1.0
 _MOST_DECORATORS = 10
 _DEFINITIONS = ("def ", "async def ", "class ")
 
@@ -44,7 +46,7 @@ class SourceLines:
         if self._started is None or not os.path.isabs(file):  # redacted, or no file at all
             return []
         try:
-            if os.stat(file).st_mtime > self._started:
+            if os.stat(file).st_mtime > self._started + _GRACE_SECONDS:
                 return []
             with open(file, encoding="utf-8", errors="replace") as source:
                 return source.read().splitlines()
