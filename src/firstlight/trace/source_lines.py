@@ -10,7 +10,7 @@ import os
 from firstlight.trace.model import Place, Trace
 
 _LONGEST = 90
-#: The system tells the start of a process to ten milliseconds, and files may be written right before.
+#: The start of a process is known to ten milliseconds, and its file may be written right before it.
 _GRACE_SECONDS = 1.0
 _MOST_DECORATORS = 10
 _DEFINITIONS = ("def ", "async def ", "class ")
