@@ -236,7 +236,7 @@ def test_the_command_tells_the_program_what_to_look_for(
 ) -> None:
     given: list[Any] = []
 
-    def run(command: Any, folder: Any, variables: Any = None, output: Any = None) -> Outcome:
+    def run(command: Any, folder: Any, variables: Any, **options: Any) -> Outcome:
         given.append(variables)
         return Outcome(0, None, 1.0)
 

@@ -122,7 +122,7 @@ def test_what_an_operation_reads_to_know_what_to_do_is_no_result(traced: Traced)
 
 
 def test_a_package_whose_code_was_traced_is_needed(traced: Traced) -> None:
-    slow = "import time; time.sleep(0.3)\n"
+    slow = "sum(n % 7 for n in range(12_000_000))\n"  # work takes longer where JAX does, too
     found = traced(
         "import jax, needed, needless\nprint(float(jax.jit(lambda x: needed.twice(x))(1.0)))\n",
         needed=f"{slow}def twice(x): return x * 2\n",

@@ -60,14 +60,13 @@ def compiled(
 
 def again(begin: float, shape: tuple[int, ...], **changes: Any) -> Compile:
     detail = f"x: f32[8,4] → f32[{','.join(map(str, shape))}]"
-    plain = compiled(
-        begin=begin,
-        signature=signature(shape),
-        recompile_reason="shape",
-        recompile_detail=detail,
-        recompile_differences=(Difference("shape", detail, path="x"),),
-    )
-    return replace(plain, **changes)
+    told = {
+        "signature": signature(shape),
+        "recompile_reason": "shape",
+        "recompile_detail": detail,
+        "recompile_differences": (Difference("shape", detail, path="x"),),
+    }
+    return compiled(begin=begin, **(told | changes))
 
 
 def function(name: str = "step", *compiles: Compile, line: int = 12, **changes: Any) -> Function:

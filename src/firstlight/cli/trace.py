@@ -72,6 +72,12 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
     add(
         "--html", type=Path, metavar="FILE", help="write the report there (default DIR/report.html)"
     )
+    add(
+        "--chrome",
+        type=Path,
+        metavar="FILE",
+        help="write a timeline that ui.perfetto.dev and chrome://tracing open",
+    )
     add("--redact", action="store_true", help="no paths, values, source or arguments in any output")
     add("--quiet", action="store_true", help="print nothing but limits that do not hold")
 
@@ -104,7 +110,8 @@ def handle(options: argparse.Namespace) -> int:
 def _trace(program: list[str], options: argparse.Namespace) -> int:
     from firstlight.trace import running
 
-    limits = _limits(options)
+    if _has_limits(options):
+        _limits(options)  # says now what is none
     if options.redact and options.dump_hlo:
         options.parser.error("--dump-hlo keeps source lines: not with --redact")
     running.require_hook()
@@ -114,10 +121,17 @@ def _trace(program: list[str], options: argparse.Namespace) -> int:
     folder = running.new_folder(options.out, "program" if options.redact else program[0])
     command = running.command_of(program, options.module)
     dumping = running.dumping(folder) if options.dump_hlo else {}
-    outcome = running.run(command, folder, {**_looking_for(options), **dumping})
+    variables = {**_looking_for(options), **dumping}
+    outcome = running.run(command, folder, variables, meanwhile=_load_what_reports_need)
     name = "" if options.redact else " ".join(program)
-    hold = _report(command, folder, outcome, limits, options, name)
+    hold = _report(command, folder, outcome, _limits(options), options, name)
     return 1 if not hold and outcome.succeeded else running.end_like(outcome)
+
+
+def _load_what_reports_need() -> None:
+    """Import it while the program runs, so that nobody waits for it afterwards."""
+    with suppress(Exception):  # whatever it is, it comes again when it is needed
+        from firstlight.trace import findings, html, reading, summary  # noqa: F401
 
 
 def _report(
@@ -178,6 +192,8 @@ def _outputs(
     try:
         if options.json:
             _write_json(options.json, trace, found, outcome, what_if)
+        if options.chrome:
+            _write_chrome(options.chrome, trace)
         page = _write_html(trace, folder, options, what_if)
     finally:  # what cannot be written can still be said
         if not options.quiet:
@@ -210,13 +226,18 @@ def _print(
 def _write_json(
     path: Path, trace: Trace, found: Sequence[Excess], outcome: Outcome | None, what_if: Any
 ) -> None:
-    from dataclasses import asdict
-
     from firstlight.records import to_json, write_json
     from firstlight.trace.json_report import report
 
-    plain = report(trace, found, asdict(outcome) if outcome else None, to_json(what_if))
+    plain = report(trace, found, outcome._asdict() if outcome else None, to_json(what_if))
     write_json(path, plain, schema="trace-report-1.schema.json")
+
+
+def _write_chrome(path: Path, trace: Trace) -> None:
+    from firstlight.records import write_json
+    from firstlight.trace.chrome_trace import chrome_trace
+
+    write_json(path, chrome_trace(trace))
 
 
 def _write_html(
@@ -257,11 +278,16 @@ def _looking_for(options: argparse.Namespace) -> dict[str, str]:
 
 def _require_folders(options: argparse.Namespace) -> None:
     """Say now what could not be written after an hour of training."""
-    from firstlight.run_directory import OutputError
-
-    for path in (options.json, options.html):
+    for path in (options.json, options.html, options.chrome):
         if path is not None and not path.absolute().parent.is_dir():
+            from firstlight.run_directory import OutputError
+
             raise OutputError(f"{path}: there is no folder {path.parent}. Make it first.")
+
+
+def _has_limits(options: argparse.Namespace) -> bool:
+    given = (options.max_compiles, options.max_recompiles, options.max_ttfr)
+    return options.forbid_compile_after is not None or any(one is not None for one in given)
 
 
 def _limits(options: argparse.Namespace) -> Limits:

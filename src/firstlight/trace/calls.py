@@ -60,6 +60,8 @@ _SETTINGS = (
     "jax_disable_jit",
     "jax_default_device",
 )
+#: Of a stack: the call, and what led to it.
+_MOST_FRAMES = 20
 #: Where JAX has the operations that it offers; elsewhere are arrays and what transforms functions.
 _OPERATIONS = {"numpy", "lax", "scipy", "nn", "indexing.py"}
 
@@ -181,6 +183,15 @@ def sites(frames: list[FrameType], jax: tuple[str, ...]) -> tuple[Any, Any]:
         for frame in _calling(frames, jax)
     )
     return near, user
+
+
+def call_stack(frames: list[FrameType], jax: tuple[str, ...]) -> list[Any]:
+    """[file, line, function] of all frames outside of JAX, the call first; of many, both ends."""
+    ours = (*jax, OURS, "<frozen")
+    outside = [f for f in frames if not f.f_code.co_filename.startswith(ours)]
+    if len(outside) > _MOST_FRAMES:
+        outside = outside[: _MOST_FRAMES // 2] + outside[-(_MOST_FRAMES // 2) :]
+    return [[f.f_code.co_filename, f.f_lineno, f.f_code.co_qualname] for f in outside]
 
 
 def instruction(frames: list[FrameType], jax: tuple[str, ...]) -> int | None:

@@ -16,9 +16,11 @@ from firstlight.trace.model import (
     Argument,
     ByIdentity,
     Compile,
+    Constant,
     Identity,
     Place,
     Signature,
+    Span,
 )
 
 #: Objects of one function that one line may call without being told to make them.
@@ -148,7 +150,7 @@ def _compile(
     sizes: Mapping[tuple[int, int], int],
     first: FirstResult | None,
 ) -> Compile:
-    start = log.start_ns
+    start = log.origin_ns
     stages = {event["stage"]: event for _, event in group.stages}
     seconds: dict[str, float | None] = dict.fromkeys(STAGES)
     for index, event in group.stages:
@@ -172,12 +174,25 @@ def _compile(
         equation_lines=tuple((Place(one[0], one[1]), one[2]) for one in lines),
         equation_repeats=tuple(one[3] if len(one) > 3 else 1 for one in lines),
         constant_bytes=lowered.get("constant_bytes"),
+        constants=tuple(map(_constant, lowered.get("constants", ()))),
         executable_bytes=_executable_bytes(compiled, sizes) if compiled else None,
         cache_settings={k: v for k, v in (compiled or {}).items() if k.startswith("cache_")},
         results_before=(compiled or {}).get("results"),
         packages=tuple(lowered.get("packages", ())),
+        stack=tuple(place for one in call.get("stack", ()) if (place := place_of(one))),
+        stages=tuple(_stage(event, start) for _, event in group.stages),
         before_first_result=first is None or group.stages[0][1]["begin_ns"] <= first.ns,
     )
+
+
+def _constant(told: Sequence[Any]) -> Constant:
+    name, origin, dtype, shape, size, place = told[:6]
+    return Constant(name, origin, dtype, tuple(shape), size, place_of(place))
+
+
+def _stage(event: Mapping[str, Any], start_ns: int) -> Span:
+    begin, end = ((event[key] - start_ns) / 1e9 for key in ("begin_ns", "end_ns"))
+    return Span(event["stage"], begin, end, bare_name(event["name"]))
 
 
 def _executable_bytes(

@@ -129,7 +129,7 @@ def _held(fun: Any, jax: tuple[str, ...], depth: int) -> Any:
     """A function outside of JAX in the closure of one within."""
     if not isinstance(fun, FunctionType) or not depth:
         return None
-    for held in _closure(fun).values():
+    for held in closure_of(fun).values():
         value = held.f if type(held).__name__ == "WrappedFun" else held
         if not callable(value) or isinstance(value, type):
             continue
@@ -149,12 +149,13 @@ def bound_by_pmap(fun: Any) -> list[Any]:
         return []
     if os.path.basename(inner.__code__.co_filename) != _PMAP:
         return []
-    transforms = getattr(_closure(inner).get("fun"), "transforms", ())
+    transforms = getattr(closure_of(inner).get("fun"), "transforms", ())
     given = (one for _, arguments in transforms for one in arguments if type(one) is tuple)
     return [bound.val for several in given for bound in several if has(bound, "val")]
 
 
-def _closure(fun: FunctionType) -> dict[str, Any]:
+def closure_of(fun: FunctionType) -> dict[str, Any]:
+    """What a function holds of those around it, by name."""
     held = {}
     for name, cell in zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=False):
         try:
@@ -210,7 +211,7 @@ class Parts:
         # Where its instructions are tells two lambdas of one line apart.
         where = zlib.crc32(code.co_linetable)
         self._words.append(f"{code.co_qualname} {code.co_firstlineno} {where}")
-        wrapped, held = own(fun, "__wrapped__"), _closure(fun).values()
+        wrapped, held = own(fun, "__wrapped__"), closure_of(fun).values()
         if not code.co_filename.startswith(self._jax):
             self._add_all(held)
         else:

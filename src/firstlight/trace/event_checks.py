@@ -120,6 +120,12 @@ def _array(value: Any) -> bool:
     return _tuple_of(*checks)(value) and len(value) == len(checks)
 
 
+def _constant(value: Any) -> bool:
+    """[name, origin, dtype, shape, bytes, place]"""
+    named, place = _or_none(_text), _or_none(_place)
+    return _tuple_of(named, named, _text, _list_of(_plain), _count, place)(value)
+
+
 def _function(value: Any) -> bool:
     return _having(name=_text, module=_text, kind=_text, place=_place, made_of=_count)(value)
 
@@ -161,7 +167,10 @@ _KINDS: dict[str, tuple[_Checks, _Checks]] = {
         {"platform": _plain, "begin_ns": _integer, "end_ns": _integer},
         {"thread": _integer},
     ),
-    "begin": ({"name": _text, "ns": _integer, "call": _or_none(_integer)}, {"thread": _integer}),
+    "begin": (
+        {"name": _text, "ns": _integer, "call": _or_none(_integer)},
+        {"thread": _integer, "thread_name": _text},
+    ),
     "stage": (
         {
             "stage": lambda value: value in STAGES,
@@ -177,6 +186,7 @@ _KINDS: dict[str, tuple[_Checks, _Checks]] = {
             "lines": _list_of(_tuple_of(_text, _integer, _count)),
             "packages": _list_of(_text),
             "constant_bytes": _count,
+            "constants": _list_of(_constant),
             "executable_bytes": _count,
             "cache": _mapping_of(_plain),
             "cache_in_key": _plain,
@@ -196,6 +206,7 @@ _KINDS: dict[str, tuple[_Checks, _Checks]] = {
             "user_site": _place,
             "instruction": _count,
             "entry_site": _place,
+            "stack": _list_of(_place),
             "arrays": _list_of(_array),
             "leaves": _count,
             "tree": _text,

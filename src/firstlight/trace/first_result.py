@@ -75,7 +75,7 @@ def _moment(log: ProcessLog, event: Mapping[str, Any] | None) -> Read | None:
     if event is None:
         return None
     package = event.get("by") or None
-    return Read((event["ns"] - log.start_ns) / 1e9, place_of(event.get("site")), package)
+    return Read((event["ns"] - log.origin_ns) / 1e9, place_of(event.get("site")), package)
 
 
 def _functions_compiled(log: ProcessLog) -> list[int]:

@@ -12,6 +12,7 @@ from firstlight.trace import calls, programs
 from firstlight.trace.cache_folder import CacheFolder
 from firstlight.trace.known_calls import KnownCalls
 from firstlight.trace.outputs import Outputs
+from firstlight.trace.plain_text import own
 from firstlight.trace.program_errors import leave_out_caller, pass_on
 from firstlight.trace.sizes import Sizes
 from firstlight.trace.waits import Waits
@@ -196,7 +197,13 @@ class JaxHooks:
             self._cache_folder.look()
             # The longest by far: should the process die in it, this is what it was doing.
             self._recorder.event(
-                "begin", stage=stage, name=name, call=current.call, ns=begin, thread=get_ident()
+                "begin",
+                stage=stage,
+                name=name,
+                call=current.call,
+                ns=begin,
+                thread=get_ident(),
+                thread_name=_thread_name(),
             )
 
     def _end(self, event: str, seconds: float, **about: Any) -> None:
@@ -270,3 +277,10 @@ class JaxHooks:
             return self._calls.number(stage, name, frames)
         finally:
             self._describing.discard(thread)
+
+
+def _thread_name() -> str | None:
+    """The name of this thread, if it has one; nothing of a class of the program is asked."""
+    threading = sys.modules.get("threading")
+    name = own(getattr(threading, "_active", {}).get(get_ident()), "_name")
+    return name if type(name) is str else None

@@ -131,6 +131,7 @@ class KnownCalls:
             "user_site": user,
             "instruction": calls.instruction(frames, self._jax),
             "entry_site": calls.entry_site(frames, self._jax),
+            "stack": calls.call_stack(frames, self._jax),
             "context": calls.context(arguments.leaves),
             **arguments.signature(),
             "identity": dict(self._identities(arguments)),
@@ -176,7 +177,8 @@ class KnownCalls:
             "arrays": within["arrays"],
             "leaves": len(within["arrays"]),
         }
-        here = {"call": number, "site": near, "user_site": user}
+        stack = calls.call_stack(frames, self._jax)
+        here = {"call": number, "site": near, "user_site": user, "stack": stack}
         context = {**calls.context(), "transformation": words}
         self._recorder.event("call", **{**about, **here, "context": context})
         return number

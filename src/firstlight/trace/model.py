@@ -1,7 +1,7 @@
 """What a trace says, as frozen values: made from logs by `reading`, read by findings and reports.
 
-Seconds are of the process, counted from its start. What a log does not tell is None, and
-`Process.problems` says why.
+Moments are seconds from the start of the program, which is that of its first process, so that one
+moment has one number everywhere. What a log does not tell is None, and `Process.problems` says why.
 """
 
 from __future__ import annotations
@@ -87,6 +87,18 @@ class Signature:
 
 
 @dataclass(frozen=True)
+class Constant:
+    """An array from outside that is part of a program."""
+
+    name: str | None  # as the function knows it: TABLE, self.weights; None: it has no name there
+    origin: str | None  # closure, global
+    dtype: str
+    shape: tuple[Any, ...]
+    bytes: int
+    place: Place | None  # the line that uses it first
+
+
+@dataclass(frozen=True)
 class CacheUse:
     """What the persistent cache did for one compile."""
 
@@ -113,11 +125,12 @@ class Compile:
     equations: int | None = None
     equation_lines: tuple[tuple[Place, int], ...] = ()
     constant_bytes: int | None = None
+    constants: tuple[Constant, ...] = ()  # the large ones of them, the largest first
     executable_bytes: int | None = None
     recompile_reason: str | None = None  # shape, dtype, weak type, static value, …; None: the first
     recompile_detail: str | None = None  # in words, with what differs
     recompile_is_for_that_alone: bool = True  # False: for other reasons as well
-    recompile_differences: tuple[Difference, ...] = ()
+    recompile_differences: tuple[Difference, ...] = ()  # all of them, the reason first
     #: For each of `equation_lines`: how often its most frequent equation comes again.
     equation_repeats: tuple[int, ...] = ()
     cache_settings: Mapping[str, Any] = field(default_factory=dict)
@@ -125,11 +138,18 @@ class Compile:
     entry_site: Place | None = None  # the user's call of a package that called `user_site`
     before_first_result: bool = True  # or there was none
     packages: tuple[str, ...] = ()  # whose code took part in it
+    stack: tuple[Place, ...] = ()  # from the call outwards, without frames of JAX
+    stages: tuple[Span, ...] = ()  # from begin to end, with what ran inside
 
     @property
     def seconds(self) -> float:
         """All stages of it."""
         return sum(s or 0.0 for s in self.stage_seconds.values())
+
+    @property
+    def differing(self) -> tuple[str, ...]:
+        """Paths of all arguments that differ from the nearest program before."""
+        return tuple(d.path for d in self.recompile_differences if d.path is not None)
 
 
 @dataclass(frozen=True)
@@ -197,12 +217,21 @@ class Read:
 
 @dataclass(frozen=True)
 class Span:
-    """A part of the timeline of a process's main thread."""
+    """A part of the timeline of a thread."""
 
     kind: str  # interpreter, import, backend, trace, lower, compile, wait, rest
     begin_seconds: float
     end_seconds: float
     label: str
+
+
+@dataclass(frozen=True)
+class Thread:
+    """A thread beside the main one, while it did something that is recorded."""
+
+    number: int  # by which the system, and `Compile.thread`, know it
+    name: str
+    timeline: tuple[Span, ...]  # without the time in which nothing is known of it
 
 
 @dataclass(frozen=True)
@@ -220,7 +249,7 @@ class Process:
     first_result_seconds: float | None  # of the program itself: see `first_result`
     first_result_site: Place | None
     phases_seconds: Mapping[str, float]  # by kind of span; they add up to the wall time
-    timeline: tuple[Span, ...]
+    timeline: tuple[Span, ...]  # of the main thread
     imports: tuple[ImportedPackage, ...]
     waits: tuple[Wait, ...]
     short_waits: int
@@ -235,6 +264,8 @@ class Process:
     first_read: Read | None = None  # the first that anybody read: it may be a package
     first_output: Read | None = None  # the first output that may hold a result
     first_result_pattern: str | None = None  # what was asked for as the first result
+    started_at: float | None = None  # seconds of the clock on the wall, since 1970
+    threads: tuple[Thread, ...] = ()  # others than the main one, in the order of their begin
 
 
 @dataclass(frozen=True)
@@ -249,6 +280,7 @@ class Finding:
     remedy: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
     before_first_result_seconds: float | None = None  # of the seconds; None: not told
+    apart: bool = False  # of how JAX is set up, not of this program: told after all others
 
 
 @dataclass(frozen=True)
@@ -257,7 +289,7 @@ class Trace:
 
     processes: tuple[Process, ...]
     functions: tuple[Function, ...]  # most expensive first
-    findings: tuple[Finding, ...]  # most expensive first
+    findings: tuple[Finding, ...]  # most expensive first, after them those that stand apart
     time_to_first_result_seconds: float | None
     compiles: int
     recompiles: int

@@ -34,7 +34,7 @@ _SAME_SIGNATURE = (
 )
 #: In the log, but no setting: spoken of in other words.
 _POSITION, _FURTHER, _OTHERS = "arguments by position", "further leaves", "others"
-_MOST_SHOWN = 4
+_MOST_SHOWN, _MOST_PATHS = 4, 3
 _LONGEST_STATIC = 80
 #: Earlier signatures that a compile is compared with.
 _MOST = 40
@@ -135,6 +135,7 @@ def _with_reason(one: Compile, before: _Earlier, library: bool) -> Compile:
         detail = "the call is not known, so nothing can be compared"
         return replace(one, recompile_reason=UNKNOWN, recompile_detail=detail)
     found = nearest_differences(one.signature, known, library)
+    found.sort(key=lambda difference: REASONS.index(difference.reason))  # the reason is told first
     if not found:
         return replace(one, recompile_reason=UNKNOWN, recompile_detail=_SAME_SIGNATURE)
     words = [difference.words for difference in found]
@@ -184,13 +185,18 @@ def _tree(before: Signature, now: Signature) -> Iterator[Difference]:
         gone, come = sorted(old - new - {*now.static}), sorted(new - old - {*before.static})
         if before.tree == now.tree and not gone and not come and old != new:
             return
-        words = [*(f"{p} is new" for p in come[:3]), *(f"{p} is gone" for p in gone[:3])]
+        words = [*_some(come, "new"), *_some(gone, "gone")]
         trees = " → ".join(tree.removeprefix("PyTreeDef") for tree in (before.tree, now.tree))
         yield Difference(TREE, "; ".join(words) or trees, 10)
         return
     was, is_now = (s.context.get(_POSITION) for s in (before, now))
     if was != is_now:
         yield Difference(TREE, f"{is_now} arguments by position, before {was}: the others by name")
+
+
+def _some(paths: Sequence[str], what: str) -> list[str]:
+    more = [f"{len(paths) - _MOST_PATHS} more are {what}"] if len(paths) > _MOST_PATHS else []
+    return [f"{path} is {what}" for path in paths[:_MOST_PATHS]] + more
 
 
 def _static(before: Signature, now: Signature) -> Iterator[Difference]:

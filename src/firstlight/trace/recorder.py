@@ -34,6 +34,7 @@ class Recorder:
         self._write = write
         self._own_ns = 0  # spent here, not in the program
         self._lost = 0  # events that could not be written
+        self._lost_is_told = False
         self.problems: set[str] = set()
         self.before_end: list[Callable[[], None]] = []  # who still has something to write
         self.after_fork: list[Callable[[], None]] = []  # who has something of the parent's
@@ -45,8 +46,11 @@ class Recorder:
         self.first_result_pattern = os.environ.get("FIRSTLIGHT_FIRST_RESULT") or None
 
     def begin(self, started_ns: int | None, whole: bool) -> None:
-        """The first event. whole: from the start of the process, not from some point within."""
-        self.event("process", **self._about_process(started_ns, whole))
+        """The first event; OSError: there is no place for it, and nothing to record.
+
+        whole: from the start of the process, not from some point within.
+        """
+        self._write({"event": "process", **self._about_process(started_ns, whole)})
 
     def _about_process(self, started_ns: int | None, whole: bool) -> dict[str, Any]:
         return {
@@ -74,6 +78,10 @@ class Recorder:
                 head, self._head = self._head, None
                 self._write(head)
             self._write({"event": kind, **about})
+            if self._lost and not self._lost_is_told and kind != "end":  # which tells it itself
+                self._lost_is_told = True  # now: the process may not get to its end
+                missing = f"events could not be written ({'; '.join(sorted(self.problems))})"
+                self._write({"event": "problem", "problems": [], "missing": missing})
         except Exception as error:
             pass_on(error)
             self._lost += 1
@@ -150,6 +158,7 @@ class Recorder:
         """This is a new process, which has a log of its own: what was heard is of its parent."""
         self._own_ns = self._lost = 0
         self.marked = False
+        self._lost_is_told = False
         self.problems.clear()
         self._imports.clear()
         # Most forks become another program at once: they have nothing to tell, and no log.

@@ -102,7 +102,9 @@ def _value(key: str, value: Any, own: frozenset[str]) -> Any:
         return value
     if key in _PLACES:
         return _place(value)
-    if key == "lines":
+    if key == "constants":
+        return [_constant(one, own) for one in value]
+    if key in ("lines", "stack"):
         return [_place(line) for line in value]
     if key == "modules":
         return [[module(str(name)), *rest] for name, *rest in value]
@@ -170,6 +172,12 @@ def _array(array: Any, own: frozenset[str]) -> list[Any]:
     """[path, type, shape, weak, sharding]"""
     path, *rest = array
     return [_path(str(path), own), *(_value("", v, own) for v in rest)]
+
+
+def _constant(constant: Any, own: frozenset[str]) -> list[Any]:
+    """[name, origin, dtype, shape, bytes, place]"""
+    name, origin, dtype, shape, size, place, *_ = constant
+    return [name and _path(str(name), own), origin, _text(dtype, own), shape, size, _place(place)]
 
 
 def _path(path: str, own: frozenset[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from firstlight.trace import phases
+from firstlight.trace.findings.wording import listed
 from firstlight.trace.model import Place, Process, Trace, Witness
 from firstlight.trace.torch_regions import regions
 from firstlight.trace.wording import counted, place, seconds
@@ -15,14 +16,18 @@ def headline(trace: Trace) -> str:
     if first is None:
         begin = "No first result"
         if not any(p.jax_version or p.torch_version for p in trace.processes):
-            return f"{begin}: JAX was not imported."
+            return _without_jax(trace, begin)
     else:
         begin = f"First result after {seconds(first)}"
     begin += _beside(trace)
     sentence = f"{begin}; {compiled}{_cut_off(trace)}."
-    found = sum(1 for finding in trace.findings if finding.seconds > 0)
+    gap = _gap(trace)
+    if gap:
+        sentence += f" There may be more: {gap}."
+    found = sum(finding.seconds > 0 and not finding.apart for finding in trace.findings)
     if found:
-        sentence += f" {counted(found, 'thing')} to gain from, worst first:"
+        order = ", worst first" if found > 1 else ""
+        sentence += f" {counted(found, 'thing')} to gain from{order}:"
     return sentence
 
 
@@ -68,8 +73,14 @@ def where_first_result(process: Process) -> str | None:
 
 
 def nothing_found(trace: Trace) -> str:
-    """For a trace without findings; what was compiled again is not passed over."""
-    told = "Nothing found that would make it start sooner."
+    """What is said in place of findings; nothing where there are some, or the log has a gap.
+
+    What was compiled again is not passed over.
+    """
+    if _gap(trace) or any(not finding.apart for finding in trace.findings):
+        return ""
+    where = " in the program itself" if trace.findings else ""
+    told = f"Nothing found{where} that would make it start sooner."
     again = [
         f"{f.name} at {place(c.user_site or c.site)} ({c.recompile_detail})"
         for f in trace.functions
@@ -78,14 +89,29 @@ def nothing_found(trace: Trace) -> str:
     ]
     if not again:
         return told
-    more = f" and {len(again) - _MAX_AGAIN} more" if len(again) > _MAX_AGAIN else ""
-    return f"{told} Compiled again, which may be meant: {', '.join(again[:_MAX_AGAIN])}{more}."
+    return f"{told} Compiled again, which may be meant: {listed(again, _MAX_AGAIN)}."
 
 
 _MAX_AGAIN = 3
 
 
+def _without_jax(trace: Trace, begin: str) -> str:
+    gap = _gap(trace)
+    if gap is None and any(p.wall_seconds is None for p in trace.processes):
+        gap = "the end of the log is missing, as after a kill or on a full disk"
+    if gap is None:
+        return f"{begin}: JAX was not imported."
+    return f"Nothing is known of JAX in this program: {gap}."
+
+
+def _gap(trace: Trace) -> str | None:
+    """Why the log may lack compiles, if it may."""
+    return next((p.incomplete for p in trace.processes if p.incomplete), None)
+
+
 def _cut_off(trace: Trace) -> str:
+    if _gap(trace):
+        return ""  # the log may have ended, not the program
     names = dict.fromkeys(p.unfinished for p in trace.processes if p.unfinished)
     return f"; the program ended while it compiled {', '.join(map(str, names))}" if names else ""
 
@@ -95,10 +121,24 @@ def _compiled(trace: Trace) -> str:
     if not trace.compiles:
         return by_torch or "nothing was compiled"
     spent = sum(f.seconds for f in trace.functions)
-    again = f", {trace.recompiles} of them again" if trace.recompiles else ""
-    programs = counted(trace.compiles, "program")
-    told = f"{programs} compiled{again}, in {seconds(spent)} with tracing and lowering"
+    told = f"{_programs(trace)}, in {seconds(spent)} with tracing and lowering"
     return f"{told}{_after(trace)}" + (f"; {by_torch}" if by_torch else "")
+
+
+def _programs(trace: Trace) -> str:
+    """What XLA compiled, and what was found in the persistent cache instead."""
+    again = f", {trace.recompiles} of them again" if trace.recompiles else ""
+    hits = sum(
+        c.compiled and c.cache is not None and c.cache.status == "hit"
+        for f in trace.functions
+        for c in f.compiles
+    )
+    if not hits:
+        return f"{counted(trace.compiles, 'program')} compiled{again}"
+    found = f"{counted(hits, 'program')} found in the persistent cache"
+    if hits == trace.compiles:
+        return f"{found}{again}, none compiled"
+    return f"{counted(trace.compiles - hits, 'program')} compiled and {found}{again}"
 
 
 def _after(trace: Trace) -> str:
@@ -148,10 +188,12 @@ def _why_none(process: Process) -> str:
 
 def _unknown_of(process: Process) -> list[str]:
     found = list(process.problems)
-    if process.unfinished:
+    if process.unfinished and not process.incomplete:
         found.append(f"how long {process.unfinished} compiles: the process ended while it did")
     if process.wall_seconds is None:
-        found.append("when it ended: its end was not seen, as after a kill or os._exit")
+        found.append(
+            "when it ended: its end was not seen, as after a kill, os._exit, or on a full disk"
+        )
     if process.jax_version and process.first_result_seconds is None:
         found.append(f"the first result: {_why_none(process)}")
     return found

@@ -13,6 +13,7 @@ from firstlight.trace.findings.costs import cost
 from firstlight.trace.findings.source import where_made
 from firstlight.trace.findings.static_recompiling import by_identity, static_words
 from firstlight.trace.findings.wording import (
+    again_so_often,
     differing,
     first_difference,
     location,
@@ -147,7 +148,7 @@ def _finding(function: Function, reason: str, again: Sequence[Compile]) -> Findi
 def _made(function: Function, again: Sequence[Compile]) -> tuple[str, Place] | None:
     """The first argument that differs, with the line that makes it, where the source tells."""
     bare = function.name.rpartition(".")[2]
-    for argument in _roots(d.path for one in again for d in one.recompile_differences):
+    for argument in _roots(path for one in again for path in one.differing):
         place = where_made(where_called(again[0]), bare, argument)
         if place is not None:
             return argument, place
@@ -160,15 +161,12 @@ _Words = tuple[str, str]
 
 
 def _shape(function: Function, again: Sequence[Compile]) -> _Words:
-    title = (
-        f"{readable(function)} is compiled again for other shapes, {times(len(again))}: "
-        f"{first_difference(again)}."
-    )
+    title = f"{again_so_often(function, again)} for other shapes: {first_difference(again)}."
     return title, shapes.remedy(function, _call(again))
 
 
 def _dtype(function: Function, again: Sequence[Compile]) -> _Words:
-    title = f"{readable(function)} is compiled again for other dtypes: {first_difference(again)}."
+    title = f"{again_so_often(function, again)} for other dtypes: {first_difference(again)}."
     return title, (
         f"Give {differing(again)} one dtype before the call at {_call(again)}, "
         f"for instance with np.asarray(value, dtype=np.{_best_dtype(function, again)})."
@@ -194,14 +192,14 @@ def _weak(function: Function, again: Sequence[Compile]) -> _Words:
 
 def _was_python_number(function: Function, again: Sequence[Compile]) -> bool:
     """Whether an argument that differs was no array in some call."""
-    paths = {d.path for one in again for d in one.recompile_differences}
+    paths = {path for one in again for path in one.differing}
     given = [a for c in function.compiles if c.signature for a in c.signature.arguments]
     return any(a.path in paths and a.dtype in reasons.OF_PYTHON for a in given)
 
 
-def _roots(paths: Iterable[str | None]) -> list[str]:
+def _roots(paths: Iterable[str]) -> list[str]:
     """Arguments, without what of them differs."""
-    return list(dict.fromkeys(re.split(r"[.\[]", path)[0] or path for path in paths if path))
+    return list(dict.fromkeys(re.split(r"[.\[]", path)[0] or path for path in paths))
 
 
 def _new_function(function: Function, again: Sequence[Compile]) -> _Words:
@@ -261,7 +259,7 @@ def _tree(function: Function, again: Sequence[Compile]) -> _Words:
 
 def _sharding(function: Function, again: Sequence[Compile]) -> _Words:
     title = (
-        f"{readable(function)} is compiled again because its arguments are placed elsewhere: "
+        f"{again_so_often(function, again)} for arguments placed elsewhere: "
         f"{first_difference(again)}."
     )
     return title, (
@@ -306,7 +304,7 @@ _WORDS: dict[str, Callable[[Function, Sequence[Compile]], _Words]] = {
 
 def _best_dtype(function: Function, again: Sequence[Compile]) -> str:
     """The type to use for the first argument that differs: a float, if it ever was one."""
-    path = next((d.path for d in again[0].recompile_differences if d.path), None)
+    path = next(iter(again[0].differing), None)
     seen = [
         reasons.dtype_of(argument, bool(one.signature.context.get("jax_enable_x64")))
         for one in function.compiles

@@ -15,6 +15,7 @@ from firstlight.trace.findings.wording import (
 )
 from firstlight.trace.model import Compile, Finding, Function, Process, Trace, Wait
 from firstlight.trace.waits import WORTH_ASKING_NS
+from firstlight.trace.wording import seconds
 
 
 def synchronisation(trace: Trace) -> Iterator[Finding]:
@@ -88,10 +89,11 @@ def _late_in(trace: Trace, process: Process) -> Iterator[tuple[Function, Compile
     if first is None:
         return
     pairs = [(f, c) for f in trace.functions for c in f.compiles if c.process == process.number]
+    start = first - process.starts_at_seconds  # a recording within a run has none of its own
     last_end, last_results = 0.0, 0
     for function, one in sorted(pairs, key=lambda pair: pair[1].begin_seconds):
-        late = one.begin_seconds - first >= limits.LATE_SECONDS
-        late &= one.begin_seconds - last_end >= limits.QUIET_SECONDS
+        late = process.whole and one.begin_seconds - first >= limits.LATE_SHARE * start
+        late &= one.begin_seconds - last_end >= limits.QUIET_SHARE * start
         results = one.results_before or last_results
         late |= results - last_results >= limits.LATE_RESULTS
         if late and one.recompile_reason is not None and not function.library:
@@ -106,7 +108,7 @@ def _late_finding(function: Function, compiles: list[Compile]) -> Finding:
         kind="late-stall",
         seconds=sum(c.seconds for c in compiles),
         title=f"{readable(function)} is compiled again in the middle of the run, "
-        f"{times(len(compiles))} (at {first.begin_seconds:.1f} s{after}): "
+        f"{times(len(compiles))} (at {seconds(first.begin_seconds)}{after}): "
         f"{first.recompile_detail}.",
         function=function.name,
         location=location(where_called(first) or function.place),

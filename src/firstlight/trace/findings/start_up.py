@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from firstlight.trace.findings import thresholds as limits
-from firstlight.trace.findings.costs import cost
+from firstlight.trace.findings.costs import cost, is_part_of_start
 from firstlight.trace.findings.one_op_cures import (
     can_be_jitted,
     compiles_under_jit,
@@ -18,6 +18,7 @@ from firstlight.trace.findings.one_op_cures import (
 from firstlight.trace.findings.wording import listed, location, short, where_to_jit
 from firstlight.trace.model import Compile, Finding, ImportedPackage, Place, Process, Trace
 from firstlight.trace.packages import JAX_ITSELF
+from firstlight.trace.wording import seconds
 
 
 def one_op_compiles(trace: Trace) -> Iterator[Finding]:
@@ -32,10 +33,11 @@ def one_op_compiles(trace: Trace) -> Iterator[Finding]:
             if one.compiled and place is not None:
                 groups[place.file, named_function(place)].append(one)
     thin: list[Compile] = []
-    long = max(limits.ONE_OP_SECONDS, limits.ONE_OP_SHARE * sum(f.seconds for f in trace.functions))
     for (_, name), compiles in groups.items():
-        many = len(compiles) >= limits.ONE_OP_COMPILES
-        if many or sum(c.seconds for c in compiles) >= long:
+        many, spent = len(compiles) >= limits.ONE_OP_COMPILES, sum(c.seconds for c in compiles)
+        long = spent >= limits.ONE_OP_SHARE * sum(f.seconds for f in trace.functions)
+        long &= is_part_of_start(trace, compiles, spent, limits.ONE_OP_SHARE_OF_START)
+        if many or long:
             yield _one_op_finding(name, compiles, trace)
         else:
             thin += compiles
@@ -161,9 +163,11 @@ def expensive_imports(trace: Trace) -> Iterator[Finding]:
     for process in trace.processes:
         if process.jax_version is None:
             continue  # a helper: nobody waits for a result of it
-        by_name = {package.name: package for package in process.imports}
-        for package in process.imports:
-            if not _is_late(package, process) and _is_told(package, by_name, used):
+        jax = sum(package.seconds for package in process.imports if package.name in JAX_ITSELF)
+        least = limits.IMPORT_SHARE_OF_JAX * jax
+        long = {p.name: p for p in process.imports if jax and p.beyond_jax_seconds >= least}
+        for package in long.values():
+            if not _is_late(package, process) and _is_told(package, long, used):
                 yield _import_finding(package)
 
 
@@ -175,31 +179,25 @@ def _is_late(package: ImportedPackage, process: Process) -> bool:
 
 def _packages_in_use(trace: Trace) -> set[str]:
     modules = {(f.module or "").partition(".")[0] for f in trace.functions}
-    places = [p for f in trace.functions for c in f.compiles for p in (f.place, c.site)]
+    places = [p for f in trace.functions for c in f.compiles for p in (f.place, c.site, *c.stack)]
     traced = {name for f in trace.functions for c in f.compiles for name in c.packages}
     return modules | traced | {place.package for place in places if place and place.package}
 
 
-def _is_told(
-    package: ImportedPackage, by_name: Mapping[str, ImportedPackage], used: set[str]
-) -> bool:
-    if package.beyond_jax_seconds < limits.IMPORT_SECONDS or package.name in used | JAX_ITSELF:
+def _is_told(package: ImportedPackage, long: Mapping[str, ImportedPackage], used: set[str]) -> bool:
+    if package.name in used | JAX_ITSELF:
         return False
     if package.name in sys.stdlib_module_names or package.site is None:
         return False  # without a line that imports it, it is the program: python -m pytest
     # What another one brings with it is told there, or is needed as that one is.
-    importer = by_name.get(package.imported_by or "")
-    return importer is None or (
-        importer.name not in used | JAX_ITSELF
-        and importer.beyond_jax_seconds < limits.IMPORT_SECONDS
-    )
+    return package.imported_by not in used | JAX_ITSELF | set(long)
 
 
 def _import_finding(package: ImportedPackage) -> Finding:
     return Finding(
         kind="expensive-import",
         seconds=package.beyond_jax_seconds,
-        title=f"Importing {package.name} takes {package.beyond_jax_seconds:.2f} s.",
+        title=f"Importing {package.name} takes {seconds(package.beyond_jax_seconds)}.",
         function=package.name,
         location=location(package.site),
         remedy=_import_remedy(package),

@@ -6,34 +6,36 @@ from collections.abc import Sequence
 
 from firstlight.trace import recompiles as reasons
 from firstlight.trace.findings.wording import (
+    again_so_often,
     differing,
     first_difference,
     listed,
-    readable,
-    times,
 )
 from firstlight.trace.model import ByIdentity, Compile, Difference, Function
 
 
 def static_words(function: Function, again: Sequence[Compile]) -> tuple[str, str]:
     """Title and remedy of recompiles for static values."""
-    name, new_objects = readable(function), by_identity(again)
+    new_objects = by_identity(again)
     if new_objects:
         paths = [path for some in new_objects.values() for path in some]
         new = "is a new object" if len(paths) == 1 else "are new objects"
         title = (
-            f"{name} is compiled again {times(len(again))}: {listed(paths, 3)} {new} each time, "
-            "of the same code."
+            f"{again_so_often(function, again)}: {listed(paths, 3)} {new} each time, of the same "
+            "code."
         )
         cures = (_MADE_ANEW[kind].format(listed(some, 3)) for kind, some in new_objects.items())
         return title, " ".join(cures)
     values = differing(again)
-    title = f"{name} is compiled for every value of its static {values}: {first_difference(again)}."
+    title = (
+        f"{again_so_often(function, again)} for other values of static arguments: "
+        f"{first_difference(again)}."
+    )
     if not _differs_in_number(again):
         return title, (
-            f"Each value of {values} makes a program of its own: use fewer different ones, and "
-            "equal ones for the same meaning. Beyond that only a persistent cache saves them, from "
-            "the second start on."
+            f"Each value of {values} makes a program of its own: use fewer different values, and "
+            "let values with the same meaning compare equal. Beyond that only a persistent cache "
+            "saves them, from the second start on."
         )
     if all(one.site is not None and one.site.package == "equinox" for one in again):
         return title, (

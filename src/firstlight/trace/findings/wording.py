@@ -48,12 +48,17 @@ def readable(function: Function) -> str:
     return f"{bare} at {short(function.place)}" if bare.startswith("<") else bare
 
 
+def again_so_often(function: Function, again: Sequence[Compile]) -> str:
+    """`step is compiled again twice`."""
+    return f"{readable(function)} is compiled again {times(len(again))}"
+
+
 def first_difference(again: Sequence[Compile]) -> str:
-    """What made the first of these recompiles necessary."""
-    return (again[0].recompile_detail or "").rstrip(".")
+    """An example of what differs, and how much more does."""
+    return listed((d.words for d in again[0].recompile_differences), 1)
 
 
 def differing(again: Sequence[Compile]) -> str:
     """Names of the arguments that differ."""
-    paths = (d.path for one in again for d in one.recompile_differences if d.path)
-    return listed(dict.fromkeys(paths), 3) or "the argument"
+    paths = dict.fromkeys(path for one in again for path in one.differing)
+    return listed(paths, 3) or "the argument"
