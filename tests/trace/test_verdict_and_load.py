@@ -12,7 +12,16 @@ from trace_samples import compiled, function, process
 
 from firstlight.trace.findings import find
 from firstlight.trace.findings.caching import cache_findings
-from firstlight.trace.model import CacheUse, Finding, ImportedPackage, Place, Span, Thread, Trace
+from firstlight.trace.model import (
+    CacheUse,
+    Finding,
+    ImportedPackage,
+    Place,
+    Span,
+    Thread,
+    Trace,
+    Wait,
+)
 from firstlight.trace.notebook import as_text
 from firstlight.trace.verdict import headline, nothing_found
 
@@ -43,8 +52,14 @@ def programs() -> Iterator[Trace]:
                 "plots", took, took, 9, 0.2, None, Place(samples.TRAIN, 3), took
             )
             jax = ImportedPackage("jax", 0.6, 0.8, 300, 0.1)
-            run = process(imports=(jax, plots))
-            yield samples.trace(function("step", step, again), op, processes=(run,))
+            line, waited = Place(samples.TRAIN, 50), 0.03 * took
+            wait = Wait(line, line, 30, waited, 1.8, 1.8 + 2 * waited)
+            run = process(imports=(jax, plots), waits=(wait,))
+            short = function(
+                "short", compiled(), samples.again(2.0, (9, 4), took=(0.0, 0.0, 0.01 * took))
+            )
+            functions = (function("step", step, again), short, op)
+            yield samples.trace(*functions, processes=(run,))
 
 
 def kinds(trace: Trace) -> list[str]:
@@ -55,7 +70,10 @@ def kinds(trace: Trace) -> list[str]:
 def test_a_machine_that_takes_longer_for_everything_has_the_same_verdict(factor: float) -> None:
     every = list(programs())
     told = [kinds(trace) for trace in every]
-    assert {"cache-off", "expensive-import", "late-stall"} <= {kind for t in told for kind in t}
+    at_times = ("cache-off", "expensive-import", "synchronisation")
+    assert [kind for kind in at_times if all(kind in t for t in told)] == []
+    assert {*at_times, "late-stall"} <= {kind for t in told for kind in t}
+    assert all("shape-recompiles" in t for t in told)
     assert [kinds(slower(trace, factor)) for trace in every] == told
 
 

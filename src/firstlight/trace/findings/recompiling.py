@@ -84,8 +84,6 @@ def _control_flow(operation: Function) -> Iterator[Finding]:
 
 
 def _is_told(function: Function, reason: str, again: Sequence[Compile]) -> bool:
-    if sum(c.seconds for c in again) < limits.RECOMPILE_SECONDS:
-        return False
     if reason == reasons.SHAPE and shapes.are_buckets(function):
         return False
     if len(again) >= limits.RECOMPILES_AT_SEVERAL_LINES or reason == reasons.UNKNOWN:

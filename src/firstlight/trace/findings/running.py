@@ -23,7 +23,7 @@ def synchronisation(trace: Trace) -> Iterator[Finding]:
     for process in trace.processes:
         for wait in process.waits:
             idle = _idle_seconds(process, wait)
-            if _is_habit(wait, idle):
+            if _is_habit(process, wait, idle):
                 yield _wait_finding(wait, idle)
 
 
@@ -40,14 +40,13 @@ def _idle_seconds(process: Process, wait: Wait) -> float:
     return min(wait.seconds, sum(seconds for seconds in between if seconds > 0))
 
 
-def _is_habit(wait: Wait, idle: float) -> bool:
+def _is_habit(process: Process, wait: Wait, idle: float) -> bool:
     if wait.site is not None and wait.site.package is not None:
         return False  # a package knows what it reads it for (filter_jit looks for errors)
     whole = wait.last_seconds - wait.first_seconds
-    return (
-        wait.count >= limits.WAITS_AT_ONE_LINE
-        and wait.seconds >= limits.WAIT_SECONDS
-        and idle >= limits.WAIT_SHARE * whole
+    run = sum(process.phases_seconds.values())
+    return wait.count >= limits.WAITS_AT_ONE_LINE and idle >= max(
+        limits.WAIT_SHARE * whole, limits.WAIT_SHARE_OF_RUN * run
     )
 
 

@@ -17,8 +17,6 @@ STATIC_RECOMPILES_AT_ONE_LINE = 2
 RECOMPILES_AT_SEVERAL_LINES = 3
 #: A loop outside of jit that is compiled again for nothing: the first time may be a warm-up.
 LOOPS_AGAIN_AT_ONE_LINE = 2
-#: Any recompile takes longer than this; what does not was found in a cache of JAX.
-RECOMPILE_SECONDS = 0.005
 
 # --- start-up -------------------------------------------------------------------------------------
 
@@ -65,9 +63,9 @@ CACHE_COLD_SHARE = 0.4
 
 #: Waits at one line that are a habit (each step), not a look now and then.
 WAITS_AT_ONE_LINE = 20
-WAIT_SECONDS = 0.02
-#: Of the time between the first and the last wait of the line.
+#: Of the time between the first and the last wait of the line, and of the whole run.
 WAIT_SHARE = 0.1
+WAIT_SHARE_OF_RUN = 0.01
 #: A compile that comes so long after the first result, and after so long without any, is a stall in
 #: the middle of the work and no longer the start: in parts of the time until the first result.
 LATE_SHARE = 0.5
