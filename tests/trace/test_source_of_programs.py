@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +14,13 @@ import trace_samples as samples
 from firstlight.trace.findings.recompiling import recompiles
 from firstlight.trace.findings.source import is_generator, where_made
 from firstlight.trace.findings.start_up import one_op_compiles
-from firstlight.trace.model import Compile, Difference, Place
+from firstlight.trace.model import Compile, Difference, Function, Place
 
 Write = Callable[[str, str], Path]
+
+#: The program started when its file had long been written.
+LATER = math.inf
+STARTED_LATER = samples.process(started_at=LATER)
 
 PROGRAM = """
 import optax
@@ -68,25 +74,25 @@ def test_what_a_call_is_given_is_found_where_it_is_made(
     program: str, argument: str, line: int | None
 ) -> None:
     """An assignment, a loop, the one call of the function around it."""
-    made = where_made(Place(program, 10), "step", argument)
+    made = where_made(Place(program, 10), "step", argument, LATER)
     assert (made and made.line) == line
 
 
 def test_a_name_of_a_function_within_is_another_one(program: str) -> None:
-    made = where_made(Place(program, 27), "step", "params")
+    made = where_made(Place(program, 27), "step", "params", LATER)
     assert made is not None and made.line == 21
 
 
 def test_what_is_made_of_itself_was_made_before(program: str) -> None:
-    made = where_made(Place(program, 30), "step", "params")
+    made = where_made(Place(program, 30), "step", "params", LATER)
     assert made is not None and made.line == 34
 
 
 def test_without_the_source_nothing_is_told(tmp_path: Path) -> None:
     gone = Place(str(tmp_path / "gone.py"), 10)
-    assert where_made(gone, "step", "rate") is None and not is_generator(gone)
+    assert where_made(gone, "step", "rate", LATER) is None and not is_generator(gone, LATER)
     (tmp_path / "gone.py").write_text("def f(:")
-    assert where_made(gone, "step", "rate") is None
+    assert where_made(gone, "step", "rate", LATER) is None
 
 
 def test_a_recompile_says_where_the_value_is_made(program: str) -> None:
@@ -97,9 +103,13 @@ def test_a_recompile_says_where_the_value_is_made(program: str) -> None:
         recompile_reason="weak type",
         recompile_differences=(Difference("weak type", "rate: …", path="rate"),),
     )
-    (found,) = recompiles(samples.trace(samples.function("step", samples.compiled(), again)))
+    step = samples.function("step", samples.compiled(), again)
+    (found,) = recompiles(samples.trace(step, processes=(STARTED_LATER,)))
     assert found.remedy.endswith("rate is made at program.py:9.")
     assert found.evidence["made_at"] == f"{program}:9"
+    before_it_was_written = samples.process(started_at=os.stat(program).st_mtime - 60)
+    (found,) = recompiles(samples.trace(step, processes=(before_it_was_written,)))
+    assert "is made at" not in found.remedy
 
 
 # --- operations outside of jit --------------------------------------------------------------------
@@ -110,10 +120,11 @@ def operations(function: str, line: int, names: str, file: str = samples.TRAIN) 
     return [samples.compiled(name, user_site=where, site=where) for name in names.split()]
 
 
-def remedy_for(compiles: list[Compile], *more: object) -> str:
+def remedy_for(compiles: list[Compile], *more: Function) -> str:
     """more: other functions of the program."""
     by_name = [samples.function(c.name, c, library=True) for c in compiles]
-    (found,) = one_op_compiles(samples.trace(*by_name, *more))  # type: ignore[arg-type]
+    functions = (*by_name, *more)
+    (found,) = one_op_compiles(samples.trace(*functions, processes=(STARTED_LATER,)))
     return found.remedy
 
 

@@ -294,3 +294,8 @@ class Trace:
     compiles: int
     recompiles: int
     torch_regions: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def started_at(self) -> float | None:
+        """Seconds of the clock on the wall, since 1970, of the first process."""
+        return min((p.started_at for p in self.processes if p.started_at is not None), default=None)

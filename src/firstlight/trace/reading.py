@@ -24,6 +24,7 @@ from firstlight.trace.model import (
 )
 from firstlight.trace.packages import packages
 from firstlight.trace.runs import last_run
+from firstlight.trace.wording import counted
 
 
 def load(folder: Path, findings: bool = True) -> Trace:
@@ -35,7 +36,7 @@ def load(folder: Path, findings: bool = True) -> Trace:
     trace = assemble(logs)
     if earlier:
         told = (
-            f"runs: the folder holds {_counted(earlier, 'earlier run')} as well, not in this "
+            f"runs: the folder holds {counted(earlier, 'earlier run')} as well, not in this "
             "report; give every run a folder of its own"
         )
         first, *others = trace.processes
@@ -186,7 +187,7 @@ def _problems(log: ProcessLog, end: Mapping[str, Any] | None) -> tuple[str, ...]
     told |= set(end.get("problems", ())) if end else set()
     problems = sorted(map(str, told)) + _silent(log)
     if log.unreadable_lines:
-        lines = f"{_counted(log.unreadable_lines, 'line')} cannot be read"
+        lines = f"{counted(log.unreadable_lines, 'line')} cannot be read"
         problems.append(f"log: {lines}: cut off by a kill or a full disk, or damaged")
     return tuple(problems)
 
@@ -195,11 +196,11 @@ def _incomplete(log: ProcessLog, end: Mapping[str, Any] | None) -> str | None:
     """Why the log may lack compiles, if it may."""
     lost = end.get("lost", 0) if end else 0
     if lost:
-        return f"{_counted(lost, 'event')} could not be written"
+        return f"{counted(lost, 'event')} could not be written"
     if log.unreadable_lines and end is None and log.first("exited") is None:
         return "the log breaks off within a line, as on a full disk"
     if log.unreadable_lines:
-        return f"{_counted(log.unreadable_lines, 'line')} of the log cannot be read"
+        return f"{counted(log.unreadable_lines, 'line')} of the log cannot be read"
     return next((e["missing"] for e in log.of("problem") if e.get("missing")), None)
 
 
@@ -223,10 +224,6 @@ def _silent(log: ProcessLog) -> list[str]:
         # A program that ended early has no later stages: that alone means nothing.
         if stage not in stages and (result or stages & set(STAGES[number + 1 :]))
     ]
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 # --- waits ----------------------------------------------------------------------------

@@ -16,12 +16,24 @@ _MOST_DECORATORS = 10
 _DEFINITIONS = ("def ", "async def ", "class ")
 
 
+def source_of(file: str, started_at: float | None) -> str:
+    """A file as the program had it, which started at this time; empty: it cannot be known."""
+    if started_at is None or not os.path.isabs(file):  # redacted, or no file at all
+        return ""
+    try:
+        if os.stat(file).st_mtime > started_at + _GRACE_SECONDS:
+            return ""
+        with open(file, encoding="utf-8", errors="replace") as source:
+            return source.read()
+    except OSError:
+        return ""
+
+
 class SourceLines:
     """Lines of the files that a trace names; each file is read once."""
 
     def __init__(self, trace: Trace) -> None:
-        starts = [p.started_at for p in trace.processes if p.started_at is not None]
-        self._started = min(starts, default=None)
+        self._started_at = trace.started_at
         self._files: dict[str, list[str]] = {}
 
     def of(self, place: Place | None) -> str:
@@ -29,7 +41,7 @@ class SourceLines:
         if place is None:
             return ""
         if place.file not in self._files:
-            self._files[place.file] = self._read(place.file)
+            self._files[place.file] = source_of(place.file, self._started_at).splitlines()
         lines = self._files[place.file]
         line = lines[place.line - 1].strip() if 0 < place.line <= len(lines) else ""
         if line.startswith("@"):  # a function begins with what decorates it
@@ -41,14 +53,3 @@ class SourceLines:
         """The same of `file:line`."""
         file, _, line = (location or "").rpartition(":")
         return self.of(Place(file, int(line))) if file and line.isdecimal() else ""
-
-    def _read(self, file: str) -> list[str]:
-        if self._started is None or not os.path.isabs(file):  # redacted, or no file at all
-            return []
-        try:
-            if os.stat(file).st_mtime > self._started + _GRACE_SECONDS:
-                return []
-            with open(file, encoding="utf-8", errors="replace") as source:
-                return source.read().splitlines()
-        except OSError:
-            return []

@@ -64,7 +64,7 @@ def can_be_jitted(place: Place, trace: Trace) -> bool:
     An epoch is such a one: its steps would be unrolled into one program.
     """
     name = named_function(place)
-    if name in (None, "<module>") or is_generator(place):
+    if name in (None, "<module>") or is_generator(place, trace.started_at):
         return False
     compiled = (
         where

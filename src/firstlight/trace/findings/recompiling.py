@@ -52,7 +52,7 @@ def recompiles(trace: Trace) -> Iterator[Finding]:
                 by_reason[one.recompile_reason].append(one)
         for reason, again in by_reason.items():
             if _is_told(function, reason, again):
-                yield _finding(function, reason, again)
+                yield _finding(function, reason, again, trace.started_at)
 
 
 #: Operations that take functions: outside of jit, JAX knows a loop by the object of its body.
@@ -115,7 +115,9 @@ def _at_lines_seen_before(
     return counts
 
 
-def _finding(function: Function, reason: str, again: Sequence[Compile]) -> Finding:
+def _finding(
+    function: Function, reason: str, again: Sequence[Compile], started_at: float | None
+) -> Finding:
     title, remedy = _WORDS[reason](function, again)
     lines = sorted({location(p) or "" for one in again if (p := where_called(one))})
     evidence: dict[str, object] = {
@@ -126,7 +128,7 @@ def _finding(function: Function, reason: str, again: Sequence[Compile]) -> Findi
     }
     if reason == reasons.SHAPE:
         evidence |= shapes.evidence(function)
-    made = _made(function, again)
+    made = _made(function, again, started_at)
     if made is not None:
         argument, place = made
         remedy += f" {argument} is made at {short(place)}."
@@ -143,11 +145,13 @@ def _finding(function: Function, reason: str, again: Sequence[Compile]) -> Findi
     )
 
 
-def _made(function: Function, again: Sequence[Compile]) -> tuple[str, Place] | None:
+def _made(
+    function: Function, again: Sequence[Compile], started_at: float | None
+) -> tuple[str, Place] | None:
     """The first argument that differs, with the line that makes it, where the source tells."""
     bare = function.name.rpartition(".")[2]
     for argument in _roots(path for one in again for path in one.differing):
-        place = where_made(where_called(again[0]), bare, argument)
+        place = where_made(where_called(again[0]), bare, argument, started_at)
         if place is not None:
             return argument, place
     return None

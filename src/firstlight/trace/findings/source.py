@@ -1,34 +1,39 @@
-"""What the source of the program says of a line, where its file is still there: nothing is run."""
+"""What the source of the program says of a line, where its file is as it was: nothing is run.
+
+started_at: when the program did; what was written later is not its source.
+"""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path
 
 from firstlight.trace.model import Place
+from firstlight.trace.source_lines import source_of
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def is_generator(place: Place) -> bool:
+def is_generator(place: Place, started_at: float | None) -> bool:
     """Whether a line is in a function that yields: no jit can be put around it."""
-    tree = _parsed(place.file)
+    tree = _parsed(place.file, started_at)
     around = None if tree is None else _function_around(tree, place.line)
     return around is not None and any(
         isinstance(node, (ast.Yield, ast.YieldFrom)) for node in ast.walk(around)
     )
 
 
-def where_made(place: Place | None, function: str, argument: str) -> Place | None:
+def where_made(
+    place: Place | None, function: str, argument: str, started_at: float | None
+) -> Place | None:
     """The line that makes what a call of `function` at `place` is given as `argument`.
 
     The last assignment before the call that does not make it of itself; of a parameter of the
     function around, the same where that is called. None where that cannot be told, or is the line
     of the call.
     """
-    tree = _parsed(place.file) if place is not None else None
+    tree = _parsed(place.file, started_at) if place is not None else None
     if place is None or tree is None:
         return None
     value = _given(tree, place.line, function, argument)
@@ -50,10 +55,10 @@ def _made(tree: ast.Module, value: ast.expr, at: int, callers: int) -> int | Non
 
 
 @lru_cache(50)
-def _parsed(file: str) -> ast.Module | None:
+def _parsed(file: str, started_at: float | None) -> ast.Module | None:
     try:
-        return ast.parse(Path(file).read_text("utf-8"))
-    except (OSError, ValueError, SyntaxError):
+        return ast.parse(source_of(file, started_at))
+    except (ValueError, SyntaxError):
         return None
 
 
