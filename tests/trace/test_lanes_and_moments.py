@@ -12,6 +12,7 @@ from rich.console import Console
 from test_reading import MAIN, Log
 
 from firstlight.trace import phases
+from firstlight.trace.chrome_trace import chrome_trace
 from firstlight.trace.html import render
 from firstlight.trace.limits import Limits, exceeded
 from firstlight.trace.model import Trace
@@ -94,6 +95,25 @@ def test_a_moment_is_counted_from_the_start_of_the_program_everywhere(tmp_path: 
     )
     for moment in ("first result 3.90 s", "First result after 3.90 s"):
         assert moment in page
+
+
+def test_what_a_package_read_and_what_was_put_out_are_counted_from_there_as_well(
+    tmp_path: Path,
+) -> None:
+    """Read 3.0 s and put out 3.7 s after the start of a process that began 200 ms later."""
+    Log(pid=1, started=1000).end(4500).write(tmp_path)
+    worker = Log(pid=2, started=1200, parent=1).jax()
+    compile_in(worker, 1, 1000, 2500, MAIN)
+    worker.event("first_result", ns=worker.at(3000), site=["/p/a.py", 9, "main"], by="numpyro")
+    worker.event("output", ns=worker.at(3700), site=["/p/a.py", 10, "main"], reads=1)
+    trace = load(worker.end(4000).write(tmp_path))
+    process = trace.processes[1]
+    assert process.first_read is not None and process.first_output is not None
+    assert process.first_read.seconds == pytest.approx(3.2)
+    assert process.first_output.seconds == process.first_result_seconds == pytest.approx(3.9)
+    assert "First result after 3.90 s (numpyro read an array after 3.20 s)" in shown(trace)
+    (mark,) = [event for event in chrome_trace(trace)["traceEvents"] if event["ph"] == "i"]
+    assert mark["args"] == {"put out at": "/p/a.py:10"}
 
 
 def test_a_limit_on_late_compiles_still_counts_from_the_start_of_each_process(
