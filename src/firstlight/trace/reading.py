@@ -199,7 +199,9 @@ def _incomplete(log: ProcessLog, end: Mapping[str, Any] | None) -> str | None:
         return f"{counted(lost, 'event')} could not be written"
     if log.unreadable_lines and end is None and log.first("exited") is None:
         return "the log breaks off within a line, as on a full disk"
-    if log.unreadable_lines:
+    killed = (log.first("exited") or {}).get("signal") is not None
+    # A kill cuts off the line that is being written: no other is missing.
+    if log.unreadable_lines > killed:
         return f"{counted(log.unreadable_lines, 'line')} of the log cannot be read"
     return next((e["missing"] for e in log.of("problem") if e.get("missing")), None)
 
