@@ -2,7 +2,7 @@
 
     python benchmarks/trace.py [PART …] [--rounds N]
 
-Parts: first-result, own-work, warm-call, accounting.
+Parts: first-result, own-work, command, warm-call, accounting.
 
 Both sides are measured in one run, in fresh processes: to the first result both at the same time,
 so that both meet the same machine; warm calls one after the other, in an order that alternates. Run
@@ -20,9 +20,11 @@ a tenth: what is ours for sure is timed by itself (own-work), listener by listen
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
+import resource
 import subprocess
 import sys
 import tempfile
@@ -34,8 +36,10 @@ from pathlib import Path
 
 from firstlight.statistics.intervals import median, median_estimate
 from firstlight.trace import running
+from firstlight.trace.log_events import read_logs
 from firstlight.trace.reading import load
 
+FIRSTLIGHT = (sys.executable, "-m", "firstlight")
 #: Every program runs in a function, and calls `first_result()` when its first result is there.
 PROGRAMS = {
     "one small function": """
@@ -243,6 +247,50 @@ def own_work(rounds: int) -> None:
         say(f"own work / time to first result, {name}", value, "≤ 0.03", median(shares) <= 0.03)
 
 
+def processor_seconds() -> float:
+    """Of all processes that this one has started and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def whole_command(rounds: int) -> None:
+    """`firstlight trace program.py`, with its report, against `python program.py`."""
+    for name, text in PROGRAMS.items():
+        with tempfile.TemporaryDirectory() as place:
+            script = Path(place) / "program.py"
+            script.write_text("def first_result(): pass\n" + text)
+            folders = (Path(place) / f"trace-{number}" for number in itertools.count())
+
+            def once(traced: bool) -> dict[str, float]:
+                folder = next(folders)  # noqa: B023  # called before the next program
+                ours = [*FIRSTLIGHT, "trace", "--out", str(folder)] if traced else [sys.executable]
+                begin, used = time.monotonic_ns(), processor_seconds()
+                subprocess.run(
+                    [*ours, str(script)],  # noqa: B023
+                    env=environment(False, folder),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    check=True,
+                )
+                end, used = time.monotonic_ns(), processor_seconds() - used
+                gone = read_logs(folder)[0].first("exited") if traced else None
+                return {
+                    "wall": (end - begin) / 1e9,
+                    "cpu": used,
+                    "report": (end - gone["ns"]) / 1e9 if gone else 0,
+                }
+
+            found = pairs(once, rounds)
+        for what, words in (("wall", "whole command"), ("cpu", "processor time of all of it")):
+            ratios = [traced[what] / plain[what] for traced, plain in found]
+            extra = median([traced[what] - plain[what] for traced, plain in found])
+            value = f"{text_of(ratios, '.3f')}; {extra:+.3f} s"
+            say(f"{words}, traced / untraced, {name}", value, "≤ 1.15", median(ratios) <= 1.15)
+        after = [traced["report"] for traced, _ in found]
+        value = text_of(after, ".3f", "runs")
+        say(f"report after the program's end, s, {name}", value, "≤ 0.2", median(after) <= 0.2)
+
+
 def warm_call(rounds: int) -> None:
     """What a call costs more when it has nothing to compile."""
     with tempfile.TemporaryDirectory() as place:
@@ -291,6 +339,7 @@ def accounting(rounds: int) -> None:
 PARTS = {
     "first-result": first_result,
     "own-work": own_work,
+    "command": whole_command,
     "warm-call": warm_call,
     "accounting": accounting,
 }

@@ -53,7 +53,7 @@ def test_an_event_that_cannot_be_read_is_counted_and_left_out(line: str, tmp_pat
     trace = log.read(tmp_path / "b")
     assert trace.functions == plain.functions
     assert trace.processes[0].problems == (
-        "log: 1 line(s) cannot be read: cut off by a kill, or damaged",
+        "log: 1 line cannot be read: cut off by a kill or a full disk, or damaged",
     )
     shown(trace)
     assert len(redacted("\n".join(log.lines)).splitlines()) == len(log.lines) - 1

@@ -167,13 +167,13 @@ def test_a_disease_of_settings_is_found_with_its_line_and_gone_once_cured(pair: 
 def a_moment_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """How long a compile takes is the machine's affair: here any is worth to be told."""
     for name in (
-        "CACHE_OFF_SECONDS",
-        "CACHE_USELESS_SECONDS",
-        "CACHE_COLD_SECONDS",
-        "SAME_PROGRAM_SECONDS",
+        "CACHE_OFF_SHARE",
+        "CACHE_USELESS_SHARE",
+        "CACHE_COLD_SHARE",
+        "SAME_PROGRAM_SHARE",
     ):
-        monkeypatch.setattr(thresholds, name, 0.01)
-    monkeypatch.setattr(thresholds, "DOMINATING_SECONDS", 0.2)
+        monkeypatch.setattr(thresholds, name, 0.001)
+    monkeypatch.setattr(thresholds, "DOMINATING_SHARE_OF_START", 0.1)
 
 
 @pytest.mark.usefixtures("a_moment_is_enough")
@@ -280,24 +280,17 @@ def test_what_only_process_0_may_keep_is_said_of_another_one(tmp_path: Path) -> 
 # --- nothing to say -------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def seconds_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that is slow, or busy, is no disease of a program."""
-    for name in ("CACHE_OFF_SECONDS", "DOMINATING_SECONDS", "ONE_OP_SECONDS"):
-        monkeypatch.setattr(thresholds, name, 100.0)
-
-
-@pytest.mark.usefixtures("seconds_are_not_counted")
 @pytest.mark.parametrize("name", sorted(path.stem for path in PROGRAMS.glob("clean_*.py")))
 def test_a_clean_program_has_no_finding(name: str) -> None:
     trace = traced(name)
-    assert findings(trace) == ()
+    # That JAX has no persistent cache may be told of any, apart: it is no disease of the program.
+    assert [f for f in findings(trace) if not f.apart] == []
     assert [p.problems for p in trace.processes] == [()]
 
 
 def test_findings_are_told_worst_first() -> None:
     disease, _ = traces_of(TOGETHER)
-    seconds = [f.seconds for f in findings(disease)]
+    seconds = [f.seconds for f in findings(disease) if not f.apart]
     assert len(seconds) >= len(TOGETHER)
     assert seconds == sorted(seconds, reverse=True)
 

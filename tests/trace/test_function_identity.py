@@ -17,8 +17,9 @@ import pytest
 
 from firstlight.trace import arguments, calls, definitions
 from firstlight.trace.model import Function, Trace
-from firstlight.trace.plain_text import leaf_paths, structure_text, text_of
+from firstlight.trace.plain_text import structure_text, text_of
 from firstlight.trace.reading import load
+from firstlight.trace.structures import leaf_paths
 
 DRIVER = """
 import firstlight.trace.startup, runpy, sys
@@ -409,7 +410,7 @@ def test_no_code_of_the_program_runs_that_would_not_run_without_us(tmp_path: Pat
     (one,) = function.compiles
     assert one.signature is not None
     assert [a.path for a in one.signature.arguments][2:] == ["y"]
-    assert list(one.signature.static) == ["static"]
+    assert list(one.signature.static) == ["static", "x.<static 0>"]
 
 
 class Equal:

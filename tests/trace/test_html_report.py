@@ -11,7 +11,7 @@ import pytest
 import trace_samples as samples
 
 from firstlight.trace.html import render
-from firstlight.trace.model import ImportedPackage, Place, Span, Trace
+from firstlight.trace.model import Constant, ImportedPackage, Place, Span, Thread, Trace
 from firstlight.trace.page_timeline import merged
 from firstlight.trace.signatures import differences
 from firstlight.trace.what_if import Spread, Variant, WhatIf
@@ -31,7 +31,7 @@ class Reader(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
-        if tag not in ("meta", "input", "br", "path"):
+        if tag not in ("meta", "input", "br", "wbr", "path"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -56,6 +56,8 @@ def nasty() -> Trace:
     argument = replace(samples.signature().arguments[0], path=NASTY, dtype=NASTY)
     signature = samples.signature(arguments=(argument,), static={NASTY: NASTY}, tree=NASTY)
     one = samples.compiled(NASTY, signature=signature, site=place, user_site=place)
+    constant = Constant(NASTY, NASTY, NASTY, (NASTY,), 9_000_000, place)
+    one = replace(one, stack=(place, place), constants=(constant,))
     other = replace(
         one,
         begin_seconds=2.0,
@@ -73,6 +75,7 @@ def nasty() -> Trace:
         unfinished=NASTY,
         timeline=(Span(NASTY, 0.0, 2.0, NASTY),),
         first_result_site=place,
+        threads=(Thread(1, NASTY, (Span("compile", 0.0, 2.0, NASTY),)),),
         imports=(ImportedPackage(NASTY, 1.0, 1.0, 1, 0.0),),
     )
     finding = samples.finding(
@@ -101,7 +104,7 @@ def what_if() -> WhatIf:
 def test_the_page_shows_the_verdict_first_and_everything_after() -> None:
     reader = read(render(samples.trace(), what_if()))
     text = reader.text
-    order = [text.index(words) for words in ("worst first", "The whole run", "Press a heading")]
+    order = [text.index(words) for words in ("to gain from", "The whole run", "Press a heading")]
     assert order == sorted(order)
     for words in (
         "1.10 s",
@@ -149,7 +152,9 @@ def test_an_empty_trace_has_a_page() -> None:
     )
     empty = Trace((bare,), (), (), None, 0, 0)
     text = read(render(empty)).text
-    assert "JAX was not imported" in text and "as after a kill" in text
+    assert "Nothing is known of JAX" in text and "as after a kill" in text
+    ended = replace(empty, processes=(replace(bare, wall_seconds=0.1),))
+    assert "JAX was not imported" in read(render(ended)).text
 
 
 def test_a_long_timeline_is_thinned_and_keeps_its_ends_and_total() -> None:
@@ -176,6 +181,20 @@ def test_a_diff_of_signatures_names_each_part_that_changed() -> None:
     assert differences(before, before) == []
 
 
+def test_recompiles_that_are_alike_are_one_block_with_all_that_they_were_for() -> None:
+    """Eleven sizes at one line, and one other reason."""
+    sizes = [samples.again(2.0 + n, (n, 4)) for n in range(9, 20)]
+    other = replace(sizes[-1], begin_seconds=30.0, recompile_reason="dtype")
+    reader = read(
+        render(samples.trace(samples.function("step", samples.compiled(), *sizes, other)))
+    )
+    assert [a.get("class") for t, a in reader.tags if t == "div"].count("pairing") == 2
+    text = " ".join(reader.text.split())
+    assert "shape 11 times, took 6.05 s together, at 11.0 s, 12.0 s, 13.0 s and 8 more" in text
+    assert "f32[9,4], f32[10,4], f32[11,4], f32[12,4], f32[13,4], f32[14,4] and 5 more" in text
+    assert text.count("1 more argument is the same") == 1  # n
+
+
 # --- in a browser ---------------------------------------------------------------------------------
 
 WITNESS = """<script>
@@ -190,7 +209,9 @@ addEventListener("load", () => {
   const wider = [...document.querySelectorAll("body *")].filter((element) =>
     !element.closest(".scroll, .links, pre, .themes, .defs") &&
     element.getBoundingClientRect().right > innerWidth + 1);
+  const table = document.getElementById("functions-table").closest(".scroll");
   Object.assign(seen, {
+    clipped: table.scrollWidth - table.clientWidth,
     width: innerWidth, scrollWidth: document.documentElement.scrollWidth, rows: rows().length,
     wider: wider.map((e) => e.tagName + " " + e.className + " " + e.textContent).slice(0, 5),
   });
@@ -214,23 +235,30 @@ addEventListener("load", () => {
 </script>"""
 
 
+FAR_AWAY = "/v/lib/python3.11/site-packages/numpyro/infer/hmc_util_with_a_long_name.py"
+
+
 @pytest.mark.parametrize("width", [1280, 390], ids=["desk", "phone"])
 def test_sorting_searching_and_zooming_work_and_nothing_is_too_wide(
     chromium: str, tmp_path: Path, width: int
 ) -> None:
+    long = samples.compiled(took=(12.3, 1.0, 400.0), equations=12345, constant_bytes=14_400_000)
     functions = [
         samples.function("step", samples.compiled(), samples.again(2.0, (9, 4))),
         samples.function("loss", samples.compiled("loss", took=(0.1, 0.2, 2.0)), line=30),
-        samples.function("a_function_with_a_very_long_name_" * 3, line=99),
+        samples.function(
+            "a_function_with_a_very_long_name_" * 3, long, place=Place(FAR_AWAY, 1234)
+        ),
         samples.function("add", samples.compiled("add", took=(0.0, 0.0, 0.01)), library=True),
     ]
     seen = witness(chromium, tmp_path, render(samples.trace(*functions), what_if()), width, WITNESS)
     assert seen["errors"] == []
     assert seen["width"] == width and seen["scrollWidth"] <= width
     assert seen["wider"] == []
+    assert width < 1280 or seen["clipped"] == 0  # all columns of the functions are to be seen
     assert (seen["rows"], seen["found"], seen["none"]) == (4, ["step"], 0)
     numbers = [float(value) for value in seen["descending"]]
-    assert numbers == sorted(numbers, reverse=True) and numbers[0] == pytest.approx(2.3)
+    assert numbers == sorted(numbers, reverse=True) and numbers[1] == pytest.approx(2.3)
     assert [float(value) for value in seen["ascending"]] == numbers[::-1]
     assert seen["names"] == sorted(seen["names"])
     assert seen["zoomed"] == pytest.approx(2.0, rel=0.02) and seen["back"] == pytest.approx(1.0)

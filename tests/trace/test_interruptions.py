@@ -17,10 +17,12 @@ import trace_samples as samples
 from firstlight.trace import recompiles
 from firstlight.trace.limits import Limits, exceeded
 from firstlight.trace.log_events import read_logs
+from firstlight.trace.log_file import LogFile
 from firstlight.trace.model import Trace
 from firstlight.trace.program_errors import is_of_program
 from firstlight.trace.reading import load
 from firstlight.trace.recorder import Recorder
+from firstlight.trace.verdict import headline
 
 Write = Callable[[str, str], Path]
 
@@ -236,7 +238,7 @@ def test_after_half_a_line_the_next_one_is_whole_again(tmp_path: Path, write: Wr
 
 
 def test_no_number_of_compiles_holds_where_some_may_be_missing() -> None:
-    why = "3 event(s) could not be written"
+    why = "3 events could not be written"
     trace = samples.trace(processes=(samples.process(incomplete=why),))
     (excess,) = exceeded(trace, Limits(max_compiles=100))
     assert (excess.limit, excess.found) == ("max-compiles", None)
@@ -285,3 +287,63 @@ def test_a_signature_from_long_ago_is_known_again() -> None:
     compiles = [samples.again(float(n), (n, 4)) for n in range(200)]
     told = recompiles.with_reasons([*compiles, samples.again(200.0, (0, 4))])
     assert told[-1].recompile_reason == "unknown"
+
+
+def test_what_is_lost_is_told_with_the_next_line_for_the_process_may_have_no_end() -> None:
+    events: list[dict[str, Any]] = []
+    full = [True]
+
+    def write(event: dict[str, Any]) -> None:
+        if full[0] and event["event"] == "stage":
+            raise OSError(28, "No space left on device")
+        events.append(event)
+
+    recorder = Recorder(write)
+    recorder.event("stage")
+    recorder.event("stage")
+    full[0] = False
+    recorder.event("jax")
+    recorder.event("jax")
+    assert [event["event"] for event in events] == ["jax", "problem", "jax"]
+    assert "No space left on device" in events[1]["missing"]
+
+
+def test_a_folder_that_cannot_be_written_to_is_said_once_and_the_program_runs_untraced(
+    tmp_path: Path, write: Write
+) -> None:
+    program = write(
+        "program.py",
+        """
+        import os, subprocess, sys
+        print("FIRSTLIGHT_TRACE" in os.environ, flush=True)
+        if len(sys.argv) == 1:
+            subprocess.run([sys.executable, __file__, "child"])
+        """,
+    )
+    done = subprocess.run(
+        [sys.executable, program],
+        # A file is no folder, whoever asks: root may write anywhere else.
+        env={**os.environ, "FIRSTLIGHT_TRACE": str(program / "logs")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "False\nFalse\n")
+    assert done.stderr == (
+        f"firstlight: nothing is recorded: {program / 'logs'} cannot be written to (Not a "
+        "directory). Set FIRSTLIGHT_TRACE to another folder.\n"
+    )
+
+
+def test_a_disk_that_is_full_is_not_taken_for_a_program_without_jax(tmp_path: Path) -> None:
+    """Of the log there is the begin only, cut within a line."""
+    folder = tmp_path / "logs"
+    recorder = Recorder(LogFile(str(folder)).write)
+    recorder.begin(None, whole=True)
+    (path,) = folder.glob("*.jsonl")
+    path.write_text(path.read_text() + '{"event":"imports","modu')
+    trace = load(folder)
+    assert headline(trace).startswith("Nothing is known of JAX in this program: the log breaks off")
+    (excess,) = exceeded(trace, Limits(max_compiles=1000))
+    assert "the log breaks off within a line" in excess.sentence

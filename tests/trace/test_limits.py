@@ -37,7 +37,7 @@ def test_zero_is_a_limit() -> None:
     ],
 )
 def test_what_is_no_limit_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(LimitError, match=f"{next(iter(wrong))}.*no limit"):
+    with pytest.raises(LimitError, match=f"{next(iter(wrong))}.*not a limit"):
         Limits(**wrong)
 
 

@@ -222,6 +222,26 @@ def test_jax_is_no_cost_of_the_package_that_imports_it_first(tmp_path: Path) -> 
     assert packages["tables"].imported_by == "solver"
 
 
+def test_scipy_is_a_cost_of_the_package_that_imports_it(tmp_path: Path) -> None:
+    """JAX requires it to be installed and does not import it: without `fits` nothing would."""
+    log = Log().imports(
+        ("fits", 100, 900, 100), ("scipy.stats", 150, 800, 600), ("numpy", 160, 200, 200)
+    )
+    trace = log.imports(("jax", 1100, 400, 400)).end(2000).read(tmp_path / "logs")
+    beyond = {p.name: p.beyond_jax_seconds for p in only(trace).imports}
+    assert beyond["fits"] == pytest.approx(0.7)  # all of it but NumPy, which JAX imports
+    assert "scipy" not in _modules_of("import jax, jax.numpy")
+
+
+def _modules_of(statement: str) -> set[str]:
+    """The oracle: the packages that a Python which runs it has imported."""
+    program = f"{statement}\nimport sys\nprint(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    return {name.partition(".")[0] for name in done.stdout.split()}
+
+
 def test_the_recorder_itself_is_not_among_the_imports(tmp_path: Path) -> None:
     log = Log().imports(("firstlight.trace.calls", 100, 5, 5)).imports(("json", 120, 5, 5))
     assert [p.name for p in only(log.end(700).read(tmp_path)).imports] == ["json"]

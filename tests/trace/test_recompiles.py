@@ -10,8 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import trace_samples as samples
 
-from firstlight.trace.model import Argument, Compile, Signature
+from firstlight.trace.findings.recompiling import recompiles
+from firstlight.trace.model import Argument, Compile, Place, Signature
 from firstlight.trace.reading import load
 from firstlight.trace.recompiles import described, differences, nearest_differences, with_reasons
 
@@ -93,7 +95,7 @@ def compiled(of: Signature | None, begin: float, process: int = 0, **changed: ob
             signature(static={"c": "<C at 0x7f01>"}),
             signature(static={"c": "<C at 0x7f99>"}),
             "static value",
-            "c: another object of the same class, without __eq__ and __hash__ (<C at 0x7f01>)",
+            "c: another object of the same class, without __eq__ and __hash__ (<C>)",
         ),
         (
             signature(),
@@ -127,6 +129,70 @@ def test_each_reason_is_told_in_words(
     first, second = with_reasons([compiled(before, 0.0), compiled(now, 1.0)])
     assert (first.recompile_reason, first.recompile_detail) == (None, None)
     assert (second.recompile_reason, second.recompile_detail) == (reason, words)
+
+
+def test_of_many_arguments_that_differ_all_are_counted() -> None:
+    """Twelve differ; the words have room for four."""
+    names = [f"x['w{n}']" for n in range(12)]
+    old, new = (
+        signature(*(array(path=name, dtype=dtype) for name in names))
+        for dtype in ("float32", "int32")
+    )
+    _, again = with_reasons([compiled(old, 0.0), compiled(new, 1.0)])
+    assert again.differing == tuple(names)
+    assert str(again.recompile_detail).endswith(" and 8 more")
+    first = samples.compiled(signature=old)
+    of_step = samples.function(
+        "step", first, replace(again, user_site=first.user_site, site=first.site)
+    )
+    (found,) = recompiles(samples.trace(of_step))
+    assert "Give x['w0'], x['w1'], x['w2'] and 9 more one dtype" in found.remedy
+    grown = signature(array(), *(array(path=name) for name in names))
+    (tree,) = differences(signature(array()), grown)
+    assert tree.words.endswith("; 9 more are new")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "title"),
+    [
+        (
+            signature(array("float32", 8)),
+            signature(array("float32", 9)),
+            "step is compiled again twice for other shapes: x: f32[8] → f32[9].",
+        ),
+        (
+            signature(static={"static": "3"}),
+            signature(static={"static": "4"}),
+            "step is compiled again twice for other values of static arguments: static: 3 → 4.",
+        ),
+        (
+            signature(array(sharding=PLACED)),
+            signature(array(sharding=f"committed: {PLACED}")),
+            (
+                f"step is compiled again twice for arguments placed elsewhere: x: {PLACED} → "
+                f"committed: {PLACED}."
+            ),
+        ),
+        (
+            signature(*(array(path=f"p{n}") for n in range(12))),
+            signature(*(array("int32", path=f"p{n}") for n in range(12))),
+            "step is compiled again twice for other dtypes: p0: f32[] → i32[] and 11 more.",
+        ),
+        (
+            signature(array(path="rate", weak=True), array("float32", 8)),
+            signature(array(path="rate"), array("float32", 9)),
+            "step is compiled again twice for other shapes: x: f32[8] → f32[9] and 1 more.",
+        ),
+    ],
+)
+def test_the_title_of_a_recompile_has_an_example_of_what_differs(
+    before: Signature, now: Signature, title: str
+) -> None:
+    line = {"user_site": Place("/p/a.py", 9), "site": Place("/p/a.py", 9)}
+    first, again = with_reasons([compiled(before, 0.0, **line), compiled(now, 1.0, **line)])
+    of_step = samples.function("step", first, again, replace(again, begin_seconds=2.0))
+    (found,) = recompiles(samples.trace(of_step))
+    assert found.title == title
 
 
 def test_long_static_values_are_shown_from_where_they_differ() -> None:

@@ -17,7 +17,7 @@ from firstlight.trace.findings.programs import dominating_function
 from firstlight.trace.findings.recompiling import recompiles
 from firstlight.trace.findings.shapes import Varying, remedy
 from firstlight.trace.findings.start_up import one_op_compiles
-from firstlight.trace.model import Argument, CacheUse, Compile, Place
+from firstlight.trace.model import Argument, CacheUse, Compile, Difference, Place
 from firstlight.trace.what_if import Spread, Variant, WhatIf, verdict
 
 
@@ -147,7 +147,12 @@ def test_static_objects_that_differ_are_not_told_to_become_arrays() -> None:
     def static(text: str, **more: Any) -> Compile:
         return samples.compiled(signature=samples.signature(static={"optim": text}), **more)
 
-    again = {"recompile_reason": "static value", "recompile_detail": "optim: Adam → Sgd"}
+    words = "optim: Adam → Sgd"
+    again = {
+        "recompile_reason": "static value",
+        "recompile_detail": words,
+        "recompile_differences": (Difference("static value", words, path="optim"),),
+    }
     many = [static("Adam()"), static("Sgd()", **again), static("Sgdm()", **again)]
     (found,) = recompiles(samples.trace(samples.function("step", *many)))
     assert "persistent cache" in found.remedy and "array" not in found.remedy

@@ -7,12 +7,14 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from firstlight.trace import running
 from firstlight.trace.log_events import read_logs
 
 Write = Callable[[str, str], Path]
@@ -370,3 +372,19 @@ def test_pytest_warns_of_nothing_that_it_would_not_warn_of_alone(
     alone, traced = both(tmp_path, "-m", "pytest", *options)
     assert alone[0] == traced[0] == 0, traced[1] + traced[2]
     assert "1 passed" in traced[1] and "warning" not in traced[1]
+
+
+def test_what_is_loaded_while_the_program_runs_takes_no_signal_from_it() -> None:
+    """One that came to another thread would not wake the main one, which has to pass it on."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    blocked: list[set[int]] = []
+    done = threading.Event()
+
+    def work() -> None:
+        blocked.append(set(signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+        done.set()
+
+    running._start_without_signals(work)
+    assert done.wait(60)
+    assert {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1} <= blocked[0]
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before

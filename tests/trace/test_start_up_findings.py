@@ -142,7 +142,8 @@ def test_an_operation_of_jax_that_dominates_is_told_at_its_call_with_what_can_be
 
 def imports_found(site: Place | None, begin_seconds: float = 0.1) -> list[Finding]:
     package = ImportedPackage("pytest", 0.5, 0.5, 90, begin_seconds, None, site, 0.5)
-    process = samples.process(imports=(package,), first_result_seconds=1.5)
+    jax = ImportedPackage("jax", 0.6, 0.8, 300, 0.1)
+    process = samples.process(imports=(jax, package), first_result_seconds=1.5)
     return list(expensive_imports(samples.trace(processes=(process,))))
 
 

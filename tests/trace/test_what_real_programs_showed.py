@@ -16,8 +16,9 @@ from firstlight.trace.findings.recompiling import recompiles
 from firstlight.trace.findings.running import synchronisation
 from firstlight.trace.findings.shapes import Varying, remedy
 from firstlight.trace.findings.start_up import expensive_imports, one_op_compiles
-from firstlight.trace.model import Finding, Place, Trace, Wait
+from firstlight.trace.model import Finding, Place, Span, Trace, Wait
 from firstlight.trace.reading import load
+from firstlight.trace.verdict import nothing_found
 
 Traced = Callable[..., Trace]
 
@@ -81,18 +82,28 @@ def test_a_wait_within_a_package_is_not_the_users_to_leave_out() -> None:
     user = Place(samples.TRAIN, 19, "main")
     site = Place("/v/site-packages/numpyro/hmc.py", 758, "update")
 
-    def told(wait: Wait) -> Finding:
-        process = samples.process(waits=(wait,))
-        (one,) = synchronisation(samples.trace(processes=(process,)))
-        return one
-
-    by_package = told(Wait(site, user, 1090, 3.0, 1.0, 5.0))
-    by_user = told(Wait(user, user, 1090, 3.0, 1.0, 5.0))
-    assert "train.py:19 (by numpyro, hmc.py:758), 1090 times for more than 0.1 ms" in (
-        by_package.title
-    )
-    assert by_package.remedy.startswith("numpyro reads the results, at hmc.py:758")
+    assert not told_of(Wait(site, user, 1090, 3.0, 1.0, 5.0), rest=2.0)
+    (by_user,) = told_of(Wait(user, user, 1090, 3.0, 1.0, 5.0), rest=2.0)
     assert by_user.remedy.startswith("Do not read results in every step at train.py:19")
+
+
+def told_of(wait: Wait, rest: float) -> list[Finding]:
+    """rest: what the program works on between the first and the last wait."""
+    end = wait.first_seconds + rest
+    timeline = (Span("rest", 0.0, wait.first_seconds, ""), Span("compile", 0.5, 0.6, ""))
+    timeline += (Span("rest", wait.first_seconds, end, ""), Span("wait", end, 9.0, ""))
+    process = samples.process(waits=(wait,), timeline=timeline)
+    return list(synchronisation(samples.trace(processes=(process,))))
+
+
+def test_a_wait_costs_what_the_program_works_meanwhile_and_no_more() -> None:
+    """While it waits, the device computes: that takes as long wherever it is waited for."""
+    line = Place(samples.TRAIN, 19, "main")
+    (busy,) = told_of(Wait(line, line, 100, 3.0, 1.0, 5.0), rest=1.0)
+    assert busy.seconds == pytest.approx(1.0)
+    (short,) = told_of(Wait(line, line, 100, 0.5, 1.0, 5.0), rest=3.5)
+    assert short.seconds == pytest.approx(0.5)
+    assert not told_of(Wait(line, line, 100, 3.9, 1.0, 5.0), rest=0.1)  # the computation itself
 
 
 # --- what is a result, and what delays it ---------------------------------------------------------
@@ -111,7 +122,7 @@ def test_what_an_operation_reads_to_know_what_to_do_is_no_result(traced: Traced)
 
 
 def test_a_package_whose_code_was_traced_is_needed(traced: Traced) -> None:
-    slow = "import time; time.sleep(0.3)\n"
+    slow = "sum(n % 7 for n in range(12_000_000))\n"  # work takes longer where JAX does, too
     found = traced(
         "import jax, needed, needless\nprint(float(jax.jit(lambda x: needed.twice(x))(1.0)))\n",
         needed=f"{slow}def twice(x): return x * 2\n",
@@ -168,6 +179,26 @@ def test_under_one_jit_it_is_not(traced: Traced) -> None:
 
 
 # --- recompiles -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_told"),
+    [
+        *[("dtype", True), ("weak type", True), ("sharding", True), ("context", True)],
+        *[("shape", False), ("tree", False)],
+    ],
+)
+def test_an_accident_is_told_from_the_first_on_also_from_a_second_line(
+    reason: str, is_told: bool
+) -> None:
+    """Another shape or structure at another line may be meant; then it is not passed over."""
+    other_line = samples.again(
+        2.0, (9, 4), user_site=Place(samples.TRAIN, 80, "evaluate"), recompile_reason=reason
+    )
+    trace = samples.trace(samples.function("step", samples.compiled(), other_line), findings=())
+    assert bool(list(recompiles(trace))) == is_told
+    told = "Compiled again, which may be meant: step at /home/alice/secret/train.py:80 (x: f32[8,4]"
+    assert told in nothing_found(trace)
 
 
 def test_jitted_methods_of_new_objects_are_cured_by_one_object() -> None:

@@ -9,6 +9,7 @@ from firstlight.trace.model import (
     Argument,
     CacheUse,
     Compile,
+    Difference,
     Finding,
     Function,
     ImportedPackage,
@@ -59,13 +60,13 @@ def compiled(
 
 def again(begin: float, shape: tuple[int, ...], **changes: Any) -> Compile:
     detail = f"x: f32[8,4] → f32[{','.join(map(str, shape))}]"
-    return compiled(
-        begin=begin,
-        signature=signature(shape),
-        recompile_reason="shape",
-        recompile_detail=detail,
-        **changes,
-    )
+    told = {
+        "signature": signature(shape),
+        "recompile_reason": "shape",
+        "recompile_detail": detail,
+        "recompile_differences": (Difference("shape", detail, path="x"),),
+    }
+    return compiled(begin=begin, **(told | changes))
 
 
 def function(name: str = "step", *compiles: Compile, line: int = 12, **changes: Any) -> Function:

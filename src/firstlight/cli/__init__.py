@@ -36,7 +36,10 @@ COMMANDS = {
 
 
 def build_parser(command: str | None = None) -> argparse.ArgumentParser:
-    """The parser of all commands; with `command`, the others are there by name only."""
+    """The parser of all commands; of the one in `command` alone if it is one, else by names only.
+
+    A parser takes a millisecond or two to make: it looks for translations.
+    """
     parser = argparse.ArgumentParser(
         prog="firstlight",
         description="Measure the time to first result of compiled Python, phase by phase.",
@@ -47,7 +50,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     for name, (module, about) in COMMANDS.items():
         if command in (None, name):
             import_module(f"firstlight.cli.{module}").add_to(commands)
-        else:
+        elif command not in COMMANDS:
             commands.add_parser(name, help=about)
     return parser
 

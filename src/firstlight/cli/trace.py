@@ -45,6 +45,13 @@ def add_to(commands: Any) -> None:
     add(
         "--out", type=Path, metavar="DIR", help="a new folder (default firstlight-traces/TIME-NAME)"
     )
+    add(
+        "--first-result",
+        type=_pattern,
+        metavar="PATTERN",
+        help="what the first result is known by: a regular expression found in a line that the "
+        "program prints, or a line that reads it (train.py:27)",
+    )
     _add_outputs(parser)
     _add_limits(parser)
     add(
@@ -64,6 +71,12 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
     add("--json", type=Path, metavar="FILE", help="write the report as JSON")
     add(
         "--html", type=Path, metavar="FILE", help="write the report there (default DIR/report.html)"
+    )
+    add(
+        "--chrome",
+        type=Path,
+        metavar="FILE",
+        help="write a timeline that ui.perfetto.dev and chrome://tracing open",
     )
     add("--redact", action="store_true", help="no paths, values, source or arguments in any output")
     add("--quiet", action="store_true", help="print nothing but limits that do not hold")
@@ -97,7 +110,8 @@ def handle(options: argparse.Namespace) -> int:
 def _trace(program: list[str], options: argparse.Namespace) -> int:
     from firstlight.trace import running
 
-    limits = _limits(options)
+    if _has_limits(options):
+        _limits(options)  # says now what is none
     if options.redact and options.dump_hlo:
         options.parser.error("--dump-hlo keeps source lines: not with --redact")
     running.require_hook()
@@ -106,10 +120,18 @@ def _trace(program: list[str], options: argparse.Namespace) -> int:
     # The name of a script is the user's own.
     folder = running.new_folder(options.out, "program" if options.redact else program[0])
     command = running.command_of(program, options.module)
-    outcome = running.run(command, folder, running.dumping(folder) if options.dump_hlo else None)
+    dumping = running.dumping(folder) if options.dump_hlo else {}
+    variables = {**_looking_for(options), **dumping}
+    outcome = running.run(command, folder, variables, meanwhile=_load_what_reports_need)
     name = "" if options.redact else " ".join(program)
-    hold = _report(command, folder, outcome, limits, options, name)
+    hold = _report(command, folder, outcome, _limits(options), options, name)
     return 1 if not hold and outcome.succeeded else running.end_like(outcome)
+
+
+def _load_what_reports_need() -> None:
+    """Import it while the program runs, so that nobody waits for it afterwards."""
+    with suppress(Exception):  # whatever it is, it comes again when it is needed
+        from firstlight.trace import findings, html, reading, summary  # noqa: F401
 
 
 def _report(
@@ -170,6 +192,8 @@ def _outputs(
     try:
         if options.json:
             _write_json(options.json, trace, found, outcome, what_if)
+        if options.chrome:
+            _write_chrome(options.chrome, trace)
         page = _write_html(trace, folder, options, what_if)
     finally:  # what cannot be written can still be said
         if not options.quiet:
@@ -202,13 +226,18 @@ def _print(
 def _write_json(
     path: Path, trace: Trace, found: Sequence[Excess], outcome: Outcome | None, what_if: Any
 ) -> None:
-    from dataclasses import asdict
-
     from firstlight.records import to_json, write_json
     from firstlight.trace.json_report import report
 
-    plain = report(trace, found, asdict(outcome) if outcome else None, to_json(what_if))
+    plain = report(trace, found, outcome._asdict() if outcome else None, to_json(what_if))
     write_json(path, plain, schema="trace-report-1.schema.json")
+
+
+def _write_chrome(path: Path, trace: Trace) -> None:
+    from firstlight.records import write_json
+    from firstlight.trace.chrome_trace import chrome_trace
+
+    write_json(path, chrome_trace(trace))
 
 
 def _write_html(
@@ -232,7 +261,9 @@ def _what_if(
         return None
     from firstlight.trace.what_if import measure
 
-    found = measure(command, folder / "what-if", options.what_if_rounds, _say)
+    found = measure(
+        command, folder / "what-if", options.what_if_rounds, _say, _looking_for(options)
+    )
     if options.redact:
         import shutil
 
@@ -240,13 +271,23 @@ def _what_if(
     return found
 
 
+def _looking_for(options: argparse.Namespace) -> dict[str, str]:
+    """The variable that tells a traced process what its first result is known by."""
+    return {"FIRSTLIGHT_FIRST_RESULT": options.first_result} if options.first_result else {}
+
+
 def _require_folders(options: argparse.Namespace) -> None:
     """Say now what could not be written after an hour of training."""
-    from firstlight.run_directory import OutputError
-
-    for path in (options.json, options.html):
+    for path in (options.json, options.html, options.chrome):
         if path is not None and not path.absolute().parent.is_dir():
+            from firstlight.run_directory import OutputError
+
             raise OutputError(f"{path}: there is no folder {path.parent}. Make it first.")
+
+
+def _has_limits(options: argparse.Namespace) -> bool:
+    given = (options.max_compiles, options.max_recompiles, options.max_ttfr)
+    return options.forbid_compile_after is not None or any(one is not None for one in given)
 
 
 def _limits(options: argparse.Namespace) -> Limits:
@@ -340,6 +381,16 @@ def _count(text: str, least: int = 0) -> int:
     if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(f"{text!r}: give a whole number, {least} or more")
     return int(text)
+
+
+def _pattern(text: str) -> str:
+    import re
+
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: no regular expression: {error}") from None
+    return text
 
 
 def _rounds(text: str) -> int:

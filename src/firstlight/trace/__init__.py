@@ -8,15 +8,39 @@ a log as soon as it is over. All thinking is done by whoever reads the log.
         ...
     t.compiles, t.functions, t.findings
 
-In a notebook: `%load_ext firstlight.trace`, then `%%firstlight` on top of a cell.
+In a notebook: `%load_ext firstlight.trace`, then `%%firstlight` on top of a cell. A program can say
+itself when its first result is there: `firstlight.trace.mark_first_result()`.
 """
+
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
     from firstlight.trace.notebook import load_ipython_extension, unload_ipython_extension
     from firstlight.trace.session import Recording, recording
 
-__all__ = ["Recording", "load_ipython_extension", "recording", "unload_ipython_extension"]
+__all__ = [
+    "Recording",
+    "load_ipython_extension",
+    "mark_first_result",
+    "recording",
+    "unload_ipython_extension",
+]
+
+#: Who is told of a mark, with the frame that makes it: nobody while nothing is recorded.
+MARKED: "list[Callable[[FrameType], None]]" = []
+
+
+def mark_first_result() -> None:
+    """Say that the first result is there now, whatever was read or put out before.
+
+    Of several marks of a process the first counts. Where nothing is recorded, nothing is done.
+    """
+    for tell in MARKED:
+        tell(sys._getframe(1))
 
 
 def __getattr__(name: str) -> object:

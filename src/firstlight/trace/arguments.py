@@ -7,11 +7,21 @@ from itertools import islice
 from types import FunctionType, MethodType
 
 from firstlight.trace.calls import JIT, is_of
-from firstlight.trace.definitions import bound_by_pmap, code_of, innermost, is_operation
-from firstlight.trace.plain_text import has, leaf_paths, own, shortened, structure_text, text_of
+from firstlight.trace.definitions import (
+    bound_by_pmap,
+    code_of,
+    function_of_user,
+    innermost,
+    is_operation,
+)
+from firstlight.trace.filtered_calls import STATIC, filtered
+from firstlight.trace.plain_text import has, own, shortened, structure_text, text_of
+from firstlight.trace.static_values import WHOLE, taken_apart
+from firstlight.trace.structures import in_structure, leaf_paths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from types import FrameType
     from typing import Any
 
@@ -27,6 +37,7 @@ _OPTIONS = (
     "compiler_options_kvs",
 )
 _MOST_LEAVES = 300
+_MAX_STATIC = 200
 _LIBRARIES = ("builtins", "jax", "jaxlib", "numpy", "ml_dtypes")
 
 
@@ -45,6 +56,29 @@ class Arguments:
         given = _flat(frames, by_position, set(dynamic)) or _flattened(dynamic)
         self._given = sorted(given, key=lambda one: one[0])  # by name, however they were given
         self.leaves = [leaf for _, _, leaves in self._given for leaf in leaves]
+        self._trees = [(name, tree) for name, tree, _ in self._given]
+        parameters = _parameter_names(function_of_user(call, ()))
+        self._filtered = filtered(call["fun"], self.static.get(STATIC), parameters)
+        if self._filtered is not None:
+            self.static.pop(STATIC)
+            self._trees = self._filtered.trees
+        every = list(self._static_values())
+        self.static_values = every[:_MAX_STATIC]
+        if len(every) > _MAX_STATIC:
+            rest = text_of(every[_MAX_STATIC:])
+            self.static_values.append((f"{len(every) - _MAX_STATIC} more{WHOLE}", rest))
+
+    def _static_values(self) -> Iterator[tuple[str, Any]]:
+        """All that is static, by its path: arguments, and what is within structures."""
+        if self._filtered is not None:
+            inside = self._filtered.static
+        else:
+            inside = [one for name, tree in self._trees for one in in_structure(tree, name)]
+        for path, value in (*self.static.items(), *inside):
+            if path.endswith(WHOLE):
+                yield path, value
+            else:
+                yield from taken_apart(value, path)
 
     def _divide(self, dynamic: dict[str, Any]) -> None:
         info, args = self._call["info"], tuple(self._call["args"])
@@ -61,12 +95,16 @@ class Arguments:
 
     def signature(self) -> dict[str, Any]:
         """What the compiled program depends on."""
-        paths = (path for name, tree, _ in self._given for path in leaf_paths(tree, name))
+        paths: Iterable[str] = (
+            path for name, tree, _ in self._given for path in leaf_paths(tree, name)
+        )
+        if self._filtered is not None:
+            paths = map(self._filtered.path, paths)
         shown = list(zip(paths, self.leaves[:_MOST_LEAVES], strict=False))
         rest = tuple(map(_kind, self.leaves[_MOST_LEAVES:]))
         trees = (
             f"{name!r}: {structure_text(tree)[len('PyTreeDef(') : -1]}"
-            for name, tree, _ in self._given
+            for name, tree in self._trees
         )
         return {
             "arrays": [[path, *described(value)] for path, value in shown],
@@ -75,7 +113,7 @@ class Arguments:
             "positional": self.positional,
             "options": _options(self._call["info"]),
             "tree": shortened(f"PyTreeDef({{{', '.join(trees)}}})"),
-            "static": {name: text_of(value) for name, value in self.static.items()},
+            "static": {path: text_of(value) for path, value in self.static_values},
         }
 
 

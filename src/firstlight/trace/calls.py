@@ -35,6 +35,8 @@ _LOWERING = ("pxla.py", "_cached_lowering_to_hlo")
 _COMPILING = ("pxla.py", "_cached_compilation")
 _TELLING = ("record_scalar", "record_event_duration_secs", "__enter__", "__exit__")
 _RUN_BY_JAX = ("pjit.py", "_pjit_call_impl")
+#: Has part in every call of a function for the sake of its program.
+_TRACER = "partial_eval.py"
 #: Transformations by the type of the values that they hand to the functions within.
 _TRANSFORMATIONS = {
     "BatchTracer": "vmap",
@@ -58,6 +60,8 @@ _SETTINGS = (
     "jax_disable_jit",
     "jax_default_device",
 )
+#: Of a stack: the call, and what led to it.
+_MOST_FRAMES = 20
 #: Where JAX has the operations that it offers; elsewhere are arrays and what transforms functions.
 _OPERATIONS = {"numpy", "lax", "scipy", "nn", "indexing.py"}
 
@@ -181,6 +185,15 @@ def sites(frames: list[FrameType], jax: tuple[str, ...]) -> tuple[Any, Any]:
     return near, user
 
 
+def call_stack(frames: list[FrameType], jax: tuple[str, ...]) -> list[Any]:
+    """[file, line, function] of all frames outside of JAX, the call first; of many, both ends."""
+    ours = (*jax, OURS, "<frozen")
+    outside = [f for f in frames if not f.f_code.co_filename.startswith(ours)]
+    if len(outside) > _MOST_FRAMES:
+        outside = outside[: _MOST_FRAMES // 2] + outside[-(_MOST_FRAMES // 2) :]
+    return [[f.f_code.co_filename, f.f_lineno, f.f_code.co_qualname] for f in outside]
+
+
 def instruction(frames: list[FrameType], jax: tuple[str, ...]) -> int | None:
     """Which of the calls of a line it is: one line may call two functions."""
     near, user = _calling(frames, jax)
@@ -201,6 +214,47 @@ def _calling(
         if not _is_installed(file):
             return near, frame
     return near, None
+
+
+def reader(frames: list[FrameType], jax: tuple[str, ...]) -> str | None:
+    """The package that reads a result for itself; None: the program does, or lets it be shown.
+
+    What has no JAX in it (NumPy, a package that plots or prints) reads what it was given to show.
+    """
+    near, _ = _calling(frames, jax)
+    package = near and package_of(near.f_code.co_filename)
+    return package if package and works_with_jax(package) else None
+
+
+@lru_cache(100)
+def works_with_jax(package: str) -> bool:
+    """Whether a module of a package has imported JAX, by one of the names that it mostly has."""
+    modules = [m for name, m in list(sys.modules.items()) if name.partition(".")[0] == package]
+    held = (getattr(module, "__dict__", {}) for module in modules)
+    return any("jax" in names or "jnp" in names for names in held)
+
+
+def is_traced(frames: list[FrameType], jax: tuple[str, ...]) -> bool:
+    """Whether this is within a function that JAX traces, also outside of any jit: a scan's body."""
+    return any(
+        frame.f_code.co_filename.startswith(jax) and is_of(frame, _TRACER) for frame in frames
+    )
+
+
+def named_line(pattern: str) -> tuple[str, int] | None:
+    """`train.py:27` as file and line; None: it is something else."""
+    file, colon, line = pattern.rpartition(":")
+    named = colon and file.endswith(".py") and line.isdecimal()
+    return (file, int(line)) if named else None
+
+
+def is_at_line(frames: list[FrameType], where: tuple[str, int]) -> bool:
+    """Whether this line is being run."""
+    file, line = where
+    return any(
+        frame.f_lineno == line and (os.sep + frame.f_code.co_filename).endswith(os.sep + file)
+        for frame in frames
+    )
 
 
 def is_read_by_operation(frames: list[FrameType], jax: tuple[str, ...]) -> bool:

@@ -9,8 +9,19 @@ from typing import Any
 
 from firstlight.telemetry.events import bare_name
 from firstlight.trace.cache_reasons import cache_use
-from firstlight.trace.log_events import ProcessLog
-from firstlight.trace.model import STAGES, Argument, Compile, Place, Signature
+from firstlight.trace.first_result import FirstResult
+from firstlight.trace.log_events import ProcessLog, place_of
+from firstlight.trace.model import (
+    STAGES,
+    Argument,
+    ByIdentity,
+    Compile,
+    Constant,
+    Identity,
+    Place,
+    Signature,
+    Span,
+)
 
 #: Objects of one function that one line may call without being told to make them.
 _MOST_COPIES = 2
@@ -41,26 +52,23 @@ class _Group:
         return self.stages[-1][1]["stage"] if self.stages else None
 
 
-def place_of(told: Sequence[Any] | None) -> Place | None:
-    """[file, line, function] or [file, line] as a place."""
-    if not told or told[0] is None:
-        return None
-    return Place(str(told[0]), int(told[1]), told[2] if len(told) > 2 else None)
-
-
 def compiles_of(
-    log: ProcessLog, process: int, exclusive_ns: Mapping[int, int]
+    log: ProcessLog,
+    process: int,
+    exclusive_ns: Mapping[int, int],
+    first: FirstResult | None,
 ) -> Iterator[tuple[FunctionKey, Compile]]:
     """Every program that was traced, lowered or compiled, by its begin.
 
-    exclusive_ns: what each stage event took without all that ran inside of it.
+    exclusive_ns: what each stage event took without all that ran inside of it. first: the first
+    result of the process.
     """
     groups = sorted(_groups(log), key=lambda g: g.stages[0][1]["begin_ns"])
     keys = [_key(group) for group in groups]
     # Of some executables the size is told later than the end of their compile.
     sizes = {(e["thread"], e["begin_ns"]): e["executable_bytes"] for e in log.of("size")}
     for key, copy, group in zip(keys, _copies(keys, groups), groups, strict=True):
-        yield replace(key, copy=copy), _compile(group, log, process, exclusive_ns, sizes)
+        yield replace(key, copy=copy), _compile(group, log, process, exclusive_ns, sizes, first)
 
 
 def _groups(log: ProcessLog) -> Iterable[_Group]:
@@ -140,15 +148,15 @@ def _compile(
     process: int,
     exclusive_ns: Mapping[int, int],
     sizes: Mapping[tuple[int, int], int],
+    first: FirstResult | None,
 ) -> Compile:
-    start = log.start_ns
+    start = log.origin_ns
     stages = {event["stage"]: event for _, event in group.stages}
     seconds: dict[str, float | None] = dict.fromkeys(STAGES)
     for index, event in group.stages:
         seconds[event["stage"]] = exclusive_ns.get(index, event["own_ns"]) / 1e9
     lowered, compiled = stages.get("lower", {}), stages.get("compile")
     call, lines = group.call or {}, lowered.get("lines", ())
-    first = log.first("first_result")
     return Compile(
         name=_key(group).name,
         process=process,
@@ -166,12 +174,25 @@ def _compile(
         equation_lines=tuple((Place(one[0], one[1]), one[2]) for one in lines),
         equation_repeats=tuple(one[3] if len(one) > 3 else 1 for one in lines),
         constant_bytes=lowered.get("constant_bytes"),
+        constants=tuple(map(_constant, lowered.get("constants", ()))),
         executable_bytes=_executable_bytes(compiled, sizes) if compiled else None,
         cache_settings={k: v for k, v in (compiled or {}).items() if k.startswith("cache_")},
         results_before=(compiled or {}).get("results"),
         packages=tuple(lowered.get("packages", ())),
-        before_first_result=first is None or group.stages[0][1]["begin_ns"] <= first["ns"],
+        stack=tuple(place for one in call.get("stack", ()) if (place := place_of(one))),
+        stages=tuple(_stage(event, start) for _, event in group.stages),
+        before_first_result=first is None or group.stages[0][1]["begin_ns"] <= first.ns,
     )
+
+
+def _constant(told: Sequence[Any]) -> Constant:
+    name, origin, dtype, shape, size, place = told[:6]
+    return Constant(name, origin, dtype, tuple(shape), size, place_of(place))
+
+
+def _stage(event: Mapping[str, Any], start_ns: int) -> Span:
+    begin, end = ((event[key] - start_ns) / 1e9 for key in ("begin_ns", "end_ns"))
+    return Span(event["stage"], begin, end, bare_name(event["name"]))
 
 
 def _executable_bytes(
@@ -196,4 +217,9 @@ def _signature(call: Mapping[str, Any], compiled: Mapping[str, Any]) -> Signatur
             "further leaves": call.get("rest"),
         },
         function_object=int(call.get("object") or 0),
+        identity={path: _identity(*told) for path, told in (call.get("identity") or {}).items()},
     )
+
+
+def _identity(kind: str, number: int | None, made_of: int | None, belongs_to: Any) -> Identity:
+    return Identity(ByIdentity(kind), number, made_of, tuple(belongs_to))

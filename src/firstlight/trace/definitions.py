@@ -86,11 +86,19 @@ def function_of_user(call: dict[str, Any], jax: tuple[str, ...]) -> Any:
     code = code_of(innermost(fun))
     if code is None or is_operation(fun):
         return fun
-    if code.co_filename.endswith(_EQUINOX[0]) and code.co_name == _EQUINOX[1]:
+    if is_of_equinox(fun):
         return _given_to_equinox(call) or fun
     if code.co_filename.startswith(jax):
         return _held(innermost(fun), jax, 3) or fun
     return fun
+
+
+def is_of_equinox(fun: Any) -> bool:
+    """Whether it is what filter_jit calls, with the arguments of a function of the user."""
+    code = code_of(innermost(fun))
+    if code is None or code.co_name != _EQUINOX[1]:
+        return False
+    return code.co_filename.endswith(_EQUINOX[0])
 
 
 def binds_function_of_user(fun: Any, jax: tuple[str, ...]) -> bool:
@@ -121,7 +129,7 @@ def _held(fun: Any, jax: tuple[str, ...], depth: int) -> Any:
     """A function outside of JAX in the closure of one within."""
     if not isinstance(fun, FunctionType) or not depth:
         return None
-    for held in _closure(fun).values():
+    for held in closure_of(fun).values():
         value = held.f if type(held).__name__ == "WrappedFun" else held
         if not callable(value) or isinstance(value, type):
             continue
@@ -141,12 +149,13 @@ def bound_by_pmap(fun: Any) -> list[Any]:
         return []
     if os.path.basename(inner.__code__.co_filename) != _PMAP:
         return []
-    transforms = getattr(_closure(inner).get("fun"), "transforms", ())
+    transforms = getattr(closure_of(inner).get("fun"), "transforms", ())
     given = (one for _, arguments in transforms for one in arguments if type(one) is tuple)
     return [bound.val for several in given for bound in several if has(bound, "val")]
 
 
-def _closure(fun: FunctionType) -> dict[str, Any]:
+def closure_of(fun: FunctionType) -> dict[str, Any]:
+    """What a function holds of those around it, by name."""
     held = {}
     for name, cell in zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=False):
         try:
@@ -202,7 +211,7 @@ class Parts:
         # Where its instructions are tells two lambdas of one line apart.
         where = zlib.crc32(code.co_linetable)
         self._words.append(f"{code.co_qualname} {code.co_firstlineno} {where}")
-        wrapped, held = own(fun, "__wrapped__"), _closure(fun).values()
+        wrapped, held = own(fun, "__wrapped__"), closure_of(fun).values()
         if not code.co_filename.startswith(self._jax):
             self._add_all(held)
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from firstlight.trace.model import STAGES
+from firstlight.trace.model import STAGES, ByIdentity
 
 _Check = Callable[[Any], bool]
 #: Longer texts say no more, and would fill a report.
@@ -120,8 +120,24 @@ def _array(value: Any) -> bool:
     return _tuple_of(*checks)(value) and len(value) == len(checks)
 
 
+def _constant(value: Any) -> bool:
+    """[name, origin, dtype, shape, bytes, place]"""
+    named, place = _or_none(_text), _or_none(_place)
+    return _tuple_of(named, named, _text, _list_of(_plain), _count, place)(value)
+
+
 def _function(value: Any) -> bool:
     return _having(name=_text, module=_text, kind=_text, place=_place, made_of=_count)(value)
+
+
+def _identity(value: Any) -> bool:
+    """[kind, number, number of its code, numbers of the objects that it belongs to]"""
+    checks = (_kind, _or_none(_integer), _or_none(_integer), _list_of(_integer))
+    return _tuple_of(*checks)(value) and len(value) == len(checks)
+
+
+def _kind(value: Any) -> bool:
+    return value in [kind.value for kind in ByIdentity]
 
 
 _STATIC = _mapping_of(_plain)
@@ -138,6 +154,7 @@ _KINDS: dict[str, tuple[_Checks, _Checks]] = {
             "rank": _text,
             "parent": _integer,
             "thread": _integer,
+            "first_result_pattern": _text,
         },
     ),
     "jax": ({"version": _plain}, {}),
@@ -150,7 +167,10 @@ _KINDS: dict[str, tuple[_Checks, _Checks]] = {
         {"platform": _plain, "begin_ns": _integer, "end_ns": _integer},
         {"thread": _integer},
     ),
-    "begin": ({"name": _text, "ns": _integer, "call": _or_none(_integer)}, {"thread": _integer}),
+    "begin": (
+        {"name": _text, "ns": _integer, "call": _or_none(_integer)},
+        {"thread": _integer, "thread_name": _text},
+    ),
     "stage": (
         {
             "stage": lambda value: value in STAGES,
@@ -166,6 +186,7 @@ _KINDS: dict[str, tuple[_Checks, _Checks]] = {
             "lines": _list_of(_tuple_of(_text, _integer, _count)),
             "packages": _list_of(_text),
             "constant_bytes": _count,
+            "constants": _list_of(_constant),
             "executable_bytes": _count,
             "cache": _mapping_of(_plain),
             "cache_in_key": _plain,
@@ -185,10 +206,12 @@ _KINDS: dict[str, tuple[_Checks, _Checks]] = {
             "user_site": _place,
             "instruction": _count,
             "entry_site": _place,
+            "stack": _list_of(_place),
             "arrays": _list_of(_array),
             "leaves": _count,
             "tree": _text,
             "static": _mapping_of(_text),
+            "identity": _mapping_of(_identity),
             "context": _mapping_of(_plain),
         },
     ),
@@ -196,7 +219,10 @@ _KINDS: dict[str, tuple[_Checks, _Checks]] = {
         {"sites": _list_of(_site_of_waits), "short": _count, "short_ns": _count},
         {"long": _list_of(_tuple_of(_integer, _integer, _count))},
     ),
-    "first_result": ({"ns": _integer}, {"site": _place}),
+    "first_result": ({"ns": _integer}, {"site": _place, "by": _text}),
+    "read": ({"ns": _integer}, {"site": _place}),
+    "output": ({"ns": _integer}, {"site": _place, "stream": _text, "reads": _count}),
+    "marked": ({"ns": _integer}, {"site": _place, "how": _text}),
     "problem": ({}, {"problems": _list_of(_plain), "missing": _text}),
     "end": (
         {"ns": _integer},

@@ -13,7 +13,8 @@ from firstlight.report.document import LOGO, document, packaged, themes
 from firstlight.trace import page_functions, page_recompiles, page_rest, page_timeline
 from firstlight.trace.markup import escaped
 from firstlight.trace.model import Finding, Process, Trace
-from firstlight.trace.verdict import headline, unknown
+from firstlight.trace.source_lines import SourceLines
+from firstlight.trace.verdict import headline, nothing_found, unknown
 from firstlight.trace.what_if import WhatIf
 from firstlight.trace.wording import counted, location, seconds, sentence_of
 
@@ -107,12 +108,16 @@ def _contents(sections: Mapping[str, str]) -> str:
 
 
 def _verdict(trace: Trace) -> str:
-    items = "".join(_finding(f) for f in trace.findings)
-    listed = (
-        f'<ol class="findings">{items}</ol>{_OVERLAP if len(trace.findings) > 1 else ""}'
-        if items
-        else ('<p class="fine">Nothing found that would make it start sooner.</p>')
-    )
+    source = SourceLines(trace)
+    found = [f for f in trace.findings if not f.apart]
+    none = nothing_found(trace)
+    listed = f'<p class="fine">{escaped(none)}</p>' if none else ""
+    if found:
+        listed += f'<ol class="findings">{"".join(_finding(f, source) for f in found)}</ol>'
+        listed += _OVERLAP if len(found) > 1 else ""
+    apart = "".join(_finding(f, source) for f in trace.findings if f.apart)
+    if apart:
+        listed += f'<h3>Apart from the program</h3><ol class="findings">{apart}</ol>'
     doubts = "".join(f"<li>{escaped(text)}</li>" for text in unknown(trace))
     told = (
         f'<aside class="warnings"><h2>What could not be told</h2><ul>{doubts}</ul></aside>'
@@ -122,8 +127,9 @@ def _verdict(trace: Trace) -> str:
     return f'<p class="headline">{escaped(headline(trace))}</p>{listed}{told}'
 
 
-def _finding(finding: Finding) -> str:
-    where = [finding.function, finding.location and location(finding.location)]
+def _finding(finding: Finding, source: SourceLines) -> str:
+    line = source.at(finding.location)
+    where = [finding.function, finding.location and location(finding.location), line]
     place = " · ".join(f"<code>{escaped(w)}</code>" for w in where if w)
     return (
         f'<li><div class="cost">{seconds(finding.seconds)}</div><div class="found">'

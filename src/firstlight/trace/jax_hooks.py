@@ -11,6 +11,8 @@ from firstlight.telemetry.events import CACHE, STAGES
 from firstlight.trace import calls, programs
 from firstlight.trace.cache_folder import CacheFolder
 from firstlight.trace.known_calls import KnownCalls
+from firstlight.trace.outputs import Outputs
+from firstlight.trace.plain_text import own
 from firstlight.trace.program_errors import leave_out_caller, pass_on
 from firstlight.trace.sizes import Sizes
 from firstlight.trace.waits import Waits
@@ -55,6 +57,7 @@ class JaxHooks:
         self._calls = KnownCalls(recorder)
         self._describing: set[int] = set()
         self.waits = Waits(recorder, self.is_busy, (self._open, self._describing))
+        self._outputs = Outputs(recorder, lambda: self.waits.count)
         self._cache_folder = CacheFolder()
         self._active = True
         self._frames_stay = True  # a stage ends in the frame in which it has begun
@@ -142,6 +145,7 @@ class JaxHooks:
         """Stop listening, and leave JAX as it was."""
         self._active = self.waits.active = False
         self.waits.unwatch()
+        self._outputs.unwatch()
         for undo in self._undo:
             self._recorder.safely(undo)()
         self._undo = []
@@ -193,7 +197,13 @@ class JaxHooks:
             self._cache_folder.look()
             # The longest by far: should the process die in it, this is what it was doing.
             self._recorder.event(
-                "begin", stage=stage, name=name, call=current.call, ns=begin, thread=get_ident()
+                "begin",
+                stage=stage,
+                name=name,
+                call=current.call,
+                ns=begin,
+                thread=get_ident(),
+                thread_name=_thread_name(),
             )
 
     def _end(self, event: str, seconds: float, **about: Any) -> None:
@@ -226,6 +236,9 @@ class JaxHooks:
             results=current.results,
             **self._more(current, end, frames),
         )
+        if stage == "compile":
+            self.waits.expect()
+            self._outputs.expect()
 
     def _more(self, current: _Stage, end_ns: int, frames: list[FrameType]) -> dict[str, Any]:
         """What is known at the end of a stage beyond its times."""
@@ -264,3 +277,10 @@ class JaxHooks:
             return self._calls.number(stage, name, frames)
         finally:
             self._describing.discard(thread)
+
+
+def _thread_name() -> str | None:
+    """The name of this thread, if it has one; nothing of a class of the program is asked."""
+    threading = sys.modules.get("threading")
+    name = own(getattr(threading, "_active", {}).get(get_ident()), "_name")
+    return name if type(name) is str else None

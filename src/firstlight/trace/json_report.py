@@ -9,7 +9,7 @@ from typing import Any
 from firstlight import __version__
 from firstlight.records import to_json
 from firstlight.trace.limits import Excess
-from firstlight.trace.model import STAGES, Compile, Function, Place, Process, Trace
+from firstlight.trace.model import STAGES, Compile, Function, Place, Process, Read, Trace
 from firstlight.trace.wording import signature
 
 SCHEMA, VERSION = "firstlight.trace-report", 1
@@ -90,18 +90,27 @@ def _compile(compile_: Compile) -> dict[str, Any]:
         "compiled": compile_.compiled,
         "site": location(compile_.site),
         "user_site": location(compile_.user_site),
+        "stack": [location(place) for place in compile_.stack],
         "signature": signature(compile_.signature, most=100) if compile_.signature else None,
         "recompile_reason": compile_.recompile_reason,
         "recompile_detail": compile_.recompile_detail,
         "cache": None if cache is None else to_json(cache),
         "equations": compile_.equations,
         "constant_bytes": compile_.constant_bytes,
+        "constants": [to_json(constant) for constant in compile_.constants],
         "executable_bytes": compile_.executable_bytes,
         "results_before": compile_.results_before,
     }
 
 
+def _moment(read: Read | None) -> dict[str, Any] | None:
+    if read is None:
+        return None
+    return {"seconds": read.seconds, "location": location(read.site), "package": read.package}
+
+
 def _process(process: Process) -> dict[str, Any]:
+    witness = process.first_result_witness
     return {
         "pid": process.pid,
         "rank": process.rank,
@@ -113,6 +122,9 @@ def _process(process: Process) -> dict[str, Any]:
         "wall_seconds": process.wall_seconds,
         "first_result_seconds": process.first_result_seconds,
         "first_result_location": location(process.first_result_site),
+        "first_result_witness": witness.value if witness else None,
+        "first_read": _moment(process.first_read),
+        "first_output": _moment(process.first_output),
         "phases_seconds": dict(process.phases_seconds),
         "imports": [to_json(package) for package in process.imports],
         "waits": [

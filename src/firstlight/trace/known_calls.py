@@ -9,13 +9,17 @@ from __future__ import annotations
 import weakref
 from _thread import get_ident
 from itertools import count
+from zlib import crc32
 
 from firstlight.telemetry.events import bare_name
 from firstlight.trace import calls, definitions
 from firstlight.trace.arguments import Arguments
+from firstlight.trace.plain_text import fields_of, text_of
+from firstlight.trace.static_values import identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import FrameType
     from typing import Any
 
@@ -127,8 +131,10 @@ class KnownCalls:
             "user_site": user,
             "instruction": calls.instruction(frames, self._jax),
             "entry_site": calls.entry_site(frames, self._jax),
+            "stack": calls.call_stack(frames, self._jax),
             "context": calls.context(arguments.leaves),
             **arguments.signature(),
+            "identity": dict(self._identities(arguments)),
         }
         if place is not None:
             bare = about["name"].rpartition(".")[2]
@@ -136,6 +142,23 @@ class KnownCalls:
             forward.append(event)
             del forward[:-_MOST_FORWARD]
         self._recorder.event("call", **event)
+
+    def _identities(self, arguments: Arguments) -> Iterator[tuple[str, list[Any]]]:
+        """Static values that are equal to nothing but themselves: what they are, and of what."""
+        for path, value in arguments.static_values:
+            kind = identity(value)
+            if kind is not None:
+                parts = definitions.Parts(value, self._jax)
+                number, objects = parts.number, parts.objects
+                if kind == "method" and fields_of(value.__self__) is not None:
+                    # Of equal modules it is the same, though JAX cannot know that.
+                    number, objects = crc32(f"{number} {text_of(value.__self__)}".encode()), []
+                belongs_to = [n for o in objects if (n := self._serial(o))]
+                yield path, [kind, self._serial_of(value, kind), number, belongs_to]
+
+    def _serial_of(self, value: Any, kind: str) -> int | None:
+        """A bound method is made anew whenever it is asked for: it is its object's."""
+        return self._serial(value.__self__ if kind == "method" else value)
 
     def _is_jax(self, place: Any) -> bool:
         return bool(place and place[0].startswith(self._jax))
@@ -154,7 +177,8 @@ class KnownCalls:
             "arrays": within["arrays"],
             "leaves": len(within["arrays"]),
         }
-        here = {"call": number, "site": near, "user_site": user}
+        stack = calls.call_stack(frames, self._jax)
+        here = {"call": number, "site": near, "user_site": user, "stack": stack}
         context = {**calls.context(), "transformation": words}
         self._recorder.event("call", **{**about, **here, "context": context})
         return number

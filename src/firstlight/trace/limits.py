@@ -16,7 +16,7 @@ _MOST_PHASES = 4
 
 
 class LimitError(FirstlightError):
-    """A limit that is none."""
+    """A limit that cannot be one."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Limits:
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             whole = not name.endswith("_seconds")  # a count
             if value is not None and not (number and 0 <= value < inf):
-                raise LimitError(f"{name}: {value!r} is no limit; give a number, 0 or more.")
+                raise LimitError(f"{name}: {value!r} is not a limit; give a number, 0 or more.")
             if value is not None and whole and value != int(value):
-                raise LimitError(f"{name}: {value!r} is no limit; give a whole number.")
+                raise LimitError(f"{name}: {value!r} is not a limit; give a whole number.")
 
     def __bool__(self) -> bool:
         return any(value is not None for value in vars(self).values())
@@ -71,7 +71,9 @@ def _positive(number: str, text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < 1e9:
-        raise LimitError(f"{text!r} is no moment: give seconds (30s) or a number of results (100).")
+        raise LimitError(
+            f"{text!r} is not a time: give seconds (30s) or a number of results (100)."
+        )
     return value
 
 
@@ -167,7 +169,8 @@ def _late_by_time(trace: Trace, limits: Limits) -> Excess | None:
     moment = limits.forbid_compile_after_seconds
     if moment is None:
         return None
-    late = _late(trace, lambda c: c.begin_seconds > moment)
+    starts = [p.starts_at_seconds for p in trace.processes]
+    late = _late(trace, lambda c: c.begin_seconds - starts[c.process] > moment)
     words = f"after {seconds(moment)}"
     return _late_excess(moment, late, words) if late else None
 

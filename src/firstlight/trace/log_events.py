@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from firstlight.records import FirstlightError
 from firstlight.trace.event_checks import MOST_TEXT, checked, cut
 from firstlight.trace.log_file import SCHEMA, VERSION
+from firstlight.trace.model import Place
 
 #: Keys that hold times of their own, beside those of an event.
 _TIMES = ("ns", "begin_ns", "end_ns", "recording_ns")
@@ -20,6 +22,10 @@ class TraceLogError(FirstlightError):
     """A log cannot be read."""
 
 
+class NotRecordedError(FirstlightError):
+    """The program cannot be, or was not, recorded."""
+
+
 @dataclass(frozen=True)
 class ProcessLog:
     """What one process wrote: its first event, and all that follow."""
@@ -27,12 +33,18 @@ class ProcessLog:
     head: dict[str, Any]
     events: list[dict[str, Any]] = field(default_factory=list)
     unreadable_lines: int = 0
+    program_start_of_day_ns: int | None = None  # of the first process; None: this one is it
 
     def of(self, kind: str) -> Iterator[dict[str, Any]]:
         return (event for event in self.events if event["event"] == kind)
 
     def first(self, kind: str) -> dict[str, Any] | None:
-        return next(self.of(kind), None)
+        """Of a log that has been read: it is looked through once."""
+        return self._first_of_kind.get(kind)
+
+    @cached_property
+    def _first_of_kind(self) -> dict[str, dict[str, Any]]:
+        return {event["event"]: event for event in reversed(self.events)}
 
     @property
     def start_ns(self) -> int:
@@ -54,6 +66,20 @@ class ProcessLog:
         """
         monotonic, wall = self.head.get("clock") or (0, 0)
         return self.start_ns + int(wall) - int(monotonic)
+
+    @property
+    def origin_ns(self) -> int:
+        """The start of the program, from which all moments are counted, on this process's clock."""
+        if self.program_start_of_day_ns is None:
+            return self.start_ns
+        return self.start_ns - (self.start_of_day_ns - self.program_start_of_day_ns)
+
+
+def place_of(told: Sequence[Any] | None) -> Place | None:
+    """[file, line, function] or [file, line] as a place."""
+    if not told or told[0] is None:
+        return None
+    return Place(str(told[0]), int(told[1]), told[2] if len(told) > 2 else None)
 
 
 def read_logs(folder: Path) -> list[ProcessLog]:

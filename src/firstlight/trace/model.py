@@ -1,13 +1,14 @@
 """What a trace says, as frozen values: made from logs by `reading`, read by findings and reports.
 
-Seconds are of the process, counted from its start. What a log does not tell is None, and
-`Process.problems` says why.
+Moments are seconds from the start of the program, which is that of its first process, so that one
+moment has one number everywhere. What a log does not tell is None, and `Process.problems` says why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from firstlight.trace.installed import package_of
@@ -41,6 +42,37 @@ class Argument:
     sharding: str | None
 
 
+class ByIdentity(Enum):
+    """What a static value is that is equal to nothing but itself."""
+
+    FUNCTION = "function"
+    PARTIAL = "partial"
+    METHOD = "method"
+    OBJECT = "object"
+    OF_PACKAGE = "object of a package"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which one it is of all that are made of the same code."""
+
+    kind: ByIdentity
+    number: int | None  # the same number: the same object; None: it cannot be known again
+    made_of: int | None  # the same number: the same code
+    belongs_to: tuple[int, ...] = ()  # objects that it has to do with
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that is not as it was when the nearest program before was compiled."""
+
+    reason: str
+    words: str
+    distance: int = 1  # how far it takes two signatures apart
+    path: str | None = None  # the argument, or what of it
+    identity: ByIdentity | None = None  # the same values, in another object
+
+
 @dataclass(frozen=True)
 class Signature:
     """What a compiled program depends on."""
@@ -51,6 +83,19 @@ class Signature:
     static: Mapping[str, str]
     context: Mapping[str, Any]
     function_object: int  # the same number: the same object
+    identity: Mapping[str, Identity] = field(default_factory=dict)  # of some of `static`
+
+
+@dataclass(frozen=True)
+class Constant:
+    """An array from outside that is part of a program."""
+
+    name: str | None  # as the function knows it: TABLE, self.weights; None: it has no name there
+    origin: str | None  # closure, global
+    dtype: str
+    shape: tuple[Any, ...]
+    bytes: int
+    place: Place | None  # the line that uses it first
 
 
 @dataclass(frozen=True)
@@ -80,10 +125,12 @@ class Compile:
     equations: int | None = None
     equation_lines: tuple[tuple[Place, int], ...] = ()
     constant_bytes: int | None = None
+    constants: tuple[Constant, ...] = ()  # the large ones of them, the largest first
     executable_bytes: int | None = None
     recompile_reason: str | None = None  # shape, dtype, weak type, static value, …; None: the first
     recompile_detail: str | None = None  # in words, with what differs
     recompile_is_for_that_alone: bool = True  # False: for other reasons as well
+    recompile_differences: tuple[Difference, ...] = ()  # all of them, the reason first
     #: For each of `equation_lines`: how often its most frequent equation comes again.
     equation_repeats: tuple[int, ...] = ()
     cache_settings: Mapping[str, Any] = field(default_factory=dict)
@@ -91,11 +138,18 @@ class Compile:
     entry_site: Place | None = None  # the user's call of a package that called `user_site`
     before_first_result: bool = True  # or there was none
     packages: tuple[str, ...] = ()  # whose code took part in it
+    stack: tuple[Place, ...] = ()  # from the call outwards, without frames of JAX
+    stages: tuple[Span, ...] = ()  # from begin to end, with what ran inside
 
     @property
     def seconds(self) -> float:
         """All stages of it."""
         return sum(s or 0.0 for s in self.stage_seconds.values())
+
+    @property
+    def differing(self) -> tuple[str, ...]:
+        """Paths of all arguments that differ from the nearest program before."""
+        return tuple(d.path for d in self.recompile_differences if d.path is not None)
 
 
 @dataclass(frozen=True)
@@ -144,14 +198,40 @@ class Wait:
     last_seconds: float
 
 
+class Witness(Enum):
+    """How a first result is known."""
+
+    MARKED = "marked"  # by the program itself, or by what it was asked to look for
+    READ = "read"  # by the program's own code
+    PUT_OUT = "put out"
+
+
+@dataclass(frozen=True)
+class Read:
+    """A moment at which a result was read, or put out."""
+
+    seconds: float
+    site: Place | None
+    package: str | None = None  # that read it for itself
+
+
 @dataclass(frozen=True)
 class Span:
-    """A part of the timeline of a process's main thread."""
+    """A part of the timeline of a thread."""
 
     kind: str  # interpreter, import, backend, trace, lower, compile, wait, rest
     begin_seconds: float
     end_seconds: float
     label: str
+
+
+@dataclass(frozen=True)
+class Thread:
+    """A thread beside the main one, while it did something that is recorded."""
+
+    number: int  # by which the system, and `Compile.thread`, know it
+    name: str
+    timeline: tuple[Span, ...]  # without the time in which nothing is known of it
 
 
 @dataclass(frozen=True)
@@ -166,10 +246,10 @@ class Process:
     jax_version: str | None
     torch_version: str | None
     wall_seconds: float | None  # None: it did not get to its end
-    first_result_seconds: float | None
+    first_result_seconds: float | None  # of the program itself: see `first_result`
     first_result_site: Place | None
     phases_seconds: Mapping[str, float]  # by kind of span; they add up to the wall time
-    timeline: tuple[Span, ...]
+    timeline: tuple[Span, ...]  # of the main thread
     imports: tuple[ImportedPackage, ...]
     waits: tuple[Wait, ...]
     short_waits: int
@@ -180,6 +260,12 @@ class Process:
     whole: bool = True  # recorded from its start
     incomplete: str | None = None  # why compiles may be missing
     starts_at_seconds: float = 0.0  # after the start of the first process
+    first_result_witness: Witness | None = None
+    first_read: Read | None = None  # the first that anybody read: it may be a package
+    first_output: Read | None = None  # the first output that may hold a result
+    first_result_pattern: str | None = None  # what was asked for as the first result
+    started_at: float | None = None  # seconds of the clock on the wall, since 1970
+    threads: tuple[Thread, ...] = ()  # others than the main one, in the order of their begin
 
 
 @dataclass(frozen=True)
@@ -194,6 +280,7 @@ class Finding:
     remedy: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
     before_first_result_seconds: float | None = None  # of the seconds; None: not told
+    apart: bool = False  # of how JAX is set up, not of this program: told after all others
 
 
 @dataclass(frozen=True)
@@ -202,8 +289,13 @@ class Trace:
 
     processes: tuple[Process, ...]
     functions: tuple[Function, ...]  # most expensive first
-    findings: tuple[Finding, ...]  # most expensive first
+    findings: tuple[Finding, ...]  # most expensive first, after them those that stand apart
     time_to_first_result_seconds: float | None
     compiles: int
     recompiles: int
     torch_regions: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def started_at(self) -> float | None:
+        """Seconds of the clock on the wall, since 1970, of the first process."""
+        return min((p.started_at for p in self.processes if p.started_at is not None), default=None)

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from firstlight.trace import timeline
-from firstlight.trace.compiles import place_of
-from firstlight.trace.log_events import ProcessLog
+from firstlight.trace.log_events import ProcessLog, place_of
 from firstlight.trace.model import ImportedPackage, Place
 
-#: What comes with JAX. Who imports it first does not make it slower: the program needs it.
-JAX_ITSELF = frozenset(
-    {"jax", "jaxlib", "numpy", "scipy", "ml_dtypes", "opt_einsum", "etils", "firstlight"}
-)
+#: What comes with JAX. Who imports it first does not make it slower: the program needs it. Not
+#: SciPy, which JAX requires to be installed and does not import, or only where it is needed.
+JAX_ITSELF = frozenset({"jax", "jaxlib", "numpy", "ml_dtypes", "opt_einsum", "firstlight"})
 #: Modules that the recorder itself brings into the process.
 _RECORDER = ("firstlight.trace", "firstlight.telemetry")
 
@@ -53,7 +51,7 @@ def packages(log: ProcessLog) -> tuple[ImportedPackage, ...]:
             if package in JAX_ITSELF and JAX_ITSELF.isdisjoint(around):
                 for other in dict.fromkeys(around):
                     found[other].jax_ns += total
-    told = [_told(name, one, log.start_ns) for name, one in found.items()]
+    told = [_told(name, one, log.origin_ns) for name, one in found.items()]
     return tuple(sorted(told, key=lambda p: -p.seconds))
 
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from firstlight.report.quantities import size
 from firstlight.trace.json_report import cache_counts, stage_seconds
-from firstlight.trace.markup import escaped
-from firstlight.trace.model import Compile, Function, Trace
+from firstlight.trace.markup import breakable, escaped
+from firstlight.trace.model import Compile, Function, Place, Trace
+from firstlight.trace.source_lines import SourceLines
 from firstlight.trace.wording import OF_JAX, called_from, counted, place, seconds, signature
 
 #: key, heading, whether it is a number
@@ -36,7 +37,7 @@ def section(trace: Trace) -> str:
         f'<th scope="col" data-key="{key}"{"" if number else " class=words"}>{name}</th>'
         for key, name, number in _COLUMNS
     )
-    rows = "".join(_row(f) for f in trace.functions)
+    rows, source = "".join(_row(f) for f in trace.functions), SourceLines(trace)
     libraries = sum(f.library for f in trace.functions)
     note = (
         f" {counted(libraries, 'row')} in grey: what JAX itself compiles when it is called outside "
@@ -49,7 +50,7 @@ def section(trace: Trace) -> str:
         f"{head}</tr></thead><tbody>{rows}</tbody></table></div>"
         f'<p class="hint">Press a heading to sort.{note}</p>'
         f'<details class="more"><summary>Every compile, with its arguments</summary>'
-        f"{''.join(_calls(f) for f in trace.functions)}</details>"
+        f"{''.join(_calls(f, source) for f in trace.functions)}</details>"
     )
 
 
@@ -73,13 +74,14 @@ def _row(function: Function) -> str:
     searched = escaped(_searched(function))
     body = "".join(
         f'<td data-key="{key}" data-value="{escaped(str(cells[key][0]))}"'
-        f"{'' if number else ' class=words'}>{escaped(cells[key][1])}</td>"
+        + (f">{escaped(cells[key][1])}" if number else f" class=words>{breakable(cells[key][1])}")
+        + "</td>"
         for key, _, number in _COLUMNS[1:]
     )
     kind = ' class="library"' if function.library else ""
     return (
         f'<tr data-search="{searched}"{kind}><th scope="row" data-key="name" data-value="{name}">'
-        f"<code>{name}</code></th>{body}</tr>"
+        f"<code>{breakable(function.name)}</code></th>{body}</tr>"
     )
 
 
@@ -106,9 +108,9 @@ def _cache(function: Function) -> str:
     return ", ".join(f"{n} {status}" for status, n in counts.items())
 
 
-def _calls(function: Function) -> str:
+def _calls(function: Function, source: SourceLines) -> str:
     shown = function.compiles[:_MOST_CALLS]
-    rows = "".join(_call(c) for c in shown)
+    rows = "".join(_call(c, source) for c in shown)
     more = len(function.compiles) - len(shown)
     rest = f'<p class="hint">and {more} more</p>' if more > 0 else ""
     name = escaped(function.name)
@@ -120,14 +122,31 @@ def _calls(function: Function) -> str:
     )
 
 
-def _call(compile_: Compile) -> str:
+def _call(compile_: Compile, source: SourceLines) -> str:
     cache = compile_.cache
     status = "" if cache is None else cache.status + (f": {cache.reason}" if cache.reason else "")
     cells: Sequence[str] = (
         seconds(compile_.begin_seconds),
         seconds(compile_.seconds),
         signature(compile_.signature, most=20) or "unknown",
-        called_from(compile_),
-        status if compile_.compiled else "not compiled",
     )
-    return f"<tr>{''.join(f'<td>{escaped(cell)}</td>' for cell in cells)}</tr>"
+    plain = "".join(f"<td>{escaped(cell)}</td>" for cell in cells)
+    told = escaped(status if compile_.compiled else "not compiled")
+    return f"<tr>{plain}<td>{_called(compile_, source)}</td><td>{told}</td></tr>"
+
+
+def _called(compile_: Compile, source: SourceLines) -> str:
+    """The line of the call, as it is written, and the stack that led to it."""
+    line = source.of(compile_.user_site or compile_.site)
+    text = escaped(called_from(compile_)) + (f"<br><code>{escaped(line)}</code>" if line else "")
+    if len(compile_.stack) < 2:
+        return text
+    frames = "".join(_frame(one, source) for one in compile_.stack)
+    return f'{text}<details><summary>stack</summary><ol class="stack">{frames}</ol></details>'
+
+
+def _frame(where: Place, source: SourceLines) -> str:
+    within = f" in {where.function}" if where.function else ""
+    line = source.of(where)
+    shown = f"<br><code>{escaped(line)}</code>" if line else ""
+    return f"<li>{escaped(place(where) + within)}{shown}</li>"

@@ -98,7 +98,15 @@ def what_if(found: WhatIf | None) -> str:
 def processes(trace: Trace) -> str:
     """Every process with its phases, and torch's regions where there are any."""
     kinds = [k for k in phases.LOOKS if any(p.phases_seconds.get(k) for p in trace.processes)]
-    head = ("pid", "rank", "first result", "whole", *map(phases.name_of, kinds), "tracing it")
+    head = (
+        "pid",
+        "rank",
+        "started at",
+        "first result at",
+        "whole",
+        *map(phases.name_of, kinds),
+        "tracing it",
+    )
     rows = [_process(p, kinds) for p in trace.processes]
     if len(rows) <= _MOST_SIDE_BY_SIDE:  # as columns they can be seen at once
         head, *rows = zip(head, *rows, strict=True)
@@ -110,6 +118,7 @@ def _process(process: Process, kinds: Iterable[str]) -> tuple[str, ...]:
     return (
         str(process.pid) + ("" if process.whole else ", from within"),
         process.rank or "",
+        seconds(process.starts_at_seconds),
         "none" if first is None else seconds(first),
         "did not end" if process.wall_seconds is None else seconds(process.wall_seconds),
         *(seconds(process.phases_seconds.get(k, 0.0)) for k in kinds),

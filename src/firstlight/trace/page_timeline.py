@@ -1,4 +1,4 @@
-"""The timeline of a trace as HTML: a lane a process, and under it every kind of time by itself.
+"""The timeline of a trace as HTML: a lane for each process, and one for each of its other threads.
 
 Bars are boxes placed by percent of the whole, so that zooming is a matter of width alone.
 """
@@ -11,7 +11,7 @@ from firstlight.report.svg import Linear
 from firstlight.trace import phases
 from firstlight.trace.markup import escaped
 from firstlight.trace.model import Process, Span, Trace
-from firstlight.trace.wording import seconds
+from firstlight.trace.wording import counted, seconds, spent_on
 
 #: A lane shows so many boxes at most; the shortest are merged with their neighbours.
 _MOST_BOXES = 900
@@ -28,7 +28,6 @@ def section(trace: Trace) -> str:
     if end <= 0:
         return ""
     first = leading.first_result_seconds
-    moment = 0.0 if first is None else leading.starts_at_seconds + first
     lanes = "".join(_process(p, end, len(trace.processes) > 1) for p in trace.processes)
     return (
         f"{_shares(leading)}<h3>The whole run</h3>{_legend(trace)}"
@@ -37,7 +36,7 @@ def section(trace: Trace) -> str:
         '<button type="button" data-zoom="0">all</button>'
         '<button type="button" data-zoom="first">to the first result</button></div>'
         f'<div class="scroll timeline" tabindex="0" data-end="{end:.6f}" '
-        f'data-first="{moment:.6f}"><div class="lanes">'
+        f'data-first="{first or 0.0:.6f}"><div class="lanes">'
         f"{_axis(end)}{lanes}</div></div>"
         '<p class="hint">At any moment the innermost counts: a compile within an import is a '
         "compile. Execution on a device is seen only as far as the host waits for it.</p>"
@@ -50,7 +49,7 @@ def _shares(process: Process) -> str:
     total = sum(by_kind.values())
     if not total:
         return ""
-    title = "Until the first result" if moment is not None else "Where the time went"
+    title = escaped(spent_on(process, total))
     boxes = "".join(
         f'<span class="box {phases.class_of(k)}" style="flex-grow:{v / total:.5f}" '
         f'title="{escaped(phases.name_of(k))} {seconds(v)}"></span>'
@@ -61,11 +60,17 @@ def _shares(process: Process) -> str:
         f'<b>{seconds(v)}</b> <span class="hint">{v / total:.0%}</span></li>'
         for k, v in sorted(by_kind.items(), key=lambda item: -item[1])
     )
-    return f'<h3>{title}</h3><div class="shares">{boxes}</div><ul class="legend">{items}</ul>'
+    bar = f'<h3>{title}</h3><div class="shares">{boxes}</div><ul class="legend">{items}</ul>'
+    elsewhere = phases.in_other_threads(process, moment)
+    if not elsewhere:
+        return bar
+    spent = ", ".join(f"{phases.name_of(k)} {seconds(v)}" for k, v in elsewhere.items())
+    threads = counted(len(process.threads), "other thread")
+    return f'{bar}<p class="hint">At the same time, in {threads}: {escaped(spent)}.</p>'
 
 
 def _legend(trace: Trace) -> str:
-    kinds = dict.fromkeys(span.kind for p in trace.processes for span in p.timeline)
+    kinds = dict.fromkeys(s.kind for p in trace.processes for lane in phases.lanes(p) for s in lane)
     known = [k for k in phases.LOOKS if k in kinds] + [k for k in kinds if k not in phases.LOOKS]
     items = "".join(
         f'<li><i class="{phases.class_of(k)}"></i>{escaped(phases.name_of(k))}</li>' for k in known
@@ -86,29 +91,35 @@ def _tick(moment: float) -> str:
 
 
 def _process(process: Process, end: float, several: bool) -> str:
-    first, at = process.first_result_seconds, process.starts_at_seconds
+    first = process.first_result_seconds
     mark = ""
     if first is not None:
         mark = (
-            f'<span class="first" style="left:{100 * (at + first) / end:.4f}%">'
+            f'<span class="first" style="left:{100 * first / end:.4f}%">'
             f"<b>first result {seconds(first)}</b></span>"
         )
     rank = f", rank {process.rank}" if process.rank else ""
-    name = f'<p class="lane-name">process {process.pid}{escaped(rank)}</p>' if several else ""
+    name = f"process {process.pid}{rank}" if several else "main thread" if process.threads else ""
+    lanes = [_lane(process, name, process.timeline, end, mark)]
+    lanes += [_lane(process, thread.name, thread.timeline, end) for thread in process.threads]
+    return "".join(lanes)
+
+
+def _lane(process: Process, name: str, spans: Sequence[Span], end: float, mark: str = "") -> str:
+    head = f'<p class="lane-name">{escaped(name)}</p>' if name else ""
     return (
-        f'{name}<div class="lane" data-process="{process.number}">'
-        f"{''.join(_box(s, at, end) for s in merged(process.timeline, end))}{mark}</div>"
+        f'{head}<div class="lane" data-process="{process.number}">'
+        f"{''.join(_box(s, end) for s in merged(spans, end))}{mark}</div>"
     )
 
 
-def _box(span: Span, at: float, end: float) -> str:
-    """at: when its process started, on the scale that all processes share."""
+def _box(span: Span, end: float) -> str:
     width = span.end_seconds - span.begin_seconds
     label = escaped(_short(span))
     words = f"<b>{label}</b>" if width / end > _ROOM_FOR_WORDS else ""
     what = f"{phases.name_of(span.kind)}: {span.label}" if span.label else phases.name_of(span.kind)
     about = f"{what}, {seconds(width)} from {seconds(span.begin_seconds)}"
-    left = 100 * (at + span.begin_seconds) / end
+    left = 100 * span.begin_seconds / end
     return (
         f'<span class="box {phases.class_of(span.kind)}" '
         f'style="left:{left:.4f}%;width:{100 * width / end:.4f}%" title="{escaped(about)}" '
@@ -160,4 +171,4 @@ def _one(group: Sequence[Span]) -> Span:
 
 
 def _end(process: Process) -> float:
-    return process.starts_at_seconds + max((s.end_seconds for s in process.timeline), default=0.0)
+    return max((s.end_seconds for lane in phases.lanes(process) for s in lane), default=0.0)

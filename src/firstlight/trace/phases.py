@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from firstlight.trace.model import Process, Trace
+from collections.abc import Iterable
+
+from firstlight.trace.model import Process, Span, Trace
 
 #: kind of a span: (name, class of the palette, style on a terminal, sign without colours)
 LOOKS = {
@@ -20,8 +22,39 @@ LOOKS = {
 
 def until(process: Process, moment: float | None) -> dict[str, float]:
     """Seconds by kind from the start of a process to a moment of it (None: to its end)."""
+    return _sums(process.timeline, moment)
+
+
+def in_other_threads(process: Process, moment: float | None) -> dict[str, float]:
+    """The same of all threads beside the main one, together: they run at the same time as it."""
+    return _sums((span for thread in process.threads for span in thread.timeline), moment)
+
+
+def lanes(process: Process) -> tuple[tuple[Span, ...], ...]:
+    """What each thread did, the main one first."""
+    return process.timeline, *(thread.timeline for thread in process.threads)
+
+
+def compiling_waited_for(process: Process, moment: float) -> float:
+    """Seconds until a moment in which some thread compiled and the main one did nothing else."""
+    busy = [s for s in process.timeline if s.kind not in ("compile", "rest", "wait")]
+    compiling = [s for lane in lanes(process) for s in lane if s.kind == "compile"]
+    return _covered([*busy, *compiling], moment) - _covered(busy, moment)
+
+
+def _covered(spans: Iterable[Span], moment: float) -> float:
+    """Seconds until a moment in which any of the spans was under way."""
+    covered = reached = 0.0
+    for span in sorted(spans, key=lambda s: s.begin_seconds):
+        end = min(span.end_seconds, moment)
+        covered += max(0.0, end - max(reached, span.begin_seconds))
+        reached = max(reached, end)
+    return covered
+
+
+def _sums(spans: Iterable[Span], moment: float | None) -> dict[str, float]:
     sums = dict.fromkeys(LOOKS, 0.0)
-    for span in process.timeline:
+    for span in spans:
         end = span.end_seconds if moment is None else min(span.end_seconds, moment)
         if end > span.begin_seconds:
             sums[span.kind] = sums.get(span.kind, 0.0) + end - span.begin_seconds

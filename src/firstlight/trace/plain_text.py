@@ -16,7 +16,7 @@ from firstlight.trace.program_errors import pass_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import Any
 
 MOST_TEXT = 200
@@ -83,18 +83,29 @@ def _composed(value: Any, text: Callable[[Any], str]) -> str | None:
         return "{" + ", ".join(f"{text(k)}: {text(v)}" for k, v in value.items()) + "}"
     if isinstance(value, partial):
         bound = [*map(text, value.args), *(f"{k}={text(v)}" for k, v in value.keywords.items())]
-        return f"partial({', '.join([text(value.func), *bound])})"
+        return f"<partial({', '.join([text(value.func), *bound])}) at 0x{id(value):x}>"
     if kind is MethodType:
         return f"<method {value.__func__.__qualname__} of {_of_object(value.__self__)}>"
     if isinstance(value, Enum):
         return f"{kind.__qualname__}.{own(value, '_name_')}"
-    if isinstance(value, tuple) and "_fields" in vars(kind):
-        parts = list(zip(vars(kind)["_fields"], tuple.__iter__(value), strict=False))
-    elif _is_of_library(value) or all("__eq__" not in vars(c) for c in kind.__mro__[:-1]):
+    if is_of_library(value) and not isinstance(value, tuple):
         return None
-    else:  # another object can be equal to it, and then has the same values
-        parts = _attributes(value)
+    parts = fields_of(value)
+    if parts is None:
+        return None
     return f"{kind.__qualname__}({', '.join(f'{name}={text(v)}' for name, v in parts)})"
+
+
+def fields_of(value: Any) -> list[tuple[str, Any]] | None:
+    """What decides whether another object is equal to it; None: none is, or nobody knows."""
+    kind = type(value)
+    # Also of a class that is derived from a named tuple: GradientTransformationExtraArgs is one.
+    names = next((vars(c)["_fields"] for c in kind.__mro__ if "_fields" in vars(c)), None)
+    if isinstance(value, tuple) and names is not None:
+        return list(zip(names, tuple.__iter__(value), strict=False))
+    if all("__eq__" not in vars(c) for c in kind.__mro__[:-1]):
+        return None
+    return _attributes(value)
 
 
 def _attributes(value: Any) -> list[tuple[str, Any]]:
@@ -110,13 +121,14 @@ def _attributes(value: Any) -> list[tuple[str, Any]]:
         return held
 
 
-def _is_of_library(value: Any) -> bool:
+def is_of_library(value: Any) -> bool:
+    """Whether it is of Python's numerical libraries, which write their values themselves."""
     return type(value).__module__.partition(".")[0] in _LIBRARIES
 
 
 def _of_object(value: Any) -> str:
     kind = type(value)
-    if _is_of_library(value):
+    if is_of_library(value):
         if hasattr(value, "dtype") and hasattr(value, "shape"):
             # The text of an array is its values: to get them would wait for them.
             return f"{value.dtype}{list(value.shape)}"
@@ -129,18 +141,18 @@ def _of_object(value: Any) -> str:
 
 
 def structure_text(tree: Any) -> str:
-    """A structure as JAX writes it, but for what objects in it would print of themselves."""
-    return f"PyTreeDef({_structure(tree, 0)})"
+    """A structure as JAX writes it, without what its nodes keep beside their children."""
+    return f"PyTreeDef({_structure(tree, 0, False)})"
 
 
-def _structure(tree: Any, depth: int) -> str:
+def _structure(tree: Any, depth: int, whole: bool = True) -> str:
     node = tree.node_data()
     if node is None:
         return "*"
     kind, about = node
     if kind is type(None):
         return "None"
-    parts = [_structure(child, depth) for child in tree.children()]
+    parts = [_structure(child, depth, whole) for child in tree.children()]
     if kind is dict:
         keys = [_text(key, depth + 1) for key in about]
         return "{" + ", ".join(f"{k}: {v}" for k, v in zip(keys, parts, strict=False)) + "}"
@@ -150,43 +162,6 @@ def _structure(tree: Any, depth: int) -> str:
         return f"[{', '.join(parts)}]"
     if issubclass(kind, tuple) and "_fields" in vars(kind):
         return f"CustomNode(namedtuple[{kind.__name__}], [{', '.join(parts)}])"
-    return f"CustomNode({kind.__name__}[{_text(about, depth + 1)}], [{', '.join(parts)}])"
-
-
-def leaf_paths(tree: Any, path: str = "") -> Iterator[str]:
-    """The path of every leaf, in the order of the leaves, as one writes it in Python."""
-    node = tree.node_data()
-    if node is None:
-        yield path
-        return
-    children = tree.children()
-    for step, child in zip(_steps(node[0], node[1], len(children)), children, strict=True):
-        yield from leaf_paths(child, path + step)
-
-
-def _steps(kind: type, about: Any, n: int) -> list[str]:
-    """How the children of a node are reached."""
-    if kind in (tuple, list):
-        return [f"[{i}]" for i in range(n)]
-    if kind is dict:
-        return [f"[{_text(key, 1)}]" for key in about]
-    keys = about[1] if type(about) is tuple and len(about) == 2 else about  # defaultdict
-    for several in (about, keys):
-        # Mappings keep their keys beside their values, whatever class they are of.
-        if type(several) in (tuple, list) and len(several) == n and _are_names(several):
-            return [f"[{key!r}]" for key in several]
-    names = vars(kind).get("_fields") or _field_names(kind)
-    if len(names) == n:
-        return [f".{name}" for name in names]
-    return [f"[<flat index {i}>]" for i in range(n)]
-
-
-def _are_names(several: Any) -> bool:
-    return all(type(key) is str for key in several)
-
-
-def _field_names(kind: type) -> list[str]:
-    """Of a dataclass: fields that hold arrays, by what packages write beside those that do not."""
-    fields = vars(kind).get("__dataclass_fields__", {}).values()
-    told = [(field.name, field.metadata) for field in fields]
-    return [n for n, m in told if not m.get("static") and m.get("pytree_node", True)]
+    whole |= kind.__module__ == "collections"  # its keys
+    beside = f"[{_text(about, depth + 1)}]" if whole else ""
+    return f"CustomNode({kind.__name__}{beside}, [{', '.join(parts)}])"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from firstlight.trace.calls import variable
+from firstlight.trace.calls import call_of, variable
+from firstlight.trace.constants import described
 from firstlight.trace.installed import package_of
 from firstlight.trace.program_errors import pass_on
 
@@ -32,11 +33,16 @@ def lowered(frames: list[FrameType]) -> dict[str, Any]:
         problem = "programs: this JAX does not show the equations and constants of a program"
         return {"equations": None, "constant_bytes": None, "problem": problem}
     constants: dict[int, Any] = {}
-    equations = list(_equations(closed, set(), constants))
+    programs: list[Any] = []
+    equations = list(_equations(closed, set(), constants, programs))
     about: dict[str, Any] = {
         "equations": len(equations),
         "constant_bytes": sum(map(_bytes, constants.values())) + _literal_bytes(equations),
     }
+    call = call_of(frames)
+    named = described(constants, programs, call[1]["fun"] if call else None)
+    if named:
+        about["constants"] = named
     packages = _packages(equations)
     if packages:
         about["packages"] = packages
@@ -73,22 +79,25 @@ def _code_bytes(executable: Any) -> int | None:
         return None
 
 
-def _equations(program: Any, seen: set[int], constants: dict[int, Any]) -> Any:
+def _equations(program: Any, seen: set[int], constants: dict[int, Any], programs: list[Any]) -> Any:
     """All equations, those of inner programs included; one that is called often is there once.
 
-    constants: where to put the arrays that any of them holds, each once.
+    constants, programs: where to put the arrays that any of them holds, each once, and those that
+    hold some.
     """
     jaxpr = getattr(program, "jaxpr", program)  # one with its constants, or a bare one
     constants.update((id(c), c) for c in getattr(program, "consts", ()))
     if id(jaxpr) in seen:
         return
     seen.add(id(jaxpr))
+    if getattr(program, "consts", ()):
+        programs.append(program)
     for equation in jaxpr.eqns:
         yield equation
         for value in equation.params.values():
             for inner in value if isinstance(value, (tuple, list)) else (value,):
                 if hasattr(getattr(inner, "jaxpr", inner), "eqns"):
-                    yield from _equations(inner, seen, constants)
+                    yield from _equations(inner, seen, constants, programs)
 
 
 def _packages(equations: list[Any]) -> list[str]:

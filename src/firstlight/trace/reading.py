@@ -9,18 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from firstlight.trace import recompiles, timeline
-from firstlight.trace.compiles import FunctionKey, compiles_of, place_of
-from firstlight.trace.log_events import ProcessLog, read_logs
+from firstlight.trace.compiles import FunctionKey, compiles_of
+from firstlight.trace.first_result import first_read, first_result, put_out
+from firstlight.trace.log_events import ProcessLog, place_of, read_logs
 from firstlight.trace.model import (
     STAGES,
     Compile,
     Function,
     Process,
+    Span,
+    Thread,
     Trace,
     Wait,
 )
 from firstlight.trace.packages import packages
 from firstlight.trace.runs import last_run
+from firstlight.trace.wording import counted
 
 
 def load(folder: Path, findings: bool = True) -> Trace:
@@ -32,7 +36,7 @@ def load(folder: Path, findings: bool = True) -> Trace:
     trace = assemble(logs)
     if earlier:
         told = (
-            f"runs: the folder holds {earlier} earlier run(s) as well, which are not in this "
+            f"runs: the folder holds {counted(earlier, 'earlier run')} as well, not in this "
             "report; give every run a folder of its own"
         )
         first, *others = trace.processes
@@ -47,6 +51,8 @@ def load(folder: Path, findings: bool = True) -> Trace:
 
 def assemble(logs: Sequence[ProcessLog]) -> Trace:
     """A trace without findings from the logs of its processes, which are in their order."""
+    begin = logs[0].start_of_day_ns if logs else None
+    logs = [replace(log, program_start_of_day_ns=begin) for log in logs]
     read = [_read_process(number, log, logs) for number, log in enumerate(logs)]
     functions = _functions([pair for one in read for pair in one.compiles])
     return Trace(
@@ -82,10 +88,11 @@ def _read_process(number: int, log: ProcessLog, logs: Sequence[ProcessLog]) -> _
         for thread, intervals in threads.items()
     }
     main = pieces.get(timeline.main_thread(log)) or timeline.parts((), log.start_ns, end_ns)
-    spans = timeline.spans(main, timeline.summed_waits(log), log.start_ns)
+    spans = timeline.spans(main, timeline.summed_waits(log), log.origin_ns)
+    names = {e["thread"]: e["thread_name"] for e in log.of("begin") if e.get("thread_name")}
     exclusive = _exclusive_ns(part for cut in pieces.values() for part in cut)
     unfinished = timeline.unfinished(log)
-    first = log.first("first_result")
+    first = first_result(log)
     process = Process(
         number=number,
         pid=int(log.head["pid"]),
@@ -95,8 +102,12 @@ def _read_process(number: int, log: ProcessLog, logs: Sequence[ProcessLog]) -> _
         jax_version=_version("jax", log, logs),
         torch_version=_version("torch", log, logs),
         wall_seconds=(end_ns - log.start_ns) / 1e9 if end or log.first("exited") else None,
-        first_result_seconds=(first["ns"] - log.start_ns) / 1e9 if first else None,
-        first_result_site=place_of(first.get("site")) if first else None,
+        first_result_seconds=(first.ns - log.origin_ns) / 1e9 if first else None,
+        first_result_site=first.site if first else None,
+        first_result_witness=first.witness if first else None,
+        first_read=first_read(log),
+        first_output=put_out(log),
+        first_result_pattern=log.head.get("first_result_pattern"),
         phases_seconds=timeline.phases(spans),
         timeline=spans,
         imports=packages(log),
@@ -108,9 +119,26 @@ def _read_process(number: int, log: ProcessLog, logs: Sequence[ProcessLog]) -> _
         problems=_problems(log, end),
         incomplete=_incomplete(log, end),
         whole=bool(log.head.get("whole", True)),
-        starts_at_seconds=(log.start_of_day_ns - logs[0].start_of_day_ns) / 1e9,
+        starts_at_seconds=(log.start_ns - log.origin_ns) / 1e9,
+        started_at=log.start_of_day_ns / 1e9,
+        threads=tuple(
+            Thread(thread, str(names.get(thread, f"thread {number}")), spans)
+            for number, (thread, spans) in enumerate(_other_threads(log, pieces), start=2)
+        ),
     )
-    return _Read(process, list(compiles_of(log, number, exclusive)))
+    return _Read(process, list(compiles_of(log, number, exclusive, first)))
+
+
+def _other_threads(
+    log: ProcessLog, pieces: Mapping[int, Sequence[timeline.Part]]
+) -> list[tuple[int, tuple[Span, ...]]]:
+    """What threads beside the main one did, the first to begin first."""
+    main, found = timeline.main_thread(log), []
+    for thread, cut in pieces.items():
+        busy = [part for part in cut if part.interval is not None]
+        if thread != main and busy:
+            found.append((thread, timeline.spans(busy, (), log.origin_ns)))
+    return sorted(found, key=lambda pair: pair[1][0].begin_seconds)
 
 
 def _exclusive_ns(cut: Iterable[timeline.Part]) -> Mapping[int, int]:
@@ -141,12 +169,8 @@ def _functions(pairs: Iterable[tuple[FunctionKey, Compile]]) -> tuple[Function, 
 
 def _time_to_first_result(logs: Sequence[ProcessLog]) -> float | None:
     """From the start of the first process to the first result in any of them."""
-    results = [
-        first["ns"] - log.start_ns + log.start_of_day_ns
-        for log in logs
-        if (first := log.first("first_result"))
-    ]
-    return (min(results) - logs[0].start_of_day_ns) / 1e9 if results else None
+    results = [first.ns - log.origin_ns for log in logs if (first := first_result(log))]
+    return min(results) / 1e9 if results else None
 
 
 def _version(package: str, log: ProcessLog, logs: Sequence[ProcessLog]) -> str | None:
@@ -163,8 +187,8 @@ def _problems(log: ProcessLog, end: Mapping[str, Any] | None) -> tuple[str, ...]
     told |= set(end.get("problems", ())) if end else set()
     problems = sorted(map(str, told)) + _silent(log)
     if log.unreadable_lines:
-        lines = f"{log.unreadable_lines} line(s) cannot be read"
-        problems.append(f"log: {lines}: cut off by a kill, or damaged")
+        lines = f"{counted(log.unreadable_lines, 'line')} cannot be read"
+        problems.append(f"log: {lines}: cut off by a kill or a full disk, or damaged")
     return tuple(problems)
 
 
@@ -172,9 +196,13 @@ def _incomplete(log: ProcessLog, end: Mapping[str, Any] | None) -> str | None:
     """Why the log may lack compiles, if it may."""
     lost = end.get("lost", 0) if end else 0
     if lost:
-        return f"{lost} event(s) could not be written"
-    if log.unreadable_lines:
-        return f"{log.unreadable_lines} line(s) of the log cannot be read"
+        return f"{counted(lost, 'event')} could not be written"
+    if log.unreadable_lines and end is None and log.first("exited") is None:
+        return "the log breaks off within a line, as on a full disk"
+    killed = (log.first("exited") or {}).get("signal") is not None
+    # A kill cuts off the line that is being written: no other is missing.
+    if log.unreadable_lines > killed:
+        return f"{counted(log.unreadable_lines, 'line')} of the log cannot be read"
     return next((e["missing"] for e in log.of("problem") if e.get("missing")), None)
 
 
@@ -215,8 +243,8 @@ def _waits(log: ProcessLog) -> tuple[Wait, ...]:
             user,
             sum(one["n"] for one in all_of),
             sum(one["ns"] for one in all_of) / 1e9,
-            (min(one["span"][0] for one in all_of) - log.start_ns) / 1e9,
-            (max(one["span"][1] for one in all_of) - log.start_ns) / 1e9,
+            (min(one["span"][0] for one in all_of) - log.origin_ns) / 1e9,
+            (max(one["span"][1] for one in all_of) - log.origin_ns) / 1e9,
         )
         for (site, user), all_of in grouped.items()
     ]

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from firstlight.trace.model import Argument, Compile, Signature
+from firstlight.trace.model import Argument, ByIdentity, Compile, Difference, Signature
+from firstlight.trace.static_values import WHOLE
 
 #: Reasons, the strongest first: each alone makes JAX compile, whatever the ones after it are.
 NEW_FUNCTION = "new function object"
@@ -33,38 +34,32 @@ _SAME_SIGNATURE = (
 )
 #: In the log, but no setting: spoken of in other words.
 _POSITION, _FURTHER, _OTHERS = "arguments by position", "further leaves", "others"
-_MOST_SHOWN = 4
+_MOST_SHOWN, _MOST_PATHS = 4, 3
 _LONGEST_STATIC = 80
 #: Earlier signatures that a compile is compared with.
 _MOST = 40
 _SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
 #: What JAX makes of a number of Python, without and with 64 bits.
-_PYTHON = {
+OF_PYTHON = {
     "bool": ("bool", "bool"),
     "int": ("int32", "int64"),
     "float": ("float32", "float64"),
     "complex": ("complex64", "complex128"),
 }
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _NUMBER = re.compile(r"-?\d[\d.]*(e[+-]?\d+)?$")
 _HALVED = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
 
 
-@dataclass(frozen=True)
-class Difference:
-    """One thing that is not as it was."""
-
-    reason: str
-    words: str
-    distance: int = 1  # how far it takes two signatures apart
-
-
 def with_reasons(compiles: Iterable[Compile], library: bool = False) -> tuple[Compile, ...]:
     """The same compiles of one function, by their begin, each after the first with its reason."""
-    earlier: dict[tuple[int, Any], _Earlier] = defaultdict(_Earlier)
+    earlier: dict[tuple[int, Any, Any], _Earlier] = defaultdict(_Earlier)
     told = []
-    for one in sorted(compiles, key=lambda c: (c.process, c.begin_seconds)):
+    in_order = sorted(compiles, key=lambda c: (c.process, c.begin_seconds))
+    owners = _owners(in_order)
+    for one in in_order:
         if one.compiled:
-            before = earlier[one.process, transformation(one)]
+            before = earlier[one.process, transformation(one), _given(one, owners)]
             told.append(_with_reason(one, before, library) if before.compiles else one)
             before.add(one)
         else:
@@ -94,7 +89,8 @@ class _Earlier:
 
 
 def _key(signature: Signature) -> object:
-    texts = [repr(sorted(pairs.items())) for pairs in (signature.static, signature.context)]
+    pairs = (signature.static, signature.identity, signature.context)
+    texts = [repr(sorted(one.items())) for one in pairs]
     arrays = (signature.arguments, signature.leaves, signature.tree)
     return (*arrays, signature.function_object, *texts)
 
@@ -104,12 +100,42 @@ def transformation(one: Compile) -> Any:
     return None if one.signature is None else one.signature.context.get("transformation")
 
 
+#: Objects that functions given as static arguments may belong to, and not be made anew for nothing.
+_MAX_OWNERS = 2
+_FUNCTIONS = (ByIdentity.FUNCTION, ByIdentity.PARTIAL, ByIdentity.METHOD)
+_Owners = Mapping[int | None, set[tuple[int, ...]]]
+
+
+def _owners(compiles: Iterable[Compile]) -> _Owners:
+    """Of the code of each function that was given, what its objects belonged to."""
+    found: dict[int | None, set[tuple[int, ...]]] = defaultdict(set)
+    for one in compiles:
+        for identity in one.signature.identity.values() if one.signature else ():
+            if identity.belongs_to:
+                found[identity.made_of].add(identity.belongs_to)
+    return found
+
+
+def _given(one: Compile, owners: _Owners) -> Any:
+    """The functions that it was given: those of another code, or of another model, make another
+    program, as they should. One that is made anew for each call is of the same code.
+    """
+    given = one.signature.identity if one.signature else {}
+    return tuple(
+        (path, identity.made_of, identity.belongs_to if is_its_own else ())
+        for path, identity in sorted(given.items())
+        if identity.kind in _FUNCTIONS
+        for is_its_own in [len(owners.get(identity.made_of, ())) <= _MAX_OWNERS]
+    )
+
+
 def _with_reason(one: Compile, before: _Earlier, library: bool) -> Compile:
     known = before.to_compare(one.signature) if one.signature else []
     if one.signature is None or not known:
         detail = "the call is not known, so nothing can be compared"
         return replace(one, recompile_reason=UNKNOWN, recompile_detail=detail)
     found = nearest_differences(one.signature, known, library)
+    found.sort(key=lambda difference: REASONS.index(difference.reason))  # the reason is told first
     if not found:
         return replace(one, recompile_reason=UNKNOWN, recompile_detail=_SAME_SIGNATURE)
     words = [difference.words for difference in found]
@@ -120,6 +146,7 @@ def _with_reason(one: Compile, before: _Earlier, library: bool) -> Compile:
         recompile_reason=min(of_them, key=REASONS.index),
         recompile_is_for_that_alone=len(of_them) == 1,
         recompile_detail="; ".join(words[:_MOST_SHOWN]) + more,
+        recompile_differences=tuple(found),
     )
 
 
@@ -138,7 +165,7 @@ def differences(before: Signature, now: Signature, library: bool = False) -> Ite
         words = "another function object than before, of the same definition"
         yield Difference(NEW_FUNCTION, words, 3)
     yield from _tree(before, now)
-    yield from _static(before.static, now.static)
+    yield from _static(before, now)
     old = {argument.path: argument for argument in before.arguments}
     for argument in now.arguments:
         if argument.path in old:
@@ -154,8 +181,11 @@ def _tree(before: Signature, now: Signature) -> Iterator[Difference]:
     old, new = ({a.path for a in s.arguments} for s in (before, now))
     # Paths as well: the text of a long tree is cut.
     if before.tree != now.tree or before.leaves != now.leaves or old != new:
-        gone, come = sorted(old - new), sorted(new - old)
-        words = [*(f"{p} is new" for p in come[:3]), *(f"{p} is gone" for p in gone[:3])]
+        # What was static and is an array now, or the other way round, is told as a static value.
+        gone, come = sorted(old - new - {*now.static}), sorted(new - old - {*before.static})
+        if before.tree == now.tree and not gone and not come and old != new:
+            return
+        words = [*_some(come, "new"), *_some(gone, "gone")]
         trees = " → ".join(tree.removeprefix("PyTreeDef") for tree in (before.tree, now.tree))
         yield Difference(TREE, "; ".join(words) or trees, 10)
         return
@@ -164,19 +194,58 @@ def _tree(before: Signature, now: Signature) -> Iterator[Difference]:
         yield Difference(TREE, f"{is_now} arguments by position, before {was}: the others by name")
 
 
-def _static(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Difference]:
-    for name in sorted({*before, *now}):
-        was, is_now = before.get(name), now.get(name)
-        if was == is_now:
-            continue
-        if was is None or is_now is None:
-            told = [value or "not given" for value in (was, is_now)]
-            yield Difference(STATIC, f"{name}: {' → '.join(told)}", 2)
-        elif _without_address(was) == _without_address(is_now):
-            words = f"{name}: another object of the same class, without __eq__ and __hash__ ({was})"
-            yield Difference(STATIC, words)
-        else:
-            yield Difference(STATIC, f"{name}: {_apart(was, is_now)}", 2)
+def _some(paths: Sequence[str], what: str) -> list[str]:
+    more = [f"{len(paths) - _MOST_PATHS} more are {what}"] if len(paths) > _MOST_PATHS else []
+    return [f"{path} is {what}" for path in paths[:_MOST_PATHS]] + more
+
+
+def _static(before: Signature, now: Signature) -> Iterator[Difference]:
+    found: list[str] = []
+    names = sorted({*before.static, *now.static}, key=lambda name: (name.endswith(WHOLE), name))
+    for name in names:
+        whole = name.removesuffix(WHOLE)
+        if whole != name and any(path.startswith(whole) for path in found):
+            continue  # what differs in it has been told
+        for one in _static_value(name, before, now):
+            found.append(name)
+            yield one
+
+
+def _static_value(name: str, before: Signature, now: Signature) -> Iterator[Difference]:
+    was, is_now = before.static.get(name), now.static.get(name)
+    if was is None or is_now is None:
+        told = [s.static.get(name) or _as_array(name, s) for s in (before, now)]
+        yield Difference(STATIC, f"{name}: {' → '.join(told)}", 2, name)
+        return
+    one, other = before.identity.get(name), now.identity.get(name)
+    if one is not None and other is not None and one.number is not None:
+        if one.number == other.number:
+            return
+        alike = one.made_of == other.made_of
+    elif was == is_now:
+        return
+    else:
+        alike = _without_address(was) == _without_address(is_now)
+    if not alike:
+        yield Difference(STATIC, f"{name}: {_apart(was, is_now)}", 2, name)
+        return
+    kind = other.kind if other is not None else ByIdentity.OBJECT
+    yield Difference(STATIC, f"{name}: {_ANOTHER[kind]} ({_without_address(was)})", 1, name, kind)
+
+
+_ANOTHER = {
+    ByIdentity.FUNCTION: "another function object of the same definition",
+    ByIdentity.PARTIAL: "another functools.partial of the same function",
+    ByIdentity.METHOD: "the same method, of another object",
+    ByIdentity.OBJECT: "another object of the same class, without __eq__ and __hash__",
+    ByIdentity.OF_PACKAGE: "another object of the same class, which has no __eq__",
+}
+
+
+def _as_array(name: str, signature: Signature) -> str:
+    """What an argument was that is not static."""
+    given = next((a for a in signature.arguments if a.path == name), None)
+    return "not given" if given is None else described(given, is_wide(signature))
 
 
 def _apart(was: str, is_now: str) -> str:
@@ -212,7 +281,7 @@ def _argument(
     if found[0][0] == SHARDING:
         told = [str(before.sharding), str(now.sharding)]
     words = f"{now.path}: {' → '.join(told)}"
-    yield Difference(found[0][0], words, sum(distance for _, distance in found))
+    yield Difference(found[0][0], words, sum(distance for _, distance in found), now.path)
 
 
 def _context(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
@@ -231,8 +300,8 @@ def _context(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Diff
 
 def dtype_of(argument: Argument, wide: bool) -> str:
     """The type that JAX gives it. wide: with 64 bits."""
-    if argument.dtype in _PYTHON:
-        return _PYTHON[argument.dtype][wide]
+    if argument.dtype in OF_PYTHON:
+        return OF_PYTHON[argument.dtype][wide]
     return argument.dtype if wide else _HALVED.get(argument.dtype, argument.dtype)
 
 
@@ -247,7 +316,7 @@ def described(argument: Argument, wide: bool) -> str:
     letters = dtype.rstrip("0123456789")
     short = _SHORT.get(letters, letters) + dtype[len(letters) :]
     shape = ",".join(map(str, argument.shape))
-    of_python = argument.dtype in _PYTHON and argument.weak and not argument.shape
+    of_python = argument.dtype in OF_PYTHON and argument.weak and not argument.shape
     note = f" (a Python {argument.dtype})" if of_python else " (weak)" if argument.weak else ""
     return f"{short}[{shape}]{note}"
 
@@ -266,8 +335,7 @@ def _placed(argument: Argument) -> str | None:
 
 
 def _without_address(text: str) -> str:
-    head, at, rest = text.partition(" at 0x")
-    return head + at + rest.lstrip("0123456789abcdefABCDEF") if at else text
+    return _ADDRESS.sub("", text)
 
 
 def _value(value: Any) -> str:

@@ -8,6 +8,7 @@ from _thread import get_ident
 from os import getpid
 from time import monotonic_ns, time_ns
 
+from firstlight.trace import MARKED
 from firstlight.trace.imports import ImportClock
 from firstlight.trace.log_file import SCHEMA, VERSION, LogFile
 from firstlight.trace.program_errors import is_of_program, leave_us_out, pass_on
@@ -33,16 +34,23 @@ class Recorder:
         self._write = write
         self._own_ns = 0  # spent here, not in the program
         self._lost = 0  # events that could not be written
+        self._lost_is_told = False
         self.problems: set[str] = set()
         self.before_end: list[Callable[[], None]] = []  # who still has something to write
         self.after_fork: list[Callable[[], None]] = []  # who has something of the parent's
         self._imports: list[tuple[int, int]] = []  # begin and end of each outermost one
         self._ended = -1  # the process that has told its end
         self._head: dict[str, Any] | None = None  # of a fork, written with its first event
+        self.marked = False
+        #: What the first result is known by: `train.py:27`, or a pattern of a line put out.
+        self.first_result_pattern = os.environ.get("FIRSTLIGHT_FIRST_RESULT") or None
 
     def begin(self, started_ns: int | None, whole: bool) -> None:
-        """The first event. whole: from the start of the process, not from some point within."""
-        self.event("process", **self._about_process(started_ns, whole))
+        """The first event; OSError: there is no place for it, and nothing to record.
+
+        whole: from the start of the process, not from some point within.
+        """
+        self._write({"event": "process", **self._about_process(started_ns, whole)})
 
     def _about_process(self, started_ns: int | None, whole: bool) -> dict[str, Any]:
         return {
@@ -59,6 +67,7 @@ class Recorder:
             "clock": [monotonic_ns(), time_ns()],
             "whole": whole,
             "thread": get_ident(),
+            "first_result_pattern": self.first_result_pattern,
         }
 
     def event(self, kind: str, **about: Any) -> None:
@@ -69,6 +78,10 @@ class Recorder:
                 head, self._head = self._head, None
                 self._write(head)
             self._write({"event": kind, **about})
+            if self._lost and not self._lost_is_told and kind != "end":  # which tells it itself
+                self._lost_is_told = True  # now: the process may not get to its end
+                missing = f"events could not be written ({'; '.join(sorted(self.problems))})"
+                self._write({"event": "problem", "problems": [], "missing": missing})
         except Exception as error:
             pass_on(error)
             self._lost += 1
@@ -100,6 +113,16 @@ class Recorder:
                     pass_on(again)
 
         return guarded
+
+    def mark(self, how: str, site: Any) -> None:
+        """The first result is here. how: by the program's own word ("code"), a line, an output."""
+        if not self.marked:
+            self.marked = True
+            self.event("marked", ns=monotonic_ns(), how=how, site=site)
+
+    def mark_here(self, frame: Any) -> None:
+        """The same, said by this frame of the program."""
+        self.mark("code", [frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname])
 
     def imported(self, modules: list[Any], sites: Any = None) -> None:
         """An import statement is over, with all that it loaded, as the clock of imports tells it.
@@ -134,6 +157,8 @@ class Recorder:
     def forked(self) -> None:
         """This is a new process, which has a log of its own: what was heard is of its parent."""
         self._own_ns = self._lost = 0
+        self.marked = False
+        self._lost_is_told = False
         self.problems.clear()
         self._imports.clear()
         # Most forks become another program at once: they have nothing to tell, and no log.
@@ -188,6 +213,7 @@ def record_process(folder: str, started_ns: int | None) -> Recorder:
         recorder.problems.add("imports: this Python loads modules in an unknown way")
     for name in _LAST_NAMES:  # what was imported before the recorder was
         appeared(name)
+    MARKED.append(recorder.safely(recorder.mark_here))
     atexit.register(recorder.safely(recorder.end))
     recorder.after_fork.append(clock.forked)
     os.register_at_fork(after_in_child=recorder.safely(recorder.forked))

@@ -21,6 +21,7 @@ from typing import Any
 from firstlight.records import write_text
 from firstlight.trace.log_events import parsed
 from firstlight.trace.recompiles import is_number
+from firstlight.trace.static_values import WHOLE
 
 _PLACES = ("place", "site", "user_site", "entry_site")
 _DROPPED = ("folder", "command")
@@ -35,7 +36,9 @@ _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*(?:'|$)|"(?:[^"\\]|\\.)*(?:"|$)""", re.
 _LONG_NUMBER = re.compile(r"(?<![\w-])\d{4,}(?!\w)")
 _WORD = re.compile(r"^[A-Za-z_]\w{0,39}$")
 #: x['key'][3].field: names, keys that are names, indices.
-_PATH = re.compile(r"^\w*(\['[\w-]+'\]|\[\d{1,3}\]|\[key-\w+\]|\[<flat index \d+>\]|\.\w+)*$")
+_PATH = re.compile(
+    r"^\w*(\['[\w-]+'\]|\[\d{1,3}\]|\[key-\w+\]|\[<flat index \d+>\]|\.\w+|\.<static \d+>)*$"
+)
 _HARMLESS = re.compile(r"^[\w .,:;=()\[\]{}<>*'+|-]*$")
 
 
@@ -99,12 +102,18 @@ def _value(key: str, value: Any, own: frozenset[str]) -> Any:
         return value
     if key in _PLACES:
         return _place(value)
-    if key == "lines":
+    if key == "constants":
+        return [_constant(one, own) for one in value]
+    if key in ("lines", "stack"):
         return [_place(line) for line in value]
     if key == "modules":
         return [[module(str(name)), *rest] for name, *rest in value]
     if key == "packages":
         return [module(str(name)) for name in value]
+    if key == "by":
+        return module(str(value)) if value else value
+    if key == "first_result_pattern":  # of the program's own words
+        return f"pattern-{short_hash(str(value))}"
     if key == "module":
         return module(str(value))
     if key == "arrays":
@@ -114,7 +123,9 @@ def _value(key: str, value: Any, own: frozenset[str]) -> Any:
     if key == "rank":  # of a job; by other names than numbers it may tell the machine
         return value if str(value).isdecimal() else f"rank-{short_hash(str(value))}"
     if key == "static":
-        return {str(name): _static(text) for name, text in value.items()}
+        return {_path(str(name), own): _static(text) for name, text in value.items()}
+    if key == "identity":
+        return {_path(str(n), own): [kind, *_numbers(rest)] for n, (kind, *rest) in value.items()}
     if key == "problems":
         return [_text(": ".join(str(p).split(": ")[:2]), own) for p in value]
     if isinstance(value, Mapping):
@@ -160,10 +171,26 @@ def module(name: str) -> str:
 def _array(array: Any, own: frozenset[str]) -> list[Any]:
     """[path, type, shape, weak, sharding]"""
     path, *rest = array
-    told = _keys(str(path))
+    return [_path(str(path), own), *(_value("", v, own) for v in rest)]
+
+
+def _constant(constant: Any, own: frozenset[str]) -> list[Any]:
+    """[name, origin, dtype, shape, bytes, place]"""
+    name, origin, dtype, shape, size, place, *_ = constant
+    return [name and _path(str(name), own), origin, _text(dtype, own), shape, size, _place(place)]
+
+
+def _path(path: str, own: frozenset[str]) -> str:
+    told, whole, _ = _keys(path).partition(WHOLE)
     if not _PATH.match(told):
         told = f"path-{short_hash(told)}"
-    return [_text(told, own), *(_value("", v, own) for v in rest)]
+    return _text(told, own) + whole
+
+
+def _numbers(identity: list[Any]) -> list[Any]:
+    """Of an object, of its code, of what it belongs to: that of the code is made from paths."""
+    number, made_of, belongs_to = identity
+    return [number, None if made_of is None else int(short_hash(str(made_of)), 16), belongs_to]
 
 
 def _tree(tree: str, own: frozenset[str]) -> str:

@@ -1,4 +1,7 @@
-"""Runs a program under the trace: the same Python, streams, signals and exit code as without us."""
+"""Runs a program under the trace: the same Python, streams, signals and exit code as without us.
+
+What reports need is imported while the program runs, not before: the user waits for this module.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,21 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from threading import Thread
 from time import monotonic_ns
+from typing import NamedTuple
 
-from firstlight.records import FirstlightError
-from firstlight.run_directory import OutputError
 from firstlight.trace.log_file import log_path
 from firstlight.trace.passing_signals import passing_signals
 
 HOOK = "firstlight-trace.pth"
 
 
-class NotRecordedError(FirstlightError):
-    """The program cannot be, or was not, recorded."""
-
-
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How the program ended, and how long it took by a clock outside of it."""
 
     code: int | None  # None: ended by a signal
@@ -55,11 +52,13 @@ def run(
     folder: Path,
     variables: Mapping[str, str] | None = None,
     output: int | None = None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> Outcome:
     """Run `command` to its end, with its logs in `folder`.
 
     variables: more for its environment. output: a descriptor for its stdout and stderr, and then
-    nothing to read; without one it has ours.
+    nothing to read; without one it has ours. meanwhile: called while it runs, if there is another
+    processor for that.
     """
     environment = {**os.environ, **(variables or {}), "FIRSTLIGHT_TRACE": str(folder.absolute())}
     quiet = None if output is None else subprocess.DEVNULL
@@ -71,12 +70,28 @@ def run(
             command, env=environment, close_fds=False, stdin=quiet, stdout=output, stderr=output
         )
         child.started(process)
+        if meanwhile is not None and _processors() > 1:
+            _start_without_signals(meanwhile)
         code = process.wait()
     end = monotonic_ns()
     seconds = (end - begin) / 1e9
     outcome = Outcome(code, None, seconds) if code >= 0 else Outcome(None, -code, seconds)
     _note_exit(folder, process.pid, outcome, end)
     return outcome
+
+
+def _start_without_signals(work: Callable[[], None]) -> None:
+    """Do it in a thread to which no signal comes: one that does would not wake the main thread."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        Thread(target=work, daemon=True).start()  # which inherits what is blocked
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _processors() -> int:
+    """How many this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _note_exit(folder: Path, pid: int, outcome: Outcome, end_ns: int) -> None:
@@ -114,10 +129,14 @@ def new_folder(wanted: Path | None, program: str) -> Path:
     if wanted is None:
         wanted = _unused(Path("firstlight-traces"), Path(program).stem or "program")
     elif wanted.exists() and (not wanted.is_dir() or any(wanted.iterdir())):
+        from firstlight.run_directory import OutputError
+
         raise OutputError(f"{wanted} exists and is not empty. Give a new folder with --out.")
     try:
         wanted.mkdir(parents=True, exist_ok=True)
     except OSError as error:
+        from firstlight.run_directory import OutputError
+
         raise OutputError(
             f"{wanted}: cannot be made: {error.strerror}. Give another folder with --out."
         ) from None
@@ -145,6 +164,8 @@ def require_hook() -> None:
     folders = {*site.getsitepackages(), site.getusersitepackages()}
     if any((Path(folder) / HOOK).is_file() for folder in folders) or _starts_recorder():
         return
+    from firstlight.trace.log_events import NotRecordedError
+
     raise NotRecordedError(
         f"{sys.executable} would not record anything: it reads {HOOK} at its start, and there is "
         f"none in {sorted(folders)[0]}. It comes with the package: pip install --force-reinstall "
@@ -159,11 +180,21 @@ def compile_bytecode() -> None:
     PYTHONDONTWRITEBYTECODE would otherwise make every traced process compile it anew, which it
     would see as time of its own. Where the package cannot be written to, that stays.
     """
-    import compileall
-
     package = Path(__file__).parent.parent
-    for folder in ("", "trace", "telemetry"):
-        compileall.compile_dir(package / folder, maxlevels=0, quiet=2)
+    for folder in (package, package / "trace", package / "telemetry"):
+        if any(map(_is_not_compiled, folder.glob("*.py"))):
+            import compileall
+
+            compileall.compile_dir(folder, maxlevels=0, quiet=2)
+
+
+def _is_not_compiled(source: Path) -> bool:
+    name = f"{source.stem}.{sys.implementation.cache_tag}.pyc"
+    try:
+        compiled = os.stat(source.parent / "__pycache__" / name)
+    except OSError:
+        return True
+    return compiled.st_mtime < source.stat().st_mtime
 
 
 def why_no_log(command: Sequence[str]) -> str:
@@ -181,4 +212,9 @@ def _starts_recorder() -> bool:
     question = "import sys; sys.exit('firstlight.trace.startup' not in sys.modules)"
     # A folder that cannot be made: asking leaves nothing behind.
     environment = {**os.environ, "FIRSTLIGHT_TRACE": os.path.join(os.devnull, "none")}
-    return subprocess.call([sys.executable, "-c", question], env=environment) == 0
+    return (
+        subprocess.call(
+            [sys.executable, "-c", question], env=environment, stderr=subprocess.DEVNULL
+        )
+        == 0
+    )

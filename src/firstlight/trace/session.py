@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic_ns
 from typing import Any
 
+from firstlight.trace import MARKED
 from firstlight.trace.imports import ImportClock
 from firstlight.trace.jax_hooks import JaxHooks, attach
 from firstlight.trace.model import Finding, Function, Trace
@@ -107,6 +108,7 @@ class _Shared:
         self._recorder: Recorder | None = None
         self._hooks: JaxHooks | None = None
         self._clock: ImportClock | None = None
+        self._mark: Callable[..., None] | None = None
 
     def join(self, one: Recording) -> None:
         with self._lock:
@@ -117,6 +119,7 @@ class _Shared:
             if self._recorder is None:
                 self._start()
             elif self._hooks is not None:
+                self._recorder.marked = False
                 one._recorder.event("jax", version=sys.modules["jax"].__version__, ns=now)
                 self._hooks.waits.expect_first()
 
@@ -148,6 +151,8 @@ class _Shared:
 
     def _start(self) -> None:
         self._recorder = recorder = Recorder(self._tell)
+        self._mark = recorder.safely(recorder.mark_here)
+        MARKED.append(self._mark)
         if is_loaded("jax"):
             self._attach()
         # Also from within an import: what comes after JAX in it may compile.
@@ -157,11 +162,13 @@ class _Shared:
         self._clock.install()
 
     def _stop(self) -> None:
+        if self._mark is not None:
+            MARKED.remove(self._mark)
         if self._clock is not None:
             self._clock.remove()
         if self._hooks is not None:
             self._hooks.detach()
-        self._recorder = self._hooks = self._clock = None
+        self._recorder = self._hooks = self._clock = self._mark = None
 
     def _appeared(self, _: str) -> None:
         if self._hooks is None and is_loaded("jax"):

@@ -9,6 +9,7 @@ from typing import Any
 
 from firstlight.trace import recompiles
 from firstlight.trace.model import Compile, Signature
+from firstlight.trace.static_values import WHOLE
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Difference:
 def differences(before: Signature, after: Signature) -> list[Difference]:
     """All parts that differ: arguments, static values, structure, settings, the function itself."""
     found = _arguments(before, after)
-    found += _mapping(before.static, after.static, "{} (static)", True)
+    found += _mapping(_told(before), _told(after), "{} (static)", True)
     if before.tree != after.tree:
         found.append(Difference("structure", before.tree, after.tree, False))
     found += [_worded(d) for d in _mapping(before.context, after.context, "{}", False)]
@@ -32,6 +33,11 @@ def differences(before: Signature, after: Signature) -> list[Difference]:
         old, new = (f"object {n}" for n in (before.function_object, after.function_object))
         found.append(Difference("function", old, new, False))
     return found
+
+
+def _told(signature: Signature) -> dict[str, str]:
+    """Static values by name; what is there as a whole as well only says that something differs."""
+    return {name: text for name, text in signature.static.items() if not name.endswith(WHOLE)}
 
 
 def nearest(compile_: Compile, earlier: Sequence[Compile]) -> Compile | None:

@@ -18,9 +18,10 @@ from firstlight.trace.findings.wording import short
 from firstlight.trace.json_report import cache_counts, stage_seconds
 from firstlight.trace.limits import Excess
 from firstlight.trace.model import Finding, Function, Process, Trace
+from firstlight.trace.source_lines import SourceLines
 from firstlight.trace.torch_regions import Region, regions, why
-from firstlight.trace.verdict import headline, unknown
-from firstlight.trace.wording import OF_JAX, counted, location, place, seconds, sentence_of
+from firstlight.trace.verdict import headline, nothing_found, unknown, where_first_result
+from firstlight.trace.wording import OF_JAX, counted, location, seconds, sentence_of, spent_on
 
 _MOST_FINDINGS = 8
 _MOST_FUNCTIONS = 10
@@ -44,7 +45,7 @@ def print_trace(trace: Trace, console: Console | None = None, title: str = "") -
     console = console or terminal()
     console.rule(Text(printable(f"firstlight trace {title}".rstrip())), align="left", style="dim")
     console.print(Text(printable(headline(trace)), style="bold"))
-    _print_findings(trace.findings, console)
+    _print_findings(trace, console)
     leading = phases.leading(trace)
     if leading is not None:
         _print_phases(leading, console)
@@ -71,31 +72,38 @@ def print_exceeded(exceeded: Sequence[Excess], console: Console | None = None) -
             console.print(Text(printable(f"    {offender}")), soft_wrap=True)
 
 
-def _print_findings(findings: Sequence[Finding], console: Console) -> None:
-    if not findings:
-        console.print("Nothing found that would make it start sooner.")
-        return
+def _print_findings(trace: Trace, console: Console) -> None:
+    none = nothing_found(trace)
+    if none:
+        console.print(Text(printable(none)))
+    findings = [finding for finding in trace.findings if not finding.apart]
+    source = SourceLines(trace)
     for number, finding in enumerate(findings[:_MOST_FINDINGS], start=1):
         console.print()
         grid = Table.grid(padding=(0, 1))
         grid.add_column(justify="right", no_wrap=True, min_width=2)
         grid.add_column()
-        grid.add_row(Text(f"{number}."), _finding(finding))
+        grid.add_row(Text(f"{number}."), _finding(finding, source))
         console.print(grid)
     if len(findings) > 1:
         note = "Each says what it costs at most; they may overlap."
         console.print(Text(f"\n{note}", style="dim"))
     if len(findings) > _MOST_FINDINGS:
         console.print(f"\nand {len(findings) - _MOST_FINDINGS} more in the report.")
+    for finding in trace.findings:
+        if finding.apart:
+            console.print("\nApart from the program:" if findings else "")
+            console.print(Padding(_finding(finding, source), (0, 0, 0, 3)))
 
 
-def _finding(finding: Finding) -> Group:
+def _finding(finding: Finding, source: SourceLines) -> Group:
     head = Text.assemble(
         (seconds(finding.seconds), "bold yellow"), "  ", (printable(sentence_of(finding)), "bold")
     )
     parts = [head]
     if finding.location:
-        parts.append(Text(printable(location(finding.location)), style="dim", overflow="fold"))
+        where = f"{location(finding.location)}  {source.at(finding.location)}".rstrip()
+        parts.append(Text(printable(where), style="dim", overflow="fold"))
     parts.append(Text(printable(f"→ {finding.remedy}")))
     return Group(*parts)
 
@@ -106,9 +114,8 @@ def _print_phases(process: Process, console: Console) -> None:
     total = sum(by_kind.values())
     if not total:
         return
-    what = "until the first result" if moment is not None else "of the whole run"
     console.print()
-    console.print(Text(f"Where the {seconds(total)} {what} went", style="bold"))
+    console.print(Text(spent_on(process, total), style="bold"))
     console.print(_bar(by_kind, total, min(console.width, 100), console.is_terminal))
     legend = []
     for kind, value in sorted(by_kind.items(), key=lambda item: -item[1]):
@@ -117,12 +124,17 @@ def _print_phases(process: Process, console: Console) -> None:
         words = f"{name} {seconds(value)} ({value / total:.0%})"
         legend.append(Text.assemble((f"{mark} ", style), words))
     console.print(Columns(legend, padding=(0, 2)))
+    elsewhere = phases.in_other_threads(process, moment)
+    if elsewhere:
+        spent = ", ".join(f"{phases.name_of(k)} {seconds(v)}" for k, v in elsewhere.items())
+        threads = counted(len(process.threads), "other thread")
+        console.print(f"At the same time, in {threads}: {spent}.")
     imported = _imported(process, moment)
     if imported:
         console.print(Text(printable(f"Imports, each package for itself: {imported}.")))
-    if moment is not None and process.first_result_site is not None:
-        where = printable(place(process.first_result_site))
-        console.print(Text(f"The first result was read at {where}.", style="dim"))
+    where = where_first_result(process)
+    if where is not None:
+        console.print(Text(printable(where), style="dim"))
 
 
 def _imported(process: Process, moment: float | None) -> str:
@@ -218,12 +230,13 @@ def _processes(processes: Sequence[Process]) -> Padding:
         box=box.SIMPLE_HEAD, pad_edge=False, title=counted(len(processes), "process", "processes")
     )
     table.title_justify = "left"
-    for name in ("pid", "rank", "first result", "wall", "compiling"):
+    for name in ("pid", "rank", "started at", "first result at", "wall", "compiling"):
         table.add_column(name, justify="right")
     for p in processes:
         cells = (
             str(p.pid),
             p.rank or "",
+            seconds(p.starts_at_seconds),
             seconds(p.first_result_seconds) if p.first_result_seconds is not None else "none",
             seconds(p.wall_seconds) if p.wall_seconds is not None else "did not end",
             seconds(sum(p.phases_seconds.get(k, 0.0) for k in ("trace", "lower", "compile"))),

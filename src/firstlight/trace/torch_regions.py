@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from firstlight.trace.compiles import place_of
+from firstlight.trace.log_events import place_of
 from firstlight.trace.model import Place, Trace
 
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+)_at_(\d+)$")

@@ -1,7 +1,8 @@
 """When the host waited for a result: the only part of execution that it can see.
 
-JAX returns before a result is there; reading it, or `block_until_ready`, waits. The first such
-moment is the first result of the program.
+JAX returns before a result is there; reading it, or `block_until_ready`, waits. Who reads is asked
+of the first of all, and of the first after each compile: which of them was the first result of the
+program is decided by whoever reads the log.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ _LONG_NS = 5_000_000
 _MOST_LONG = 200
 #: Sums are written down so often, so that a kill loses little.
 _INTERVAL_NS = 1_000_000_000
+#: After a compile so many reads are asked whose they are, until one is the program's own.
+_MAX_ASKED = 200
 
 
 class Waits:
@@ -46,7 +49,10 @@ class Waits:
         self._recorder = recorder
         self._busy = busy
         self._jax = calls.jax_folders()
-        self._first = True
+        self._first = True  # nobody has read anything yet
+        self._to_ask = _MAX_ASKED
+        pattern = recorder.first_result_pattern
+        self._line = calls.named_line(pattern) if pattern else None  # that is to be the first one
         self._by_site: dict[tuple[Any, ...], list[int]] = {}
         self._long: list[tuple[int, int, tuple[Any, ...]]] = []
         self._short_ns = self._short = 0
@@ -111,11 +117,16 @@ class Waits:
         self._by_site, self._long = {}, []
         self._short = self._short_ns = self._counted = 0
         self._written_ns = monotonic_ns()
-        self._first = True
+        self.expect_first()
 
     def expect_first(self) -> None:
         """The next result is a first one again: somebody new is listening."""
         self._first = True
+        self.expect()
+
+    def expect(self) -> None:
+        """Ask whose the next reads are, until one is the program's own: something was compiled."""
+        self._to_ask = _MAX_ASKED
 
     def _timed_array(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """A clock around one array, in which no other wait is.
@@ -141,7 +152,7 @@ class Waits:
                 raise
             finally:
                 took = monotonic_ns() - begin
-                if took >= WORTH_ASKING_NS or staged or describing or self._first:
+                if took >= WORTH_ASKING_NS or staged or describing or self._to_ask:
                     waited(begin, begin + took)
                 else:
                     self._short += 1
@@ -179,7 +190,7 @@ class Waits:
                 took = monotonic_ns() - begin
                 if not within:
                     waiting.discard(thread)
-                    if took >= WORTH_ASKING_NS or staged or describing or self._first:
+                    if took >= WORTH_ASKING_NS or staged or describing or self._to_ask:
                         waited(begin, begin + took)
                     else:
                         self._short += 1
@@ -190,10 +201,8 @@ class Waits:
     def _waited(self, begin: int, end: int) -> None:
         if not self.active or self._busy():
             return
-        if self._first and not calls.is_read_by_operation(calls.stack(sys._getframe(1)), self._jax):
-            self._first = False
-            self._recorder.event("first_result", ns=end, site=self._site()[1])
-            self._written_ns = end  # sums, and what comes with them, can wait: the program goes on
+        if self._to_ask:
+            self._ask(end)
         if end - begin < WORTH_ASKING_NS:
             self._short += 1
             self._short_ns += end - begin
@@ -209,6 +218,26 @@ class Waits:
             self._long.append((begin, end, key))
         if end - self._written_ns > _INTERVAL_NS:
             self.write()
+
+    def _ask(self, end: int) -> None:
+        """Write down who read, if it is the first of all, or the program's own first one."""
+        frames = calls.stack(sys._getframe(2))
+        if self._line is None:
+            self._to_ask -= 1
+        elif calls.is_at_line(frames, self._line):
+            self._recorder.mark("line", calls.sites(frames, self._jax)[1])
+            self._line = None
+        if calls.is_read_by_operation(frames, self._jax) or calls.is_traced(frames, self._jax):
+            return
+        _, user = calls.sites(frames, self._jax)
+        by = calls.reader(frames, self._jax)
+        if self._first:
+            self._first = False
+            self._recorder.event("first_result", ns=end, site=user, by=by or "")
+            self._written_ns = end  # sums, and what comes with them, can wait: the program goes on
+        if by is None and self._line is None:
+            self._to_ask = 0
+            self._recorder.event("read", ns=end, site=user)
 
     def _site(self) -> tuple[Any, Any]:
         return calls.sites(calls.stack(sys._getframe(2)), self._jax)

@@ -85,10 +85,18 @@ def variants(folder: Path) -> dict[str, tuple[str, dict[str, str]]]:
 
 
 def measure(
-    command: Sequence[str], folder: Path, rounds: int, say: Callable[[str], None]
+    command: Sequence[str],
+    folder: Path,
+    rounds: int,
+    say: Callable[[str], None],
+    variables: Mapping[str, str] | None = None,
 ) -> WhatIf:
-    """Run every variant `rounds` times, and the cache once more to fill it."""
-    planned = variants(folder)
+    """Run every variant `rounds` times, and the cache once more to fill it.
+
+    variables: of the environment, of all variants.
+    """
+    common = dict(variables or {})
+    planned = {name: (how, common | own) for name, (how, own) in variants(folder).items()}
     runs = rounds * len(planned) + 1
     say(
         f"--what-if runs the program {runs} more times, without input and with its output in "

@@ -6,8 +6,10 @@ Everything here is plain text of unknown origin: whoever prints or draws it esca
 from __future__ import annotations
 
 import os
+from functools import lru_cache
+from itertools import islice
 
-from firstlight.trace.model import Compile, Finding, Function, Place, Signature
+from firstlight.trace.model import Compile, Finding, Function, Place, Process, Signature
 from firstlight.trace.recompiles import described, is_wide
 
 #: Where a function of JAX itself is defined: nowhere that the user could go to.
@@ -46,6 +48,11 @@ def place(where: Place | None, short: bool = True) -> str:
 
 def _shortened(file: str) -> str:
     """Of an installed package the path within it; of the user's own files, relative to here."""
+    return _shortened_from(os.getcwd(), file)
+
+
+@lru_cache(1000)
+def _shortened_from(here: str, file: str) -> str:
     for marker in ("site-packages", "dist-packages"):
         _, found, rest = file.partition(f"{os.sep}{marker}{os.sep}")
         if found:
@@ -53,7 +60,7 @@ def _shortened(file: str) -> str:
     cell = _cell(file)
     if cell:
         return cell
-    relative = os.path.relpath(file) if os.path.isabs(file) else file
+    relative = os.path.relpath(file, here) if os.path.isabs(file) else file
     return file if relative.startswith(f"..{os.sep}..") else relative
 
 
@@ -67,6 +74,19 @@ def location(text: str) -> str:
     """file:line as a finding has it, as seen from here."""
     file, colon, line = text.rpartition(":")
     return f"{_shortened(file)}:{line}" if colon and line.isdigit() and file else text
+
+
+def spent_on(process: Process, total: float) -> str:
+    """Which time of a process is now divided; total: the seconds of it."""
+    first, start = process.first_result_seconds, process.starts_at_seconds
+    if first is None:
+        return f"Where the {seconds(total)} of the whole run went"
+    if start < 0.0005 * first:
+        return f"Where the {seconds(first)} until the first result went"
+    return (
+        f"Where the {seconds(total)} of process {process.pid} went, from its start at "
+        f"{seconds(start)} until the first result at {seconds(first)}"
+    )
 
 
 def sentence_of(finding: Finding) -> str:
@@ -87,7 +107,9 @@ def signature(value: Signature | None, most: int = 6) -> str:
     parts = [f"{a.path}: {described(a, wide)}" for a in value.arguments[:most]]
     if value.leaves > len(parts):
         parts.append(f"{value.leaves - len(parts)} more")
-    parts += [f"{name}={text}" for name, text in value.static.items()]
+    parts += [f"{name}={text}" for name, text in islice(value.static.items(), most)]
+    if len(value.static) > most:  # a module has hundreds
+        parts.append(f"{len(value.static) - most} more static values")
     return ", ".join(parts)
 
 

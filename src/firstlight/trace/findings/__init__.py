@@ -35,6 +35,6 @@ _FAMILIES = (
 
 
 def find(trace: Trace) -> tuple[Finding, ...]:
-    """All findings, most expensive first."""
+    """All findings, most expensive first; those that stand apart are the last."""
     found = [finding for family in _FAMILIES for finding in family(trace)]
-    return tuple(sorted(found, key=lambda f: -f.seconds))
+    return tuple(sorted(found, key=lambda f: (f.apart, -f.seconds)))

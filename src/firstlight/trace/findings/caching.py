@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from firstlight.trace import cache_reasons as reasons
+from firstlight.trace import phases
 from firstlight.trace.findings import thresholds as limits
-from firstlight.trace.findings.costs import cost
+from firstlight.trace.findings.costs import cost, is_part_of_start
 from firstlight.trace.findings.wording import listed, location
 from firstlight.trace.model import Compile, Finding, Function, Trace
+from firstlight.trace.wording import counted, seconds
 
 _Pair = tuple[Function, Compile]
 
@@ -17,7 +19,7 @@ _Pair = tuple[Function, Compile]
 def cache_findings(trace: Trace) -> Iterator[Finding]:
     """At most one finding for each way in which the cache did not help."""
     pairs = [(f, c) for f in trace.functions for c in f.compiles if c.compiled and c.cache]
-    yield from _off([p for p in pairs if _status(p) == "off"])
+    yield from _off(trace, [p for p in pairs if _status(p) == "off"])
     missed = [p for p in pairs if _status(p) == "miss"]
     hits = [p for p in pairs if _status(p) == "hit"]
     for_reason = {
@@ -30,12 +32,12 @@ def cache_findings(trace: Trace) -> Iterator[Finding]:
             reasons.RANK,
         )
     }
-    yield from _below_threshold(for_reason[reasons.BELOW_THRESHOLD])
+    yield from _below_threshold(trace, for_reason[reasons.BELOW_THRESHOLD])
     yield from _callbacks(for_reason[reasons.CALLBACKS])
     written = {_program(p) for p in pairs if p[1].cache and p[1].cache.written}
-    yield from _rank([p for p in for_reason[reasons.RANK] if _program(p) not in written])
-    yield from _other_key(for_reason[reasons.OTHER_KEY], hits)
-    yield from _cold(for_reason[reasons.NO_ENTRY])
+    yield from _rank(trace, [p for p in for_reason[reasons.RANK] if _program(p) not in written])
+    yield from _other_key(trace, for_reason[reasons.OTHER_KEY], hits)
+    yield from _cold(trace, for_reason[reasons.NO_ENTRY])
 
 
 def _program(pair: _Pair) -> object:
@@ -49,26 +51,45 @@ def _status(pair: _Pair) -> str | None:
     return pair[1].cache.status if pair[1].cache else None
 
 
-def _off(pairs: Sequence[_Pair]) -> Iterator[Finding]:
-    if _seconds(pairs) >= limits.CACHE_OFF_SECONDS:
+def _off(trace: Trace, pairs: Sequence[_Pair]) -> Iterator[Finding]:
+    if pairs and _is_worth(trace, pairs, limits.CACHE_OFF_SHARE):
+        programs = "1 program is" if len(pairs) == 1 else f"{len(pairs)} programs are"
+        left, evidence = _left_with_cache(trace)
         found = _finding(
             "cache-off",
             pairs,
-            f"There is no persistent cache: {len(pairs)} programs are compiled at every start.",
+            f"There is no persistent cache: {programs} compiled at every start.",
             "Set jax_compilation_cache_dir (or JAX_COMPILATION_CACHE_DIR) to a folder that stays, "
-            "and jax_persistent_cache_min_compile_time_secs to 0, or short compiles are not kept.",
+            "and jax_persistent_cache_min_compile_time_secs to 0, or short compiles are not kept. "
+            f"{left}",
+            **evidence,
         )
-        yield replace(found, function=None, location=None)  # no line of anybody's is at fault
+        # No line of anybody's is at fault, and nothing that is particular to the program.
+        yield replace(found, function=None, location=None, apart=True)
 
 
-def _below_threshold(pairs: Sequence[_Pair]) -> Iterator[Finding]:
-    if _seconds(pairs) >= limits.CACHE_USELESS_SECONDS:
+def _left_with_cache(trace: Trace) -> tuple[str, dict[str, float]]:
+    """What a start with a warm cache would still take: all that is not XLA's compiling."""
+    leading = phases.leading(trace)
+    first = leading.first_result_seconds if leading else None
+    if leading is None or first is None or not leading.whole:
+        return "Tracing and lowering are left.", {}
+    left = first - phases.compiling_waited_for(leading, first)
+    told = (
+        f"From the second start on the first result then comes after about {seconds(left)} instead "
+        f"of {seconds(first)}: imports, tracing and lowering are left."
+    )
+    return told, {"first_result_with_cache_seconds": left}
+
+
+def _below_threshold(trace: Trace, pairs: Sequence[_Pair]) -> Iterator[Finding]:
+    if pairs and _is_worth(trace, pairs, limits.CACHE_USELESS_SHARE):
         least = pairs[0][1].cache_settings.get("cache_least_seconds")
         yield _finding(
             "cache-below-threshold",
             pairs,
-            f"The persistent cache keeps none of {len(pairs)} programs: each took less than "
-            f"{least} s to compile.",
+            f"The persistent cache keeps none of {counted(len(pairs), 'program')}: each took less "
+            f"than {least} s to compile.",
             "Set jax_persistent_cache_min_compile_time_secs to 0 "
             "(JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0).",
         )
@@ -85,21 +106,21 @@ def _callbacks(pairs: Sequence[_Pair]) -> Iterator[Finding]:
         )
 
 
-def _rank(pairs: Sequence[_Pair]) -> Iterator[Finding]:
-    if _seconds(pairs) >= limits.CACHE_USELESS_SECONDS:
+def _rank(trace: Trace, pairs: Sequence[_Pair]) -> Iterator[Finding]:
+    if pairs and _is_worth(trace, pairs, limits.CACHE_USELESS_SHARE):
         yield _finding(
             "cache-not-written-by-rank",
             pairs,
-            f"{len(pairs)} programs were compiled by processes that write nothing to the cache: "
-            "JAX lets only process 0 write.",
+            f"{_were(pairs)} compiled by processes that write nothing to the cache: JAX lets only "
+            "process 0 write.",
             "Run what a single process needs for itself (preparation, evaluation) in a program "
             "without jax.distributed, where the cache works, or keep its executable "
             "(jax.experimental.serialize_executable).",
         )
 
 
-def _other_key(pairs: Sequence[_Pair], hits: Sequence[_Pair]) -> Iterator[Finding]:
-    if _seconds(pairs) < limits.CACHE_USELESS_SECONDS:
+def _other_key(trace: Trace, pairs: Sequence[_Pair], hits: Sequence[_Pair]) -> Iterator[Finding]:
+    if not pairs or not _is_worth(trace, pairs, limits.CACHE_USELESS_SHARE):
         return
     in_key = pairs[0][1].cache_settings.get("cache_in_key")
     path = (
@@ -121,12 +142,12 @@ def _other_key(pairs: Sequence[_Pair], hits: Sequence[_Pair]) -> Iterator[Findin
     )
 
 
-def _cold(pairs: Sequence[_Pair]) -> Iterator[Finding]:
-    if _seconds(pairs) >= limits.CACHE_COLD_SECONDS:
+def _cold(trace: Trace, pairs: Sequence[_Pair]) -> Iterator[Finding]:
+    if pairs and _is_worth(trace, pairs, limits.CACHE_COLD_SHARE):
         yield _finding(
             "cache-cold",
             pairs,
-            f"{len(pairs)} programs were not in the persistent cache yet; they are now.",
+            f"{_were(pairs)} not in the persistent cache yet, and can be found there now.",
             "The next start does not pay this. Where every start is a first one (containers, CI), "
             "keep the folder of the cache between them, or ship it with the program.",
         )
@@ -151,6 +172,10 @@ def _finding(
     )
 
 
+def _were(pairs: Sequence[_Pair]) -> str:
+    return "1 program was" if len(pairs) == 1 else f"{len(pairs)} programs were"
+
+
 def _names(pairs: Sequence[_Pair]) -> str:
     by_cost = sorted(pairs, key=lambda pair: -_one(pair[1]))
     return listed(dict.fromkeys(function.name for function, _ in by_cost), 3)
@@ -160,5 +185,6 @@ def _one(compiled: Compile) -> float:
     return compiled.stage_seconds.get("compile") or 0.0
 
 
-def _seconds(pairs: Sequence[_Pair]) -> float:
-    return sum(_one(one) for _, one in pairs)
+def _is_worth(trace: Trace, pairs: Sequence[_Pair], share: float) -> bool:
+    spent = sum(_one(one) for _, one in pairs)
+    return is_part_of_start(trace, (one for _, one in pairs), spent, share)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from firstlight.report.quantities import size
 from firstlight.trace.findings import thresholds as limits
-from firstlight.trace.findings.costs import cost
+from firstlight.trace.findings.costs import cost, is_part_of_start
 from firstlight.trace.findings.wording import (
     listed,
     location,
@@ -15,7 +15,8 @@ from firstlight.trace.findings.wording import (
     where_called,
     where_to_jit,
 )
-from firstlight.trace.model import Compile, Finding, Function, Place, Trace
+from firstlight.trace.model import Argument, Compile, Constant, Finding, Function, Place, Trace
+from firstlight.trace.recompiles import described
 
 
 def large_constants(trace: Trace) -> Iterator[Finding]:
@@ -24,18 +25,36 @@ def large_constants(trace: Trace) -> Iterator[Finding]:
         having = [c for c in function.compiles if (c.constant_bytes or 0) >= limits.CONSTANT_BYTES]
         if not having or function.library:
             continue
-        most = max(c.constant_bytes or 0 for c in having)
+        worst = max(having, key=lambda c: c.constant_bytes or 0)
+        most = worst.constant_bytes or 0
+        named = [_constant(c) for c in worst.constants]
+        which = f": {listed(named, 3)}" if named else ""
         yield Finding(
             kind="large-constants",
             **cost(having, _after_trace),
-            title=f"{readable(function)} holds {size(most)} of arrays from outside as constants.",
+            title=f"{readable(function)} holds {size(most)} of arrays from outside as "
+            f"constants{which}.",
             function=function.name,
             location=location(function.place or where_called(having[0])),
-            remedy=f"Pass the arrays that {readable(function)} uses from outside as arguments: "
-            "inside of a program they are hashed, written out and read again with every compile, "
-            "and kept once for each program.",
-            evidence={"bytes": most, "programs": len(having)},
+            remedy=f"{_pass_as_arguments(worst, readable(function))}: inside of a program they are "
+            "hashed, written out and read again with every compile, and kept for each program.",
+            evidence={"bytes": most, "programs": len(having), "constants": named},
         )
+
+
+def _pass_as_arguments(one: Compile, function: str) -> str:
+    names = [constant.name for constant in one.constants if constant.name]
+    if not names:
+        return f"Pass the arrays that {function} uses from outside as arguments"
+    return f"Pass {listed(names, 4)} to {function} as arguments"
+
+
+def _constant(one: Constant) -> str:
+    """`TABLE f32[600,600] (global, used at train.py:12)`"""
+    array = described(Argument("", one.dtype, one.shape, False, None), wide=True)
+    used = f"used at {short(one.place)}" if one.place else ""
+    about = ", ".join(filter(None, (one.origin, used)))
+    return f"{one.name or 'an array'} {array}" + (f" ({about})" if about else "")
 
 
 def _after_trace(one: Compile) -> float:
@@ -94,7 +113,9 @@ def dominating_function(trace: Trace) -> Iterator[Finding]:
         if longest is None:
             continue
         seconds = _one_compile_seconds(longest)
-        if seconds < limits.DOMINATING_SECONDS or seconds < limits.DOMINATING_SHARE * total:
+        if seconds <= limits.DOMINATING_SHARE * total or not is_part_of_start(
+            trace, [longest], seconds, limits.DOMINATING_SHARE_OF_START
+        ):
             continue
         yield Finding(
             kind="one-function-dominates",

@@ -6,8 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from firstlight.trace.findings import thresholds as limits
+from firstlight.trace.findings.costs import start_seconds
 from firstlight.trace.findings.wording import location
 from firstlight.trace.model import Compile, Finding, Function, Trace
+from firstlight.trace.wording import counted
 
 
 def same_programs(trace: Trace) -> Iterator[Finding]:
@@ -24,12 +26,12 @@ def same_programs(trace: Trace) -> Iterator[Finding]:
                 # One of them had to: the longest is not counted.
                 doubled.append((function, sum(by_process.values()) - max(by_process.values())))
     seconds = sum(cost for _, cost in doubled)
-    if seconds >= limits.SAME_PROGRAM_SECONDS:
+    if doubled and seconds >= limits.SAME_PROGRAM_SHARE * start_seconds(trace):
         worst = max(doubled, key=lambda pair: pair[1])[0]
         yield Finding(
             kind="ranks-compile-the-same",
             seconds=seconds,
-            title=f"{len(processes)} processes compiled the same {programs} programs.",
+            title=f"{len(processes)} processes compiled the same {counted(programs, 'program')}.",
             function=worst.name,
             location=location(worst.place),
             remedy="Give them one persistent cache (jax_compilation_cache_dir on a disk that all "

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from firstlight.trace import recompiles as reasons
 from firstlight.trace.findings import shapes
 from firstlight.trace.findings import thresholds as limits
 from firstlight.trace.findings.costs import cost
+from firstlight.trace.findings.source import where_made
+from firstlight.trace.findings.static_recompiling import by_identity, static_words
 from firstlight.trace.findings.wording import (
-    listed,
+    again_so_often,
+    differing,
+    first_difference,
     location,
     readable,
     short,
@@ -31,7 +36,8 @@ KINDS = {
     reasons.CONTEXT: "context-recompiles",
     reasons.UNKNOWN: "unexplained-recompiles",
 }
-_WITHOUT_EQUALITY = "without __eq__ and __hash__"
+#: Differences that are accidents, from whichever lines: nobody wants a function for two types.
+_ACCIDENTS = (reasons.DTYPE, reasons.WEAK, reasons.SHARDING, reasons.CONTEXT)
 
 
 def recompiles(trace: Trace) -> Iterator[Finding]:
@@ -46,7 +52,7 @@ def recompiles(trace: Trace) -> Iterator[Finding]:
                 by_reason[one.recompile_reason].append(one)
         for reason, again in by_reason.items():
             if _is_told(function, reason, again):
-                yield _finding(function, reason, again)
+                yield _finding(function, reason, again, trace.started_at)
 
 
 #: Operations that take functions: outside of jit, JAX knows a loop by the object of its body.
@@ -78,13 +84,13 @@ def _control_flow(operation: Function) -> Iterator[Finding]:
 
 
 def _is_told(function: Function, reason: str, again: Sequence[Compile]) -> bool:
-    if sum(c.seconds for c in again) < limits.RECOMPILE_SECONDS:
-        return False
     if reason == reasons.SHAPE and shapes.are_buckets(function):
         return False
     if len(again) >= limits.RECOMPILES_AT_SEVERAL_LINES or reason == reasons.UNKNOWN:
         return True
-    static = reason == reasons.STATIC and not _without_equality(again)
+    if reason in _ACCIDENTS:
+        return True
+    static = reason == reasons.STATIC and not by_identity(again)
     least = limits.STATIC_RECOMPILES_AT_ONE_LINE if static else limits.RECOMPILES_AT_ONE_LINE
     return max(_at_lines_seen_before(function, again).values(), default=0) >= least
 
@@ -109,7 +115,9 @@ def _at_lines_seen_before(
     return counts
 
 
-def _finding(function: Function, reason: str, again: Sequence[Compile]) -> Finding:
+def _finding(
+    function: Function, reason: str, again: Sequence[Compile], started_at: float | None
+) -> Finding:
     title, remedy = _WORDS[reason](function, again)
     lines = sorted({location(p) or "" for one in again if (p := where_called(one))})
     evidence: dict[str, object] = {
@@ -120,6 +128,11 @@ def _finding(function: Function, reason: str, again: Sequence[Compile]) -> Findi
     }
     if reason == reasons.SHAPE:
         evidence |= shapes.evidence(function)
+    made = _made(function, again, started_at)
+    if made is not None:
+        argument, place = made
+        remedy += f" {argument} is made at {short(place)}."
+        evidence["made_at"] = location(place)
     return Finding(
         kind=KINDS[reason],
         # What differs in another way as well would be compiled again in any case.
@@ -132,62 +145,63 @@ def _finding(function: Function, reason: str, again: Sequence[Compile]) -> Findi
     )
 
 
+def _made(
+    function: Function, again: Sequence[Compile], started_at: float | None
+) -> tuple[str, Place] | None:
+    """The first argument that differs, with the line that makes it, where the source tells."""
+    bare = function.name.rpartition(".")[2]
+    for argument in _roots(path for one in again for path in one.differing):
+        place = where_made(where_called(again[0]), bare, argument, started_at)
+        if place is not None:
+            return argument, place
+    return None
+
+
 # --- title and remedy, for each reason ------------------------------------------------------------
 
 _Words = tuple[str, str]
 
 
 def _shape(function: Function, again: Sequence[Compile]) -> _Words:
-    title = f"{readable(function)} is compiled again for other shapes, {times(len(again))}."
+    title = f"{again_so_often(function, again)} for other shapes: {first_difference(again)}."
     return title, shapes.remedy(function, _call(again))
 
 
 def _dtype(function: Function, again: Sequence[Compile]) -> _Words:
-    title = f"{readable(function)} is compiled again for other dtypes: {_first(again)}."
+    title = f"{again_so_often(function, again)} for other dtypes: {first_difference(again)}."
     return title, (
-        f"Give {_arguments(again)} one dtype before the call at {_call(again)}, "
+        f"Give {differing(again)} one dtype before the call at {_call(again)}, "
         f"for instance with np.asarray(value, dtype=np.{_best_dtype(function, again)})."
     )
 
 
 def _weak(function: Function, again: Sequence[Compile]) -> _Words:
+    values = (
+        "plain Python numbers"
+        if _was_python_number(function, again)
+        else "arrays that were made of Python numbers without a dtype"
+    )
     title = (
-        f"{readable(function)} is compiled for plain Python numbers and again for arrays of the "
-        f"same type: {_first(again)}."
+        f"{readable(function)} is compiled for {values} and again for arrays of the same type: "
+        f"{first_difference(again)}."
     )
     dtype = _best_dtype(function, again)
     return title, (
-        f"Give {_arguments(again)} the same kind of value in every call at {_call(again)}: "
+        f"Give {differing(again)} the same kind of value in every call at {_call(again)}: "
         f"np.{dtype}(value), or jnp.asarray(value, dtype=jnp.{dtype}), from the first on."
     )
 
 
-def _static(function: Function, again: Sequence[Compile]) -> _Words:
-    names = _arguments(again)
-    if _without_equality(again):
-        title = f"{readable(function)} is compiled for every new object given as static {names}."
-        return title, (
-            f"If they hold the same values, make the class of {names} comparable by them: "
-            "@dataclass(frozen=True), or __eq__ and __hash__. Or make the object once, outside of "
-            "the loop."
-        )
-    title = f"{readable(function)} is compiled for every value of its static {names}."
-    if not _has_static_number(again):
-        return title, (
-            f"Each value of {names} is a program of its own: have fewer different ones, equal "
-            "where they mean the same. Beyond that only a persistent cache saves them, from the "
-            "second start on."
-        )
-    return title, (
-        f"If {names} is a number that only takes part in arithmetic, take it out of "
-        "static_argnames: it is then an array, and one program does for all. If it is the length "
-        "of a loop, use jax.lax.fori_loop, which takes a length that is not static."
-    )
+def _was_python_number(function: Function, again: Sequence[Compile]) -> bool:
+    """Whether an argument that differs was no array in some call."""
+    paths = {path for one in again for path in one.differing}
+    given = [a for c in function.compiles if c.signature for a in c.signature.arguments]
+    return any(a.path in paths and a.dtype in reasons.OF_PYTHON for a in given)
 
 
-def _has_static_number(again: Sequence[Compile]) -> bool:
-    values = [text for one in again if one.signature for text in one.signature.static.values()]
-    return any(map(reasons.is_number, values))
+def _roots(paths: Iterable[str]) -> list[str]:
+    """Arguments, without what of them differs."""
+    return list(dict.fromkeys(re.split(r"[.\[]", path)[0] or path for path in paths))
 
 
 def _new_function(function: Function, again: Sequence[Compile]) -> _Words:
@@ -236,7 +250,7 @@ def _called(function: Function) -> str:
 def _tree(function: Function, again: Sequence[Compile]) -> _Words:
     title = (
         f"{readable(function)} is compiled again because its arguments are structured in another "
-        f"way: {_first(again)}."
+        f"way: {first_difference(again)}."
     )
     return title, (
         f"Call it at {_call(again)} with the same containers (dict or OrderedDict, tuple or list), "
@@ -246,16 +260,22 @@ def _tree(function: Function, again: Sequence[Compile]) -> _Words:
 
 
 def _sharding(function: Function, again: Sequence[Compile]) -> _Words:
-    title = f"{readable(function)} is compiled again because its arguments are placed elsewhere."
+    title = (
+        f"{again_so_often(function, again)} for arguments placed elsewhere: "
+        f"{first_difference(again)}."
+    )
     return title, (
-        f"Put {_arguments(again)} where the results will be before the first call at "
+        f"Put {differing(again)} where the results will be before the first call at "
         f"{_call(again)}: jax.device_put(value, sharding) with the sharding that the function's "
         "outputs have."
     )
 
 
 def _context(function: Function, again: Sequence[Compile]) -> _Words:
-    title = f"{readable(function)} is compiled again under another setting of JAX: {_first(again)}."
+    title = (
+        f"{readable(function)} is compiled again under another setting of JAX: "
+        f"{first_difference(again)}."
+    )
     return title, (
         "Set JAX up once at the start of the program (jax.config.update), and not by a context "
         f"around some of the calls: see {_call(again)}."
@@ -275,7 +295,7 @@ _WORDS: dict[str, Callable[[Function, Sequence[Compile]], _Words]] = {
     reasons.SHAPE: _shape,
     reasons.DTYPE: _dtype,
     reasons.WEAK: _weak,
-    reasons.STATIC: _static,
+    reasons.STATIC: static_words,
     reasons.NEW_FUNCTION: _new_function,
     reasons.TREE: _tree,
     reasons.SHARDING: _sharding,
@@ -284,28 +304,9 @@ _WORDS: dict[str, Callable[[Function, Sequence[Compile]], _Words]] = {
 }
 
 
-def _without_equality(again: Sequence[Compile]) -> bool:
-    return all(_WITHOUT_EQUALITY in (one.recompile_detail or "") for one in again)
-
-
-def _first(again: Sequence[Compile]) -> str:
-    return (again[0].recompile_detail or "").rstrip(".")
-
-
-def _arguments(again: Sequence[Compile]) -> str:
-    """Names of the arguments that differ: what stands before the colon of each difference."""
-    names = dict.fromkeys(
-        part.partition(":")[0].strip()
-        for one in again
-        for part in (one.recompile_detail or "").split("; ")
-        if ":" in part
-    )
-    return listed(names, 3) or "the argument"
-
-
 def _best_dtype(function: Function, again: Sequence[Compile]) -> str:
     """The type to use for the first argument that differs: a float, if it ever was one."""
-    path = (again[0].recompile_detail or "").partition(":")[0]
+    path = next(iter(again[0].differing), None)
     seen = [
         reasons.dtype_of(argument, bool(one.signature.context.get("jax_enable_x64")))
         for one in function.compiles

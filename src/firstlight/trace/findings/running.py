@@ -15,57 +15,59 @@ from firstlight.trace.findings.wording import (
 )
 from firstlight.trace.model import Compile, Finding, Function, Process, Trace, Wait
 from firstlight.trace.waits import WORTH_ASKING_NS
+from firstlight.trace.wording import seconds
 
 
 def synchronisation(trace: Trace) -> Iterator[Finding]:
-    """Lines that wait for a result again and again."""
+    """Lines of the user that wait for a result again and again, and work only when it is there."""
     for process in trace.processes:
         for wait in process.waits:
-            if _is_habit(wait):
-                yield _wait_finding(wait)
+            idle = _idle_seconds(process, wait)
+            if _is_habit(process, wait, idle):
+                yield _wait_finding(wait, idle)
 
 
-def _is_habit(wait: Wait) -> bool:
+def _idle_seconds(process: Process, wait: Wait) -> float:
+    """Of the program's own work between its waits, what the device could have computed under.
+
+    No more than it was waited for: a wait that is the computation itself stays, wherever it is.
+    """
+    between = (
+        min(span.end_seconds, wait.last_seconds) - max(span.begin_seconds, wait.first_seconds)
+        for span in process.timeline
+        if span.kind == "rest"
+    )
+    return min(wait.seconds, sum(seconds for seconds in between if seconds > 0))
+
+
+def _is_habit(process: Process, wait: Wait, idle: float) -> bool:
+    if wait.site is not None and wait.site.package is not None:
+        return False  # a package knows what it reads it for (filter_jit looks for errors)
     whole = wait.last_seconds - wait.first_seconds
-    return (
-        wait.count >= limits.WAITS_AT_ONE_LINE
-        and wait.seconds >= limits.WAIT_SECONDS
-        and wait.seconds >= limits.WAIT_SHARE * whole
+    run = sum(process.phases_seconds.values())
+    return wait.count >= limits.WAITS_AT_ONE_LINE and idle >= max(
+        limits.WAIT_SHARE * whole, limits.WAIT_SHARE_OF_RUN * run
     )
 
 
-def _wait_finding(wait: Wait) -> Finding:
+def _wait_finding(wait: Wait, idle: float) -> Finding:
     place = wait.user_site or wait.site
-    package = wait.site.package if wait.site and wait.site != place else None
-    by = f" (by {package}, {short(wait.site)})" if package else ""
     return Finding(
         kind="synchronisation",
-        seconds=wait.seconds,
-        title=f"The program waits for a result at {short(place)}{by}, {wait.count} times for more "
-        f"than {WORTH_ASKING_NS / 1e6:g} ms.",
+        seconds=idle,
+        title=f"The program waits for a result at {short(place)}, {wait.count} times for more than "
+        f"{WORTH_ASKING_NS / 1e6:g} ms, and works on only then: meanwhile nothing is computed.",
         function=place.function if place else None,
         location=location(place),
-        remedy=_wait_remedy(wait, package),
+        remedy=f"Do not read results in every step at {short(place)} (float, print, np.asarray, "
+        "block_until_ready): keep them as arrays and read them every hundredth step, or after the "
+        "loop all at once with jax.device_get. JAX then computes while the program prepares the "
+        "next step.",
         evidence={
             "waits": wait.count,
             "mean_seconds": wait.seconds / wait.count,
-            "read_at": location(wait.site),
+            "waited_seconds": wait.seconds,
         },
-    )
-
-
-def _wait_remedy(wait: Wait, package: str | None) -> str:
-    meanwhile = "JAX can then prepare the next step while this one runs."
-    if package:
-        return (
-            f"{package} reads the results, at {short(wait.site)}, not your line: look for what it "
-            "offers to read fewer of them (a progress bar that can be off, metrics or logging "
-            f"every hundredth step). {meanwhile}"
-        )
-    return (
-        f"Do not read results in every step at {short(wait.user_site or wait.site)} (float, print, "
-        "np.asarray, block_until_ready): keep them as arrays and read them every hundredth step, "
-        f"or after the loop all at once with jax.device_get. {meanwhile}"
     )
 
 
@@ -86,10 +88,11 @@ def _late_in(trace: Trace, process: Process) -> Iterator[tuple[Function, Compile
     if first is None:
         return
     pairs = [(f, c) for f in trace.functions for c in f.compiles if c.process == process.number]
+    start = first - process.starts_at_seconds  # a recording within a run has none of its own
     last_end, last_results = 0.0, 0
     for function, one in sorted(pairs, key=lambda pair: pair[1].begin_seconds):
-        late = one.begin_seconds - first >= limits.LATE_SECONDS
-        late &= one.begin_seconds - last_end >= limits.QUIET_SECONDS
+        late = process.whole and one.begin_seconds - first >= limits.LATE_SHARE * start
+        late &= one.begin_seconds - last_end >= limits.QUIET_SHARE * start
         results = one.results_before or last_results
         late |= results - last_results >= limits.LATE_RESULTS
         if late and one.recompile_reason is not None and not function.library:
@@ -104,7 +107,7 @@ def _late_finding(function: Function, compiles: list[Compile]) -> Finding:
         kind="late-stall",
         seconds=sum(c.seconds for c in compiles),
         title=f"{readable(function)} is compiled again in the middle of the run, "
-        f"{times(len(compiles))} (at {first.begin_seconds:.1f} s{after}): "
+        f"{times(len(compiles))} (at {seconds(first.begin_seconds)}{after}): "
         f"{first.recompile_detail}.",
         function=function.name,
         location=location(where_called(first) or function.place),

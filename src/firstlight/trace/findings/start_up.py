@@ -8,10 +8,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from firstlight.trace.findings import thresholds as limits
-from firstlight.trace.findings.costs import cost
+from firstlight.trace.findings.costs import cost, is_part_of_start
+from firstlight.trace.findings.one_op_cures import (
+    can_be_jitted,
+    compiles_under_jit,
+    named_function,
+    prepares_data,
+)
 from firstlight.trace.findings.wording import listed, location, short, where_to_jit
 from firstlight.trace.model import Compile, Finding, ImportedPackage, Place, Process, Trace
 from firstlight.trace.packages import JAX_ITSELF
+from firstlight.trace.wording import seconds
 
 
 def one_op_compiles(trace: Trace) -> Iterator[Finding]:
@@ -24,29 +31,18 @@ def one_op_compiles(trace: Trace) -> Iterator[Finding]:
         for one in function.compiles if function.library else ():
             place = where_to_jit(one)
             if one.compiled and place is not None:
-                groups[place.file, _named_function(place)].append(one)
+                groups[place.file, named_function(place)].append(one)
     thin: list[Compile] = []
-    long = max(limits.ONE_OP_SECONDS, limits.ONE_OP_SHARE * sum(f.seconds for f in trace.functions))
     for (_, name), compiles in groups.items():
-        many = len(compiles) >= limits.ONE_OP_COMPILES
-        if many or sum(c.seconds for c in compiles) >= long:
-            yield _one_op_finding(name, compiles)
+        many, spent = len(compiles) >= limits.ONE_OP_COMPILES, sum(c.seconds for c in compiles)
+        long = spent >= limits.ONE_OP_SHARE * sum(f.seconds for f in trace.functions)
+        long &= is_part_of_start(trace, compiles, spent, limits.ONE_OP_SHARE_OF_START)
+        if many or long:
+            yield _one_op_finding(name, compiles, trace)
         else:
             thin += compiles
     if len(thin) >= limits.ONE_OP_COMPILES_IN_ALL:
         yield _thin_finding(thin)
-
-
-_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
-
-
-def _named_function(place: Place) -> str | None:
-    """The function around a lambda or a comprehension, whose name says more."""
-    name = place.function
-    while name and name.rpartition(".")[2].startswith("<") and ".<locals>." in name:
-        name = name.rpartition(".<locals>.")[0]
-    # A comprehension outside of any function is the file's.
-    return "<module>" if name and name.rpartition(".")[2] in _COMPREHENSIONS else name
 
 
 _Lines = list[tuple[Place, list[Compile]]]
@@ -69,7 +65,7 @@ def _evidence(compiles: list[Compile], lines: _Lines) -> dict[str, Any]:
     }
 
 
-def _one_op_finding(name: str | None, compiles: list[Compile]) -> Finding:
+def _one_op_finding(name: str | None, compiles: list[Compile], trace: Trace) -> Finding:
     lines, here = _by_line(compiles), name or "<module>"
     scope = "at the top of the file" if here == "<module>" else f"in {here}"
     what = f"{len(compiles)} operations {scope} run outside of jit: each is compiled by itself."
@@ -81,14 +77,14 @@ def _one_op_finding(name: str | None, compiles: list[Compile]) -> Finding:
         title=what,
         function=here,
         location=location(lines[0][0]),
-        remedy=_one_op_remedy(here, compiles, _in_words(lines)),
+        remedy=_one_op_remedy(here, compiles, _in_words(lines), can_be_jitted(lines[0][0], trace)),
         evidence=_evidence(compiles, lines),
     )
 
 
 def _thin_finding(compiles: list[Compile]) -> Finding:
     lines = _by_line(compiles)
-    functions = {(place.file, _named_function(place)) for place, _ in lines}
+    functions = {(place.file, named_function(place)) for place, _ in lines}
     return Finding(
         kind="one-op-compiles",
         **cost(compiles),
@@ -110,7 +106,8 @@ _WITHOUT_COMPILING = (
 )
 
 
-def _one_op_remedy(function: str, compiles: list[Compile], lines: str) -> str:
+def _one_op_remedy(function: str, compiles: list[Compile], lines: str, whole: bool) -> str:
+    """whole: jit can be put around the whole function."""
     iterated = [c for c in compiles if c.name == _ITERATING]
     if 2 * sum(c.seconds for c in iterated) > sum(c.seconds for c in compiles):
         return (
@@ -125,22 +122,28 @@ def _one_op_remedy(function: str, compiles: list[Compile], lines: str) -> str:
     if sum(packages.values()) + sum(_is_in_layer(c) for c in compiles) > len(compiles) / 2:
         # Not operations that the user could put a jit around where they are written.
         run_by = f"run by {listed(p for p, _ in packages.most_common(3))}, " if packages else ""
+        jit = "equinox.filter_jit" if "equinox" in packages else "jax.jit"
         return (
             f"Most of them are {run_by}called at {lines}: call that within a function "
-            "under jax.jit if it can be, else a persistent cache with "
+            f"under {jit} if it can be, else a persistent cache with "
             "jax_persistent_cache_min_compile_time_secs 0 saves them from the second start on."
         )
     if function.rpartition(".")[2].startswith("test"):
         what = f"Put the work of {lines} into a function under jax.jit and assert "
         return f"{what}on its results. {_WITHOUT_COMPILING}"
+    left = compiles_under_jit(compiles)
+    if prepares_data(function, compiles):
+        return (
+            f"Prepare the data at {lines} with numpy, and give JAX what comes of it: numpy "
+            f"compiles nothing, whatever the shapes. Under jax.jit it would be {left}."
+        )
     what = (
         f"Put {lines} into a function under jax.jit"
-        if function == "<module>"
+        if not whole
         else f"Put jax.jit around {function}, or around the part of it with {lines} (what decides "
         "on shapes stays outside of its arguments: jax.jit(lambda x: f(x, sizes)))"
     )
-    saved = f": one compile instead of {len(compiles)}" if len(compiles) > 1 else ""
-    return f"{what}{saved}. {_WITHOUT_COMPILING}"
+    return f"{what}: {left}. {_WITHOUT_COMPILING}"
 
 
 def _is_in_layer(one: Compile) -> bool:
@@ -160,9 +163,11 @@ def expensive_imports(trace: Trace) -> Iterator[Finding]:
     for process in trace.processes:
         if process.jax_version is None:
             continue  # a helper: nobody waits for a result of it
-        by_name = {package.name: package for package in process.imports}
-        for package in process.imports:
-            if not _is_late(package, process) and _is_told(package, by_name, used):
+        jax = sum(package.seconds for package in process.imports if package.name in JAX_ITSELF)
+        least = limits.IMPORT_SHARE_OF_JAX * jax
+        long = {p.name: p for p in process.imports if jax and p.beyond_jax_seconds >= least}
+        for package in long.values():
+            if not _is_late(package, process) and _is_told(package, long, used):
                 yield _import_finding(package)
 
 
@@ -174,31 +179,25 @@ def _is_late(package: ImportedPackage, process: Process) -> bool:
 
 def _packages_in_use(trace: Trace) -> set[str]:
     modules = {(f.module or "").partition(".")[0] for f in trace.functions}
-    places = [p for f in trace.functions for c in f.compiles for p in (f.place, c.site)]
+    places = [p for f in trace.functions for c in f.compiles for p in (f.place, c.site, *c.stack)]
     traced = {name for f in trace.functions for c in f.compiles for name in c.packages}
     return modules | traced | {place.package for place in places if place and place.package}
 
 
-def _is_told(
-    package: ImportedPackage, by_name: Mapping[str, ImportedPackage], used: set[str]
-) -> bool:
-    if package.beyond_jax_seconds < limits.IMPORT_SECONDS or package.name in used | JAX_ITSELF:
+def _is_told(package: ImportedPackage, long: Mapping[str, ImportedPackage], used: set[str]) -> bool:
+    if package.name in used | JAX_ITSELF:
         return False
     if package.name in sys.stdlib_module_names or package.site is None:
         return False  # without a line that imports it, it is the program: python -m pytest
     # What another one brings with it is told there, or is needed as that one is.
-    importer = by_name.get(package.imported_by or "")
-    return importer is None or (
-        importer.name not in used | JAX_ITSELF
-        and importer.beyond_jax_seconds < limits.IMPORT_SECONDS
-    )
+    return package.imported_by not in used | JAX_ITSELF | set(long)
 
 
 def _import_finding(package: ImportedPackage) -> Finding:
     return Finding(
         kind="expensive-import",
         seconds=package.beyond_jax_seconds,
-        title=f"Importing {package.name} takes {package.beyond_jax_seconds:.2f} s.",
+        title=f"Importing {package.name} takes {seconds(package.beyond_jax_seconds)}.",
         function=package.name,
         location=location(package.site),
         remedy=_import_remedy(package),

@@ -1,7 +1,8 @@
 """From when on something is worth to be told. A program that is as it should be has no finding.
 
-Counts rather than seconds wherever a count can tell a disease from health: seconds depend on the
-machine, and a verdict should not.
+Counts, or shares of the start, rather than seconds: seconds depend on the machine and on what else
+it does, and a verdict should not. The start is the time until the first result, with what is
+compiled after it; JAX's own import is part of it, so a share of it is never a share of nothing.
 """
 
 # --- compiling again ------------------------------------------------------------------------------
@@ -16,8 +17,6 @@ STATIC_RECOMPILES_AT_ONE_LINE = 2
 RECOMPILES_AT_SEVERAL_LINES = 3
 #: A loop outside of jit that is compiled again for nothing: the first time may be a warm-up.
 LOOPS_AGAIN_AT_ONE_LINE = 2
-#: Any recompile takes longer than this; what does not was found in a cache of JAX.
-RECOMPILE_SECONDS = 0.005
 
 # --- start-up -------------------------------------------------------------------------------------
 
@@ -26,12 +25,13 @@ RECOMPILE_SECONDS = 0.005
 ONE_OP_COMPILES = 8
 #: The same over all functions that have fewer: spread out, but somebody waits for each of them.
 ONE_OP_COMPILES_IN_ALL = 16
-#: Fewer that take as long as this, and such a part of all compiling, are told as well.
-ONE_OP_SECONDS = 0.5
+#: Fewer that are such a part of the start, and of all compiling, are told as well.
+ONE_OP_SHARE_OF_START = 0.3
 ONE_OP_SHARE = 0.2
-#: Packages beyond JAX itself and what it needs. Below, it is not felt. A package that took part in
-#: a compile is not told, however long: the result needs it.
-IMPORT_SECONDS = 0.25
+#: Packages beyond JAX itself and what it needs, by how long JAX itself took to import: the machine
+#: and its load are the same for both. A package that took part in a compile is not told, however
+#: long: the result needs it.
+IMPORT_SHARE_OF_JAX = 0.5
 
 # --- programs -------------------------------------------------------------------------------------
 
@@ -41,35 +41,39 @@ CONSTANT_BYTES = 1_000_000
 #: So many equations of one line, and the same one so often: that line was in a loop of Python.
 EQUATIONS_OF_A_LINE = 100
 REPEATS_OF_A_LINE = 30
-#: One function is the whole start-up only where compiling it takes more than a moment, and more
-#: than all the others together.
-DOMINATING_SECONDS = 1.0
+#: One function is the whole start-up only where compiling it takes more than all the others
+#: together, and such a part of the start.
 DOMINATING_SHARE = 0.5
+DOMINATING_SHARE_OF_START = 0.4
+#: A recording within a run has no imports to compare with: there, only what is large by its count
+#: of programs, or of equations, is a start of its own.
+LARGE_PROGRAMS = 8
+LARGE_EQUATIONS = 100
 
 # --- persistent cache -----------------------------------------------------------------------------
 
-#: Without a cache, every start pays its compiles again: told from so many seconds on.
-CACHE_OFF_SECONDS = 1.0
+#: Without a cache, every start pays its compiles again: told from such a part of the start on.
+CACHE_OFF_SHARE = 0.4
 #: With one that stores nothing of it, earlier: somebody has set it up and thinks that it works.
-CACHE_USELESS_SECONDS = 0.25
+CACHE_USELESS_SHARE = 0.1
 #: A first run with a cache is as it should be, only the seconds are worth to be known.
-CACHE_COLD_SECONDS = 1.0
+CACHE_COLD_SHARE = 0.4
 
 # --- running --------------------------------------------------------------------------------------
 
 #: Waits at one line that are a habit (each step), not a look now and then.
 WAITS_AT_ONE_LINE = 20
-WAIT_SECONDS = 0.02
-#: Of the time between the first and the last wait of the line.
+#: Of the time between the first and the last wait of the line, and of the whole run.
 WAIT_SHARE = 0.1
-#: A compile that comes so long after the first result, and after as long without any, is a stall
-#: in the middle of the work and no longer the start.
-LATE_SECONDS = 1.0
-QUIET_SECONDS = 0.5
+WAIT_SHARE_OF_RUN = 0.01
+#: A compile that comes so long after the first result, and after so long without any, is a stall in
+#: the middle of the work and no longer the start: in parts of the time until the first result.
+LATE_SHARE = 0.5
+QUIET_SHARE = 0.25
 #: The same in results that were read: so many steps without a compile, and then one.
 LATE_RESULTS = 100
 
 # --- several processes ----------------------------------------------------------------------------
 
-#: Seconds that processes spent on programs that another one of them compiled as well.
-SAME_PROGRAM_SECONDS = 0.1
+#: What processes spent on programs that another one of them compiled as well, of the start.
+SAME_PROGRAM_SHARE = 0.05

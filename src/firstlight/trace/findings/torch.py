@@ -11,9 +11,10 @@ from firstlight.trace.findings.wording import listed, location, short, times
 from firstlight.trace.model import Finding, Place, Trace
 from firstlight.trace.torch_regions import GraphBreak, Region, regions
 
-#: One function is worth to be told only where compiling it is felt at every start. Inductor takes
-#: several seconds for anything at all, and what torch imports meanwhile is not counted.
-COMPILE_SECONDS = 10.0
+#: One function is worth to be told only where compiling it takes so many times as long as importing
+#: torch itself: Inductor takes seconds for anything at all. What torch imports meanwhile is not
+#: counted.
+COMPILE_TIMES_IMPORT = 5.0
 COMPILE_SHARE = 0.5
 #: Hints of torch that are for its developers, or for nobody.
 _NO_REMEDY = (
@@ -212,9 +213,16 @@ def long_compiles(trace: Trace) -> Iterator[Finding]:
             file = one.place.file if one.place else None
             by_function[one.process, one.function, file].append(one)
     for compiles in by_function.values():
-        seconds = sum(one.own_seconds for one in compiles)
-        if seconds >= COMPILE_SECONDS and seconds >= COMPILE_SHARE * whole:
+        seconds, imported = sum(one.own_seconds for one in compiles), _import_seconds(trace)
+        long = imported is not None and seconds >= COMPILE_TIMES_IMPORT * imported
+        if long and seconds >= COMPILE_SHARE * whole:
             yield _compile_finding(compiles, seconds)
+
+
+def _import_seconds(trace: Trace) -> float | None:
+    """The longest import of torch itself; None: a recording that began after it."""
+    packages = (package for process in trace.processes for package in process.imports)
+    return max((p.seconds for p in packages if p.name == "torch"), default=None)
 
 
 def _compile_finding(compiles: Sequence[Region], seconds: float) -> Finding:

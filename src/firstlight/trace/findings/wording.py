@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from firstlight.trace.model import Compile, Function, Place
 
@@ -46,3 +46,19 @@ def readable(function: Function) -> str:
     """The name of a function, with its line where the name says nothing."""
     bare = function.name.rpartition(".")[2]
     return f"{bare} at {short(function.place)}" if bare.startswith("<") else bare
+
+
+def again_so_often(function: Function, again: Sequence[Compile]) -> str:
+    """`step is compiled again twice`."""
+    return f"{readable(function)} is compiled again {times(len(again))}"
+
+
+def first_difference(again: Sequence[Compile]) -> str:
+    """An example of what differs, and how much more does."""
+    return listed((d.words for d in again[0].recompile_differences), 1)
+
+
+def differing(again: Sequence[Compile]) -> str:
+    """Names of the arguments that differ."""
+    paths = dict.fromkeys(path for one in again for path in one.differing)
+    return listed(paths, 3) or "the argument"

@@ -1,0 +1,128 @@
+"""What the source of the program says of a line, where its file is as it was: nothing is run.
+
+started_at: when the program did; what was written later is not its source.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import lru_cache
+
+from firstlight.trace.model import Place
+from firstlight.trace.source_lines import source_of
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def is_generator(place: Place, started_at: float | None) -> bool:
+    """Whether a line is in a function that yields: no jit can be put around it."""
+    tree = _parsed(place.file, started_at)
+    around = None if tree is None else _function_around(tree, place.line)
+    return around is not None and any(
+        isinstance(node, (ast.Yield, ast.YieldFrom)) for node in ast.walk(around)
+    )
+
+
+def where_made(
+    place: Place | None, function: str, argument: str, started_at: float | None
+) -> Place | None:
+    """The line that makes what a call of `function` at `place` is given as `argument`.
+
+    The last assignment before the call that does not make it of itself; of a parameter of the
+    function around, the same where that is called. None where that cannot be told, or is the line
+    of the call.
+    """
+    tree = _parsed(place.file, started_at) if place is not None else None
+    if place is None or tree is None:
+        return None
+    value = _given(tree, place.line, function, argument)
+    line = _made(tree, value, place.line, 3) if isinstance(value, ast.Name) else None
+    return None if line in (None, place.line) else Place(place.file, line or 0)
+
+
+def _made(tree: ast.Module, value: ast.expr, at: int, callers: int) -> int | None:
+    """The line that makes a value which is used at another; callers: how far out to look."""
+    if not isinstance(value, ast.Name):
+        return value.lineno
+    around = _function_around(tree, at)
+    line = _assigned(around or tree, value.id, at)
+    if line is not None or around is None or not callers:
+        return line
+    given = [_argument(tree, call, around.name, value.id) for call in _calls(tree, around.name)]
+    known = [one for one in given if one is not None]
+    return _made(tree, known[0], known[0].lineno, callers - 1) if len(known) == 1 else None
+
+
+@lru_cache(50)
+def _parsed(file: str, started_at: float | None) -> ast.Module | None:
+    try:
+        return ast.parse(source_of(file, started_at))
+    except (ValueError, SyntaxError):
+        return None
+
+
+def _function_around(tree: ast.Module, line: int) -> _Function | None:
+    """The innermost function that a line is in."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, _Function)]
+    around = [f for f in functions if f.lineno <= line <= (f.end_lineno or 0)]
+    return max(around, key=lambda f: f.lineno, default=None)
+
+
+def _calls(tree: ast.AST, name: str) -> list[ast.Call]:
+    return [n for n in ast.walk(tree) if isinstance(n, ast.Call) and _called(n.func) == name]
+
+
+def _called(function: ast.expr) -> str | None:
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else None
+
+
+def _given(tree: ast.Module, line: int, function: str, argument: str) -> ast.expr | None:
+    """What a call at a line gives as an argument of this name."""
+    for call in _calls(tree, function):
+        if call.lineno <= line <= (call.end_lineno or call.lineno):
+            return _argument(tree, call, function, argument)
+    return None
+
+
+def _argument(tree: ast.Module, call: ast.Call, function: str, argument: str) -> ast.expr | None:
+    for keyword in call.keywords:
+        if keyword.arg == argument:
+            return keyword.value
+    defined = [n for n in ast.walk(tree) if isinstance(n, _Function) and n.name == function]
+    names = [a.arg for a in defined[0].args.args] if len(defined) == 1 else []
+    position = names.index(argument) if argument in names else len(call.args)
+    plain = not any(isinstance(a, ast.Starred) for a in call.args)
+    return call.args[position] if plain and position < len(call.args) else None
+
+
+def _assigned(scope: ast.AST, name: str, before: int) -> int | None:
+    """The last line before another that gives a name its value; a loop over it counts."""
+    of_itself = {
+        id(target)
+        for node in _own_nodes(scope)
+        if isinstance(node, ast.Assign) and _uses(node.value, name)
+        for one in node.targets
+        for target in ast.walk(one)
+    }
+    lines = [
+        node.lineno
+        for node in _own_nodes(scope)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name
+        if id(node) not in of_itself and node.lineno < before
+    ]
+    return max(lines, default=None)
+
+
+def _uses(value: ast.expr, name: str) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(value))
+
+
+def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
+    """All of a function but the functions within, whose names are their own."""
+    for node in ast.iter_child_nodes(scope):
+        if not isinstance(node, (_Function, ast.Lambda, ast.ClassDef)):
+            yield node
+            yield from _own_nodes(node)
