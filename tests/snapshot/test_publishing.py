@@ -25,6 +25,7 @@ import yaml
 from made_up_run import CASES, HOST, make_case, make_run, make_samples
 
 from firstlight.cli import main
+from firstlight.gate.breakage import REPEATS
 from firstlight.records import Sample, load_samples, to_json, write_json
 from firstlight.results import assemble
 from firstlight.snapshot import contents
@@ -626,6 +627,59 @@ def test_a_process_that_counts_twice_is_refused(tmp_path: Path, store: LocalStor
     samples = make_samples(CASES[0], 6, 20, made_up_run.random.Random(0))
     run = make_run(tmp_path / "run", cases=CASES[:1], samples=[*samples[:-1], samples[-2]])
     with pytest.raises(RefusedError, match=r"a timed process of .* twice"):
+        publish([run], store)
+
+
+def attempts_at(index: int, number: int) -> list[Sample]:
+    """A case of which one process has so many attempts, one after the other."""
+    draw = made_up_run.random.Random(0)
+    check, *timed = make_samples(CASES[0], 6, 20, draw)
+    more = make_samples(CASES[0], number, 20, draw)[1:]
+    timed[index : index + 1] = [replace(sample, index=index) for sample in more]
+    return [check, *timed]
+
+
+def test_a_side_of_a_gate_is_published_with_the_processes_that_were_repeated(
+    tmp_path: Path, store: LocalStore
+) -> None:
+    """On the side that did not break, every attempt is a time; it is no process more."""
+    samples = attempts_at(2, number=2)
+    run = make_run(tmp_path / "run", cases=CASES[:1], samples=samples, is_side_of_gate=True)
+    done = publish([run], store)
+    assert verify(done.location).findings == ()
+    (case,) = load(done, "runs/001/run.json")["cases"]
+    assert (case["status"], case["cold_seconds"]["n"]) == ("ok", 7)
+    assert (case["processes_ok"], case["processes_planned"]) == (6, 6)
+
+
+def test_a_broken_process_of_a_gate_is_published_as_failed_although_its_repeat_was_well(
+    tmp_path: Path, store: LocalStore
+) -> None:
+    flaky = attempts_at(2, number=2)
+    flaky[3] = replace(flaky[3], status="failed", reason="lost", cold=None, warm=None)
+    well = make_samples(CASES[1], 6, 20, made_up_run.random.Random(1))
+    run = make_run(tmp_path / "run", cases=CASES[:2], samples=[*flaky, *well], is_side_of_gate=True)
+    done = publish([run], store, Wishes(allow=("failed",)))
+    assert verify(done.location).findings == ()
+    case = load(done, "runs/001/run.json")["cases"][0]
+    assert (case["status"], case["cold_seconds"]) == ("failed", None)
+
+
+@pytest.mark.parametrize("missing", [0, 5])
+def test_a_repeated_process_does_not_stand_for_a_missing_one(
+    tmp_path: Path, store: LocalStore, missing: int
+) -> None:
+    samples = [s for s in attempts_at(2, number=2) if (s.kind, s.index) != ("timed", missing)]
+    run = make_run(tmp_path / "run", cases=CASES[:1], samples=samples, is_side_of_gate=True)
+    said = "lacks a timed process" if missing == 0 else "incomplete"
+    with pytest.raises(RefusedError, match=said):
+        publish([run], store)
+
+
+def test_more_attempts_than_a_gate_makes_are_refused(tmp_path: Path, store: LocalStore) -> None:
+    samples = attempts_at(2, number=2 + REPEATS)
+    run = make_run(tmp_path / "run", cases=CASES[:1], samples=samples, is_side_of_gate=True)
+    with pytest.raises(RefusedError, match="more than 4 times"):
         publish([run], store)
 
 
