@@ -206,8 +206,9 @@ def _load() -> list[float] | None:
 def noisy_share(host: Mapping[str, Any]) -> float | None:
     """How much of the CPU others used when a run began; None where no reader need know."""
     busy = host.get("cpu_busy_ratio")
-    known = isinstance(busy, (int, float)) and not isinstance(busy, bool)
-    return float(busy) if known and busy > NOISY_SHARE else None
+    if isinstance(busy, bool) or not isinstance(busy, (int, float)) or not busy > NOISY_SHARE:
+        return None
+    return float(busy)
 
 
 def noise_warnings(host: Mapping[str, Any]) -> list[str]:
