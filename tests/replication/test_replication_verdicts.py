@@ -25,6 +25,7 @@ from firstlight.replication.comparison import (
     judge,
     replicate_cases,
     replicate_ratios,
+    too_many,
 )
 from firstlight.replication.environment import (
     changed,
@@ -98,8 +99,8 @@ def pairing(one: Measured, other: Measured, **data: Any) -> Pairing:
     return Pairing("runs/001", one, other, data.get("published", {}), data.get("here", {}))
 
 
-def effect(low: float, high: float, confidence: float = 0.95) -> Effect:
-    return Effect(math.sqrt(low * high), low, high, confidence, 0.001, 10, False)
+def effect(low: float, high: float, confidence: float = 0.95, n: int = 10) -> Effect:
+    return Effect(math.sqrt(low * high), low, high, confidence, 0.001, n, False)
 
 
 @pytest.mark.parametrize(
@@ -122,6 +123,21 @@ def test_a_change_agrees_within_drift_and_differs_beyond(
 
 def test_too_few_processes_decide_nothing() -> None:
     assert judge(effect(0.99, 1.01, confidence=0.9), 0.5)[0] == "undecided"
+
+
+def test_where_so_few_processes_can_never_be_significant_that_is_said_and_no_p() -> None:
+    """Six against six have 924 orders, so 2/924 at best: in 40 comparisons that is 0.087."""
+    *_, many = too_many([(6, 6)] * 40)
+    _, reason = judge(effect(1.2, 1.3, n=6), 0.5, many)
+    assert reason == (
+        "+24.9 %, but 6 processes per side can never be significant in 40 comparisons: it takes "
+        "7 or more"
+    )
+    assert too_many([(6, 6)] * 23) == [None] * 23  # 23 * 2/924 = 0.0498
+
+
+def test_a_report_that_claims_a_billion_processes_is_judged_at_once() -> None:
+    assert too_many([(10**9, 10**9), (10**9, 1)]) == [None, None]
 
 
 def test_the_same_machine_and_speed_agree_and_a_slower_case_differs(measured: Any) -> None:

@@ -64,6 +64,16 @@ def test_no_name_is_a_formula_in_a_spreadsheet(name: str) -> None:
     assert harmless([-1.5, None, 3, "plain"]) == [-1.5, None, 3, "plain"]
 
 
+def test_a_carriage_return_in_a_strangers_name_begins_no_row() -> None:
+    case = replace(OK[0], workload='a\r=HYPERLINK("x")', size="\r=1")
+    samples = [s for s in SAMPLES if s.case == case.case]
+    text = csv_text(replace(RUN, cases=(case,)), samples)
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    assert len(rows) == sum(s.kind == "timed" for s in samples)
+    assert {row["workload"] for row in rows} == {'a\\r=HYPERLINK("x")'}
+    assert {row["size"] for row in rows} == {"'\\r=1"}
+
+
 def test_github_action_benchmark_gets_medians_with_their_unit() -> None:
     entries = json.loads(github_action_benchmark_json(RUN, SAMPLES))
     by_name = {entry["name"]: entry for entry in entries}

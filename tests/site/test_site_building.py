@@ -140,6 +140,14 @@ def test_signed_and_unsigned_snapshots_are_told_apart(world: World) -> None:
     assert "signed with the key" in page and "not among your trusted keys" in page
 
 
+def test_a_verdict_on_a_loaded_machine_says_so_beside_it_in_the_list(world: World) -> None:
+    """The load is that of the run that was made up for it."""
+    rows = (world.site / "snapshots.html").read_text().split("<tr>")
+    (loaded,) = (row for row in rows if "loaded machine" in row)
+    assert "other machine" in loaded
+    assert '2 of 2</span> <span class="badge">loaded machine, 90%</span></td>' in loaded
+
+
 def test_the_list_is_in_pieces_and_the_first_page_holds_only_the_newest(world: World) -> None:
     pieces = sorted(world.site.glob("data/list-*.json"))
     sizes = [len(json.loads(piece.read_text())) for piece in pieces]

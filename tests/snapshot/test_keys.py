@@ -283,6 +283,17 @@ def test_an_expired_key_is_not_trusted_and_a_revoked_one_is_a_finding(
     assert "until 2026-06-01  REVOKED since 2026-05-01" in capsys.readouterr().out
 
 
+def test_a_revoked_key_is_not_trusted_again_by_accident(key: PrivateKey, tmp_path: Path) -> None:
+    trusted = TrustedKeys(tmp_path / "trusted")
+    trusted.add(key.public, "Ada")
+    trusted.revoke(key.public.id, datetime(2026, 5, 1, tzinfo=UTC).date())
+    with pytest.raises(KeyFileError, match="was revoked on 2026-05-01"):
+        trusted.add(key.public, "Ada again")
+    assert trusted.all()[key.public.id].revoked is not None
+    trusted.remove(key.public.id)
+    trusted.add(key.public, "Ada")
+
+
 def test_publishing_signs_with_the_users_own_key_or_says_aloud_that_it_does_not(
     made_up: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

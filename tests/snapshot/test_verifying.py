@@ -353,15 +353,16 @@ def test_files_that_a_claim_of_another_maker_hides_from_checking_are_listed_with
     assert all(f"unchecked  {path}" in said for path in unchecked)
 
 
+@pytest.mark.parametrize(("share", "said"), [(0.83, "83%"), (1, "100%")])
 def test_a_run_on_a_loaded_machine_says_so_beside_the_verdict(
-    tmp_path: Path, store: LocalStore, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, store: LocalStore, capsys: pytest.CaptureFixture[str], share: float, said: str
 ) -> None:
-    run = make_run(tmp_path / "run", host={**made_up_run.HOST, "cpu_busy_ratio": 0.83})
+    run = make_run(tmp_path / "run", host={**made_up_run.HOST, "cpu_busy_ratio": share})
     done = publish([run], store)
     assert main(["verify", done.location]) == 0
     *_, verdict, load = capsys.readouterr().out.splitlines()
     assert verdict == "Valid, as far as files can tell."
-    assert "loaded machine" in load and "83% of the CPU" in load
+    assert "loaded machine" in load and f"{said} of the CPU" in load
     assert verify(done.location).loads and not verify(done.location).skipped
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
+from firstlight.measure.host import noisy_share
 from firstlight.records import CaseSummary, Protocol, Run, Sample, to_json
 
 #: Parts of a protocol that belong to the data, those that say how it was measured, and in words
@@ -43,7 +44,7 @@ def machine_class(host: Mapping[str, Any]) -> str:
 
 def busy_share(host: Mapping[str, Any]) -> float | None:
     """How much of the CPU other programs used when a run began; None where its times may decide."""
-    share = _number(host.get("cpu_busy_ratio"))
+    share = noisy_share(host)
     return share if share is not None and BUSY <= share < 1e6 else None
 
 

@@ -203,12 +203,20 @@ def _load() -> list[float] | None:
         return None
 
 
+def noisy_share(host: Mapping[str, Any]) -> float | None:
+    """How much of the CPU others used when a run began; None where no reader need know."""
+    busy = host.get("cpu_busy_ratio")
+    if isinstance(busy, bool) or not isinstance(busy, (int, float)) or not busy > NOISY_SHARE:
+        return None
+    return float(busy)
+
+
 def noise_warnings(host: Mapping[str, Any]) -> list[str]:
     """What about this machine makes its numbers less certain, in words."""
     warnings = []
-    cpu, busy = host["cpu"], host["cpu_busy_ratio"]
+    cpu, busy = host["cpu"], noisy_share(host)
     cores = cpu["usable_cores"] or 1
-    if busy is not None and busy > NOISY_SHARE:
+    if busy is not None:
         warnings.append(
             f"other programs were using {busy:.0%} of the CPU when the run began, and take that "
             "from the measured ones"

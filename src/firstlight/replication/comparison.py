@@ -23,13 +23,19 @@ from firstlight.gate.comparability import (
     disturbance,
     machine_differences,
 )
-from firstlight.gate.comparison import change
+from firstlight.gate.comparison import change, too_few
 from firstlight.gate.decision import GATED, LEAST_SHARE
 from firstlight.gate.quantities import in_order, of_sample, restless
 from firstlight.gate.runs import DRIFT, Measured
 from firstlight.records import PHASES, CaseSummary, Correctness, Estimate, Sample
 from firstlight.replication.environment import state
-from firstlight.statistics.comparison import Effect, holm, paired_effect, unpaired_effect
+from firstlight.statistics.comparison import (
+    Effect,
+    holm,
+    paired_effect,
+    smallest_p,
+    unpaired_effect,
+)
 from firstlight.statistics.intervals import median, median_estimate
 
 ALPHA = 0.05
@@ -104,10 +110,12 @@ def replicate_cases(pairings: Sequence[Pairing]) -> list[CaseReplication]:
         for case in pairing.here.run.cases
     ]
     deltas = [list(_deltas(p, case.case, why)) for p, case, why in drafts]
-    adjusted = iter(holm([d.effect.p for own in deltas for d in own if d.judged]))
+    judged = [d for own in deltas for d in own if d.judged]
+    adjusted = iter(holm([d.effect.p for d in judged]))
+    many = iter(too_many([(d.published.n, d.here.n) for d in judged]))
     found = []
     for (pairing, case, obstacles), own in zip(drafts, deltas, strict=True):
-        final = [_judged(d, next(adjusted)) if d.judged else d for d in own]
+        final = [_judged(d, next(adjusted), next(many)) if d.judged else d for d in own]
         found.append(_case(pairing, case, obstacles, final))
     return found
 
@@ -162,13 +170,21 @@ def _share(side: Sequence[Mapping[str, float]], phase: str) -> float:
     return median([v[phase] / v["cold_seconds"] for v in side if phase in v])
 
 
-def _judged(delta: Delta, p_adjusted: float) -> Delta:
-    verdict, reason = judge(delta.effect, p_adjusted)
+def _judged(delta: Delta, p_adjusted: float, many: int | None) -> Delta:
+    verdict, reason = judge(delta.effect, p_adjusted, many)
     return replace(delta, p_adjusted=p_adjusted, verdict=verdict, reason=reason)
 
 
-def judge(effect: Effect, p_adjusted: float, band: float = DRIFT) -> tuple[str, str | None]:
-    """The verdict on one change, and why it is none."""
+def too_many(sizes: Sequence[tuple[int, int]]) -> list[int | None]:
+    """Of each comparison how many there are, where so few values could never be significant."""
+    smallest = holm([smallest_p(one, other, paired=False) for one, other in sizes])
+    return [len(sizes) if p >= ALPHA else None for p in smallest]
+
+
+def judge(
+    effect: Effect, p_adjusted: float, many: int | None = None, band: float = DRIFT
+) -> tuple[str, str | None]:
+    """The verdict on one change, and why it is none; `many` is that of `too_many`."""
     far = 1 + band
     if effect.confidence < 0.95:
         return "undecided", f"{effect.n} processes are too few for an interval of 95 %"
@@ -178,7 +194,10 @@ def judge(effect: Effect, p_adjusted: float, band: float = DRIFT) -> tuple[str, 
     if effect.low > far or effect.high < 1 / far:
         if p_adjusted < ALPHA:
             return "differs", f"{change(effect.ratio)} ({span}): beyond the {band:.0%} of drift"
-        return "undecided", f"{change(effect.ratio)}, but p is {p_adjusted:.2g} after Holm"
+        why = f"p is {p_adjusted:.2g} after Holm"
+        if many is not None:
+            why = too_few(effect, "processes per side", many, ALPHA)
+        return "undecided", f"{change(effect.ratio)}, but {why}"
     return "undecided", f"{span}: partly beyond the {band:.0%} that two jobs may drift apart"
 
 
@@ -227,7 +246,8 @@ def replicate_ratios(pairings: Sequence[Pairing]) -> list[RatioReplication]:
     """Every case over the plainest one of its workload: numpy, where there is one."""
     found = [ratio for pairing in pairings for ratio in _ratios(pairing)]
     adjusted = holm([ratio.effect.p for ratio in found])
-    return [_judged_ratio(r, p) for r, p in zip(found, adjusted, strict=True)]
+    many = too_many([(ratio.published.n, ratio.here.n) for ratio in found])
+    return [_judged_ratio(*one) for one in zip(found, adjusted, many, strict=True)]
 
 
 def _ratios(pairing: Pairing) -> Iterator[RatioReplication]:
@@ -290,6 +310,6 @@ def order_of(published: Effect, here: Effect) -> str:
     return "same" if sides[0] == sides[1] else "reversed"
 
 
-def _judged_ratio(ratio: RatioReplication, p_adjusted: float) -> RatioReplication:
-    verdict, reason = judge(ratio.effect, p_adjusted)
+def _judged_ratio(ratio: RatioReplication, p_adjusted: float, many: int | None) -> RatioReplication:
+    verdict, reason = judge(ratio.effect, p_adjusted, many)
     return replace(ratio, p_adjusted=p_adjusted, verdict=verdict, reason=reason)

@@ -19,6 +19,7 @@ from firstlight.replication.comparison import (
     order_of,
     overall,
     paired_values,
+    too_many,
 )
 from firstlight.statistics.comparison import Effect, holm, paired_effect
 from firstlight.statistics.intervals import median_estimate
@@ -34,7 +35,9 @@ def misjudged(report: Plain) -> list[str]:
         if report[name] != own
     ]
     deltas = [d for case in report["cases"] for d in case["deltas"] if d["judged"]]
-    adjusted = iter(holm([d["effect"]["p"] for d in deltas]))
+    adjusted = iter(
+        zip(holm([d["effect"]["p"] for d in deltas]), too_many(_sizes(deltas)), strict=True)
+    )
     states = {run["folder"]: run for run in report["runs"]}
     for case in report["cases"]:
         name, run = f"{case['case']!r:.100}", states.get(case["run"])
@@ -50,12 +53,12 @@ def misjudged(report: Plain) -> list[str]:
     return found
 
 
-def _wrong_deltas(case: Plain, adjusted: Iterator[float]) -> Iterator[str]:
+def _wrong_deltas(case: Plain, adjusted: Iterator[tuple[float, int | None]]) -> Iterator[str]:
     for delta in case["deltas"]:
         name = f"{delta['quantity']!r:.40}"
         if delta["judged"]:
-            p = next(adjusted)
-            verdict, reason = judge(_effect(delta["effect"]), p)
+            p, many = next(adjusted)
+            verdict, reason = judge(_effect(delta["effect"]), p, many)
             if (delta["verdict"], delta["reason"]) != (verdict, reason):
                 yield f"{name} is said to be {delta['verdict']!r}; its effect says {verdict!r}"
             if not _close(delta["p_adjusted"], p):
@@ -96,9 +99,10 @@ def _conclusion(case: Plain, run: Plain) -> tuple[str, list[str] | None]:
 
 
 def _wrong_ratios(ratios: Sequence[Plain]) -> Iterator[str]:
-    for ratio, p in zip(ratios, holm([r["effect"]["p"] for r in ratios]), strict=True):
+    adjusted = holm([r["effect"]["p"] for r in ratios])
+    for ratio, p, many in zip(ratios, adjusted, too_many(_sizes(ratios)), strict=True):
         name = f"{ratio['case']!r:.100} over {ratio['against']!r:.100}, {ratio['quantity']!r:.40}"
-        verdict, reason = judge(_effect(ratio["effect"]), p)
+        verdict, reason = judge(_effect(ratio["effect"]), p, many)
         if (ratio["verdict"], ratio["reason"]) != (verdict, reason):
             yield f"{name} is said to be {ratio['verdict']!r}; its effect says {verdict!r}"
         if not _close(ratio["p_adjusted"], p):
@@ -125,6 +129,10 @@ def misreported(report: Plain, folder: str, samples: Sequence[Sample]) -> list[s
             if not _alike(to_json(here), ratio["here"]):
                 found.append(f"{ratio['case']!r:.100}: its ratio here is another")
     return found
+
+
+def _sizes(compared: Sequence[Plain]) -> list[tuple[int, int]]:
+    return [(one["published"]["n"], one["here"]["n"]) for one in compared]
 
 
 def _effect(plain: Plain) -> Effect:

@@ -23,9 +23,13 @@ def harmless(row: Iterable[Any]) -> list[Any]:
 
     A name is a name: an apostrophe before it says so. Numbers stay numbers.
     """
-    return [
-        f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell for cell in row
-    ]
+    return [_harmless(cell) if isinstance(cell, str) else cell for cell in row]
+
+
+def _harmless(text: str) -> str:
+    # Readers begin a new row at a carriage return, for which a writer of "\n" quotes nothing.
+    written = text.replace("\r", "\\r")
+    return f"'{written}" if text.startswith(_FORMULA) else written
 
 
 def csv_text(run: Run, samples: Sequence[Sample]) -> str:

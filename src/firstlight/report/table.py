@@ -54,7 +54,7 @@ def _n(case: CaseSummary) -> Cell:
         return Cell()
     planned = case.processes_planned
     shown = f"{case.cold_seconds.n}"
-    if planned and planned != case.cold_seconds.n:
+    if planned > case.cold_seconds.n:
         shown += f" of {planned}"
     return Cell(shown, case.cold_seconds.n)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from firstlight.gate.comparability import busy_share
 from firstlight.gate.quantities import counts_of, in_order, of_sample
+from firstlight.measure.host import noisy_share
 from firstlight.records import CaseSummary, Estimate, Run, Sample, to_json
 from firstlight.replication.environment import versions
 from firstlight.site import conditions
@@ -51,6 +52,7 @@ def _run(run: Run, samples: Sequence[Sample], about: Mapping[str, Any]) -> dict[
         "samples_sha256": run.samples_sha256,
         **conditions.of_run(run),
         "busy": busy_share(run.host),
+        "noisy": noisy_share(run.host),
         "versions": versions(run.host, run.harness),
         "order": [case.case for case in run.cases],  # JSON objects have none
         "cases": {

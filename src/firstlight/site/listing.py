@@ -44,8 +44,14 @@ def entry(facts: Mapping[str, Any], status: str, trusted: bool) -> dict[str, Any
         "asked": facts["asked"],
         "signature": status,
         "trusted": trusted,
+        "loaded": _loaded([run["noisy"] for run in runs]),
         "cases": list(dict.fromkeys(case for run in runs for case in run["order"])),
     }
+
+
+def _loaded(shares: Sequence[float | None]) -> str | None:
+    busiest = max((share for share in shares if share is not None), default=None)
+    return None if busiest is None else f"loaded machine, {busiest:.0%}"
 
 
 def newest_first(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -120,13 +126,14 @@ def row(e: Mapping[str, Any]) -> str:
     """A row; `list.js` makes the same one."""
     href = f"snapshots/{e['id']}/index.html"
     fine = "badge fine" if e["passed"] == e["asked"] else "badge"
+    loaded = f' <span class="badge">{html.escape(e["loaded"])}</span>' if e["loaded"] else ""
     known = ' class="known"' if e["trusted"] else ""
     return (
         f"<tr><td>{html.escape(when(e['measured']))}</td>"
         f'<td><a href="{html.escape(href)}">{html.escape(e["title"])}</a>'
         f"<small>{html.escape(e['versions'])}</small></td>"
         f"<td>{html.escape(e['machine'])}</td>"
-        f'<td><span class="{fine}">{e["passed"]} of {e["asked"]}</span></td>'
+        f'<td><span class="{fine}">{e["passed"]} of {e["asked"]}</span>{loaded}</td>'
         f"<td{known}>{html.escape(e['signature'])}</td>"
         f"<td><code>{html.escape(e['id'][:12])}</code></td></tr>"
     )

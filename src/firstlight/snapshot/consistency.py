@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from firstlight.measure.host import NOISY_SHARE
+from firstlight.measure.host import noisy_share
 from firstlight.records import can_validate, from_json
 from firstlight.snapshot import strict_json
 from firstlight.snapshot.admissibility import needed_allowances
@@ -302,8 +302,7 @@ def _check_tables(
 def _note_load(runs: Sequence[RawRun], record: Record) -> None:
     """What a reader must know beside the verdict: valid files may hold disturbed times."""
     for raw in runs:
-        busy = raw.run.host.get("cpu_busy_ratio")
-        if isinstance(busy, float) and busy > NOISY_SHARE:
+        if (busy := noisy_share(raw.run.host)) is not None:
             record.loads.append(f"{raw.folder}: other programs were using {busy:.0%} of the CPU")
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from firstlight.gate.breakage import REPEATS
 from firstlight.measure.plan import Case, Settings
 from firstlight.records import CaseSummary, Sample
 from firstlight.snapshot.layout import PLAN, RUN, SAMPLES
 from firstlight.snapshot.moments import disorder
-from firstlight.snapshot.plausibility import implausible
+from firstlight.snapshot.plausibility import implausible, is_side_of_gate
 from firstlight.snapshot.processes import impossible
 from firstlight.snapshot.proofs import unproven_labels
 from firstlight.snapshot.raw_runs import RawRun, has_number, timed
@@ -28,9 +30,10 @@ def contradictions(raw: RawRun) -> Iterator[str]:
         for difference in differences(said, planned, field):
             yield f"{RUN} differs from {PLAN}: {difference}"
     yield from disorder(raw.run.created_at, raw.run.finished_at, raw.samples)
+    attempts = 1 + REPEATS if is_side_of_gate(raw) else 1
     for case in cases:
         yield from _mislabelled(case)
-        yield from _miscounted(case, raw.by_case.get(case.id, ()), settings)
+        yield from _miscounted(case, raw.by_case.get(case.id, ()), settings, attempts)
     orders = [sample.order for sample in raw.samples]
     if len(set(orders)) != len(orders):
         yield f"{SAMPLES} has two processes in the same place of the order"
@@ -73,15 +76,24 @@ def _mislabelled(case: Case) -> Iterator[str]:
         )
 
 
-def _miscounted(case: Case, samples: Sequence[Sample], settings: Settings) -> Iterator[str]:
-    """Processes run in rounds, so those of a case are numbered without a gap."""
-    numbers = sorted(s.index for s in samples if s.kind == "timed")
-    if len(set(numbers)) != len(numbers):
-        yield f"{SAMPLES} has a timed process of {case.id} twice"
-    elif numbers != list(range(len(numbers))):
+def _miscounted(
+    case: Case, samples: Sequence[Sample], settings: Settings, attempts: int
+) -> Iterator[str]:
+    """Processes run in rounds, so those of a case are numbered without a gap.
+
+    A gate repeats a process at once, on both sides, if it breaks on one of them.
+    """
+    numbers = [s.index for s in sorted(samples, key=lambda s: s.order) if s.kind == "timed"]
+    taken = Counter(numbers)
+    if taken and max(taken.values()) > attempts:
+        often = "twice" if attempts == 1 else f"more than {attempts} times"
+        yield f"{SAMPLES} has a timed process of {case.id} {often}"
+    elif len(taken) < len(numbers) and numbers != sorted(numbers):
+        yield f"{SAMPLES} has a timed process of {case.id} again after a later one"
+    elif sorted(taken) != list(range(len(taken))):
         yield f"{SAMPLES} lacks a timed process of {case.id} before its last one"
-    elif len(numbers) > settings.processes:
-        yield f"{SAMPLES} has {len(numbers)} timed processes of {case.id}, not {settings.processes}"
+    elif len(taken) > settings.processes:
+        yield f"{SAMPLES} has {len(taken)} timed processes of {case.id}, not {settings.processes}"
 
 
 def _unsupported(raw: RawRun, case: CaseSummary) -> Iterator[str]:

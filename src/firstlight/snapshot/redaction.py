@@ -165,9 +165,9 @@ class _Rules:
     def __init__(self, owner: Owner, counts: Counter[tuple[Private, str | None]]) -> None:
         self._counts, self._key = counts, ""
         self._home = re.compile(rf"{re.escape(owner.home)}(?![\w.-])") if owner.home else _HOME
-        self._values = {
-            spelling: name for name, v in owner.secrets.items() for spelling in _spellings(v)
-        }
+        values = {s: name for name, v in owner.secrets.items() for s in _spellings(v)}
+        # The longest first: of a password that begins like another one nothing may be left.
+        self._values = dict(sorted(values.items(), key=lambda one: -len(one[0])))
         self._names = [
             (kind, re.compile(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", re.IGNORECASE))
             for kind, names in ((Private.USER, owner.users), (Private.HOST, owner.hosts))

@@ -84,7 +84,17 @@ class TrustedKeys:
         return cls(config_folder() / "trusted-keys")
 
     def add(self, key: PublicKey, name: str, until: date | None = None) -> None:
-        """Trust `key`, shown as `name`, for signatures before the day `until`."""
+        """Trust `key`, shown as `name`, for signatures before the day `until`.
+
+        Not a key that was revoked: whoever has stolen it may ask for just that.
+        """
+        known = self.known(key)
+        if known is not None and known.revoked is not None:
+            raise KeyFileError(
+                f"the key {key.id} ({known.name}) was revoked on {known.revoked}. Ask its holder "
+                "for the new key. If the revocation was a mistake, take it back first: "
+                f"firstlight keys forget {key.id[:12]}"
+            )
         self._write(Trusted(key, require_name(name), until))
 
     def revoke(self, beginning: str, since: date) -> Trusted:

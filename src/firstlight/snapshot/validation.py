@@ -42,7 +42,7 @@ def _case(raw: RawRun, case: CaseSummary) -> dict[str, Any]:
         "protocol": case.protocol is not None,
         "correct": _correct(samples),
         "proven": bool(times) and not objections,
-        "complete": len(times) >= case.processes_planned > 0,
+        "complete": len({s.index for s in times}) >= case.processes_planned > 0,
     }
     return {
         "run": raw.folder,

@@ -29,6 +29,9 @@ Values = NDArray[np.float64]
 #: a small p-value at most (a test compares them), and enumerating would take seconds.
 _MOST_PAIRS = 200
 _MOST_UNPAIRED = 100  # of both sides together
+#: Values of a side from which on its smallest p-value is small enough for anything. A report may
+#: claim any number, and binomial coefficients of millions take minutes.
+_PLENTY = 1000
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ def unpaired_effect(
 
 def smallest_p(base: int, head: int, paired: bool) -> float:
     """The smallest p-value that so many values can give: all of one side beyond the other's."""
+    base, head = (min(n, _PLENTY) for n in (base, head))
     return 2 / (2**base if paired else math.comb(base + head, base))
 
 

@@ -122,7 +122,8 @@ def _summary(
         "protocol": protocol,
         "correctness": _worst_correctness(samples),
         "cache_proof": (culprit or timed[-1]).cache if timed else None,
-        "processes_ok": sum(s.status == "ok" for s in timed),
+        # A gate repeats processes: an attempt more is a time more, and no process more.
+        "processes_ok": len({s.index for s in timed if s.status == "ok"}),
         "processes_planned": processes if case.skipped is None else 0,
         "note": case.note,
     }
@@ -146,7 +147,7 @@ def _status(
     worst = max(samples, key=lambda s: _SEVERITY.index(s.status), default=None)
     if worst is not None and worst.status != "ok":
         return worst.status, worst
-    return ("ok" if len(timed) >= processes else "incomplete"), None
+    return ("ok" if len({s.index for s in timed}) >= processes else "incomplete"), None
 
 
 def _reason(culprit: Sample | None, samples: Sequence[Sample]) -> str | None:

@@ -20,9 +20,10 @@ const row = (entry) => element("tr", null,
     element("a", { href: `snapshots/${entry.id}/index.html` }, entry.title),
     element("small", null, entry.versions)),
   element("td", null, entry.machine),
-  element("td", null, element("span",
-    { class: entry.passed === entry.asked ? "badge fine" : "badge" },
-    `${entry.passed} of ${entry.asked}`)),
+  element("td", null,
+    element("span", { class: entry.passed === entry.asked ? "badge fine" : "badge" },
+      `${entry.passed} of ${entry.asked}`),
+    ...(entry.loaded ? [" ", element("span", { class: "badge" }, entry.loaded)] : [])),
   element("td", { class: entry.trusted ? "known" : null }, entry.signature),
   element("td", null, element("code", null, entry.id.slice(0, 12))));
 
@@ -49,7 +50,7 @@ const snapshots = () => {
     names = (await load("data/cases.json")).map((name) => name.toLowerCase());
     entries = (await Promise.all(pieces)).flat();
     for (const e of entries)
-      e.text = [e.title, e.machine, e.versions, e.signature, e.id, e.measured,
+      e.text = [e.title, e.machine, e.versions, e.signature, e.loaded, e.id, e.measured,
         ...e.cases.map((i) => names[i])].join("\n").toLowerCase();
   };
 
