@@ -135,6 +135,15 @@ def test_the_statistic_of_discovery_is_that_of_the_lowest_minima() -> None:
         assert found.q0 == pytest.approx(2 * difference, abs=1e-9)
 
 
+def test_many_discoveries_in_one_say_of_each_how_many_minima_it_found() -> None:
+    """As `vmap` gives them: every leaf with a leading axis."""
+    loaded = load(COUPLED)
+    parts = [hf.discovery(loaded, data) for data in (COUPLED_DATA, COUPLED.background)]
+    many = jax.tree.map(lambda *leaves: np.stack(leaves), *parts)
+    assert many.branches.tolist() == [part.branches for part in parts] == [2, 1]
+    assert many.converged.tolist() == [True, True]
+
+
 def test_scans_and_impacts_follow_the_lower_branch() -> None:
     loaded = load(COUPLED)
     scan = hf.scan(loaded, "mu", values=[0.0, 0.5, 1.0, 1.5, 2.0], data=COUPLED_DATA)

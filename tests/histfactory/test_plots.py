@@ -51,7 +51,8 @@ def parabola(best: FitResult, at: float, sigma: float, values: Any, status: Any 
     named = np.array(best.values)
     named[best.names.index("mu")] = at
     moved = replace(best, values=named)
-    return Scan("mu", values, moved.nll + height / 2, height, chosen, moved)
+    branches = np.ones(len(values))
+    return Scan("mu", values, moved.nll + height / 2, height, chosen, branches, moved)
 
 
 def texts(figure: Figure) -> str:
@@ -247,12 +248,12 @@ def test_a_failed_write_leaves_nothing(result: FitResult, tmp_path: Path) -> Non
 
 
 def test_long_and_odd_names_stay_inside_the_figure(ranked: Impacts, tmp_path: Path) -> None:
-    odd = [f"weight_{'very_' * 12}long_{i}" for i in range(len(ranked.names) - 1)]
-    names = (r"a$\alpha$ & <b>", *odd)
+    odd = [f"weight_{'very_' * 12}long_{i}" for i in range(len(ranked.names) - 2)]
+    names = (r"a$\alpha$ & <b>", "half\ud800", *odd)
     figure = plots.ranking(replace(ranked, names=names))
     plots.save(figure, tmp_path / "f.svg")
     svg = (tmp_path / "f.svg").read_text()
-    assert r"a$\alpha$ &amp; &lt;b&gt;" in svg and odd[-1] in svg
+    assert r"a$\alpha$ &amp; &lt;b&gt;" in svg and r"half\ud800" in svg and odd[-1] in svg
     width = figure.get_figwidth() * figure.dpi
     for label in figure.axes[0].get_yticklabels():
         box = label.get_window_extent()

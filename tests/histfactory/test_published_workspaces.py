@@ -89,6 +89,8 @@ def test_backgrounds_alone_are_fitted_on_the_command_line(
     out, err = capsys.readouterr()
     assert json.loads(out)["poi"] is None
     assert "the observations of 'CR_gone' are ignored" in err
+    assert main(["hf", "toys", str(path), "-n", "3", "--json", "--no-poi"]) == 0
+    assert json.loads(capsys.readouterr().out)["branches"] == [1, 1, 1]
     assert main(["hf", "significance", str(path), "--no-poi"]) == 2
     assert "no parameter of interest" in capsys.readouterr().err
     assert main(["hf", "inspect", str(path), "--poi", "norm", "--json"]) == 0
@@ -204,9 +206,9 @@ def test_several_minima_are_said_in_json_and_on_stderr(
     workspace["observations"][0]["data"] = COUPLED_DATA.tolist()
     path = tmp_path / "workspace.json"
     path.write_text(json.dumps(workspace))
-    for command in ("limit", "cls", "significance", "scan", "impacts", "toys"):
-        options = ["-n", "20"] if command == "toys" else []
-        assert main(["hf", command, str(path), "--json", *options]) == 0
+    few, tested = ["toys", "-n", "20"], ["toys", "-n", "20", "--cls", "1"]
+    for command in (["limit"], ["cls"], ["significance"], ["scan"], ["impacts"], few, tested):
+        assert main(["hf", *command, str(path), "--json"]) == 0
         out, err = capsys.readouterr()
         assert '"branches": ' in out
-        assert command == "toys" or "has at least 2 minima" in err
+        assert command is few or "has at least 2 minima" in err

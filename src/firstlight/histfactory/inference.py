@@ -40,7 +40,7 @@ class Discovery:
     def converged(self) -> Any:
         """Whether both fits did."""
         good = (self.free.status_code == 0) & (self.conditional.status_code == 0)
-        return good if is_traced(good) else bool(good)
+        return good if is_traced(good) or np.ndim(good) else bool(good)
 
     @property
     def branches(self) -> Any:
@@ -441,10 +441,9 @@ def square_root(q: Any) -> Any:
 
 
 def _most(*counts: Any) -> Any:
-    """The largest of some numbers of minima."""
-    if is_traced(counts):
-        return jnp.max(jnp.stack([jnp.asarray(count) for count in counts]))
-    return max(map(int, counts))
+    """The largest of some numbers of minima; of each in turn where `vmap` made many."""
+    largest = (jnp if is_traced(counts) else np).stack(counts).max(axis=0)
+    return largest if is_traced(counts) or largest.ndim else int(largest)
 
 
 def _number(value: Any) -> Any:

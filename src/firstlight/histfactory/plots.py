@@ -530,5 +530,5 @@ def _pm(value: float, sigma: float) -> str:
 
 
 def _shown(name: str) -> str:
-    """A name as plain text: a dollar sign would begin a formula."""
-    return name.replace("$", r"\$")
+    """A name as plain text: a dollar sign would begin a formula, half a character has no glyph."""
+    return name.encode("utf-8", "backslashreplace").decode("utf-8").replace("$", r"\$")

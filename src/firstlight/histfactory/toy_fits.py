@@ -64,6 +64,7 @@ class ToyCLs:
     q_signal: Floats  # of every signal + background toy; NaN where a fit did not converge
     q_background: Floats
     not_converged: int
+    branches: int  # the largest number of minima that one of the fits found
 
 
 @in_float64
@@ -134,7 +135,7 @@ def toy_cls(
     rng = _generator(key)
     truths = (on_data.theta, test.null.theta)
     drawn = [_draw(engine, theta, n, rng) for theta in truths]
-    signal, background = (
+    (signal, some), (background, others) = (
         _statistics(test, mu, *pair, progress) for pair in zip(drawn, truths, strict=True)
     )
     clsb, clb = _fraction(signal, q), _fraction(background, q)
@@ -148,13 +149,14 @@ def toy_cls(
         q_signal=signal,
         q_background=background,
         not_converged=int(np.isnan(signal).sum() + np.isnan(background).sum()),
+        branches=max(some, others, *(int(f.branches) for f in (test.free, test.null, on_data))),
     )
 
 
 def _statistics(
     test: HypothesisTest, mu: float, drawn: Data, truth: Any, progress: Progress | None
-) -> Floats:
-    """The test statistic of every toy; NaN where a fit did not converge."""
+) -> tuple[Floats, int]:
+    """The test statistic of every toy, NaN where a fit did not converge; most minima of a fit."""
     engine = test.engine
     assert isinstance(engine, Eager)
     free, at_mu = hypotheses(engine, test.data, [None, mu], test.fixed, None)
@@ -166,7 +168,8 @@ def _statistics(
     held = engine.fit_all(_repeated(at_mu, drawn), _part(progress, n, n))
     muhat = test.engine.model.public(best.theta)[:, test.engine.model.poi_index]
     q = np.where(muhat <= mu, np.maximum(2 * (held.nll - best.nll), 0.0), 0.0)
-    return np.where((best.status == 0) & (held.status == 0), q, np.nan)
+    q = np.where((best.status == 0) & (held.status == 0), q, np.nan)
+    return q, int(max(best.branches.max(), held.branches.max()))
 
 
 def _part(progress: Progress | None, before: int, n: int) -> Progress | None:
@@ -209,7 +212,10 @@ def _truth(engine: Eager, parameters: Any, mu: float | None, fixed: Fixed) -> An
         if mu is not None:
             vector[model.poi_index] = mu
         return model.internal(vector)
-    (problem,) = hypotheses(engine, model.data(None), [mu], fixed, None)
+    if mu is None:  # then a model without a POI, or with a fixed one, has toys as well
+        problem = problem_of(engine, model.data(None), fixed)
+    else:
+        (problem,) = hypotheses(engine, model.data(None), [mu], fixed, None)
     return engine.chain([problem])[0].theta
 
 

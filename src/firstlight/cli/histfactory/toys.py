@@ -73,11 +73,11 @@ def fit_toys(options: argparse.Namespace, job: Any) -> int:
             "mu": options.mu,
             "not_converged": result.not_converged,
             "parameters": summary,
+            "converged": result.converged,
+            "branches": result.branches,
         }
         if job.model.poi is not None:
             content["poi_values"] = result.values[:, job.model.poi_index]
-            content["converged"] = result.converged
-            content["branches"] = result.branches
         print_json({"command": "toys", **job.header}, content)
     else:
         print_toys(result, summary, job.model.poi, options)
@@ -137,7 +137,7 @@ def print_toys(
 
 
 def cls_from_toys(options: argparse.Namespace, job: Any) -> int:
-    from firstlight.cli.histfactory.output import Working, ending, print_json
+    from firstlight.cli.histfactory.output import Working, ending, print_json, several_minima
 
     with Working("fitting toys") as progress:
         from firstlight.histfactory.toy_fits import toy_cls
@@ -152,8 +152,9 @@ def cls_from_toys(options: argparse.Namespace, job: Any) -> int:
             progress=progress,
         )
     error = statistical_error(result)
+    several_minima(result.branches)
     if options.json:
-        names = ("mu", "observed", "expected", "clsb", "clb", "q", "not_converged")
+        names = ("mu", "observed", "expected", "clsb", "clb", "q", "not_converged", "branches")
         content = {name: getattr(result, name) for name in names}
         content |= {"observed_error": error, "toys_per_hypothesis": options.n, "seed": options.seed}
         content["test_statistic"] = options.test_statistic
