@@ -33,7 +33,7 @@ def model(workspace: dict[str, Any]) -> hf.Model:
     [
         ({"interpolation": ("code4", "code4")}, "code4p"),
         ({"interpolation": "code4"}, "interpolation"),
-        ({"poi": "nu"}, "no parameter 'nu'"),
+        ({"poi": "nu"}, "'nu' is not in the model"),
         ({"sizes": Sizes(1, 2, 1, 1, 1, 1, 1)}, "slots: 1 < 2"),
         ({"sizes": (2, 2)}, "sizes"),
         ({"measurement": "other"}, "no measurement 'other'"),
