@@ -359,7 +359,7 @@ def test_bad_input_is_named(
     assert "no measurement 'other'" in refusal("limit", workspace, "--measurement", "other")
     assert "Did you mean lumi?" in refusal("fit", workspace, "--fix", "lumy=1")
     assert "no parameter 'nu'" in refusal("scan", workspace, "--parameter", "nu")
-    assert "no parameter 'nu'" in refusal("inspect", workspace, "--poi", "nu")
+    assert "'nu' is not in the model" in refusal("inspect", workspace, "--poi", "nu")
     assert "its bounds are [0, 10]" in refusal("fit", workspace, "--fix", "mu=-1")
     assert "asked for twice" in refusal("fit", workspace, "--fix", "mu", "--free", "mu")
     assert "code4,code9" in refusal("fit", workspace, "--interpolation", "code4,code9")

@@ -245,7 +245,7 @@ def test_what_a_program_prints_cannot_steer_the_terminal(measure: Any) -> None:
     code, _, text = measure(
         r"""
         from firstlight import bench
-        @bench(workload="evil\x1b[2J")
+        @bench
         def evil():
             raise RuntimeError("title\x1b]0;owned\x07 and \x9b2J")
         """

@@ -737,9 +737,7 @@ def test_gradient_is_exactly_zero_without_an_excess(
         assert np.all(slopes == 0), key
 
 
-@pytest.mark.parametrize(
-    "bounds", [{"mu": (0.0, 0.4)}, {"lumi": (0.999, 1.001)}, {"alpha002": (-0.01, 0.01)}]
-)
+@pytest.mark.parametrize("bounds", [{"lumi": (0.999, 1.001)}, {"alpha002": (-0.01, 0.01)}])
 def test_gradient_matches_50_digits_with_parameters_at_bounds(bounds: dict[str, Any]) -> None:
     workspace, model = complex_workspace(observed=[75.0, 34.0], bounds=bounds)
     exact = exact_of(workspace, model)
@@ -748,10 +746,7 @@ def test_gradient_matches_50_digits_with_parameters_at_bounds(bounds: dict[str, 
     value, ours = z0_and_gradient(model, exact)
     with mpmath.workdps(50):
         oracle = Discovery(model, exact)
-        fits = (
-            [oracle.found.free] if name == "mu" else [oracle.found.free, oracle.found.conditional]
-        )
-        assert any(fit.at_bound[held] for fit in fits)
+        assert any(fit.at_bound[held] for fit in (oracle.found.free, oracle.found.conditional))
         data, free, null = oracle.points(exact)
         for fit, theta in ((oracle.found.free, free), (oracle.found.conditional, null)):
             # It is a minimum within the bounds: what is held is pushed outwards.
