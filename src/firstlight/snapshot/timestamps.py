@@ -108,12 +108,20 @@ def _first(data: bytes) -> tuple[_Node, bytes]:
 def read_token(data: bytes, subject: bytes) -> Token:
     """The token in a response or as it is; raises `TimestampError` unless it is over `subject`."""
     from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.x509 import InvalidVersion
 
     if len(data) > MOST_BYTES:
         raise TimestampError(f"more than {MOST_BYTES} bytes: no RFC 3161 token.")
     try:
         return _read(data, subject)
-    except (UnsupportedAlgorithm, StopIteration, IndexError, TypeError, ValueError) as error:
+    except (
+        UnsupportedAlgorithm,
+        InvalidVersion,
+        StopIteration,
+        IndexError,
+        TypeError,
+        ValueError,
+    ) as error:
         # A stranger's bytes: what is not where it should be may fail in many ways.
         raise TimestampError(f"no RFC 3161 token that can be read ({error!r:.100}).") from None
 
@@ -164,11 +172,11 @@ def _hash_of(algorithm: _Node) -> str:
 
 
 def _loaded(certificates: Sequence[bytes]) -> list[Certificate]:
-    from cryptography.x509 import load_der_x509_certificate
+    from cryptography.x509 import InvalidVersion, load_der_x509_certificate
 
     try:
         return [load_der_x509_certificate(data) for data in certificates]
-    except ValueError:
+    except (InvalidVersion, ValueError):
         raise TimestampError("a certificate in it cannot be read.") from None
 
 

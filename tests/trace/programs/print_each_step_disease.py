@@ -8,13 +8,13 @@ import numpy as np
 @jax.jit
 def relax(field, noise):
     # One after the other: that takes its time on any machine, as does the noise.
-    return jax.lax.fori_loop(0, 60, lambda _, f: jnp.sort(jnp.cos(3 * f)), field + noise)
+    return jax.lax.fori_loop(0, 150, lambda _, f: jnp.sort(jnp.cos(3 * f)), field + noise)
 
 
 def run(field):
     rng = np.random.default_rng(0)
     for number in range(50):
-        noise = np.sort(rng.normal(size=60_000))[:2000].astype(np.float32)
+        noise = np.sort(rng.normal(size=150_000))[:2000].astype(np.float32)
         field = relax(field, noise)
         print(number, field[0])  # here
     return field
