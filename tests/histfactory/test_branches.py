@@ -218,6 +218,6 @@ def test_one_minimum_is_looked_for_once() -> None:
         found = hf.fit(model)
         problem = problem_of(engine.Eager(model), model.data())
         with float64_scope():
-            alone = jax.jit(search)(model.prepared, *problem[:5])
+            alone, _ = jax.jit(search)(model.prepared, *problem[:5])
         assert found.branches == 1
         assert found.iterations == int(alone.iterations)

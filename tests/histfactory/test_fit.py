@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from scipy import optimize
 
 from firstlight import histfactory as hf
+from firstlight.histfactory.fitting import _FIRST_ANSWERS
 from firstlight.histfactory.layout import Sizes
 from firstlight.histfactory.newton import EDM_TOLERANCE
 
@@ -162,6 +164,16 @@ def test_covariance_is_the_inverse_of_the_numerical_hessian_of_pyhfs_nll(
         np.linalg.inv(hessian) / np.outer(scale, scale),
         atol=3e-5,
     )
+
+
+def test_covariance_of_numpy_and_of_the_compiled_program_agree(make: Any) -> None:
+    """The first answers need no compile; whoever asks often gets the program."""
+    found = hf.fit(load(random_workspace(make, 5, 80.0)), fixed=["mu"])
+    first, *_, last = (found.covariance for _ in range(_FIRST_ANSWERS + 1))
+    np.testing.assert_allclose(last, first, rtol=1e-11, atol=1e-15)
+    assert not first[found.names.index("mu")].any()
+    in_a_program = jax.jit(lambda result: result.covariance)(found)
+    np.testing.assert_allclose(in_a_program, first, rtol=1e-11, atol=1e-15)
 
 
 def test_thu_reaches_its_minimum_with_the_luminosity_held_and_free(shared_data: Path) -> None:

@@ -85,17 +85,15 @@ def lowest(model: Prepared, problem: Problem) -> Minimum:
 
     def visit(state: tuple[Minimum, _Plan]) -> tuple[Minimum, _Plan]:
         _, plan = state
-        found = _search(model, problem, plan.start, plan.near, ~plan.more)
-        risks = branch_risks(model, problem.data, found.theta, found.at, problem.fixed)
+        found, risks = _search(model, problem, plan.start, plan.near, ~plan.more)
         first = plan.ends.searches == 0
-        small = found._replace(at=None)
         plan = jax.lax.cond(
-            first & _is_settled(found, risks), _ended, _planned, problem, plan, small, risks
+            first & _is_settled(found, risks), _ended, _planned, problem, plan, found, risks
         )
         return found, plan
 
     # The shapes of an end; nothing is computed.
-    empty = jax.eval_shape(search, model, *problem[:5])
+    empty, _ = jax.eval_shape(search, model, *problem[:5])
     nowhere = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), empty)
     begin = (nowhere, _beginning(model, problem))
     found, plan = jax.lax.while_loop(lambda state: state[1].more, visit, begin)
@@ -104,9 +102,13 @@ def lowest(model: Prepared, problem: Problem) -> Minimum:
     return last
 
 
-def _search(model: Prepared, problem: Problem, start: Any, near: Any, idle: Any = False) -> Minimum:
+def _search(
+    model: Prepared, problem: Problem, start: Any, near: Any, idle: Any = False
+) -> tuple[Minimum, Any]:
+    """Where a search ends, and the `branch_risks` there."""
     data, _, fixed, lower, upper, _, _ = problem
-    return search(model, data, start, fixed, lower, upper, near, idle)
+    found, at = search(model, data, start, fixed, lower, upper, near, idle)
+    return found, branch_risks(model, data, found.theta, at, fixed)
 
 
 def _is_settled(found: Minimum, risks: Any) -> Any:
@@ -161,8 +163,8 @@ def _planned(problem: Problem, plan: _Plan, found: Minimum, fresh: Any) -> _Plan
 
 def first_search(model: Prepared, problem: Problem) -> tuple[Minimum, Any]:
     """One search, and whether it settles the problem: nothing is left for `lowest` to look for."""
-    found = _search(model, problem, problem.guess, jnp.asarray(problem.near, jnp.float64))
-    risks = branch_risks(model, problem.data, found.theta, found.at, problem.fixed)
+    near = jnp.asarray(problem.near, jnp.float64)
+    found, risks = _search(model, problem, problem.guess, near)
     return found, _is_settled(found, risks)
 
 

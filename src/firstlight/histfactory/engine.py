@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property, partial
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -113,10 +113,10 @@ class Eager(Engine):
         with float64_scope(), one_blas_thread() if on_cpu else contextlib.nullcontext():
             # A Python float has another type than a NumPy one to JAX, and would compile again.
             problem = problem._replace(near=np.float64(problem.near))
-            found: Minimum = _lowest()(self.prepared, problem)
-            # The Hessian stays where it is until somebody asks for it.
-            small: dict[str, Any] = jax.device_get({n: getattr(found, n) for n in _READ})
-        return found._replace(**small)
+            found, settled = jax.device_get(_first()(self.prepared, problem))
+            if not settled:
+                found = jax.device_get(_lowest()(self.prepared, problem))
+        return cast(Minimum, found)
 
     def asimov(self, theta: Any) -> Data:
         main = np.asarray(_expected()(self.prepared, theta))
@@ -138,9 +138,6 @@ class Eager(Engine):
     def tail(self, z: Any) -> Any:
         erfc = np.vectorize(math.erfc, otypes=[np.float64])
         return 0.5 * erfc(np.asarray(z) / math.sqrt(2))
-
-
-_READ = ("theta", "nll", "free", "edm", "iterations", "status", "branches")
 
 
 class Traced(Engine):
@@ -188,13 +185,14 @@ def _unstacked(found: Minimum, n: int) -> list[Minimum]:
 
 
 @cache
-def _lowest() -> Any:
-    def read(model: Any, problem: Problem) -> Minimum:
-        # Every array that is handed out takes its microseconds; of these only the Hessian is used.
-        found = lowest(model, problem)
-        return found._replace(at=found.at._replace(gradient=None, cells=None, multiplier=None))
+def _first() -> Any:
+    """Compiled in three quarters of the time of `_lowest`, which few problems need."""
+    return jax.jit(first_search, compiler_options=compiler_options())
 
-    return jax.jit(read, compiler_options=compiler_options())
+
+@cache
+def _lowest() -> Any:
+    return jax.jit(lowest, compiler_options=compiler_options())
 
 
 @cache
@@ -212,20 +210,12 @@ def compiler_options() -> dict[str, Any] | None:
 
 @cache
 def _lowest_batch() -> Any:
-    def small(model: Any, problem: Problem) -> Minimum:
-        # A thousand Hessians would take longer to read back than to compute.
-        return lowest(model, problem)._replace(at=None)
-
-    return jax.jit(jax.vmap(small, (None, 0)))
+    return jax.jit(jax.vmap(lowest, (None, 0)))
 
 
 @cache
 def _first_batch() -> Any:
-    def small(model: Any, problem: Problem) -> tuple[Minimum, Any]:
-        found, settled = first_search(model, problem)
-        return found._replace(at=None), settled
-
-    return jax.jit(jax.vmap(small, (None, 0)))
+    return jax.jit(jax.vmap(first_search, (None, 0)))
 
 
 @cache
@@ -248,8 +238,7 @@ def _fits_on_cores(engine: Eager, problems: Problem, progress: Progress | None) 
     done: list[Minimum] = []
 
     def one(i: int) -> Minimum:
-        found = engine._fit(Problem(*jax.tree.map(lambda a: a[i], problems)))
-        return found._replace(at=None)
+        return engine._fit(Problem(*jax.tree.map(lambda a: a[i], problems)))
 
     def note(found: Minimum) -> None:
         done.append(found)

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from firstlight.histfactory.engine import Engine, engine_for
-from firstlight.histfactory.likelihood import Curvature, Data, assemble
+from firstlight.histfactory.layout import Sizes
+from firstlight.histfactory.likelihood import (
+    Curvature,
+    Data,
+    Prepared,
+    assemble,
+    dense_hessian,
+    evaluate,
+)
 from firstlight.histfactory.model import (
     Description,
     Model,
@@ -25,6 +34,14 @@ from firstlight.histfactory.precision import float64_scope, in_float64, is_trace
 
 #: What may be said about fixed parameters: values to fix at, True (at init), False (free).
 Fixed = Mapping[str, Any] | Iterable[str] | None
+
+
+class _Point(NamedTuple):
+    """Where the Hessian is evaluated, once somebody asks for it."""
+
+    model: Prepared
+    data: Data
+    theta: Any
 
 
 @jax.tree_util.register_dataclass
@@ -40,8 +57,8 @@ class FitResult:
     free: Any  # 1 where a parameter moved freely
     at_bound: Any  # True where a bound holds it
     branches: Any  # minima that were found; this is the lowest of them
-    curvature: Curvature
-    internal_free: Any
+    _free: Any  # `free` in internal order
+    _hessian: Curvature | _Point
     about: Description = field(metadata={"static": True})
 
     @property
@@ -81,12 +98,12 @@ class FitResult:
 
         Taken as a constant by differentiation: for a derivative of it use `hessian`.
         """
-        traced = is_traced(self.curvature, self.internal_free)
-        axes = np.ndim(self.internal_free) - 1
-        with float64_scope():
-            inverse = (_inverse_over if traced else _compiled_inverse)(axes)(
-                self.curvature, self.internal_free
-            )
+        point = self._hessian if isinstance(self._hessian, _Point) else None
+        if point and not is_traced(point) and next(_questions(self.about.sizes)) < _FIRST_ANSWERS:
+            inverse = _host_inverse(point, self._free)
+        else:
+            with float64_scope():
+                inverse = _inverse_over(np.ndim(self._free) - 1)(self._hessian, self._free)
         slot = self.about.structure.slot.astype(np.int64)
         inverse = inverse if is_traced(inverse) else np.asarray(inverse)
         return inverse[..., slot[:, None], slot]
@@ -106,21 +123,48 @@ def _diagonal(matrix: Any) -> Any:
     return matrix.diagonal(axis1=-2, axis2=-1)
 
 
-def _inverse(curvature: Curvature, free: Any) -> Any:
+#: So many are NumPy's: a program for them takes as long to compile as NumPy for a hundred.
+_FIRST_ANSWERS = 10
+
+
+@cache
+def _questions(sizes: Sizes) -> Iterator[int]:
+    """Counts how often a covariance was asked for, of models of one size."""
+    return count()
+
+
+def _host_inverse(point: _Point, free: Any) -> Any:
+    """As `_inverse`, in NumPy; NaN where the Hessian is not positive."""
+    model, data, theta = jax.tree.map(np.asarray, point)
+    with np.errstate(all="ignore"):
+        curvature = evaluate(model, data, theta, xp=np).curvature
+        assert curvature is not None
+        hessian = dense_hessian(curvature, np)
+        (moving,) = np.nonzero(np.asarray(free))
+        scale = 1 / np.sqrt(np.abs(np.diagonal(hessian)[moving]))
+        block = np.ix_(moving, moving)
+        inverse = np.zeros_like(hessian)
+        try:
+            half = np.linalg.inv(np.linalg.cholesky(scale[:, None] * hessian[block] * scale))
+            inverse[block] = scale[:, None] * (half.T @ half) * scale
+        except np.linalg.LinAlgError:
+            inverse[block] = np.nan
+    return inverse
+
+
+@jax.jit
+def _inverse(hessian: Curvature | _Point, free: Any) -> Any:
+    curvature = evaluate(*hessian).curvature if isinstance(hessian, _Point) else hessian
+    assert curvature is not None
     factors = factorise(assemble(curvature), free)
     return jax.vmap(lambda unit: solve(factors, unit))(jnp.eye(len(free)))
 
 
 def _inverse_over(axes: int) -> Any:
-    function = _inverse
+    function: Any = _inverse
     for _ in range(axes):
         function = jax.vmap(function)
     return function
-
-
-@cache
-def _compiled_inverse(axes: int) -> Any:
-    return jax.jit(_inverse_over(axes))
 
 
 @in_float64
@@ -215,8 +259,8 @@ def result_of(engine: Engine, found: Minimum, problem: Problem) -> FitResult:
         free=model.public(found.free),
         at_bound=model.public(held),
         branches=_scalar(found.branches, int),
-        curvature=found.at.curvature,
-        internal_free=found.free,
+        _free=found.free,
+        _hessian=found.curvature or _Point(engine.prepared, problem.data, found.theta),
         about=model.about,
     )
 

@@ -31,37 +31,35 @@ class Basis(NamedTuple):
     ddf: Any
 
 
-def additive_basis(code: str, alpha: Any) -> Basis:
+def additive_basis(code: str, alpha: Any, xp: Any) -> Basis:
     """The functions g and f of `code` at every α."""
-    import jax.numpy as jnp
-
-    one, zero = jnp.ones_like(alpha), jnp.zeros_like(alpha)
+    one, zero = xp.ones_like(alpha), xp.zeros_like(alpha)
     # At a kink the slope is that of the right side: zero would pass for a minimum.
-    sign = jnp.where(alpha >= 0, 1.0, -1.0)
+    sign = xp.where(alpha >= 0, 1.0, -1.0)
     if code == "code0":
         return Basis(alpha, 8 * sign * alpha, one, 8 * sign, zero, zero)
     if code == "code4p":
-        inside, square = jnp.abs(alpha) < 1, alpha * alpha
+        inside, square = xp.abs(alpha) < 1, alpha * alpha
         return Basis(
             alpha,
-            jnp.where(inside, square * (15 - square * (10 - 3 * square)), 8 * sign * alpha),
+            xp.where(inside, square * (15 - square * (10 - 3 * square)), 8 * sign * alpha),
             one,
-            jnp.where(inside, alpha * (30 - square * (40 - 18 * square)), 8 * sign),
+            xp.where(inside, alpha * (30 - square * (40 - 18 * square)), 8 * sign),
             zero,
-            jnp.where(inside, 30 - square * (120 - 90 * square), 0.0),
+            xp.where(inside, 30 - square * (120 - 90 * square), 0.0),
         )
     above, below = alpha > 1, alpha < -1
     return Basis(  # code2
-        jnp.where(above, alpha - 1, alpha),
-        jnp.where(above, 16 * (alpha - 1), jnp.where(below, -16 * alpha, 8 * alpha * alpha)),
+        xp.where(above, alpha - 1, alpha),
+        xp.where(above, 16 * (alpha - 1), xp.where(below, -16 * alpha, 8 * alpha * alpha)),
         one,
-        jnp.where(above, 16.0, jnp.where(below, -16.0, 16 * alpha)),
+        xp.where(above, 16.0, xp.where(below, -16.0, 16 * alpha)),
         zero,
-        jnp.where(above | below, 0.0, 16.0),
+        xp.where(above | below, 0.0, 16.0),
     )
 
 
-def code4(deviations: Any, logs: Any, alpha: Any) -> tuple[Any, Any, Any]:
+def code4(deviations: Any, logs: Any, alpha: Any, xp: Any) -> tuple[Any, Any, Any]:
     """Factor of code 4 inside |α| < 1 with its first and second derivative.
 
     deviations: hi - 1 and lo - 1, each [α, ...]; logs: ln hi and ln lo, likewise.
@@ -73,14 +71,12 @@ def code4(deviations: Any, logs: Any, alpha: Any) -> tuple[Any, Any, Any]:
 
     In this form what is absent (hi = lo = 1) is exactly one, with derivatives exactly zero.
     """
-    import jax.numpy as jnp
-
     shape = (-1, *(1,) * (deviations.ndim - 2))
     above, below = _code4_basis(alpha), _code4_basis(-alpha)
     order = []
     for derivative, sign in enumerate((1, -1, 1)):
-        u = [jnp.reshape(p, shape) for p in above[derivative]]
-        v = [jnp.reshape(sign * p, shape) for p in below[derivative]]
+        u = [xp.reshape(p, shape) for p in above[derivative]]
+        v = [xp.reshape(sign * p, shape) for p in below[derivative]]
         order.append(
             deviations[0] * u[0]
             + (1 + deviations[0]) * logs[0] * (u[1] + logs[0] * u[2])

@@ -61,7 +61,7 @@ class Prepared:
     @property
     def channels(self) -> Any:
         """Channel of every bin, as an index."""
-        return self.channel_of_bin.astype(jnp.int32)
+        return self.channel_of_bin.astype(np.int32)
 
 
 @jax.tree_util.register_dataclass
@@ -101,10 +101,10 @@ def yields(model: Prepared, theta: Any) -> Any:
     begin_phi, begin_gamma = model.blocks
     alpha, phi, gamma = theta[:begin_phi], theta[begin_phi:begin_gamma], theta[begin_gamma:]
     shape_alpha, rate_alpha = _runs(model, alpha)
-    basis = additive_basis(model.codes[1], shape_alpha)
+    basis = additive_basis(model.codes[1], shape_alpha, jnp)
     shifted = model.nominal + jnp.tensordot(jnp.stack([basis.g, basis.f]), model.shifts, 2)
     inside, exponent = _inside_and_exponent(model, rate_alpha)
-    value, _, _ = code4(model.deviations, model.logs, rate_alpha)
+    value, _, _ = code4(model.deviations, model.logs, rate_alpha, jnp)
     norm = _product(jnp.where(inside[:, None], value, 1.0)) * jnp.exp(exponent)
     factors = jnp.prod(jnp.where(model.factor_mask > 0, phi[:, None, None], 1.0), axis=0)
     gammas = jnp.where(model.carries_gamma > 0, gamma, 1.0)
@@ -145,10 +145,10 @@ def _runs(model: Prepared, alpha: Any) -> tuple[Any, Any]:
     return alpha[:n_shapes], alpha[len(alpha) - n_rates :]
 
 
-def _over_alphas(model: Prepared, of_shapes: Any, of_rates: Any) -> Any:
+def _over_alphas(model: Prepared, of_shapes: Any, of_rates: Any, xp: Any = jnp) -> Any:
     """A sum over both runs, for every α."""
     n_alphas, rest = model.blocks[0], ((0, 0),) * (of_shapes.ndim - 1)
-    return jnp.pad(of_shapes, ((0, n_alphas - len(of_shapes)), *rest)) + jnp.pad(
+    return xp.pad(of_shapes, ((0, n_alphas - len(of_shapes)), *rest)) + xp.pad(
         of_rates, ((n_alphas - len(of_rates), 0), *rest)
     )
 
@@ -159,15 +159,15 @@ def _by_slot(model: Prepared, of_rows: Any) -> Any:
     return of_rows.reshape(*of_rows.shape[:-1], n_slots, n_rows // n_slots)
 
 
-def _inside_and_exponent(model: Prepared, alpha: Any) -> tuple[Any, Any]:
+def _inside_and_exponent(model: Prepared, alpha: Any, xp: Any = jnp) -> tuple[Any, Any]:
     """Which α the polynomial serves, and the logarithm of all factors of the others together.
 
     One exponential for a (sample, channel) instead of one for each of its systematics.
     """
-    inside = jnp.abs(alpha) < (1.0 if model.codes[0] == "code4" else 0.0)
-    above = jnp.where(inside, 0.0, jnp.maximum(alpha, 0.0))
-    below = jnp.where(inside, 0.0, jnp.maximum(-alpha, 0.0))
-    return inside, jnp.tensordot(jnp.stack([above, below]), model.logs, 2)
+    inside = xp.abs(alpha) < (1.0 if model.codes[0] == "code4" else 0.0)
+    above = xp.where(inside, 0.0, xp.maximum(alpha, 0.0))
+    below = xp.where(inside, 0.0, xp.maximum(-alpha, 0.0))
+    return inside, xp.tensordot(xp.stack([above, below]), model.logs, 2)
 
 
 @jax.custom_jvp
@@ -192,20 +192,20 @@ def nll(model: Prepared, data: Data, theta: Any) -> Any:
     return jnp.sum(_poisson_nll(data.main, expected)) + _constraint_nll(model, data, theta)
 
 
-def _constraint_nll(model: Prepared, data: Data, theta: Any) -> Any:
-    pull = jnp.where(model.weight > 0, data.aux - theta, 0.0)
-    poisson = jnp.where(model.tau > 0, _poisson_nll(data.aux, model.tau * theta), 0.0)
-    return jnp.sum(0.5 * model.weight * pull * pull + poisson) + model.constraint_constant
+def _constraint_nll(model: Prepared, data: Data, theta: Any, xp: Any = jnp) -> Any:
+    pull = xp.where(model.weight > 0, data.aux - theta, 0.0)
+    poisson = xp.where(model.tau > 0, _poisson_nll(data.aux, model.tau * theta, xp), 0.0)
+    return xp.sum(0.5 * model.weight * pull * pull + poisson) + model.constraint_constant
 
 
-def _poisson_nll(observed: Any, expected: Any) -> Any:
+def _poisson_nll(observed: Any, expected: Any, xp: Any = jnp) -> Any:
     """ν - n - n ln(ν/n); ν where nothing is observed; infinite where n > 0 is impossible."""
     counted = observed > 0
     possible = expected > TINY_YIELD
-    n = jnp.where(counted, observed, 1.0)
-    log_ratio = jnp.log(jnp.where(counted & possible, expected / n, 1.0))
-    value = expected - jnp.where(counted, n + n * log_ratio, 0.0)
-    return jnp.where(counted & ~possible, jnp.inf, value)
+    n = xp.where(counted, observed, 1.0)
+    log_ratio = xp.log(xp.where(counted & possible, expected / n, 1.0))
+    value = expected - xp.where(counted, n + n * log_ratio, 0.0)
+    return xp.where(counted & ~possible, xp.inf, value)
 
 
 def saturated_nll(tau: Any, data: Data, xp: Any = jnp) -> Any:
@@ -260,12 +260,12 @@ class Blocks(NamedTuple):
     diagonal: Any  # [bin]
 
 
-def assemble(parts: Curvature, exactness: Any = 1.0) -> Blocks:
+def assemble(parts: Curvature, exactness: Any = 1.0, xp: Any = jnp) -> Blocks:
     """The Hessian (`exactness` 1), or its positive part (0), which is also Fisher's at ν = n."""
     n_dense = parts.second.shape[0]
     weighted = parts.stiffness * parts.bins
     dense = weighted @ parts.bins.T + exactness * parts.second
-    dense += jnp.diag(parts.constraint[:n_dense])
+    dense += xp.diag(parts.constraint[:n_dense])
     return Blocks(
         dense=dense,
         coupling=(parts.bins_gamma * weighted).T + exactness * parts.second_gamma,
@@ -298,87 +298,100 @@ class _Expansion(NamedTuple):
     stiffness: Any  # ∂²NLL/∂ν²
 
 
-def evaluate(model: Prepared, data: Data, theta: Any, curvature: bool = True) -> Evaluation:
-    """Value and gradient, and the Hessian where it is wanted, in closed form."""
-    parts = _expand(model, data, theta)
+def evaluate(
+    model: Prepared, data: Data, theta: Any, curvature: bool = True, xp: Any = jnp
+) -> Evaluation:
+    """Value and gradient, and the Hessian where it is wanted, in closed form.
+
+    With `xp=numpy` nothing is compiled: the answer to a single question comes sooner.
+    """
+    parts = _expand(model, data, theta, xp)
     slope_shift = parts.slope * parts.multiplier
     slope_cells = parts.slope * parts.cells
-    row_slope = (slope_cells @ _membership(model)).reshape(-1)
-    along = jnp.tensordot(model.shifts, slope_shift, 2)
+    row_slope = (slope_cells @ _membership(model, xp)).reshape(-1)
+    along = xp.tensordot(model.shifts, slope_shift, 2)
     gradient_alpha = _over_alphas(
         model,
         parts.basis.dg * along[0] + parts.basis.df * along[1],
-        jnp.sum(parts.log_slope * row_slope, axis=1),
+        xp.sum(parts.log_slope * row_slope, axis=1),
+        xp,
     )
-    gradient_phi = jnp.tensordot(model.factor_mask, slope_cells, 2) / parts.phi
-    carried = jnp.sum(model.carries_gamma * parts.cells, axis=0) / parts.gamma
-    pull, bend = _constraint_derivatives(model, data, theta)
-    gradient = jnp.concatenate([gradient_alpha, gradient_phi, parts.slope * carried]) + pull
+    gradient_phi = xp.tensordot(model.factor_mask, slope_cells, 2) / parts.phi
+    carried = xp.sum(model.carries_gamma * parts.cells, axis=0) / parts.gamma
+    pull, bend = _constraint_derivatives(model, data, theta, xp)
+    gradient = xp.concatenate([gradient_alpha, gradient_phi, parts.slope * carried]) + pull
     value = Evaluation(parts.nll, gradient, parts.cells, parts.multiplier, None)
     if not curvature:
         return value
     own_alpha = _over_alphas(
         model,
         parts.basis.ddg * along[0] + parts.basis.ddf * along[1],
-        jnp.sum(parts.bend * row_slope, axis=1),
+        xp.sum(parts.bend * row_slope, axis=1),
+        xp,
     )
-    second = _curvature(model, parts, row_slope, own_alpha, carried, bend)
+    second = _curvature(model, parts, row_slope, own_alpha, carried, bend, xp)
     return value._replace(curvature=second)
 
 
-def _expand(model: Prepared, data: Data, theta: Any) -> _Expansion:
+def _expand(model: Prepared, data: Data, theta: Any, xp: Any) -> _Expansion:
     begin_phi, begin_gamma = model.blocks
     alpha, phi, gamma = theta[:begin_phi], theta[begin_phi:begin_gamma], theta[begin_gamma:]
-    phi = jnp.where(jnp.abs(phi) < TINY_FACTOR, TINY_FACTOR, phi)
-    gamma = jnp.where(jnp.abs(gamma) < TINY_FACTOR, TINY_FACTOR, gamma)
+    phi = xp.where(xp.abs(phi) < TINY_FACTOR, TINY_FACTOR, phi)
+    gamma = xp.where(xp.abs(gamma) < TINY_FACTOR, TINY_FACTOR, gamma)
 
     shape_alpha, rate_alpha = _runs(model, alpha)
-    basis = additive_basis(model.codes[1], shape_alpha)
-    shifted = model.nominal + jnp.tensordot(jnp.stack([basis.g, basis.f]), model.shifts, 2)
-    inside, exponent = _inside_and_exponent(model, rate_alpha)
-    value, slope, bend = code4(model.deviations, model.logs, rate_alpha)
+    basis = additive_basis(model.codes[1], shape_alpha, xp)
+    shifted = model.nominal + xp.tensordot(xp.stack([basis.g, basis.f]), model.shifts, 2)
+    inside, exponent = _inside_and_exponent(model, rate_alpha, xp)
+    value, slope, bend = code4(model.deviations, model.logs, rate_alpha, xp)
     inside = inside[:, None]
-    log_outside = jnp.where((rate_alpha > 0)[:, None], model.logs[0], -model.logs[1])
-    norm = jnp.prod(jnp.where(inside, value, 1.0), axis=0) * jnp.exp(exponent)
-    factors = jnp.prod(jnp.where(model.factor_mask > 0, phi[:, None, None], 1.0), axis=0)
-    gammas = jnp.where(model.carries_gamma > 0, gamma, 1.0)
+    log_outside = xp.where((rate_alpha > 0)[:, None], model.logs[0], -model.logs[1])
+    norm = xp.prod(xp.where(inside, value, 1.0), axis=0) * xp.exp(exponent)
+    factors = xp.prod(xp.where(model.factor_mask > 0, phi[:, None, None], 1.0), axis=0)
+    gammas = xp.where(model.carries_gamma > 0, gamma, 1.0)
     multiplier = _by_slot(model, norm)[:, model.channels] * factors * gammas
     cells = shifted * multiplier
 
-    expected = jnp.sum(cells, axis=0)
+    expected = xp.sum(cells, axis=0)
     used = (data.main > 0) & (expected > TINY_YIELD)
-    divisor = jnp.where(used, expected, 1.0)
-    ratio = jnp.where(used, data.main / divisor, 0.0)
+    divisor = xp.where(used, expected, 1.0)
+    ratio = xp.where(used, data.main / divisor, 0.0)
     return _Expansion(
         basis=basis,
-        log_slope=jnp.where(inside, slope / value, log_outside),
-        bend=jnp.where(inside, bend / value, log_outside * log_outside),
+        log_slope=xp.where(inside, slope / value, log_outside),
+        bend=xp.where(inside, bend / value, log_outside * log_outside),
         multiplier=multiplier,
         cells=cells,
         phi=phi,
         gamma=gamma,
-        nll=jnp.sum(_poisson_nll(data.main, expected)) + _constraint_nll(model, data, theta),
+        nll=xp.sum(_poisson_nll(data.main, expected, xp)) + _constraint_nll(model, data, theta, xp),
         slope=1 - ratio,
         stiffness=ratio / divisor,
     )
 
 
-def _constraint_derivatives(model: Prepared, data: Data, theta: Any) -> tuple[Any, Any]:
+def _constraint_derivatives(model: Prepared, data: Data, theta: Any, xp: Any) -> tuple[Any, Any]:
     """First and second derivative of the constraint terms by their own parameter."""
     poisson = model.tau > 0
-    safe = jnp.where(poisson & (jnp.abs(theta) > TINY_FACTOR), theta, 1.0)
-    ratio = jnp.where(poisson, data.aux / safe, 0.0)
+    safe = xp.where(poisson & (xp.abs(theta) > TINY_FACTOR), theta, 1.0)
+    ratio = xp.where(poisson, data.aux / safe, 0.0)
     return model.weight * (theta - data.aux) + model.tau - ratio, model.weight + ratio / safe
 
 
-def _membership(model: Prepared) -> Any:
+def _membership(model: Prepared, xp: Any = jnp) -> Any:
     """1 where a bin belongs to a channel [bin, channel]."""
     n_channels = model.logs.shape[-1] // model.nominal.shape[0]
-    return (model.channels[:, None] == jnp.arange(n_channels)).astype(jnp.float64)
+    return (model.channels[:, None] == xp.arange(n_channels)).astype(xp.float64)
 
 
 def _curvature(
-    model: Prepared, parts: _Expansion, row_slope: Any, own_alpha: Any, carried: Any, bend: Any
+    model: Prepared,
+    parts: _Expansion,
+    row_slope: Any,
+    own_alpha: Any,
+    carried: Any,
+    bend: Any,
+    xp: Any,
 ) -> Curvature:
     """The Hessian in parts; `own_alpha` is what ∂²/∂α² has beside products of slopes."""
     n_alphas = model.blocks[0]
@@ -388,34 +401,35 @@ def _curvature(
     )
     by_shift = parts.multiplier * shift_slope  # M d'
     by_rate = parts.cells * _by_slot(model, parts.log_slope)[:, :, model.channels]  # ν l'
-    by_alpha = _over_alphas(model, by_shift, by_rate)  # ∂ν/∂α [α, slot, bin]
+    by_alpha = _over_alphas(model, by_shift, by_rate, xp)  # ∂ν/∂α [α, slot, bin]
     phi_slope = model.factor_mask / parts.phi[:, None, None]
-    by_either = jnp.concatenate([by_alpha, parts.cells * phi_slope])
+    by_either = xp.concatenate([by_alpha, parts.cells * phi_slope])
 
-    row_shift = (parts.slope * by_shift) @ _membership(model)
+    row_shift = (parts.slope * by_shift) @ _membership(model, xp)
     row_shift = row_shift.reshape(len(row_shift), len(row_slope))
-    half = _over_alphas(model, row_shift, 0.5 * row_slope * parts.log_slope) @ parts.log_slope.T
-    half = jnp.pad(half, ((0, 0), (n_alphas - half.shape[1], 0)))
+    both = _over_alphas(model, row_shift, 0.5 * row_slope * parts.log_slope, xp)
+    half = both @ parts.log_slope.T
+    half = xp.pad(half, ((0, 0), (n_alphas - half.shape[1], 0)))
     # By φ: one matrix product over all cells, which has few columns.
-    mixed = jnp.tensordot(by_either, parts.slope * phi_slope, ((1, 2), (1, 2)))
-    second = jnp.concatenate(
+    mixed = xp.tensordot(by_either, parts.slope * phi_slope, ((1, 2), (1, 2)))
+    second = xp.concatenate(
         [
-            jnp.concatenate([half + half.T, mixed[:n_alphas]], axis=1),
+            xp.concatenate([half + half.T, mixed[:n_alphas]], axis=1),
             mixed.T,
         ]
     )
     shared = n_alphas - len(parts.log_slope)  # the first α that has a rate
-    both = jnp.sum(row_shift[shared:] * parts.log_slope[: len(row_shift) - shared], axis=1)
-    own_alpha += 2 * jnp.pad(both, (shared, n_alphas - len(row_shift)))
-    own = jnp.concatenate([own_alpha, jnp.zeros_like(parts.phi)])
+    both = xp.sum(row_shift[shared:] * parts.log_slope[: len(row_shift) - shared], axis=1)
+    own_alpha += 2 * xp.pad(both, (shared, n_alphas - len(row_shift)))
+    own = xp.concatenate([own_alpha, xp.zeros_like(parts.phi)])
     return Curvature(
-        bins=jnp.sum(by_either, axis=1),
+        bins=xp.sum(by_either, axis=1),
         bins_gamma=carried,
         stiffness=parts.stiffness,
         constraint=bend,
-        second=jnp.where(jnp.eye(len(own), dtype=bool), own[:, None], second),
+        second=xp.where(xp.eye(len(own), dtype=bool), own[:, None], second),
         second_gamma=(
-            parts.slope / parts.gamma * jnp.sum(model.carries_gamma * by_either, axis=1)
+            parts.slope / parts.gamma * xp.sum(model.carries_gamma * by_either, axis=1)
         ).T,
     )
 
@@ -427,7 +441,7 @@ def own_curvature(parts: Curvature) -> Any:
     return jnp.concatenate([dense, gamma]) + parts.constraint
 
 
-def dense_hessian(parts: Curvature) -> Any:
+def dense_hessian(parts: Curvature, xp: Any = jnp) -> Any:
     """The Hessian as one matrix over all internal parameters."""
-    dense, coupling, diagonal = assemble(parts)
-    return jnp.block([[dense, coupling.T], [coupling, jnp.diag(diagonal)]])
+    dense, coupling, diagonal = assemble(parts, 1.0, xp)
+    return xp.block([[dense, coupling.T], [coupling, xp.diag(diagonal)]])

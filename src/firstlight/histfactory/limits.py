@@ -21,7 +21,7 @@ from firstlight.histfactory.inference import (
     HypothesisTest,
     require_statistic,
 )
-from firstlight.histfactory.likelihood import assemble
+from firstlight.histfactory.likelihood import assemble, evaluate
 from firstlight.histfactory.model import Model, ModelError
 from firstlight.histfactory.newton import factorise, solve
 from firstlight.histfactory.precision import in_float64, is_traced
@@ -137,7 +137,9 @@ def _curvature_sigma(test: HypothesisTest) -> Any:
     index = int(test.engine.model.about.structure.slot[test.engine.model.poi_index])
     free = test.null.free.at[index].set(1.0)
     unit = jnp.zeros_like(free).at[index].set(1.0)
-    variance = solve(factorise(assemble(test.null.at.curvature), free), unit)[index]
+    curvature = evaluate(test.engine.prepared, test.data, test.null.theta).curvature
+    assert curvature is not None
+    variance = solve(factorise(assemble(curvature), free), unit)[index]
     return jnp.where(variance > 0, jnp.sqrt(jnp.where(variance > 0, variance, 1.0)), 1.0)
 
 

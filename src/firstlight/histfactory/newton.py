@@ -15,6 +15,7 @@ as exact as the point they are taken at.
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -101,23 +102,24 @@ class Near(NamedTuple):
 
 
 class Minimum(NamedTuple):
-    """Where the search ended, with all that is known about that point."""
+    """Where the search ended."""
 
     theta: Any
     nll: Any  # above the saturated model
-    at: Any  # `Evaluation` of the last step; None where many were fitted at once
     free: Any  # 1 where a parameter was neither fixed nor held by a bound
     edm: Any
     iterations: Any
     status: Any
     branches: Any  # how many minima were found, this one among them
+    curvature: Any = None  # the Hessian there, as `Curvature`, in a program that JAX transforms
 
 
 class _State(NamedTuple):
     theta: Any  # the best point so far
     nll: Any  # there
     trial: Any  # where to evaluate next
-    at: Evaluation  # the last evaluation
+    at: Evaluation  # the last evaluation, without its Hessian: a copy of that would cost 5 %
+    own: Any  # the diagonal of that Hessian
     back: Any  # the trial is `theta` once more, because what was tried failed
     length: Any  # of the step, at most 1
     damping: Any
@@ -136,8 +138,10 @@ def search(
     upper: Any,
     near: Any = 0.0,
     idle: Any = False,
-) -> Minimum:
-    """The local minimum downhill of `start`. Never raises: see `status`.
+) -> tuple[Minimum, Evaluation]:
+    """The local minimum downhill of `start`, with value and gradient there (no Hessian).
+
+    Never raises: see `status`.
 
     near: 1 if the start is close to it; idle: True to do nothing, beside others in a batch.
 
@@ -153,12 +157,13 @@ def search(
     def step(state: _State) -> _State:
         at = evaluate(model, data, state.trial)
         assert at.curvature is not None
+        own = own_curvature(at.curvature)
         finite = jnp.isfinite(at.nll) & jnp.all(jnp.isfinite(at.gradient))
         accepted = finite & (at.nll <= state.nll + noise)
         forward = accepted & ~state.back
         length, damping, exactness = _next_attempt(state, accepted, forward)
         exactness = jnp.where(state.iterations == 0, near, exactness)
-        free = free_parameters(state.trial, at, fixed, lower, upper)
+        free = _free_parameters(state.trial, at.gradient, own, fixed, lower, upper)
         hessian = assemble(at.curvature, exactness)
         move, edm = newton_step(hessian, at.gradient, free, damping)
         kick = _away_from_saddle(hessian, at.gradient, free)
@@ -177,7 +182,8 @@ def search(
             theta=theta,
             nll=jnp.where(accepted, at.nll, state.nll),
             trial=trial,
-            at=at,
+            at=at._replace(curvature=None),
+            own=own,
             back=~accepted,
             length=length,
             damping=damping,
@@ -188,7 +194,7 @@ def search(
         )
 
     # The shapes of an evaluation; nothing is computed.
-    empty = jax.eval_shape(evaluate, model, data, start)
+    empty = jax.eval_shape(partial(evaluate, curvature=False), model, data, start)
     start = bounded(start)
     end = jax.lax.while_loop(
         # Not in the middle of going back: the last evaluation must be that of the last point.
@@ -199,6 +205,7 @@ def search(
             nll=jnp.asarray(jnp.inf),
             trial=start,
             at=jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), empty),
+            own=jnp.zeros_like(start),
             back=jnp.zeros((), bool),
             length=jnp.ones(()),
             damping=jnp.zeros(()),
@@ -208,16 +215,16 @@ def search(
             done=jnp.asarray(idle, bool),
         ),
     )
-    return Minimum(
+    found = Minimum(
         theta=end.theta,
         nll=end.nll,
-        at=end.at,
-        free=free_parameters(end.theta, end.at, fixed, lower, upper),
+        free=_free_parameters(end.theta, end.at.gradient, end.own, fixed, lower, upper),
         edm=end.edm,
         iterations=end.iterations,
         status=_outcome(end),
         branches=jnp.ones((), jnp.int32),
     )
+    return found, end.at
 
 
 def _next_attempt(state: _State, accepted: Any, forward: Any) -> tuple[Any, Any, Any]:
@@ -253,12 +260,13 @@ def _outcome(end: _State) -> Any:
     return jnp.where(converged, int(Status.CONVERGED), failure).astype(jnp.int32)
 
 
-def free_parameters(theta: Any, at: Evaluation, fixed: Any, lower: Any, upper: Any) -> Any:
+def _free_parameters(
+    theta: Any, gradient: Any, own: Any, fixed: Any, lower: Any, upper: Any
+) -> Any:
     """1 for a parameter that may move; 0 if it is fixed, held by a bound, or without effect."""
-    assert at.curvature is not None
-    held = (fixed > 0) | ((theta <= lower) & (at.gradient > 0))
-    held |= (theta >= upper) & (at.gradient < 0)
-    held |= (at.gradient == 0) & (own_curvature(at.curvature) == 0)
+    held = (fixed > 0) | ((theta <= lower) & (gradient > 0))
+    held |= (theta >= upper) & (gradient < 0)
+    held |= (gradient == 0) & (own == 0)
     return jnp.where(held, 0.0, 1.0)
 
 

@@ -32,7 +32,7 @@ def minimise_all(model: Prepared, problems: Problem) -> Minimum:
     still_model, still = jax.lax.stop_gradient((model, problems))
 
     def one(problem: Problem) -> Minimum:
-        return lowest(still_model, problem)
+        return _with_hessian(still_model, problem.data, lowest(still_model, problem))
 
     run = jax.lax.map if jax.default_backend() == "cpu" else lambda f, x: jax.vmap(f)(x)
     return _with_derivatives(model, problems, run(one, still))
@@ -51,12 +51,17 @@ def minimise_chain(model: Prepared, problems: Problem, near: Near | None = None)
         problem, guess = given
         guess = jnp.where(known > 0, guess, before)
         found = lowest(still_model, problem.starting_at(guess, problem.near, jnp))
-        return found.theta, found
+        return found.theta, _with_hessian(still_model, problem.data, found)
 
     close = jnp.maximum(jnp.arange(len(still.near)) > 0, known)
     still = still._replace(near=jnp.maximum(still.near, close))
     _, found = jax.lax.scan(one, first.start, (still, guesses))
     return _with_derivatives(model, problems, found)
+
+
+def _with_hessian(model: Prepared, data: Data, found: Minimum) -> Minimum:
+    """Evaluated once more rather than kept by every step: where nobody reads it, it is dropped."""
+    return found._replace(curvature=evaluate(model, data, found.theta).curvature)
 
 
 def _with_derivatives(model: Prepared, problems: Problem, found: Minimum) -> Minimum:
