@@ -56,8 +56,8 @@ def record(options: argparse.Namespace) -> None:
     from firstlight.gate.measuring import Pair
     from firstlight.gate.selection import Wanted, choose
     from firstlight.gate.sides import same_side_twice
+    from firstlight.measure.case_selection import SAMPLING
     from firstlight.measure.host import describe_host
-    from firstlight.measure.plan import SAMPLING
     from firstlight.records import Sample
 
     sides: dict[str, list[Sample]] = {"base": [], "head": []}

@@ -13,7 +13,7 @@ from firstlight.gate.explain import explain, function_changes, moved_phases
 from firstlight.gate.hlo import Program, changes, instruction_counts, normalise, programs_in
 from firstlight.gate.measuring import PairedCase
 from firstlight.gate.sides import Side
-from firstlight.measure.plan import SAMPLING
+from firstlight.measure.case_selection import SAMPLING
 from firstlight.measure.user_file import cases_in
 from firstlight.records import Estimate
 from firstlight.statistics.comparison import Effect

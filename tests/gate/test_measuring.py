@@ -21,7 +21,7 @@ from firstlight.gate.measuring import Pair, PairedCase, complete_rounds, for_dec
 from firstlight.gate.planning import require_decidable
 from firstlight.gate.selection import CONTROL, control_case
 from firstlight.gate.sides import Side
-from firstlight.measure.plan import SAMPLING, SelectionError, make_case
+from firstlight.measure.case_selection import SAMPLING, SelectionError, make_case
 from firstlight.records import Sample, to_json
 from firstlight.workloads.catalog import registered
 

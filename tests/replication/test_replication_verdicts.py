@@ -16,7 +16,7 @@ import pytest
 from scipy.stats import mannwhitneyu
 
 from firstlight.gate.runs import DRIFT, Measured
-from firstlight.measure.plan import SAMPLING
+from firstlight.measure.case_selection import SAMPLING
 from firstlight.records import Run, Sample
 from firstlight.replication import repeating
 from firstlight.replication.checking import check_report
@@ -46,12 +46,12 @@ from firstlight.replication.selection import (
     select,
     settings_here,
 )
-from firstlight.results import load
 from firstlight.snapshot.opening import open_snapshot
 from firstlight.snapshot.publishing import publish
 from firstlight.snapshot.storage import LocalStore
 from firstlight.snapshot.strict_json import canonical
 from firstlight.statistics.comparison import Effect, holm
+from firstlight.statistics.run_summaries import load
 from firstlight.workloads.catalog import registered
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "snapshot"))
@@ -233,7 +233,7 @@ def catalogue(**files: Path) -> Installation:
 
 
 def test_a_case_that_is_another_one_here_is_not_run() -> None:
-    from firstlight.measure.plan import make_case
+    from firstlight.measure.case_selection import make_case
 
     backends, workloads = registered()
     mine = make_case(workloads["matmul"], "small", backends["numpy"], "none")

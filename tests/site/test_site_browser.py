@@ -23,8 +23,7 @@ from site_store import HOSTILE, World
 
 from firstlight.cli.compare import load
 from firstlight.gate.runs import NotComparableError, compare_runs
-from firstlight.measure.runner import slug
-from firstlight.records import to_json
+from firstlight.records import slug, to_json
 from firstlight.report.quantities import seconds
 from firstlight.site.listing import rules
 from firstlight.statistics.comparison import holm, unpaired_effect

@@ -72,8 +72,8 @@ def handle(options: argparse.Namespace) -> int:
 def load(name: str) -> list[Measured]:
     """The run in a directory, or all runs of a snapshot."""
     from firstlight.gate.runs import Measured
-    from firstlight.results import load as load_run
     from firstlight.snapshot.sources import full_location
+    from firstlight.statistics.run_summaries import load as load_run
 
     name = full_location(name)
     path = Path(name)

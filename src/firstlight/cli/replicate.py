@@ -113,7 +113,7 @@ def default_folder(job: Job, created_at: str) -> Path:
 
 
 def require_free(out: Path) -> None:
-    from firstlight.run_directory import OutputError
+    from firstlight.records import OutputError
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise OutputError(f"{out} exists and is not empty. Nothing is overwritten: give another.")
@@ -135,19 +135,19 @@ def announce(job: Job) -> None:
 
 def measure_task(task: Task, folder: Path) -> bool:
     """Measure the run of a task into `folder` as `firstlight run` would; False if interrupted."""
-    from firstlight.cli.run import describe_plan, measure
+    from firstlight.cli.run import measure
     from firstlight.measure.host import describe_host
+    from firstlight.measure.planning import plan_of
+    from firstlight.records.run_directory import RunDirectory
     from firstlight.report.html import render
-    from firstlight.results import assemble
-    from firstlight.run_directory import RunDirectory
+    from firstlight.statistics.run_summaries import assemble
 
-    cases = list(task.selection.cases)
-    plan = describe_plan(argparse.Namespace(target=task.target), cases, task.settings)
+    plan = plan_of(task.target, task.selection.cases, task.settings)
     directory = RunDirectory.create(folder, plan)
     try:
-        interrupted = measure(directory, cases, task.settings)
+        interrupted = measure(directory, plan)
         samples = directory.samples()
-        run = assemble(folder, directory.plan(), samples, describe_host()["load"])
+        run = assemble(folder, plan, samples, describe_host()["load"])
         directory.publish(run, render(run, samples))
     finally:
         directory.close()

@@ -6,14 +6,14 @@ import argparse
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from firstlight.measure.plan import Case, Settings
-    from firstlight.records import Run, Sample
-    from firstlight.run_directory import RunDirectory
+    from firstlight.records import Plan, Run, Sample
+    from firstlight.records.run_directory import RunDirectory
 
 
 def add_to(commands: Any) -> None:
@@ -89,17 +89,12 @@ def handle(options: argparse.Namespace) -> int:
     from firstlight.measure.host import describe_host
     from firstlight.report.html import render
     from firstlight.report.terminal import print_run
-    from firstlight.results import assemble
+    from firstlight.statistics.run_summaries import assemble
 
-    if options.resume is not None:
-        directory, cases, settings, plan = resume(options)
-    else:
-        cases, settings = plan_run(options)
-        plan = describe_plan(options, cases, settings)
-        directory = create_directory(options, plan)
+    directory, plan = resume(options) if options.resume is not None else begin(options)
     began = time.monotonic()
     try:
-        interrupted = measure(directory, cases, settings)
+        interrupted = measure(directory, plan)
         samples = directory.samples()
         run = assemble(directory.path, plan, samples, describe_host()["load"])
         report = directory.publish(run, render(run, samples))
@@ -120,9 +115,7 @@ def handle(options: argparse.Namespace) -> int:
     return exit_code(run, samples)
 
 
-def resume(
-    options: argparse.Namespace,
-) -> tuple[RunDirectory, list[Case], Settings, dict[str, Any]]:
+def resume(options: argparse.Namespace) -> tuple[RunDirectory, Plan]:
     from firstlight.measure.resume import ResumeError, take_up
 
     planned = ("target", "pattern", "backend", "cache", "out", "processes", "timeout", "affinity")
@@ -134,76 +127,35 @@ def resume(
     return take_up(options.resume)
 
 
-def plan_run(options: argparse.Namespace) -> tuple[list[Case], Settings]:
-    """The cases and settings that the command line asks for."""
-    from dataclasses import replace
+def begin(options: argparse.Namespace) -> tuple[RunDirectory, Plan]:
+    """A new run as the command line asks for it."""
+    from firstlight.measure.planning import Request, plan_run
+    from firstlight.records.run_directory import RunDirectory
 
-    from firstlight.measure import plan, user_file
-    from firstlight.workloads.catalog import SUITES, registered
-
-    target = options.target or "quick"
-    backends, workloads = registered()
-    if target.endswith(".py"):
-        wanted = plan.resolve_backends(options.backend, backends)
-        cases = user_file.cases_in(Path(target), backends, wanted, options.cache)
-        cases = plan.filter_cases(cases, options.pattern)
-    else:
-        cases = plan.select(
-            target, workloads, backends, options.backend, options.cache, options.pattern
-        )
-    cases = plan.mark_missing(cases, backends)
-    effort = "quick" if options.quick else "rigorous" if options.rigorous else target
-    settings = plan.SAMPLING[effort if options.rigorous or effort in SUITES else "standard"]
-    asked = {
-        "processes": options.processes,
-        "timeout_seconds": options.timeout,
-        "affinity": options.affinity,
-        "seed": options.seed,
-    }
-    settings = replace(settings, **{k: v for k, v in asked.items() if v is not None})
-    for reason in sorted({c.skipped for c in cases if c.skipped}):
-        count = sum(c.skipped == reason for c in cases)
+    effort = "quick" if options.quick else "rigorous" if options.rigorous else None
+    request = Request(
+        target=options.target or "quick",
+        pattern=options.pattern,
+        backends=options.backend,
+        caches=options.cache,
+        effort=effort,
+        processes=options.processes,
+        timeout_seconds=options.timeout,
+        affinity=options.affinity,
+        seed=options.seed,
+    )
+    plan = plan_run(request)
+    for reason, count in Counter(case.skipped for case in plan.cases if case.skipped).items():
         print(f"Skipped: {count} case(s), because {reason}.", file=sys.stderr)
-    if all(c.skipped for c in cases):
-        raise plan.SelectionError("no case can run here: install a framework first.")
-    return cases, settings
+    return RunDirectory.create(options.out or default_directory(plan), plan), plan
 
 
-def describe_plan(
-    options: argparse.Namespace, cases: list[Case], settings: Settings
-) -> dict[str, Any]:
-    """What `plan.json` holds: enough to finish the run, or to repeat it."""
-    from firstlight.measure.host import describe_host, harness, noise_warnings
-    from firstlight.measure.resume import fingerprint
-    from firstlight.records import now, to_json
-
-    host = describe_host(watch_seconds=0.5)
-    return {
-        "schema": "firstlight.plan",
-        "schema_version": 1,
-        "created_at": now(),
-        "target": options.target or "quick",
-        "harness": harness(),
-        "host": host,
-        "warnings": noise_warnings(host),
-        "fingerprint": fingerprint(cases),
-        "settings": to_json(settings),
-        "cases": to_json(cases),
-    }
+def default_directory(plan: Plan) -> Path:
+    stamp = plan.created_at[:19].replace(":", "").replace("-", "")
+    return Path("firstlight-runs") / f"{stamp}-{Path(plan.target).stem}"
 
 
-def create_directory(options: argparse.Namespace, plan: dict[str, Any]) -> RunDirectory:
-    from firstlight.run_directory import RunDirectory
-
-    path = options.out
-    if path is None:
-        stamp = plan["created_at"][:19].replace(":", "").replace("-", "")
-        name = Path(plan["target"]).stem
-        path = Path("firstlight-runs") / f"{stamp}-{name}"
-    return RunDirectory.create(path, plan)
-
-
-def measure(directory: RunDirectory, cases: list[Case], settings: Settings) -> bool:
+def measure(directory: RunDirectory, plan: Plan) -> bool:
     """Run every process that is missing; True if it was interrupted."""
     import signal
 
@@ -218,7 +170,7 @@ def measure(directory: RunDirectory, cases: list[Case], settings: Settings) -> b
     previous = [signal.signal(number, interrupt) for number in signals]
     progress = Progress(sys.stderr)
     try:
-        with Runner(cases, settings, directory.keep, directory.samples()) as runner:
+        with Runner(plan.cases, plan.settings, directory.keep, directory.samples()) as runner:
             runner.run(progress.before)
     except KeyboardInterrupt:
         return True

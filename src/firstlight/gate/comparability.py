@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from firstlight.measure.host import noisy_share
-from firstlight.records import CaseSummary, Protocol, Run, Sample, to_json
+from firstlight.records import CaseSummary, Protocol, Run, Sample, noisy_share, to_json
 
 #: Parts of a protocol that belong to the data, those that say how it was measured, and in words
 #: what they are. `environment` holds flags: a flag that was changed is a change of the experiment.

@@ -27,6 +27,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from firstlight.errors import FirstlightError
 from firstlight.gate.breakage import (
     Breakage,
     Flakiness,
@@ -47,7 +48,7 @@ from firstlight.gate.comparison import (
 )
 from firstlight.gate.comparison import count_changes as _count_changes
 from firstlight.gate.quantities import counts_of, in_order, of_pair, restless
-from firstlight.records import PHASES, FirstlightError, Sample
+from firstlight.records import PHASES, Sample
 from firstlight.statistics.calibration import Thresholds
 from firstlight.statistics.comparison import holm, paired_effect
 from firstlight.statistics.intervals import median

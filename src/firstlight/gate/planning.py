@@ -24,8 +24,9 @@ from firstlight.gate.selection import (
     path_in_repository,
 )
 from firstlight.gate.sides import Side, in_words
+from firstlight.measure.case_selection import SAMPLING, SelectionError, nearest
 from firstlight.measure.host import describe_host
-from firstlight.measure.plan import SAMPLING, SelectionError, Settings, nearest
+from firstlight.records import Settings
 from firstlight.statistics.calibration import Thresholds, load_thresholds
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from firstlight.errors import FirstlightError
 from firstlight.gate.comparability import (
     busy_share,
     case_differences,
@@ -23,7 +24,7 @@ from firstlight.gate.comparability import (
 from firstlight.gate.comparison import Comparison, CountChange, Pair, Rule, compare, count_changes
 from firstlight.gate.decision import GATED, LEAST_SHARE, MINIMUM_EFFECT, RESOLUTION
 from firstlight.gate.quantities import counts_of, in_order, of_sample, restless
-from firstlight.records import PHASES, FirstlightError, Run, Sample
+from firstlight.records import PHASES, Run, Sample
 from firstlight.statistics.comparison import smallest_p, unpaired_effect
 from firstlight.statistics.intervals import median
 

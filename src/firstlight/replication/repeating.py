@@ -10,8 +10,8 @@ from typing import Any
 
 from firstlight.gate.comparability import machine_class
 from firstlight.gate.runs import DRIFT, Measured
-from firstlight.measure.plan import Case, Settings, filter_cases
-from firstlight.records import Run, Sample, now
+from firstlight.measure.case_selection import filter_cases
+from firstlight.records import Case, Run, Sample, Settings, now
 from firstlight.replication.comparison import Pairing, replicate_cases, replicate_ratios
 from firstlight.replication.environment import environment_differences, state
 from firstlight.replication.report import LeftOut, Replication, RunReplication, counted

@@ -7,8 +7,7 @@ from typing import Any
 
 from firstlight.gate.comparability import busy_share
 from firstlight.gate.quantities import counts_of, in_order, of_sample
-from firstlight.measure.host import noisy_share
-from firstlight.records import CaseSummary, Estimate, Run, Sample, to_json
+from firstlight.records import CaseSummary, Estimate, Run, Sample, noisy_share, to_json
 from firstlight.replication.environment import versions
 from firstlight.site import conditions
 from firstlight.snapshot.opening import Snapshot

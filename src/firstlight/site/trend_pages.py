@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from firstlight.gate.comparison import change
-from firstlight.measure.runner import slug
+from firstlight.records import slug
 from firstlight.report import protocols, quantities
 from firstlight.report.palette import Mark, marks
 from firstlight.site.frame import counted, link, page, table
