@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from site_store import CASES, OTHER_CPU, SLOW_FROM, World, make_run
 
-from firstlight.gate.comparability import differences
+from firstlight.compare.differences import differences
 from firstlight.records import Run, slug
 from firstlight.site import conditions
 from firstlight.site.facts import facts_of

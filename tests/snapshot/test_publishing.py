@@ -26,8 +26,7 @@ from made_up_run import CASES, HOST, make_case, make_run, make_samples
 
 import firstlight
 from firstlight.cli import main
-from firstlight.gate.breakage import REPEATS
-from firstlight.records import Sample, load_plan, load_samples, to_json, write_json
+from firstlight.records import REPEATS, Sample, load_plan, load_samples, to_json, write_json
 from firstlight.snapshot import contents
 from firstlight.snapshot.errors import RefusedError
 from firstlight.snapshot.keys import PrivateKey

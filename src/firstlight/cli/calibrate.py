@@ -79,8 +79,8 @@ came to its end is kept)"""
 
 
 def handle(options: argparse.Namespace) -> int:
+    from firstlight.compare.conditions import machine_class
     from firstlight.gate.calibrating import default_path
-    from firstlight.gate.comparability import machine_class
     from firstlight.measure.host import describe_host
     from firstlight.records import now
     from firstlight.statistics.calibration import Thresholds, load_thresholds

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from firstlight.gate.runs import Measured, RunsReport
+    from firstlight.compare.runs import Measured, RunsReport
 
 
 def add_to(commands: Any) -> None:
@@ -46,7 +46,7 @@ exit codes: 0 compared (whatever came out), 2 not comparable or wrong usage"""
 
 
 def handle(options: argparse.Namespace) -> int:
-    from firstlight.gate.runs import NotComparableError, compare_runs
+    from firstlight.compare.runs import NotComparableError, compare_runs
 
     base, head = options.base, options.head
     if head is None:
@@ -71,7 +71,7 @@ def handle(options: argparse.Namespace) -> int:
 
 def load(name: str) -> list[Measured]:
     """The run in a directory, or all runs of a snapshot."""
-    from firstlight.gate.runs import Measured
+    from firstlight.compare.runs import Measured
     from firstlight.snapshot.sources import full_location
     from firstlight.statistics.run_summaries import load as load_run
 
@@ -89,7 +89,7 @@ def load(name: str) -> list[Measured]:
 
 
 def _load_snapshot(name: str) -> list[Measured]:
-    from firstlight.gate.runs import Measured
+    from firstlight.compare.runs import Measured
     from firstlight.snapshot.errors import ChangedSnapshotError
     from firstlight.snapshot.opening import open_snapshot
     from firstlight.snapshot.verifying import verify
@@ -110,7 +110,7 @@ def _load_snapshot(name: str) -> list[Measured]:
 
 
 def print_report(report: RunsReport, every: bool) -> None:
-    from firstlight.gate.table import comparison_table
+    from firstlight.report.comparison_table import comparison_table
     from firstlight.report.terminal import Terminal, escape, output_width
 
     console = Terminal(width=output_width())

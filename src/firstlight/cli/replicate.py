@@ -155,17 +155,19 @@ def measure_task(task: Task, folder: Path) -> bool:
 
 
 def tell(report: Replication, signed: bool) -> None:
-    from firstlight.gate.comparison import change
+    from firstlight.compare.verdicts import change
+    from firstlight.records import to_json
+    from firstlight.replication.wording import case_reasons
     from firstlight.report.plain_text import printable
 
-    for case in report.cases:
+    for case, reasons in zip(report.cases, case_reasons(to_json(report)), strict=True):
         print(f"{case.verdict:<15} {printable(case.case)}")
         for delta in case.deltas:
             if delta.judged:
                 e = delta.effect
                 span = f"{change(e.ratio)} [{change(e.low)}, {change(e.high)}]"
                 print(f"{'':<15}   {delta.quantity} {span}")
-        for reason in case.reasons:
+        for reason in reasons:
             print(f"{'':<15}   {printable(reason)}")
     for ratio in report.ratios:
         print(

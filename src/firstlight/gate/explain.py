@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from firstlight.gate.comparison import Comparison
+from firstlight.compare.hlo import Program, ProgramChange, changes, programs_in
+from firstlight.compare.verdicts import Comparison
 from firstlight.gate.decision import GateReport
-from firstlight.gate.hlo import Program, ProgramChange, changes, programs_in
 from firstlight.gate.measuring import PairedCase
 from firstlight.gate.sides import Side
 from firstlight.measure.process import Outcome

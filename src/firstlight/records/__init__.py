@@ -30,6 +30,7 @@ from firstlight.records.host import NOISY_SHARE, SECRET_NAME, noisy_share
 from firstlight.records.plan import Case, Plan, Settings, jobs, rounds, slug
 from firstlight.records.samples import (
     PHASES,
+    REPEATS,
     STATUSES,
     CacheProof,
     ColdStart,
@@ -51,6 +52,7 @@ from firstlight.records.summary import (
 __all__ = [
     "NOISY_SHARE",
     "PHASES",
+    "REPEATS",
     "SCHEMA_VERSION",
     "SECRET_NAME",
     "STATUSES",

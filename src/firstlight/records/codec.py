@@ -6,6 +6,7 @@ Readers ignore fields that they do not know; what was not measured is null, neve
 from __future__ import annotations
 
 import dataclasses
+import enum
 import types
 import typing
 from collections.abc import Mapping
@@ -29,7 +30,7 @@ def to_json(value: Any) -> Any:
         return {str(k): to_json(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_json(v) for v in value]
-    return value
+    return value.value if isinstance(value, enum.Enum) else value
 
 
 def from_json(cls: type[T], data: Any) -> T:
@@ -60,6 +61,11 @@ def _decode(hint: Any, value: Any) -> Any:
         return None
     if origin in (types.UnionType, typing.Union):
         return _decode(next(a for a in arguments if a is not type(None)), value)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        try:
+            return hint(value)
+        except ValueError as error:
+            raise MalformedRecordError(str(error)) from None
     if dataclasses.is_dataclass(hint):
         return from_json(typing.cast("type[Any]", hint), value)
     if origin is tuple:

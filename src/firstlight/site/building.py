@@ -41,8 +41,7 @@ from firstlight.snapshot.trust import TrustedKeys
 from firstlight.snapshot.verifying import Verification
 
 #: What a page of a snapshot depends on besides the snapshot.
-_MAKERS = ("records", "gate", "measure", "replication", "report", "site",
-           "snapshot", "statistics")  # fmt: skip
+_MAKERS = ("compare", "records", "replication", "report", "site", "snapshot", "statistics")
 
 
 class SiteOptionError(FirstlightError):

@@ -18,10 +18,7 @@ from firstlight.records import (
 )
 from firstlight.statistics.break_even import Costs, break_even
 from firstlight.statistics.intervals import median, median_estimate
-from firstlight.statistics.steady_state import SteadyState, classify
-
-#: Processes that differ by more came out at different speeds, and no median lies in between.
-_MAX_SPREAD = 3.0
+from firstlight.statistics.steady_state import SteadyState, classify, level, spread
 
 #: From bad to worse: a case is as good as its worst process.
 _SEVERITY = ("ok", "incomplete", "unproven", "timeout", "out-of-memory", "crashed", "failed")
@@ -39,11 +36,8 @@ class _Measured:
     def of(cls, sample: Sample) -> _Measured:
         if sample.warm is None:
             return cls(sample, None, None)
-        calls = sample.warm.call_seconds
-        state = classify(calls)
-        # A process that does not settle still counts: leaving it out would flatter the others.
-        begins = state.begins if state.begins is not None else 3 * len(calls) // 4
-        return cls(sample, state, median(calls[begins:]))
+        state = classify(sample.warm.call_seconds)
+        return cls(sample, state, level(sample.warm.call_seconds, state))
 
 
 def summarise(
@@ -199,11 +193,10 @@ def _verdict(classes: Sequence[str], levels: Sequence[float]) -> tuple[str, str 
     restless = classes.count("no steady state")
     if restless >= len(classes) / 2:
         return "no steady state", f"no steady state in {restless} of {len(classes)} processes"
-    ordered = sorted(levels)
-    quarter = len(levels) // 4  # a single odd process moves no median: two speeds do
-    if ordered[-1 - quarter] > _MAX_SPREAD * ordered[quarter]:
-        low, high = ordered[0] * 1e3, ordered[-1] * 1e3
-        times = f"{high / low:.0f}-fold: {low:.3g} ms to {high:.3g} ms a call"
+    factor = spread(levels)
+    if factor is not None:
+        low, high = min(levels) * 1e3, max(levels) * 1e3
+        times = f"{factor:.0f}-fold: {low:.3g} ms to {high:.3g} ms a call"
         return "inconsistent", f"its processes differ {times}"
     return common_class(classes), None
 
