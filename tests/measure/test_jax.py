@@ -242,6 +242,16 @@ def test_event_names_are_those_of_this_jax() -> None:
     assert set(_PHASE_OF_EVENT) <= known
 
 
+def test_the_worker_listens_to_the_events_that_are_written_down_for_everybody() -> None:
+    """The worker may import nothing of ours early, so it has the names a second time."""
+    from firstlight.measure.adapters.jax import _CACHE_EVENTS, _PHASE_OF_EVENT
+    from firstlight.telemetry.events import CACHE, STAGES
+
+    assert _PHASE_OF_EVENT == STAGES
+    own = "/jax/compilation_cache/tasks_using_cache"  # says that a cache is on; nobody else asks
+    assert {*_CACHE_EVENTS} - {own} < {*CACHE}
+
+
 def test_json_of_a_sample_is_plain(write: Write) -> None:
     from firstlight.records import to_json
 

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from firstlight.cli import values
+
 if TYPE_CHECKING:
     from firstlight.compare.runs import Measured, RunsReport
 
@@ -25,10 +27,10 @@ def add_to(commands: Any) -> None:
     add("--json", action="store_true", help="print the whole comparison as JSON")
     add(
         "--minimum-effect",
-        type=_percent,
+        type=values.share,
         default=0.03,
-        metavar="PERCENT",
-        help="changes below this do not count (default 3)",
+        metavar="SHARE",
+        help="smaller changes do not count (default 0.03 or 3%%)",
     )
     parser.set_defaults(handle=handle)
 
@@ -143,10 +145,3 @@ def _protocol(report: RunsReport, every: bool) -> str:
         f"{unit} compared without pairs: ratio by Hodges and Lehmann with its exact interval of "
         f"95 % or more, p by Mann and Whitney, adjusted by Holm over the rows that decide.{others}"
     )
-
-
-def _percent(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < 1000:
-        raise argparse.ArgumentTypeError("must be a number of per cent, 0 or more")
-    return value / 100

@@ -136,19 +136,15 @@ def announce(job: Job) -> None:
 def measure_task(task: Task, folder: Path) -> bool:
     """Measure the run of a task into `folder` as `firstlight run` would; False if interrupted."""
     from firstlight.cli.run import measure
-    from firstlight.measure.host import describe_host
     from firstlight.measure.planning import plan_of
     from firstlight.records.run_directory import RunDirectory
-    from firstlight.report.html import render
-    from firstlight.statistics.run_summaries import assemble
+    from firstlight.runs import conclude
 
     plan = plan_of(task.target, task.selection.cases, task.settings)
     directory = RunDirectory.create(folder, plan)
     try:
         interrupted = measure(directory, plan)
-        samples = directory.samples()
-        run = assemble(folder, plan, samples, describe_host()["load"])
-        directory.publish(run, render(run, samples))
+        conclude(directory, plan)
     finally:
         directory.close()
     return not interrupted

@@ -7,13 +7,15 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from firstlight.cli import values
+
 if TYPE_CHECKING:
-    from firstlight.records import Plan, Run, Sample
+    from firstlight.records import Plan
     from firstlight.records.run_directory import RunDirectory
+    from firstlight.runs import Run
 
 
 def add_to(commands: Any) -> None:
@@ -54,7 +56,7 @@ def add_to(commands: Any) -> None:
     add(
         "-p",
         "--processes",
-        type=processes,
+        type=values.processes,
         metavar="N",
         help="fresh processes a case (default: 6 quick, 20 full, otherwise 10)",
     )
@@ -63,10 +65,10 @@ def add_to(commands: Any) -> None:
     effort.add_argument(
         "--rigorous", action="store_true", help="30 processes a case, long warm part"
     )
-    add("--affinity", type=_cpus, metavar="CPUS", help="pin the workers, as in 0,2-3")
+    add("--affinity", type=values.cpus, metavar="CPUS", help="pin the workers, as in 0,2-3")
     add(
         "--timeout",
-        type=_seconds,
+        type=values.seconds,
         metavar="SECONDS",
         help="limit for one process (default: 120 quick, otherwise 300 or more)",
     )
@@ -86,33 +88,29 @@ that breaks its contract) or a machine problem, 130 interrupted"""
 
 
 def handle(options: argparse.Namespace) -> int:
-    from firstlight.measure.host import describe_host
-    from firstlight.report.html import render
     from firstlight.report.terminal import print_run
-    from firstlight.statistics.run_summaries import assemble
+    from firstlight.runs import conclude
 
     directory, plan = resume(options) if options.resume is not None else begin(options)
     began = time.monotonic()
     try:
         interrupted = measure(directory, plan)
-        samples = directory.samples()
-        run = assemble(directory.path, plan, samples, describe_host()["load"])
-        report = directory.publish(run, render(run, samples))
+        run = conclude(directory, plan)
     finally:
         directory.close()
     try:
-        print_run(run)
-        print(f"\nTook {duration(time.monotonic() - began)}. Report: {report}", flush=True)
+        print_run(run.record)
+        print(f"\nTook {duration(time.monotonic() - began)}. Report: {run.report}", flush=True)
     except BrokenPipeError:  # nobody reads any more; the files are written
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (flushed once more at exit)
     if interrupted:
         print(
             f"Interrupted: what was measured is kept. Finish it with:\n"
-            f"  firstlight run --resume {directory.path}",
+            f"  firstlight run --resume {run.path}",
             file=sys.stderr,
         )
         return 130
-    return exit_code(run, samples)
+    return exit_code(run)
 
 
 def resume(options: argparse.Namespace) -> tuple[RunDirectory, Plan]:
@@ -131,6 +129,7 @@ def begin(options: argparse.Namespace) -> tuple[RunDirectory, Plan]:
     """A new run as the command line asks for it."""
     from firstlight.measure.planning import Request, plan_run
     from firstlight.records.run_directory import RunDirectory
+    from firstlight.runs import default_path
 
     effort = "quick" if options.quick else "rigorous" if options.rigorous else None
     request = Request(
@@ -147,12 +146,7 @@ def begin(options: argparse.Namespace) -> tuple[RunDirectory, Plan]:
     plan = plan_run(request)
     for reason, count in Counter(case.skipped for case in plan.cases if case.skipped).items():
         print(f"Skipped: {count} case(s), because {reason}.", file=sys.stderr)
-    return RunDirectory.create(options.out or default_directory(plan), plan), plan
-
-
-def default_directory(plan: Plan) -> Path:
-    stamp = plan.created_at[:19].replace(":", "").replace("-", "")
-    return Path("firstlight-runs") / f"{stamp}-{Path(plan.target).stem}"
+    return RunDirectory.create(options.out or default_path(plan), plan), plan
 
 
 def measure(directory: RunDirectory, plan: Plan) -> bool:
@@ -181,52 +175,13 @@ def measure(directory: RunDirectory, plan: Plan) -> bool:
     return False
 
 
-def exit_code(run: Run, samples: Sequence[Sample]) -> int:
+def exit_code(run: Run) -> int:
     """2 if a program breaks its contract, 1 if a case failed or is unproven, else 0."""
-    if any(s.facts.get("usage") for s in samples):
+    if any(s.facts.get("usage") for s in run.samples):
         return 2
-    return 0 if all(case.status in ("ok", "skipped") for case in run.cases) else 1
+    return 0 if run.ok else 1
 
 
 def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return value
-
-
-#: Comparing n processes with as many others looks at n² pairs: so many take a second.
-MAX_PROCESSES = 2000
-
-
-def processes(text: str) -> int:
-    """How often a case is measured."""
-    value = _positive(text)
-    if value > MAX_PROCESSES:
-        raise argparse.ArgumentTypeError(f"must be {MAX_PROCESSES} or less")
-    return value
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError("must be a positive number of seconds")
-    return value
-
-
-def _cpus(text: str) -> tuple[int, ...]:
-    cpus: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        cpus.update(range(int(first), int(last or first) + 1))
-    if not hasattr(os, "sched_getaffinity"):
-        raise argparse.ArgumentTypeError("this system cannot pin processes")
-    usable = os.sched_getaffinity(0)
-    if not cpus or not cpus <= usable:
-        raise argparse.ArgumentTypeError(f"choose from the usable CPUs: {sorted(usable)}")
-    return tuple(sorted(cpus))

@@ -9,9 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from firstlight.measure import case_selection, user_file
+from firstlight.measure.cache import POLICIES
+from firstlight.measure.case_selection import SelectionError, nearest
 from firstlight.measure.host import describe_host, harness, noise_warnings
 from firstlight.records import Case, Plan, Settings, now
 from firstlight.workloads.catalog import SUITES, registered
+
+#: Comparing n processes with as many others looks at n² pairs: so many take a second.
+MAX_PROCESSES = 2000
 
 
 @dataclass(frozen=True)
@@ -31,10 +36,11 @@ class Request:
 
 def plan_run(request: Request) -> Plan:
     """The plan of what is asked for; cases that cannot run here are marked as skipped."""
+    _require_usable(request)
     cases = _cases(request)
     if all(case.skipped for case in cases):
         reasons = "; ".join(sorted({str(case.skipped) for case in cases}))
-        raise case_selection.SelectionError(f"no case can run here: {reasons}.")
+        raise SelectionError(f"no case can run here: {reasons}.")
     return plan_of(request.target, cases, _settings(request))
 
 
@@ -65,6 +71,19 @@ def fingerprint(cases: Sequence[Case]) -> dict[str, Any]:
         "cpu": host["cpu"],
         "files": {f: hashlib.sha256(Path(f).read_bytes()).hexdigest() for f in files},
     }
+
+
+def _require_usable(request: Request) -> None:
+    """Refuse values that cannot be meant; the command line has checked its own."""
+    for cache in request.caches or ():
+        if cache not in POLICIES:
+            raise SelectionError(f"unknown cache policy {cache!r}.{nearest(cache, POLICIES)}")
+    if request.effort not in (None, "quick", "rigorous"):
+        raise SelectionError(f"effort {request.effort!r} is neither 'quick' nor 'rigorous'.")
+    if request.processes is not None and not 1 <= request.processes <= MAX_PROCESSES:
+        raise SelectionError(f"{request.processes} processes: give 1 to {MAX_PROCESSES}.")
+    if request.timeout_seconds is not None and not request.timeout_seconds > 0:
+        raise SelectionError(f"a time limit of {request.timeout_seconds} s: give a positive one.")
 
 
 def _cases(request: Request) -> list[Case]:
