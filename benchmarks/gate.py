@@ -29,11 +29,12 @@ from pyperf._utils import is_significant
 from scipy import stats
 
 import gate_noise
-from firstlight.gate.decision import GATED, LEAST_SHARE, LOOKS, GateReport, decide
-from firstlight.gate.quantities import restless
-from firstlight.gate.runs import DRIFT
+from firstlight.compare.quantities import GATED, MIN_SHARE
+from firstlight.compare.runs import DRIFT
+from firstlight.gate.decision import LOOKS, GateReport, decide
 from firstlight.records import now
-from firstlight.statistics.comparison import holm, paired_effect, unpaired_effect
+from firstlight.statistics.effects import holm, paired_effect, unpaired_effect
+from firstlight.statistics.steady_state import spread
 from gate_noise import Drawn, Noise, interleaved, one_after_the_other, rate, rate_text, say
 from gate_real import real, real_power
 
@@ -52,12 +53,12 @@ def record(options: argparse.Namespace) -> None:
     """A/A noise of this machine through the gate's own measuring."""
     from dataclasses import replace
 
-    from firstlight.gate.comparability import machine_class
+    from firstlight.compare.conditions import machine_class
     from firstlight.gate.measuring import Pair
     from firstlight.gate.selection import Wanted, choose
     from firstlight.gate.sides import same_side_twice
+    from firstlight.measure.case_selection import SAMPLING
     from firstlight.measure.host import describe_host
-    from firstlight.measure.plan import SAMPLING
     from firstlight.records import Sample
 
     sides: dict[str, list[Sample]] = {"base": [], "head": []}
@@ -272,12 +273,12 @@ def alarms_apart(noise: Noise, generator: np.random.Generator) -> set[str]:
 
 def judged(quantity: str, values: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> bool:
     """As `compare` has it: no phases that take no time, no processes at two speeds."""
-    if quantity not in values or restless(list(values[quantity][0])):
+    if quantity not in values or spread(list(values[quantity][0])) is not None:
         return False
     if quantity != "compile":
         return True
     shares = [np.median(values[quantity][i] / values["cold_seconds"][i]) for i in (0, 1)]
-    return bool(max(shares) >= LEAST_SHARE)
+    return bool(max(shares) >= MIN_SHARE)
 
 
 def alarms_of(values: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> set[str]:
@@ -361,7 +362,7 @@ def candidates(noise: Noise) -> Iterator[tuple[str, str]]:
         if case == CONTROL:
             continue
         share = np.median(values["compile"] / values["cold_seconds"]) if "compile" in values else 0
-        if share >= LEAST_SHARE:
+        if share >= MIN_SHARE:
             yield case, "compile"
         yield case, "warm_call_seconds"
 

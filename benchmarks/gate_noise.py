@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from firstlight.gate.quantities import of_pair
+from firstlight.compare.quantities import of_pair
 from firstlight.records import ColdStart, Sample, WarmCalls
 
 KEPT = ("cold_seconds", "compile", "warm_call_seconds")

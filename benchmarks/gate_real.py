@@ -140,7 +140,7 @@ def run_gate(arguments: Sequence[str], folder: Path) -> tuple[int, dict[str, Any
 
 def real(options: argparse.Namespace) -> None:
     """One gate after the other over the cases of the quick suite, until there are enough."""
-    from firstlight.measure.plan import select
+    from firstlight.measure.case_selection import select
     from firstlight.workloads.catalog import registered
 
     backends, workloads = registered()

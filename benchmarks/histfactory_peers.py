@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from firstlight.records import FirstlightError
+from firstlight.errors import FirstlightError
 
 Floats = npt.NDArray[np.float64]
 Workspace = Mapping[str, Any]

@@ -26,7 +26,7 @@ import numpy as np
 
 from firstlight.measure import instrument
 from firstlight.measure.adapters import Adapter
-from firstlight.measure.plan import SAMPLING, select
+from firstlight.measure.case_selection import SAMPLING, select
 from firstlight.measure.runner import Runner, compile_bytecode, worker_environment
 from firstlight.records import Sample
 from firstlight.statistics.intervals import median, median_estimate

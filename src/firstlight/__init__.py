@@ -1,13 +1,25 @@
 """Firstlight measures the time to first result of compiled Python.
 
-Only `bench` lives here, and nothing is imported: a benchmark file that says
+`bench` lives here, and nothing is imported before it is asked for: a benchmark file that says
 `from firstlight import bench` must not change what it measures.
 
 PYTEST_DONT_REWRITE: a traced pytest finds this package imported already, and would warn of it.
 """
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "bench"]
+__all__ = ["Run", "__version__", "bench", "run"]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from firstlight.runs import Run, run
+
+
+def __getattr__(name):  # type: ignore[no-untyped-def]
+    if name not in ("Run", "run"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module("firstlight.runs"), name)
 
 
 def bench(function=None, /, **options):  # type: ignore[no-untyped-def]

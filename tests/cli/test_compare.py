@@ -127,6 +127,33 @@ def test_a_run_without_its_samples_is_refused(
     assert "samples" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["compare", "gate"])
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("3", "for 3 per cent write 0.03 or 3%"),
+        ("1", "for 1 per cent write 0.01 or 1%"),
+        ("0", "must lie between 0 and 1"),
+        ("300%", "must lie between 0 and 1"),
+    ],
+)
+def test_a_minimum_effect_is_a_share_and_a_percentage_is_told_how_to_be_written(
+    command: str, given: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([command, "base", "head", "--minimum-effect", given])
+    assert stopped.value.code == 2 and said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", ["0.04", "4%"])
+def test_a_minimum_effect_is_kept_as_a_share(
+    given: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, head = write_run(tmp_path / "base"), write_run(tmp_path / "head")
+    assert main(["compare", str(base), str(head), "--minimum-effect", given, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["minimum_effect"] == 0.04
+
+
 def test_a_moved_run_compares_as_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base, head = write_run(tmp_path / "base"), write_run(tmp_path / "head", 1.5)
     main(["compare", str(base), str(head), "--json"])

@@ -402,7 +402,8 @@ def test_a_reader_that_goes_away_stops_nothing(write: Write, tmp_path: Path) -> 
 
 
 def test_the_run_order_is_shuffled_reproducibly_and_recorded() -> None:
-    from firstlight.measure.plan import rounds, select
+    from firstlight.measure.case_selection import select
+    from firstlight.records import rounds
     from firstlight.workloads.catalog import registered
 
     backends, workloads = registered()

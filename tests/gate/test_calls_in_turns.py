@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from firstlight.gate.quantities import LEAST_WINDOWS, of_pair, of_sample
+from firstlight.compare.quantities import MIN_WINDOWS, of_pair, of_sample
 from firstlight.records import ColdStart, Sample, WarmCalls
 
 CALLS = 30  # of each window
@@ -65,5 +65,5 @@ def test_warm_up_within_the_first_windows_does_not_count() -> None:
 
 
 def test_processes_that_did_not_take_turns_are_compared_as_wholes() -> None:
-    base, head = two_sides(1.1, turns=LEAST_WINDOWS - 1)
+    base, head = two_sides(1.1, turns=MIN_WINDOWS - 1)
     assert of_pair(base, head) == (of_sample(base), of_sample(head))

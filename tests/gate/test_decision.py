@@ -8,18 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from firstlight.gate.comparison import Rule, judge
-from firstlight.gate.decision import (
-    BEYOND_DOUBT,
-    GATED,
-    LOOKS,
-    GateError,
-    GateReport,
-    decide,
-)
+from firstlight.compare.quantities import GATED
+from firstlight.compare.verdicts import Rule, judge
+from firstlight.gate.decision import BEYOND_DOUBT, LOOKS, GateError, GateReport, decide
 from firstlight.records import CacheProof, ColdStart, Sample, WarmCalls, to_json
 from firstlight.statistics.calibration import AAResult, Thresholds
-from firstlight.statistics.comparison import Effect
+from firstlight.statistics.effects import Effect
 
 A, B, C = "a[small]/jax-jit/none", "b[small]/jax-jit/none", "c[small]/numpy/none"
 Sides = tuple[list[Sample], list[Sample]]

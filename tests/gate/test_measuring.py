@@ -14,15 +14,14 @@ from typing import Any
 
 import pytest
 
-from firstlight.gate.breakage import REPEATS
 from firstlight.gate.decision import Look
 from firstlight.gate.job import Rules, looks_for, measure_and_judge, with_notes
 from firstlight.gate.measuring import Pair, PairedCase, complete_rounds, for_decision, paired_rounds
 from firstlight.gate.planning import require_decidable
 from firstlight.gate.selection import CONTROL, control_case
 from firstlight.gate.sides import Side
-from firstlight.measure.plan import SAMPLING, SelectionError, make_case
-from firstlight.records import Sample, to_json
+from firstlight.measure.case_selection import SAMPLING, SelectionError, make_case
+from firstlight.records import REPEATS, Sample, to_json
 from firstlight.workloads.catalog import registered
 
 sys.path.insert(0, str(Path(__file__).parent))

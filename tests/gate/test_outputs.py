@@ -12,11 +12,11 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
+from firstlight.compare.hlo import ProgramChange
+from firstlight.compare.verdicts import Comparison, CountChange
 from firstlight.gate.breakage import Flakiness
-from firstlight.gate.comparison import Comparison, CountChange
 from firstlight.gate.decision import GateReport
 from firstlight.gate.explain import Explanation, FunctionChange
-from firstlight.gate.hlo import ProgramChange
 from firstlight.gate.outputs import (
     Place,
     effect,
@@ -24,11 +24,11 @@ from firstlight.gate.outputs import (
     github_annotations,
     junit,
     markdown,
-    xml_text,
 )
 from firstlight.gate.terminal import print_gate
 from firstlight.records import Estimate
-from firstlight.statistics.comparison import Effect
+from firstlight.report.plain_text import xml_text
+from firstlight.statistics.effects import Effect
 
 HOSTILE = (
     "a|b",

@@ -29,7 +29,7 @@ from firstlight.gate.sides import (
     same_side_twice,
 )
 from firstlight.gate.worktrees import RevisionError, checkouts, commit_of, remove_abandoned
-from firstlight.measure.plan import SelectionError
+from firstlight.measure.case_selection import SelectionError
 
 Git = Callable[..., str]
 

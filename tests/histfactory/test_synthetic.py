@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from firstlight.errors import FirstlightError
 from firstlight.histfactory.synthetic import (
     PRESETS,
     Dimensions,
@@ -24,7 +25,6 @@ from firstlight.histfactory.synthetic import (
     scaled_dimensions,
     workspace,
 )
-from firstlight.records import FirstlightError
 
 pyhf = pytest.importorskip("pyhf")
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from firstlight.measure.cache import empty, entries, environment, files, prove, restore
+from firstlight.measure.cache import empty, entries, files, prove, restore
+from firstlight.records import cache_variables
 
 ONE, TWO = frozenset({"jit_f-aa-cache"}), frozenset({"jit_f-aa-cache", "jit_f-bb-cache"})
 NONE: frozenset[str] = frozenset()
@@ -101,10 +102,10 @@ def test_restoring_takes_away_what_a_process_added_and_nothing_else(tmp_path: Pa
 
 def test_a_cache_that_is_on_has_no_thresholds(tmp_path: Path) -> None:
     for policy in ("cold", "warm"):
-        variables = environment(policy, "jax", tmp_path)
+        variables = cache_variables(policy, "jax", tmp_path)
         assert variables["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] == "0"
         assert variables["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] == "-1"
-    off = environment("none", "jax", tmp_path)
+    off = cache_variables("none", "jax", tmp_path)
     assert off["JAX_ENABLE_COMPILATION_CACHE"] == "false"
     assert "JAX_COMPILATION_CACHE_DIR" not in off
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from firstlight.measure.plan import Case, Settings, select
+from firstlight.measure.case_selection import select
 from firstlight.measure.runner import Runner
 from firstlight.measure.user_file import cases_in
-from firstlight.records import Sample
+from firstlight.records import Case, Sample, Settings
 from firstlight.workloads.catalog import registered
 
 pytest.importorskip("jax")
@@ -240,6 +240,16 @@ def test_event_names_are_those_of_this_jax() -> None:
 
     known = {v for k, v in vars(dispatch).items() if k.endswith("_EVENT") and isinstance(v, str)}
     assert set(_PHASE_OF_EVENT) <= known
+
+
+def test_the_worker_listens_to_the_events_that_are_written_down_for_everybody() -> None:
+    """The worker may import nothing of ours early, so it has the names a second time."""
+    from firstlight.measure.adapters.jax import _CACHE_EVENTS, _PHASE_OF_EVENT
+    from firstlight.telemetry.events import CACHE, STAGES
+
+    assert _PHASE_OF_EVENT == STAGES
+    own = "/jax/compilation_cache/tasks_using_cache"  # says that a cache is on; nobody else asks
+    assert {*_CACHE_EVENTS} - {own} < {*CACHE}
 
 
 def test_json_of_a_sample_is_plain(write: Write) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from firstlight.measure.plan import Settings, select
+from firstlight.measure.case_selection import select
 from firstlight.measure.runner import Runner
 from firstlight.measure.user_file import cases_in
-from firstlight.records import Sample
+from firstlight.records import Sample, Settings
 from firstlight.workloads.catalog import registered
 
 pytest.importorskip("torch")

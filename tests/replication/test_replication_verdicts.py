@@ -15,24 +15,22 @@ from typing import Any
 import pytest
 from scipy.stats import mannwhitneyu
 
-from firstlight.gate.runs import DRIFT, Measured
-from firstlight.measure.plan import SAMPLING
-from firstlight.records import Run, Sample
+from firstlight.compare.differences import Kind
+from firstlight.compare.environments import changed, environment_differences, state, versions
+from firstlight.compare.runs import DRIFT, Measured
+from firstlight.measure.case_selection import SAMPLING
+from firstlight.records import Run, Sample, to_json
 from firstlight.replication import repeating
-from firstlight.replication.checking import check_report
-from firstlight.replication.comparison import (
+from firstlight.replication.agreement import (
+    CaseReplication,
     Pairing,
+    Reason,
     judge,
     replicate_cases,
     replicate_ratios,
     too_many,
 )
-from firstlight.replication.environment import (
-    changed,
-    environment_differences,
-    state,
-    versions,
-)
+from firstlight.replication.checking import check_report
 from firstlight.replication.report import (
     PAGE,
     REPORT,
@@ -46,12 +44,13 @@ from firstlight.replication.selection import (
     select,
     settings_here,
 )
-from firstlight.results import load
+from firstlight.replication.wording import case_reasons
 from firstlight.snapshot.opening import open_snapshot
 from firstlight.snapshot.publishing import publish
 from firstlight.snapshot.storage import LocalStore
 from firstlight.snapshot.strict_json import canonical
-from firstlight.statistics.comparison import Effect, holm
+from firstlight.statistics.effects import Effect, holm
+from firstlight.statistics.run_summaries import load
 from firstlight.workloads.catalog import registered
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "snapshot"))
@@ -99,6 +98,15 @@ def pairing(one: Measured, other: Measured, **data: Any) -> Pairing:
     return Pairing("runs/001", one, other, data.get("published", {}), data.get("here", {}))
 
 
+def said_of(case: CaseReplication, *runs: Measured) -> list[str]:
+    """The sentences about a case in a report of these runs."""
+    states = dict(
+        zip(("state_published", "state_here"), map(state, (m.run for m in runs)), strict=False)
+    )
+    run = [{"folder": case.run, **states}] if runs else []
+    return case_reasons({"runs": run, "cases": [to_json(case)]})[0]
+
+
 def effect(low: float, high: float, confidence: float = 0.95, n: int = 10) -> Effect:
     return Effect(math.sqrt(low * high), low, high, confidence, 0.001, n, False)
 
@@ -128,10 +136,15 @@ def test_too_few_processes_decide_nothing() -> None:
 def test_where_so_few_processes_can_never_be_significant_that_is_said_and_no_p() -> None:
     """Six against six have 924 orders, so 2/924 at best: in 40 comparisons that is 0.087."""
     *_, many = too_many([(6, 6)] * 40)
-    _, reason = judge(effect(1.2, 1.3, n=6), 0.5, many)
-    assert reason == (
-        "+24.9 %, but 6 processes per side can never be significant in 40 comparisons: it takes "
-        "7 or more"
+    found = effect(1.2, 1.3, n=6)
+    assert judge(found, 0.5, many) == ("undecided", Reason.NEVER_SIGNIFICANT)
+    delta = {"quantity": "compile", "judged": True, "effect": to_json(found),
+             "p_adjusted": 0.5, "reason": Reason.NEVER_SIGNIFICANT}  # fmt: skip
+    case = {"run": "runs/001", "status_here": "ok", "verdict": "undecided", "deltas": [delta] * 40}
+    (words, *_), *_ = case_reasons({"runs": [], "cases": [case]})
+    assert words == (
+        "compile: +24.9 %, but 6 processes per side can never be significant in 40 comparisons: "
+        "it takes 7 or more"
     )
     assert too_many([(6, 6)] * 23) == [None] * 23  # 23 * 2/924 = 0.0498
 
@@ -154,7 +167,8 @@ def test_the_same_machine_and_speed_agree_and_a_slower_case_differs(measured: An
     quotients = [b / a for a in totals[0] for b in totals[1]]
     assert delta.effect.ratio == pytest.approx(statistics.median(quotients), rel=1e-3)
     assert delta.published.median == pytest.approx(statistics.median(totals[0]), rel=1e-12)
-    assert any("beyond the 15% of drift" in reason for reason in slow.reasons)
+    assert delta.reason is Reason.BEYOND_DRIFT
+    assert any("beyond the 15% of drift" in reason for reason in said_of(slow, first, second))
 
 
 def test_on_another_machine_times_are_not_comparable_and_ratios_are(measured: Any) -> None:
@@ -163,7 +177,9 @@ def test_on_another_machine_times_are_not_comparable_and_ratios_are(measured: An
     pair = pairing(measured(1), here)
     for case in replicate_cases([pair]):
         assert case.verdict == "not comparable"
-        assert any("Other CPU" in reason for reason in case.reasons)
+        assert [d.kind for d in case.differences] == [Kind.MACHINE]
+        (words,) = said_of(case)
+        assert words.endswith("here") and "Other CPU" in words
     cold, warm = replicate_ratios([pair])
     assert (cold.case, cold.against) == (JIT.id, NUMPY.id)
     assert (cold.quantity, warm.quantity) == ("cold_seconds", "warm_call_seconds")
@@ -184,7 +200,7 @@ def test_other_data_forbid_times_and_ratios(measured: Any) -> None:
     pair = pairing(measured(1), measured(2), published=one, here={**one, JIT.id: "b" * 64})
     alike, other = replicate_cases([pair])
     assert alike.verdict == "agrees"
-    assert other.verdict == "not comparable" and "SHA-256" in other.reasons[0]
+    assert other.verdict == "not comparable" and "SHA-256" in said_of(other)[0]
     assert replicate_ratios([pair]) == []
 
 
@@ -196,7 +212,7 @@ def test_a_wrong_result_here_is_a_difference_whatever_the_machine(measured: Any)
     )
     pair = pairing(measured(1), replace(here, run=replace(here.run, cases=cases)))
     _, wrong = replicate_cases([pair])
-    assert wrong.verdict == "differs" and "off by 2" in wrong.reasons[0]
+    assert wrong.verdict == "differs" and said_of(wrong) == ["failed here: off by 2"]
 
 
 def with_run(run: Run, **host: Any) -> Run:
@@ -233,7 +249,7 @@ def catalogue(**files: Path) -> Installation:
 
 
 def test_a_case_that_is_another_one_here_is_not_run() -> None:
-    from firstlight.measure.plan import make_case
+    from firstlight.measure.case_selection import make_case
 
     backends, workloads = registered()
     mine = make_case(workloads["matmul"], "small", backends["numpy"], "none")
@@ -273,7 +289,7 @@ def test_a_run_beside_which_others_used_the_cpu_decides_nothing(measured: Any, s
     second = measured(2, jit=1.6, **(busy if side == "here" else {}))
     for case in replicate_cases([pairing(first, second)]):
         assert case.verdict == "undecided"
-        assert "other programs were using 100% of the CPU" in case.reasons[0]
+        assert "were using 100% of the CPU" in said_of(case, first, second)[0]
         assert {d.verdict for d in case.deltas if d.judged} & {"agrees", "differs"}
     # Half is the limit; a third is told as a warning only.
     second = measured(3, jit=1.6, cpu_busy_ratio=0.3)
@@ -360,8 +376,7 @@ def agreeing(plain: Any) -> None:
     judged = [d for case in plain["cases"] for d in case["deltas"] if d["judged"]]
     for delta, p in zip(judged, holm([d["effect"]["p"] for d in judged]), strict=True):
         delta["p_adjusted"] = p
-    reasons = [f"{d['quantity']}: {d['reason']}" for d in jit(plain)["deltas"] if d["reason"]]
-    jit(plain).update(verdict="agrees", reasons=reasons)
+    jit(plain)["verdict"] = "agrees"
     plain["verdicts"] = {"agrees": 2, "differs": 0, "undecided": 0, "not comparable": 0}
 
 
@@ -434,7 +449,10 @@ def delta_of(plain: Any, quantity: str = "cold_seconds") -> Any:
     [
         (lambda p: jit(p).update(verdict="agrees"), "its effects say 'differs'"),
         (lambda p: jit(p).update(verdict="not comparable"), "its effects say 'differs'"),
-        (lambda p: jit(p).update(reasons=[]), "reasons are not those"),
+        (lambda p: jit(p).update(failure_here="no"), "what went wrong does not fit"),
+        (lambda p: jit(p).update(verdict="not comparable", differences=[
+            {"kind": "machine", "field": "class", "before": 1, "after": 2, "key": None}]),
+         "do not agree on whether it can be compared"),
         (lambda p: delta_of(p).update(verdict="agrees"), "its effect says 'differs'"),
         (lambda p: delta_of(p).update(reason=None), "its effect says 'differs'"),
         (lambda p: delta_of(p).update(judged=False, verdict="undecided", reason=None),

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from firstlight.measure.plan import Case
-from firstlight.records import Sample
+from firstlight.records import Case, Sample
 from firstlight.site.building import Built
 from firstlight.snapshot.keys import PrivateKey
 from firstlight.snapshot.publishing import Wishes, publish

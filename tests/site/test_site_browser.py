@@ -22,12 +22,11 @@ import pytest
 from site_store import HOSTILE, World
 
 from firstlight.cli.compare import load
-from firstlight.gate.runs import NotComparableError, compare_runs
-from firstlight.measure.runner import slug
-from firstlight.records import to_json
+from firstlight.compare.runs import NotComparableError, compare_runs
+from firstlight.records import slug, to_json
 from firstlight.report.quantities import seconds
 from firstlight.site.listing import rules
-from firstlight.statistics.comparison import holm, unpaired_effect
+from firstlight.statistics.effects import holm, unpaired_effect
 from firstlight.statistics.intervals import median_estimate
 from real_browser import browse, seen_in
 

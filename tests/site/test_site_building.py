@@ -15,7 +15,7 @@ import pytest
 from site_store import CASES, HOSTILE, World, make_run
 
 from firstlight.cli import main
-from firstlight.measure.runner import slug
+from firstlight.records import slug
 from firstlight.site import building
 from firstlight.site.building import Options, SiteOptionError, build
 from firstlight.site.facts import facts_of

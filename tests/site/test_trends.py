@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 from site_store import CASES, OTHER_CPU, SLOW_FROM, World, make_run
 
-from firstlight.gate.comparability import differences
-from firstlight.measure.runner import slug
-from firstlight.records import Run
-from firstlight.results import load
+from firstlight.compare.differences import differences
+from firstlight.records import Run, slug
 from firstlight.site import conditions
 from firstlight.site.facts import facts_of
 from firstlight.site.trends import Collected, Point, marked_steps
 from firstlight.snapshot.opening import open_snapshot
+from firstlight.statistics.run_summaries import load
 
 CASE = CASES[1].id
 

@@ -7,7 +7,6 @@ must be made by the thousand.
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,22 +14,24 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from firstlight.measure.plan import SAMPLING, Case, Settings
+from firstlight.measure.case_selection import SAMPLING
 from firstlight.measure.runner import Runner
 from firstlight.records import (
     PHASES,
     CacheProof,
+    Case,
     ColdStart,
     Correctness,
     MemoryUse,
+    Plan,
     Sample,
+    Settings,
     WarmCalls,
     append_sample,
-    to_json,
     write_json,
 )
-from firstlight.results import assemble
 from firstlight.snapshot.plausibility import busy_seconds
+from firstlight.statistics.run_summaries import assemble
 
 HOST: Mapping[str, Any] = {
     "cpu": {"model": "Made-up CPU", "usable_cores": 8, "frequency_governor": None},
@@ -175,18 +176,16 @@ def make_run(
     folder.mkdir(parents=True)
     created = datetime(2026, 3, 1, 9, 15, tzinfo=UTC) + timedelta(minutes=number)
     settings = replace(SAMPLING["quick"], processes=processes, warm_calls=most_calls)
-    plan = {
-        "schema": "firstlight.plan",
-        "schema_version": 1,
-        "created_at": created.isoformat(timespec="milliseconds"),
-        "target": target,
-        "harness": HARNESS,
-        "host": dict(host),
-        "warnings": ["this machine does not exist"],
-        "fingerprint": {} if is_side_of_gate else {"files": dict(files or {})},
-        "settings": to_json(settings),
-        "cases": to_json(cases),
-    }
+    plan = Plan(
+        created_at=created.isoformat(timespec="milliseconds"),
+        target=target,
+        harness=HARNESS,
+        host=host,
+        warnings=("this machine does not exist",),
+        fingerprint={} if is_side_of_gate else {"files": dict(files or {})},
+        settings=settings,
+        cases=cases,
+    )
     write_json(folder / "plan.json", plan)
     draw = random.Random(number)
     if samples is None:
@@ -194,10 +193,9 @@ def make_run(
     numbered = in_turn(samples, cases, settings, created)
     for sample in numbered:
         append_sample(folder / "samples.jsonl", sample)
-    plain = json.loads((folder / "plan.json").read_text())
     last = datetime.fromisoformat(numbered[-1].started_at) if numbered else created
     busy = busy_seconds(numbered[-1]) if numbered else 0.0
     finished = (last + timedelta(seconds=busy + 0.2)).isoformat(timespec="milliseconds")
-    run = replace(assemble(folder, plain, numbered, [0.2, 0.2, 0.3]), finished_at=finished)
+    run = replace(assemble(folder, plan, numbered, [0.2, 0.2, 0.3]), finished_at=finished)
     write_json(folder / "run.json", run, schema="run-1.schema.json")
     return folder

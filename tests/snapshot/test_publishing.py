@@ -24,10 +24,9 @@ import pytest
 import yaml
 from made_up_run import CASES, HOST, make_case, make_run, make_samples
 
+import firstlight
 from firstlight.cli import main
-from firstlight.gate.breakage import REPEATS
-from firstlight.records import Sample, load_samples, to_json, write_json
-from firstlight.results import assemble
+from firstlight.records import REPEATS, Sample, load_plan, load_samples, to_json, write_json
 from firstlight.snapshot import contents
 from firstlight.snapshot.errors import RefusedError
 from firstlight.snapshot.keys import PrivateKey
@@ -38,8 +37,9 @@ from firstlight.snapshot.redaction import Owner, marks, redact
 from firstlight.snapshot.schemas import SCHEMAS
 from firstlight.snapshot.storage import LocalStore
 from firstlight.snapshot.verifying import verify
+from firstlight.statistics.run_summaries import assemble
 
-SCHEMA_FOLDER = Path(made_up_run.append_sample.__code__.co_filename).parent / "schemas"
+SCHEMA_FOLDER = Path(firstlight.__file__).parent / "schemas"
 
 
 def folder_of(done: Published) -> Path:
@@ -744,7 +744,7 @@ def as_recorded(run: Path, change: Callable[[list[dict[str, Any]]], Any]) -> Pat
     change(lines)
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
     (run / "samples.jsonl").write_text(text)
-    plan, samples = json.loads((run / "plan.json").read_text()), [*load_samples(run / SAMPLES)]
+    plan, samples = load_plan(run / "plan.json"), [*load_samples(run / SAMPLES)]
     finished = json.loads((run / "run.json").read_text())["finished_at"]
     made = replace(assemble(run, plan, samples, [0.2, 0.2, 0.3]), finished_at=finished)
     write_json(run / "run.json", made)

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from firstlight.records import FirstlightError, NewerSchemaError
+from firstlight.errors import FirstlightError
+from firstlight.records import NewerSchemaError
 from firstlight.statistics.calibration import (
     AAResult,
     CalibrationError,

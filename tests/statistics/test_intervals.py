@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from firstlight.cli.run import MAX_PROCESSES
+from firstlight.measure.planning import MAX_PROCESSES
 from firstlight.statistics.intervals import coverage, median, median_estimate
 
 

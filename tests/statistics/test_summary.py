@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from firstlight.measure.plan import Case
-from firstlight.records import PHASES, CacheProof, CaseSummary, ColdStart, Sample, WarmCalls
+from firstlight.records import PHASES, CacheProof, Case, CaseSummary, ColdStart, Sample, WarmCalls
 from firstlight.statistics.summary import summarise
 
 
@@ -40,9 +39,7 @@ def samples(of: Case, cold: list[float], warm: float, **changes: Any) -> list[Sa
 
 def summaries(*pairs: tuple[Case, list[Sample]], processes: int = 6) -> dict[str, CaseSummary]:
     cases = [c for c, _ in pairs]
-    found = summarise(
-        cases, [s for _, group in pairs for s in group], processes, {c.id: {} for c in cases}
-    )
+    found = summarise(cases, [s for _, group in pairs for s in group], processes)
     return {s.backend: s for s in found}
 
 
@@ -135,7 +132,7 @@ def test_a_compiled_case_is_compared_under_its_own_cache_policy() -> None:
     every = [
         s for c, cold in pairs for s in samples(c, [cold] * 6, 0.01 if "eager" in c.id else 0.001)
     ]
-    found = {s.case: s for s in summarise(cases, every, 6, {c.id: {} for c in cases})}
+    found = {s.case: s for s in summarise(cases, every, 6)}
     even = found[jit_warm.id].break_even_calls
     assert even is not None and even.calls == 113  # against 1.0 s, not against 5.0 s
 

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from firstlight.measure import plan
+from firstlight.measure import case_selection
+from firstlight.measure.case_selection import mark_missing, select
 from firstlight.measure.checking import compare
-from firstlight.measure.plan import Case, Settings, mark_missing, select
 from firstlight.measure.program import load_object
 from firstlight.measure.runner import Runner
-from firstlight.records import Sample
+from firstlight.records import Case, Sample, Settings
 from firstlight.workloads.catalog import registered
 from firstlight.workloads.programs import histfactory
 
@@ -117,7 +117,7 @@ def test_nextstat_has_no_compile_phases_and_its_distance_to_the_minimum_is_told(
 def test_a_missing_peer_is_skipped_with_what_to_install(
     module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "_installed", lambda name: name != module)
+    monkeypatch.setattr(case_selection, "_installed", lambda name: name != module)
     marked = mark_missing(SMALL, BACKENDS)
     skipped = {case.backend: case.skipped for case in marked if case.skipped}
     assert set(skipped) == {b for b in (c.backend for c in SMALL) if b.startswith(module)}

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from firstlight.measure.case_selection import select
 from firstlight.measure.checking import compare
-from firstlight.measure.plan import Case, select
 from firstlight.measure.program import load_object
+from firstlight.records import Case
 from firstlight.workloads.catalog import registered
 from firstlight.workloads.programs import significance
 

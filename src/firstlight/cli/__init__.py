@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except Exception as error:
         # records is the standard library only, but even that waits until something went wrong.
-        from firstlight.records import FirstlightError
+        from firstlight.errors import FirstlightError
         from firstlight.report.plain_text import printable
 
         if not isinstance(error, FirstlightError):

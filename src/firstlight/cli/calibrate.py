@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from firstlight.cli import gate as gate_command
-from firstlight.cli.gate_arguments import add_cases, minutes, share
-from firstlight.cli.run import _positive, duration, processes
+from firstlight.cli import values
+from firstlight.cli.gate_arguments import add_cases
+from firstlight.cli.run import duration
 
 if TYPE_CHECKING:
     from firstlight.gate.decision import GateReport
@@ -54,10 +55,16 @@ def add_to(commands: Any) -> None:
     )
     add = parser.add_argument
     add("target", nargs="?", metavar="SUITE|WORKLOAD|FILE.py", help="as for `firstlight gate`")
-    add("--gates", type=_positive, default=20, metavar="K", help="how many (default 20)")
-    add("--rounds", type=processes, default=12, metavar="N", help="rounds of each (default 12)")
-    add("--max-minutes", type=minutes, metavar="M", help="begin no gate after that")
-    add("--alpha", type=share, default=0.05, help="rate that thresholds are for")
+    add("--gates", type=values.processes, default=20, metavar="K", help="how many (default 20)")
+    add(
+        "--rounds",
+        type=values.processes,
+        default=12,
+        metavar="N",
+        help="rounds of each (default 12)",
+    )
+    add("--max-minutes", type=values.minutes, metavar="M", help="begin no gate after that")
+    add("--alpha", type=values.share, default=0.05, help="rate that thresholds are for")
     add("--file", type=Path, metavar="FILE", help="calibration to add to (default: this machine's)")
     add("--keep", type=Path, metavar="DIR", help="where the gates are written, must be new")
     sides = parser.add_argument_group("sides (default: this interpreter twice)")
@@ -79,8 +86,8 @@ came to its end is kept)"""
 
 
 def handle(options: argparse.Namespace) -> int:
+    from firstlight.compare.conditions import machine_class
     from firstlight.gate.calibrating import default_path
-    from firstlight.gate.comparability import machine_class
     from firstlight.measure.host import describe_host
     from firstlight.records import now
     from firstlight.statistics.calibration import Thresholds, load_thresholds

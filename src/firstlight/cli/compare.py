@@ -6,8 +6,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from firstlight.cli import values
+
 if TYPE_CHECKING:
-    from firstlight.gate.runs import Measured, RunsReport
+    from firstlight.compare.runs import Measured, RunsReport
 
 
 def add_to(commands: Any) -> None:
@@ -25,10 +27,10 @@ def add_to(commands: Any) -> None:
     add("--json", action="store_true", help="print the whole comparison as JSON")
     add(
         "--minimum-effect",
-        type=_percent,
+        type=values.share,
         default=0.03,
-        metavar="PERCENT",
-        help="changes below this do not count (default 3)",
+        metavar="SHARE",
+        help="smaller changes do not count (default 0.03 or 3%%)",
     )
     parser.set_defaults(handle=handle)
 
@@ -46,7 +48,7 @@ exit codes: 0 compared (whatever came out), 2 not comparable or wrong usage"""
 
 
 def handle(options: argparse.Namespace) -> int:
-    from firstlight.gate.runs import NotComparableError, compare_runs
+    from firstlight.compare.runs import NotComparableError, compare_runs
 
     base, head = options.base, options.head
     if head is None:
@@ -71,9 +73,9 @@ def handle(options: argparse.Namespace) -> int:
 
 def load(name: str) -> list[Measured]:
     """The run in a directory, or all runs of a snapshot."""
-    from firstlight.gate.runs import Measured
-    from firstlight.results import load as load_run
+    from firstlight.compare.runs import Measured
     from firstlight.snapshot.sources import full_location
+    from firstlight.statistics.run_summaries import load as load_run
 
     name = full_location(name)
     path = Path(name)
@@ -89,7 +91,7 @@ def load(name: str) -> list[Measured]:
 
 
 def _load_snapshot(name: str) -> list[Measured]:
-    from firstlight.gate.runs import Measured
+    from firstlight.compare.runs import Measured
     from firstlight.snapshot.errors import ChangedSnapshotError
     from firstlight.snapshot.opening import open_snapshot
     from firstlight.snapshot.verifying import verify
@@ -110,7 +112,7 @@ def _load_snapshot(name: str) -> list[Measured]:
 
 
 def print_report(report: RunsReport, every: bool) -> None:
-    from firstlight.gate.table import comparison_table
+    from firstlight.report.comparison_table import comparison_table
     from firstlight.report.terminal import Terminal, escape, output_width
 
     console = Terminal(width=output_width())
@@ -143,10 +145,3 @@ def _protocol(report: RunsReport, every: bool) -> str:
         f"{unit} compared without pairs: ratio by Hodges and Lehmann with its exact interval of "
         f"95 % or more, p by Mann and Whitney, adjusted by Holm over the rows that decide.{others}"
     )
-
-
-def _percent(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < 1000:
-        raise argparse.ArgumentTypeError("must be a number of per cent, 0 or more")
-    return value / 100

@@ -19,9 +19,9 @@ def add_to(commands: Any) -> None:
 
 
 def handle(options: argparse.Namespace) -> int:
+    from firstlight.records import write_new
     from firstlight.report import exporters
-    from firstlight.results import load
-    from firstlight.run_directory import write_new
+    from firstlight.statistics.run_summaries import load
 
     run, samples = load(options.run)
     write = {

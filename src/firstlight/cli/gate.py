@@ -160,7 +160,8 @@ def request_of(options: argparse.Namespace) -> Request:
     """What the command line asks for. A seed is drawn unless given, and kept for a resumption."""
     import secrets
 
-    from firstlight.gate.decision import GATED, MINIMUM_EFFECT
+    from firstlight.compare.quantities import GATED
+    from firstlight.compare.verdicts import MINIMUM_EFFECT
     from firstlight.gate.planning import Request
     from firstlight.gate.selection import Wanted
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
-from firstlight.cli.run import _cpus, _seconds, processes
+from firstlight.cli import values
 
 
 def add_sides(group: Any) -> None:
@@ -34,11 +33,16 @@ def add_cases(group: Any) -> None:
         choices=("none", "cold", "warm"),
         help="policy of the persistent compile cache (repeatable; as for `run`)",
     )
-    add("--affinity", type=_cpus, metavar="CPUS", help="pin the workers, as in 0,2-3")
-    add("--timeout", type=_seconds, metavar="SECONDS", help="limit for one process (default 120)")
+    add("--affinity", type=values.cpus, metavar="CPUS", help="pin the workers, as in 0,2-3")
+    add(
+        "--timeout",
+        type=values.seconds,
+        metavar="SECONDS",
+        help="limit for one process (default 120)",
+    )
     add(
         "--warm-seconds",
-        type=_seconds,
+        type=values.seconds,
         metavar="SECONDS",
         help="of warm calls in every process, in turns with the other side (default 0.4)",
     )
@@ -49,13 +53,13 @@ def add_rules(group: Any) -> None:
     add = group.add_argument
     add(
         "--rounds",
-        type=processes,
+        type=values.processes,
         metavar="N",
         help="exactly so many rounds (default: 12, then up to 96 while a case is undecided)",
     )
     add(
         "--max-minutes",
-        type=minutes,
+        type=values.minutes,
         default=30.0,
         metavar="M",
         help="begin no round that would end later (default 30)",
@@ -65,10 +69,10 @@ def add_rules(group: Any) -> None:
         action="store_true",
         help="do not stop at a regression beyond doubt while other cases are undecided",
     )
-    add("--alpha", type=share, default=0.05, help="rate of false alarms (default 0.05)")
+    add("--alpha", type=values.share, default=0.05, help="rate of false alarms (default 0.05)")
     add(
         "--minimum-effect",
-        type=share,
+        type=values.share,
         metavar="SHARE",
         help="smaller changes do not count (default 0.03 or 3%%)",
     )
@@ -107,19 +111,3 @@ def add_outputs(group: Any) -> None:
         action="store_true",
         help="print GitHub annotations (default where GITHUB_ACTIONS is set)",
     )
-
-
-def minutes(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e5:
-        raise argparse.ArgumentTypeError("must be a positive number of minutes")
-    return value
-
-
-def share(text: str) -> float:
-    """A share as 0.03 or 3%."""
-    percent = text.strip().endswith("%")
-    value = float(text.strip().rstrip("%")) / (100 if percent else 1)
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError("must lie between 0 and 1 (or 0% and 100%)")
-    return value

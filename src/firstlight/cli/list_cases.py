@@ -19,7 +19,7 @@ def add_to(commands: Any) -> None:
 
 
 def handle(options: argparse.Namespace) -> int:
-    from firstlight.measure.plan import select
+    from firstlight.measure.case_selection import select
     from firstlight.report.plain_text import printable
     from firstlight.workloads.catalog import SUITES, registered
 

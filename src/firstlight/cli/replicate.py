@@ -113,7 +113,7 @@ def default_folder(job: Job, created_at: str) -> Path:
 
 
 def require_free(out: Path) -> None:
-    from firstlight.run_directory import OutputError
+    from firstlight.records import OutputError
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise OutputError(f"{out} exists and is not empty. Nothing is overwritten: give another.")
@@ -135,37 +135,35 @@ def announce(job: Job) -> None:
 
 def measure_task(task: Task, folder: Path) -> bool:
     """Measure the run of a task into `folder` as `firstlight run` would; False if interrupted."""
-    from firstlight.cli.run import describe_plan, measure
-    from firstlight.measure.host import describe_host
-    from firstlight.report.html import render
-    from firstlight.results import assemble
-    from firstlight.run_directory import RunDirectory
+    from firstlight.cli.run import measure
+    from firstlight.measure.planning import plan_of
+    from firstlight.records.run_directory import RunDirectory
+    from firstlight.runs import conclude
 
-    cases = list(task.selection.cases)
-    plan = describe_plan(argparse.Namespace(target=task.target), cases, task.settings)
+    plan = plan_of(task.target, task.selection.cases, task.settings)
     directory = RunDirectory.create(folder, plan)
     try:
-        interrupted = measure(directory, cases, task.settings)
-        samples = directory.samples()
-        run = assemble(folder, directory.plan(), samples, describe_host()["load"])
-        directory.publish(run, render(run, samples))
+        interrupted = measure(directory, plan)
+        conclude(directory, plan)
     finally:
         directory.close()
     return not interrupted
 
 
 def tell(report: Replication, signed: bool) -> None:
-    from firstlight.gate.comparison import change
+    from firstlight.compare.verdicts import change
+    from firstlight.records import to_json
+    from firstlight.replication.wording import case_reasons
     from firstlight.report.plain_text import printable
 
-    for case in report.cases:
+    for case, reasons in zip(report.cases, case_reasons(to_json(report)), strict=True):
         print(f"{case.verdict:<15} {printable(case.case)}")
         for delta in case.deltas:
             if delta.judged:
                 e = delta.effect
                 span = f"{change(e.ratio)} [{change(e.low)}, {change(e.high)}]"
                 print(f"{'':<15}   {delta.quantity} {span}")
-        for reason in case.reasons:
+        for reason in reasons:
             print(f"{'':<15}   {printable(reason)}")
     for ratio in report.ratios:
         print(

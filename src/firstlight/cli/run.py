@@ -6,14 +6,16 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from firstlight.cli import values
+
 if TYPE_CHECKING:
-    from firstlight.measure.plan import Case, Settings
-    from firstlight.records import Run, Sample
-    from firstlight.run_directory import RunDirectory
+    from firstlight.records import Plan
+    from firstlight.records.run_directory import RunDirectory
+    from firstlight.runs import Run
 
 
 def add_to(commands: Any) -> None:
@@ -54,7 +56,7 @@ def add_to(commands: Any) -> None:
     add(
         "-p",
         "--processes",
-        type=processes,
+        type=values.processes,
         metavar="N",
         help="fresh processes a case (default: 6 quick, 20 full, otherwise 10)",
     )
@@ -63,10 +65,10 @@ def add_to(commands: Any) -> None:
     effort.add_argument(
         "--rigorous", action="store_true", help="30 processes a case, long warm part"
     )
-    add("--affinity", type=_cpus, metavar="CPUS", help="pin the workers, as in 0,2-3")
+    add("--affinity", type=values.cpus, metavar="CPUS", help="pin the workers, as in 0,2-3")
     add(
         "--timeout",
-        type=_seconds,
+        type=values.seconds,
         metavar="SECONDS",
         help="limit for one process (default: 120 quick, otherwise 300 or more)",
     )
@@ -86,43 +88,32 @@ that breaks its contract) or a machine problem, 130 interrupted"""
 
 
 def handle(options: argparse.Namespace) -> int:
-    from firstlight.measure.host import describe_host
-    from firstlight.report.html import render
     from firstlight.report.terminal import print_run
-    from firstlight.results import assemble
+    from firstlight.runs import conclude
 
-    if options.resume is not None:
-        directory, cases, settings, plan = resume(options)
-    else:
-        cases, settings = plan_run(options)
-        plan = describe_plan(options, cases, settings)
-        directory = create_directory(options, plan)
+    directory, plan = resume(options) if options.resume is not None else begin(options)
     began = time.monotonic()
     try:
-        interrupted = measure(directory, cases, settings)
-        samples = directory.samples()
-        run = assemble(directory.path, plan, samples, describe_host()["load"])
-        report = directory.publish(run, render(run, samples))
+        interrupted = measure(directory, plan)
+        run = conclude(directory, plan)
     finally:
         directory.close()
     try:
-        print_run(run)
-        print(f"\nTook {duration(time.monotonic() - began)}. Report: {report}", flush=True)
+        print_run(run.record)
+        print(f"\nTook {duration(time.monotonic() - began)}. Report: {run.report}", flush=True)
     except BrokenPipeError:  # nobody reads any more; the files are written
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (flushed once more at exit)
     if interrupted:
         print(
             f"Interrupted: what was measured is kept. Finish it with:\n"
-            f"  firstlight run --resume {directory.path}",
+            f"  firstlight run --resume {run.path}",
             file=sys.stderr,
         )
         return 130
-    return exit_code(run, samples)
+    return exit_code(run)
 
 
-def resume(
-    options: argparse.Namespace,
-) -> tuple[RunDirectory, list[Case], Settings, dict[str, Any]]:
+def resume(options: argparse.Namespace) -> tuple[RunDirectory, Plan]:
     from firstlight.measure.resume import ResumeError, take_up
 
     planned = ("target", "pattern", "backend", "cache", "out", "processes", "timeout", "affinity")
@@ -134,76 +125,31 @@ def resume(
     return take_up(options.resume)
 
 
-def plan_run(options: argparse.Namespace) -> tuple[list[Case], Settings]:
-    """The cases and settings that the command line asks for."""
-    from dataclasses import replace
+def begin(options: argparse.Namespace) -> tuple[RunDirectory, Plan]:
+    """A new run as the command line asks for it."""
+    from firstlight.measure.planning import Request, plan_run
+    from firstlight.records.run_directory import RunDirectory
+    from firstlight.runs import default_path
 
-    from firstlight.measure import plan, user_file
-    from firstlight.workloads.catalog import SUITES, registered
-
-    target = options.target or "quick"
-    backends, workloads = registered()
-    if target.endswith(".py"):
-        wanted = plan.resolve_backends(options.backend, backends)
-        cases = user_file.cases_in(Path(target), backends, wanted, options.cache)
-        cases = plan.filter_cases(cases, options.pattern)
-    else:
-        cases = plan.select(
-            target, workloads, backends, options.backend, options.cache, options.pattern
-        )
-    cases = plan.mark_missing(cases, backends)
-    effort = "quick" if options.quick else "rigorous" if options.rigorous else target
-    settings = plan.SAMPLING[effort if options.rigorous or effort in SUITES else "standard"]
-    asked = {
-        "processes": options.processes,
-        "timeout_seconds": options.timeout,
-        "affinity": options.affinity,
-        "seed": options.seed,
-    }
-    settings = replace(settings, **{k: v for k, v in asked.items() if v is not None})
-    for reason in sorted({c.skipped for c in cases if c.skipped}):
-        count = sum(c.skipped == reason for c in cases)
+    effort = "quick" if options.quick else "rigorous" if options.rigorous else None
+    request = Request(
+        target=options.target or "quick",
+        pattern=options.pattern,
+        backends=options.backend,
+        caches=options.cache,
+        effort=effort,
+        processes=options.processes,
+        timeout_seconds=options.timeout,
+        affinity=options.affinity,
+        seed=options.seed,
+    )
+    plan = plan_run(request)
+    for reason, count in Counter(case.skipped for case in plan.cases if case.skipped).items():
         print(f"Skipped: {count} case(s), because {reason}.", file=sys.stderr)
-    if all(c.skipped for c in cases):
-        raise plan.SelectionError("no case can run here: install a framework first.")
-    return cases, settings
+    return RunDirectory.create(options.out or default_path(plan), plan), plan
 
 
-def describe_plan(
-    options: argparse.Namespace, cases: list[Case], settings: Settings
-) -> dict[str, Any]:
-    """What `plan.json` holds: enough to finish the run, or to repeat it."""
-    from firstlight.measure.host import describe_host, harness, noise_warnings
-    from firstlight.measure.resume import fingerprint
-    from firstlight.records import now, to_json
-
-    host = describe_host(watch_seconds=0.5)
-    return {
-        "schema": "firstlight.plan",
-        "schema_version": 1,
-        "created_at": now(),
-        "target": options.target or "quick",
-        "harness": harness(),
-        "host": host,
-        "warnings": noise_warnings(host),
-        "fingerprint": fingerprint(cases),
-        "settings": to_json(settings),
-        "cases": to_json(cases),
-    }
-
-
-def create_directory(options: argparse.Namespace, plan: dict[str, Any]) -> RunDirectory:
-    from firstlight.run_directory import RunDirectory
-
-    path = options.out
-    if path is None:
-        stamp = plan["created_at"][:19].replace(":", "").replace("-", "")
-        name = Path(plan["target"]).stem
-        path = Path("firstlight-runs") / f"{stamp}-{name}"
-    return RunDirectory.create(path, plan)
-
-
-def measure(directory: RunDirectory, cases: list[Case], settings: Settings) -> bool:
+def measure(directory: RunDirectory, plan: Plan) -> bool:
     """Run every process that is missing; True if it was interrupted."""
     import signal
 
@@ -218,7 +164,7 @@ def measure(directory: RunDirectory, cases: list[Case], settings: Settings) -> b
     previous = [signal.signal(number, interrupt) for number in signals]
     progress = Progress(sys.stderr)
     try:
-        with Runner(cases, settings, directory.keep, directory.samples()) as runner:
+        with Runner(plan.cases, plan.settings, directory.keep, directory.samples()) as runner:
             runner.run(progress.before)
     except KeyboardInterrupt:
         return True
@@ -229,52 +175,13 @@ def measure(directory: RunDirectory, cases: list[Case], settings: Settings) -> b
     return False
 
 
-def exit_code(run: Run, samples: Sequence[Sample]) -> int:
+def exit_code(run: Run) -> int:
     """2 if a program breaks its contract, 1 if a case failed or is unproven, else 0."""
-    if any(s.facts.get("usage") for s in samples):
+    if any(s.facts.get("usage") for s in run.samples):
         return 2
-    return 0 if all(case.status in ("ok", "skipped") for case in run.cases) else 1
+    return 0 if run.ok else 1
 
 
 def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return value
-
-
-#: Comparing n processes with as many others looks at n² pairs: so many take a second.
-MAX_PROCESSES = 2000
-
-
-def processes(text: str) -> int:
-    """How often a case is measured."""
-    value = _positive(text)
-    if value > MAX_PROCESSES:
-        raise argparse.ArgumentTypeError(f"must be {MAX_PROCESSES} or less")
-    return value
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError("must be a positive number of seconds")
-    return value
-
-
-def _cpus(text: str) -> tuple[int, ...]:
-    cpus: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        cpus.update(range(int(first), int(last or first) + 1))
-    if not hasattr(os, "sched_getaffinity"):
-        raise argparse.ArgumentTypeError("this system cannot pin processes")
-    usable = os.sched_getaffinity(0)
-    if not cpus or not cpus <= usable:
-        raise argparse.ArgumentTypeError(f"choose from the usable CPUs: {sorted(usable)}")
-    return tuple(sorted(cpus))

@@ -16,12 +16,12 @@ def add_to(commands: Any) -> None:
 
 
 def handle(options: argparse.Namespace) -> int:
-    from firstlight.results import load
+    from firstlight.statistics.run_summaries import load
 
     run, samples = load(options.run)
     if options.html:
+        from firstlight.records import write_new
         from firstlight.report.html import render
-        from firstlight.run_directory import write_new
 
         write_new(options.html, render(run, samples))
         print(options.html)

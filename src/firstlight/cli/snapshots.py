@@ -43,7 +43,7 @@ def handle(options: argparse.Namespace) -> int:
 
 
 def tell(entries: Sequence[Entry]) -> None:
-    from firstlight.measure.host import NOISY_SHARE
+    from firstlight.records import NOISY_SHARE
     from firstlight.report.plain_text import printable
 
     for entry in entries:

@@ -146,7 +146,7 @@ def _report(
 
     Whatever goes wrong here must not hide how the program ended.
     """
-    from firstlight.records import FirstlightError
+    from firstlight.errors import FirstlightError
     from firstlight.trace import running
 
     hold = not limits  # what nobody could look at does not hold
@@ -280,7 +280,7 @@ def _require_folders(options: argparse.Namespace) -> None:
     """Say now what could not be written after an hour of training."""
     for path in (options.json, options.html, options.chrome):
         if path is not None and not path.absolute().parent.is_dir():
-            from firstlight.run_directory import OutputError
+            from firstlight.records import OutputError
 
             raise OutputError(f"{path}: there is no folder {path.parent}. Make it first.")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from firstlight.records import FirstlightError
+    from firstlight.errors import FirstlightError
     from firstlight.snapshot.verifying import Verification
 
 EPILOG = """\

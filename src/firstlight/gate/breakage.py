@@ -17,17 +17,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from firstlight.records import Sample
+from firstlight.records import REPEATS, Sample
 
 #: What a process of the head alone may end with that is the change's doing. A cache label that is
 #: not proven is none of it: that is a measurement that failed.
 _EXACT = ("failed", "crashed", "out-of-memory")
 _SLOW = ("timeout",)  # a time: the control can excuse it
 
-#: How often a broken process is repeated on both sides. A benchmark that breaks in a share q of the
-#: processes of either side is then taken for broken by the head with a probability of q³(1 - q)⁴
-#: per broken process, which is 0.01 % for q = 5 % and 0.8 % at the worst q.
-REPEATS = 3
 REPEATS_OF_TIMEOUT = 1  # each one costs the whole time limit
 
 #: With no more than this probability of so uneven a split, more rounds may show that head breaks

@@ -11,8 +11,8 @@ import hashlib
 import os
 from pathlib import Path
 
+from firstlight.errors import FirstlightError
 from firstlight.gate.decision import GateReport
-from firstlight.records import FirstlightError
 from firstlight.statistics.calibration import AAResult, Threshold, Thresholds
 
 

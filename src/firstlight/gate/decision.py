@@ -27,6 +27,20 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from firstlight.compare.quantities import GATED, counts_of, decides, in_order, of_pair
+from firstlight.compare.verdicts import (
+    MINIMUM_EFFECT,
+    RESOLUTION,
+    Comparison,
+    CountChange,
+    Pair,
+    Rule,
+    change,
+    compare,
+    count_changes,
+    may_be_slower,
+)
+from firstlight.errors import FirstlightError
 from firstlight.gate.breakage import (
     Breakage,
     Flakiness,
@@ -36,35 +50,12 @@ from firstlight.gate.breakage import (
     is_flaky,
     uneven_rounds,
 )
-from firstlight.gate.comparison import (
-    Comparison,
-    CountChange,
-    Pair,
-    Rule,
-    change,
-    compare,
-    may_be_slower,
-)
-from firstlight.gate.comparison import count_changes as _count_changes
-from firstlight.gate.quantities import counts_of, in_order, of_pair, restless
-from firstlight.records import PHASES, FirstlightError, Sample
+from firstlight.records import Sample
 from firstlight.statistics.calibration import Thresholds
-from firstlight.statistics.comparison import holm, paired_effect
-from firstlight.statistics.intervals import median
-
-__all__ = ["Comparison", "CountChange", "GateReport", "Look", "Thresholds", "decide"]
+from firstlight.statistics.effects import holm, paired_effect
+from firstlight.statistics.steady_state import spread
 
 EXIT_CODES = {"pass": 0, "regression": 1, "infrastructure": 2, "inconclusive": 3}
-
-#: What decides, unless asked otherwise: every further quantity makes Holm's correction harsher.
-GATED = ("cold_seconds", "compile", "warm_call_seconds")
-
-#: A phase is gated by default where it takes at least this share of the time to the first result.
-#: A tenth more of a hundredth is nobody's regression, and the shortest phases are the noisiest.
-LEAST_SHARE = 0.1
-
-MINIMUM_EFFECT = 0.03
-RESOLUTION = 0.10
 
 
 class Look(NamedTuple):
@@ -172,10 +163,10 @@ def decide(
     counts = [
         c
         for case in (usable if exact_counts else ())
-        for c in _count_changes(case, *(s.counts(case) for s in sides))
+        for c in count_changes(case, *(s.counts(case) for s in sides))
     ]
     found: list[Comparison | CountChange] = [*comparisons, *counts]
-    moved = [m for m in found if m.case == control and m.gated and _moved(m)]
+    moved = _moved(found, control)
     verdict, reasons = _verdict(comparisons, counts, broken, flaky, control, moved)
     reasons += [f"{p.case}: {p.quantity} is {p.note}." for p in pairs if p.note]
     return GateReport(
@@ -229,30 +220,26 @@ def _pairs(case: str, sides: Sequence[_Side], gated: Collection[str]) -> list[Pa
     for name in in_order({q: None for i in rounds for q in base[i].keys() & head[i].keys()}):
         both = [i for i in rounds if name in base[i] and name in head[i]]
         one, other = [base[i][name] for i in both], [head[i][name] for i in both]
-        decides = name in gated and (name not in PHASES or _matters(name, base, head, gated))
-        note = restless(one) if decides else None
+        gate_it = decides(name, [[*base.values()], [*head.values()]], gated)
+        apart = spread(one) if gate_it else None
         effect = paired_effect(one, other)
-        pairs.append(Pair(case, name, decides and note is None, one, other, effect, note))
+        pairs.append(Pair(case, name, gate_it and apart is None, one, other, effect, apart))
     return pairs
 
 
-def _matters(
-    phase: str,
-    base: Mapping[int, Mapping[str, float]],
-    head: Mapping[int, Mapping[str, float]],
-    gated: Collection[str],
-) -> bool:
-    """Whether a phase takes a fair share of either side's cold start, or was asked for by name."""
-    if phase not in GATED or tuple(gated) != GATED:
-        return True
-    return any(
-        median([r[phase] / r["cold_seconds"] for r in side.values() if phase in r]) >= LEAST_SHARE
-        for side in (base, head)
-    )
+def _moved(
+    found: Sequence[Comparison | CountChange], control: str | None
+) -> list[Comparison | CountChange]:
+    """What of the control case moved."""
+    claimed = ("regression", "improvement")
+    return [m for m in found if m.case == control and m.gated and m.verdict in claimed]
 
 
-def _moved(found: Comparison | CountChange) -> bool:
-    return found.verdict in ("regression", "improvement")
+def control_sentences(report: GateReport) -> list[str]:
+    """What a reader is told of a control case that moved."""
+    return [
+        _control_sentence(m) for m in _moved([*report.comparisons, *report.counts], report.control)
+    ]
 
 
 def _undecided(comparisons: Sequence[Comparison], control: str | None) -> list[Comparison]:
@@ -293,11 +280,7 @@ def _verdict(
     grown += [f"{case}: {b.why}." for case, b in broken.items() if b.regression == "exact"]
     slower += [f"{case}: {b.why}." for case, b in broken.items() if b.regression == "slow"]
     trouble = [f"{case}: {b.why}." for case, b in broken.items() if b.regression is None]
-    control_words = [
-        f"The control case moved, which the change cannot have caused, so the times prove nothing: "
-        f"{_count_sentence(m) if isinstance(m, CountChange) else _sentence(m)}"
-        for m in moved
-    ]
+    control_words = [_control_sentence(m) for m in moved]
     notes = [_count_sentence(c) for c in own if c.verdict == "improvement"]
     notes += [_sentence(c) for c in comparisons if c.gated and c.verdict == "improvement"]
     notes += [flaky_sentence(f) for f in flaky if f.verdict == "flaky"]
@@ -327,6 +310,14 @@ def _sentence(found: Comparison) -> str:
     return (
         f"{found.case}: {found.quantity} got {word}: {interval}, beyond {change(found.threshold)} "
         f"({found.threshold_source}), p = {found.p_adjusted:.2g}."
+    )
+
+
+def _control_sentence(moved: Comparison | CountChange) -> str:
+    what = _count_sentence(moved) if isinstance(moved, CountChange) else _sentence(moved)
+    return (
+        "The control case moved, which the change cannot have caused, so the times prove nothing: "
+        f"{what}"
     )
 
 

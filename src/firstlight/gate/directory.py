@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from firstlight import records
+from firstlight.errors import FirstlightError
 from firstlight.gate.environments import protocol_packages
 from firstlight.gate.measuring import SIDES, PairedCase, complete_rounds
 from firstlight.gate.sides import Side
-from firstlight.measure.plan import Settings
-from firstlight.records import FirstlightError, Run, Sample, from_json, to_json
+from firstlight.records import OutputError, Plan, Run, Sample, Settings, to_json
+from firstlight.records.run_directory import RunDirectory
 from firstlight.report.html import render
-from firstlight.results import assemble
-from firstlight.run_directory import OutputError, RunDirectory
+from firstlight.statistics.run_summaries import assemble
 
 SCHEMA = "firstlight.gate-plan"
 
@@ -37,7 +37,7 @@ class GateDirectory:
 
     @classmethod
     def create(
-        cls, path: Path, plan: Mapping[str, Any], side_plans: Mapping[str, Mapping[str, Any]]
+        cls, path: Path, plan: Mapping[str, Any], side_plans: Mapping[str, Plan]
     ) -> GateDirectory:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise OutputError(
@@ -75,14 +75,13 @@ class GateDirectory:
             for name, directory in self._sides.items()
         }
 
-    def _plans(self, samples: Mapping[str, list[Sample]]) -> dict[str, dict[str, Any]]:
+    def _plans(self, samples: Mapping[str, list[Sample]]) -> dict[str, Plan]:
         """Each side's plan with the number of rounds that came of it."""
         rounds = max(1, complete_rounds(samples))  # a run without any round is incomplete
         found = {}
         for name, directory in self._sides.items():
             plan = directory.plan()
-            settings = replace(from_json(Settings, plan["settings"]), processes=rounds)
-            found[name] = {**plan, "settings": to_json(settings)}
+            found[name] = replace(plan, settings=replace(plan.settings, processes=rounds))
         return found
 
     def publish_sides(self, load_after: Any = None) -> None:
@@ -97,7 +96,7 @@ class GateDirectory:
             self._write_plan(name, plans[name])
             self._sides[name].publish(run, render(run, samples[name]))
 
-    def _write_plan(self, side: str, plan: Mapping[str, Any]) -> None:
+    def _write_plan(self, side: str, plan: Plan) -> None:
         path = self._sides[side].path / "plan.json"
         try:
             records.write_json(path, plan)
@@ -134,7 +133,7 @@ def side_plan(
     host: Mapping[str, Any],
     warnings: list[str],
     harness: Mapping[str, Any],
-) -> dict[str, Any]:
+) -> Plan:
     """The plan of one side as a run: the machine is shared, Python and packages are its own."""
     python = side.description["python"]
     commit = side.description.get("commit")
@@ -145,19 +144,16 @@ def side_plan(
     }
     if commit is not None:
         own["commit"] = {"id": commit, "changed": bool(side.description.get("uncommitted"))}
-    return {
-        "schema": "firstlight.plan",
-        "schema_version": 1,
-        "created_at": records.now(),
-        "target": f"{target}-{side.name}",
-        "harness": harness,
-        "host": {**host, **own},
-        "warnings": warnings,
-        # A side is resumed through its gate: on its own it equals no plan.
-        "fingerprint": {},
-        "settings": to_json(settings),
-        "cases": [to_json(case.on(side.name)) for case in cases],
-    }
+    return Plan(
+        created_at=records.now(),
+        target=f"{target}-{side.name}",
+        harness=harness,
+        host={**host, **own},
+        warnings=tuple(warnings),
+        fingerprint={},
+        settings=settings,
+        cases=tuple(case.on(side.name) for case in cases),
+    )
 
 
 def require_same_sides(plan: Mapping[str, Any], sides: tuple[Side, Side]) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import firstlight
+from firstlight.errors import FirstlightError
 from firstlight.measure.host import PACKAGES
-from firstlight.records import FirstlightError
 
 #: Run by the other interpreter: its standard library is all there is.
 _DESCRIBE = r"""

@@ -12,15 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from firstlight.gate.comparison import Comparison
+from firstlight.compare.hlo import Program, ProgramChange, changes, programs_in
+from firstlight.compare.verdicts import Comparison
 from firstlight.gate.decision import GateReport
-from firstlight.gate.hlo import Program, ProgramChange, changes, programs_in
 from firstlight.gate.measuring import PairedCase
 from firstlight.gate.sides import Side
-from firstlight.measure.plan import Case, Settings
 from firstlight.measure.process import Outcome
-from firstlight.measure.runner import slug, worker_environment, worker_job
-from firstlight.records import PHASES, write_json, write_text
+from firstlight.measure.runner import worker_environment, worker_job
+from firstlight.records import PHASES, Case, Settings, slug, write_json, write_text
 from firstlight.statistics.intervals import median
 
 #: Processes a side that name functions: enough for a median.

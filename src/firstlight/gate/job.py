@@ -5,21 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from firstlight.gate.comparability import case_differences, data_differences
-from firstlight.gate.decision import (
-    EXIT_CODES,
-    GATED,
-    LOOKS,
-    MINIMUM_EFFECT,
-    RESOLUTION,
-    GateError,
-    GateReport,
-    Look,
-    Thresholds,
-    decide,
-)
+from firstlight.compare.differences import case_differences, data_differences, joined
+from firstlight.compare.quantities import GATED
+from firstlight.compare.verdicts import MINIMUM_EFFECT, RESOLUTION
+from firstlight.gate.decision import EXIT_CODES, LOOKS, GateError, GateReport, Look, decide
 from firstlight.gate.measuring import SIDES, Pair, Watch, for_decision
 from firstlight.records import Run, Sample
+from firstlight.statistics.calibration import Thresholds
 
 Samples = Mapping[str, Sequence[Sample]]
 
@@ -123,7 +115,7 @@ def not_comparable(
             differences = case_differences(runs["base"], runs["head"], case)
             differences += data_differences(samples["base"], samples["head"], case)
             if differences:
-                found[case] = "; ".join(differences)
+                found[case] = joined(differences)
     return found
 
 

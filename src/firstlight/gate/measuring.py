@@ -24,10 +24,9 @@ from typing import Self
 
 from firstlight.gate.breakage import breaks_every_time, last_attempts, repeats_of
 from firstlight.gate.sides import Side
-from firstlight.measure.plan import Case, Settings
 from firstlight.measure.process import Outcome, Turn, run_worker
 from firstlight.measure.runner import Runner
-from firstlight.records import Sample
+from firstlight.records import Case, Sample, Settings
 
 SIDES = ("base", "head")
 Watch = Callable[[int, Sequence[tuple["Shown", str, int]]], None]

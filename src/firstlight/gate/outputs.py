@@ -13,11 +13,11 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
+from firstlight.compare.verdicts import Comparison, CountChange, change, may_be_slower
 from firstlight.gate.breakage import Flakiness, flaky_sentence
-from firstlight.gate.comparison import Comparison, CountChange, change, may_be_slower
-from firstlight.gate.decision import GateReport
+from firstlight.gate.decision import GateReport, control_sentences
 from firstlight.report import quantities
-from firstlight.report.plain_text import printable
+from firstlight.report.plain_text import xml_text
 
 if TYPE_CHECKING:
     from firstlight.gate.explain import Explanation
@@ -29,7 +29,7 @@ HEADLINES = {
     "inconclusive": "is inconclusive: it proves neither a regression nor its absence",
 }
 #: Functions and programs that a summary names; the rest is in the files.
-_MOST_TOLD = 5
+_MAX_SHOWN = 5
 _MARKS = {"regression": "✗", "improvement": "↑", "same": "✓", "inconclusive": "?"}
 
 
@@ -104,7 +104,7 @@ def explained(explanation: Explanation) -> list[str]:
             f"{duration(phase.head.median)} ({'+' if shift > 0 else '−'}{duration(abs(shift))}), "
             f"{effect(phase)}"
         )
-    for f in explanation.functions[:_MOST_TOLD]:
+    for f in explanation.functions[:_MAX_SHOWN]:
         times = f", {f.base_times} → {f.head_times} times" if f.base_times != f.head_times else ""
         lines.append(
             f"function {f.function}, {f.phase}: {duration(f.base_seconds)} → "
@@ -113,7 +113,7 @@ def explained(explanation: Explanation) -> list[str]:
     programs = [p for p in explanation.programs if p.status != "same"]
     same = len(explanation.programs) - len(programs)
     ranked = sorted(programs, key=lambda p: -abs(p.total[1] - p.total[0]))
-    for p in ranked[:_MOST_TOLD]:
+    for p in ranked[:_MAX_SHOWN]:
         kinds = ", ".join(f"{k} {a} → {b}" for k, (a, b) in list(p.instructions.items())[:12])
         counted = f"{p.total[0]} → {p.total[1]} instructions" + (f" ({kinds})" if kinds else "")
         lines.append(f"program {p.name} ({p.status}): {counted}")
@@ -276,15 +276,6 @@ def _count(suite: ElementTree.Element) -> None:
         suite.set(attribute, str(len(suite.findall(f"testcase/{tag}"))))
 
 
-def xml_text(value: str) -> str:
-    """Only characters that XML 1.0 knows; ElementTree escapes the rest."""
-    known = ((0x9, 0xA), (0x20, 0xD7FF), (0xE000, 0xFFFD), (0x10000, 0x10FFFF))
-    return "".join(
-        c if any(low <= ord(c) <= high for low, high in known) else "\ufffd"
-        for c in printable(value)
-    )
-
-
 # --- GitHub annotations ---------------------------------------------------------------------------
 
 
@@ -305,7 +296,7 @@ def github_annotations(report: GateReport, places: Mapping[str, Place] | None = 
         if level is not None:
             lines.append(_command(level, case, what, message, (places or {}).get(case)))
     if report.control_moved:
-        moved = next((r for r in report.reasons if "control" in r), "the control case moved")
+        moved = control_sentences(report)[0]
         lines.append(_command("warning", str(report.control), "control", moved, None))
     return lines
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from firstlight.compare.conditions import machine_class
+from firstlight.compare.quantities import GATED, QUANTITIES
+from firstlight.compare.verdicts import MINIMUM_EFFECT
 from firstlight.gate.calibrating import default_path
-from firstlight.gate.comparability import machine_class
-from firstlight.gate.decision import GATED, MINIMUM_EFFECT
 from firstlight.gate.job import Rules, looks_for
 from firstlight.gate.outputs import Place
-from firstlight.gate.quantities import QUANTITIES
 from firstlight.gate.selection import (
     CONTROL,
     Selection,
@@ -24,8 +24,9 @@ from firstlight.gate.selection import (
     path_in_repository,
 )
 from firstlight.gate.sides import Side, in_words
+from firstlight.measure.case_selection import SAMPLING, SelectionError, nearest
 from firstlight.measure.host import describe_host
-from firstlight.measure.plan import SAMPLING, SelectionError, Settings, nearest
+from firstlight.records import Settings
 from firstlight.statistics.calibration import Thresholds, load_thresholds
 
 

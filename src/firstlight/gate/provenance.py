@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from firstlight.errors import FirstlightError
 from firstlight.gate.sides import Side
-from firstlight.records import FirstlightError
 
 Modules = Mapping[str, Mapping[str, str]]  # by case: {top-level module: file}
 

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from firstlight.errors import FirstlightError
 from firstlight.gate.measuring import PairedCase
 from firstlight.gate.sides import Side
 from firstlight.gate.worktrees import repository_root
-from firstlight.measure import plan, user_file
-from firstlight.measure.plan import Case, SelectionError
+from firstlight.measure import case_selection, user_file
+from firstlight.measure.case_selection import SelectionError
 from firstlight.measure.process import Outcome
-from firstlight.records import FirstlightError
+from firstlight.records import Case
 from firstlight.workloads.catalog import Backend, registered
 
 #: Element-wise NumPy, run by the gate's own Python: no revision and no environment under test can
@@ -53,7 +54,7 @@ class Selection:
 def choose(wanted: Wanted, sides: tuple[Side, Side]) -> Selection:
     """The cases that both sides have, in the order of the catalogue or of the file."""
     backends, workloads = registered()
-    named = plan.resolve_backends(wanted.backends, backends)
+    named = case_selection.resolve_backends(wanted.backends, backends)
     found: dict[str, Sequence[Case]] = {}
     broken: dict[str, str] = {}
     for side in sides:
@@ -64,7 +65,9 @@ def choose(wanted: Wanted, sides: tuple[Side, Side]) -> Selection:
             except UnimportableError as error:
                 broken[side.name] = str(error)
         else:
-            found[side.name] = plan.select(wanted.target, workloads, backends, named, wanted.caches)
+            found[side.name] = case_selection.select(
+                wanted.target, workloads, backends, named, wanted.caches
+            )
     if not found:
         told = "".join(f"\n  {side}: {why}" for side, why in broken.items())
         raise SelectionError(f"{wanted.target} can be imported on neither side:{told}")
@@ -155,7 +158,7 @@ def path_in_repository(file: Path) -> Path:
 def _marked(cases: Sequence[Case], backends: Mapping[str, Backend], side: Side) -> list[Case]:
     """Frameworks are looked for where the side runs, not where the gate does."""
     there = side.description["python"]["modules"]
-    return plan.mark_missing(cases, backends, lambda name: name in there)
+    return case_selection.mark_missing(cases, backends, lambda name: name in there)
 
 
 def _paired(base: Mapping[str, Case], head: Mapping[str, Case]) -> Selection:
@@ -187,7 +190,7 @@ def _changes(base: Case, head: Case) -> str | None:
 
 
 def _filtered(pairs: Sequence[PairedCase], pattern: str | None) -> tuple[PairedCase, ...]:
-    kept = {case.id for case in plan.filter_cases([pair.base for pair in pairs], pattern)}
+    kept = {case.id for case in case_selection.filter_cases([pair.base for pair in pairs], pattern)}
     return tuple(pair for pair in pairs if pair.id in kept)
 
 
@@ -195,7 +198,7 @@ def control_case() -> PairedCase:
     """The default control."""
     backends, workloads = registered()
     workload = workloads[_CONTROL_WORKLOAD]
-    case = plan.make_case(workload, _CONTROL_SIZE, backends["numpy"], "none")
+    case = case_selection.make_case(workload, _CONTROL_SIZE, backends["numpy"], "none")
     case = replace(case, id=CONTROL, workload="control", title="Control: option prices in NumPy")
     return PairedCase(case, case, is_control=True)
 

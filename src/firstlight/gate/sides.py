@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from firstlight.errors import FirstlightError
 from firstlight.gate.environments import (
     bare_instrument,
     compile_for,
@@ -30,7 +31,6 @@ from firstlight.gate.environments import (
 )
 from firstlight.gate.worktrees import Checkout, checkouts, repository_root
 from firstlight.measure.process import WORKER, Outcome, run_worker
-from firstlight.records import FirstlightError
 from firstlight.workloads.catalog import registered
 
 #: Packages that a reader wants to see beside each side.

@@ -11,7 +11,7 @@ from rich.table import Table
 from firstlight.gate.decision import GateReport
 from firstlight.gate.explain import Explanation
 from firstlight.gate.outputs import HEADLINES, changed_counts, decisive, explained, is_judged
-from firstlight.gate.table import comparison_table
+from firstlight.report.comparison_table import comparison_table
 from firstlight.report.terminal import Terminal, escape, output_width
 from firstlight.statistics.calibration import Threshold
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from firstlight.records import FirstlightError
+from firstlight.errors import FirstlightError
 
 #: Spellings of "the files as they are now, committed or not".
 UNCOMMITTED = (".", "worktree")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from firstlight.records import FirstlightError
+from firstlight.errors import FirstlightError
 
 #: The signal strength that observed counts are drawn with.
 TRUE_POI = 1.0

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from firstlight.errors import FirstlightError
 from firstlight.histfactory import layout
 from firstlight.histfactory.interpolation import HISTOSYS_CODES, NORMSYS_CODES
 from firstlight.histfactory.likelihood import Data, Prepared, prepare, saturated_nll
@@ -33,7 +34,6 @@ from firstlight.histfactory.spec import (
     ignored_observations,
     parse,
 )
-from firstlight.records import FirstlightError
 
 Floats = NDArray[np.float64]
 

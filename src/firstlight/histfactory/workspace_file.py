@@ -15,7 +15,7 @@ import re
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from firstlight.records import FirstlightError
+from firstlight.errors import FirstlightError
 
 #: The start of a literal, the middle of a number, the middle of an escape (`\\u00`).
 _CUT = re.compile(r"-?[A-Za-z]{0,8}|\.|[eE][-+]?|\\?u?[0-9a-fA-F]{0,4}")

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from firstlight.records.host import SECRET_NAME, noisy_share
+
 #: Packages whose version is part of the protocol.
 PACKAGES = (
     *("jax", "jaxlib", "numpy", "torch", "scipy", "triton", "ml_dtypes", "jax-cuda13-plugin"),
@@ -21,13 +23,6 @@ _VARIABLE = re.compile(
     r"^(JAX_|XLA_|TF_(?:CPP|XLA|ENABLE|GPU)_|TORCH|PYTORCH|OMP_|MKL_|OPENBLAS_|BLIS_|KMP_|GOMP_|"
     r"NUMEXPR_|CUDA_|NVIDIA_(?:VISIBLE_DEVICES|DRIVER_CAPABILITIES|TF32_OVERRIDE)|TRITON_|"
     r"LD_PRELOAD|MALLOC_|PYTHON|CI$)"
-)
-#: Of the CPU, taken by others when a run begins: from here on its numbers are noisier for it.
-NOISY_SHARE = 0.1
-#: What is recorded is published: a variable of such a name never is.
-SECRET_NAME = re.compile(
-    r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|CREDENTIAL|AUTH(?!OR(?!I))|COOKIE|PRIVATE|DSN$|CONN\w*STR",
-    re.IGNORECASE,
 )
 
 
@@ -201,14 +196,6 @@ def _load() -> list[float] | None:
         return list(os.getloadavg())
     except OSError:
         return None
-
-
-def noisy_share(host: Mapping[str, Any]) -> float | None:
-    """How much of the CPU others used when a run began; None where no reader need know."""
-    busy = host.get("cpu_busy_ratio")
-    if isinstance(busy, bool) or not isinstance(busy, (int, float)) or not busy > NOISY_SHARE:
-        return None
-    return float(busy)
 
 
 def noise_warnings(host: Mapping[str, Any]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import tempfile
@@ -12,21 +11,22 @@ from types import TracebackType
 from typing import Any, Self
 
 from firstlight.measure import cache
-from firstlight.measure.plan import Case, Settings, rounds
 from firstlight.measure.process import Outcome, Turn, run_worker
 from firstlight.records import (
     PHASES,
     CacheProof,
+    Case,
     ColdStart,
     Correctness,
     MemoryUse,
     Sample,
+    Settings,
     WarmCalls,
+    case_flags,
+    jobs,
     now,
+    slug,
 )
-
-#: Set for every worker, and shown with every number.
-FLAGS = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
 class Runner:
@@ -72,10 +72,7 @@ class Runner:
 
     def jobs(self) -> list[tuple[Case, str, int]]:
         """Every process of the plan: (case, kind, number), in run order."""
-        checks = [(case, "check", 0) for case, _ in rounds(self.cases, 1, self.settings.seed - 1)]
-        primes = [(case, "prime", 0) for case, _, _ in checks if case.cache == "warm"]
-        timed = rounds(self.cases, self.settings.processes, self.settings.seed)
-        return checks + primes + [(case, "timed", index) for case, index in timed]
+        return jobs(self.cases, self.settings)
 
     def run(self, watch: Callable[[int, Sequence[tuple[Case, str, int]]], None]) -> None:
         """Measure what is missing; `watch(number, jobs)` is told before each process."""
@@ -260,15 +257,6 @@ def worker_environment(case: Case, directory: Path) -> dict[str, str]:
     return inherited | flags
 
 
-def case_flags(case: Case, directory: Path) -> dict[str, str]:
-    """The variables that the harness sets for a case."""
-    return {
-        **FLAGS,
-        **cache.environment(case.cache, case.cache_kind, directory),
-        **case.environment,
-    }
-
-
 def cold_start(outcome: Outcome, report: Mapping[str, Any]) -> ColdStart:
     """Phases in seconds; what they leave of the parent's wall clock is `unattributed`."""
     if outcome.done_ns is None:
@@ -336,12 +324,6 @@ def _process_status(outcome: Outcome) -> tuple[str, str | None]:
 def _ends(sample: Sample) -> bool:
     """A case whose check or priming failed is not timed."""
     return sample.status != "ok"
-
-
-def slug(case_id: str) -> str:
-    """A file name that no other case has, on any file system."""
-    readable = "".join(c if c.isascii() and c.isalnum() else "-" for c in case_id)[:60]
-    return f"{readable}-{hashlib.sha256(case_id.encode()).hexdigest()[:12]}"
 
 
 def _load() -> float | None:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from firstlight.measure.plan import Case, SelectionError, make_case, nearest
+from firstlight.errors import FirstlightError
+from firstlight.measure.case_selection import SelectionError, make_case, nearest
 from firstlight.measure.process import Outcome, run_worker
-from firstlight.records import FirstlightError
+from firstlight.records import Case
 from firstlight.workloads.catalog import Backend, CatalogError, Size, Workload
 
 _OPTIONS = ("workload", "backend", "sizes", "reference", "tolerance", "environment")

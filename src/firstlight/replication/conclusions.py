@@ -6,22 +6,21 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from firstlight.gate.decision import GATED
-from firstlight.gate.quantities import of_sample
-from firstlight.gate.runs import DRIFT
-from firstlight.records import PHASES, Sample, to_json
-from firstlight.replication.comparison import (
+from firstlight.compare.quantities import GATED, of_sample
+from firstlight.compare.runs import DRIFT
+from firstlight.records import PHASES, Sample, from_json, to_json
+from firstlight.replication.agreement import (
     ALPHA,
-    NOTHING_JUDGED,
     VERDICTS,
-    disturbances,
+    Reason,
+    is_disturbed,
     judge,
     order_of,
-    overall,
     paired_values,
     too_many,
+    verdict_of,
 )
-from firstlight.statistics.comparison import Effect, holm, paired_effect
+from firstlight.statistics.effects import Effect, holm, paired_effect
 from firstlight.statistics.intervals import median_estimate
 
 Plain = Mapping[str, Any]
@@ -67,35 +66,23 @@ def _wrong_deltas(case: Plain, adjusted: Iterator[tuple[float, int | None]]) -> 
             yield f"{name} is {delta['verdict']!r} although it was not judged"
         elif (
             delta["verdict"] == "undecided"
-            and delta["reason"] is None
+            and delta["reason"] != Reason.TWO_SPEEDS
             and delta["quantity"] in {*GATED} - {*PHASES}
         ):
             yield f"{name} decides, and was not judged"
 
 
 def _wrong_case(case: Plain, run: Plain) -> Iterator[str]:
-    verdict, reasons = _conclusion(case, run)
+    judged = [d["verdict"] for d in case["deltas"] if d["judged"]]
+    busy = is_disturbed(run["state_published"], run["state_here"])
+    verdict = verdict_of(case["status_here"], bool(case["differences"]), judged, busy)
     if case["verdict"] != verdict:
         yield f"the verdict is {case['verdict']!r}; its effects say {verdict!r}"
-    elif reasons is not None and list(case["reasons"]) != reasons:
-        yield "the reasons are not those of its quantities"
-    elif reasons is None and not case["reasons"]:
-        yield f"{verdict!r}, and no reason is given"
-
-
-def _conclusion(case: Plain, run: Plain) -> tuple[str, list[str] | None]:
-    """(verdict, reasons) of a case; None for reasons that do not follow from numbers."""
-    verdicts = [d["verdict"] for d in case["deltas"]]
-    if case["status_here"] == "failed":
-        return "differs", None
-    # What cannot be compared has no judged quantity, or none at all.
-    without = not case["deltas"] and case["verdict"] == "not comparable"
-    if case["status_here"] != "ok" or "not comparable" in verdicts or without:
-        return "not comparable", None
-    judged = [d["verdict"] for d in case["deltas"] if d["judged"]]
-    busy = disturbances(run["state_published"], run["state_here"])
-    told = [f"{d['quantity']}: {d['reason']}" for d in case["deltas"] if d["reason"]]
-    return overall(judged, bool(busy)), [*busy, *(told if judged else [NOTHING_JUDGED])]
+    comparable = case["status_here"] == "ok" and not case["differences"]
+    if any((d["verdict"] == "not comparable") is comparable for d in case["deltas"]):
+        yield "its quantities do not agree on whether it can be compared"
+    if (case["failure_here"] is None) != (case["status_here"] == "ok"):
+        yield f"{case['status_here']!r} here, and what went wrong does not fit"
 
 
 def _wrong_ratios(ratios: Sequence[Plain]) -> Iterator[str]:
@@ -136,7 +123,7 @@ def _sizes(compared: Sequence[Plain]) -> list[tuple[int, int]]:
 
 
 def _effect(plain: Plain) -> Effect:
-    return Effect(*(plain[name] for name in Effect.__dataclass_fields__))
+    return from_json(Effect, plain)
 
 
 def _alike(one: Any, other: Any) -> bool:

@@ -6,7 +6,8 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from firstlight.gate.comparison import change
+from firstlight.compare.verdicts import change
+from firstlight.replication.wording import case_reasons
 from firstlight.report.document import document
 from firstlight.report.quantities import ABSENT, count, scientific, seconds
 
@@ -73,11 +74,12 @@ _CASES = (
 
 
 def _cases(report: Mapping[str, Any]) -> str:
-    rows = [row for case in report["cases"] for row in _case_rows(case)]
+    told = zip(report["cases"], case_reasons(report), strict=True)
+    rows = [row for case, reasons in told for row in _case_rows(case, reasons)]
     return f"<section><h2>Every case</h2>{_table(_CASES, rows)}</section>"
 
 
-def _case_rows(case: Mapping[str, Any]) -> list[str]:
+def _case_rows(case: Mapping[str, Any], reasons: Sequence[str]) -> list[str]:
     shown = [d for d in case["deltas"] if d["judged"] or d["quantity"] in _HEADLINE]
     errors = [_error(case[f"correctness_{side}"]) for side in ("published", "here")]
     deltas = [_delta(delta) for delta in shown] or [[""] * 4]
@@ -93,8 +95,7 @@ def _case_rows(case: Mapping[str, Any]) -> list[str]:
     ]
     # Words under the numbers: a column of them would push the verdict out of sight.
     return rows + [
-        f'<tr><td colspan="8" class="why">{html.escape(reason)}</td></tr>'
-        for reason in case["reasons"]
+        f'<tr><td colspan="8" class="why">{html.escape(reason)}</td></tr>' for reason in reasons
     ]
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from firstlight.gate.comparability import machine_class
+from firstlight.compare.conditions import machine_class
+from firstlight.compare.environments import state
 from firstlight.records import to_json
-from firstlight.replication.comparison import replicate_cases, replicate_ratios
-from firstlight.replication.environment import state
+from firstlight.replication.agreement import replicate_cases, replicate_ratios
 from firstlight.replication.repeating import pairing, run_replication
 from firstlight.snapshot.layout import PLAN
 from firstlight.snapshot.opening import Snapshot

@@ -8,12 +8,12 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from firstlight.gate.comparability import machine_class
-from firstlight.gate.runs import DRIFT, Measured
-from firstlight.measure.plan import Case, Settings, filter_cases
-from firstlight.records import Run, Sample, now
-from firstlight.replication.comparison import Pairing, replicate_cases, replicate_ratios
-from firstlight.replication.environment import environment_differences, state
+from firstlight.compare.conditions import machine_class
+from firstlight.compare.environments import environment_differences, state
+from firstlight.compare.runs import DRIFT, Measured
+from firstlight.measure.case_selection import filter_cases
+from firstlight.records import Case, Run, Sample, Settings, now
+from firstlight.replication.agreement import Pairing, replicate_cases, replicate_ratios
 from firstlight.replication.report import LeftOut, Replication, RunReplication, counted
 from firstlight.replication.selection import (
     Installation,

@@ -16,12 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from firstlight.records import MalformedRecordError, to_json, write_text
-from firstlight.replication.comparison import (
-    ALPHA,
-    VERDICTS,
-    CaseReplication,
-    RatioReplication,
-)
+from firstlight.replication.agreement import ALPHA, VERDICTS, CaseReplication, RatioReplication
 from firstlight.snapshot.keys import PrivateKey
 from firstlight.snapshot.layout import PLAN, RUN, SAMPLES
 from firstlight.snapshot.raw_runs import RawRun

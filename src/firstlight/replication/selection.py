@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from firstlight.measure.plan import Case, SelectionError, Settings, make_case, mark_missing
+from firstlight.errors import FirstlightError
+from firstlight.measure.case_selection import SelectionError, make_case, mark_missing
 from firstlight.measure.user_file import cases_in
-from firstlight.records import FirstlightError, to_json
+from firstlight.records import Case, Settings, to_json
 from firstlight.workloads.catalog import Backend, Workload
 
 #: What must be the same here as it was there. Titles and notes are words about it.

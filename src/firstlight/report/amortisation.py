@@ -68,12 +68,17 @@ def _counts(case: CaseSummary) -> list[float]:
     return [float(even.calls)] if even and isinstance(even.calls, (int, float)) else []
 
 
+def height_of(number: int) -> float:
+    """Design height of a picture of so many curves."""
+    return min(max(290.0, 58.0 * number), 430.0)
+
+
 def draw(workload: Workload, width: float) -> str:
     """The curves at one design width; call only where there is at least one curve."""
     found = curves(workload.cases)
     narrow = width < 400
     labels = max(text_width(label(c.case), _FONT) for c in found) + 22
-    left, height = 50.0, min(max(290.0, 58.0 * len(found)), 430.0)
+    left, height = 50.0, height_of(len(found))
     right, bottom = width - labels, height - 40
     x = Logarithmic(1.0, last_call(found), left, right)
     ends = [c.at(n, e) for c in found for n in (1.0, x.high) for e in _ends(c)]

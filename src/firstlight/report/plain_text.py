@@ -17,3 +17,12 @@ _STEERING = dict.fromkeys(
 def printable(text: str) -> str:
     """Nothing that steers a terminal or cannot be written; newline and tab stay."""
     return text.translate(_STEERING)
+
+
+def xml_text(value: str) -> str:
+    """Only characters that XML 1.0 knows; ElementTree escapes the rest."""
+    known = ((0x9, 0xA), (0x20, 0xD7FF), (0xE000, 0xFFFD), (0x10000, 0x10FFFF))
+    return "".join(
+        c if any(low <= ord(c) <= high for low, high in known) else "\ufffd"
+        for c in printable(value)
+    )

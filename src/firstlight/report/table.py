@@ -176,10 +176,10 @@ def columns(cases: Sequence[CaseSummary]) -> list[Column]:
     return found
 
 
-def table(workloads: Sequence[Workload]) -> str:
-    """The table in its own scrolling box."""
+def table(workloads: Sequence[Workload], keys: Sequence[str] | None = None) -> str:
+    """The table in its own scrolling box; `keys` names the columns where not all are wanted."""
     cases = [case for workload in workloads for case in workload.cases]
-    shown = columns(cases)
+    shown = [c for c in columns(cases) if keys is None or c.key in keys]
     rows = "".join(_row(c, w, shown) for w in workloads for c in w.cases)
     caption = (
         "Medians over fresh processes with their intervals in brackets; a dash is a "

@@ -33,11 +33,7 @@ def escape(text: str) -> str:
 def print_run(run: Run, console: Console | None = None) -> None:
     """One table a workload and size, then the protocol that all numbers stand under."""
     console = console or Terminal(width=output_width())
-    groups: dict[tuple[str, str], list[CaseSummary]] = {}
-    for case in run.cases:
-        groups.setdefault((case.workload, case.size), []).append(case)
-    for (workload, size), rows in groups.items():
-        title = f"{workload} [{size}]{_essentials(rows)}"
+    for title, rows in _groups(run):
         console.print(_table(title, rows, console.width))
         for line in _remarks(rows):
             console.print(line, highlight=False)
@@ -45,6 +41,28 @@ def print_run(run: Run, console: Console | None = None) -> None:
     console.print(_protocol(run), highlight=False, style="dim")
     for warning in run.warnings:
         console.print(f"Note: {escape(warning)}.", highlight=False, style="yellow")
+
+
+def run_tables(run: Run, width: int = 110) -> str:
+    """The tables as plain text, without what every number stands under."""
+    import io
+
+    console = Console(file=io.StringIO(), width=width, no_color=True)
+    for title, rows in _groups(run):
+        console.print(_table(title, rows, width))
+        for line in _remarks(rows):
+            console.print(line, highlight=False)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def _groups(run: Run) -> Iterator[tuple[str, list[CaseSummary]]]:
+    """(title, cases) of every workload and size."""
+    groups: dict[tuple[str, str], list[CaseSummary]] = {}
+    for case in run.cases:
+        groups.setdefault((case.workload, case.size), []).append(case)
+    for (workload, size), rows in groups.items():
+        yield f"{workload} [{size}]{_essentials(rows)}", rows
 
 
 def _essentials(cases: Sequence[CaseSummary]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from firstlight.records import FirstlightError
+from firstlight.errors import FirstlightError
 from firstlight.snapshot.layout import INDEX, LIMITS, SIGNATURE, id_of, parse_index
 from firstlight.snapshot.sources import Source, exactly
 from firstlight.snapshot.verifying import Verification, verify

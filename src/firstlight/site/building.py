@@ -18,8 +18,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from firstlight.measure.runner import slug
-from firstlight.records import FirstlightError, to_json
+from firstlight.errors import FirstlightError
+from firstlight.records import slug, to_json
 from firstlight.site import listing, trend_pages
 from firstlight.site.admission import Refused, admit, fingerprint, status
 from firstlight.site.changes import changes, departures, newest_first, summaries
@@ -41,8 +41,7 @@ from firstlight.snapshot.trust import TrustedKeys
 from firstlight.snapshot.verifying import Verification
 
 #: What a page of a snapshot depends on besides the snapshot.
-_MAKERS = ("records.py", "results.py", "gate", "measure", "replication", "report", "site",
-           "snapshot", "statistics")  # fmt: skip
+_MAKERS = ("compare", "records", "replication", "report", "site", "snapshot", "statistics")
 
 
 class SiteOptionError(FirstlightError):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from firstlight.gate.runs import DRIFT
+from firstlight.compare.runs import DRIFT
 from firstlight.site.facts import TRENDS
 from firstlight.site.trends import Curve, MarkedStep, Point, Series
 from firstlight.statistics.intervals import median

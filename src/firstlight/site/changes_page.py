@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from firstlight.gate.comparison import change
-from firstlight.measure.runner import slug
+from firstlight.compare.verdicts import change
+from firstlight.records import slug
 from firstlight.site.admission import Refused
 from firstlight.site.changes import RECENT_DAYS, Change, Departure, Moved, Summary
 from firstlight.site.frame import FEED, counted, link, page, table

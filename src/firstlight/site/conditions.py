@@ -1,6 +1,6 @@
 """What must be equal before two points may lie on one line: the machine, the protocol, the data.
 
-The same things that `gate.comparability` asks for, as plain values: a browser compares them, and
+The same things that `compare.conditions` asks for, as plain values: a browser compares them, and
 their hash names a line of a trend.
 """
 
@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from firstlight.gate.comparability import machine_class
+from firstlight.compare.conditions import machine_class
 from firstlight.records import CaseSummary, Run, to_json
 from firstlight.snapshot.strict_json import compact
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from firstlight.gate.comparability import busy_share
-from firstlight.gate.quantities import counts_of, in_order, of_sample
-from firstlight.measure.host import noisy_share
-from firstlight.records import CaseSummary, Estimate, Run, Sample, to_json
-from firstlight.replication.environment import versions
+from firstlight.compare.conditions import busy_share
+from firstlight.compare.environments import versions
+from firstlight.compare.quantities import counts_of, in_order, of_sample
+from firstlight.records import CaseSummary, Estimate, Run, Sample, noisy_share, to_json
 from firstlight.site import conditions
 from firstlight.snapshot.opening import Snapshot
 from firstlight.statistics.intervals import median_estimate

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from xml.etree import ElementTree
 
-from firstlight.gate.comparison import change
-from firstlight.gate.outputs import xml_text
-from firstlight.measure.runner import slug
+from firstlight.compare.verdicts import change
+from firstlight.records import slug
+from firstlight.report.plain_text import xml_text
 from firstlight.site.changes import Change
 from firstlight.site.changes_page import NAMES
 from firstlight.site.frame import FEED

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from firstlight.records import FirstlightError
+from firstlight.errors import FirstlightError
 
 _RECORD = "build.json"
 

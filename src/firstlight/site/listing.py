@@ -9,10 +9,10 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from firstlight.gate.comparability import BUSY
-from firstlight.gate.decision import GATED, LEAST_SHARE, MINIMUM_EFFECT, RESOLUTION
-from firstlight.gate.quantities import GATED_COUNTS, QUANTITIES
-from firstlight.gate.runs import DRIFT
+from firstlight.compare.conditions import BUSY
+from firstlight.compare.quantities import GATED, GATED_COUNTS, MIN_SHARE, QUANTITIES
+from firstlight.compare.runs import DRIFT
+from firstlight.compare.verdicts import MINIMUM_EFFECT, RESOLUTION
 from firstlight.records import PHASES
 from firstlight.site.frame import counted, page
 from firstlight.snapshot.strict_json import compact
@@ -88,7 +88,7 @@ def rules() -> dict[str, Any]:
         "gated": GATED,
         "phases": PHASES,
         "quantities": QUANTITIES,
-        "least_share": LEAST_SHARE,
+        "least_share": MIN_SHARE,
         "gated_counts": GATED_COUNTS,
     }
 

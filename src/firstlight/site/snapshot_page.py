@@ -6,8 +6,7 @@ import html
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from firstlight.measure.runner import slug
-from firstlight.records import CaseSummary, Run, Sample
+from firstlight.records import CaseSummary, Run, Sample, slug
 from firstlight.report import blocks, protocols
 from firstlight.report.admission import admit
 from firstlight.report.quantities import ABSENT, estimate, percent, scientific, size

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 
-from firstlight.gate.comparison import change
+from firstlight.compare.verdicts import change
 from firstlight.report import quantities
 from firstlight.report.palette import Mark
 from firstlight.report.svg import (

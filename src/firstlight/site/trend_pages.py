@@ -6,8 +6,8 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from firstlight.gate.comparison import change
-from firstlight.measure.runner import slug
+from firstlight.compare.verdicts import change
+from firstlight.records import slug
 from firstlight.report import protocols, quantities
 from firstlight.report.palette import Mark, marks
 from firstlight.site.frame import counted, link, page, table

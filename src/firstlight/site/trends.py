@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from firstlight.replication.environment import changed
+from firstlight.compare.environments import changed
 from firstlight.site import conditions
 from firstlight.site.facts import TRENDS
-from firstlight.statistics.comparison import Effect, unpaired_effect
+from firstlight.statistics.effects import Effect, unpaired_effect
 from firstlight.statistics.steps import find_steps
 
 

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from firstlight.measure.host import noisy_share
-from firstlight.records import can_validate, from_json
+from firstlight.records import can_validate, from_json, noisy_share
 from firstlight.snapshot import strict_json
 from firstlight.snapshot.admissibility import needed_allowances
 from firstlight.snapshot.by_value import (

@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from firstlight.gate.breakage import REPEATS
-from firstlight.measure.plan import Case, Settings
-from firstlight.records import CaseSummary, Sample
+from firstlight.records import REPEATS, Case, CaseSummary, Sample, Settings
 from firstlight.snapshot.layout import PLAN, RUN, SAMPLES
 from firstlight.snapshot.moments import disorder
 from firstlight.snapshot.plausibility import implausible, is_side_of_gate

@@ -13,7 +13,7 @@ SnapshotError
 
 from __future__ import annotations
 
-from firstlight.records import FirstlightError
+from firstlight.errors import FirstlightError
 
 
 class SnapshotError(FirstlightError):

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from firstlight.measure.plan import Case
-from firstlight.records import CaseSummary, Sample, to_json
+from firstlight.records import Case, CaseSummary, Sample, to_json
 from firstlight.snapshot.layout import VERSION
 from firstlight.snapshot.raw_runs import RawRun
 from firstlight.snapshot.recomputing import METHOD

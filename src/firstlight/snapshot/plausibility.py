@@ -11,9 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import median
 
-from firstlight.measure.plan import Case, Settings
-from firstlight.measure.runner import Runner
-from firstlight.records import PHASES, Sample
+from firstlight.records import PHASES, Case, Sample, Settings, jobs
 from firstlight.snapshot.layout import SAMPLES
 from firstlight.snapshot.moments import CORRECTION, moment
 from firstlight.snapshot.raw_runs import RawRun, timed
@@ -49,8 +47,10 @@ def _misplaced(
     orders = [sample.order for sample in samples]
     if len({*orders}) == len(orders) and orders != list(range(len(orders))):
         yield f"{SAMPLES} lacks a process of the run: its places in the order have a gap"
-    jobs = Runner(cases, settings, keep=lambda sample: None).jobs()
-    places = {(case.id, kind, index): place for place, (case, kind, index) in enumerate(jobs)}
+    places = {
+        (case.id, kind, index): place
+        for place, (case, kind, index) in enumerate(jobs(cases, settings))
+    }
     last, seen = -1, set()
     for sample in samples:
         key = (sample.case, sample.kind, sample.index)

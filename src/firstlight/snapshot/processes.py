@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from firstlight.measure.plan import Case, Settings
-from firstlight.records import ColdStart, Correctness, Sample, WarmCalls
+from firstlight.records import Case, ColdStart, Correctness, Sample, Settings, WarmCalls
 
 #: Seconds: each time is rounded to a nanosecond, and a cold start has ten of them.
 _ROUNDING = 1e-7

@@ -6,8 +6,7 @@ recorded counts are judged again, so that a `proven` beside counts that contradi
 
 from __future__ import annotations
 
-from firstlight.measure.plan import Case
-from firstlight.records import CacheProof, Sample
+from firstlight.records import CacheProof, Case, Sample
 
 
 def unproven_labels(case: Case, samples: list[Sample]) -> list[str]:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from firstlight.measure.plan import Case
-from firstlight.records import CaseSummary, Run, Sample
+from firstlight.records import Case, CaseSummary, Run, Sample
 from firstlight.snapshot import strict_json
 from firstlight.snapshot.layout import LIMITS, PLAN, RUN, SAMPLES, Limits
 from firstlight.snapshot.opening import parse_run, parse_samples

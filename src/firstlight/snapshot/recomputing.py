@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from firstlight.measure.plan import Case, Settings
-from firstlight.measure.runner import case_flags
-from firstlight.records import CaseSummary, Sample, from_json, to_json
+from firstlight.records import Case, CaseSummary, Sample, Settings, from_json, to_json
 from firstlight.snapshot.errors import UnusableSnapshotError
 from firstlight.snapshot.typed import require_type
 from firstlight.statistics.summary import summarise
@@ -45,10 +42,8 @@ def recomputed(
     for sample in samples:
         if sample.case not in known:
             raise UnusableSnapshotError(f"{name}: no case {sample.case[:80]!r} was planned.")
-    # As when the run was assembled: the cache directory is private to the run.
-    flags = {case.id: case_flags(case, Path("(private)")) for case in cases}
     try:
-        return summarise(cases, samples, settings.processes, flags)
+        return summarise(cases, samples, settings.processes)
     except (ValueError, KeyError, TypeError, ZeroDivisionError, IndexError) as error:
         raise UnusableSnapshotError(
             f"{name}: its samples cannot be summarised ({type(error).__name__}: {error})."

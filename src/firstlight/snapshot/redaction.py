@@ -18,7 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import quote
 
-from firstlight.measure.host import SECRET_NAME
+from firstlight.records import SECRET_NAME
 
 
 class Private(StrEnum):

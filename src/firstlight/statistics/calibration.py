@@ -19,14 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from firstlight.records import (
-    FirstlightError,
-    NewerSchemaError,
-    from_json,
-    load_object,
-    to_json,
-    write_json,
-)
+from firstlight.errors import FirstlightError
+from firstlight.records import NewerSchemaError, from_json, load_object, to_json, write_json
 
 SCHEMA = "firstlight.calibration"
 SCHEMA_VERSION = 1

@@ -17,12 +17,16 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from firstlight.statistics.change_points import SHORTEST, change_points
+from firstlight.statistics.intervals import median
 
 _WINDOW = 100  # values on each side of the rolling window for outliers
 _STRIDE = 10  # values that share a window
 _AT_ONCE = 1000  # windows whose quantiles are found together
-_LEAST_RELATIVE_CHANGE = 0.05  # levels closer than this are one level to a user
+_MIN_RELATIVE_CHANGE = 0.05  # levels closer than this are one level to a user
 _SHORT_SHARE = 0.05  # of the calls: a disturbance shorter than this does not end a steady state
+
+#: Processes that differ by a larger factor came out at different speeds.
+_MAX_SPREAD = 3.0
 
 CLASSES = ("flat", "warmup", "slowdown", "no steady state", "too few calls", "inconsistent")
 
@@ -50,7 +54,7 @@ def classify(seconds: Sequence[float]) -> SteadyState:
     tail = 3 * len(series) // 4
     ordered, size = np.sort(series[tail:])[None], np.array([len(series) - tail])
     low, level, high = (float(_quantile(ordered, size, q)[0, 0]) for q in (0.25, 0.5, 0.75))
-    tolerance = max(high - low, _LEAST_RELATIVE_CHANGE * level)
+    tolerance = max(high - low, _MIN_RELATIVE_CHANGE * level)
     bounds = [0, *change_points(series), len(series)]
     strange = [
         (start, end)
@@ -65,6 +69,28 @@ def classify(seconds: Sequence[float]) -> SteadyState:
     begins = lasting[-1][1]
     slower = float(np.median(series[:begins])) < level
     return SteadyState("slowdown" if slower else "warmup", int(kept[begins]))
+
+
+def level(calls: Sequence[float], state: SteadyState) -> float:
+    """Seconds per call in the end: of the steady part, or of the last quarter where there is none.
+
+    A process that does not settle still counts: leaving it out would flatter the others.
+    """
+    begins = state.begins if state.begins is not None else 3 * len(calls) // 4
+    return median(calls[begins:])
+
+
+def spread(levels: Sequence[float]) -> float | None:
+    """How many times as slow the slowest process is, where no median lies in between; else None.
+
+    The middle half spans more than a factor of three. A single odd process moves no median: two
+    speeds do.
+    """
+    ordered = sorted(levels)
+    quarter = len(ordered) // 4
+    if ordered[-1 - quarter] <= _MAX_SPREAD * ordered[quarter]:
+        return None
+    return ordered[-1] / ordered[0]
 
 
 def outliers(values: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -4,51 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 from firstlight.records import (
     PHASES,
+    Case,
     CaseSummary,
+    Protocol,
     Sample,
     WarmEstimate,
+    case_flags,
 )
-from firstlight.records import Protocol as CaseProtocol
 from firstlight.statistics.break_even import Costs, break_even
 from firstlight.statistics.intervals import median, median_estimate
-from firstlight.statistics.steady_state import SteadyState, classify
-
-#: Processes that differ by more came out at different speeds, and no median lies in between.
-_MOST_SPREAD = 3.0
+from firstlight.statistics.steady_state import SteadyState, classify, level, spread
 
 #: From bad to worse: a case is as good as its worst process.
 _SEVERITY = ("ok", "incomplete", "unproven", "timeout", "out-of-memory", "crashed", "failed")
-
-
-class PlannedCase(Protocol):
-    """What summarising needs to know of a planned case."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def workload(self) -> str: ...
-    @property
-    def size(self) -> str: ...
-    @property
-    def backend(self) -> str: ...
-    @property
-    def cache(self) -> str: ...
-    @property
-    def cache_kind(self) -> str | None: ...
-    @property
-    def compiled(self) -> bool: ...
-    @property
-    def parameters(self) -> Mapping[str, Any]: ...
-    @property
-    def seed(self) -> int | None: ...
-    @property
-    def skipped(self) -> str | None: ...
-    @property
-    def note(self) -> str | None: ...
 
 
 @dataclass(frozen=True)
@@ -63,24 +36,20 @@ class _Measured:
     def of(cls, sample: Sample) -> _Measured:
         if sample.warm is None:
             return cls(sample, None, None)
-        calls = sample.warm.call_seconds
-        state = classify(calls)
-        # A process that does not settle still counts: leaving it out would flatter the others.
-        begins = state.begins if state.begins is not None else 3 * len(calls) // 4
-        return cls(sample, state, median(calls[begins:]))
+        state = classify(sample.warm.call_seconds)
+        return cls(sample, state, level(sample.warm.call_seconds, state))
 
 
 def summarise(
-    cases: Sequence[PlannedCase],
+    cases: Sequence[Case],
     samples: Iterable[Sample],
     processes: int,
-    flags: Mapping[str, Mapping[str, str]],
 ) -> tuple[CaseSummary, ...]:
-    """Summaries in the order of `cases`; `flags` are the environment variables set for each."""
+    """Summaries in the order of `cases`."""
     by_case: dict[str, list[_Measured]] = {case.id: [] for case in cases}
     for sample in samples:
         by_case[sample.case].append(_Measured.of(sample))
-    summaries = [_summary(c, by_case[c.id], processes, flags[c.id]) for c in cases]
+    summaries = [_summary(c, by_case[c.id], processes) for c in cases]
     # Only what is published itself may enter a comparison.
     costs = {
         s.case: _costs(by_case[s.case])
@@ -96,10 +65,9 @@ def summarise(
 
 
 def _summary(
-    case: PlannedCase,
+    case: Case,
     measured: Sequence[_Measured],
     processes: int,
-    flags: Mapping[str, str],
 ) -> CaseSummary:
     samples = [m.sample for m in measured]
     check = next((s for s in samples if s.kind == "check"), None)
@@ -109,7 +77,7 @@ def _summary(
     # survived a crash or a time limit are not a fair sample.
     given = status in ("ok", "incomplete")
     shown = [s for s in timed if s.cold is not None] if given else []
-    protocol = _protocol(case, check, flags)
+    protocol = _protocol(case, check)
     common: dict[str, Any] = {
         "case": case.id,
         "workload": case.workload,
@@ -139,7 +107,7 @@ def _summary(
 
 
 def _status(
-    case: PlannedCase, samples: Sequence[Sample], timed: Sequence[Sample], processes: int
+    case: Case, samples: Sequence[Sample], timed: Sequence[Sample], processes: int
 ) -> tuple[str, Sample | None]:
     """The case's status and the sample that it comes from."""
     if case.skipped is not None:
@@ -161,14 +129,12 @@ def _reason(culprit: Sample | None, samples: Sequence[Sample]) -> str | None:
     return f"{alike} of {len(kin)} processes: {culprit.reason}"
 
 
-def _protocol(
-    case: PlannedCase, check: Sample | None, flags: Mapping[str, str]
-) -> CaseProtocol | None:
+def _protocol(case: Case, check: Sample | None) -> Protocol | None:
     """None if the check process did not get far enough to tell: then no number is shown."""
     if check is None or "data" not in check.facts:
         return None
     facts = check.facts
-    return CaseProtocol(
+    return Protocol(
         cache=case.cache,
         parameters=case.parameters,
         data=tuple({k: v for k, v in item.items() if k != "bytes"} for item in facts["data"]),
@@ -182,7 +148,8 @@ def _protocol(
         threads=facts["threads"],
         precision=facts["precision"],
         seed=case.seed,
-        environment=flags,
+        # The cache directory is private to the run: its path is not part of the protocol.
+        environment=case_flags(case, Path("(private)")),
         bytecode="warm, like the page cache: a checking process ran before"
         if facts.get("writes_bytecode", True)
         else "not written (PYTHONDONTWRITEBYTECODE): a file without it is compiled at every start",
@@ -226,11 +193,10 @@ def _verdict(classes: Sequence[str], levels: Sequence[float]) -> tuple[str, str 
     restless = classes.count("no steady state")
     if restless >= len(classes) / 2:
         return "no steady state", f"no steady state in {restless} of {len(classes)} processes"
-    ordered = sorted(levels)
-    quarter = len(levels) // 4  # a single odd process moves no median: two speeds do
-    if ordered[-1 - quarter] > _MOST_SPREAD * ordered[quarter]:
-        low, high = ordered[0] * 1e3, ordered[-1] * 1e3
-        times = f"{high / low:.0f}-fold: {low:.3g} ms to {high:.3g} ms a call"
+    factor = spread(levels)
+    if factor is not None:
+        low, high = min(levels) * 1e3, max(levels) * 1e3
+        times = f"{factor:.0f}-fold: {low:.3g} ms to {high:.3g} ms a call"
         return "inconsistent", f"its processes differ {times}"
     return common_class(classes), None
 
@@ -281,9 +247,7 @@ def _costs(measured: Sequence[_Measured]) -> Costs:
     )
 
 
-def _rivals(
-    case: PlannedCase, cases: Sequence[PlannedCase], costs: Mapping[str, Costs]
-) -> dict[str, Costs]:
+def _rivals(case: Case, cases: Sequence[Case], costs: Mapping[str, Costs]) -> dict[str, Costs]:
     """The uncompiled cases of the same workload and size that a user could run instead.
 
     Of a backend that was measured under several policies, the one that the compiled case has.

@@ -192,7 +192,7 @@ def _versions(before: Trace, after: Trace) -> dict[str, tuple[str | None, str | 
 
 def _programs(before: Path, after: Path) -> tuple[dict[str, Any], ...]:
     """Programs whose optimised text differs."""
-    from firstlight.gate.hlo import changes, programs_in
+    from firstlight.compare.hlo import changes, programs_in
 
     return tuple(
         {

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from firstlight.records import FirstlightError
+from firstlight.errors import FirstlightError
 from firstlight.trace import phases
 from firstlight.trace.model import Compile, Function, Trace
 from firstlight.trace.wording import compile_line, counted, function_line, seconds

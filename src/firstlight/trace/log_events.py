@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from firstlight.records import FirstlightError
+from firstlight.errors import FirstlightError
 from firstlight.trace.event_checks import MOST_TEXT, checked, cut
 from firstlight.trace.log_file import SCHEMA, VERSION
 from firstlight.trace.model import Place

@@ -129,13 +129,13 @@ def new_folder(wanted: Path | None, program: str) -> Path:
     if wanted is None:
         wanted = _unused(Path("firstlight-traces"), Path(program).stem or "program")
     elif wanted.exists() and (not wanted.is_dir() or any(wanted.iterdir())):
-        from firstlight.run_directory import OutputError
+        from firstlight.records import OutputError
 
         raise OutputError(f"{wanted} exists and is not empty. Give a new folder with --out.")
     try:
         wanted.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        from firstlight.run_directory import OutputError
+        from firstlight.records import OutputError
 
         raise OutputError(
             f"{wanted}: cannot be made: {error.strerror}. Give another folder with --out."

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from firstlight.records import FirstlightError
+from firstlight.errors import FirstlightError
 
 
 class CatalogError(FirstlightError):

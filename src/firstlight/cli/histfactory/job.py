@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from firstlight.errors import FirstlightError
 from firstlight.histfactory.spec import (
     MEASUREMENT_POI,
     Patch,
@@ -20,7 +21,6 @@ from firstlight.histfactory.spec import (
     ignored_observations,
     parse,
 )
-from firstlight.records import FirstlightError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

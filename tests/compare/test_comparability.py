@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from firstlight.gate.comparability import differences, machine_class
-from firstlight.gate.runs import (
+from firstlight.compare.conditions import machine_class
+from firstlight.compare.differences import Difference, Kind, differences, in_words
+from firstlight.compare.runs import (
     Measured,
     NotComparableError,
     RunsReport,
@@ -125,29 +126,43 @@ def test_a_run_is_comparable_with_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "kind", "words"),
     [
         (
             {"parameters": {"batch": 128, "width": 256}},
-            "data, parameters: batch is 64 in the base, 128",
+            Kind.DATA,
+            "data, parameters: batch is 64 in the base, 128 in the head",
         ),
-        ({"data_bytes": 1}, "data, data_bytes: 65536 in the base, 1 in the head"),
-        ({"seed": 8}, "data, seed: 7 in the base, 8 in the head"),
-        ({"cache": "warm"}, "protocol, cache: 'none' in the base, 'warm' in the head"),
-        ({"sync": "none"}, "protocol, sync"),
-        ({"threads": {"cpu": 2}}, "protocol, threads: cpu is 8 in the base, 2 in the head"),
-        ({"precision": {}}, "matmul is 'highest' in the base, not set in the head"),
+        ({"data_bytes": 1}, Kind.DATA, "data, data_bytes: 65536 in the base, 1 in the head"),
+        ({"seed": 8}, Kind.DATA, "data, seed: 7 in the base, 8 in the head"),
+        (
+            {"cache": "warm"},
+            Kind.PROTOCOL,
+            "protocol, cache: 'none' in the base, 'warm' in the head",
+        ),
+        ({"sync": "none"}, Kind.PROTOCOL, "protocol, sync"),
+        (
+            {"threads": {"cpu": 2}},
+            Kind.PROTOCOL,
+            "protocol, threads: cpu is 8 in the base, 2 in the head",
+        ),
+        ({"precision": {}}, Kind.PROTOCOL, "matmul is 'highest' in the base, not set in the head"),
         (
             {"environment": {"XLA_FLAGS": "-x"}},
+            Kind.PROTOCOL,
             "XLA_FLAGS is not set in the base, '-x' in the head",
         ),
-        ({"bytecode": "not written"}, "protocol, bytecode"),
+        ({"bytecode": "not written"}, Kind.PROTOCOL, "protocol, bytecode"),
     ],
 )
-def test_another_protocol_or_other_data_is_named(change: dict[str, Any], words: str) -> None:
+def test_another_protocol_or_other_data_is_named(
+    change: dict[str, Any], kind: Kind, words: str
+) -> None:
     run = measured("one").run
     found = differences(run, with_protocol(run, **change), CASE)
-    assert any(words in difference for difference in found), found
+    ((field, _),) = change.items()
+    assert {(d.kind, d.field) for d in found} == {(kind, field)}
+    assert any(words in in_words(difference) for difference in found), found
     assert differences(run, with_protocol(run, **change), NUMPY) == []
 
 
@@ -157,7 +172,10 @@ def test_variables_that_steer_a_framework_forbid_comparing_and_search_paths_do_n
     assert differences(run, paths, CASE) == []
     flags = replace(run, host=host(environment={"OMP_NUM_THREADS": "1"}))
     (found,) = differences(run, flags, CASE)
-    assert found == "environment: OMP_NUM_THREADS is '8' in the base, '1' in the head"
+    assert found == Difference(Kind.ENVIRONMENT, "variables", "8", "1", "OMP_NUM_THREADS")
+    assert in_words(found, "published", "here") == (
+        "environment: OMP_NUM_THREADS is '8' published, '1' here"
+    )
 
 
 def hashed(m: Measured, *hashes: str | None) -> Measured:
@@ -171,7 +189,9 @@ def test_data_with_another_hash_forbid_comparing_and_unknown_ones_do_not() -> No
     one = hashed(measured("one"), "aa", "bb")
     other = hashed(measured("two"), "aa", "cc")
     (found,) = differences(one.run, other.run, CASE, (one.samples, other.samples))
-    assert "input 1 has other contents" in found and "bb" in found and "cc" in found
+    assert found == Difference(Kind.CONTENTS, "input 1", "bb", "cc")
+    words = in_words(found)
+    assert "input 1 has other contents" in words and "bb" in words and "cc" in words
     for same in (hashed(measured("two"), "aa", "bb"), hashed(measured("two"), None)):
         assert differences(one.run, same.run, CASE, (one.samples, same.samples)) == []
     report = compare_runs([one], [other])
@@ -183,9 +203,11 @@ def test_data_with_another_hash_forbid_comparing_and_unknown_ones_do_not() -> No
 def test_a_case_without_a_partner_or_a_protocol_is_named() -> None:
     run = measured("one").run
     alone = replace(run, cases=run.cases[:1])
-    assert differences(run, alone, CASE) == [f"{CASE} was measured by the base alone"]
+    (found,) = differences(run, alone, CASE)
+    assert found.kind is Kind.CASE and in_words(found) == "it was not measured in the head"
     bare = replace(run, cases=tuple(replace(c, protocol=None) for c in run.cases))
-    assert "has no protocol" in differences(run, bare, CASE)[0]
+    (found,) = differences(bare, run, CASE)
+    assert found.kind is Kind.CASE and in_words(found) == "it has no protocol in the base"
 
 
 # --- runs that were measured apart ----------------------------------------------------------------

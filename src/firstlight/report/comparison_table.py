@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from firstlight.gate.comparison import Comparison, change
+from firstlight.compare.verdicts import Comparison, change
 from firstlight.records import Estimate
 from firstlight.report import quantities
 from firstlight.report.terminal import escape

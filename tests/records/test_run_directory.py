@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from firstlight import records
-from firstlight.records import Sample
-from firstlight.run_directory import OutputError, RunDirectory, write_new
+from firstlight.records import OutputError, Sample, write_new
+from firstlight.records.run_directory import RunDirectory
+
+PLAN = records.load_plan(Path(__file__).parents[1] / "fixtures" / "plan-1.json")
 
 
 def sample(index: int) -> Sample:
@@ -16,20 +18,20 @@ def sample(index: int) -> Sample:
 def test_an_existing_output_is_never_written_into(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("x")
     with pytest.raises(OutputError, match="exists and is not empty"):
-        RunDirectory.create(tmp_path, {})
+        RunDirectory.create(tmp_path, PLAN)
     assert [p.name for p in tmp_path.iterdir()] == ["precious"]
 
 
 def test_a_directory_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="cannot be written"):
-        RunDirectory.create(tmp_path / "file" / "below", {})
+        RunDirectory.create(tmp_path / "file" / "below", PLAN)
 
 
 def test_a_full_disk_is_explained_and_loses_nothing(tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full on this system")
-    directory = RunDirectory.create(tmp_path / "run", {"cases": []})
+    directory = RunDirectory.create(tmp_path / "run", PLAN)
     directory.keep(sample(0))
     good = directory.samples_path.read_bytes()
     directory.samples_path.rename(tmp_path / "kept")
@@ -44,7 +46,7 @@ def test_a_full_disk_is_explained_and_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_two_processes_cannot_measure_into_one_directory(tmp_path: Path) -> None:
-    first = RunDirectory.create(tmp_path / "run", {})
+    first = RunDirectory.create(tmp_path / "run", PLAN)
     with pytest.raises(OutputError, match="another process"):
         RunDirectory.open(tmp_path / "run")
     first.close()
@@ -52,7 +54,7 @@ def test_two_processes_cannot_measure_into_one_directory(tmp_path: Path) -> None
 
 
 def test_a_torn_line_is_cut_before_more_is_appended(tmp_path: Path) -> None:
-    directory = RunDirectory.create(tmp_path / "run", {})
+    directory = RunDirectory.create(tmp_path / "run", PLAN)
     directory.keep(sample(0))
     with directory.samples_path.open("a") as file:
         file.write('{"half')

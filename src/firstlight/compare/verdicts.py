@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from firstlight.gate.quantities import GATED_COUNTS
+from firstlight.compare.quantities import GATED_COUNTS
 from firstlight.records import Estimate
 from firstlight.statistics.calibration import Thresholds
-from firstlight.statistics.comparison import Effect, fewest_values, holm, smallest_p
+from firstlight.statistics.effects import Effect, fewest_values, holm, smallest_p
 from firstlight.statistics.intervals import median_estimate
+
+MINIMUM_EFFECT = 0.03
+RESOLUTION = 0.10
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,14 @@ class Pair:
     base: Sequence[float]
     head: Sequence[float]
     effect: Effect
-    note: str | None = None  # why it is not judged although it was asked for
+    #: Not judged although it was asked for: the base's own processes are so many times apart.
+    spread: float | None = None
+
+    @property
+    def note(self) -> str | None:
+        if self.spread is None:
+            return None
+        return f"not judged: the processes of the base differ {self.spread:.0f}-fold"
 
     @property
     def smallest_p(self) -> float:

@@ -15,35 +15,44 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any
 
-from firstlight.gate.comparability import (
-    busy_share,
+from firstlight.compare.conditions import busy_share
+from firstlight.compare.differences import (
+    Difference,
+    Kind,
     case_differences,
-    disturbance,
     machine_differences,
 )
-from firstlight.gate.comparison import change, too_few
-from firstlight.gate.decision import GATED, LEAST_SHARE
-from firstlight.gate.quantities import in_order, of_sample, restless
-from firstlight.gate.runs import DRIFT, Measured
-from firstlight.records import PHASES, CaseSummary, Correctness, Estimate, Sample
-from firstlight.replication.environment import state
-from firstlight.statistics.comparison import (
+from firstlight.compare.environments import state
+from firstlight.compare.quantities import decides, in_order, of_sample
+from firstlight.compare.runs import DRIFT, Measured
+from firstlight.records import CaseSummary, Correctness, Estimate, Sample
+from firstlight.statistics.effects import (
     Effect,
     holm,
     paired_effect,
     smallest_p,
     unpaired_effect,
 )
-from firstlight.statistics.intervals import median, median_estimate
+from firstlight.statistics.intervals import median_estimate
+from firstlight.statistics.steady_state import spread
 
 ALPHA = 0.05
-NOTHING_JUDGED = "no quantity of it can be judged"
 VERDICTS = ("agrees", "differs", "undecided", "not comparable")
-#: Differences that change times of all cases alike, so that ratios between cases remain.
-_PORTABLE = ("machine: ", "environment: ", "protocol, threads: ", "setting affinity: ")
 _RATIOS = ("cold_seconds", "warm_call_seconds")
+
+
+class Reason(StrEnum):
+    """What a verdict on a quantity rests on, where the interval alone does not say it."""
+
+    BEYOND_DRIFT = "beyond drift"  # and significant: it differs
+    PARTLY_BEYOND_DRIFT = "partly beyond drift"
+    NOT_SIGNIFICANT = "not significant"  # beyond, but p is too large after Holm's correction
+    NEVER_SIGNIFICANT = "never significant"  # with so few values in so many comparisons
+    NO_INTERVAL = "no interval"  # too few values for one of 95 %
+    TWO_SPEEDS = "two speeds"  # the published processes differ too much among themselves
 
 
 @dataclass(frozen=True)
@@ -57,7 +66,7 @@ class Delta:
     effect: Effect  # how many times as long it takes here
     p_adjusted: float
     verdict: str  # one of VERDICTS
-    reason: str | None = None
+    reason: Reason | None = None
 
 
 @dataclass(frozen=True)
@@ -67,10 +76,11 @@ class CaseReplication:
     run: str
     case: str
     verdict: str  # one of VERDICTS
-    reasons: tuple[str, ...]
+    differences: tuple[Difference, ...]  # what forbids comparing its times
     correctness_published: Correctness | None
     correctness_here: Correctness | None
     status_here: str
+    failure_here: str | None  # what went wrong, where the status is not ok
     deltas: tuple[Delta, ...]
 
 
@@ -88,7 +98,7 @@ class RatioReplication:
     p_adjusted: float
     order: str  # same, reversed or undecided: which of both is the slower one
     verdict: str
-    reason: str | None = None
+    reason: Reason | None = None
 
 
 @dataclass(frozen=True)
@@ -105,34 +115,37 @@ class Pairing:
 def replicate_cases(pairings: Sequence[Pairing]) -> list[CaseReplication]:
     """Every case that was measured again, with the verdict on it."""
     drafts = [
-        (pairing, case, _obstacles(pairing, case.case))
+        (pairing, case, _differences(pairing, case.case))
         for pairing in pairings
         for case in pairing.here.run.cases
     ]
-    deltas = [list(_deltas(p, case.case, why)) for p, case, why in drafts]
+    deltas = [list(_deltas(p, case, not found)) for p, case, found in drafts]
     judged = [d for own in deltas for d in own if d.judged]
     adjusted = iter(holm([d.effect.p for d in judged]))
     many = iter(too_many([(d.published.n, d.here.n) for d in judged]))
     found = []
-    for (pairing, case, obstacles), own in zip(drafts, deltas, strict=True):
+    for (pairing, case, differences), own in zip(drafts, deltas, strict=True):
         final = [_judged(d, next(adjusted), next(many)) if d.judged else d for d in own]
-        found.append(_case(pairing, case, obstacles, final))
+        found.append(_case(pairing, case, differences, final))
     return found
 
 
-def _obstacles(pairing: Pairing, case: str) -> list[str]:
-    """Why the times of a case cannot be compared; nothing if they can."""
+def _differences(pairing: Pairing, case: str) -> list[Difference]:
+    """What forbids comparing the times of a case; nothing if they can be."""
     base, head = pairing.published.run, pairing.here.run
     found = [*machine_differences(base, head), *case_differences(base, head, case)]
     one, other = pairing.data_published.get(case), pairing.data_here.get(case)
     if one is not None and other is not None and one != other:
-        found.append(f"data: the arrays have another SHA-256 ({one[:16]}…, here {other[:16]}…)")
-    status = _summary(pairing.here, case).status
-    if status != "ok":
-        found.append(f"{status} here")
-    return [
-        text.replace("in the base", "published").replace("in the head", "here") for text in found
-    ]
+        found.append(Difference(Kind.CONTENTS, "input", one, other))
+    return found
+
+
+def _is_portable(found: Difference) -> bool:
+    """Whether it changes the times of all cases alike, so that ratios between cases remain."""
+    return found.kind in (Kind.MACHINE, Kind.ENVIRONMENT) or (found.kind, found.field) in (
+        (Kind.PROTOCOL, "threads"),
+        (Kind.SETTING, "affinity"),
+    )
 
 
 def _summary(measured: Measured, case: str) -> CaseSummary:
@@ -143,31 +156,27 @@ def _timed(samples: Sequence[Sample], case: str) -> list[Sample]:
     return [s for s in samples if s.case == case and s.kind == "timed"]
 
 
-def _deltas(pairing: Pairing, case: str, obstacles: Sequence[str]) -> Iterator[Delta]:
+def _deltas(pairing: Pairing, case: CaseSummary, same: bool) -> Iterator[Delta]:
+    comparable = same and case.status == "ok"
     sides = [
-        [of_sample(s) for s in _timed(m.samples, case)] for m in (pairing.published, pairing.here)
+        [of_sample(s) for s in _timed(m.samples, case.case)]
+        for m in (pairing.published, pairing.here)
     ]
     present = [{name for values in side for name in values} for side in sides]
     for name in in_order(dict.fromkeys(present[0] & present[1])):
         one, other = ([values[name] for values in side if name in values] for side in sides)
-        note = "; ".join(obstacles) or None
-        decides = name in GATED and (name not in PHASES or _share(sides[0], name) >= LEAST_SHARE)
-        if note is None and decides:
-            note = (restless(one) or "").replace("of the base", "published") or None
+        asked = comparable and decides(name, sides[:1])
+        apart = asked and spread(one) is not None
         yield Delta(
             quantity=name,
-            judged=decides and note is None,
+            judged=asked and not apart,
             published=median_estimate(one),
             here=median_estimate(other),
             effect=(effect := unpaired_effect(one, other)),
             p_adjusted=effect.p,
-            verdict="not comparable" if obstacles else "undecided",
-            reason=None if obstacles else note,
+            verdict="undecided" if comparable else "not comparable",
+            reason=Reason.TWO_SPEEDS if apart else None,
         )
-
-
-def _share(side: Sequence[Mapping[str, float]], phase: str) -> float:
-    return median([v[phase] / v["cold_seconds"] for v in side if phase in v])
 
 
 def _judged(delta: Delta, p_adjusted: float, many: int | None) -> Delta:
@@ -183,63 +192,55 @@ def too_many(sizes: Sequence[tuple[int, int]]) -> list[int | None]:
 
 def judge(
     effect: Effect, p_adjusted: float, many: int | None = None, band: float = DRIFT
-) -> tuple[str, str | None]:
-    """The verdict on one change, and why it is none; `many` is that of `too_many`."""
+) -> tuple[str, Reason | None]:
+    """The verdict on one change, and what it rests on; `many` is that of `too_many`."""
     far = 1 + band
     if effect.confidence < 0.95:
-        return "undecided", f"{effect.n} processes are too few for an interval of 95 %"
+        return "undecided", Reason.NO_INTERVAL
     if effect.low >= 1 / far and effect.high <= far:
         return "agrees", None
-    span = f"{change(effect.low)} to {change(effect.high)}"
     if effect.low > far or effect.high < 1 / far:
         if p_adjusted < ALPHA:
-            return "differs", f"{change(effect.ratio)} ({span}): beyond the {band:.0%} of drift"
-        why = f"p is {p_adjusted:.2g} after Holm"
-        if many is not None:
-            why = too_few(effect, "processes per side", many, ALPHA)
-        return "undecided", f"{change(effect.ratio)}, but {why}"
-    return "undecided", f"{span}: partly beyond the {band:.0%} that two jobs may drift apart"
+            return "differs", Reason.BEYOND_DRIFT
+        return "undecided", Reason.NOT_SIGNIFICANT if many is None else Reason.NEVER_SIGNIFICANT
+    return "undecided", Reason.PARTLY_BEYOND_DRIFT
 
 
 def _case(
-    pairing: Pairing, case: CaseSummary, obstacles: Sequence[str], deltas: Sequence[Delta]
+    pairing: Pairing, case: CaseSummary, differences: Sequence[Difference], deltas: Sequence[Delta]
 ) -> CaseReplication:
-    verdicts = [d.verdict for d in deltas if d.judged]
-    busy = disturbances(state(pairing.published.run), state(pairing.here.run))
-    told = [f"{d.quantity}: {d.reason}" for d in deltas if d.reason]
-    reasons = [*busy, *told] if verdicts else [*busy, NOTHING_JUDGED]
-    if case.status == "failed":  # a wrong result is a finding on any machine
-        verdict, reasons = "differs", [f"failed here: {case.reason}"]
-    elif obstacles:
-        verdict, reasons = "not comparable", list(obstacles)
-    else:
-        verdict = overall(verdicts, bool(busy))
+    busy = is_disturbed(state(pairing.published.run), state(pairing.here.run))
+    judged = [d.verdict for d in deltas if d.judged]
     return CaseReplication(
         run=pairing.folder,
         case=case.case,
-        verdict=verdict,
-        reasons=tuple(reasons),
+        verdict=verdict_of(case.status, bool(differences), judged, busy),
+        differences=tuple(differences),
         correctness_published=_summary(pairing.published, case.case).correctness,
         correctness_here=case.correctness,
         status_here=case.status,
+        failure_here=None if case.status == "ok" else case.reason,
         deltas=tuple(deltas),
     )
 
 
-def overall(verdicts: Sequence[str], busy: bool) -> str:
-    """The verdict on a case whose times are comparable, from those on its judged quantities."""
-    if busy or not verdicts:
+def verdict_of(status: str, differs: bool, judged: Sequence[str], busy: bool) -> str:
+    """The verdict on a case: from its status here, and from those on its judged quantities.
+
+    `differs`: something does that forbids comparing its times.
+    """
+    if status == "failed":  # a wrong result is a finding on any machine
+        return "differs"
+    if differs or status != "ok":
+        return "not comparable"
+    if busy or not judged:
         return "undecided"
-    return next((v for v in ("differs", "undecided") if v in verdicts), "agrees")
+    return next((v for v in ("differs", "undecided") if v in judged), "agrees")
 
 
-def disturbances(published: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """Which of both runs other programs disturbed so much that its times decide nothing."""
-    return [
-        disturbance(share, where)
-        for found, where in ((published, "that was published"), (here, "here"))
-        if (share := busy_share(found)) is not None
-    ]
+def is_disturbed(*states: Mapping[str, Any]) -> bool:
+    """Whether other programs disturbed a run so much that its times decide nothing."""
+    return any(busy_share(found) is not None for found in states)
 
 
 def replicate_ratios(pairings: Sequence[Pairing]) -> list[RatioReplication]:
@@ -253,7 +254,7 @@ def replicate_ratios(pairings: Sequence[Pairing]) -> list[RatioReplication]:
 def _ratios(pairing: Pairing) -> Iterator[RatioReplication]:
     groups: dict[tuple[str, str], list[CaseSummary]] = {}
     for case in pairing.here.run.cases:
-        portable = all(why.startswith(_PORTABLE) for why in _obstacles(pairing, case.case))
+        portable = all(map(_is_portable, _differences(pairing, case.case)))
         if case.status == "ok" and portable:
             groups.setdefault((case.workload, case.size), []).append(case)
     for members in groups.values():

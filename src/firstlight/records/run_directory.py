@@ -12,16 +12,20 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-from firstlight import records
-from firstlight.records import FirstlightError, Run, Sample
-
-
-class OutputError(FirstlightError):
-    """The output directory cannot be used."""
+from firstlight.records.errors import OutputError
+from firstlight.records.files import (
+    append_sample,
+    load_plan,
+    load_samples,
+    write_json,
+    write_text,
+)
+from firstlight.records.plan import Plan
+from firstlight.records.samples import Sample
+from firstlight.records.summary import Run
 
 
 class RunDirectory:
@@ -32,7 +36,7 @@ class RunDirectory:
         self._lock = self._hold()
 
     @classmethod
-    def create(cls, path: Path, plan: Mapping[str, Any]) -> RunDirectory:
+    def create(cls, path: Path, plan: Plan) -> RunDirectory:
         """Make the directory and write the plan; an existing one is never written into."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise OutputError(
@@ -42,7 +46,7 @@ class RunDirectory:
         try:
             path.mkdir(parents=True, exist_ok=True)
             directory = cls(path)
-            records.write_json(path / "plan.json", plan)
+            write_json(path / "plan.json", plan)
         except OSError as error:
             raise OutputError(
                 f"{path}: cannot be written: {error.strerror}. Give another directory with --out."
@@ -76,12 +80,12 @@ class RunDirectory:
     def samples_path(self) -> Path:
         return self.path / "samples.jsonl"
 
-    def plan(self) -> dict[str, Any]:
-        return records.load_object(self.path / "plan.json")
+    def plan(self) -> Plan:
+        return load_plan(self.path / "plan.json")
 
     def keep(self, sample: Sample) -> None:
         try:
-            records.append_sample(self.samples_path, sample)
+            append_sample(self.samples_path, sample)
         except OSError as error:
             raise OutputError(
                 f"{self.samples_path}: cannot be written: {error.strerror}. What was measured "
@@ -89,14 +93,14 @@ class RunDirectory:
             ) from None
 
     def samples(self) -> list[Sample]:
-        return list(records.load_samples(self.samples_path)) if self.samples_path.exists() else []
+        return list(load_samples(self.samples_path)) if self.samples_path.exists() else []
 
     def publish(self, run: Run, html: str) -> Path:
         """Write the result and the report; returns the report's path."""
         try:
-            records.write_json(self.path / "run.json", run, schema="run-1.schema.json")
+            write_json(self.path / "run.json", run, schema="run-1.schema.json")
             report = self.path / "report.html"
-            records.write_text(report, html)
+            write_text(report, html)
         except OSError as error:
             raise OutputError(
                 f"{self.path}: the result cannot be written: {error.strerror}. The samples are "
@@ -116,13 +120,3 @@ class RunDirectory:
         whole = content.rfind(b"\n") + 1
         if whole < len(content):
             os.truncate(self.samples_path, whole)
-
-
-def write_new(path: Path, text: str) -> None:
-    """Write a file that must not exist yet."""
-    if path.exists():
-        raise OutputError(f"{path} exists. Nothing is overwritten: give another name.")
-    try:
-        records.write_text(path, text)
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror}.") from None

@@ -12,20 +12,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from firstlight.gate.comparability import (
-    busy_share,
+from firstlight.compare.conditions import busy_share, disturbance, machine_class
+from firstlight.compare.differences import (
     case_differences,
     data_differences,
-    disturbance,
-    machine_class,
+    in_words,
     machine_differences,
 )
-from firstlight.gate.comparison import Comparison, CountChange, Pair, Rule, compare, count_changes
-from firstlight.gate.decision import GATED, LEAST_SHARE, MINIMUM_EFFECT, RESOLUTION
-from firstlight.gate.quantities import counts_of, in_order, of_sample, restless
-from firstlight.records import PHASES, FirstlightError, Run, Sample
-from firstlight.statistics.comparison import smallest_p, unpaired_effect
+from firstlight.compare.environments import changed, versions
+from firstlight.compare.quantities import counts_of, decides, in_order, of_sample
+from firstlight.compare.verdicts import (
+    MINIMUM_EFFECT,
+    RESOLUTION,
+    Comparison,
+    CountChange,
+    Pair,
+    Rule,
+    compare,
+    count_changes,
+)
+from firstlight.errors import FirstlightError
+from firstlight.records import Run, Sample
+from firstlight.statistics.effects import smallest_p, unpaired_effect
 from firstlight.statistics.intervals import median
+from firstlight.statistics.steady_state import spread
 
 #: How far two jobs on one machine may come out apart for no reason, as a share. Measured between
 #: identical builds on shared machines: 12 % (php-judy 104), 15 % (mui-public 1712).
@@ -119,7 +129,7 @@ def compare_runs(
         counts=tuple(counts),
         left_out=left_out,
         overridden=tuple(overridden),
-        changed=tuple(changes(base[0].run, head[0].run)),
+        changed=tuple(changed(*(versions(m.run.host, m.run.harness) for m in (base[0], head[0])))),
         warnings=tuple(
             [disturbance(share, name) for name, share in disturbed.items()]
             + _warnings(base, head, drift, runs_needed(decisive, alpha))
@@ -168,9 +178,9 @@ def _machines(base: Sequence[Measured], head: Sequence[Measured], anyway: bool) 
     """Differences between the first run and any other that concern all cases."""
     first = base[0]
     found = [
-        (m.name, problem)
+        (m.name, in_words(difference))
         for m in [*base[1:], *head]
-        for problem in machine_differences(first.run, m.run)
+        for difference in machine_differences(first.run, m.run)
     ]
     if found and not anyway:
         raise NotComparableError(_refusal(f"Not comparable with {first.name}", found))
@@ -188,9 +198,9 @@ def _refusal(what: str, problems: Any, anyway_helps: bool = True) -> str:
 
 def _case_problems(base: Sequence[Measured], head: Sequence[Measured], case: str) -> list[str]:
     problems = [
-        f"{problem} ({m.name})" if len(base) + len(head) > 2 else problem
+        in_words(difference) + (f" ({m.name})" if len(base) + len(head) > 2 else "")
         for m in [*base[1:], *head]
-        for problem in [
+        for difference in [
             *case_differences(base[0].run, m.run, case),
             *data_differences(base[0].samples, m.samples, case),
         ]
@@ -214,14 +224,15 @@ def _timed(measured: Measured, case: str) -> list[Sample]:
 
 def _pairs(case: str, base: Sequence[Measured], head: Sequence[Measured], unit: str) -> list[Pair]:
     sides = [[[of_sample(s) for s in _timed(m, case)] for m in side] for side in (base, head)]
-    present = [{q for run in side for values in run for q in values} for side in sides]
+    processes = [[values for run in side for values in run] for side in sides]
+    present = [{q for values in side for q in values} for side in processes]
     pairs = []
     for name in in_order(dict.fromkeys(present[0] & present[1])):
         one, other = (_values(side, name, unit) for side in sides)
-        gated = name in GATED and (name not in PHASES or _share(sides, name) >= LEAST_SHARE)
-        note = restless(_values(sides[0], name, "process")) if gated else None
+        gated = decides(name, processes)
+        apart = spread(_values(sides[0], name, "process")) if gated else None
         effect = unpaired_effect(one, other)
-        pairs.append(Pair(case, name, gated and note is None, one, other, effect, note))
+        pairs.append(Pair(case, name, gated and apart is None, one, other, effect, apart))
     return pairs
 
 
@@ -231,14 +242,6 @@ def _values(side: Sequence[Sequence[Mapping[str, float]]], name: str, unit: str)
     if unit == "run":
         return [median(values) for values in by_run if values]
     return [value for values in by_run for value in values]
-
-
-def _share(sides: Sequence[Sequence[Sequence[Mapping[str, float]]]], phase: str) -> float:
-    """The phase's share of the cold start, on the side where it is larger."""
-    return max(
-        median([v[phase] / v["cold_seconds"] for run in side for v in run if phase in v])
-        for side in sides
-    )
 
 
 def _worded(found: Comparison, drift: float | None, minimum_effect: float) -> Comparison:
@@ -252,35 +255,6 @@ def _worded(found: Comparison, drift: float | None, minimum_effect: float) -> Co
         reason = f"the jobs differ, but drift between jobs may be {drift:.0%}"
         return replace(found, verdict="inconclusive", reason=reason)
     return found
-
-
-def changes(base: Run, head: Run) -> list[str]:
-    """Versions, commits and interpreters that are not the same on both sides."""
-    found = []
-    for what, one, other in (
-        ("Python", _python(base), _python(head)),
-        ("Firstlight", base.harness.get("version"), head.harness.get("version")),
-        ("commit", _commit(base), _commit(head)),
-    ):
-        if one != other:
-            found.append(f"{what} {one} → {other}")
-    packages = [run.host.get("packages") or {} for run in (base, head)]
-    for name in sorted({*packages[0], *packages[1]}):
-        one, other = (p.get(name, "absent") for p in packages)
-        if one != other:
-            found.append(f"{name} {one} → {other}")
-    return found
-
-
-def _python(run: Run) -> Any:
-    return (run.host.get("python") or {}).get("version")
-
-
-def _commit(run: Run) -> str | None:
-    commit = run.host.get("commit")
-    if not commit:
-        return None
-    return str(commit["id"])[:12] + (" (changed)" if commit.get("changed") else "")
 
 
 def _warnings(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from firstlight.records import PHASES, Sample, WarmCalls
 from firstlight.statistics.intervals import median
-from firstlight.statistics.steady_state import classify
+from firstlight.statistics.steady_state import classify, level
 
 #: In the order in which they are shown. Times in seconds, one value a process.
 QUANTITIES = (
@@ -19,12 +19,19 @@ QUANTITIES = (
     "batch_call_seconds",
 )
 
+#: What decides, unless asked otherwise: every further quantity makes Holm's correction harsher.
+GATED = ("cold_seconds", "compile", "warm_call_seconds")
+
+#: A phase is gated by default where it takes at least this share of the time to the first result.
+#: A tenth more of a hundredth is nobody's regression, and the shortest phases are the noisiest.
+MIN_SHARE = 0.1
+
 #: Counts of which more is worse. The others (traces, lowerings) depend on how a framework goes
 #: about its work, and are told but not judged.
 GATED_COUNTS = ("compiles", "warm_compiles", "cache_misses", "equations")
 
 #: With fewer windows in turns the processes are compared as wholes.
-LEAST_WINDOWS = 5
+MIN_WINDOWS = 5
 
 
 def of_sample(sample: Sample) -> dict[str, float]:
@@ -40,10 +47,7 @@ def of_sample(sample: Sample) -> dict[str, float]:
         found["unattributed"] = sample.cold.unattributed_seconds
     if sample.warm is not None and sample.warm.call_seconds:
         calls = sample.warm.call_seconds
-        begins = classify(calls).begins
-        found["warm_call_seconds"] = median(
-            calls[3 * len(calls) // 4 if begins is None else begins :]
-        )
+        found["warm_call_seconds"] = level(calls, classify(calls))
     if sample.warm is not None and sample.warm.batch_seconds and sample.warm.batch_calls:
         found["batch_call_seconds"] = median(sample.warm.batch_seconds) / sample.warm.batch_calls
     return {name: value for name, value in found.items() if value is not None and value > 0}
@@ -68,7 +72,7 @@ def _ratio_in_turns(base: WarmCalls, head: WarmCalls) -> float | None:
     """Head to base, over the windows that both had; the first quarter of them is warm-up."""
     pairs = list(zip(_windows(base), _windows(head), strict=False))
     settled = pairs[len(pairs) // 4 :]
-    if len(settled) < LEAST_WINDOWS or not all(low > 0 for pair in settled for low in pair):
+    if len(settled) < MIN_WINDOWS or not all(low > 0 for pair in settled for low in pair):
         return None
     return math.exp(median([math.log(other / one) for one, other in settled]))
 
@@ -80,16 +84,24 @@ def _windows(warm: WarmCalls) -> list[float]:
     return [median(warm.call_seconds[begin:end]) for begin, end in spans if end > begin]
 
 
-def restless(values: Sequence[float]) -> str | None:
-    """Why no single number stands for the processes of a side, as in a summary; None if one does.
+def decides(
+    name: str,
+    sides: Sequence[Sequence[Mapping[str, float]]],
+    gated: Collection[str] = GATED,
+) -> bool:
+    """Whether a quantity is one of those that decide.
 
-    The middle half of them spans more than a factor of three: two speeds, and nothing in between.
+    A phase of the usual ones does where it takes a fair share of a side's cold start; one that was
+    asked for by name always does.
     """
-    ordered = sorted(values)
-    quarter = len(ordered) // 4
-    if ordered[-1 - quarter] <= 3 * ordered[quarter]:
-        return None
-    return f"not judged: the processes of the base differ {ordered[-1] / ordered[0]:.0f}-fold"
+    if name not in gated:
+        return False
+    if name not in PHASES or name not in GATED or tuple(gated) != GATED:
+        return True
+    return any(
+        median([v[name] / v["cold_seconds"] for v in side if name in v]) >= MIN_SHARE
+        for side in sides
+    )
 
 
 def counts_of(sample: Sample) -> dict[str, int]:

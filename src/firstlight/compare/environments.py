@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from firstlight.gate.comparability import machine_class
+from firstlight.compare.conditions import machine_class
 from firstlight.records import Run
 
 

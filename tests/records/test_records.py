@@ -20,7 +20,7 @@ from firstlight.records import (
     to_json,
 )
 
-FIXTURES = Path(__file__).parent / "fixtures"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
 def sample(index: int = 0) -> Sample:
@@ -37,6 +37,28 @@ def test_a_run_survives_json(tmp_path: Path) -> None:
     run = records.load_run(FIXTURES / "run-1.json")
     records.write_json(tmp_path / "run.json", run, schema="run-1.schema.json")
     assert records.load_run(tmp_path) == run
+
+
+def test_a_plan_is_written_as_it_was_read_byte_by_byte(tmp_path: Path) -> None:
+    path = FIXTURES / "plan-1.json"
+    plan = records.load_plan(path)
+    assert [case.id for case in plan.cases] == ["saxpy[small]/numpy/none"]
+    assert plan.settings.processes == 2 and plan.settings.affinity is None
+    records.write_json(tmp_path / "plan.json", plan)
+    assert (tmp_path / "plan.json").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "change", [{"cases": 5}, {"cases": [5]}, {"settings": []}, {"schema": "another"}]
+)
+def test_what_is_no_plan_is_refused_with_its_file(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    plain = json.loads((FIXTURES / "plan-1.json").read_text())
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps({**plain, **change}))
+    with pytest.raises(MalformedRecordError, match=r"plan\.json: .*(expected|schema)"):
+        records.load_plan(path)
 
 
 def test_the_class_of_a_warm_estimate_has_its_published_name() -> None:

@@ -1,58 +1,18 @@
-"""Which cases are measured, with what settings, in which order: decided once, written down."""
+"""Which cases of the catalogue are measured, and how much of them is sampled."""
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
-from firstlight.records import FirstlightError
+from firstlight.errors import FirstlightError
+from firstlight.records import Case, Settings
 from firstlight.workloads.catalog import QUICK, SUITES, Backend, Size, Workload
 
 
 class SelectionError(FirstlightError):
     """What was asked for is not there; the message names the nearest thing that is."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """One workload at one size with one backend under one cache policy."""
-
-    id: str
-    workload: str
-    size: str
-    backend: str
-    cache: str
-    title: str
-    adapter: str
-    program: str
-    reference: str | None
-    parameters: Mapping[str, Any]
-    tolerance: float
-    seed: int | None
-    compiled: bool
-    cache_kind: str | None
-    environment: Mapping[str, str] = field(default_factory=dict)
-    file: str | None = None
-    skipped: str | None = None  # why it cannot run here
-    note: str | None = None
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How much is sampled."""
-
-    processes: int
-    warm_calls: int  # at most, in one process
-    warm_calls_least: int
-    warm_seconds: float  # at most, unless the least number of calls takes longer
-    batches: int
-    batch_seconds: float
-    timeout_seconds: float
-    affinity: tuple[int, ...] | None
-    seed: int  # of the run order
 
 
 #: Six processes are the fewest whose exact interval for a median reaches 95 %.
@@ -212,17 +172,3 @@ def _installed(module: str) -> bool:
         return find_spec(module) is not None
     except (ImportError, ValueError):  # a finder that refuses, a half-imported module
         return False
-
-
-def rounds(cases: Sequence[Case], processes: int, seed: int) -> list[tuple[Case, int]]:
-    """(case, process number) in run order: every round has each case once, shuffled anew.
-
-    Drift of the machine then falls on all cases alike instead of on the one that ran last.
-    """
-    shuffle = random.Random(seed).shuffle
-    order: list[tuple[Case, int]] = []
-    for index in range(processes):
-        block = [(case, index) for case in cases]
-        shuffle(block)
-        order += block
-    return order

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from firstlight.statistics import comparison
-from firstlight.statistics.comparison import holm, paired_effect, unpaired_effect
+from firstlight.statistics import effects
+from firstlight.statistics.effects import holm, paired_effect, unpaired_effect
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 
@@ -71,13 +71,13 @@ def test_the_normal_approximation_joins_the_exact_test_where_it_takes_over(
     base, head = times(generator, 200), shift * times(generator, 200)
     exact = paired_effect(base, head)
     few = unpaired_effect(base[:50], head[:50])
-    monkeypatch.setattr(comparison, "_MOST_PAIRS", 0)
-    monkeypatch.setattr(comparison, "_MOST_UNPAIRED", 0)
-    comparison._signed_rank_tail.cache_clear()
-    comparison._rank_sum_tail.cache_clear()
+    monkeypatch.setattr(effects, "_MOST_PAIRS", 0)
+    monkeypatch.setattr(effects, "_MOST_UNPAIRED", 0)
+    effects._signed_rank_tail.cache_clear()
+    effects._rank_sum_tail.cache_clear()
     approximate, few_approximate = paired_effect(base, head), unpaired_effect(base[:50], head[:50])
-    comparison._signed_rank_tail.cache_clear()
-    comparison._rank_sum_tail.cache_clear()
+    effects._signed_rank_tail.cache_clear()
+    effects._rank_sum_tail.cache_clear()
     assert approximate.p == pytest.approx(exact.p, rel=0.1, abs=2e-4)
     assert few_approximate.p == pytest.approx(few.p, rel=0.1, abs=2e-4)
     assert (approximate.low, approximate.high) == pytest.approx((exact.low, exact.high), abs=1e-3)

@@ -1,0 +1,89 @@
+"""What must be equal before two numbers may be compared: the machine, the protocol, the data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from firstlight.records import Run, noisy_share
+
+#: Parts of a protocol that belong to the data, those that say how it was measured, and in words
+#: what they are. `environment` holds flags: a flag that was changed is a change of the experiment.
+DATA_FIELDS = ("parameters", "data", "data_bytes", "seed")
+PROTOCOL_FIELDS = (
+    *("cache", "cold_process", "cold_window", "warm_process", "warm_window", "warm_up", "sync"),
+    *("threads", "precision", "environment", "bytecode"),
+)
+#: So much of the CPU in the hands of others, and times are no longer those of the case. One rule
+#: for `compare`, the site and `replicate`.
+BUSY = 0.5
+#: How much was sampled of a process; the number of processes may differ.
+SETTINGS_FIELDS = ("warm_calls", "warm_calls_least", "warm_seconds", "affinity")
+
+
+def machine_class(host: Mapping[str, Any]) -> str:
+    """A short key for "the same kind of machine": CPU, cores, memory, GPUs, operating system.
+
+    Versions of kernel, driver and Python are left out: they are what people want to compare.
+    """
+    cpu = _part(host, "cpu")
+    quota = _number(_part(host, "container").get("cpu_quota"))
+    cores = f"{cpu.get('usable_cores') or '?'} cores"
+    parts = [
+        " ".join(str(cpu.get("model") or "unknown CPU").split()),
+        cores if quota is None else f"{cores} at {quota:g} CPUs",
+        _memory(host),
+        *_gpus(host),
+        f"{_part(host, 'os').get('system') or 'unknown OS'} {cpu.get('architecture') or ''}",
+    ]
+    return " / ".join(part.strip() for part in parts)
+
+
+def busy_share(host: Mapping[str, Any]) -> float | None:
+    """How much of the CPU other programs used when a run began; None where its times may decide."""
+    share = noisy_share(host)
+    return share if share is not None and BUSY <= share < 1e6 else None
+
+
+def disturbance(share: float, where: str) -> str:
+    """What a reader is told of a run whose times decide nothing."""
+    return (
+        f"other programs were using {share:.0%} of the CPU when the run {where} began: its times "
+        "decide nothing"
+    )
+
+
+def _part(host: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A stranger's record may hold anything there."""
+    found = host.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _number(value: Any) -> float | None:
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if known and math.isfinite(value) else None
+
+
+def _memory(host: Mapping[str, Any]) -> str:
+    """To two bits: what a kernel keeps for itself makes no other machine, 24 GiB are not 32."""
+    known = [host.get("memory_bytes"), _part(host, "container").get("memory_limit_bytes")]
+    sizes = [size for size in map(_number, known) if size]
+    if not sizes:
+        return "unknown memory"
+    gibibytes = max(min(sizes) / 2**30, 1.0)
+    step = 2.0 ** (math.floor(math.log2(gibibytes)) - 2)
+    return f"about {round(gibibytes / step) * step:g} GiB"
+
+
+def _gpus(host: Mapping[str, Any]) -> list[str]:
+    found = host.get("gpus")
+    gpus = found if isinstance(found, list | tuple) else []
+    names = [str(gpu.get("name") if isinstance(gpu, Mapping) else gpu) for gpu in gpus]
+    return [f"{names.count(name)} × {name}" for name in sorted(set(names))]
+
+
+def steering_variables(run: Run) -> dict[str, Any]:
+    """Variables that steer a framework; where modules lie is no property of a measurement."""
+    recorded = run.host.get("environment") or {}
+    return {k: v for k, v in recorded.items() if not k.startswith("PYTHON") and k != "CI"}

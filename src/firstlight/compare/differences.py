@@ -1,0 +1,149 @@
+"""How two measurements differ in what must be equal: values first, words of them at the edge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import zip_longest
+from typing import Any
+
+from firstlight.compare.conditions import (
+    DATA_FIELDS,
+    PROTOCOL_FIELDS,
+    SETTINGS_FIELDS,
+    machine_class,
+    steering_variables,
+)
+from firstlight.records import CaseSummary, Protocol, Run, Sample, to_json
+
+
+class Kind(StrEnum):
+    """What it is that differs."""
+
+    MACHINE = "machine"
+    SETTING = "setting"  # how long a process was watched, where it was pinned
+    ENVIRONMENT = "environment"  # variables that the user set
+    DATA = "data"
+    CONTENTS = "contents"  # of the data: its hashes
+    PROTOCOL = "protocol"
+    CASE = "case"  # one side has not measured it, or did not get as far as its protocol
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that is not the same; null: a side does not have it."""
+
+    kind: Kind
+    field: str
+    before: Any
+    after: Any
+    key: str | None = None  # within the field, where that is a table
+
+
+def differences(
+    base: Run,
+    head: Run,
+    case: str,
+    samples: tuple[Sequence[Sample], Sequence[Sample]] | None = None,
+) -> list[Difference]:
+    """What forbids comparing a case of two runs; nothing if they are comparable.
+
+    With the `samples` of both, the contents of the data are compared too.
+    """
+    found = [*machine_differences(base, head), *case_differences(base, head, case)]
+    return found if samples is None else [*found, *data_differences(*samples, case)]
+
+
+def machine_differences(base: Run, head: Run) -> list[Difference]:
+    """What is not the same for all cases: the machine, and how long a process was watched."""
+    machines = machine_class(base.host), machine_class(head.host)
+    found = [*_differences(Kind.MACHINE, "class", *machines)]
+    for name in SETTINGS_FIELDS:
+        found += _differences(Kind.SETTING, name, base.settings.get(name), head.settings.get(name))
+    variables = steering_variables(base), steering_variables(head)
+    return [*found, *_differences(Kind.ENVIRONMENT, "variables", *variables)]
+
+
+def case_differences(base: Run, head: Run, case: str) -> list[Difference]:
+    """What is not the same for this case: its data or its protocol."""
+    one, other = _find(base, case), _find(head, case)
+    if one is None or other is None:
+        return [Difference(Kind.CASE, "measured", one is not None, other is not None)]
+    if one.protocol is None or other.protocol is None:
+        known = one.protocol is not None, other.protocol is not None
+        return [Difference(Kind.CASE, "protocol", *known)]
+    return list(_protocol_differences(one.protocol, other.protocol))
+
+
+def data_differences(base: Sequence[Sample], head: Sequence[Sample], case: str) -> list[Difference]:
+    """Whether the checking processes hashed other input data; where one could not, nothing."""
+    one, other = (_data_hashes(side, case) for side in (base, head))
+    if one is None or other is None:
+        return []
+    pairs = enumerate(zip_longest(one, other))
+    return [
+        Difference(Kind.CONTENTS, f"input {number}", a, b) for number, (a, b) in pairs if a != b
+    ][:1]
+
+
+def _data_hashes(samples: Sequence[Sample], case: str) -> list[Any] | None:
+    checks = [s for s in samples if (s.case, s.kind) == (case, "check")]
+    found = checks[-1].facts.get("data_sha256") if checks else None
+    return list(found) if isinstance(found, list | tuple) else None
+
+
+def _find(run: Run, case: str) -> CaseSummary | None:
+    return next((c for c in run.cases if c.case == case), None)
+
+
+def _protocol_differences(base: Protocol, head: Protocol) -> Iterator[Difference]:
+    for kind, names in ((Kind.DATA, DATA_FIELDS), (Kind.PROTOCOL, PROTOCOL_FIELDS)):
+        for name in names:
+            yield from _differences(kind, name, getattr(base, name), getattr(head, name))
+
+
+def _differences(kind: Kind, field: str, base: Any, head: Any) -> Iterator[Difference]:
+    base, head = to_json(base), to_json(head)
+    if isinstance(base, dict) and isinstance(head, dict):
+        for key in [*base, *(k for k in head if k not in base)]:
+            if base.get(key) != head.get(key):
+                yield Difference(kind, field, base.get(key), head.get(key), key)
+    elif base != head:
+        yield Difference(kind, field, base, head)
+
+
+# --- in words -------------------------------------------------------------------------------------
+
+
+def in_words(found: Difference, base: str = "in the base", head: str = "in the head") -> str:
+    """'setting warm_calls: 100 in the base, 1000 in the head'; `base`, `head`: which side it is."""
+    if found.kind is Kind.CASE:
+        side = head if found.before else base
+        lacks = "was not measured" if found.field == "measured" else "has no protocol"
+        return f"it {lacks} {side}"
+    if found.kind is Kind.CONTENTS:
+        one, other = (f"{str(sha256)[:12]}…" for sha256 in (found.before, found.after))
+        return (
+            f"data: {found.field} has other contents (SHA-256 {one} {base}, {other} {head}; random "
+            "data need a seed)"
+        )
+    one, other = repr(found.before), repr(found.after)
+    if found.key is None:
+        return f"{_name(found)}: {one} {base}, {other} {head}"
+    one, other = (_shown(value) for value in (found.before, found.after))
+    return f"{_name(found)}: {found.key} is {one} {base}, {other} {head}"
+
+
+def joined(found: Iterable[Difference]) -> str:
+    return "; ".join(in_words(difference) for difference in found)
+
+
+def _name(found: Difference) -> str:
+    if found.kind in (Kind.MACHINE, Kind.ENVIRONMENT) or found.field == found.kind:
+        return found.kind
+    return f"{found.kind}{' ' if found.kind is Kind.SETTING else ', '}{found.field}"
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else repr(value)

@@ -1,0 +1,163 @@
+"""Records on disk: written whole or not at all, read with the reason why one cannot be."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from firstlight.records.codec import from_json, to_json
+from firstlight.records.errors import (
+    MalformedRecordError,
+    NewerSchemaError,
+    OutputError,
+    RecordError,
+)
+from firstlight.records.plan import PLAN_SCHEMA, Plan
+from firstlight.records.samples import Sample
+from firstlight.records.summary import SCHEMA_VERSION, Run
+
+
+def now() -> str:
+    """The time as every record has it: UTC, ISO 8601, milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def write_json(path: Path, value: Any, schema: str | None = None) -> None:
+    """Write atomically: a reader sees the old file or the whole new one, also after a crash.
+
+    With `schema`, the name of a file in `firstlight/schemas`, what is invalid is not written.
+    """
+    plain = to_json(value)
+    if schema is not None:
+        _validate(plain, schema)
+    write_text(path, json.dumps(plain, indent=1, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write to a temporary name beside `path`, then rename.
+
+    What is no file (a pipe, a device) is written to as it is; of a link, what it points to.
+    """
+    path = path.resolve() if path.is_symlink() else path
+    if path.exists() and not path.is_file():
+        try:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            error.filename = str(path)  # a write does not say where
+            raise
+        return
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def can_validate() -> bool:
+    """Whether jsonschema is there; on a bare machine it may not be, and the run then says so."""
+    from importlib.util import find_spec
+
+    return find_spec("jsonschema") is not None
+
+
+def _validate(plain: Any, schema: str) -> None:
+    if not can_validate():
+        return
+    import jsonschema
+
+    definition = json.loads((Path(__file__).parents[1] / "schemas" / schema).read_text("utf-8"))
+    error = jsonschema.exceptions.best_match(
+        jsonschema.Draft202012Validator(definition).iter_errors(plain)
+    )
+    if error is not None:
+        raise MalformedRecordError(
+            f"not valid against {schema}: {error.json_path}: {error.message[:200]}"
+        )
+
+
+def load_run(directory: Path) -> Run:
+    """The run in `directory` (or the `run.json` itself)."""
+    path = directory / "run.json" if directory.is_dir() else directory
+    data = load_object(path)
+    if data.get("schema") != "firstlight.run":
+        raise MalformedRecordError(f"{path}: not a Firstlight run (schema {data.get('schema')!r})")
+    version = data.get("schema_version")
+    if not isinstance(version, int):
+        raise MalformedRecordError(f"{path}: schema_version is {version!r}, not a number")
+    if version > SCHEMA_VERSION:
+        raise NewerSchemaError(
+            f"{path}: written with schema {version}, this Firstlight reads up to "
+            f"{SCHEMA_VERSION}. Update Firstlight."
+        )
+    return from_json(Run, data)
+
+
+def load_plan(path: Path) -> Plan:
+    """The plan in a `plan.json`."""
+    data = load_object(path)
+    if data.get("schema") != PLAN_SCHEMA:
+        raise MalformedRecordError(f"{path}: not a plan of a run (schema {data.get('schema')!r})")
+    try:
+        return from_json(Plan, data)
+    except MalformedRecordError as error:
+        raise MalformedRecordError(f"{path}: {error}") from None
+
+
+def load_object(path: Path) -> dict[str, Any]:
+    """A JSON file that holds an object."""
+    try:
+        data = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise RecordError(
+            f"{path}: no such file. Give a run directory, as printed by `firstlight run`."
+        ) from None
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise MalformedRecordError(f"{path}: cannot be read as JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise MalformedRecordError(f"{path}: expected an object, found {type(data).__name__}")
+    return data
+
+
+def append_sample(path: Path, sample: Sample) -> None:
+    """Add one line and see it on disk before going on, so that a crash loses at most this one."""
+    line = json.dumps(to_json(sample), allow_nan=False, separators=(",", ":")) + "\n"
+    with open(path, "ab") as file:
+        file.write(line.encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def load_samples(path: Path) -> Iterator[Sample]:
+    """The samples in the order in which they were taken.
+
+    A last line without its newline is what a kill or a full disk left: it is not read. Any other
+    damage is an error, because silently fewer samples would be a different result.
+    """
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                yield from_json(Sample, json.loads(line))
+            except (ValueError, RecordError) as error:
+                raise MalformedRecordError(f"{path}: line {number}: {error}") from None
+
+
+def write_new(path: Path, text: str) -> None:
+    """Write a file that must not exist yet."""
+    if path.exists():
+        raise OutputError(f"{path} exists. Nothing is overwritten: give another name.")
+    try:
+        write_text(path, text)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror}.") from None

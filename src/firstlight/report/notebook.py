@@ -1,0 +1,40 @@
+"""A run in a notebook: its table and its amortisation curves, in a frame of their own."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+from firstlight.records import Run, Sample
+from firstlight.report import amortisation, table
+from firstlight.report.admission import Workload, admit
+from firstlight.report.answer import title_of
+from firstlight.report.document import document
+
+_COLUMNS = ("cold", "n", "warm", "class", "break-even")
+_WIDTH = 720.0
+#: Pixels of the frame, because a notebook does not ask how tall its page is: around the table, of
+#: a row, around a figure.
+_HEAD, _ROW, _FIGURE = 150, 36, 70
+
+
+def run_html(run: Run, samples: Sequence[Sample]) -> str:
+    """Markup for a notebook's output; the frame keeps the styles of page and notebook apart."""
+    workloads = admit(run, samples)
+    drawn = [w for w in workloads if amortisation.curves(w.cases)]
+    body = f"<main>{table.table(workloads, _COLUMNS)}{''.join(map(_curves, drawn))}</main>"
+    page = document(f"Firstlight: {run.id}", body)
+    heights = [amortisation.height_of(len(w.cases)) for w in drawn]
+    # A picture may be drawn a little larger than what it was designed for.
+    height = _HEAD + _ROW * len(run.cases) + sum(_FIGURE + 1.15 * own for own in heights)
+    return (
+        f'<iframe srcdoc="{html.escape(page)}" title="Firstlight run {html.escape(run.id)}" '
+        f'style="width:100%;height:{height:.0f}px;border:0"></iframe>'
+    )
+
+
+def _curves(workload: Workload) -> str:
+    return (
+        f'<figure id="{workload.anchor}"><h3>{title_of(workload)}: total time by calls</h3>'
+        f"{amortisation.draw(workload, _WIDTH)}</figure>"
+    )

@@ -1,0 +1,153 @@
+"""Measuring from Python: `firstlight.run(...)` gives a `Run`, which a notebook shows as it is.
+
+The command line does the same with the same parts: plan, measure, `conclude`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from firstlight import records
+from firstlight.records import CaseSummary, Plan, Sample
+from firstlight.records.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from firstlight.report.progress import Progress
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+    """A run that was measured: its summaries, its samples, and where they lie on disk."""
+
+    path: Path
+    record: records.Run  # everything that `run.json` holds: host, settings, warnings, cases
+    samples: tuple[Sample, ...]
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Run:
+        """The run in a directory, as `firstlight run` or `firstlight.run` left it."""
+        from firstlight.statistics.run_summaries import load
+
+        record, samples = load(Path(path))
+        return cls(Path(path), record, tuple(samples))
+
+    @property
+    def cases(self) -> tuple[CaseSummary, ...]:
+        """The summary of every case, in the order of the plan."""
+        return self.record.cases
+
+    @property
+    def ok(self) -> bool:
+        """Whether every case that can run here did, correctly and under a proven cache policy."""
+        return all(case.status in ("ok", "skipped") for case in self.cases)
+
+    @property
+    def report(self) -> Path:
+        """The HTML report."""
+        return self.path / "report.html"
+
+    def __getitem__(self, case: str) -> CaseSummary:
+        """The summary of the case with this name, as in `run["mlp_train[small]/numpy/none"]`."""
+        for summary in self.cases:
+            if summary.case == case:
+                return summary
+        raise KeyError(f"{case!r} is none of {', '.join(summary.case for summary in self.cases)}")
+
+    def __repr__(self) -> str:
+        from firstlight.report.terminal import run_tables
+
+        return f"{run_tables(self.record)}\n{self.path}"
+
+    def _repr_html_(self) -> str:
+        from firstlight.report.notebook import run_html
+
+        return run_html(self.record, self.samples)
+
+
+def run(
+    target: str | os.PathLike[str] = "quick",
+    *,
+    pattern: str | None = None,
+    backends: Sequence[str] | None = None,
+    caches: Sequence[Literal["none", "cold", "warm"]] | None = None,
+    out: str | os.PathLike[str] | None = None,
+    processes: int | None = None,
+    effort: Literal["quick", "rigorous"] | None = None,
+    affinity: Sequence[int] | None = None,
+    timeout_seconds: float | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> Run:
+    """Measure a suite, a workload or a file of yours in fresh processes, as `firstlight run` does.
+
+    Args:
+        target: `quick`, `standard`, `full`, the name of a workload, or a path that ends in `.py`:
+            functions marked with `@firstlight.bench`. What a notebook defines itself cannot be
+            measured, because every process starts afresh.
+        pattern: only cases whose name contains a match of this regular expression.
+        backends: only these.
+        caches: policies of the persistent compile cache.
+        out: the directory to write, which must be new; default `firstlight-runs/TIME-TARGET`.
+        processes: fresh processes per case; default 6 (quick), 20 (full), otherwise 10.
+        effort: `quick` (6 processes, short warm part) or `rigorous` (30, long).
+        affinity: CPUs that the workers are pinned to.
+        timeout_seconds: limit for one process.
+        seed: of the random run order.
+        progress: whether to say on stderr what is being measured.
+
+    Raises a `FirstlightError` that says what to do where nothing can be measured. A case that
+    fails raises nothing: see `Run.ok` and the `status` of its summary. After an interruption what
+    was measured is on disk, and `firstlight run --resume DIR` finishes it.
+    """
+    from firstlight.measure.planning import Request, plan_run
+    from firstlight.measure.runner import Runner
+    from firstlight.report.progress import Progress
+
+    request = Request(
+        target=os.fspath(target),
+        pattern=pattern,
+        backends=backends,
+        caches=caches,
+        effort=effort,
+        processes=processes,
+        timeout_seconds=timeout_seconds,
+        affinity=None if affinity is None else tuple(affinity),
+        seed=seed,
+    )
+    plan = plan_run(request)
+    directory = RunDirectory.create(Path(out) if out is not None else default_path(plan), plan)
+    shown: Progress | None = Progress(sys.stderr) if progress else None
+    try:
+        try:
+            with Runner(plan.cases, plan.settings, directory.keep) as runner:
+                runner.run(shown.before if shown else lambda number, jobs: None)
+        finally:
+            if shown:
+                shown.close()
+            done = conclude(directory, plan)
+    finally:
+        directory.close()
+    return done
+
+
+def conclude(directory: RunDirectory, plan: Plan) -> Run:
+    """Summarise what was measured so far, and write it down with its report."""
+    from firstlight.measure.host import describe_host
+    from firstlight.report.html import render
+    from firstlight.statistics.run_summaries import assemble
+
+    samples = directory.samples()
+    record = assemble(directory.path, plan, samples, describe_host()["load"])
+    directory.publish(record, render(record, samples))
+    return Run(directory.path, record, tuple(samples))
+
+
+def default_path(plan: Plan) -> Path:
+    """Where a run goes that was given no place: firstlight-runs/TIME-TARGET."""
+    stamp = plan.created_at[:19].replace(":", "").replace("-", "")
+    return Path("firstlight-runs") / f"{stamp}-{Path(plan.target).stem}"
