@@ -15,6 +15,7 @@ from firstlight import histfactory as hf
 from firstlight.histfactory.fitting import _FIRST_ANSWERS
 from firstlight.histfactory.layout import Sizes
 from firstlight.histfactory.newton import EDM_TOLERANCE
+from firstlight.histfactory.precision import float64_scope
 
 pytestmark = pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:DeprecationWarning")
 
@@ -172,7 +173,8 @@ def test_covariance_of_numpy_and_of_the_compiled_program_agree(make: Any) -> Non
     first, *_, last = (found.covariance for _ in range(_FIRST_ANSWERS + 1))
     np.testing.assert_allclose(last, first, rtol=1e-11, atol=1e-15)
     assert not first[found.names.index("mu")].any()
-    in_a_program = jax.jit(lambda result: result.covariance)(found)
+    with float64_scope():
+        in_a_program = jax.jit(lambda result: result.covariance)(found)
     np.testing.assert_allclose(in_a_program, first, rtol=1e-11, atol=1e-15)
 
 
