@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from firstlight.trace.findings import thresholds
 from firstlight.trace.findings.caching import cache_findings
 from firstlight.trace.findings.programs import dominating_function
 from firstlight.trace.findings.start_up import expensive_imports, one_op_compiles
-from firstlight.trace.model import CacheUse, Compile, Finding, ImportedPackage, Place, Trace
+from firstlight.trace.model import CacheUse, Compile, Finding, ImportedPackage, Place, Span, Trace
 from firstlight.trace.reading import load
 
 #: A package that runs functions of its user, as those of networks do.
@@ -129,6 +130,24 @@ def test_no_line_is_at_fault_where_there_is_no_cache() -> None:
     slow = samples.compiled(took=(0, 0, 3.0), cache=CacheUse("off", None, False))
     one = only(cache_findings(samples.trace(samples.function("step", slow))))
     assert (one.kind, one.function, one.location) == ("cache-off", None, None)
+
+
+def test_a_cache_that_would_save_a_tenth_of_the_start_is_told_of() -> None:
+    """Diffrax's steady states: 6.2 s of 15.7 s, and nothing else could be gained."""
+    off = CacheUse("off", None, False)
+    for seconds, told in ((0.2, True), (0.15, False)):  # of 1.75 s until the first result
+        one = samples.compiled(took=(0, 0, seconds), cache=off)
+        found = list(cache_findings(samples.trace(samples.function("step", one))))
+        assert bool(found) is told
+
+
+def test_what_runs_while_a_jitted_function_is_traced_is_not_told_to_be_put_under_jit() -> None:
+    apart = operations(9).functions
+    step = samples.compiled(begin=0.9, took=(1.0, 0.1, 0.1))
+    around = replace(step, stages=(Span("trace", 0.9, 1.9, "step"),))
+    for thread, told in ((step.thread, False), (step.thread + 1, True)):
+        stepping = samples.function("step", replace(around, thread=thread))
+        assert bool(list(one_op_compiles(samples.trace(stepping, *apart)))) is told
 
 
 def test_an_operation_of_jax_that_dominates_is_told_at_its_call_with_what_can_be_done() -> None:

@@ -16,7 +16,15 @@ from firstlight.trace.findings.one_op_cures import (
     prepares_data,
 )
 from firstlight.trace.findings.wording import listed, location, short, where_to_jit
-from firstlight.trace.model import Compile, Finding, ImportedPackage, Place, Process, Trace
+from firstlight.trace.model import (
+    Compile,
+    Finding,
+    ImportedPackage,
+    Place,
+    Process,
+    Span,
+    Trace,
+)
 from firstlight.trace.packages import JAX_ITSELF
 from firstlight.trace.wording import seconds
 
@@ -27,10 +35,15 @@ def one_op_compiles(trace: Trace) -> Iterator[Finding]:
     What is spread over functions too thinly to be told of any is told of the program.
     """
     groups: dict[tuple[str, str | None], list[Compile]] = defaultdict(list)
+    tracing = _traced_by_thread(trace)
     for function in trace.functions:
         for one in function.compiles if function.library else ():
             place = where_to_jit(one)
-            if one.compiled and place is not None:
+            while_traced = any(
+                span.begin_seconds <= one.begin_seconds < span.end_seconds
+                for span in tracing[one.process, one.thread]
+            )
+            if one.compiled and place is not None and not while_traced:
                 groups[place.file, named_function(place)].append(one)
     thin: list[Compile] = []
     for (_, name), compiles in groups.items():
@@ -43,6 +56,19 @@ def one_op_compiles(trace: Trace) -> Iterator[Finding]:
             thin += compiles
     if len(thin) >= limits.ONE_OP_COMPILES_IN_ALL:
         yield _thin_finding(thin)
+
+
+def _traced_by_thread(trace: Trace) -> dict[tuple[int, int], list[Span]]:
+    """When each thread of a process traced a function that somebody put under jit.
+
+    What runs by itself meanwhile is computed for the program that is being made (as solvers do with
+    ensure_compile_time_eval): it is in a jit already.
+    """
+    found: dict[tuple[int, int], list[Span]] = defaultdict(list)
+    for function in trace.functions:
+        for one in function.compiles if not function.library else ():
+            found[one.process, one.thread] += [s for s in one.stages if s.kind == "trace"]
+    return found
 
 
 _Lines = list[tuple[Place, list[Compile]]]
