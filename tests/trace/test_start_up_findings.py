@@ -97,10 +97,21 @@ def test_operations_of_a_layer_are_told_at_the_call_of_its_network(tmp_path: Pat
     assert "line 10" in one.remedy
 
 
-def test_operations_within_a_package_name_it() -> None:
-    site = Place("/v/site-packages/flax/linen.py", 7, "init")
+@pytest.mark.parametrize(
+    ("file", "jit"),
+    (
+        ("flax/linen/linear.py", "jax.jit"),
+        ("flax/nnx/nn/linear.py", "flax.nnx.jit"),
+        ("equinox/nn/_linear.py", "equinox.filter_jit"),
+    ),
+)
+def test_operations_within_a_package_name_it_and_the_jit_that_it_brings(
+    file: str, jit: str
+) -> None:
+    site = Place(f"/v/site-packages/{file}", 7, "init")
     one = only(one_op_compiles(operations(9, site=site)))
-    assert "run by flax" in one.remedy
+    assert f"run by {file.partition('/')[0]}" in one.remedy
+    assert f"a function under {jit} if" in one.remedy
 
 
 def test_a_test_is_not_told_to_be_put_under_jit() -> None:

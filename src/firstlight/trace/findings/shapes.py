@@ -81,8 +81,8 @@ def remedy(function: Function, called: str) -> str:
     found = varying(function)
     if not found:
         return (
-            f"The call at {called} gives arrays of another rank each time: use one rank, or one "
-            "function for each."
+            f"The call at {called} gives arrays of different ranks: use one rank, or one function "
+            "for each."
         )
     if len(found) > 1:
         what = listed(f"{listed(v.arguments, 2)} (dimension {v.dimension})" for v in found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -148,10 +149,9 @@ def _one_op_remedy(function: str, compiles: list[Compile], lines: str, whole: bo
     if sum(packages.values()) + sum(_is_in_layer(c) for c in compiles) > len(compiles) / 2:
         # Not operations that the user could put a jit around where they are written.
         run_by = f"run by {listed(p for p, _ in packages.most_common(3))}, " if packages else ""
-        jit = "equinox.filter_jit" if "equinox" in packages else "jax.jit"
         return (
             f"Most of them are {run_by}called at {lines}: call that within a function "
-            f"under {jit} if it can be, else a persistent cache with "
+            f"under {_jit_for(compiles)} if it can be, else a persistent cache with "
             "jax_persistent_cache_min_compile_time_secs 0 saves them from the second start on."
         )
     if function.rpartition(".")[2].startswith("test"):
@@ -170,6 +170,14 @@ def _one_op_remedy(function: str, compiles: list[Compile], lines: str, whole: bo
         "on shapes stays outside of its arguments: jax.jit(lambda x: f(x, sizes)))"
     )
     return f"{what}: {left}. {_WITHOUT_COMPILING}"
+
+
+def _jit_for(compiles: list[Compile]) -> str:
+    """The jit that can return what the package makes: its modules hold more than arrays."""
+    files = [one.site.file.replace(os.sep, "/") for one in compiles if one.site]
+    if any("/equinox/" in file for file in files):
+        return "equinox.filter_jit"
+    return "flax.nnx.jit" if any("/flax/nnx/" in file for file in files) else "jax.jit"
 
 
 def _is_in_layer(one: Compile) -> bool:
