@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 import firstlight
-from firstlight.trace.redaction import file, module, redacted
+from firstlight.trace.read.redaction import file, module, redacted
 from firstlight.trace.what_if import Spread, Variant, WhatIf
 from firstlight.trace.what_if import verdict as what_if_verdict
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from firstlight.telemetry.events import CACHE, STAGES
-from firstlight.trace import calls, programs
-from firstlight.trace.model import Trace
-from firstlight.trace.reading import load
+from firstlight.trace.findings import load
+from firstlight.trace.read.model import Trace
+from firstlight.trace.record import calls, program_contents
 
 START = "import jax, jax.numpy as jnp, numpy as np\n"
 #: JAX is there: the recorder attaches itself at once, and what is changed before counts.
@@ -90,7 +90,7 @@ def test_frames_that_know_a_program_have_these_names() -> None:
     from jax._src.interpreters import pxla
 
     source = Path(pxla.__file__).read_text()
-    for file, function in (programs._LOWERING, programs._COMPILING):
+    for file, function in (program_contents._LOWERING, program_contents._COMPILING):
         assert Path(pxla.__file__).name == file
         assert f"def {function}(" in source
     variables = ("closed_jaxpr", "xla_executable", "host_callbacks")
@@ -124,15 +124,15 @@ def test_everything_is_told_of_a_program_with_the_jax_that_is_installed(tmp_path
             "told nothing of tracing",
         ),
         (
-            "import firstlight.trace.calls as calls; calls._CALLS.clear()",
+            "import firstlight.trace.record.calls as calls; calls._CALLS.clear()",
             "does not show which calls",
         ),
         (
-            "import firstlight.trace.programs as p; p._LOWERING = ('gone.py', 'gone')",
+            "import firstlight.trace.record.program_contents as p; p._LOWERING = ('gone', '')",
             "does not show the equations and constants",
         ),
         (
-            "import firstlight.trace.programs as p; p._COMPILING = ('gone.py', 'gone')",
+            "import firstlight.trace.record.program_contents as p; p._COMPILING = ('gone', '')",
             "does not show the size and callbacks",
         ),
         (

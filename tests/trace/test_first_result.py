@@ -21,13 +21,14 @@ import trace_samples as samples
 import firstlight.trace
 from firstlight.cli import main
 from firstlight.trace import running
-from firstlight.trace.first_result import first_result
-from firstlight.trace.json_report import report
-from firstlight.trace.limits import Limits, exceeded
-from firstlight.trace.log_events import ProcessLog
-from firstlight.trace.model import Place, Process, Read, Witness
+from firstlight.trace.findings.limits import Limits, exceeded
+from firstlight.trace.read.first_result import first_result
+from firstlight.trace.read.log_events import ProcessLog
+from firstlight.trace.read.model import Place, Process, Read, Witness
+from firstlight.trace.record import marks
 from firstlight.trace.running import Outcome
-from firstlight.trace.verdict import headline, unknown, where_first_result
+from firstlight.trace.show.json_report import report
+from firstlight.trace.show.verdict import headline, unknown, where_first_result
 
 # --- decided from a log ---------------------------------------------------------------------------
 
@@ -125,7 +126,7 @@ def untouched() -> Iterator[None]:
     before = state()
     yield
     assert state() == before
-    assert not firstlight.trace.MARKED
+    assert not marks.LISTENERS
 
 
 def double() -> Any:

@@ -15,11 +15,11 @@ from typing import Any
 import jax
 import pytest
 
-from firstlight.trace import arguments, calls, definitions
-from firstlight.trace.model import Function, Trace
-from firstlight.trace.plain_text import structure_text, text_of
-from firstlight.trace.reading import load
-from firstlight.trace.structures import leaf_paths
+from firstlight.trace.findings import load
+from firstlight.trace.read.model import Function, Trace
+from firstlight.trace.record import arguments, calls, definitions
+from firstlight.trace.record.structures import leaf_paths
+from firstlight.trace.record.value_text import structure_text, text_of
 
 DRIVER = """
 import firstlight.trace.startup, runpy, sys

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import trace_samples as samples
 
-from firstlight.trace.html import render
-from firstlight.trace.model import Constant, ImportedPackage, Place, Span, Thread, Trace
-from firstlight.trace.page_timeline import merged
-from firstlight.trace.signatures import differences
+from firstlight.trace.read.model import Constant, ImportedPackage, Place, Span, Thread, Trace
+from firstlight.trace.read.signatures import differences
+from firstlight.trace.show.html import render
+from firstlight.trace.show.page_timeline import merged
 from firstlight.trace.what_if import Spread, Variant, WhatIf
 from real_browser import witness
 
@@ -82,7 +82,7 @@ def nasty() -> Trace:
         kind=NASTY,
         title=NASTY,
         function=NASTY,
-        location=NASTY,
+        place=Place(NASTY, 12),
         remedy=NASTY,
         evidence={NASTY: [NASTY, {NASTY: NASTY}]},
     )

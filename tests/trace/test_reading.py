@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from firstlight.trace.log_events import TraceLogError
-from firstlight.trace.model import Process, Trace
-from firstlight.trace.reading import load
-from firstlight.trace.timeline import Interval, SummedWait, parts, phases, spans
-from firstlight.trace.wording import seconds, sentence_of
+from firstlight.trace.findings import load
+from firstlight.trace.quantities import seconds
+from firstlight.trace.read.log_events import TraceLogError
+from firstlight.trace.read.model import Process, Trace
+from firstlight.trace.read.timeline import Interval, SummedWait, parts, phases, spans
+from firstlight.trace.wording import sentence_of
 
 MS = 1_000_000
 MAIN = 7
@@ -243,7 +244,7 @@ def _modules_of(statement: str) -> set[str]:
 
 
 def test_the_recorder_itself_is_not_among_the_imports(tmp_path: Path) -> None:
-    log = Log().imports(("firstlight.trace.calls", 100, 5, 5)).imports(("json", 120, 5, 5))
+    log = Log().imports(("firstlight.trace.record.calls", 100, 5, 5)).imports(("json", 120, 5, 5))
     assert [p.name for p in only(log.end(700).read(tmp_path)).imports] == ["json"]
 
 

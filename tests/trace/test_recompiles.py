@@ -12,10 +12,15 @@ from pathlib import Path
 import pytest
 import trace_samples as samples
 
+from firstlight.trace.findings import load
 from firstlight.trace.findings.recompiling import recompiles
-from firstlight.trace.model import Argument, Compile, Place, Signature
-from firstlight.trace.reading import load
-from firstlight.trace.recompiles import described, differences, nearest_differences, with_reasons
+from firstlight.trace.read.model import Argument, Compile, Place, Signature
+from firstlight.trace.read.recompiles import (
+    described,
+    differences,
+    nearest_differences,
+    with_reasons,
+)
 
 PLACED = "SingleDeviceSharding(device=CpuDevice(id=0), memory_kind=device)"
 
@@ -238,7 +243,7 @@ def test_other_keys_are_another_tree_also_where_its_text_was_cut() -> None:
 
 
 def test_the_text_of_a_long_tree_ends_with_what_tells_it_from_others() -> None:
-    from firstlight.trace.plain_text import shortened
+    from firstlight.trace.record.value_text import shortened
 
     small, *long = [str(n) * size for n, size in ((1, 50), (2, 900), (3, 900))]
     assert shortened(small) == small

@@ -149,7 +149,7 @@ def test_an_error_of_the_recorder_is_told_and_not_raised(monkeypatch: pytest.Mon
     def broken(*_: object) -> None:
         raise RuntimeError("injected")
 
-    monkeypatch.setattr("firstlight.trace.calls.call_of", broken)
+    monkeypatch.setattr("firstlight.trace.record.calls.call_of", broken)
     f, x = fresh()
     with firstlight.trace.recording() as t:
         assert f(x).tolist() == [3.0, 3.0, 3.0]

@@ -14,7 +14,7 @@ import trace_samples as samples
 from firstlight.trace.findings.recompiling import recompiles
 from firstlight.trace.findings.source import is_generator, where_made
 from firstlight.trace.findings.start_up import one_op_compiles
-from firstlight.trace.model import Compile, Difference, Function, Place
+from firstlight.trace.read.model import Compile, Difference, Function, Place
 
 Write = Callable[[str, str], Path]
 

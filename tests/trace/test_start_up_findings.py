@@ -14,10 +14,18 @@ import trace_samples as samples
 
 from firstlight.trace.findings import thresholds
 from firstlight.trace.findings.caching import cache_findings
-from firstlight.trace.findings.programs import dominating_function
+from firstlight.trace.findings.slow_programs import dominating_function
 from firstlight.trace.findings.start_up import expensive_imports, one_op_compiles
-from firstlight.trace.model import CacheUse, Compile, Finding, ImportedPackage, Place, Span, Trace
-from firstlight.trace.reading import load
+from firstlight.trace.read.assembly import read_folder
+from firstlight.trace.read.model import (
+    CacheUse,
+    Compile,
+    Finding,
+    ImportedPackage,
+    Place,
+    Span,
+    Trace,
+)
 
 #: A package that runs functions of its user, as those of networks do.
 PACKAGE = """
@@ -66,7 +74,7 @@ def traced(folder: Path, *command: str, **files: str) -> Trace:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return load(folder / "logs", findings=False)
+    return read_folder(folder / "logs")
 
 
 def operations(n: int, line: int = 40, function: str = "main", **changes: Any) -> Trace:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import firstlight.trace
-from firstlight.trace.model import Finding, Function
+from firstlight.trace.read.model import Finding, Function
 from firstlight.trace.session import Recording
 
 X = np.ones(3, np.float32)

@@ -12,7 +12,7 @@ from trace_samples import compiled, function, process
 
 from firstlight.trace.findings import find
 from firstlight.trace.findings.caching import cache_findings
-from firstlight.trace.model import (
+from firstlight.trace.read.model import (
     CacheUse,
     Finding,
     ImportedPackage,
@@ -22,8 +22,8 @@ from firstlight.trace.model import (
     Trace,
     Wait,
 )
-from firstlight.trace.notebook import as_text
-from firstlight.trace.verdict import headline, nothing_found
+from firstlight.trace.show.cell import as_text
+from firstlight.trace.show.verdict import headline, nothing_found
 
 OFF, HIT = CacheUse("off", None, False), CacheUse("hit", None, False)
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import trace_samples as samples
 
+from firstlight.trace.findings import load
+from firstlight.trace.findings.after_start import synchronisation
 from firstlight.trace.findings.recompiling import recompiles
-from firstlight.trace.findings.running import synchronisation
 from firstlight.trace.findings.shapes import Varying, remedy
 from firstlight.trace.findings.start_up import expensive_imports, one_op_compiles
-from firstlight.trace.model import Finding, Place, Span, Trace, Wait
-from firstlight.trace.reading import load
-from firstlight.trace.verdict import nothing_found
+from firstlight.trace.read.model import Finding, Place, Span, Trace, Wait
+from firstlight.trace.show.verdict import nothing_found
 
 Traced = Callable[..., Trace]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from firstlight.trace.model import (
+from firstlight.trace.read.model import (
     Argument,
     CacheUse,
     Compile,
@@ -121,7 +121,7 @@ def finding(**changes: Any) -> Finding:
         seconds=1.1,
         title="step compiled 3 times for shapes that differ in one dimension",
         function="step",
-        location=f"{TRAIN}:12",
+        place=Place(TRAIN, 12),
         remedy="Pad the first dimension of x to 8 or 16.",
         evidence={"sizes": [8, 9, 10], "buckets": {"8": 1, "16": 2}},
     )

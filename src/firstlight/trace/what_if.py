@@ -13,7 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from firstlight.trace import running
-from firstlight.trace.wording import counted, seconds
+from firstlight.trace.quantities import counted, seconds
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -117,14 +117,14 @@ def measure(
 
 
 def _run(command: Sequence[str], folder: Path, variables: Mapping[str, str]) -> _Run:
-    from firstlight.trace.log_events import TraceLogError
-    from firstlight.trace.reading import load
+    from firstlight.trace.read.assembly import read_folder
+    from firstlight.trace.read.log_events import TraceLogError
 
     folder.mkdir()
     with open(folder / "output.txt", "wb") as output:
         outcome = running.run(command, folder, variables, output.fileno())
     try:
-        trace = load(folder, findings=False)
+        trace = read_folder(folder)
     except TraceLogError:
         return _Run(False, None, 0.0, outcome.seconds)
     compiling = sum(f.seconds for f in trace.functions)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from firstlight.trace import cache_reasons as reasons
-from firstlight.trace import phases
 from firstlight.trace.findings import thresholds as limits
 from firstlight.trace.findings.costs import cost, is_part_of_start
-from firstlight.trace.findings.wording import listed, location
-from firstlight.trace.model import Compile, Finding, Function, Trace
-from firstlight.trace.wording import counted, seconds
+from firstlight.trace.quantities import counted, listed, seconds
+from firstlight.trace.read import cache_reasons as reasons
+from firstlight.trace.read import phases
+from firstlight.trace.read.model import Compile, Finding, Function, Trace
 
 _Pair = tuple[Function, Compile]
 
@@ -65,7 +64,7 @@ def _off(trace: Trace, pairs: Sequence[_Pair]) -> Iterator[Finding]:
             **evidence,
         )
         # No line of anybody's is at fault, and nothing that is particular to the program.
-        yield replace(found, function=None, location=None, apart=True)
+        yield replace(found, function=None, place=None, apart=True)
 
 
 def _left_with_cache(trace: Trace) -> tuple[str, dict[str, float]]:
@@ -162,7 +161,7 @@ def _finding(
         **cost((one for _, one in pairs), _one),
         title=title,
         function=worst.name,
-        location=location(worst.place),
+        place=worst.place,
         remedy=remedy,
         evidence={
             "programs": len(pairs),

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 from firstlight.trace.findings import thresholds as limits
 from firstlight.trace.findings.costs import start_seconds
-from firstlight.trace.findings.wording import location
-from firstlight.trace.model import Compile, Finding, Function, Trace
-from firstlight.trace.wording import counted
+from firstlight.trace.quantities import counted
+from firstlight.trace.read.model import Compile, Finding, Function, Trace
 
 
 def same_programs(trace: Trace) -> Iterator[Finding]:
@@ -33,7 +32,7 @@ def same_programs(trace: Trace) -> Iterator[Finding]:
             seconds=seconds,
             title=f"{len(processes)} processes compiled the same {counted(programs, 'program')}.",
             function=worst.name,
-            location=location(worst.place),
+            place=worst.place,
             remedy="Give them one persistent cache (jax_compilation_cache_dir on a disk that all "
             "see, jax_persistent_cache_min_compile_time_secs 0), and let one process run first: "
             "those that start together find nothing in it.",

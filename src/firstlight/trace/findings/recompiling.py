@@ -6,23 +6,23 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from firstlight.trace import recompiles as reasons
 from firstlight.trace.findings import shapes
 from firstlight.trace.findings import thresholds as limits
 from firstlight.trace.findings.costs import cost
 from firstlight.trace.findings.source import where_made
 from firstlight.trace.findings.static_recompiling import by_identity, static_words
-from firstlight.trace.findings.wording import (
+from firstlight.trace.quantities import times
+from firstlight.trace.read import recompiles as reasons
+from firstlight.trace.read.model import Compile, Finding, Function, Place, Trace
+from firstlight.trace.wording import (
     again_so_often,
     differing,
     first_difference,
     location,
     readable,
     short,
-    times,
     where_called,
 )
-from firstlight.trace.model import Compile, Finding, Function, Place, Trace
 
 #: Kinds of findings by the reason of the recompiles.
 KINDS = {
@@ -75,7 +75,7 @@ def _control_flow(operation: Function) -> Iterator[Finding]:
             title=f"{name} at {short(place)} is compiled again {times(len(again))}, for the same "
             "arguments: outside of jit its body is a new function each time.",
             function=name,
-            location=location(place),
+            place=place,
             remedy=f"Put the call that runs it at {short(place)} into a function under jax.jit "
             "which is made once (a solver or a loop with all that it closes over), or define the "
             f"body of the {name} once, outside, and pass what it needs as operands.",
@@ -139,7 +139,7 @@ def _finding(
         **cost([one for one in again if one.recompile_is_for_that_alone] or again),
         title=title,
         function=function.name,
-        location=location(where_called(again[0]) or function.place),
+        place=where_called(again[0]) or function.place,
         remedy=remedy,
         evidence=evidence,
     )

@@ -6,10 +6,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from firstlight.trace.findings.wording import listed
-from firstlight.trace.model import Argument, Function, Signature
-from firstlight.trace.recompiles import SHAPE, dtype_of, is_wide, transformation
-from firstlight.trace.wording import counted
+from firstlight.trace.quantities import counted, listed
+from firstlight.trace.read.model import Argument, Function, Signature
+from firstlight.trace.read.recompiles import SHAPE, dtype_of, is_wide, transformation
 
 #: Padding to the next of these costs at most twice the work, and that many programs are few.
 _MOST_BUCKETS = 6

@@ -16,8 +16,9 @@ from firstlight.trace.findings.one_op_cures import (
     named_function,
     prepares_data,
 )
-from firstlight.trace.findings.wording import listed, location, short, where_to_jit
-from firstlight.trace.model import (
+from firstlight.trace.quantities import listed, seconds
+from firstlight.trace.read.imported_packages import JAX_ITSELF
+from firstlight.trace.read.model import (
     Compile,
     Finding,
     ImportedPackage,
@@ -26,8 +27,7 @@ from firstlight.trace.model import (
     Span,
     Trace,
 )
-from firstlight.trace.packages import JAX_ITSELF
-from firstlight.trace.wording import seconds
+from firstlight.trace.wording import location, short, where_to_jit
 
 
 def one_op_compiles(trace: Trace) -> Iterator[Finding]:
@@ -103,7 +103,7 @@ def _one_op_finding(name: str | None, compiles: list[Compile], trace: Trace) -> 
         **cost(compiles),
         title=what,
         function=here,
-        location=location(lines[0][0]),
+        place=lines[0][0],
         remedy=_one_op_remedy(here, compiles, _in_words(lines), can_be_jitted(lines[0][0], trace)),
         evidence=_evidence(compiles, lines),
     )
@@ -118,7 +118,7 @@ def _thin_finding(compiles: list[Compile]) -> Finding:
         title=f"{len(compiles)} operations in {len(functions)} places of the program run outside "
         "of jit: each is compiled by itself.",
         function=None,
-        location=location(lines[0][0]),
+        place=lines[0][0],
         remedy=f"The most expensive are at {listed((short(place) for place, _ in lines), 4)}. "
         f"{_WITHOUT_COMPILING} What belongs to one step of the work, put under one jax.jit.",
         evidence=_evidence(compiles, lines),
@@ -233,7 +233,7 @@ def _import_finding(package: ImportedPackage) -> Finding:
         seconds=package.beyond_jax_seconds,
         title=f"Importing {package.name} takes {seconds(package.beyond_jax_seconds)}.",
         function=package.name,
-        location=location(package.site),
+        place=package.site,
         remedy=_import_remedy(package),
         evidence={"modules": package.modules, "own_seconds": package.seconds},
     )

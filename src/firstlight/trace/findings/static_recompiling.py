@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from firstlight.trace import recompiles as reasons
-from firstlight.trace.findings.wording import (
-    again_so_often,
-    differing,
-    first_difference,
-    listed,
-)
-from firstlight.trace.model import ByIdentity, Compile, Difference, Function
+from firstlight.trace.quantities import listed
+from firstlight.trace.read import recompiles as reasons
+from firstlight.trace.read.model import ByIdentity, Compile, Difference, Function
+from firstlight.trace.wording import again_so_often, differing, first_difference
 
 
 def static_words(function: Function, again: Sequence[Compile]) -> tuple[str, str]:
