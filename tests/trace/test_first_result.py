@@ -35,10 +35,10 @@ from firstlight.trace.show.verdict import headline, unknown, where_first_result
 HEAD = {"event": "process", "pid": 1, "recording_ns": 0}
 
 
-def compiled(ns: int, library: bool = False) -> list[dict[str, Any]]:
+def compiled(ns: int, library: bool = False, name: str = "f") -> list[dict[str, Any]]:
     stage = {"event": "stage", "stage": "compile", "name": "f", "thread": 1, "call": ns}
     times = {"begin_ns": ns - 1, "end_ns": ns, "own_ns": 1}
-    call = {"event": "call", "call": ns, "function": {}, "library": library}
+    call = {"event": "call", "call": ns, "function": {"name": name}, "library": library}
     return [call, {**stage, **times}]
 
 
@@ -80,6 +80,14 @@ def test_a_benchmark_that_prints_at_its_end_has_its_result_when_it_reads_it() ->
 
 def test_a_program_without_functions_of_its_own_has_the_result_of_an_operation() -> None:
     assert decided(compiled(10, library=True), read(15), output(16)) == (15, Witness.READ)
+
+
+def test_a_loop_outside_of_jit_has_the_programs_functions_in_it() -> None:
+    """The quick start of blackjax: samples of a scan, read and drawn before any function."""
+    scan = compiled(30, library=True, name="scan")
+    assert decided(scan, read(40), compiled(100), read(120), output(121)) == (120, Witness.READ)
+    assert decided(scan, read(40), output(41), compiled(100), read(120)) == (40, Witness.READ)
+    assert decided(scan, read(40), compiled(100)) == (40, Witness.READ)
 
 
 def test_an_array_that_numpy_reads_unseen_is_a_result_when_it_is_put_out() -> None:

@@ -160,6 +160,15 @@ def test_a_cache_that_would_save_a_tenth_of_the_start_is_told_of() -> None:
         assert bool(found) is told
 
 
+def test_a_loop_outside_of_jit_is_not_told_to_be_compiled_needlessly() -> None:
+    """Under jit its body would be compiled as well."""
+    place = Place(samples.TRAIN, 52, "inference_loop")
+    once = samples.compiled(user_site=place, took=(0.0, 0.0, 3.0))
+    for name, told in (("scan", False), ("_normal", True)):
+        run = samples.function(name, replace(once, name=name), library=True)
+        assert bool(list(one_op_compiles(samples.trace(run)))) is told
+
+
 def test_what_runs_while_a_jitted_function_is_traced_is_not_told_to_be_put_under_jit() -> None:
     apart = operations(9).functions
     step = samples.compiled(begin=0.9, took=(1.0, 0.1, 0.1))

@@ -13,7 +13,7 @@ from firstlight.trace.findings.source import where_made
 from firstlight.trace.findings.static_recompiling import by_identity, static_words
 from firstlight.trace.quantities import times
 from firstlight.trace.read import recompiles as reasons
-from firstlight.trace.read.model import Compile, Finding, Function, Place, Trace
+from firstlight.trace.read.model import CONTROL_FLOW, Compile, Finding, Function, Place, Trace
 from firstlight.trace.wording import (
     again_so_often,
     differing,
@@ -55,14 +55,13 @@ def recompiles(trace: Trace) -> Iterator[Finding]:
                 yield _finding(function, reason, again, trace.started_at)
 
 
-#: Operations that take functions: outside of jit, JAX knows a loop by the object of its body.
-_CONTROL_FLOW = ("scan", "while", "cond")
-
-
 def _control_flow(operation: Function) -> Iterator[Finding]:
-    """Loops that are compiled again at every call of the line that runs them."""
+    """Loops that are compiled again at every call of the line that runs them.
+
+    Outside of jit, JAX knows a loop by the object of its body.
+    """
     at_line: dict[tuple[int, Place | None], list[Compile]] = defaultdict(list)
-    for one in operation.compiles if operation.name in _CONTROL_FLOW else ():
+    for one in operation.compiles if operation.name in CONTROL_FLOW else ():
         if one.recompile_reason == reasons.UNKNOWN and one.signature is not None:
             at_line[one.process, where_called(one)].append(one)
     for (_, place), again in at_line.items():

@@ -8,7 +8,16 @@ from firstlight.report.quantities import size
 from firstlight.trace.findings import thresholds as limits
 from firstlight.trace.findings.costs import cost, is_part_of_start
 from firstlight.trace.quantities import listed
-from firstlight.trace.read.model import Argument, Compile, Constant, Finding, Function, Place, Trace
+from firstlight.trace.read.model import (
+    CONTROL_FLOW,
+    Argument,
+    Compile,
+    Constant,
+    Finding,
+    Function,
+    Place,
+    Trace,
+)
 from firstlight.trace.read.recompiles import described
 from firstlight.trace.wording import location, readable, short, where_called, where_to_jit
 
@@ -124,10 +133,14 @@ def dominating_function(trace: Trace) -> Iterator[Finding]:
 
 def _dominating_remedy(function: Function, longest: Compile) -> str:
     if function.library:  # nobody can give it options
+        small = (
+            " Under jax.jit it could be given a lower level of optimisation."
+            if function.name in CONTROL_FLOW
+            else " If its values are known before or small, numpy compiles nothing."
+        )
         return (
             f"It is an operation of JAX's own, called at {short(where_to_jit(longest))}: with a "
-            "persistent cache only the first start pays. If its values are known before or small, "
-            "numpy compiles nothing."
+            f"persistent cache only the first start pays.{small}"
         )
     return (
         "Try a lower level of optimisation for it, jax.jit(f, "

@@ -19,6 +19,7 @@ from firstlight.trace.findings.one_op_cures import (
 from firstlight.trace.quantities import listed, seconds
 from firstlight.trace.read.imported_packages import JAX_ITSELF
 from firstlight.trace.read.model import (
+    CONTROL_FLOW,
     Compile,
     Finding,
     ImportedPackage,
@@ -38,7 +39,9 @@ def one_op_compiles(trace: Trace) -> Iterator[Finding]:
     groups: dict[tuple[str, str | None], list[Compile]] = defaultdict(list)
     tracing = _traced_by_thread(trace)
     for function in trace.functions:
-        for one in function.compiles if function.library else ():
+        # A loop is compiled for its body, within a jit as well.
+        alone = function.library and function.name not in CONTROL_FLOW
+        for one in function.compiles if alone else ():
             place = where_to_jit(one)
             while_traced = any(
                 span.begin_seconds <= one.begin_seconds < span.end_seconds

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from firstlight.trace.read.log_events import ProcessLog, place_of
-from firstlight.trace.read.model import Place, Read, Witness
+from firstlight.trace.read.model import CONTROL_FLOW, Place, Read, Witness
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,12 @@ def _moment(log: ProcessLog, event: Mapping[str, Any] | None) -> Read | None:
 
 
 def _functions_compiled(log: ProcessLog) -> list[int]:
-    """Ends of all compiles but those of JAX's own operations, in order."""
-    library = {e["call"] for e in log.of("call") if e.get("library")}
+    """Ends of all compiles but those of JAX's own operations, in order; a loop has functions."""
+    library = {
+        e["call"]
+        for e in log.of("call")
+        if e.get("library") and e["function"].get("name") not in CONTROL_FLOW
+    }
     stages = (e for e in log.of("stage") if e["stage"] == "compile")
     return sorted(e["end_ns"] for e in stages if e["call"] not in library)
 

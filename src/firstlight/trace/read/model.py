@@ -13,6 +13,8 @@ from typing import Any
 
 from firstlight.trace.record.installed import package_of
 
+#: Operations that take functions: a program of one is that of the functions, also outside of jit.
+CONTROL_FLOW = frozenset({"scan", "while", "cond"})
 #: Stages of a compile, in their order.
 STAGES = ("trace", "lower", "compile")
 
