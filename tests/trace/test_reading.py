@@ -20,7 +20,7 @@ from firstlight.trace.quantities import seconds
 from firstlight.trace.read.log_events import TraceLogError
 from firstlight.trace.read.model import Process, Trace
 from firstlight.trace.read.timeline import Interval, SummedWait, parts, phases, spans
-from firstlight.trace.wording import sentence_of
+from firstlight.trace.wording import sentence_of, why_again
 
 MS = 1_000_000
 MAIN = 7
@@ -183,7 +183,7 @@ def test_calls_and_stages_become_compiles_of_a_function(tmp_path: Path) -> None:
     assert first.stage_seconds == pytest.approx({"trace": 0.04, "lower": 0.035, "compile": 0.1})
     assert (first.equations, first.constant_bytes, first.executable_bytes) == (5, 8, 77)
     assert (first.cache.status, first.user_site.line) == ("off", 9)
-    assert (second.recompile_reason, second.recompile_detail) == ("shape", "x: f32[3] → f32[4]")
+    assert (second.recompile_reason, why_again(second)) == ("shape", "x: f32[3] → f32[4]")
     assert (trace.compiles, trace.recompiles) == (2, 1)
     assert trace.time_to_first_result_seconds == pytest.approx(0.51)
 

@@ -16,7 +16,7 @@ from firstlight.trace.findings.shapes import Varying, remedy
 from firstlight.trace.findings.slow_programs import dominating_function
 from firstlight.trace.findings.start_up import one_op_compiles
 from firstlight.trace.read.cache_reasons import cache_use
-from firstlight.trace.read.model import Argument, CacheUse, Compile, Difference, Place
+from firstlight.trace.read.model import Argument, CacheUse, Compile, Difference, Place, Reason
 from firstlight.trace.record import cache_folder, program_contents
 from firstlight.trace.what_if import Spread, Variant, WhatIf, verdict
 
@@ -147,12 +147,8 @@ def test_static_objects_that_differ_are_not_told_to_become_arrays() -> None:
     def static(text: str, **more: Any) -> Compile:
         return samples.compiled(signature=samples.signature(static={"optim": text}), **more)
 
-    words = "optim: Adam → Sgd"
-    again = {
-        "recompile_reason": "static value",
-        "recompile_detail": words,
-        "recompile_differences": (Difference("static value", words, path="optim"),),
-    }
+    other = Difference(Reason.STATIC, "optim", "Adam", "Sgd")
+    again = {"recompile_reason": Reason.STATIC, "recompile_differences": (other,)}
     many = [static("Adam()"), static("Sgd()", **again), static("Sgdm()", **again)]
     (found,) = recompiles(samples.trace(samples.function("step", *many)))
     assert "persistent cache" in found.remedy and "array" not in found.remedy

@@ -15,6 +15,7 @@ from firstlight.trace.read.model import (
     ImportedPackage,
     Place,
     Process,
+    Reason,
     Signature,
     Span,
     Trace,
@@ -59,12 +60,11 @@ def compiled(
 
 
 def again(begin: float, shape: tuple[int, ...], **changes: Any) -> Compile:
-    detail = f"x: f32[8,4] → f32[{','.join(map(str, shape))}]"
+    after = f"f32[{','.join(map(str, shape))}]"
     told = {
         "signature": signature(shape),
-        "recompile_reason": "shape",
-        "recompile_detail": detail,
-        "recompile_differences": (Difference("shape", detail, path="x"),),
+        "recompile_reason": Reason.SHAPE,
+        "recompile_differences": (Difference(Reason.SHAPE, "x", "f32[8,4]", after),),
     }
     return compiled(begin=begin, **(told | changes))
 

@@ -11,7 +11,18 @@ from functools import lru_cache
 from itertools import islice
 
 from firstlight.trace.quantities import counted, listed, seconds, times
-from firstlight.trace.read.model import Compile, Finding, Function, Place, Process, Signature
+from firstlight.trace.read.model import (
+    BY_POSITION,
+    ByIdentity,
+    Compile,
+    Difference,
+    Finding,
+    Function,
+    Place,
+    Process,
+    Reason,
+    Signature,
+)
 from firstlight.trace.read.recompiles import described, is_wide
 
 #: Where a function of JAX itself is defined: nowhere that the user could go to.
@@ -108,7 +119,7 @@ def function_line(function: Function) -> str:
 
 def compile_line(function: Function, compile_: Compile) -> str:
     """One compile with its arguments, its place, and why it was needed again."""
-    reason = compile_.recompile_detail or compile_.recompile_reason
+    reason = why_again(compile_)
     when = f"at {seconds(compile_.begin_seconds)}, {seconds(compile_.seconds)}"
     about = f"{when}, called from {called_from(compile_)}"
     if reason:  # says what differs: among all arguments it would be hard to find
@@ -152,10 +163,69 @@ def again_so_often(function: Function, again: Sequence[Compile]) -> str:
 
 def first_difference(again: Sequence[Compile]) -> str:
     """An example of what differs, and how much more does."""
-    return listed((d.words for d in again[0].recompile_differences), 1)
+    return listed(map(difference, again[0].recompile_differences), 1)
 
 
 def differing(again: Sequence[Compile]) -> str:
     """Names of the arguments that differ."""
     paths = dict.fromkeys(path for one in again for path in one.differing)
     return listed(paths, 3) or "the argument"
+
+
+# --- why a function was compiled again ------------------------------------------------------------
+
+_MAX_DIFFERENCES = 4
+_LONGEST_VALUE = 80
+_ANOTHER = {
+    ByIdentity.FUNCTION: "another function object of the same definition",
+    ByIdentity.PARTIAL: "another functools.partial of the same function",
+    ByIdentity.METHOD: "the same method, of another object",
+    ByIdentity.OBJECT: "another object of the same class, without __eq__ and __hash__",
+    ByIdentity.OF_PACKAGE: "another object of the same class, which has no __eq__",
+}
+_UNLISTED = {
+    Reason.NEW_FUNCTION: "another function object than before, of the same definition",
+    Reason.SHAPE: "one of {after} that is not listed here",
+    Reason.TREE: "{before} → {after}",
+    Reason.CONTEXT: "a setting of JAX, or a mesh, that is not listed here",
+}
+
+
+def why_again(one: Compile) -> str | None:
+    """All that differs, as far as a line holds it; None: it is the first."""
+    if one.recompile_reason is None:
+        return None
+    found = one.recompile_differences
+    if found:
+        more = f" and {len(found) - _MAX_DIFFERENCES} more" * (len(found) > _MAX_DIFFERENCES)
+        return "; ".join(map(difference, found[:_MAX_DIFFERENCES])) + more
+    if one.signature is None:
+        return "the call is not known, so nothing can be compared"
+    return (
+        "the same signature was compiled before. Check for jax.clear_caches(), for more programs "
+        "than JAX keeps, and for a jitted function that is made anew"
+    )
+
+
+def difference(one: Difference) -> str:
+    """`x: f32[128] → f32[96]`."""
+    if one.field is None:
+        return _UNLISTED[one.kind].format(before=one.before, after=one.after)
+    if one.identity is not None:
+        return f"{one.field}: {_ANOTHER[one.identity]} ({one.before})"
+    if one.field == BY_POSITION:
+        return f"{one.after} {BY_POSITION}, before {one.before}: the others by name"
+    if one.kind is Reason.TREE:
+        return f"{one.field} is {'gone' if one.before else 'new'}"
+    return f"{one.field}: {' → '.join(text or 'not given' for text in _apart(one))}"
+
+
+def _apart(one: Difference) -> list[str]:
+    """Both values; of long ones from where they differ."""
+    texts = [" ".join(text.split()) for text in (one.before, one.after)]
+    if max(map(len, texts)) <= _LONGEST_VALUE:
+        return texts
+    same = next((n for n, pair in enumerate(zip(*texts, strict=False)) if len({*pair}) > 1), 0)
+    begin = max(same - _LONGEST_VALUE // 4, 0)
+    end = begin + _LONGEST_VALUE
+    return [f"{'…' * bool(begin)}{text[begin:end]}{'…' * (len(text) > end)}" for text in texts]

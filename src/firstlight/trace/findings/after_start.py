@@ -9,7 +9,7 @@ from firstlight.trace.findings import thresholds as limits
 from firstlight.trace.quantities import seconds, times
 from firstlight.trace.read.model import Compile, Finding, Function, Process, Trace, Wait
 from firstlight.trace.record.log_format import WORTH_ASKING_NS
-from firstlight.trace.wording import readable, short, where_called
+from firstlight.trace.wording import readable, short, where_called, why_again
 
 
 def synchronisation(trace: Trace) -> Iterator[Finding]:
@@ -102,7 +102,7 @@ def _late_finding(function: Function, compiles: list[Compile]) -> Finding:
         seconds=sum(c.seconds for c in compiles),
         title=f"{readable(function)} is compiled again in the middle of the run, "
         f"{times(len(compiles))} (at {seconds(first.begin_seconds)}{after}): "
-        f"{first.recompile_detail}.",
+        f"{why_again(first)}.",
         function=function.name,
         place=where_called(first) or function.place,
         remedy="Call it with everything that will come (all shapes, dtypes, settings) once before "
@@ -110,6 +110,6 @@ def _late_finding(function: Function, compiles: list[Compile]) -> Finding:
         evidence={
             "at_seconds": [one.begin_seconds for one in compiles],
             "results_before": [one.results_before for one in compiles],
-            "differences": [one.recompile_detail for one in compiles[:20]],
+            "differences": [why_again(one) for one in compiles[:20]],
         },
     )

@@ -12,8 +12,16 @@ from firstlight.trace.findings.costs import cost
 from firstlight.trace.findings.source import where_made
 from firstlight.trace.findings.static_recompiling import by_identity, static_words
 from firstlight.trace.quantities import times
-from firstlight.trace.read import recompiles as reasons
-from firstlight.trace.read.model import CONTROL_FLOW, Compile, Finding, Function, Place, Trace
+from firstlight.trace.read.model import (
+    CONTROL_FLOW,
+    Compile,
+    Finding,
+    Function,
+    Place,
+    Reason,
+    Trace,
+)
+from firstlight.trace.read.recompiles import OF_PYTHON, dtype_of, is_wide
 from firstlight.trace.wording import (
     again_so_often,
     differing,
@@ -22,22 +30,23 @@ from firstlight.trace.wording import (
     readable,
     short,
     where_called,
+    why_again,
 )
 
 #: Kinds of findings by the reason of the recompiles.
 KINDS = {
-    reasons.SHAPE: "shape-recompiles",
-    reasons.DTYPE: "dtype-recompiles",
-    reasons.WEAK: "weak-type-recompiles",
-    reasons.STATIC: "static-recompiles",
-    reasons.NEW_FUNCTION: "new-function-recompiles",
-    reasons.TREE: "tree-recompiles",
-    reasons.SHARDING: "sharding-recompiles",
-    reasons.CONTEXT: "context-recompiles",
-    reasons.UNKNOWN: "unexplained-recompiles",
+    Reason.SHAPE: "shape-recompiles",
+    Reason.DTYPE: "dtype-recompiles",
+    Reason.WEAK: "weak-type-recompiles",
+    Reason.STATIC: "static-recompiles",
+    Reason.NEW_FUNCTION: "new-function-recompiles",
+    Reason.TREE: "tree-recompiles",
+    Reason.SHARDING: "sharding-recompiles",
+    Reason.CONTEXT: "context-recompiles",
+    Reason.UNKNOWN: "unexplained-recompiles",
 }
 #: Differences that are accidents, from whichever lines: nobody wants a function for two types.
-_ACCIDENTS = (reasons.DTYPE, reasons.WEAK, reasons.SHARDING, reasons.CONTEXT)
+_ACCIDENTS = (Reason.DTYPE, Reason.WEAK, Reason.SHARDING, Reason.CONTEXT)
 
 
 def recompiles(trace: Trace) -> Iterator[Finding]:
@@ -46,7 +55,7 @@ def recompiles(trace: Trace) -> Iterator[Finding]:
         if function.library:
             yield from _control_flow(function)
             continue
-        by_reason: dict[str, list[Compile]] = defaultdict(list)
+        by_reason: dict[Reason, list[Compile]] = defaultdict(list)
         for one in function.compiles:
             if one.recompile_reason is not None and one.signature is not None:
                 by_reason[one.recompile_reason].append(one)
@@ -62,14 +71,14 @@ def _control_flow(operation: Function) -> Iterator[Finding]:
     """
     at_line: dict[tuple[int, Place | None], list[Compile]] = defaultdict(list)
     for one in operation.compiles if operation.name in CONTROL_FLOW else ():
-        if one.recompile_reason == reasons.UNKNOWN and one.signature is not None:
+        if one.recompile_reason == Reason.UNKNOWN and one.signature is not None:
             at_line[one.process, where_called(one)].append(one)
     for (_, place), again in at_line.items():
         if len(again) < limits.LOOPS_AGAIN_AT_ONE_LINE:
             continue
         name = operation.name
         yield Finding(
-            kind=KINDS[reasons.NEW_FUNCTION],
+            kind=KINDS[Reason.NEW_FUNCTION],
             **cost(again),
             title=f"{name} at {short(place)} is compiled again {times(len(again))}, for the same "
             "arguments: outside of jit its body is a new function each time.",
@@ -82,14 +91,14 @@ def _control_flow(operation: Function) -> Iterator[Finding]:
         )
 
 
-def _is_told(function: Function, reason: str, again: Sequence[Compile]) -> bool:
-    if reason == reasons.SHAPE and shapes.are_buckets(function):
+def _is_told(function: Function, reason: Reason, again: Sequence[Compile]) -> bool:
+    if reason == Reason.SHAPE and shapes.are_buckets(function):
         return False
-    if len(again) >= limits.RECOMPILES_AT_SEVERAL_LINES or reason == reasons.UNKNOWN:
+    if len(again) >= limits.RECOMPILES_AT_SEVERAL_LINES or reason == Reason.UNKNOWN:
         return True
     if reason in _ACCIDENTS:
         return True
-    static = reason == reasons.STATIC and not by_identity(again)
+    static = reason == Reason.STATIC and not by_identity(again)
     least = limits.STATIC_RECOMPILES_AT_ONE_LINE if static else limits.RECOMPILES_AT_ONE_LINE
     return max(_at_lines_seen_before(function, again).values(), default=0) >= least
 
@@ -115,17 +124,17 @@ def _at_lines_seen_before(
 
 
 def _finding(
-    function: Function, reason: str, again: Sequence[Compile], started_at: float | None
+    function: Function, reason: Reason, again: Sequence[Compile], started_at: float | None
 ) -> Finding:
     title, remedy = _WORDS[reason](function, again)
     lines = sorted({location(p) or "" for one in again if (p := where_called(one))})
     evidence: dict[str, object] = {
         "recompiles": len(again),
-        "differences": [one.recompile_detail for one in again[:20]],
+        "differences": [why_again(one) for one in again[:20]],
         "called_at": lines,
         "defined_at": location(function.place),
     }
-    if reason == reasons.SHAPE:
+    if reason == Reason.SHAPE:
         evidence |= shapes.evidence(function)
     made = _made(function, again, started_at)
     if made is not None:
@@ -195,7 +204,7 @@ def _was_python_number(function: Function, again: Sequence[Compile]) -> bool:
     """Whether an argument that differs was no array in some call."""
     paths = {path for one in again for path in one.differing}
     given = [a for c in function.compiles if c.signature for a in c.signature.arguments]
-    return any(a.path in paths and a.dtype in reasons.OF_PYTHON for a in given)
+    return any(a.path in paths and a.dtype in OF_PYTHON for a in given)
 
 
 def _roots(paths: Iterable[str]) -> list[str]:
@@ -283,23 +292,23 @@ def _context(function: Function, again: Sequence[Compile]) -> _Words:
 
 def _unknown(function: Function, again: Sequence[Compile]) -> _Words:
     title = f"{readable(function)} is compiled again although nothing differs that JAX shows."
-    detail = again[0].recompile_detail or "nothing is known of the call"
+    detail = why_again(again[0]) or "nothing is known of the call"
     return title, (
         f"{detail[0].upper()}{detail[1:]}. The call "
         f"is at {_call(again)}; JAX says more with jax_explain_cache_misses."
     )
 
 
-_WORDS: dict[str, Callable[[Function, Sequence[Compile]], _Words]] = {
-    reasons.SHAPE: _shape,
-    reasons.DTYPE: _dtype,
-    reasons.WEAK: _weak,
-    reasons.STATIC: static_words,
-    reasons.NEW_FUNCTION: _new_function,
-    reasons.TREE: _tree,
-    reasons.SHARDING: _sharding,
-    reasons.CONTEXT: _context,
-    reasons.UNKNOWN: _unknown,
+_WORDS: dict[Reason, Callable[[Function, Sequence[Compile]], _Words]] = {
+    Reason.SHAPE: _shape,
+    Reason.DTYPE: _dtype,
+    Reason.WEAK: _weak,
+    Reason.STATIC: static_words,
+    Reason.NEW_FUNCTION: _new_function,
+    Reason.TREE: _tree,
+    Reason.SHARDING: _sharding,
+    Reason.CONTEXT: _context,
+    Reason.UNKNOWN: _unknown,
 }
 
 
@@ -307,7 +316,7 @@ def _best_dtype(function: Function, again: Sequence[Compile]) -> str:
     """The type to use for the first argument that differs: a float, if it ever was one."""
     path = next(iter(again[0].differing), None)
     seen = [
-        reasons.dtype_of(argument, bool(one.signature.context.get("jax_enable_x64")))
+        dtype_of(argument, is_wide(one.signature))
         for one in function.compiles
         if one.signature is not None
         for argument in one.signature.arguments

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from firstlight.trace.quantities import counted, listed
-from firstlight.trace.read.model import Argument, Function, Signature
-from firstlight.trace.read.recompiles import SHAPE, dtype_of, is_wide, transformation
+from firstlight.trace.read.model import Argument, Function, Reason, Signature
+from firstlight.trace.read.recompiles import dtype_of, is_wide, transformation
 
 #: Padding to the next of these costs at most twice the work, and that many programs are few.
 _MOST_BUCKETS = 6
@@ -59,7 +59,7 @@ def varying(function: Function) -> list[Varying]:
 
 def _signatures(function: Function) -> list[Signature]:
     """Of those compiles that are compared: under vmap an array has another rank, and should."""
-    compared = {transformation(c) for c in function.compiles if c.recompile_reason == SHAPE}
+    compared = {transformation(c) for c in function.compiles if c.recompile_reason is Reason.SHAPE}
     return [
         c.signature
         for c in function.compiles

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from firstlight.trace.quantities import listed
-from firstlight.trace.read import recompiles as reasons
-from firstlight.trace.read.model import ByIdentity, Compile, Difference, Function
+from firstlight.trace.read.model import ByIdentity, Compile, Difference, Function, Reason
+from firstlight.trace.read.recompiles import is_number
 from firstlight.trace.wording import again_so_often, differing, first_difference
 
 
@@ -66,21 +66,21 @@ def by_identity(again: Sequence[Compile]) -> dict[ByIdentity, list[str]]:
     """What is the same but for being another object, by what it is; {}: values differ as well."""
     found: dict[ByIdentity, list[str]] = {}
     for difference in _static_differences(again):
-        if difference.identity is None or difference.path is None:
+        if difference.identity is None or difference.field is None:
             return {}
         paths = found.setdefault(difference.identity, [])
-        if difference.path not in paths:
-            paths.append(difference.path)
+        if difference.field not in paths:
+            paths.append(difference.field)
     return found
 
 
 def _static_differences(again: Sequence[Compile]) -> list[Difference]:
     every = (d for one in again for d in one.recompile_differences)
-    return [difference for difference in every if difference.reason == reasons.STATIC]
+    return [difference for difference in every if difference.kind is Reason.STATIC]
 
 
 def _differs_in_number(again: Sequence[Compile]) -> bool:
     """Whether one of the values that differ is a number."""
-    paths = {difference.path for difference in _static_differences(again)}
+    paths = {difference.field for difference in _static_differences(again)}
     given = [pair for one in again if one.signature for pair in one.signature.static.items()]
-    return any(path in paths and reasons.is_number(text) for path, text in given)
+    return any(path in paths and is_number(text) for path, text in given)

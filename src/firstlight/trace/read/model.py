@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any
 
 from firstlight.trace.record.installed import package_of
@@ -69,15 +69,40 @@ class Identity:
     belongs_to: tuple[int, ...] = ()  # objects that it has to do with
 
 
+class Reason(StrEnum):
+    """Why JAX compiles again, the strongest first: each alone is enough, whatever comes after."""
+
+    NEW_FUNCTION = "new function object"
+    STATIC = "static value"
+    TREE = "tree"
+    SHAPE = "shape"
+    DTYPE = "dtype"
+    WEAK = "weak type"
+    SHARDING = "sharding"
+    CONTEXT = "context"
+    UNKNOWN = "unknown"
+
+
+#: The field of a difference in how many arguments were given by position.
+BY_POSITION = "arguments by position"
+
+
 @dataclass(frozen=True)
 class Difference:
     """One thing that is not as it was when the nearest program before was compiled."""
 
-    reason: str
-    words: str
+    kind: Reason
+    field: str | None  # the argument or what of it, a setting; None: the log does not say which
+    before: str  # "": that side does not have it
+    after: str
     distance: int = 1  # how far it takes two signatures apart
-    path: str | None = None  # the argument, or what of it
     identity: ByIdentity | None = None  # the same values, in another object
+
+    @property
+    def is_of_argument(self) -> bool:
+        """Whether a value that was given differs, and which is known."""
+        given = (Reason.STATIC, Reason.SHAPE, Reason.DTYPE, Reason.WEAK, Reason.SHARDING)
+        return self.kind in given and self.field is not None
 
 
 @dataclass(frozen=True)
@@ -134,9 +159,7 @@ class Compile:
     constant_bytes: int | None = None
     constants: tuple[Constant, ...] = ()  # the large ones of them, the largest first
     executable_bytes: int | None = None
-    recompile_reason: str | None = None  # shape, dtype, weak type, static value, …; None: the first
-    recompile_detail: str | None = None  # in words, with what differs
-    recompile_is_for_that_alone: bool = True  # False: for other reasons as well
+    recompile_reason: Reason | None = None  # None: the first
     recompile_differences: tuple[Difference, ...] = ()  # all of them, the reason first
     #: For each of `equation_lines`: how often its most frequent equation comes again.
     equation_repeats: tuple[int, ...] = ()
@@ -154,9 +177,14 @@ class Compile:
         return sum(s or 0.0 for s in self.stage_seconds.values())
 
     @property
+    def recompile_is_for_that_alone(self) -> bool:
+        """Whether nothing but the reason differs."""
+        return len({difference.kind for difference in self.recompile_differences}) <= 1
+
+    @property
     def differing(self) -> tuple[str, ...]:
         """Paths of all arguments that differ from the nearest program before."""
-        return tuple(d.path for d in self.recompile_differences if d.path is not None)
+        return tuple(d.field for d in self.recompile_differences if d.is_of_argument and d.field)
 
 
 @dataclass(frozen=True)

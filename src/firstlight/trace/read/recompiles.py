@@ -13,29 +13,20 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from firstlight.trace.read.model import Argument, ByIdentity, Compile, Difference, Signature
+from firstlight.trace.read.model import (
+    BY_POSITION,
+    Argument,
+    ByIdentity,
+    Compile,
+    Difference,
+    Reason,
+    Signature,
+)
 from firstlight.trace.record.log_format import WHOLE
 
-#: Reasons, the strongest first: each alone makes JAX compile, whatever the ones after it are.
-NEW_FUNCTION = "new function object"
-TREE = "tree"
-STATIC = "static value"
-SHAPE = "shape"
-DTYPE = "dtype"
-WEAK = "weak type"
-SHARDING = "sharding"
-CONTEXT = "context"
-UNKNOWN = "unknown"
-REASONS = (NEW_FUNCTION, STATIC, TREE, SHAPE, DTYPE, WEAK, SHARDING, CONTEXT, UNKNOWN)
-
-_SAME_SIGNATURE = (
-    "the same signature was compiled before. Check for jax.clear_caches(), for more programs than "
-    "JAX keeps, and for a jitted function that is made anew"
-)
-#: In the log, but no setting: spoken of in other words.
-_POSITION, _FURTHER, _OTHERS = "arguments by position", "further leaves", "others"
-_MOST_SHOWN, _MOST_PATHS = 4, 3
-_LONGEST_STATIC = 80
+#: In the log, but no setting.
+_FURTHER, _OTHERS = "further leaves", "others"
+_STRENGTH = {reason: number for number, reason in enumerate(Reason)}
 #: Earlier signatures that a compile is compared with.
 _MOST = 40
 _SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
@@ -131,23 +122,10 @@ def _given(one: Compile, owners: _Owners) -> Any:
 
 def _with_reason(one: Compile, before: _Earlier, library: bool) -> Compile:
     known = before.to_compare(one.signature) if one.signature else []
-    if one.signature is None or not known:
-        detail = "the call is not known, so nothing can be compared"
-        return replace(one, recompile_reason=UNKNOWN, recompile_detail=detail)
-    found = nearest_differences(one.signature, known, library)
-    found.sort(key=lambda difference: REASONS.index(difference.reason))  # the reason is told first
-    if not found:
-        return replace(one, recompile_reason=UNKNOWN, recompile_detail=_SAME_SIGNATURE)
-    words = [difference.words for difference in found]
-    more = f" and {len(words) - _MOST_SHOWN} more" if len(words) > _MOST_SHOWN else ""
-    of_them = {difference.reason for difference in found}
-    return replace(
-        one,
-        recompile_reason=min(of_them, key=REASONS.index),
-        recompile_is_for_that_alone=len(of_them) == 1,
-        recompile_detail="; ".join(words[:_MOST_SHOWN]) + more,
-        recompile_differences=tuple(found),
-    )
+    found = nearest_differences(one.signature, known, library) if one.signature and known else []
+    found.sort(key=lambda difference: _STRENGTH[difference.kind])  # the reason is told first
+    reason = found[0].kind if found else Reason.UNKNOWN
+    return replace(one, recompile_reason=reason, recompile_differences=tuple(found))
 
 
 def nearest_differences(
@@ -162,41 +140,40 @@ def differences(before: Signature, now: Signature, library: bool = False) -> Ite
     """All that differs between two signatures of a function."""
     # An operation is one object for each of its parameters, which are compared as static values.
     if before.function_object != now.function_object and not library:
-        words = "another function object than before, of the same definition"
-        yield Difference(NEW_FUNCTION, words, 3)
+        old, new = (f"object {one.function_object}" for one in (before, now))
+        yield Difference(Reason.NEW_FUNCTION, None, old, new, 3)
     yield from _tree(before, now)
     yield from _static(before, now)
-    old = {argument.path: argument for argument in before.arguments}
+    old_arguments = {argument.path: argument for argument in before.arguments}
     for argument in now.arguments:
-        if argument.path in old:
-            was = (old[argument.path], is_wide(before))
+        if argument.path in old_arguments:
+            was = (old_arguments[argument.path], is_wide(before))
             yield from _argument(*was, argument, is_wide(now))
     if before.context.get(_FURTHER) != now.context.get(_FURTHER) and before.leaves == now.leaves:
-        words = f"one of {now.leaves} arrays that is not listed here"
-        yield Difference(SHAPE, words)
+        yield Difference(Reason.SHAPE, None, "", f"{now.leaves} arrays")
     yield from _context(before.context, now.context)
 
 
 def _tree(before: Signature, now: Signature) -> Iterator[Difference]:
-    old, new = ({a.path for a in s.arguments} for s in (before, now))
+    old, new = ({a.path: a for a in s.arguments} for s in (before, now))
     # Paths as well: the text of a long tree is cut.
-    if before.tree != now.tree or before.leaves != now.leaves or old != new:
+    if before.tree != now.tree or before.leaves != now.leaves or old.keys() != new.keys():
         # What was static and is an array now, or the other way round, is told as a static value.
-        gone, come = sorted(old - new - {*now.static}), sorted(new - old - {*before.static})
-        if before.tree == now.tree and not gone and not come and old != new:
+        come = sorted(new.keys() - old.keys() - {*before.static})
+        gone = sorted(old.keys() - new.keys() - {*now.static})
+        if before.tree == now.tree and not gone and not come and old.keys() != new.keys():
             return
-        words = [*_some(come, "new"), *_some(gone, "gone")]
-        trees = " → ".join(tree.removeprefix("PyTreeDef") for tree in (before.tree, now.tree))
-        yield Difference(TREE, "; ".join(words) or trees, 10)
+        was, is_now = (tree.removeprefix("PyTreeDef") for tree in (before.tree, now.tree))
+        found: list[tuple[str | None, str, str]] = [] if come or gone else [(None, was, is_now)]
+        found += [(path, "", described(new[path], is_wide(now))) for path in come]
+        found += [(path, described(old[path], is_wide(before)), "") for path in gone]
+        for number, (path, old_text, new_text) in enumerate(found):
+            distance = 0 if number else 10  # there is one tree
+            yield Difference(Reason.TREE, path, old_text, new_text, distance)
         return
-    was, is_now = (s.context.get(_POSITION) for s in (before, now))
-    if was != is_now:
-        yield Difference(TREE, f"{is_now} arguments by position, before {was}: the others by name")
-
-
-def _some(paths: Sequence[str], what: str) -> list[str]:
-    more = [f"{len(paths) - _MOST_PATHS} more are {what}"] if len(paths) > _MOST_PATHS else []
-    return [f"{path} is {what}" for path in paths[:_MOST_PATHS]] + more
+    old_count, new_count = (str(one.context.get(BY_POSITION)) for one in (before, now))
+    if old_count != new_count:
+        yield Difference(Reason.TREE, BY_POSITION, old_count, new_count)
 
 
 def _static(before: Signature, now: Signature) -> Iterator[Difference]:
@@ -214,8 +191,8 @@ def _static(before: Signature, now: Signature) -> Iterator[Difference]:
 def _static_value(name: str, before: Signature, now: Signature) -> Iterator[Difference]:
     was, is_now = before.static.get(name), now.static.get(name)
     if was is None or is_now is None:
-        told = [s.static.get(name) or _as_array(name, s) for s in (before, now)]
-        yield Difference(STATIC, f"{name}: {' → '.join(told)}", 2, name)
+        old, new = (s.static.get(name) or _as_array(name, s) for s in (before, now))
+        yield Difference(Reason.STATIC, name, old, new, 2)
         return
     one, other = before.identity.get(name), now.identity.get(name)
     if one is not None and other is not None and one.number is not None:
@@ -227,40 +204,17 @@ def _static_value(name: str, before: Signature, now: Signature) -> Iterator[Diff
     else:
         alike = _without_address(was) == _without_address(is_now)
     if not alike:
-        yield Difference(STATIC, f"{name}: {_apart(was, is_now)}", 2, name)
+        yield Difference(Reason.STATIC, name, was, is_now, 2)
         return
     kind = other.kind if other is not None else ByIdentity.OBJECT
-    yield Difference(STATIC, f"{name}: {_ANOTHER[kind]} ({_without_address(was)})", 1, name, kind)
-
-
-_ANOTHER = {
-    ByIdentity.FUNCTION: "another function object of the same definition",
-    ByIdentity.PARTIAL: "another functools.partial of the same function",
-    ByIdentity.METHOD: "the same method, of another object",
-    ByIdentity.OBJECT: "another object of the same class, without __eq__ and __hash__",
-    ByIdentity.OF_PACKAGE: "another object of the same class, which has no __eq__",
-}
+    same = _without_address(was), _without_address(is_now)
+    yield Difference(Reason.STATIC, name, *same, 1, kind)
 
 
 def _as_array(name: str, signature: Signature) -> str:
     """What an argument was that is not static."""
     given = next((a for a in signature.arguments if a.path == name), None)
-    return "not given" if given is None else described(given, is_wide(signature))
-
-
-def _apart(was: str, is_now: str) -> str:
-    """Two texts; of long ones from where they differ."""
-    texts = [" ".join(text.split()) for text in (was, is_now)]
-    if max(map(len, texts)) > _LONGEST_STATIC:
-        same = next((n for n, pair in enumerate(zip(*texts, strict=False)) if len({*pair}) > 1), 0)
-        begin = max(same - _LONGEST_STATIC // 4, 0)
-        texts = [
-            ("…" if begin else "")
-            + text[begin : begin + _LONGEST_STATIC]
-            + ("…" if len(text) > begin + _LONGEST_STATIC else "")
-            for text in texts
-        ]
-    return " → ".join(texts)
+    return "" if given is None else described(given, is_wide(signature))
 
 
 def _argument(
@@ -268,31 +222,30 @@ def _argument(
 ) -> Iterator[Difference]:
     found = []  # all that differs of it counts, or shape and type were as near as the type alone
     if before.shape != now.shape:
-        found.append((SHAPE, 2 + 3 * abs(len(before.shape) - len(now.shape))))
+        found.append((Reason.SHAPE, 2 + 3 * abs(len(before.shape) - len(now.shape))))
     if dtype_of(before, was_wide) != dtype_of(now, is_wide):
-        found.append((DTYPE, 2))
+        found.append((Reason.DTYPE, 2))
     if before.weak != now.weak:
-        found.append((WEAK, 1))
+        found.append((Reason.WEAK, 1))
     if _placed(before) != _placed(now):
-        found.append((SHARDING, 1))
+        found.append((Reason.SHARDING, 1))
     if not found:
         return
-    told = [described(before, was_wide), described(now, is_wide)]
-    if found[0][0] == SHARDING:
-        told = [str(before.sharding), str(now.sharding)]
-    words = f"{now.path}: {' → '.join(told)}"
-    yield Difference(found[0][0], words, sum(distance for _, distance in found), now.path)
+    told = described(before, was_wide), described(now, is_wide)
+    if found[0][0] is Reason.SHARDING:
+        told = str(before.sharding), str(now.sharding)
+    yield Difference(found[0][0], now.path, *told, sum(distance for _, distance in found))
 
 
 def _context(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
     named = 0
-    for name in sorted({*before, *now} - {_POSITION, _FURTHER, _OTHERS}):
+    for name in sorted({*before, *now} - {BY_POSITION, _FURTHER, _OTHERS}):
         was, is_now = before.get(name), now.get(name)
         if was != is_now:
             named += 1
-            yield Difference(CONTEXT, f"{name}: {_value(was)} → {_value(is_now)}", 2)
+            yield Difference(Reason.CONTEXT, name, _value(was), _value(is_now), 2)
     if not named and before.get(_OTHERS) != now.get(_OTHERS):
-        yield Difference(CONTEXT, "a setting of JAX, or a mesh, that is not listed here")
+        yield Difference(Reason.CONTEXT, None, "", "")
 
 
 # --- arguments in words ---------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from firstlight.trace.read import phases
 from firstlight.trace.read.model import STAGES, Compile, Function, Process, Span, Trace, Witness
 from firstlight.trace.read.source_lines import SourceLines
 from firstlight.trace.show.verdict import headline
-from firstlight.trace.wording import called_from, location, place, signature
+from firstlight.trace.wording import called_from, location, place, signature, why_again
 
 _Event = dict[str, Any]
 #: Lanes of one thread: itself, and its stages.
@@ -122,7 +122,7 @@ def _args(function: Function, one: Compile, source: SourceLines) -> dict[str, An
         "called from": called_from(one),
         "line": source.of(one.user_site or one.site),
         "arguments": signature(one.signature, most=20),
-        "compiled again because": one.recompile_detail,
+        "compiled again because": why_again(one),
         "cache": one.cache and ": ".join(filter(None, (one.cache.status, one.cache.reason))),
         "equations": one.equations,
         "constant bytes": one.constant_bytes,

@@ -10,7 +10,7 @@ from firstlight import __version__
 from firstlight.records import to_json
 from firstlight.trace.findings.limits import Excess
 from firstlight.trace.read.model import STAGES, Compile, Function, Process, Read, Trace
-from firstlight.trace.wording import location, signature
+from firstlight.trace.wording import location, signature, why_again
 
 SCHEMA, VERSION = "firstlight.trace-report", 1
 
@@ -88,7 +88,7 @@ def _compile(compile_: Compile) -> dict[str, Any]:
         "stack": [location(place) for place in compile_.stack],
         "signature": signature(compile_.signature, most=100) if compile_.signature else None,
         "recompile_reason": compile_.recompile_reason,
-        "recompile_detail": compile_.recompile_detail,
+        "recompile_detail": why_again(compile_),
         "cache": None if cache is None else to_json(cache),
         "equations": compile_.equations,
         "constant_bytes": compile_.constant_bytes,

@@ -1,7 +1,6 @@
 """Why functions compiled again, as HTML: recompiles that are alike together, with what differs.
 
-Alike are those for the same reason, from the same line, in which the same arguments differ. Each is
-held against the nearest compile before it.
+Alike are those for the same reason, from the same line, in which the same arguments differ.
 """
 
 from __future__ import annotations
@@ -10,16 +9,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from firstlight.trace.quantities import counted, listed, seconds
-from firstlight.trace.read.model import Compile, Function, Trace
-from firstlight.trace.read.signatures import Difference, differences, nearest
+from firstlight.trace.read.model import Compile, Difference, Function, Reason, Trace
 from firstlight.trace.show.markup import escaped
-from firstlight.trace.wording import called_from
+from firstlight.trace.wording import called_from, why_again
 
 _MOST_FUNCTIONS = 50
 _MOST_GROUPS = 12
 _MOST_LINES = 12
-#: Of thousands that are alike, only of some the nearest is looked for.
-_MOST_COMPARED = 12
 _MOST_NAMES = 4
 
 
@@ -39,7 +35,7 @@ def _cost(function: Function) -> float:
 
 def _function(function: Function, unfolded: bool) -> str:
     groups = _alike(function)
-    blocks = "".join(_group(function, group) for group in groups[:_MOST_GROUPS])
+    blocks = "".join(_group(group) for group in groups[:_MOST_GROUPS])
     more = sum(map(len, groups[_MOST_GROUPS:]))
     rest = f'<p class="hint">and {more} more of other kinds</p>' if more else ""
     again = dict.fromkeys(c.recompile_reason for c in function.compiles if c.recompile_reason)
@@ -62,7 +58,7 @@ def _alike(function: Function) -> list[list[Compile]]:
     return sorted(groups.values(), key=lambda group: -sum(c.seconds for c in group))
 
 
-def _group(function: Function, group: Sequence[Compile]) -> str:
+def _group(group: Sequence[Compile]) -> str:
     first, spent = group[0], seconds(sum(c.seconds for c in group))
     when = listed((seconds(c.begin_seconds) for c in group), 3)
     took = f"took {spent}" if len(group) == 1 else f"took {spent} together"
@@ -71,24 +67,17 @@ def _group(function: Function, group: Sequence[Compile]) -> str:
         f"{counted(len(group), 'time')}, {took}, at {when}, called from "
         f"<code>{escaped(called_from(first))}</code></p>"
     )
-    rows = _rows(function, group)
-    detail = escaped(first.recompile_detail or "")
+    rows = _rows(group)
+    detail = escaped(why_again(first) or "")
     return f'<div class="pairing">{head}{rows or f"<p>{detail}</p>"}</div>'
 
 
-def _rows(function: Function, group: Sequence[Compile]) -> str:
+def _rows(group: Sequence[Compile]) -> str:
     """What differs: for what it had been compiled, and for what again."""
     changes: dict[str, list[Difference]] = defaultdict(list)
-    for now in group[:_MOST_COMPARED]:
-        earlier = [
-            c
-            for c in function.compiles
-            if c.process == now.process and c.begin_seconds < now.begin_seconds
-        ]
-        before = nearest(now, earlier)
-        if before is not None and before.signature is not None and now.signature is not None:
-            for one in differences(before.signature, now.signature):
-                changes[one.name].append(one)
+    for now in group:
+        for one in now.recompile_differences:
+            changes[_name(one)].append(one)
     by_values: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, of_name in changes.items():
         by_values[of_name[0].before, _again_for(of_name)].append(name)
@@ -98,6 +87,19 @@ def _rows(function: Function, group: Sequence[Compile]) -> str:
         _line(names, *values) for values, names in list(by_values.items())[:_MOST_LINES]
     )
     return _table(lines + _note(group, changes, len(by_values) - _MOST_LINES))
+
+
+_OF_THE_WHOLE = {
+    Reason.NEW_FUNCTION: "function",
+    Reason.TREE: "structure",
+    Reason.CONTEXT: "other settings of JAX",
+}
+
+
+def _name(one: Difference) -> str:
+    if one.field is None:
+        return _OF_THE_WHOLE.get(one.kind, "another argument")
+    return f"{one.field} (static)" if one.kind is Reason.STATIC else one.field
 
 
 def _again_for(of_name: Sequence[Difference]) -> str:
@@ -110,10 +112,8 @@ def _note(group: Sequence[Compile], changes: Mapping[str, Sequence[Difference]],
     told = []
     if more > 0:
         told.append(f"{more} more lines")
-    if len(group) > _MOST_COMPARED:
-        told.append(f"{len(group) - _MOST_COMPARED} more of these recompiles were not compared")
     if signature is not None:
-        named = sum(of_name[0].of_argument for of_name in changes.values())
+        named = sum(of_name[0].is_of_argument for of_name in changes.values())
         same = len(signature.arguments) + len(signature.static) - named
         words = "argument is" if same == 1 else "arguments are"
         told += [f"{same} more {words} the same"] if same > 0 else []

@@ -6,7 +6,7 @@ from firstlight.trace.quantities import counted, listed, seconds
 from firstlight.trace.read import phases
 from firstlight.trace.read.model import Place, Process, Trace, Witness
 from firstlight.trace.read.torch_regions import regions
-from firstlight.trace.wording import place
+from firstlight.trace.wording import place, why_again
 
 
 def headline(trace: Trace) -> str:
@@ -82,7 +82,7 @@ def nothing_found(trace: Trace) -> str:
     where = " in the program itself" if trace.findings else ""
     told = f"Nothing found{where} that would make it start sooner."
     again = [
-        f"{f.name} at {place(c.user_site or c.site)} ({c.recompile_detail})"
+        f"{f.name} at {place(c.user_site or c.site)} ({why_again(c)})"
         for f in trace.functions
         for c in f.compiles
         if c.recompile_reason is not None and not f.library
