@@ -90,6 +90,15 @@ def test_a_loop_outside_of_jit_has_the_programs_functions_in_it() -> None:
     assert decided(scan, read(40), compiled(100)) == (40, Witness.READ)
 
 
+def test_what_the_program_reads_and_shows_is_a_result_whatever_was_compiled_for_it() -> None:
+    """Flax's introduction prints what a model gives that runs operation by operation."""
+    early, late = compiled(5, library=True), [*compiled(100), *read(120), *output(121)]
+    assert decided(early, read(10), output(11), late) == (10, Witness.READ)
+    # Not if something else was compiled in between: it was read for that.
+    between = compiled(12, library=True)
+    assert decided(early, read(10), between, output(13), late) == (120, Witness.READ)
+
+
 def test_an_array_that_numpy_reads_unseen_is_a_result_when_it_is_put_out() -> None:
     assert decided(output(5, 0), compiled(10), output(15, 0)) == (15, Witness.PUT_OUT)
     # Where reads are seen, what comes before all of them holds none.
@@ -163,6 +172,19 @@ def test_a_package_that_reads_first_is_named_beside_the_programs_own_result(samp
     assert process.first_read and process.first_read.package == "sampler"
     assert process.first_read.site and process.first_read.site.line == line_of("for the package")
     assert process.first_read.seconds < (process.first_result_seconds or 0)
+
+
+@pytest.mark.usefixtures("untouched")
+def test_what_is_read_after_an_output_is_seen_to_be_put_out() -> None:
+    with firstlight.trace.recording() as t:
+        value = jax.numpy.sin(np.arange(7.0, dtype=np.float32))
+        print("shape 7")
+        print("values", value.tolist())  # shown
+        double()
+        print(2)
+    (process,) = t.trace.processes
+    assert process.first_result_site and process.first_result_site.line == line_of("shown")
+    assert process.first_output and process.first_output.site == process.first_result_site
 
 
 @pytest.mark.usefixtures("untouched")

@@ -1,9 +1,11 @@
 """Which moment was the first result of the program, of all that were read and put out.
 
 What a package reads for itself, and what is read to prepare data, is no result. The witnesses are
-the program's own reads, and what it puts out: the first output that holds a number, once a function
-has been compiled, has a result in it. If the program itself read one since the last compile before
-that output, the result was there with that read; if only a package did, with the output.
+the program's own reads, and what it puts out. A read that is put out before anything else is
+compiled is a result, whatever was compiled for it. Else the first output that holds a number, once
+a function has been compiled, has a result in it: if the program itself read one since the last
+compile before that output, the result was there with that read; if only a package did, with the
+output.
 """
 
 from __future__ import annotations
@@ -35,6 +37,23 @@ def first_result(log: ProcessLog) -> FirstResult | None:
     first = log.first("first_result")
     if first is not None and "by" not in first:  # an earlier Firstlight did not ask who read
         return _at(first, Witness.READ)
+    shown, later = _first_shown(log), _after_functions(log)
+    return later if shown is None or (later is not None and later.ns < shown.ns) else shown
+
+
+def _first_shown(log: ProcessLog) -> FirstResult | None:
+    """The first result that the program read and put out before anything else was compiled."""
+    ends = sorted(e["end_ns"] for e in log.of("stage") if e["stage"] == "compile")
+    outputs = [e["ns"] for e in log.of("output") if e.get("reads")]
+    for read in sorted(log.of("read"), key=lambda e: int(e["ns"])):
+        compiled = next((ns for ns in ends if ns > read["ns"]), None)
+        if any(read["ns"] <= ns and (compiled is None or ns < compiled) for ns in outputs):
+            return _at(read, Witness.READ)
+    return None
+
+
+def _after_functions(log: ProcessLog) -> FirstResult | None:
+    """The first result once a function of the program was compiled."""
     compiled = _functions_compiled(log)
     begin = compiled[0] if compiled else log.start_ns
     reads = [e for e in log.of("read") if e["ns"] >= begin]
@@ -67,8 +86,10 @@ def first_read(log: ProcessLog) -> Read | None:
 
 
 def put_out(log: ProcessLog) -> Read | None:
-    """The first output that may hold a result."""
-    return _moment(log, first_output(log))
+    """The first output that may hold a result, from the first result on."""
+    first = first_result(log)
+    outputs = [e for e in log.of("output") if e.get("reads") and first and e["ns"] >= first.ns]
+    return _moment(log, _first(outputs) or first_output(log))
 
 
 def _moment(log: ProcessLog, event: Mapping[str, Any] | None) -> Read | None:

@@ -66,6 +66,7 @@ class JaxHooks:
         self._listeners: list[tuple[str, Callable[[Any], None], Any]] = []
         self._sizes = Sizes(recorder)
         self.waits.before_write = self._between
+        self.waits.after_own_read = self._outputs.expect
 
     def listen(self) -> None:
         from jax import monitoring

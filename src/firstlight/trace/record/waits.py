@@ -59,6 +59,7 @@ class Waits:
         self._waiting: set[int] = set()  # threads: one wait may be made of others
         self.active = True
         self.before_write: Callable[[], None] | None = None  # whether all is still heard
+        self.after_own_read: Callable[[], None] | None = None  # what is put out next may hold it
         self._counted = 0  # results read, without the short ones since the last event
         self._undo: list[tuple[Any, str, Any, Any]] = []
 
@@ -237,6 +238,8 @@ class Waits:
         if by is None and self._line is None:
             self._to_ask = 0
             self._recorder.event("read", ns=end, site=user)
+            if self.after_own_read is not None:
+                self.after_own_read()
 
     def _site(self) -> tuple[Any, Any]:
         return calls.sites(calls.stack(sys._getframe(2)), self._jax)
