@@ -18,7 +18,8 @@ from firstlight.trace.findings.start_up import one_op_compiles
 from firstlight.trace.read.cache_reasons import cache_use
 from firstlight.trace.read.model import Argument, CacheUse, Compile, Difference, Place, Reason
 from firstlight.trace.record import cache_folder, program_contents
-from firstlight.trace.what_if import Spread, Variant, WhatIf, verdict
+from firstlight.trace.show.what_if_text import verdict
+from firstlight.trace.what_if import Spread, Variant, WhatIf
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,7 @@ def _print(
             return
     print_trace(trace, console, name)
     if what_if is not None:
-        from firstlight.trace.what_if import print_what_if
+        from firstlight.trace.show.what_if_text import print_what_if
 
         print_what_if(what_if, console)
     if page is not None:

@@ -7,7 +7,7 @@ only adds sorting, searching and zooming. All text of the program is escaped whe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from firstlight.report.document import LOGO, document, packaged, themes
 from firstlight.trace.quantities import counted, seconds
@@ -16,8 +16,10 @@ from firstlight.trace.read.source_lines import SourceLines
 from firstlight.trace.show import page_functions, page_recompiles, page_sections, page_timeline
 from firstlight.trace.show.markup import escaped
 from firstlight.trace.show.verdict import headline, nothing_found, unknown
-from firstlight.trace.what_if import WhatIf
 from firstlight.trace.wording import place, sentence_of
+
+if TYPE_CHECKING:
+    from firstlight.trace.what_if import WhatIf
 
 _PARTS = (
     ("verdict", "Verdict"),
@@ -46,7 +48,7 @@ def render(trace: Trace, what_if: WhatIf | None = None) -> str:
         "recompiles": page_recompiles.section(trace),
         "imports": page_sections.imports(trace),
         "waits": page_sections.waits(trace),
-        "what-if": page_sections.what_if(what_if),
+        "what-if": _what_if(what_if),
         "processes": page_sections.processes(trace),
     }
     body = "".join(
@@ -63,6 +65,14 @@ def render(trace: Trace, what_if: WhatIf | None = None) -> str:
     )
     # A path need not be text: what cannot be written becomes a question mark.
     return page.encode("utf-8", "replace").decode("utf-8")
+
+
+def _what_if(found: WhatIf | None) -> str:
+    if found is None:  # as mostly: what measures it need not be loaded
+        return ""
+    from firstlight.trace.show.what_if_text import section
+
+    return section(found)
 
 
 def _header(trace: Trace) -> str:

@@ -1,4 +1,4 @@
-"""The smaller parts of the page: imports, waits, what-if, processes."""
+"""The smaller parts of the page: imports, waits, processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from firstlight.trace.read import phases
 from firstlight.trace.read.model import ImportedPackage, Process, Trace
 from firstlight.trace.read.torch_regions import Region, regions, why
 from firstlight.trace.show.markup import escaped
-from firstlight.trace.what_if import WhatIf, spread_text, verdict
 from firstlight.trace.wording import place
 
 _MOST_PACKAGES = 15
@@ -65,34 +64,12 @@ def waits(trace: Trace) -> str:
         )
         for _, w in found[:_MOST_WAITS]
     ]
-    table = _table(("line", "waits", "waited", "from … to"), rows) if rows else ""
+    lines = table(("line", "waits", "waited", "from … to"), rows) if rows else ""
     brief = seconds(sum(p.short_waits_seconds for p in trace.processes))
     note = f" {counted(short, 'wait')} of less than 0.1 ms took {brief} together." if short else ""
     return (
-        f'{table}<p class="hint">Where the program waited for a device: reading a value or '
+        f'{lines}<p class="hint">Where the program waited for a device: reading a value or '
         f"block_until_ready.{note}</p>"
-    )
-
-
-def what_if(found: WhatIf | None) -> str:
-    """Measured variants."""
-    if found is None:
-        return ""
-    rows = [
-        (
-            v.name + (f", {v.failed} failed" if v.failed else ""),
-            spread_text(v.first_result_seconds),
-            spread_text(v.compile_seconds),
-            spread_text(v.wall_seconds),
-            v.how,
-        )
-        for v in found.variants
-    ]
-    head = ("setting", "first result", "compiling", "whole run", "how")
-    return (
-        f'<p>{escaped(verdict(found))}</p>{_table(head, rows)}<p class="hint">The program was '
-        f"run {counted(found.rounds, 'time')} with each setting, in fresh processes, interleaved; "
-        "median with the lowest and the highest.</p>"
     )
 
 
@@ -111,7 +88,7 @@ def processes(trace: Trace) -> str:
     rows = [_process(p, kinds) for p in trace.processes]
     if len(rows) <= _MOST_SIDE_BY_SIDE:  # as columns they can be seen at once
         head, *rows = zip(head, *rows, strict=True)
-    return _table(head, rows) + _regions(regions(trace))
+    return table(head, rows) + _regions(regions(trace))
 
 
 def _process(process: Process, kinds: Iterable[str]) -> tuple[str, ...]:
@@ -144,10 +121,10 @@ def _regions(compiled: Sequence[Region]) -> str:
         for one in compiled
     ]
     head = ("function", "defined", "frame/compile", "called from", "whole", "imports", "backend")
-    return f"<h3>torch.compile</h3>{_table((*head, 'what happened'), rows)}"
+    return f"<h3>torch.compile</h3>{table((*head, 'what happened'), rows)}"
 
 
-def _table(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
+def table(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
     top = "".join(f'<th scope="col">{escaped(name)}</th>' for name in head)
     body = "".join(
         "<tr>"
