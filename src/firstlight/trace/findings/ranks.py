@@ -44,8 +44,7 @@ def _by_program(function: Function) -> dict[object, list[Compile]]:
     """Compiles that were not found in a cache, by what they were compiled for."""
     found: dict[object, list[Compile]] = defaultdict(list)
     for one in function.compiles:
-        hit = one.cache is not None and one.cache.status == "hit"
-        if one.compiled and one.signature is not None and not hit:
+        if one.compiled and one.signature is not None and not one.found_in_cache:
             signature = one.signature
             static = tuple(sorted(signature.static.items()))
             found[signature.arguments, signature.tree, static].append(one)

@@ -151,7 +151,7 @@ def _dominating_remedy(function: Function, longest: Compile) -> str:
 
 
 def _one_compile_seconds(one: Compile) -> float:
-    if one.cache is not None and one.cache.status == "hit":
+    if one.found_in_cache:
         return 0.0  # read, not compiled: no level of optimisation makes that shorter
     return one.stage_seconds.get("compile") or 0.0
 

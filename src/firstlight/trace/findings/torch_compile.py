@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
@@ -23,7 +22,6 @@ _NO_REMEDY = (
     "It may be possible to write Dynamo",
     "This is likely to be a Dynamo",
 )
-_SIZE = re.compile(r"tensor '(.+?)' size mismatch at index (\d+)")
 
 
 def graph_breaks(trace: Trace) -> Iterator[Finding]:
@@ -183,9 +181,8 @@ def _recompile_finding(kind: str, again: Sequence[Region], rests: Sequence[Regio
 def _recompile_remedy(kind: str, first: Region) -> str:
     where = short(first.user_site)
     if kind == "size":
-        size = _SIZE.search(first.recompile_detail or "")
-        name = size[1] if size and size[1].isidentifier() else "tensor"
-        mark = f"({name}, {size[2] if size else 'dimension'})"
+        name, dimension = first.resized or ("", "dimension")
+        mark = f"({name if name.isidentifier() else 'tensor'}, {dimension})"
         return (
             "Say before the first call that the size varies, with "
             f"torch._dynamo.mark_dynamic{mark} or torch.compile(…, dynamic=True); or pad to one "

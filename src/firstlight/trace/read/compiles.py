@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from firstlight.telemetry.events import bare_name
-from firstlight.trace.read.cache_reasons import cache_use
+from firstlight.trace.read.cache_use import cache_use
 from firstlight.trace.read.first_result import FirstResult
 from firstlight.trace.read.log_events import ProcessLog, place_of
 from firstlight.trace.read.model import (

@@ -130,12 +130,32 @@ class Constant:
     place: Place | None  # the line that uses it first
 
 
+class CacheStatus(StrEnum):
+    """Whether a program was found in the persistent cache."""
+
+    HIT = "hit"
+    MISS = "miss"
+    OFF = "off"
+    UNKNOWN = "unknown"
+
+
+class MissReason(StrEnum):
+    """Why it was not. The first two: the cache can help next time; the others: it never will."""
+
+    NO_ENTRY = "no entry"
+    OTHER_KEY = "other key"  # entries of the same program are there, under another key
+    BELOW_THRESHOLD = "below threshold"
+    CALLBACKS = "callbacks"
+    RANK = "rank"
+    NOT_WRITTEN = "not written"
+
+
 @dataclass(frozen=True)
 class CacheUse:
     """What the persistent cache did for one compile."""
 
-    status: str  # hit, miss, off, unknown
-    reason: str | None  # of a miss: "no entry", "below threshold", "callbacks", …
+    status: CacheStatus
+    reason: MissReason | None  # of a miss
     written: bool
 
 
@@ -175,6 +195,11 @@ class Compile:
     def seconds(self) -> float:
         """All stages of it."""
         return sum(s or 0.0 for s in self.stage_seconds.values())
+
+    @property
+    def found_in_cache(self) -> bool:
+        """Whether it was read from the persistent cache, not compiled."""
+        return self.cache is not None and self.cache.status == CacheStatus.HIT
 
     @property
     def recompile_is_for_that_alone(self) -> bool:

@@ -16,6 +16,7 @@ _NUMBER_BEFORE = re.compile(r"^\d+/\d+: ")
 _SOURCE_AFTER = re.compile(r"\s{2,}#.*$")
 _HIDDEN = re.compile(r"^value-[0-9a-f]{8}$")
 _LIMIT = "recompile limit exceeded"
+_SIZE = re.compile(r"tensor '(.+?)' size mismatch at index (\d+)")
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,12 @@ class Region:
     def resumed_at(self) -> tuple[str, int] | None:
         """Of the rest of a function after a graph break: its name, and the line of the break."""
         found = _RESUMED.match(self.name)
+        return (found[1], int(found[2])) if found else None
+
+    @property
+    def resized(self) -> tuple[str, int] | None:
+        """The tensor and the dimension of it whose size the failed guard is about."""
+        found = _SIZE.search(self.recompile_detail or "")
         return (found[1], int(found[2])) if found else None
 
     @property

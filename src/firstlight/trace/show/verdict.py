@@ -128,11 +128,7 @@ def _compiled(trace: Trace) -> str:
 def _programs(trace: Trace) -> str:
     """What XLA compiled, and what was found in the persistent cache instead."""
     again = f", {trace.recompiles} of them again" if trace.recompiles else ""
-    hits = sum(
-        c.compiled and c.cache is not None and c.cache.status == "hit"
-        for f in trace.functions
-        for c in f.compiles
-    )
+    hits = sum(c.compiled and c.found_in_cache for f in trace.functions for c in f.compiles)
     if not hits:
         return f"{counted(trace.compiles, 'program')} compiled{again}"
     found = f"{counted(hits, 'program')} found in the persistent cache"

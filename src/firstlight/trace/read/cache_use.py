@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from firstlight.trace.read.model import CacheUse
-
-#: Reasons for a miss. The first two: the cache can help next time; the others: it never will.
-NO_ENTRY = "no entry"
-OTHER_KEY = "other key"  # entries of the same program are there, under another key
-BELOW_THRESHOLD = "below threshold"
-CALLBACKS = "callbacks"
-RANK = "rank"
-NOT_WRITTEN = "not written"
+from firstlight.trace.read.model import CacheStatus, CacheUse, MissReason
 
 
 def cache_use(compiled: Mapping[str, Any], rank: str | None) -> CacheUse:
@@ -21,29 +13,31 @@ def cache_use(compiled: Mapping[str, Any], rank: str | None) -> CacheUse:
     counts = compiled.get("cache")
     if not compiled.get("cache_folder"):
         known = "cache_folder" in compiled
-        return CacheUse("off" if known else "unknown", None, False)
+        return CacheUse(CacheStatus.OFF if known else CacheStatus.UNKNOWN, None, False)
     if counts is None:
         # A folder is set, and yet nothing was asked of it.
-        return CacheUse("unknown", None, False)
+        return CacheUse(CacheStatus.UNKNOWN, None, False)
     if counts.get("hit"):
-        return CacheUse("hit", None, False)
+        return CacheUse(CacheStatus.HIT, None, False)
     if counts.get("disabled") or not counts.get("requested"):
-        return CacheUse("off", None, False)
+        return CacheUse(CacheStatus.OFF, None, False)
     if counts.get("written"):
         known = compiled.get("cache_entries_of_name", 0) > 0
-        return CacheUse("miss", OTHER_KEY if known else NO_ENTRY, True)
-    return CacheUse("miss", _why_not_written(compiled, rank), False)
+        return CacheUse(
+            CacheStatus.MISS, MissReason.OTHER_KEY if known else MissReason.NO_ENTRY, True
+        )
+    return CacheUse(CacheStatus.MISS, _why_not_written(compiled, rank), False)
 
 
-def _why_not_written(compiled: Mapping[str, Any], rank: str | None) -> str:
+def _why_not_written(compiled: Mapping[str, Any], rank: str | None) -> MissReason:
     """JAX asks in this order: is it process 0, does it call back, did it take long enough."""
     index = compiled.get("process_index")
     if index not in (None, 0):
-        return RANK
+        return MissReason.RANK
     if compiled.get("callbacks") and not compiled.get("cache_keeps_callbacks"):
-        return CALLBACKS
+        return MissReason.CALLBACKS
     seconds = (compiled["end_ns"] - compiled["begin_ns"]) / 1e9
     least = compiled.get("cache_least_seconds")
     if least is not None and seconds < least:
-        return BELOW_THRESHOLD
-    return RANK if index is None and rank not in (None, "0") else NOT_WRITTEN
+        return MissReason.BELOW_THRESHOLD
+    return MissReason.RANK if index is None and rank not in (None, "0") else MissReason.NOT_WRITTEN
