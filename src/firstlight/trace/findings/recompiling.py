@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from firstlight.trace.findings import shapes
 from firstlight.trace.findings import thresholds as limits
 from firstlight.trace.findings.costs import cost
+from firstlight.trace.findings.recompile_words import by_identity, words
 from firstlight.trace.findings.source import where_made
-from firstlight.trace.findings.static_recompiling import by_identity, static_words
 from firstlight.trace.quantities import times
 from firstlight.trace.read.model import (
     CONTROL_FLOW,
@@ -21,17 +21,7 @@ from firstlight.trace.read.model import (
     Reason,
     Trace,
 )
-from firstlight.trace.read.recompiles import OF_PYTHON, dtype_of, is_wide
-from firstlight.trace.wording import (
-    again_so_often,
-    differing,
-    first_difference,
-    location,
-    readable,
-    short,
-    where_called,
-    why_again,
-)
+from firstlight.trace.wording import location, short, where_called, why_again
 
 #: Kinds of findings by the reason of the recompiles.
 KINDS = {
@@ -126,7 +116,7 @@ def _at_lines_seen_before(
 def _finding(
     function: Function, reason: Reason, again: Sequence[Compile], started_at: float | None
 ) -> Finding:
-    title, remedy = _WORDS[reason](function, again)
+    title, remedy = words(function, reason, again)
     lines = sorted({location(p) or "" for one in again if (p := where_called(one))})
     evidence: dict[str, object] = {
         "recompiles": len(again),
@@ -165,168 +155,6 @@ def _made(
     return None
 
 
-# --- title and remedy, for each reason ------------------------------------------------------------
-
-_Words = tuple[str, str]
-
-
-def _shape(function: Function, again: Sequence[Compile]) -> _Words:
-    title = f"{again_so_often(function, again)} for other shapes: {first_difference(again)}."
-    return title, shapes.remedy(function, _call(again))
-
-
-def _dtype(function: Function, again: Sequence[Compile]) -> _Words:
-    title = f"{again_so_often(function, again)} for other dtypes: {first_difference(again)}."
-    return title, (
-        f"Give {differing(again)} one dtype before the call at {_call(again)}, "
-        f"for instance with np.asarray(value, dtype=np.{_best_dtype(function, again)})."
-    )
-
-
-def _weak(function: Function, again: Sequence[Compile]) -> _Words:
-    values = (
-        "plain Python numbers"
-        if _was_python_number(function, again)
-        else "arrays that were made of Python numbers without a dtype"
-    )
-    title = (
-        f"{readable(function)} is compiled for {values} and again for arrays of the same type: "
-        f"{first_difference(again)}."
-    )
-    dtype = _best_dtype(function, again)
-    return title, (
-        f"Give {differing(again)} the same kind of value in every call at {_call(again)}: "
-        f"np.{dtype}(value), or jnp.asarray(value, dtype=jnp.{dtype}), from the first on."
-    )
-
-
-def _was_python_number(function: Function, again: Sequence[Compile]) -> bool:
-    """Whether an argument that differs was no array in some call."""
-    paths = {path for one in again for path in one.differing}
-    given = [a for c in function.compiles if c.signature for a in c.signature.arguments]
-    return any(a.path in paths and a.dtype in OF_PYTHON for a in given)
-
-
 def _roots(paths: Iterable[str]) -> list[str]:
     """Arguments, without what of them differs."""
     return list(dict.fromkeys(re.split(r"[.\[]", path)[0] or path for path in paths))
-
-
-def _new_function(function: Function, again: Sequence[Compile]) -> _Words:
-    name, made = readable(function), "partial" if function.kind == "partial" else "function"
-    title = (
-        f"{name} is compiled {times(len(again) + 1)}: every time as a new {made}, which JAX cannot "
-        "know to be the same."
-    )
-    owner = _owner(function)
-    if owner:
-        give = (
-            f"Each {owner} has jitted functions of its own: make the object once, before the loop, "
-            "and call the same one again"
-        )
-        return title, f"{give}. {_called(function)}"
-    give = (
-        "Bind the arguments once, outside of the loop, or pass them as arguments of the jitted "
-        "function"
-        if made == "partial"
-        else "Define it once and call jax.jit on it once (at the top of the module, or before the "
-        "loop), and pass what it takes from outside as arguments"
-    )
-    return title, f"{give}. {_called(function)}"
-
-
-def _owner(function: Function) -> str | None:
-    """The class that a method is of; it need not be the user's."""
-    scope, _, name = function.name.rpartition(".")
-    owner = scope.rpartition(".")[2]
-    return None if not owner or owner.startswith("<") or name.startswith("<") else owner
-
-
-def _called(function: Function) -> str:
-    """The line that called most objects of it, which may have made them, or was given them."""
-    objects: dict[Place, set[int]] = defaultdict(set)
-    for one in function.compiles:
-        place = where_called(one)
-        if one.compiled and one.signature is not None and place is not None:
-            objects[place].add(one.signature.function_object)
-    if not objects:
-        return "No line is known that called them."
-    place = max(objects, key=lambda where: len(objects[where]))
-    return f"{len(objects[place])} different ones were called at {short(place)}."
-
-
-def _tree(function: Function, again: Sequence[Compile]) -> _Words:
-    title = (
-        f"{readable(function)} is compiled again because its arguments are structured in another "
-        f"way: {first_difference(again)}."
-    )
-    return title, (
-        f"Call it at {_call(again)} with the same containers (dict or OrderedDict, tuple or list), "
-        "the same keys, None at the same places, and arguments always by position or always by "
-        "name."
-    )
-
-
-def _sharding(function: Function, again: Sequence[Compile]) -> _Words:
-    title = (
-        f"{again_so_often(function, again)} for arguments placed elsewhere: "
-        f"{first_difference(again)}."
-    )
-    return title, (
-        f"Put {differing(again)} where the results will be before the first call at "
-        f"{_call(again)}: jax.device_put(value, sharding) with the sharding that the function's "
-        "outputs have."
-    )
-
-
-def _context(function: Function, again: Sequence[Compile]) -> _Words:
-    title = (
-        f"{readable(function)} is compiled again under another setting of JAX: "
-        f"{first_difference(again)}."
-    )
-    return title, (
-        "Set JAX up once at the start of the program (jax.config.update), and not by a context "
-        f"around some of the calls: see {_call(again)}."
-    )
-
-
-def _unknown(function: Function, again: Sequence[Compile]) -> _Words:
-    title = f"{readable(function)} is compiled again although nothing differs that JAX shows."
-    detail = why_again(again[0]) or "nothing is known of the call"
-    return title, (
-        f"{detail[0].upper()}{detail[1:]}. The call "
-        f"is at {_call(again)}; JAX says more with jax_explain_cache_misses."
-    )
-
-
-_WORDS: dict[Reason, Callable[[Function, Sequence[Compile]], _Words]] = {
-    Reason.SHAPE: _shape,
-    Reason.DTYPE: _dtype,
-    Reason.WEAK: _weak,
-    Reason.STATIC: static_words,
-    Reason.NEW_FUNCTION: _new_function,
-    Reason.TREE: _tree,
-    Reason.SHARDING: _sharding,
-    Reason.CONTEXT: _context,
-    Reason.UNKNOWN: _unknown,
-}
-
-
-def _best_dtype(function: Function, again: Sequence[Compile]) -> str:
-    """The type to use for the first argument that differs: a float, if it ever was one."""
-    path = next(iter(again[0].differing), None)
-    seen = [
-        dtype_of(argument, is_wide(one.signature))
-        for one in function.compiles
-        if one.signature is not None
-        for argument in one.signature.arguments
-        if argument.path == path
-    ]
-    return next((dtype for dtype in seen if dtype.startswith("float")), (seen or ["float32"])[0])
-
-
-def _call(again: Sequence[Compile]) -> str:
-    """The line of the user; and of the package that called in its name, which gave the values."""
-    one, place = again[0], short(where_called(again[0]))
-    within = one.site and one.user_site and one.site.package
-    return f"{place} (by {within}, {short(one.site)})" if within else place
