@@ -36,8 +36,8 @@ from pathlib import Path
 
 from firstlight.statistics.intervals import median, median_estimate
 from firstlight.trace import running
-from firstlight.trace.log_events import read_logs
-from firstlight.trace.reading import load
+from firstlight.trace.read.assembly import read_folder
+from firstlight.trace.read.log_events import read_logs
 
 FIRSTLIGHT = (sys.executable, "-m", "firstlight")
 #: Every program runs in a function, and calls `first_result()` when its first result is there.
@@ -212,7 +212,7 @@ def _timed(function):
             _within.clear()
     return timed
 def _start():
-    from firstlight.trace import imports, recorder
+    from firstlight.trace.record import import_clock, recorder
     safely = recorder.Recorder.safely
     recorder.Recorder.safely = lambda self, function: _timed(safely(self, function))
     for name in ("_begin", "_end"):
@@ -329,7 +329,7 @@ def accounting(rounds: int) -> None:
                     begin = time.perf_counter()
                     running.run(command, Path(place) / "logs", output=nowhere.fileno())
                     seconds = time.perf_counter() - begin
-                process = load(Path(place) / "logs", findings=False).processes[0]
+                process = read_folder(Path(place) / "logs").processes[0]
                 shares.append(sum(process.phases_seconds.values()) / seconds)
         worst = max(abs(share - 1) for share in shares)
         value = f"median {median(shares):.4f}, furthest from one {worst:.4f}"

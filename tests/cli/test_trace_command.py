@@ -14,9 +14,9 @@ import jsonschema
 import pytest
 
 import firstlight
-from firstlight.trace.redaction import file, module, redacted
+from firstlight.trace.read.redaction import file, module, redacted
+from firstlight.trace.show.what_if_text import verdict as what_if_verdict
 from firstlight.trace.what_if import Spread, Variant, WhatIf
-from firstlight.trace.what_if import verdict as what_if_verdict
 
 PROGRAM = """
     import sys

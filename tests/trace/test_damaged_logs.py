@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from test_reading import Log, whole_log
 
-from firstlight.trace.html import render
-from firstlight.trace.json_report import report
-from firstlight.trace.log_events import TraceLogError
-from firstlight.trace.model import Trace
-from firstlight.trace.notebook import as_text
-from firstlight.trace.reading import load
-from firstlight.trace.redaction import redacted
+from firstlight.trace.findings import load
+from firstlight.trace.read.log_events import TraceLogError
+from firstlight.trace.read.model import Trace
+from firstlight.trace.read.redaction import redacted
+from firstlight.trace.show.cell import as_text
+from firstlight.trace.show.html import render
+from firstlight.trace.show.json_report import report
 
 BAD = [
     '{"event":"stage"}',

@@ -9,8 +9,8 @@ import pytest
 import trace_samples as samples
 from rich.console import Console
 
-from firstlight.trace.comparing import compare, print_comparison
-from firstlight.trace.model import Place
+from firstlight.trace.read.model import Place
+from firstlight.trace.show.diff import compare, print_comparison
 
 
 def statuses(before: list[object], after: list[object]) -> dict[str, str]:
@@ -87,7 +87,7 @@ def test_the_terminal_neutralises_what_steers_it() -> None:
 
 
 def test_programs_of_both_sides_are_held_against_each_other(tmp_path: Path) -> None:
-    from firstlight.trace.comparing import _programs
+    from firstlight.trace.show.diff import _programs
 
     program = (
         "HloModule jit_f, entry_computation_layout={(f32[])->f32[]}\n\n"

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from firstlight.telemetry.events import CACHE, STAGES
-from firstlight.trace import calls, programs
-from firstlight.trace.model import Trace
-from firstlight.trace.reading import load
+from firstlight.trace import recording, session
+from firstlight.trace.findings import load
+from firstlight.trace.read.model import Trace
+from firstlight.trace.record import calls, program_contents
 
 START = "import jax, jax.numpy as jnp, numpy as np\n"
 #: JAX is there: the recorder attaches itself at once, and what is changed before counts.
@@ -90,7 +91,7 @@ def test_frames_that_know_a_program_have_these_names() -> None:
     from jax._src.interpreters import pxla
 
     source = Path(pxla.__file__).read_text()
-    for file, function in (programs._LOWERING, programs._COMPILING):
+    for file, function in (program_contents._LOWERING, program_contents._COMPILING):
         assert Path(pxla.__file__).name == file
         assert f"def {function}(" in source
     variables = ("closed_jaxpr", "xla_executable", "host_callbacks")
@@ -116,64 +117,72 @@ def test_everything_is_told_of_a_program_with_the_jax_that_is_installed(tmp_path
     assert [name for name, is_told in told.items() if not is_told] == []
 
 
+RENAMED = "from jax._src import dispatch; dispatch.JAXPR_TRACE_EVENT = '/jax/renamed'"
+
+
+@pytest.fixture(scope="module")
+def without_trace_events(tmp_path_factory: pytest.TempPathFactory) -> Trace:
+    return traced(tmp_path_factory.mktemp("renamed"), recorded(RENAMED))
+
+
+def assert_told(trace: Trace, problem: str) -> None:
+    (problems,) = [p.problems for p in trace.processes]
+    assert any(problem in text for text in problems), problems
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
         (
-            "from jax._src import dispatch; dispatch.JAXPR_TRACE_EVENT = '/jax/renamed'",
-            "told nothing of tracing",
-        ),
-        (
-            "import firstlight.trace.calls as calls; calls._CALLS.clear()",
+            "import firstlight.trace.record.calls as calls; calls._CALLS.clear()",
             "does not show which calls",
-        ),
-        (
-            "import firstlight.trace.programs as p; p._LOWERING = ('gone.py', 'gone')",
-            "does not show the equations and constants",
-        ),
-        (
-            "import firstlight.trace.programs as p; p._COMPILING = ('gone.py', 'gone')",
-            "does not show the size and callbacks",
         ),
         (
             "import firstlight.telemetry.events as e; e.STAGES.clear()",
             "JAX told of no compile",
         ),
-        (
-            "from jax._src import array; array.ArrayImpl._value = None",
-            "the first result is not known",
-        ),
-        (
-            "from jax._src import xla_bridge; del xla_bridge._init_backend",
-            "backends: this JAX starts them in an unknown way",
-        ),
     ],
-    ids=["event", "calls", "lowering", "compiling", "all events", "waits", "backends"],
+    ids=["calls", "all events"],
 )
 def test_where_a_name_is_gone_the_trace_says_what_it_cannot_tell(
     tmp_path: Path, change: str, problem: str
 ) -> None:
-    source = recorded(change)
-    if "_value = None" in change or "_init_backend" in change:
-        # Without these JAX itself does not run on: only the recorder is to see them gone.
-        source = source.partition(WORK)[0]
-    trace = traced(tmp_path, source)
-    (problems,) = [p.problems for p in trace.processes]
-    assert any(problem in text for text in problems), problems
+    assert_told(traced(tmp_path, recorded(change)), problem)
 
 
-def test_seconds_of_a_stage_that_is_not_told_are_null_not_zero(tmp_path: Path) -> None:
-    change = "from jax._src import dispatch; dispatch.JAXPR_TRACE_EVENT = '/jax/renamed'"
-    (function,) = [f for f in traced(tmp_path, recorded(change)).functions if f.name == "f"]
+def test_seconds_of_a_stage_that_is_not_told_are_null_not_zero(without_trace_events: Trace) -> None:
+    assert_told(without_trace_events, "told nothing of tracing")
+    (function,) = [f for f in without_trace_events.functions if f.name == "f"]
     (one,) = function.compiles
     assert one.stage_seconds["trace"] is None
-    assert one.stage_seconds["compile"] > 0
+    assert (one.stage_seconds["compile"] or 0) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("firstlight.trace.record.program_contents._LOWERING", ("gone", ""), "the equations and"),
+        ("firstlight.trace.record.program_contents._COMPILING", ("gone", ""), "the size and call"),
+        ("jax._src.array.ArrayImpl._value", None, "the first result is not known"),
+        ("jax._src.xla_bridge._init_backend", None, "this JAX starts them in an unknown way"),
+    ],
+    ids=["lowering", "compiling", "waits", "backends"],
+)
+def test_where_a_name_is_gone_a_recording_says_what_it_cannot_tell(
+    name: str, value: object, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import jax
+
+    monkeypatch.setattr(name, value)
+    with recording() as t:
+        if "program_contents" in name:
+            jax.jit(lambda x: x * 5 + 2)(3.0)
+    monkeypatch.undo()
+    assert_told(t.trace, problem)
 
 
 def test_a_stage_ends_in_the_frame_in_which_it_began() -> None:
     import jax
-
-    from firstlight.trace import recording, session
 
     with recording() as recorded:
         jax.jit(lambda x: x * 3 + 1)(2.0)
@@ -183,12 +192,9 @@ def test_a_stage_ends_in_the_frame_in_which_it_began() -> None:
     assert hooks is not None and hooks._frames_stay
 
 
-def test_a_compile_that_the_compiler_refuses_is_no_lack_of_this_jax(tmp_path: Path) -> None:
-    refused = """
-try:
-    jax.jit(lambda x: x + 1, compiler_options={"xla_no_such_option": 1})(2.0)
-except Exception as error:
-    print(type(error).__name__)
-"""
-    trace = traced(tmp_path, recorded() + refused)
-    assert not any("does not show" in problem for problem in trace.processes[0].problems)
+def test_a_compile_that_the_compiler_refuses_is_no_lack_of_this_jax() -> None:
+    import jax
+
+    with recording() as t, pytest.raises(Exception, match="xla_no_such_option"):
+        jax.jit(lambda x: x + 1, compiler_options={"xla_no_such_option": 1})(2.0)
+    assert not any("does not show" in problem for problem in t.trace.processes[0].problems)

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import pytest
 
-from firstlight.trace.findings import thresholds
-from firstlight.trace.model import Finding, Trace
-from firstlight.trace.reading import load
+from firstlight.trace.findings import load, thresholds
+from firstlight.trace.read.assembly import read_folder
+from firstlight.trace.read.model import Finding, Trace
 
 SINCE_0_11 = tuple(map(int, version("jax").split(".")[:2])) >= (0, 11)
 PROGRAMS = Path(__file__).parent / "programs"
@@ -98,7 +98,7 @@ def run(folder: Path, *programs: str, arguments: Sequence[object] = (), **enviro
 def traced(*programs: str, arguments: Sequence[object] = (), **environment: str) -> Trace:
     with tempfile.TemporaryDirectory() as folder:
         run(Path(folder), *programs, arguments=arguments, **environment)
-        return load(Path(folder), findings=False)
+        return read_folder(Path(folder))
 
 
 def findings(trace: Trace) -> tuple[Finding, ...]:

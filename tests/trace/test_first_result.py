@@ -21,23 +21,24 @@ import trace_samples as samples
 import firstlight.trace
 from firstlight.cli import main
 from firstlight.trace import running
-from firstlight.trace.first_result import first_result
-from firstlight.trace.json_report import report
-from firstlight.trace.limits import Limits, exceeded
-from firstlight.trace.log_events import ProcessLog
-from firstlight.trace.model import Place, Process, Read, Witness
+from firstlight.trace.findings.limits import Limits, exceeded
+from firstlight.trace.read.first_result import first_result
+from firstlight.trace.read.log_events import ProcessLog
+from firstlight.trace.read.model import Place, Process, Read, Witness
+from firstlight.trace.record import marks
 from firstlight.trace.running import Outcome
-from firstlight.trace.verdict import headline, unknown, where_first_result
+from firstlight.trace.show.json_report import report
+from firstlight.trace.show.verdict import headline, unknown, where_first_result
 
 # --- decided from a log ---------------------------------------------------------------------------
 
 HEAD = {"event": "process", "pid": 1, "recording_ns": 0}
 
 
-def compiled(ns: int, library: bool = False) -> list[dict[str, Any]]:
+def compiled(ns: int, library: bool = False, name: str = "f") -> list[dict[str, Any]]:
     stage = {"event": "stage", "stage": "compile", "name": "f", "thread": 1, "call": ns}
     times = {"begin_ns": ns - 1, "end_ns": ns, "own_ns": 1}
-    call = {"event": "call", "call": ns, "function": {}, "library": library}
+    call = {"event": "call", "call": ns, "function": {"name": name}, "library": library}
     return [call, {**stage, **times}]
 
 
@@ -79,6 +80,23 @@ def test_a_benchmark_that_prints_at_its_end_has_its_result_when_it_reads_it() ->
 
 def test_a_program_without_functions_of_its_own_has_the_result_of_an_operation() -> None:
     assert decided(compiled(10, library=True), read(15), output(16)) == (15, Witness.READ)
+
+
+def test_a_loop_outside_of_jit_has_the_programs_functions_in_it() -> None:
+    """The quick start of blackjax: samples of a scan, read and drawn before any function."""
+    scan = compiled(30, library=True, name="scan")
+    assert decided(scan, read(40), compiled(100), read(120), output(121)) == (120, Witness.READ)
+    assert decided(scan, read(40), output(41), compiled(100), read(120)) == (40, Witness.READ)
+    assert decided(scan, read(40), compiled(100)) == (40, Witness.READ)
+
+
+def test_what_the_program_reads_and_shows_is_a_result_whatever_was_compiled_for_it() -> None:
+    """Flax's introduction prints what a model gives that runs operation by operation."""
+    early, late = compiled(5, library=True), [*compiled(100), *read(120), *output(121)]
+    assert decided(early, read(10), output(11), late) == (10, Witness.READ)
+    # Not if something else was compiled in between: it was read for that.
+    between = compiled(12, library=True)
+    assert decided(early, read(10), between, output(13), late) == (120, Witness.READ)
 
 
 def test_an_array_that_numpy_reads_unseen_is_a_result_when_it_is_put_out() -> None:
@@ -125,7 +143,7 @@ def untouched() -> Iterator[None]:
     before = state()
     yield
     assert state() == before
-    assert not firstlight.trace.MARKED
+    assert not marks.LISTENERS
 
 
 def double() -> Any:
@@ -154,6 +172,19 @@ def test_a_package_that_reads_first_is_named_beside_the_programs_own_result(samp
     assert process.first_read and process.first_read.package == "sampler"
     assert process.first_read.site and process.first_read.site.line == line_of("for the package")
     assert process.first_read.seconds < (process.first_result_seconds or 0)
+
+
+@pytest.mark.usefixtures("untouched")
+def test_what_is_read_after_an_output_is_seen_to_be_put_out() -> None:
+    with firstlight.trace.recording() as t:
+        value = jax.numpy.sin(np.arange(7.0, dtype=np.float32))
+        print("shape 7")
+        print("values", value.tolist())  # shown
+        double()
+        print(2)
+    (process,) = t.trace.processes
+    assert process.first_result_site and process.first_result_site.line == line_of("shown")
+    assert process.first_output and process.first_output.site == process.first_result_site
 
 
 @pytest.mark.usefixtures("untouched")

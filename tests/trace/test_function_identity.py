@@ -15,11 +15,12 @@ from typing import Any
 import jax
 import pytest
 
-from firstlight.trace import arguments, calls, definitions
-from firstlight.trace.model import Function, Trace
-from firstlight.trace.plain_text import structure_text, text_of
-from firstlight.trace.reading import load
-from firstlight.trace.structures import leaf_paths
+from firstlight.trace.findings import load
+from firstlight.trace.read.model import Function, Trace
+from firstlight.trace.record import arguments, calls, definitions
+from firstlight.trace.record.structures import leaf_paths
+from firstlight.trace.record.value_text import structure_text, text_of
+from firstlight.trace.wording import why_again
 
 DRIVER = """
 import firstlight.trace.startup, runpy, sys
@@ -280,9 +281,9 @@ def test_programs_compiled_by_hand_are_those_of_their_own_calls() -> None:
     assert len(told) == 5
     # The oracle: how many operations the function has for so many turns (transpose, product, sine).
     assert [(int(n), e) for n, e in told if e] == [(1, 3), (30, 90), (2, 6), (20, 60)]
-    again = [c for c in function.compiles if "compiler" in (c.recompile_detail or "")]
+    again = [c for c in function.compiles if "compiler" in (why_again(c) or "")]
     assert [c.recompile_reason for c in again] == ["context"]
-    assert "xla_cpu_enable_fast_math" in str(again[0].recompile_detail)
+    assert "xla_cpu_enable_fast_math" in str(why_again(again[0]))
     assert all(c.compiled for c in function.compiles)
 
 
@@ -334,7 +335,7 @@ def test_functions_behind_what_jax_makes_of_them_are_the_users(program: str, nam
 def test_static_arguments_of_pmap_are_among_what_is_compared() -> None:
     _, scaled = functions_of("pmap")
     assert [c.recompile_reason for c in scaled.compiles] == [None, "static value"]
-    assert str(scaled.compiles[1].recompile_detail).endswith(": 2 → 3")
+    assert str(why_again(scaled.compiles[1])).endswith(": 2 → 3")
 
 
 def test_the_function_behind_filter_jit_is_the_users() -> None:

@@ -10,10 +10,19 @@ from pathlib import Path
 import pytest
 import trace_samples as samples
 
-from firstlight.trace.html import render
-from firstlight.trace.model import Constant, ImportedPackage, Place, Span, Thread, Trace
-from firstlight.trace.page_timeline import merged
-from firstlight.trace.signatures import differences
+from firstlight.trace.read.model import (
+    Constant,
+    Difference,
+    ImportedPackage,
+    Place,
+    Reason,
+    Span,
+    Thread,
+    Trace,
+)
+from firstlight.trace.read.recompiles import differences
+from firstlight.trace.show.html import render
+from firstlight.trace.show.page_timeline import merged
 from firstlight.trace.what_if import Spread, Variant, WhatIf
 from real_browser import witness
 
@@ -61,8 +70,8 @@ def nasty() -> Trace:
     other = replace(
         one,
         begin_seconds=2.0,
-        recompile_reason=NASTY,
-        recompile_detail=NASTY,
+        recompile_reason=Reason.STATIC,
+        recompile_differences=(Difference(Reason.STATIC, NASTY, NASTY, "other"),),
         signature=samples.signature(static={NASTY: "other"}),
     )
     function = samples.function(NASTY, one, other, place=place, module=NASTY)
@@ -82,7 +91,7 @@ def nasty() -> Trace:
         kind=NASTY,
         title=NASTY,
         function=NASTY,
-        location=NASTY,
+        place=Place(NASTY, 12),
         remedy=NASTY,
         evidence={NASTY: [NASTY, {NASTY: NASTY}]},
     )
@@ -173,12 +182,15 @@ def test_a_diff_of_signatures_names_each_part_that_changed() -> None:
     after = samples.signature(
         (9, 4), static={"n": "4"}, context={"x64": True}, function_object=2, tree="other"
     )
-    found = {d.name: (d.before, d.after) for d in differences(before, after)}
-    assert found["x"] == ("f32[8,4]", "f32[9,4]")
-    assert found["n (static)"] == ("3", "4")
-    assert found["x64"] == ("False", "True")
-    assert set(found) == {"x", "n (static)", "x64", "structure", "function"}
-    assert differences(before, before) == []
+    found = {(d.kind, d.field): (d.before, d.after) for d in differences(before, after)}
+    assert found == {
+        (Reason.NEW_FUNCTION, None): ("object 1", "object 2"),
+        (Reason.TREE, None): ("({'x': *})", "other"),
+        (Reason.STATIC, "n"): ("3", "4"),
+        (Reason.SHAPE, "x"): ("f32[8,4]", "f32[9,4]"),
+        (Reason.CONTEXT, "x64"): ("False", "True"),
+    }
+    assert list(differences(before, before)) == []
 
 
 def test_recompiles_that_are_alike_are_one_block_with_all_that_they_were_for() -> None:
@@ -192,7 +204,7 @@ def test_recompiles_that_are_alike_are_one_block_with_all_that_they_were_for() -
     text = " ".join(reader.text.split())
     assert "shape 11 times, took 6.05 s together, at 11.0 s, 12.0 s, 13.0 s and 8 more" in text
     assert "f32[9,4], f32[10,4], f32[11,4], f32[12,4], f32[13,4], f32[14,4] and 5 more" in text
-    assert text.count("1 more argument is the same") == 1  # n
+    assert text.count("1 more argument is the same") == 2  # n, in both
 
 
 # --- in a browser ---------------------------------------------------------------------------------

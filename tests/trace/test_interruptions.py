@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 import trace_samples as samples
 
-from firstlight.trace import recompiles
-from firstlight.trace.limits import Limits, exceeded
-from firstlight.trace.log_events import read_logs
-from firstlight.trace.log_file import LogFile
-from firstlight.trace.model import Trace
-from firstlight.trace.program_errors import is_of_program
-from firstlight.trace.reading import load
-from firstlight.trace.recorder import Recorder
-from firstlight.trace.verdict import headline
+from firstlight.trace.findings import load
+from firstlight.trace.findings.limits import Limits, exceeded
+from firstlight.trace.read import recompiles
+from firstlight.trace.read.log_events import read_logs
+from firstlight.trace.read.model import Trace
+from firstlight.trace.record.log_file import LogFile
+from firstlight.trace.record.program_errors import is_of_program
+from firstlight.trace.record.recorder import Recorder
+from firstlight.trace.show.verdict import headline
 
 Write = Callable[[str, str], Path]
 
@@ -214,7 +214,7 @@ def test_after_half_a_line_the_next_one_is_whole_again(tmp_path: Path, write: Wr
         "program.py",
         """
         import os, resource, sys
-        from firstlight.trace.log_file import LogFile
+        from firstlight.trace.record.log_file import LogFile
         log = LogFile("logs")
         log.write({"event": "first"})
         (path,) = [os.path.join("logs", name) for name in os.listdir("logs")]

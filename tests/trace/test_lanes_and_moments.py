@@ -11,13 +11,13 @@ import pytest
 from rich.console import Console
 from test_reading import MAIN, Log
 
-from firstlight.trace import phases
-from firstlight.trace.chrome_trace import chrome_trace
-from firstlight.trace.html import render
-from firstlight.trace.limits import Limits, exceeded
-from firstlight.trace.model import Trace
-from firstlight.trace.reading import load
-from firstlight.trace.summary import print_trace
+from firstlight.trace.findings import load
+from firstlight.trace.findings.limits import Limits, exceeded
+from firstlight.trace.read import phases
+from firstlight.trace.read.model import Trace
+from firstlight.trace.show.chrome_trace import chrome_trace
+from firstlight.trace.show.html import render
+from firstlight.trace.show.terminal import print_trace
 
 POOL = 99
 

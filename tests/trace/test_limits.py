@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import trace_samples as samples
 
-from firstlight.trace import phases
-from firstlight.trace.limits import LimitError, Limits, after, exceeded
+from firstlight.trace.findings.limits import LimitError, Limits, after, exceeded
+from firstlight.trace.read import phases
 
 
 def test_nothing_is_exceeded_without_limits_or_at_the_limit() -> None:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from firstlight.trace import programs
+from firstlight.trace.record import program_contents
 
 
 def long_function(x: Any, y: Any) -> Any:
@@ -41,8 +41,8 @@ def test_a_line_under_a_rule_of_many_equations_ran_as_often_as_it_did(turns: int
     # Of a function under jit the gradient is made from its program: of the rule's own lines, which
     # are run then, nothing is left but the line that called it.
     gradient = jax.grad(jax.jit(functools.partial(turned, turns)))
-    equations = list(programs._equations(jax.make_jaxpr(gradient)(1.0), set(), {}, []))
-    ran = {(file, line): (n, ran) for file, line, n, ran in programs._by_line(equations)}
+    equations = list(program_contents._equations(jax.make_jaxpr(gradient)(1.0), set(), {}, []))
+    ran = {(file, line): (n, ran) for file, line, n, ran in program_contents._by_line(equations)}
     of_line, times = ran[__file__, turned.__code__.co_firstlineno + 2]
     assert of_line >= 100 * turns
     assert times == 3 * turns  # the rule has a loop of its own, of three turns

@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from firstlight.trace.log_events import TraceLogError
-from firstlight.trace.model import Process, Trace
-from firstlight.trace.reading import load
-from firstlight.trace.timeline import Interval, SummedWait, parts, phases, spans
-from firstlight.trace.wording import seconds, sentence_of
+from firstlight.trace.findings import load
+from firstlight.trace.quantities import seconds
+from firstlight.trace.read.log_events import TraceLogError
+from firstlight.trace.read.model import Process, Trace
+from firstlight.trace.read.timeline import Interval, SummedWait, parts, phases, spans
+from firstlight.trace.wording import sentence_of, why_again
 
 MS = 1_000_000
 MAIN = 7
@@ -182,7 +183,7 @@ def test_calls_and_stages_become_compiles_of_a_function(tmp_path: Path) -> None:
     assert first.stage_seconds == pytest.approx({"trace": 0.04, "lower": 0.035, "compile": 0.1})
     assert (first.equations, first.constant_bytes, first.executable_bytes) == (5, 8, 77)
     assert (first.cache.status, first.user_site.line) == ("off", 9)
-    assert (second.recompile_reason, second.recompile_detail) == ("shape", "x: f32[3] → f32[4]")
+    assert (second.recompile_reason, why_again(second)) == ("shape", "x: f32[3] → f32[4]")
     assert (trace.compiles, trace.recompiles) == (2, 1)
     assert trace.time_to_first_result_seconds == pytest.approx(0.51)
 
@@ -243,7 +244,7 @@ def _modules_of(statement: str) -> set[str]:
 
 
 def test_the_recorder_itself_is_not_among_the_imports(tmp_path: Path) -> None:
-    log = Log().imports(("firstlight.trace.calls", 100, 5, 5)).imports(("json", 120, 5, 5))
+    log = Log().imports(("firstlight.trace.record.calls", 100, 5, 5)).imports(("json", 120, 5, 5))
     assert [p.name for p in only(log.end(700).read(tmp_path)).imports] == ["json"]
 
 

@@ -12,10 +12,16 @@ from pathlib import Path
 import pytest
 import trace_samples as samples
 
+from firstlight.trace.findings import load
 from firstlight.trace.findings.recompiling import recompiles
-from firstlight.trace.model import Argument, Compile, Place, Signature
-from firstlight.trace.reading import load
-from firstlight.trace.recompiles import described, differences, nearest_differences, with_reasons
+from firstlight.trace.read.model import Argument, Compile, Place, Signature
+from firstlight.trace.read.recompiles import (
+    described,
+    differences,
+    nearest_differences,
+    with_reasons,
+)
+from firstlight.trace.wording import difference, why_again
 
 PLACED = "SingleDeviceSharding(device=CpuDevice(id=0), memory_kind=device)"
 
@@ -127,8 +133,8 @@ def test_each_reason_is_told_in_words(
     before: Signature, now: Signature, reason: str, words: str
 ) -> None:
     first, second = with_reasons([compiled(before, 0.0), compiled(now, 1.0)])
-    assert (first.recompile_reason, first.recompile_detail) == (None, None)
-    assert (second.recompile_reason, second.recompile_detail) == (reason, words)
+    assert (first.recompile_reason, why_again(first)) == (None, None)
+    assert (second.recompile_reason, why_again(second)) == (reason, words)
 
 
 def test_of_many_arguments_that_differ_all_are_counted() -> None:
@@ -140,7 +146,7 @@ def test_of_many_arguments_that_differ_all_are_counted() -> None:
     )
     _, again = with_reasons([compiled(old, 0.0), compiled(new, 1.0)])
     assert again.differing == tuple(names)
-    assert str(again.recompile_detail).endswith(" and 8 more")
+    assert str(why_again(again)).endswith(" and 8 more")
     first = samples.compiled(signature=old)
     of_step = samples.function(
         "step", first, replace(again, user_site=first.user_site, site=first.site)
@@ -148,8 +154,11 @@ def test_of_many_arguments_that_differ_all_are_counted() -> None:
     (found,) = recompiles(samples.trace(of_step))
     assert "Give x['w0'], x['w1'], x['w2'] and 9 more one dtype" in found.remedy
     grown = signature(array(), *(array(path=name) for name in names))
-    (tree,) = differences(signature(array()), grown)
-    assert tree.words.endswith("; 9 more are new")
+    tree = list(differences(signature(array()), grown))
+    assert [(d.kind, d.field, d.before) for d in tree] == [
+        ("tree", name, "") for name in sorted(names)
+    ]
+    assert sum(d.distance for d in tree) == 10
 
 
 @pytest.mark.parametrize(
@@ -199,21 +208,22 @@ def test_long_static_values_are_shown_from_where_they_differ() -> None:
     head = "Operator(\n  " + "x" * 300
     before, now = (signature(static={"op": f"{head}, kind={k}, {k * 200}"}) for k in "ab")
     (found,) = differences(before, now)
-    assert len(found.words) < 200
-    assert "kind=a" in found.words and "kind=b" in found.words and "\n" not in found.words
+    assert len(difference(found)) < 200
+    words = difference(found)
+    assert "kind=a" in words and "kind=b" in words and "\n" not in words
 
 
 def test_the_same_signature_again_is_unknown_and_says_what_to_check() -> None:
     _, again = with_reasons([compiled(signature(), 0.0), compiled(signature(), 1.0)])
     assert again.recompile_reason == "unknown"
-    assert "the same signature was compiled before" in str(again.recompile_detail)
-    assert "jax.clear_caches()" in str(again.recompile_detail)
+    assert "the same signature was compiled before" in str(why_again(again))
+    assert "jax.clear_caches()" in str(why_again(again))
 
 
 def test_a_compile_of_which_the_call_is_not_known_has_no_made_up_reason() -> None:
     _, again = with_reasons([compiled(None, 0.0), compiled(None, 1.0)])
     assert again.recompile_reason == "unknown"
-    assert "not known" in str(again.recompile_detail)
+    assert "not known" in str(why_again(again))
 
 
 def test_it_is_compared_with_the_nearest_not_with_the_last() -> None:
@@ -221,24 +231,25 @@ def test_it_is_compared_with_the_nearest_not_with_the_last() -> None:
     b = signature(array("float32", 7, 7), array("int32", 9, path="y"), function_object=2)
     now = signature(array("float32", 96), array("float32", 4, path="y"))
     found = nearest_differences(now, [a, b])
-    assert [d.words for d in found] == ["x: f32[128] → f32[96]"]
+    assert [difference(d) for d in found] == ["x: f32[128] → f32[96]"]
 
 
 def test_shape_and_type_together_are_farther_than_the_type_alone() -> None:
     earlier = [signature(array("float32", 3)), signature(array("float32", 4))]
     found = nearest_differences(signature(array("int32", 3)), earlier)
-    assert [(d.reason, d.words) for d in found] == [("dtype", "x: f32[3] → i32[3]")]
+    assert [(d.kind, difference(d)) for d in found] == [("dtype", "x: f32[3] → i32[3]")]
 
 
 def test_other_keys_are_another_tree_also_where_its_text_was_cut() -> None:
     old, new = (signature(array("float32", 3, path=f"d['{key}']")) for key in ("a", "b"))
-    assert [(d.reason, d.words) for d in differences(old, new)] == [
-        ("tree", "d['b'] is new; d['a'] is gone")
+    assert [(d.kind, difference(d)) for d in differences(old, new)] == [
+        ("tree", "d['b'] is new"),
+        ("tree", "d['a'] is gone"),
     ]
 
 
 def test_the_text_of_a_long_tree_ends_with_what_tells_it_from_others() -> None:
-    from firstlight.trace.plain_text import shortened
+    from firstlight.trace.record.value_text import shortened
 
     small, *long = [str(n) * size for n, size in ((1, 50), (2, 900), (3, 900))]
     assert shortened(small) == small
@@ -252,7 +263,7 @@ def test_what_is_only_traced_is_no_recompile_and_none_to_compare_with() -> None:
     one = compiled(signature(array("float32", 2)), 1.0)
     again = compiled(signature(array("float32", 3)), 2.0)
     told = with_reasons([traced, one, again])
-    assert [c.recompile_detail for c in told] == [None, None, "x: f32[2] → f32[3]"]
+    assert [why_again(c) for c in told] == [None, None, "x: f32[2] → f32[3]"]
 
 
 def test_another_process_starts_from_nothing() -> None:
@@ -264,13 +275,13 @@ def test_numpy_doubles_are_what_jax_makes_of_them() -> None:
     double, single = signature(array("float64", 3)), signature(array("float32", 3))
     assert list(differences(double, single)) == []
     wide = [replace(s, context={"jax_enable_x64": True}) for s in (double, single)]
-    assert [d.reason for d in differences(*wide)] == ["dtype"]
+    assert [d.kind for d in differences(*wide)] == ["dtype"]
 
 
 def test_an_operation_with_other_parameters_is_no_new_function() -> None:
     one = signature(static={"shape": "(3,)"}, function_object=1)
     other = signature(static={"shape": "(4,)"}, function_object=2)
-    assert [d.reason for d in differences(one, other, library=True)] == ["static value"]
+    assert [d.kind for d in differences(one, other, library=True)] == ["static value"]
 
 
 def test_arrays_are_written_as_jax_writes_them() -> None:

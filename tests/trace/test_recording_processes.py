@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from firstlight.trace.log_events import ProcessLog, read_logs
-from firstlight.trace.log_file import LogFile, encoded
-from firstlight.trace.model import Trace
-from firstlight.trace.reading import load
+from firstlight.trace.findings import load
+from firstlight.trace.read.log_events import ProcessLog, read_logs
+from firstlight.trace.read.model import Trace
+from firstlight.trace.record.log_file import LogFile, encoded
 
 Write = Callable[[str, str], Path]
 
@@ -208,7 +208,7 @@ def test_threads_that_write_at_the_same_time_lose_no_line(tmp_path: Path) -> Non
 
 HELD = """
     import os, sys, threading
-    from firstlight.trace.log_file import LogFile
+    from firstlight.trace.record.log_file import LogFile
     log, held, over = LogFile("logs"), threading.Event(), threading.Event()
     log.write({"of": "parent"})
     def work():

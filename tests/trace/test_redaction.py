@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from firstlight.trace.recompiles import is_number
-from firstlight.trace.redaction import file, redacted
+from firstlight.trace.read.recompiles import is_number
+from firstlight.trace.read.redaction import file, redacted
 
 CALL: dict[str, Any] = {"event": "call", "call": 1, "function": {"name": "f"}, "object": 1}
 
@@ -83,7 +83,7 @@ def test_hashes_cannot_be_looked_up_nor_compared_between_redactions() -> None:
     path = "/home/alice/x.py"
     assert file(path) == file(path)
     assert hashlib.sha256(path.encode()).hexdigest()[:8] not in file(path)
-    source = f"from firstlight.trace.redaction import file; print(file({path!r}))"
+    source = f"from firstlight.trace.read.redaction import file; print(file({path!r}))"
     done = subprocess.run(
         [sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=True
     )

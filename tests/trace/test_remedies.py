@@ -11,14 +11,15 @@ import pytest
 import trace_samples as samples
 
 from firstlight.cli import main
-from firstlight.trace import cache_folder, programs
-from firstlight.trace.cache_reasons import cache_use
-from firstlight.trace.findings.programs import dominating_function
 from firstlight.trace.findings.recompiling import recompiles
 from firstlight.trace.findings.shapes import Varying, remedy
+from firstlight.trace.findings.slow_programs import dominating_function
 from firstlight.trace.findings.start_up import one_op_compiles
-from firstlight.trace.model import Argument, CacheUse, Compile, Difference, Place
-from firstlight.trace.what_if import Spread, Variant, WhatIf, verdict
+from firstlight.trace.read.cache_use import cache_use
+from firstlight.trace.read.model import Argument, CacheUse, Compile, Difference, Place, Reason
+from firstlight.trace.record import cache_folder, program_contents
+from firstlight.trace.show.what_if_text import verdict
+from firstlight.trace.what_if import Spread, Variant, WhatIf
 
 
 @pytest.mark.parametrize(
@@ -58,9 +59,9 @@ def test_a_type_that_differs_as_well_is_part_of_the_remedy() -> None:
 
 
 def test_turns_of_a_loop_are_not_counted_twice_for_its_gradient() -> None:
-    assert programs._turns([60, 60, 60, 120, 2, 1], 120) == 60
-    assert programs._turns([40, 3], 40) == 40
-    assert programs._turns([100, 50], 100) == 50
+    assert program_contents._turns([60, 60, 60, 120, 2, 1], 120) == 60
+    assert program_contents._turns([40, 3], 40) == 40
+    assert program_contents._turns([100, 50], 100) == 50
 
 
 @pytest.mark.parametrize(("status", "told"), [("miss", 1), ("hit", 0)])
@@ -147,12 +148,8 @@ def test_static_objects_that_differ_are_not_told_to_become_arrays() -> None:
     def static(text: str, **more: Any) -> Compile:
         return samples.compiled(signature=samples.signature(static={"optim": text}), **more)
 
-    words = "optim: Adam → Sgd"
-    again = {
-        "recompile_reason": "static value",
-        "recompile_detail": words,
-        "recompile_differences": (Difference("static value", words, path="optim"),),
-    }
+    other = Difference(Reason.STATIC, "optim", "Adam", "Sgd")
+    again = {"recompile_reason": Reason.STATIC, "recompile_differences": (other,)}
     many = [static("Adam()"), static("Sgd()", **again), static("Sgdm()", **again)]
     (found,) = recompiles(samples.trace(samples.function("step", *many)))
     assert "persistent cache" in found.remedy and "array" not in found.remedy

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from firstlight.trace import running
-from firstlight.trace.log_events import read_logs
+from firstlight.trace.read.log_events import read_logs
 
 Write = Callable[[str, str], Path]
 
@@ -117,11 +117,14 @@ def test_a_missing_module_or_script_is_reported_by_python_itself(tmp_path: Path)
 
 
 BEFORE_THE_PROGRAM = (
-    "imports",
-    "installed",
-    "log_file",
-    "program_errors",
-    "recorder",
+    "record",
+    "record.import_clock",
+    "record.installed",
+    "record.log_file",
+    "record.log_format",
+    "record.marks",
+    "record.program_errors",
+    "record.recorder",
     "startup",
 )
 
@@ -216,12 +219,12 @@ def test_an_error_in_our_listener_never_reaches_the_program(tmp_path: Path, writ
         """
         import sys
         import jax
-        if "firstlight.trace.calls" in sys.modules:
+        if "firstlight.trace.record.calls" in sys.modules:
             def broken(*_):
                 raise RuntimeError("injected")
-            hooks = sys.modules["firstlight.trace.jax_hooks"]
+            hooks = sys.modules["firstlight.trace.record.jax_hooks"]
             hooks.calls.call_of = hooks.calls.stack = hooks.calls.sites = broken
-            hooks.programs.lowered = hooks.programs.compiled = broken
+            hooks.program_contents.lowered = hooks.program_contents.compiled = broken
         print(jax.jit(lambda x: x + 1)(2.0))
         """,
     )

@@ -14,7 +14,7 @@ import trace_samples as samples
 from firstlight.trace.findings.recompiling import recompiles
 from firstlight.trace.findings.source import is_generator, where_made
 from firstlight.trace.findings.start_up import one_op_compiles
-from firstlight.trace.model import Compile, Difference, Function, Place
+from firstlight.trace.read.model import Compile, Difference, Function, Place, Reason
 
 Write = Callable[[str, str], Path]
 
@@ -100,8 +100,8 @@ def test_a_recompile_says_where_the_value_is_made(program: str) -> None:
         2.0,
         (9, 4),
         user_site=Place(program, 10, "fit"),
-        recompile_reason="weak type",
-        recompile_differences=(Difference("weak type", "rate: …", path="rate"),),
+        recompile_reason=Reason.WEAK,
+        recompile_differences=(Difference(Reason.WEAK, "rate", "f32[]", "f32[] (weak)"),),
     )
     step = samples.function("step", samples.compiled(), again)
     (found,) = recompiles(samples.trace(step, processes=(STARTED_LATER,)))

@@ -12,13 +12,13 @@ from tempfile import mkdtemp
 import pytest
 import trace_samples as samples
 
-from firstlight.trace.findings.programs import large_constants
-from firstlight.trace.html import render
-from firstlight.trace.json_report import report
-from firstlight.trace.model import Compile, Constant, Place, Trace
-from firstlight.trace.reading import load
-from firstlight.trace.redaction import redact_copy
-from firstlight.trace.source_lines import SourceLines
+from firstlight.trace.findings import load
+from firstlight.trace.findings.slow_programs import large_constants
+from firstlight.trace.read.model import Compile, Constant, Place, Trace
+from firstlight.trace.read.redaction import redact_copy
+from firstlight.trace.read.source_lines import SourceLines
+from firstlight.trace.show.html import render
+from firstlight.trace.show.json_report import report
 
 PROGRAM = """\
 import jax, jax.numpy as jnp, numpy as np

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import firstlight.trace
-from firstlight.trace.model import Finding, Function
+from firstlight.trace.read.model import Finding, Function
 from firstlight.trace.session import Recording
+from firstlight.trace.wording import why_again
 
 X = np.ones(3, np.float32)
 
@@ -66,7 +67,7 @@ def finding_of(t: Recording) -> Finding:
 
 
 def details(t: Recording) -> list[str | None]:
-    return [c.recompile_detail for c in function_of(t).compiles[1:]]
+    return [why_again(c) for c in function_of(t).compiles[1:]]
 
 
 def again(make: Callable[[int], Any]) -> Recording:
@@ -233,7 +234,7 @@ def test_arguments_under_filter_jit_have_the_names_of_the_user() -> None:
     first = function.compiles[0].signature
     assert first is not None
     assert [a.path for a in first.arguments] == ["model['w']", "batch[0]", "batch[1]", "rate"]
-    assert [c.recompile_detail for c in function.compiles[1:]] == [
+    assert [why_again(c) for c in function.compiles[1:]] == [
         "rate: f32[] → 0.1",
         "rate: 0.1 → 0.2",
         "model['w']: f32[3] → f32[2]",

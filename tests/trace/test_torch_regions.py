@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from firstlight.trace import torch_hooks
-from firstlight.trace.html import render
-from firstlight.trace.model import Finding, Trace
-from firstlight.trace.reading import load
-from firstlight.trace.recorder import Recorder
-from firstlight.trace.redaction import redact_copy
-from firstlight.trace.torch_regions import Region, regions
+from firstlight.trace.findings import load
+from firstlight.trace.read.model import Finding, Trace
+from firstlight.trace.read.redaction import redact_copy
+from firstlight.trace.read.torch_regions import Region, regions
+from firstlight.trace.record import torch_hooks
+from firstlight.trace.record.recorder import Recorder
+from firstlight.trace.show.html import render
 
 TRACED = "import firstlight.trace.startup"
 #: Runs programs one after the other in one process, each as if it were the main one.
@@ -245,7 +245,7 @@ def test_a_redacted_log_keeps_no_value_and_no_path(ran: Ran, tmp_path: Path) -> 
 
 
 def test_page_and_summary_show_the_regions(ran: Ran, capsys: pytest.CaptureFixture[str]) -> None:
-    from firstlight.trace.summary import print_trace
+    from firstlight.trace.show.terminal import print_trace
 
     page = render(ran.trace)
     assert f"noisy from line {line_of('the break')} on" in page
@@ -306,7 +306,7 @@ def test_torch_alone_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("__version__ = '9.1'\ndef compile(): ...\n")
     (tmp_path / "main.py").write_text(
-        "import torch, json, sys\nprint('firstlight.trace.torch_hooks' in sys.modules)\n"
+        "import torch, json, sys\nprint('firstlight.trace.record.torch_hooks' in sys.modules)\n"
     )
     out = tmp_path / "out"
     out.mkdir()

@@ -7,8 +7,8 @@ import io
 from rich.console import Console
 from trace_samples import compiled, function, process, trace
 
-from firstlight.trace.model import ImportedPackage, Trace
-from firstlight.trace.summary import print_trace
+from firstlight.trace.read.model import ImportedPackage, Trace
+from firstlight.trace.show.terminal import print_trace
 
 
 def shown(one: Trace) -> str:

@@ -12,18 +12,19 @@ from trace_samples import compiled, function, process
 
 from firstlight.trace.findings import find
 from firstlight.trace.findings.caching import cache_findings
-from firstlight.trace.model import (
+from firstlight.trace.read.model import (
     CacheUse,
     Finding,
     ImportedPackage,
     Place,
+    Reason,
     Span,
     Thread,
     Trace,
     Wait,
 )
-from firstlight.trace.notebook import as_text
-from firstlight.trace.verdict import headline, nothing_found
+from firstlight.trace.show.cell import as_text
+from firstlight.trace.show.verdict import headline, nothing_found
 
 OFF, HIT = CacheUse("off", None, False), CacheUse("hit", None, False)
 
@@ -46,7 +47,7 @@ def programs() -> Iterator[Trace]:
         for status in (OFF, CacheUse("miss", "below threshold", False), HIT):
             step = compiled("step", took=(0.1 * took, 0.1 * took, took), cache=status)
             late = replace(step, begin_seconds=3.1, end_seconds=3.2, before_first_result=False)
-            again = replace(late, recompile_reason="shape", recompile_detail="x: f32[2] → f32[3]")
+            again = replace(late, recompile_reason=Reason.SHAPE)
             op = function("iota", replace(step, name="iota"), library=True)
             plots = ImportedPackage(
                 "plots", took, took, 9, 0.2, None, Place(samples.TRAIN, 3), took

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import trace_samples as samples
 
+from firstlight.trace.findings import load
+from firstlight.trace.findings.after_start import synchronisation
 from firstlight.trace.findings.recompiling import recompiles
-from firstlight.trace.findings.running import synchronisation
 from firstlight.trace.findings.shapes import Varying, remedy
 from firstlight.trace.findings.start_up import expensive_imports, one_op_compiles
-from firstlight.trace.model import Finding, Place, Span, Trace, Wait
-from firstlight.trace.reading import load
-from firstlight.trace.verdict import nothing_found
+from firstlight.trace.read.model import Difference, Finding, Place, Reason, Span, Trace, Wait
+from firstlight.trace.show.verdict import nothing_found
 
 Traced = Callable[..., Trace]
 
@@ -202,19 +202,18 @@ def test_an_accident_is_told_from_the_first_on_also_from_a_second_line(
 
 
 def test_jitted_methods_of_new_objects_are_cured_by_one_object() -> None:
-    again = samples.compiled(
-        begin=2.0, recompile_reason="new function object", recompile_detail="another function"
-    )
+    again = samples.compiled(begin=2.0, recompile_reason=Reason.NEW_FUNCTION)
     function = samples.function("LBFGS.update", samples.compiled(), again, again)
     (one,) = recompiles(samples.trace(function))
     assert "Each LBFGS has jitted functions of its own: make the object once" in one.remedy
 
 
 def test_what_differs_in_another_way_as_well_is_no_cost_of_a_new_function() -> None:
-    again = samples.compiled(
-        begin=2.0, recompile_reason="new function object", recompile_detail="another function"
-    )
-    also_shape = replace(again, recompile_is_for_that_alone=False)
+    new = Difference(Reason.NEW_FUNCTION, None, "object 1", "object 2")
+    told = {"recompile_reason": Reason.NEW_FUNCTION, "recompile_differences": (new,)}
+    again = samples.compiled(begin=2.0, **told)
+    shape = Difference(Reason.SHAPE, "x", "f32[2]", "f32[3]")
+    also_shape = replace(again, recompile_differences=(new, shape))
     function = samples.function("vtrace", samples.compiled(), again, also_shape, also_shape)
     (one,) = recompiles(samples.trace(function))
     assert one.seconds == pytest.approx(again.seconds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from firstlight.trace.model import (
+from firstlight.trace.read.model import (
     Argument,
     CacheUse,
     Compile,
@@ -15,6 +15,7 @@ from firstlight.trace.model import (
     ImportedPackage,
     Place,
     Process,
+    Reason,
     Signature,
     Span,
     Trace,
@@ -59,12 +60,11 @@ def compiled(
 
 
 def again(begin: float, shape: tuple[int, ...], **changes: Any) -> Compile:
-    detail = f"x: f32[8,4] → f32[{','.join(map(str, shape))}]"
+    after = f"f32[{','.join(map(str, shape))}]"
     told = {
         "signature": signature(shape),
-        "recompile_reason": "shape",
-        "recompile_detail": detail,
-        "recompile_differences": (Difference("shape", detail, path="x"),),
+        "recompile_reason": Reason.SHAPE,
+        "recompile_differences": (Difference(Reason.SHAPE, "x", "f32[8,4]", after),),
     }
     return compiled(begin=begin, **(told | changes))
 
@@ -121,7 +121,7 @@ def finding(**changes: Any) -> Finding:
         seconds=1.1,
         title="step compiled 3 times for shapes that differ in one dimension",
         function="step",
-        location=f"{TRAIN}:12",
+        place=Place(TRAIN, 12),
         remedy="Pad the first dimension of x to 8 or 16.",
         evidence={"sizes": [8, 9, 10], "buckets": {"8": 1, "16": 2}},
     )

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from firstlight.trace.limits import Excess, Limits
-    from firstlight.trace.model import Trace
+    from firstlight.trace.findings.limits import Excess, Limits
+    from firstlight.trace.read.model import Trace
     from firstlight.trace.running import Outcome
 
 EPILOG = """\
@@ -131,7 +131,8 @@ def _trace(program: list[str], options: argparse.Namespace) -> int:
 def _load_what_reports_need() -> None:
     """Import it while the program runs, so that nobody waits for it afterwards."""
     with suppress(Exception):  # whatever it is, it comes again when it is needed
-        from firstlight.trace import findings, html, reading, summary  # noqa: F401
+        from firstlight.trace import findings  # noqa: F401
+        from firstlight.trace.show import html, terminal  # noqa: F401
 
 
 def _report(
@@ -155,7 +156,7 @@ def _report(
         return hold
     try:
         if options.redact:
-            from firstlight.trace.redaction import redact_folder
+            from firstlight.trace.read.redaction import redact_folder
 
             redact_folder(folder)
         what_if = _what_if(command, folder, outcome, options)
@@ -170,8 +171,8 @@ def _report(
 
 def _judged(folder: Path, limits: Limits) -> tuple[Trace, tuple[Excess, ...]]:
     """The trace, and the limits that do not hold."""
-    from firstlight.trace.limits import exceeded
-    from firstlight.trace.reading import load
+    from firstlight.trace.findings import load
+    from firstlight.trace.findings.limits import exceeded
 
     trace = load(folder)
     return trace, exceeded(trace, limits)
@@ -186,7 +187,7 @@ def _outputs(
     what_if: Any,
     name: str,
 ) -> None:
-    from firstlight.trace.summary import print_exceeded
+    from firstlight.trace.show.terminal import print_exceeded
 
     page = None
     try:
@@ -205,7 +206,7 @@ def _outputs(
 def _print(
     trace: Trace, what_if: Any, page: Path | None, name: str, outcome: Outcome | None
 ) -> None:
-    from firstlight.trace.summary import print_trace, terminal
+    from firstlight.trace.show.terminal import print_trace, terminal
 
     console = terminal()
     if outcome is not None and not outcome.succeeded:
@@ -216,7 +217,7 @@ def _print(
             return
     print_trace(trace, console, name)
     if what_if is not None:
-        from firstlight.trace.what_if import print_what_if
+        from firstlight.trace.show.what_if_text import print_what_if
 
         print_what_if(what_if, console)
     if page is not None:
@@ -227,7 +228,7 @@ def _write_json(
     path: Path, trace: Trace, found: Sequence[Excess], outcome: Outcome | None, what_if: Any
 ) -> None:
     from firstlight.records import to_json, write_json
-    from firstlight.trace.json_report import report
+    from firstlight.trace.show.json_report import report
 
     plain = report(trace, found, outcome._asdict() if outcome else None, to_json(what_if))
     write_json(path, plain, schema="trace-report-1.schema.json")
@@ -235,7 +236,7 @@ def _write_json(
 
 def _write_chrome(path: Path, trace: Trace) -> None:
     from firstlight.records import write_json
-    from firstlight.trace.chrome_trace import chrome_trace
+    from firstlight.trace.show.chrome_trace import chrome_trace
 
     write_json(path, chrome_trace(trace))
 
@@ -244,7 +245,7 @@ def _write_html(
     trace: Trace, folder: Path, options: argparse.Namespace, what_if: Any
 ) -> Path | None:
     from firstlight.records import write_text
-    from firstlight.trace.html import render
+    from firstlight.trace.show.html import render
 
     page: Path = options.html or folder / "report.html"
     write_text(page, render(trace, what_if))
@@ -291,7 +292,7 @@ def _has_limits(options: argparse.Namespace) -> bool:
 
 
 def _limits(options: argparse.Namespace) -> Limits:
-    from firstlight.trace.limits import Limits, after
+    from firstlight.trace.findings.limits import Limits, after
 
     late: Any = after(options.forbid_compile_after) if options.forbid_compile_after else {}
     return Limits(
@@ -320,7 +321,7 @@ def _report_again(arguments: list[str], options: argparse.Namespace) -> int:
         return _outputs_again(options.folder, limits, options, str(options.folder))
     import tempfile
 
-    from firstlight.trace.redaction import redact_copy
+    from firstlight.trace.read.redaction import redact_copy
 
     if options.html is None:
         parser.error("--redact leaves the folder as it is: say where to write with --html FILE")
@@ -344,7 +345,7 @@ def _diff(arguments: list[str], options: argparse.Namespace) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the comparison as JSON")
     parser.add_argument("--all", action="store_true", help="functions that did not change as well")
     parser.parse_args(arguments, options)
-    from firstlight.trace.comparing import compare_folders, print_comparison
+    from firstlight.trace.show.diff import compare_folders, print_comparison
 
     comparison = compare_folders(options.before, options.after)
     if options.json:

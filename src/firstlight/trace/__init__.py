@@ -1,8 +1,9 @@
 """Where the time to the first result of a JAX program went, without a change to the program.
 
-Inside of the traced process (`startup`, `recorder`, `imports`, `jax_hooks` and what these import)
-only the standard library is imported, nothing raises into the program, and every event is a line in
-a log as soon as it is over. All thinking is done by whoever reads the log.
+`record` runs inside of the traced process: it imports the standard library only, nothing raises
+into the program, and every event is a line of a log as soon as it is over. `read` makes a `Trace`
+of logs, `findings` says what cost time and what to do, `show` is what people and programs see of
+it. `startup` stays at the address that installed `firstlight-trace.pth` files name.
 
     with firstlight.trace.recording() as t:
         ...
@@ -12,13 +13,10 @@ In a notebook: `%load_ext firstlight.trace`, then `%%firstlight` on top of a cel
 itself when its first result is there: `firstlight.trace.mark_first_result()`.
 """
 
-import sys
+from firstlight.trace.record.marks import mark_first_result
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
-
     from firstlight.trace.notebook import load_ipython_extension, unload_ipython_extension
     from firstlight.trace.session import Recording, recording
 
@@ -29,18 +27,6 @@ __all__ = [
     "recording",
     "unload_ipython_extension",
 ]
-
-#: Who is told of a mark, with the frame that makes it: nobody while nothing is recorded.
-MARKED: "list[Callable[[FrameType], None]]" = []
-
-
-def mark_first_result() -> None:
-    """Say that the first result is there now, whatever was read or put out before.
-
-    Of several marks of a process the first counts. Where nothing is recorded, nothing is done.
-    """
-    for tell in MARKED:
-        tell(sys._getframe(1))
 
 
 def __getattr__(name: str) -> object:

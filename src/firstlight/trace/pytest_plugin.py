@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 if TYPE_CHECKING:
-    from firstlight.trace.limits import Limits
+    from firstlight.trace.findings.limits import Limits
     from firstlight.trace.session import Recording
 
 _LIMITS = ("max_compiles", "max_recompiles", "max_ttfr")
@@ -52,7 +52,7 @@ def firstlight_trace() -> Iterator[Recording]:
 
 def _limits(marks: list[pytest.Mark], item: pytest.Item) -> Limits:
     """Of all marks, the closest first: what a method does not say, its class may."""
-    from firstlight.trace.limits import LimitError, Limits
+    from firstlight.trace.findings.limits import LimitError, Limits
 
     given: dict[str, Any] = {}
     for mark in marks:
@@ -79,7 +79,7 @@ def _wrong(item: pytest.Item, why: str) -> NoReturn:
 
 def _judge(recorded: Recording, limits: Limits) -> None:
     from firstlight.report.plain_text import printable
-    from firstlight.trace.limits import exceeded
+    from firstlight.trace.findings.limits import exceeded
 
     lines: list[str] = []
     for excess in exceeded(recorded.trace, limits):

@@ -17,8 +17,8 @@ from threading import Thread
 from time import monotonic_ns
 from typing import NamedTuple
 
-from firstlight.trace.log_file import log_path
 from firstlight.trace.passing_signals import passing_signals
+from firstlight.trace.record.log_format import log_path
 
 HOOK = "firstlight-trace.pth"
 
@@ -164,7 +164,7 @@ def require_hook() -> None:
     folders = {*site.getsitepackages(), site.getusersitepackages()}
     if any((Path(folder) / HOOK).is_file() for folder in folders) or _starts_recorder():
         return
-    from firstlight.trace.log_events import NotRecordedError
+    from firstlight.trace.read.log_events import NotRecordedError
 
     raise NotRecordedError(
         f"{sys.executable} would not record anything: it reads {HOOK} at its start, and there is "
@@ -180,8 +180,8 @@ def compile_bytecode() -> None:
     PYTHONDONTWRITEBYTECODE would otherwise make every traced process compile it anew, which it
     would see as time of its own. Where the package cannot be written to, that stays.
     """
-    package = Path(__file__).parent.parent
-    for folder in (package, package / "trace", package / "telemetry"):
+    trace = Path(__file__).parent
+    for folder in (trace.parent, trace, trace / "record", trace.parent / "telemetry"):
         if any(map(_is_not_compiled, folder.glob("*.py"))):
             import compileall
 

@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from time import monotonic_ns
 from typing import Any
 
-from firstlight.trace import MARKED
-from firstlight.trace.imports import ImportClock
-from firstlight.trace.jax_hooks import JaxHooks, attach
-from firstlight.trace.model import Finding, Function, Trace
-from firstlight.trace.recorder import Recorder, is_loaded
+from firstlight.trace.read.model import Finding, Function, Trace
+from firstlight.trace.record.import_clock import ImportClock
+from firstlight.trace.record.jax_hooks import JaxHooks, attach
+from firstlight.trace.record.marks import LISTENERS
+from firstlight.trace.record.recorder import Recorder, is_loaded
 
 
 class Recording:
@@ -59,12 +59,12 @@ class Recording:
         return self.trace.findings
 
     def __repr__(self) -> str:
-        from firstlight.trace.notebook import as_text
+        from firstlight.trace.show.cell import as_text
 
         return as_text(self.trace)
 
     def _repr_html_(self) -> str:
-        from firstlight.trace.notebook import as_html
+        from firstlight.trace.show.cell import as_html
 
         return as_html(self.trace)
 
@@ -88,8 +88,8 @@ def _read(events: list[dict[str, Any]], recorder: Recorder, ended: bool) -> Trac
     from dataclasses import replace
 
     from firstlight.trace.findings import find
-    from firstlight.trace.log_events import ProcessLog
-    from firstlight.trace.reading import assemble
+    from firstlight.trace.read.assembly import assemble
+    from firstlight.trace.read.log_events import ProcessLog
 
     # As a file would have it: tuples become lists, and what JSON cannot hold becomes text.
     head, *rest = json.loads(json.dumps(events, default=str))
@@ -152,7 +152,7 @@ class _Shared:
     def _start(self) -> None:
         self._recorder = recorder = Recorder(self._tell)
         self._mark = recorder.safely(recorder.mark_here)
-        MARKED.append(self._mark)
+        LISTENERS.append(self._mark)
         if is_loaded("jax"):
             self._attach()
         # Also from within an import: what comes after JAX in it may compile.
@@ -163,7 +163,7 @@ class _Shared:
 
     def _stop(self) -> None:
         if self._mark is not None:
-            MARKED.remove(self._mark)
+            LISTENERS.remove(self._mark)
         if self._clock is not None:
             self._clock.remove()
         if self._hooks is not None:

@@ -10,13 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
 from firstlight.trace import running
-from firstlight.trace.wording import counted, seconds
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 BASE = "as it is"
 _LEVEL = "--xla_backend_optimization_level"
@@ -117,14 +112,14 @@ def measure(
 
 
 def _run(command: Sequence[str], folder: Path, variables: Mapping[str, str]) -> _Run:
-    from firstlight.trace.log_events import TraceLogError
-    from firstlight.trace.reading import load
+    from firstlight.trace.read.assembly import read_folder
+    from firstlight.trace.read.log_events import TraceLogError
 
     folder.mkdir()
     with open(folder / "output.txt", "wb") as output:
         outcome = running.run(command, folder, variables, output.fileno())
     try:
-        trace = load(folder, findings=False)
+        trace = read_folder(folder)
     except TraceLogError:
         return _Run(False, None, 0.0, outcome.seconds)
     compiling = sum(f.seconds for f in trace.functions)
@@ -143,63 +138,3 @@ def _summary(name: str, how: str, runs: Sequence[_Run]) -> Variant:
         compile_seconds=Spread.of([r.compiling for r in fine]),
         wall_seconds=Spread.of([r.wall for r in fine]),
     )
-
-
-# --- in words -------------------------------------------------------------------------------------
-
-
-def spread_text(spread: Spread | None) -> str:
-    """'1.20 s (1.18 to 1.31)'"""
-    if spread is None:
-        return "none"
-    if spread.low == spread.high:
-        return seconds(spread.median)
-    middle, low, high = map(seconds, (spread.median, spread.low, spread.high))
-    units = {text.rpartition(" ")[2] for text in (middle, low, high)}
-    if len(units) == 1:
-        low, high = (text.rpartition(" ")[0] for text in (low, high))
-    return f"{middle} ({low} to {high})"
-
-
-def verdict(found: WhatIf) -> str:
-    """Which variant starts soonest, if the runs can tell it from the program as it is."""
-    if found.rounds < 2:
-        return "One run of each tells no setting from chance: give --what-if-rounds 3 or more."
-    base, *others = found.variants
-    if base.first_result_seconds is None:
-        return "The program as it is had no first result: there is nothing to compare with."
-    best = min(
-        (v for v in others if v.first_result_seconds and not v.failed),
-        key=lambda v: v.first_result_seconds.median if v.first_result_seconds else 0.0,
-        default=None,
-    )
-    if best is None or best.first_result_seconds is None:
-        return "No other setting ran to its end."
-    if best.first_result_seconds.high >= base.first_result_seconds.low:
-        return "No setting gives the first result sooner than all runs of the program as it is."
-    gained = base.first_result_seconds.median - best.first_result_seconds.median
-    whole = ""
-    if base.wall_seconds and best.wall_seconds and best.wall_seconds.low > base.wall_seconds.high:
-        longer = best.wall_seconds.median - base.wall_seconds.median
-        whole = f", but the whole run takes {seconds(longer)} longer"
-    return f"Soonest: {best.name}, {seconds(gained)} before the program as it is{whole}."
-
-
-def print_what_if(found: WhatIf, console: Console) -> None:
-    """A table of variants."""
-    from rich import box
-    from rich.table import Table
-
-    title = f"What if: measured in {counted(found.rounds, 'run')} of each"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("setting", "first result", "compiling", "whole run"):
-        table.add_column(name, justify="left" if name == "setting" else "right")
-    for v in found.variants:
-        failed = f", {v.failed} failed" if v.failed else ""
-        spreads = (v.first_result_seconds, v.compile_seconds, v.wall_seconds)
-        table.add_row(v.name + failed, *(spread_text(s) for s in spreads))
-    console.print(table)
-    console.print(verdict(found))
-    for v in found.variants:
-        if v.how:
-            console.print(f"  {v.name}: {v.how}", style="dim", markup=False)

@@ -6,35 +6,27 @@ Everything here is plain text of unknown origin: whoever prints or draws it esca
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import islice
 
-from firstlight.trace.model import Compile, Finding, Function, Place, Process, Signature
-from firstlight.trace.recompiles import described, is_wide
+from firstlight.trace.quantities import counted, listed, seconds, times
+from firstlight.trace.read.model import (
+    BY_POSITION,
+    ByIdentity,
+    Compile,
+    Difference,
+    Finding,
+    Function,
+    Place,
+    Process,
+    Reason,
+    Signature,
+)
+from firstlight.trace.read.recompiles import described, is_wide
 
 #: Where a function of JAX itself is defined: nowhere that the user could go to.
 OF_JAX = "JAX's own"
-
-
-def seconds(value: float | None) -> str:
-    """Three digits at most: 0.0123 is '12 ms', 12.34 is '12.3 s', 754 is '12 min 34 s'."""
-    if value is None:
-        return "unknown"
-    if value < 0:
-        return "−" + seconds(-value)
-    if value < 0.0005:
-        return f"{value * 1e6:.0f} µs" if value else "0 s"
-    if value < 0.9995:
-        return f"{value * 1e3:.0f} ms" if value >= 0.00995 else f"{value * 1e3:.1f} ms"
-    if value < 120:
-        return f"{value:.2f} s" if value < 9.995 else f"{value:.1f} s"
-    minutes, rest = divmod(round(value), 60)
-    return f"{minutes} min {rest} s"
-
-
-def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """'1 compile', '2 compiles'."""
-    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
 
 
 def place(where: Place | None, short: bool = True) -> str:
@@ -68,12 +60,6 @@ def _cell(file: str) -> str | None:
     """Files that stand for cells of a notebook."""
     folder = os.path.basename(os.path.dirname(file))
     return "cell" if folder.startswith("ipykernel_") else None
-
-
-def location(text: str) -> str:
-    """file:line as a finding has it, as seen from here."""
-    file, colon, line = text.rpartition(":")
-    return f"{_shortened(file)}:{line}" if colon and line.isdigit() and file else text
 
 
 def spent_on(process: Process, total: float) -> str:
@@ -133,9 +119,113 @@ def function_line(function: Function) -> str:
 
 def compile_line(function: Function, compile_: Compile) -> str:
     """One compile with its arguments, its place, and why it was needed again."""
-    reason = compile_.recompile_detail or compile_.recompile_reason
+    reason = why_again(compile_)
     when = f"at {seconds(compile_.begin_seconds)}, {seconds(compile_.seconds)}"
     about = f"{when}, called from {called_from(compile_)}"
     if reason:  # says what differs: among all arguments it would be hard to find
         return f"{function.name} {about}: {reason}"
     return f"{function.name}({signature(compile_.signature)}) {about}"
+
+
+def location(place: Place | None) -> str | None:
+    """`file:line`, to jump to."""
+    return None if place is None else place.location
+
+
+def short(place: Place | None) -> str:
+    """`train.py:12`, to read."""
+    return "an unknown line" if place is None else f"{os.path.basename(place.file)}:{place.line}"
+
+
+def where_called(one: Compile) -> Place | None:
+    """The line of the user that called; of a package, where there is none of the user."""
+    return one.user_site or one.site
+
+
+def where_to_jit(one: Compile) -> Place | None:
+    """The line of the user that a jit can be put around.
+
+    A layer is run by the package of its network: that is the line which calls the network.
+    """
+    return one.entry_site or where_called(one)
+
+
+def readable(function: Function) -> str:
+    """The name of a function, with its line where the name says nothing."""
+    bare = function.name.rpartition(".")[2]
+    return f"{bare} at {short(function.place)}" if bare.startswith("<") else bare
+
+
+def again_so_often(function: Function, again: Sequence[Compile]) -> str:
+    """`step is compiled again twice`."""
+    return f"{readable(function)} is compiled again {times(len(again))}"
+
+
+def first_difference(again: Sequence[Compile]) -> str:
+    """An example of what differs, and how much more does."""
+    return listed(map(difference, again[0].recompile_differences), 1)
+
+
+def differing(again: Sequence[Compile]) -> str:
+    """Names of the arguments that differ."""
+    paths = dict.fromkeys(path for one in again for path in one.differing)
+    return listed(paths, 3) or "the argument"
+
+
+# --- why a function was compiled again ------------------------------------------------------------
+
+_MAX_DIFFERENCES = 4
+_LONGEST_VALUE = 80
+_ANOTHER = {
+    ByIdentity.FUNCTION: "another function object of the same definition",
+    ByIdentity.PARTIAL: "another functools.partial of the same function",
+    ByIdentity.METHOD: "the same method, of another object",
+    ByIdentity.OBJECT: "another object of the same class, without __eq__ and __hash__",
+    ByIdentity.OF_PACKAGE: "another object of the same class, which has no __eq__",
+}
+_UNLISTED = {
+    Reason.NEW_FUNCTION: "another function object than before, of the same definition",
+    Reason.SHAPE: "one of {after} that is not listed here",
+    Reason.TREE: "{before} → {after}",
+    Reason.CONTEXT: "a setting of JAX, or a mesh, that is not listed here",
+}
+
+
+def why_again(one: Compile) -> str | None:
+    """All that differs, as far as a line holds it; None: it is the first."""
+    if one.recompile_reason is None:
+        return None
+    found = one.recompile_differences
+    if found:
+        more = f" and {len(found) - _MAX_DIFFERENCES} more" * (len(found) > _MAX_DIFFERENCES)
+        return "; ".join(map(difference, found[:_MAX_DIFFERENCES])) + more
+    if one.signature is None:
+        return "the call is not known, so nothing can be compared"
+    return (
+        "the same signature was compiled before. Check for jax.clear_caches(), for more programs "
+        "than JAX keeps, and for a jitted function that is made anew"
+    )
+
+
+def difference(one: Difference) -> str:
+    """`x: f32[128] → f32[96]`."""
+    if one.field is None:
+        return _UNLISTED[one.kind].format(before=one.before, after=one.after)
+    if one.identity is not None:
+        return f"{one.field}: {_ANOTHER[one.identity]} ({one.before})"
+    if one.field == BY_POSITION:
+        return f"{one.after} {BY_POSITION}, before {one.before}: the others by name"
+    if one.kind is Reason.TREE:
+        return f"{one.field} is {'gone' if one.before else 'new'}"
+    return f"{one.field}: {' → '.join(text or 'not given' for text in _apart(one))}"
+
+
+def _apart(one: Difference) -> list[str]:
+    """Both values; of long ones from where they differ."""
+    texts = [" ".join(text.split()) for text in (one.before, one.after)]
+    if max(map(len, texts)) <= _LONGEST_VALUE:
+        return texts
+    same = next((n for n, pair in enumerate(zip(*texts, strict=False)) if len({*pair}) > 1), 0)
+    begin = max(same - _LONGEST_VALUE // 4, 0)
+    end = begin + _LONGEST_VALUE
+    return [f"{'…' * bool(begin)}{text[begin:end]}{'…' * (len(text) > end)}" for text in texts]

@@ -6,31 +6,35 @@ another found: two may speak of the same seconds, from two sides.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 from firstlight.trace.findings import (
+    after_start,
     caching,
-    programs,
     ranks,
     recompiling,
-    running,
+    slow_programs,
     start_up,
-    torch,
+    torch_compile,
 )
-from firstlight.trace.model import Finding, Trace
+from firstlight.trace.read.assembly import read_folder
+from firstlight.trace.read.model import Finding, Trace
 
 _FAMILIES = (
     start_up.one_op_compiles,
     start_up.expensive_imports,
     recompiling.recompiles,
-    programs.large_constants,
-    programs.unrolled_loops,
-    programs.dominating_function,
+    slow_programs.large_constants,
+    slow_programs.unrolled_loops,
+    slow_programs.dominating_function,
     caching.cache_findings,
-    running.synchronisation,
-    running.late_stalls,
+    after_start.synchronisation,
+    after_start.late_stalls,
     ranks.same_programs,
-    torch.graph_breaks,
-    torch.recompiles,
-    torch.long_compiles,
+    torch_compile.graph_breaks,
+    torch_compile.recompiles,
+    torch_compile.long_compiles,
 )
 
 
@@ -38,3 +42,9 @@ def find(trace: Trace) -> tuple[Finding, ...]:
     """All findings, most expensive first; those that stand apart are the last."""
     found = [finding for family in _FAMILIES for finding in family(trace)]
     return tuple(sorted(found, key=lambda f: (f.apart, -f.seconds)))
+
+
+def load(folder: Path) -> Trace:
+    """The trace in a folder with its findings. TraceLogError: there is none, or a newer one."""
+    trace = read_folder(folder)
+    return replace(trace, findings=find(trace))

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from firstlight.trace import cache_reasons as reasons
-from firstlight.trace import phases
 from firstlight.trace.findings import thresholds as limits
 from firstlight.trace.findings.costs import cost, is_part_of_start
-from firstlight.trace.findings.wording import listed, location
-from firstlight.trace.model import Compile, Finding, Function, Trace
-from firstlight.trace.wording import counted, seconds
+from firstlight.trace.quantities import counted, listed, seconds
+from firstlight.trace.read import phases
+from firstlight.trace.read.model import (
+    CacheStatus,
+    Compile,
+    Finding,
+    Function,
+    MissReason,
+    Trace,
+)
 
 _Pair = tuple[Function, Compile]
 
@@ -19,25 +24,19 @@ _Pair = tuple[Function, Compile]
 def cache_findings(trace: Trace) -> Iterator[Finding]:
     """At most one finding for each way in which the cache did not help."""
     pairs = [(f, c) for f in trace.functions for c in f.compiles if c.compiled and c.cache]
-    yield from _off(trace, [p for p in pairs if _status(p) == "off"])
-    missed = [p for p in pairs if _status(p) == "miss"]
-    hits = [p for p in pairs if _status(p) == "hit"]
+    yield from _off(trace, [p for p in pairs if _status(p) == CacheStatus.OFF])
+    missed = [p for p in pairs if _status(p) == CacheStatus.MISS]
+    hits = [p for p in pairs if _status(p) == CacheStatus.HIT]
     for_reason = {
         reason: [p for p in missed if p[1].cache and p[1].cache.reason == reason]
-        for reason in (
-            reasons.NO_ENTRY,
-            reasons.OTHER_KEY,
-            reasons.BELOW_THRESHOLD,
-            reasons.CALLBACKS,
-            reasons.RANK,
-        )
+        for reason in MissReason
     }
-    yield from _below_threshold(trace, for_reason[reasons.BELOW_THRESHOLD])
-    yield from _callbacks(for_reason[reasons.CALLBACKS])
+    yield from _below_threshold(trace, for_reason[MissReason.BELOW_THRESHOLD])
+    yield from _callbacks(for_reason[MissReason.CALLBACKS])
     written = {_program(p) for p in pairs if p[1].cache and p[1].cache.written}
-    yield from _rank(trace, [p for p in for_reason[reasons.RANK] if _program(p) not in written])
-    yield from _other_key(trace, for_reason[reasons.OTHER_KEY], hits)
-    yield from _cold(trace, for_reason[reasons.NO_ENTRY])
+    yield from _rank(trace, [p for p in for_reason[MissReason.RANK] if _program(p) not in written])
+    yield from _other_key(trace, for_reason[MissReason.OTHER_KEY], hits)
+    yield from _cold(trace, for_reason[MissReason.NO_ENTRY])
 
 
 def _program(pair: _Pair) -> object:
@@ -47,7 +46,7 @@ def _program(pair: _Pair) -> object:
     return function.name, function.place, shapes
 
 
-def _status(pair: _Pair) -> str | None:
+def _status(pair: _Pair) -> CacheStatus | None:
     return pair[1].cache.status if pair[1].cache else None
 
 
@@ -65,7 +64,7 @@ def _off(trace: Trace, pairs: Sequence[_Pair]) -> Iterator[Finding]:
             **evidence,
         )
         # No line of anybody's is at fault, and nothing that is particular to the program.
-        yield replace(found, function=None, location=None, apart=True)
+        yield replace(found, function=None, place=None, apart=True)
 
 
 def _left_with_cache(trace: Trace) -> tuple[str, dict[str, float]]:
@@ -162,7 +161,7 @@ def _finding(
         **cost((one for _, one in pairs), _one),
         title=title,
         function=worst.name,
-        location=location(worst.place),
+        place=worst.place,
         remedy=remedy,
         evidence={
             "programs": len(pairs),

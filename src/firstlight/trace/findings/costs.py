@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import TypedDict
 
-from firstlight.trace import phases
 from firstlight.trace.findings import thresholds as limits
-from firstlight.trace.model import Compile, Trace
+from firstlight.trace.read import phases
+from firstlight.trace.read.model import Compile, Trace
 
 
 class Cost(TypedDict):

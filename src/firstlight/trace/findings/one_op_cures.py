@@ -6,8 +6,8 @@ import re
 from collections import Counter
 
 from firstlight.trace.findings.source import is_generator
-from firstlight.trace.findings.wording import where_to_jit
-from firstlight.trace.model import Compile, Place, Trace
+from firstlight.trace.read.model import Compile, Place, Trace
+from firstlight.trace.wording import where_to_jit
 
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 #: Operations that only bring values into another order or form.

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 from firstlight.trace.findings import thresholds as limits
 from firstlight.trace.findings.costs import start_seconds
-from firstlight.trace.findings.wording import location
-from firstlight.trace.model import Compile, Finding, Function, Trace
-from firstlight.trace.wording import counted
+from firstlight.trace.quantities import counted
+from firstlight.trace.read.model import Compile, Finding, Function, Trace
 
 
 def same_programs(trace: Trace) -> Iterator[Finding]:
@@ -33,7 +32,7 @@ def same_programs(trace: Trace) -> Iterator[Finding]:
             seconds=seconds,
             title=f"{len(processes)} processes compiled the same {counted(programs, 'program')}.",
             function=worst.name,
-            location=location(worst.place),
+            place=worst.place,
             remedy="Give them one persistent cache (jax_compilation_cache_dir on a disk that all "
             "see, jax_persistent_cache_min_compile_time_secs 0), and let one process run first: "
             "those that start together find nothing in it.",
@@ -45,8 +44,7 @@ def _by_program(function: Function) -> dict[object, list[Compile]]:
     """Compiles that were not found in a cache, by what they were compiled for."""
     found: dict[object, list[Compile]] = defaultdict(list)
     for one in function.compiles:
-        hit = one.cache is not None and one.cache.status == "hit"
-        if one.compiled and one.signature is not None and not hit:
+        if one.compiled and one.signature is not None and not one.found_in_cache:
             signature = one.signature
             static = tuple(sorted(signature.static.items()))
             found[signature.arguments, signature.tree, static].append(one)

@@ -6,10 +6,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from firstlight.trace.findings.wording import listed
-from firstlight.trace.model import Argument, Function, Signature
-from firstlight.trace.recompiles import SHAPE, dtype_of, is_wide, transformation
-from firstlight.trace.wording import counted
+from firstlight.trace.quantities import counted, listed
+from firstlight.trace.read.model import Argument, Function, Reason, Signature
+from firstlight.trace.read.recompiles import dtype_of, is_wide, transformation
 
 #: Padding to the next of these costs at most twice the work, and that many programs are few.
 _MOST_BUCKETS = 6
@@ -60,7 +59,7 @@ def varying(function: Function) -> list[Varying]:
 
 def _signatures(function: Function) -> list[Signature]:
     """Of those compiles that are compared: under vmap an array has another rank, and should."""
-    compared = {transformation(c) for c in function.compiles if c.recompile_reason == SHAPE}
+    compared = {transformation(c) for c in function.compiles if c.recompile_reason is Reason.SHAPE}
     return [
         c.signature
         for c in function.compiles
@@ -81,8 +80,8 @@ def remedy(function: Function, called: str) -> str:
     found = varying(function)
     if not found:
         return (
-            f"The call at {called} gives arrays of another rank each time: use one rank, or one "
-            "function for each."
+            f"The call at {called} gives arrays of different ranks: use one rank, or one function "
+            "for each."
         )
     if len(found) > 1:
         what = listed(f"{listed(v.arguments, 2)} (dimension {v.dimension})" for v in found)

@@ -9,8 +9,8 @@ import ast
 from collections.abc import Iterator
 from functools import lru_cache
 
-from firstlight.trace.model import Place
-from firstlight.trace.source_lines import source_of
+from firstlight.trace.read.model import Place
+from firstlight.trace.read.source_lines import source_of
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 

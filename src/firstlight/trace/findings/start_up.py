@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -15,10 +16,19 @@ from firstlight.trace.findings.one_op_cures import (
     named_function,
     prepares_data,
 )
-from firstlight.trace.findings.wording import listed, location, short, where_to_jit
-from firstlight.trace.model import Compile, Finding, ImportedPackage, Place, Process, Trace
-from firstlight.trace.packages import JAX_ITSELF
-from firstlight.trace.wording import seconds
+from firstlight.trace.quantities import listed, seconds
+from firstlight.trace.read.imported_packages import JAX_ITSELF
+from firstlight.trace.read.model import (
+    CONTROL_FLOW,
+    Compile,
+    Finding,
+    ImportedPackage,
+    Place,
+    Process,
+    Span,
+    Trace,
+)
+from firstlight.trace.wording import location, short, where_to_jit
 
 
 def one_op_compiles(trace: Trace) -> Iterator[Finding]:
@@ -27,10 +37,17 @@ def one_op_compiles(trace: Trace) -> Iterator[Finding]:
     What is spread over functions too thinly to be told of any is told of the program.
     """
     groups: dict[tuple[str, str | None], list[Compile]] = defaultdict(list)
+    tracing = _traced_by_thread(trace)
     for function in trace.functions:
-        for one in function.compiles if function.library else ():
+        # A loop is compiled for its body, within a jit as well.
+        alone = function.library and function.name not in CONTROL_FLOW
+        for one in function.compiles if alone else ():
             place = where_to_jit(one)
-            if one.compiled and place is not None:
+            while_traced = any(
+                span.begin_seconds <= one.begin_seconds < span.end_seconds
+                for span in tracing[one.process, one.thread]
+            )
+            if one.compiled and place is not None and not while_traced:
                 groups[place.file, named_function(place)].append(one)
     thin: list[Compile] = []
     for (_, name), compiles in groups.items():
@@ -43,6 +60,19 @@ def one_op_compiles(trace: Trace) -> Iterator[Finding]:
             thin += compiles
     if len(thin) >= limits.ONE_OP_COMPILES_IN_ALL:
         yield _thin_finding(thin)
+
+
+def _traced_by_thread(trace: Trace) -> dict[tuple[int, int], list[Span]]:
+    """When each thread of a process traced a function that somebody put under jit.
+
+    What runs by itself meanwhile is computed for the program that is being made (as solvers do with
+    ensure_compile_time_eval): it is in a jit already.
+    """
+    found: dict[tuple[int, int], list[Span]] = defaultdict(list)
+    for function in trace.functions:
+        for one in function.compiles if not function.library else ():
+            found[one.process, one.thread] += [s for s in one.stages if s.kind == "trace"]
+    return found
 
 
 _Lines = list[tuple[Place, list[Compile]]]
@@ -76,7 +106,7 @@ def _one_op_finding(name: str | None, compiles: list[Compile], trace: Trace) -> 
         **cost(compiles),
         title=what,
         function=here,
-        location=location(lines[0][0]),
+        place=lines[0][0],
         remedy=_one_op_remedy(here, compiles, _in_words(lines), can_be_jitted(lines[0][0], trace)),
         evidence=_evidence(compiles, lines),
     )
@@ -91,7 +121,7 @@ def _thin_finding(compiles: list[Compile]) -> Finding:
         title=f"{len(compiles)} operations in {len(functions)} places of the program run outside "
         "of jit: each is compiled by itself.",
         function=None,
-        location=location(lines[0][0]),
+        place=lines[0][0],
         remedy=f"The most expensive are at {listed((short(place) for place, _ in lines), 4)}. "
         f"{_WITHOUT_COMPILING} What belongs to one step of the work, put under one jax.jit.",
         evidence=_evidence(compiles, lines),
@@ -122,10 +152,9 @@ def _one_op_remedy(function: str, compiles: list[Compile], lines: str, whole: bo
     if sum(packages.values()) + sum(_is_in_layer(c) for c in compiles) > len(compiles) / 2:
         # Not operations that the user could put a jit around where they are written.
         run_by = f"run by {listed(p for p, _ in packages.most_common(3))}, " if packages else ""
-        jit = "equinox.filter_jit" if "equinox" in packages else "jax.jit"
         return (
             f"Most of them are {run_by}called at {lines}: call that within a function "
-            f"under {jit} if it can be, else a persistent cache with "
+            f"under {_jit_for(compiles)} if it can be, else a persistent cache with "
             "jax_persistent_cache_min_compile_time_secs 0 saves them from the second start on."
         )
     if function.rpartition(".")[2].startswith("test"):
@@ -144,6 +173,14 @@ def _one_op_remedy(function: str, compiles: list[Compile], lines: str, whole: bo
         "on shapes stays outside of its arguments: jax.jit(lambda x: f(x, sizes)))"
     )
     return f"{what}: {left}. {_WITHOUT_COMPILING}"
+
+
+def _jit_for(compiles: list[Compile]) -> str:
+    """The jit that can return what the package makes: its modules hold more than arrays."""
+    files = [one.site.file.replace(os.sep, "/") for one in compiles if one.site]
+    if any("/equinox/" in file for file in files):
+        return "equinox.filter_jit"
+    return "flax.nnx.jit" if any("/flax/nnx/" in file for file in files) else "jax.jit"
 
 
 def _is_in_layer(one: Compile) -> bool:
@@ -199,7 +236,7 @@ def _import_finding(package: ImportedPackage) -> Finding:
         seconds=package.beyond_jax_seconds,
         title=f"Importing {package.name} takes {seconds(package.beyond_jax_seconds)}.",
         function=package.name,
-        location=location(package.site),
+        place=package.site,
         remedy=_import_remedy(package),
         evidence={"modules": package.modules, "own_seconds": package.seconds},
     )

@@ -52,9 +52,9 @@ LARGE_EQUATIONS = 100
 
 # --- persistent cache -----------------------------------------------------------------------------
 
-#: Without a cache, every start pays its compiles again: told from such a part of the start on.
-CACHE_OFF_SHARE = 0.4
-#: With one that stores nothing of it, earlier: somebody has set it up and thinks that it works.
+#: What a cache would save of every start, or one that stores nothing does not: told from such a
+#: part of the start on. Less is not worth a setting.
+CACHE_OFF_SHARE = 0.1
 CACHE_USELESS_SHARE = 0.1
 #: A first run with a cache is as it should be, only the seconds are worth to be known.
 CACHE_COLD_SHARE = 0.4

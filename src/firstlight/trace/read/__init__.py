@@ -1,0 +1,1 @@
+"""Logs of a trace, read and modelled."""

@@ -1,0 +1,118 @@
+"""Which moment was the first result of the program, of all that were read and put out.
+
+What a package reads for itself, and what is read to prepare data, is no result. The witnesses are
+the program's own reads, and what it puts out. A read that is put out before anything else is
+compiled is a result, whatever was compiled for it. Else the first output that holds a number, once
+a function has been compiled, has a result in it: if the program itself read one since the last
+compile before that output, the result was there with that read; if only a package did, with the
+output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from firstlight.trace.read.log_events import ProcessLog, place_of
+from firstlight.trace.read.model import CONTROL_FLOW, Place, Read, Witness
+
+
+@dataclass(frozen=True)
+class FirstResult:
+    """When it was there, by the clock of the log."""
+
+    ns: int
+    site: Place | None
+    witness: Witness
+
+
+def first_result(log: ProcessLog) -> FirstResult | None:
+    """None: the program read and put out nothing that could be one."""
+    marked = log.first("marked")
+    if marked is not None:
+        return _at(marked, Witness.MARKED)
+    if log.head.get("first_result_pattern"):
+        return None  # what was asked for did not come
+    first = log.first("first_result")
+    if first is not None and "by" not in first:  # an earlier Firstlight did not ask who read
+        return _at(first, Witness.READ)
+    shown, later = _first_shown(log), _after_functions(log)
+    return later if shown is None or (later is not None and later.ns < shown.ns) else shown
+
+
+def _first_shown(log: ProcessLog) -> FirstResult | None:
+    """The first result that the program read and put out before anything else was compiled."""
+    ends = sorted(e["end_ns"] for e in log.of("stage") if e["stage"] == "compile")
+    outputs = [e["ns"] for e in log.of("output") if e.get("reads")]
+    for read in sorted(log.of("read"), key=lambda e: int(e["ns"])):
+        compiled = next((ns for ns in ends if ns > read["ns"]), None)
+        if any(read["ns"] <= ns and (compiled is None or ns < compiled) for ns in outputs):
+            return _at(read, Witness.READ)
+    return None
+
+
+def _after_functions(log: ProcessLog) -> FirstResult | None:
+    """The first result once a function of the program was compiled."""
+    compiled = _functions_compiled(log)
+    begin = compiled[0] if compiled else log.start_ns
+    reads = [e for e in log.of("read") if e["ns"] >= begin]
+    output = first_output(log)
+    if output is not None:
+        since = max((ns for ns in compiled if ns <= output["ns"]), default=begin)
+        reads = [e for e in reads if since <= e["ns"] <= output["ns"]]
+    read = _first(reads)
+    if read is not None:
+        return _at(read, Witness.READ)
+    return None if output is None else _at(output, Witness.PUT_OUT)
+
+
+def first_output(log: ProcessLog) -> Mapping[str, Any] | None:
+    """The first output with a number in it after a function was compiled.
+
+    After a result was read, if any read was seen: NumPy reads an array on a CPU unseen.
+    """
+    compiled = _functions_compiled(log)
+    begin = compiled[0] if compiled else log.start_ns
+    outputs = [e for e in log.of("output") if e["ns"] >= begin]
+    if log.first("first_result") is not None:
+        outputs = [e for e in outputs if e.get("reads")]
+    return _first(outputs) if compiled or log.first("first_result") else None
+
+
+def first_read(log: ProcessLog) -> Read | None:
+    """The first result that anybody read."""
+    return _moment(log, log.first("first_result"))
+
+
+def put_out(log: ProcessLog) -> Read | None:
+    """The first output that may hold a result, from the first result on."""
+    first = first_result(log)
+    outputs = [e for e in log.of("output") if e.get("reads") and first and e["ns"] >= first.ns]
+    return _moment(log, _first(outputs) or first_output(log))
+
+
+def _moment(log: ProcessLog, event: Mapping[str, Any] | None) -> Read | None:
+    if event is None:
+        return None
+    package = event.get("by") or None
+    return Read((event["ns"] - log.origin_ns) / 1e9, place_of(event.get("site")), package)
+
+
+def _functions_compiled(log: ProcessLog) -> list[int]:
+    """Ends of all compiles but those of JAX's own operations, in order; a loop has functions."""
+    library = {
+        e["call"]
+        for e in log.of("call")
+        if e.get("library") and e["function"].get("name") not in CONTROL_FLOW
+    }
+    stages = (e for e in log.of("stage") if e["stage"] == "compile")
+    return sorted(e["end_ns"] for e in stages if e["call"] not in library)
+
+
+def _first(events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    return min(events, key=lambda event: event["ns"], default=None)
+
+
+def _at(event: Mapping[str, Any], witness: Witness) -> FirstResult:
+    return FirstResult(event["ns"], place_of(event.get("site")), witness)

@@ -1,0 +1,116 @@
+"""Imports of a process, summed up by top-level package.
+
+What is compiled or waited for while a module is imported is no time of its import: it would be
+spent wherever the module came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from firstlight.trace.read import timeline
+from firstlight.trace.read.log_events import ProcessLog, place_of
+from firstlight.trace.read.model import ImportedPackage, Place
+
+#: What comes with JAX. Who imports it first does not make it slower: the program needs it. Not
+#: SciPy, which JAX requires to be installed and does not import, or only where it is needed.
+JAX_ITSELF = frozenset({"jax", "jaxlib", "numpy", "ml_dtypes", "opt_einsum", "firstlight"})
+#: Modules that the recorder itself brings into the process.
+_RECORDER = ("firstlight.trace", "firstlight.telemetry")
+
+
+@dataclass
+class _Package:
+    """What is summed up of a package."""
+
+    begin_ns: int
+    imported_by: str | None
+    own_ns: int = 0
+    whole_ns: int = 0
+    jax_ns: int = 0  # of the whole: JAX and what comes with it
+    modules: int = 0
+    site: Place | None = None
+
+
+def packages(log: ProcessLog) -> tuple[ImportedPackage, ...]:
+    """All packages that were imported, the most expensive first."""
+    found: dict[str, _Package] = {}
+    others, main = _others(log), timeline.main_thread(log)
+    for event in log.of("imports"):
+        modules = _without(event["modules"], others.get(event.get("thread") or main, []))
+        for name, begin, total, own, around in modules:
+            package = name.partition(".")[0]
+            one = found.setdefault(package, _Package(begin, around[-1] if around else None))
+            one.own_ns += own
+            one.modules += 1
+            if package not in around:
+                one.whole_ns += total  # else it is counted already, in the one around it
+                one.site = one.site or place_of(event.get("sites", {}).get(name))
+            if package in JAX_ITSELF and JAX_ITSELF.isdisjoint(around):
+                for other in dict.fromkeys(around):
+                    found[other].jax_ns += total
+    told = [_told(name, one, log.origin_ns) for name, one in found.items()]
+    return tuple(sorted(told, key=lambda p: -p.seconds))
+
+
+def _others(log: ProcessLog) -> dict[int, list[tuple[int, int]]]:
+    """Of each thread, from when to when it did something else than importing, in order."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for thread, intervals in timeline.intervals_by_thread(log, log.last_ns).items():
+        merged = found.setdefault(thread, [])
+        for one in sorted(intervals, key=lambda i: i.begin_ns):
+            if one.kind in ("import", "interpreter", "exit"):
+                continue
+            if merged and one.begin_ns <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(merged[-1][1], one.end_ns))
+            else:
+                merged.append((one.begin_ns, one.end_ns))
+    return found
+
+
+def _without(
+    modules: list[Any], others: list[tuple[int, int]]
+) -> Iterator[tuple[str, int, int, int, list[str]]]:
+    """Modules by their begin, with the packages around them, less what else was done meanwhile."""
+    for name, begin, total, own, around in _nested(modules):
+        inside = [
+            (max(begin, a), min(begin + total, b))
+            for a, b in others
+            if a < begin + total and b > begin
+        ]
+        if not inside:
+            yield name, begin, total, own, around
+            continue
+        # Of its own time only what was not within another module.
+        deeper = [(m[1], m[1] + m[2]) for m in modules if begin < m[1] and m[2] < total]
+        alone = [(a, b) for a, b in inside if not any(c <= a and b <= d for c, d in deeper)]
+        less = sum(b - a for a, b in inside)
+        own_less = sum(b - a for a, b in alone)
+        yield name, begin, total - less, max(own - own_less, 0), around
+
+
+def _nested(modules: list[Any]) -> Iterator[tuple[str, int, int, int, list[str]]]:
+    """Modules by their begin, each with the packages that were being imported around it."""
+    around: list[tuple[str, int]] = []  # with their end
+    for name, begin, total, own in sorted(modules, key=lambda m: (m[1], -m[2])):
+        if name.startswith(_RECORDER):
+            continue
+        while around and around[-1][1] <= begin:
+            around.pop()
+        yield name, begin, total, own, [package for package, _ in around]
+        around.append((name.partition(".")[0], begin + total))
+
+
+def _told(name: str, one: _Package, start_ns: int) -> ImportedPackage:
+    return ImportedPackage(
+        name=name,
+        seconds=one.own_ns / 1e9,
+        with_others_seconds=one.whole_ns / 1e9,
+        modules=one.modules,
+        begin_seconds=(one.begin_ns - start_ns) / 1e9,
+        imported_by=one.imported_by,
+        site=one.site,
+        beyond_jax_seconds=(one.whole_ns - one.jax_ns) / 1e9,
+    )

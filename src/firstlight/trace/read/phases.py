@@ -1,0 +1,79 @@
+"""Kinds of time: their names, their colours, and how much of each went by until when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from firstlight.trace.read.model import Process, Span, Trace
+
+#: kind of a span: (name, class of the palette, style on a terminal, sign without colours)
+LOOKS = {
+    "interpreter": ("Python starts", "p-interpreter", "white", "·"),
+    "import": ("imports", "p-import", "bright_black", "i"),
+    "backend": ("backend starts", "p-backend_init", "cyan", "b"),
+    "trace": ("tracing", "p-trace", "bright_magenta", "t"),
+    "lower": ("lowering", "p-lower", "magenta", "l"),
+    "compile": ("compiling", "p-compile", "blue", "C"),
+    "wait": ("waiting for results", "p-first_execute", "yellow", "w"),
+    "rest": ("everything else", "p-setup", "green", "-"),
+    "exit": ("Python ends", "p-later", "white", "x"),
+}
+
+
+def until(process: Process, moment: float | None) -> dict[str, float]:
+    """Seconds by kind from the start of a process to a moment of it (None: to its end)."""
+    return _sums(process.timeline, moment)
+
+
+def in_other_threads(process: Process, moment: float | None) -> dict[str, float]:
+    """The same of all threads beside the main one, together: they run at the same time as it."""
+    return _sums((span for thread in process.threads for span in thread.timeline), moment)
+
+
+def lanes(process: Process) -> tuple[tuple[Span, ...], ...]:
+    """What each thread did, the main one first."""
+    return process.timeline, *(thread.timeline for thread in process.threads)
+
+
+def compiling_waited_for(process: Process, moment: float) -> float:
+    """Seconds until a moment in which some thread compiled and the main one did nothing else."""
+    busy = [s for s in process.timeline if s.kind not in ("compile", "rest", "wait")]
+    compiling = [s for lane in lanes(process) for s in lane if s.kind == "compile"]
+    return _covered([*busy, *compiling], moment) - _covered(busy, moment)
+
+
+def _covered(spans: Iterable[Span], moment: float) -> float:
+    """Seconds until a moment in which any of the spans was under way."""
+    covered = reached = 0.0
+    for span in sorted(spans, key=lambda s: s.begin_seconds):
+        end = min(span.end_seconds, moment)
+        covered += max(0.0, end - max(reached, span.begin_seconds))
+        reached = max(reached, end)
+    return covered
+
+
+def _sums(spans: Iterable[Span], moment: float | None) -> dict[str, float]:
+    sums = dict.fromkeys(LOOKS, 0.0)
+    for span in spans:
+        end = span.end_seconds if moment is None else min(span.end_seconds, moment)
+        if end > span.begin_seconds:
+            sums[span.kind] = sums.get(span.kind, 0.0) + end - span.begin_seconds
+    return {kind: seconds for kind, seconds in sums.items() if seconds > 0}
+
+
+def leading(trace: Trace) -> Process | None:
+    """The process that had the first result; without one, the longest."""
+    with_result = [p for p in trace.processes if p.first_result_seconds is not None]
+    if with_result:
+        return min(with_result, key=lambda p: p.first_result_seconds or 0.0)
+    return max(trace.processes, key=lambda p: sum(p.phases_seconds.values()), default=None)
+
+
+def name_of(kind: str) -> str:
+    """What a kind is called."""
+    return LOOKS[kind][0] if kind in LOOKS else kind
+
+
+def class_of(kind: str) -> str:
+    """The class of the palette that colours a kind."""
+    return LOOKS[kind][1] if kind in LOOKS else "p-later"

@@ -1,0 +1,295 @@
+"""Why a function was compiled again: what differs from the nearest program that it had already.
+
+Of all earlier compiles of the function in the process, the one that differs in the fewest ways is
+the one to compare with: not the last, for a program may go back and forth between two shapes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from firstlight.trace.read.model import (
+    BY_POSITION,
+    Argument,
+    ByIdentity,
+    Compile,
+    Difference,
+    Reason,
+    Signature,
+)
+from firstlight.trace.record.log_format import WHOLE
+
+#: In the log, but no setting.
+_FURTHER, _OTHERS = "further leaves", "others"
+_STRENGTH = {reason: number for number, reason in enumerate(Reason)}
+#: Earlier signatures that a compile is compared with.
+_MOST = 40
+_SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
+#: What JAX makes of a number of Python, without and with 64 bits.
+OF_PYTHON = {
+    "bool": ("bool", "bool"),
+    "int": ("int32", "int64"),
+    "float": ("float32", "float64"),
+    "complex": ("complex64", "complex128"),
+}
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_NUMBER = re.compile(r"-?\d[\d.]*(e[+-]?\d+)?$")
+_HALVED = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
+
+
+def with_reasons(compiles: Iterable[Compile], library: bool = False) -> tuple[Compile, ...]:
+    """The same compiles of one function, by their begin, each after the first with its reason."""
+    earlier: dict[tuple[int, Any, Any], _Earlier] = defaultdict(_Earlier)
+    told = []
+    in_order = sorted(compiles, key=lambda c: (c.process, c.begin_seconds))
+    owners = _owners(in_order)
+    for one in in_order:
+        if one.compiled:
+            before = earlier[one.process, transformation(one), _given(one, owners)]
+            told.append(_with_reason(one, before, library) if before.compiles else one)
+            before.add(one)
+        else:
+            told.append(one)
+    return tuple(told)
+
+
+class _Earlier:
+    """Programs that a function had: how many, and the different signatures of them."""
+
+    def __init__(self) -> None:
+        self.compiles = 0
+        self._signatures: dict[object, Signature] = {}
+
+    def add(self, one: Compile) -> None:
+        self.compiles += 1
+        if one.signature is not None:
+            key = _key(one.signature)
+            self._signatures.pop(key, None)  # it is the last one now
+            self._signatures[key] = one.signature
+
+    def to_compare(self, now: Signature) -> list[Signature]:
+        """The same one if there was one, else the last ones: of thousands, any is as far away."""
+        same = self._signatures.get(_key(now))
+        last = [*islice(reversed(self._signatures.values()), _MOST)][::-1]
+        return last if same is None else [same]
+
+
+def _key(signature: Signature) -> object:
+    pairs = (signature.static, signature.identity, signature.context)
+    texts = [repr(sorted(one.items())) for one in pairs]
+    arrays = (signature.arguments, signature.leaves, signature.tree)
+    return (*arrays, signature.function_object, *texts)
+
+
+def transformation(one: Compile) -> Any:
+    """A function under vmap, or its gradient, is another program: as it should be."""
+    return None if one.signature is None else one.signature.context.get("transformation")
+
+
+#: Objects that functions given as static arguments may belong to, and not be made anew for nothing.
+_MAX_OWNERS = 2
+_FUNCTIONS = (ByIdentity.FUNCTION, ByIdentity.PARTIAL, ByIdentity.METHOD)
+_Owners = Mapping[int | None, set[tuple[int, ...]]]
+
+
+def _owners(compiles: Iterable[Compile]) -> _Owners:
+    """Of the code of each function that was given, what its objects belonged to."""
+    found: dict[int | None, set[tuple[int, ...]]] = defaultdict(set)
+    for one in compiles:
+        for identity in one.signature.identity.values() if one.signature else ():
+            if identity.belongs_to:
+                found[identity.made_of].add(identity.belongs_to)
+    return found
+
+
+def _given(one: Compile, owners: _Owners) -> Any:
+    """The functions that it was given: those of another code, or of another model, make another
+    program, as they should. One that is made anew for each call is of the same code.
+    """
+    given = one.signature.identity if one.signature else {}
+    return tuple(
+        (path, identity.made_of, identity.belongs_to if is_its_own else ())
+        for path, identity in sorted(given.items())
+        if identity.kind in _FUNCTIONS
+        for is_its_own in [len(owners.get(identity.made_of, ())) <= _MAX_OWNERS]
+    )
+
+
+def _with_reason(one: Compile, before: _Earlier, library: bool) -> Compile:
+    known = before.to_compare(one.signature) if one.signature else []
+    found = nearest_differences(one.signature, known, library) if one.signature and known else []
+    found.sort(key=lambda difference: _STRENGTH[difference.kind])  # the reason is told first
+    reason = found[0].kind if found else Reason.UNKNOWN
+    return replace(one, recompile_reason=reason, recompile_differences=tuple(found))
+
+
+def nearest_differences(
+    now: Signature, earlier: Sequence[Signature], library: bool = False
+) -> list[Difference]:
+    """What differs from the earlier signature that differs least; of several, the last."""
+    found = [list(differences(before, now, library)) for before in reversed(earlier)]
+    return min(found, key=lambda all_of: sum(d.distance for d in all_of))
+
+
+def differences(before: Signature, now: Signature, library: bool = False) -> Iterator[Difference]:
+    """All that differs between two signatures of a function."""
+    # An operation is one object for each of its parameters, which are compared as static values.
+    if before.function_object != now.function_object and not library:
+        old, new = (f"object {one.function_object}" for one in (before, now))
+        yield Difference(Reason.NEW_FUNCTION, None, old, new, 3)
+    yield from _tree(before, now)
+    yield from _static(before, now)
+    old_arguments = {argument.path: argument for argument in before.arguments}
+    for argument in now.arguments:
+        if argument.path in old_arguments:
+            was = (old_arguments[argument.path], is_wide(before))
+            yield from _argument(*was, argument, is_wide(now))
+    if before.context.get(_FURTHER) != now.context.get(_FURTHER) and before.leaves == now.leaves:
+        yield Difference(Reason.SHAPE, None, "", f"{now.leaves} arrays")
+    yield from _context(before.context, now.context)
+
+
+def _tree(before: Signature, now: Signature) -> Iterator[Difference]:
+    old, new = ({a.path: a for a in s.arguments} for s in (before, now))
+    # Paths as well: the text of a long tree is cut.
+    if before.tree != now.tree or before.leaves != now.leaves or old.keys() != new.keys():
+        # What was static and is an array now, or the other way round, is told as a static value.
+        come = sorted(new.keys() - old.keys() - {*before.static})
+        gone = sorted(old.keys() - new.keys() - {*now.static})
+        if before.tree == now.tree and not gone and not come and old.keys() != new.keys():
+            return
+        was, is_now = (tree.removeprefix("PyTreeDef") for tree in (before.tree, now.tree))
+        found: list[tuple[str | None, str, str]] = [] if come or gone else [(None, was, is_now)]
+        found += [(path, "", described(new[path], is_wide(now))) for path in come]
+        found += [(path, described(old[path], is_wide(before)), "") for path in gone]
+        for number, (path, old_text, new_text) in enumerate(found):
+            distance = 0 if number else 10  # there is one tree
+            yield Difference(Reason.TREE, path, old_text, new_text, distance)
+        return
+    old_count, new_count = (str(one.context.get(BY_POSITION)) for one in (before, now))
+    if old_count != new_count:
+        yield Difference(Reason.TREE, BY_POSITION, old_count, new_count)
+
+
+def _static(before: Signature, now: Signature) -> Iterator[Difference]:
+    found: list[str] = []
+    names = sorted({*before.static, *now.static}, key=lambda name: (name.endswith(WHOLE), name))
+    for name in names:
+        whole = name.removesuffix(WHOLE)
+        if whole != name and any(path.startswith(whole) for path in found):
+            continue  # what differs in it has been told
+        for one in _static_value(name, before, now):
+            found.append(name)
+            yield one
+
+
+def _static_value(name: str, before: Signature, now: Signature) -> Iterator[Difference]:
+    was, is_now = before.static.get(name), now.static.get(name)
+    if was is None or is_now is None:
+        old, new = (s.static.get(name) or _as_array(name, s) for s in (before, now))
+        yield Difference(Reason.STATIC, name, old, new, 2)
+        return
+    one, other = before.identity.get(name), now.identity.get(name)
+    if one is not None and other is not None and one.number is not None:
+        if one.number == other.number:
+            return
+        alike = one.made_of == other.made_of
+    elif was == is_now:
+        return
+    else:
+        alike = _without_address(was) == _without_address(is_now)
+    if not alike:
+        yield Difference(Reason.STATIC, name, was, is_now, 2)
+        return
+    kind = other.kind if other is not None else ByIdentity.OBJECT
+    same = _without_address(was), _without_address(is_now)
+    yield Difference(Reason.STATIC, name, *same, 1, kind)
+
+
+def _as_array(name: str, signature: Signature) -> str:
+    """What an argument was that is not static."""
+    given = next((a for a in signature.arguments if a.path == name), None)
+    return "" if given is None else described(given, is_wide(signature))
+
+
+def _argument(
+    before: Argument, was_wide: bool, now: Argument, is_wide: bool
+) -> Iterator[Difference]:
+    found = []  # all that differs of it counts, or shape and type were as near as the type alone
+    if before.shape != now.shape:
+        found.append((Reason.SHAPE, 2 + 3 * abs(len(before.shape) - len(now.shape))))
+    if dtype_of(before, was_wide) != dtype_of(now, is_wide):
+        found.append((Reason.DTYPE, 2))
+    if before.weak != now.weak:
+        found.append((Reason.WEAK, 1))
+    if _placed(before) != _placed(now):
+        found.append((Reason.SHARDING, 1))
+    if not found:
+        return
+    told = described(before, was_wide), described(now, is_wide)
+    if found[0][0] is Reason.SHARDING:
+        told = str(before.sharding), str(now.sharding)
+    yield Difference(found[0][0], now.path, *told, sum(distance for _, distance in found))
+
+
+def _context(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
+    named = 0
+    for name in sorted({*before, *now} - {BY_POSITION, _FURTHER, _OTHERS}):
+        was, is_now = before.get(name), now.get(name)
+        if was != is_now:
+            named += 1
+            yield Difference(Reason.CONTEXT, name, _value(was), _value(is_now), 2)
+    if not named and before.get(_OTHERS) != now.get(_OTHERS):
+        yield Difference(Reason.CONTEXT, None, "", "")
+
+
+# --- arguments in words ---------------------------------------------------------------------------
+
+
+def dtype_of(argument: Argument, wide: bool) -> str:
+    """The type that JAX gives it. wide: with 64 bits."""
+    if argument.dtype in OF_PYTHON:
+        return OF_PYTHON[argument.dtype][wide]
+    return argument.dtype if wide else _HALVED.get(argument.dtype, argument.dtype)
+
+
+def is_number(static: str) -> bool:
+    """Whether a static value was one; in a redacted log it is called so, and is no longer there."""
+    return bool(_NUMBER.match(static)) or static.startswith("number-")
+
+
+def described(argument: Argument, wide: bool) -> str:
+    """`f32[128]`, as JAX writes it, with where it comes from if that is not plain."""
+    dtype = dtype_of(argument, wide)
+    letters = dtype.rstrip("0123456789")
+    short = _SHORT.get(letters, letters) + dtype[len(letters) :]
+    shape = ",".join(map(str, argument.shape))
+    of_python = argument.dtype in OF_PYTHON and argument.weak and not argument.shape
+    note = f" (a Python {argument.dtype})" if of_python else " (weak)" if argument.weak else ""
+    return f"{short}[{shape}]{note}"
+
+
+def is_wide(signature: Signature) -> bool:
+    """Whether the call was made with 64 bits."""
+    return bool(signature.context.get("jax_enable_x64"))
+
+
+def _placed(argument: Argument) -> str | None:
+    """Where it must be. What is not committed goes wherever the others are."""
+    sharding = argument.sharding
+    if sharding is None or sharding.startswith("SingleDeviceSharding"):
+        return None
+    return sharding
+
+
+def _without_address(text: str) -> str:
+    return _ADDRESS.sub("", text)
+
+
+def _value(value: Any) -> str:
+    return "none" if value is None else str(value)

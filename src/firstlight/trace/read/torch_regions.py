@@ -1,0 +1,170 @@
+"""Regions that torch.compile compiled, as reports and findings read them from the log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from firstlight.trace.read.log_events import place_of
+from firstlight.trace.read.model import Place, Trace
+
+_RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+)_at_(\d+)$")
+_NUMBER_BEFORE = re.compile(r"^\d+/\d+: ")
+#: Torch's text of a guard goes on with the line of source that made it.
+_SOURCE_AFTER = re.compile(r"\s{2,}#.*$")
+_HIDDEN = re.compile(r"^value-[0-9a-f]{8}$")
+_LIMIT = "recompile limit exceeded"
+_SIZE = re.compile(r"tensor '(.+?)' size mismatch at index (\d+)")
+
+
+@dataclass(frozen=True)
+class GraphBreak:
+    """A line at which torch cannot go on with a graph."""
+
+    reason: str
+    explanation: str | None
+    hints: tuple[str, ...]
+    stack: tuple[Place, ...]  # from the compiled function inwards
+
+    @property
+    def place(self) -> Place | None:
+        """The innermost line of the user; of a package, where there is none of the user."""
+        own = [place for place in self.stack if place.package is None] or self.stack
+        return own[-1] if own else None
+
+
+@dataclass(frozen=True)
+class Region:
+    """One compile by torch.compile: of a function, of its rest after a graph break, backward."""
+
+    name: str
+    place: Place | None
+    process: int
+    direction: str  # forward, backward, at run time
+    number: str | None  # torch's: frame/compile
+    seconds: float
+    own_seconds: float  # without what it imported
+    backend_seconds: float | None
+    restart_seconds: float | None  # traced in vain, up to the breaks
+    user_site: Place | None
+    recompile_kind: str | None  # size, dtype, value, …; None: the first
+    recompile_detail: str | None
+    breaks: tuple[GraphBreak, ...]
+    failure: GraphBreak | None  # why it runs as it is
+    beyond_limit: bool  # too many recompiles: not compiled, and no more from here on
+    cache_misses: int
+
+    @property
+    def resumed_at(self) -> tuple[str, int] | None:
+        """Of the rest of a function after a graph break: its name, and the line of the break."""
+        found = _RESUMED.match(self.name)
+        return (found[1], int(found[2])) if found else None
+
+    @property
+    def resized(self) -> tuple[str, int] | None:
+        """The tensor and the dimension of it whose size the failed guard is about."""
+        found = _SIZE.search(self.recompile_detail or "")
+        return (found[1], int(found[2])) if found else None
+
+    @property
+    def readable(self) -> str:
+        resumed = self.resumed_at
+        name = f"{resumed[0]} from line {resumed[1]} on" if resumed else self.function
+        return name if self.direction == "forward" else f"{name}, {self.direction}"
+
+    @property
+    def function(self) -> str:
+        """The function that somebody wrote; a module of torch.nn has none, but a call."""
+        if self.of_torch:
+            where = self.user_site
+            line = f" called at line {where.line}" if where else ""
+            return f"module of torch{line}"
+        return self.resumed_at[0] if self.resumed_at else self.name
+
+    @property
+    def of_torch(self) -> bool:
+        """Whether torch itself wrote it: it wraps modules of its own into one and the same code."""
+        return self.place is not None and self.place.package == "torch"
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """The same for all compiles of a function."""
+        where = self.user_site if self.of_torch else self.place
+        return (self.name, where and (where.file, where.line))
+
+
+def regions(trace: Trace) -> tuple[Region, ...]:
+    """All regions, in the order in which they were compiled."""
+    return tuple(_region(r) for r in trace.torch_regions if r.get("event") == "torch_region")
+
+
+def why(region: Region) -> str:
+    """What there is to say of it, in a line."""
+    said = []
+    if region.recompile_kind is not None:
+        said.append(f"again: {region.recompile_detail}")
+    if region.beyond_limit:
+        said.append("not compiled: the limit of recompiles is reached")
+    elif region.failure is not None:
+        said.append(f"not compiled: {region.failure.reason}{_at(region.failure)}")
+    said += [f"breaks{_at(one)}: {one.reason}" for one in region.breaks]
+    return "; ".join(said)
+
+
+def _at(one: GraphBreak) -> str:
+    return f" at line {one.place.line}" if one.place else ""
+
+
+def _region(event: Mapping[str, Any]) -> Region:
+    seconds = float(event.get("seconds") or 0.0)
+    recompile, failure = event.get("recompile"), event.get("failure")
+    beyond = failure is not None and _LIMIT in f"{failure.get('kind')} {_text(failure)}"
+    frame, compile_ = event.get("frame"), event.get("frame_compile")
+    return Region(
+        name=str(event.get("name") or "unknown function"),
+        place=place_of(event.get("place")),
+        process=int(event.get("process") or 0),
+        direction=str(event.get("direction")),
+        number=None if frame is None else f"{frame}/{compile_}",
+        seconds=seconds,
+        own_seconds=max(0.0, seconds - float(event.get("imports_seconds") or 0.0)),
+        backend_seconds=event.get("backend_seconds"),
+        restart_seconds=event.get("restart_seconds"),
+        user_site=place_of(event.get("user_site") or event.get("site")),
+        recompile_kind=str(recompile["kind"]) if recompile else None,
+        recompile_detail=_guard(recompile) if recompile else None,
+        breaks=tuple(_graph_break(one, one.get("lines")) for one in event.get("breaks") or ()),
+        failure=_graph_break(failure, [failure.get("place")]) if failure else None,
+        beyond_limit=beyond,
+        cache_misses=int(event.get("cache_misses") or 0),
+    )
+
+
+def _text(told: Mapping[str, Any], name: str = "text") -> str:
+    return str((told.get("static") or {}).get(name) or "")
+
+
+def _guard(recompile: Mapping[str, Any]) -> str:
+    """`tensor 'x' size mismatch at index 0. expected 3, actual 4`."""
+    text = _text(recompile, "guard")
+    line = _NUMBER_BEFORE.sub("", text.partition("\n")[0])
+    line = _SOURCE_AFTER.sub("", line).strip()
+    if not line or _HIDDEN.match(line):
+        return f"another {recompile['kind']}"
+    return f"{line} does not hold" if recompile["kind"] == "value" else line
+
+
+def _graph_break(told: Mapping[str, Any], lines: Iterable[Any] | None) -> GraphBreak:
+    text = _text(told)
+    found = [line.strip() for line in text.splitlines()]
+    first = "" if _HIDDEN.match(text) else found[0] if found else ""
+    explained = [line.partition(": ")[2] for line in found if line.startswith("Explanation: ")]
+    places = (place_of(line) for line in lines or ())
+    return GraphBreak(
+        reason=str(told.get("kind") or first or told.get("type") or "unknown reason"),
+        explanation=explained[0] if explained else None,
+        hints=tuple(line.partition(": ")[2] for line in found if line.startswith("Hint: ")),
+        stack=tuple(place for place in places if place is not None),
+    )

@@ -1,0 +1,229 @@
+"""What a call was given: arrays by path, static values, structure."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import islice
+from types import FunctionType, MethodType
+
+from firstlight.trace.record.calls import JIT, is_of
+from firstlight.trace.record.definitions import (
+    bound_by_pmap,
+    code_of,
+    function_of_user,
+    innermost,
+    is_operation,
+)
+from firstlight.trace.record.filtered_calls import STATIC, filtered
+from firstlight.trace.record.log_format import WHOLE
+from firstlight.trace.record.static_values import taken_apart
+from firstlight.trace.record.structures import in_structure, leaf_paths
+from firstlight.trace.record.value_text import has, own, shortened, structure_text, text_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from types import FrameType
+    from typing import Any
+
+_OPTIONS = (
+    "static_argnums",
+    "static_argnames",
+    "donate_argnums",
+    "donate_argnames",
+    "device",
+    "backend",
+    "keep_unused",
+    "inline",
+    "compiler_options_kvs",
+)
+_MOST_LEAVES = 300
+_MAX_STATIC = 200
+_LIBRARIES = ("builtins", "jax", "jaxlib", "numpy", "ml_dtypes")
+
+
+class Arguments:
+    """The arguments of a call, as JAX has taken them apart."""
+
+    def __init__(self, call: dict[str, Any], frames: list[FrameType]) -> None:
+        self._call = call
+        self.positional = len(call["args"])
+        self.static: dict[str, Any] = operation_parameters(call["fun"])
+        for i, value in enumerate(bound_by_pmap(call["fun"])):
+            self.static[f"static argument {i} of pmap"] = value
+        dynamic: dict[str, Any] = {}
+        self._divide(dynamic)
+        by_position = [name for name in dynamic if name not in call["kwargs"]]
+        given = _flat(frames, by_position, set(dynamic)) or _flattened(dynamic)
+        self._given = sorted(given, key=lambda one: one[0])  # by name, however they were given
+        self.leaves = [leaf for _, _, leaves in self._given for leaf in leaves]
+        self._trees = [(name, tree) for name, tree, _ in self._given]
+        parameters = _parameter_names(function_of_user(call, ()))
+        self._filtered = filtered(call["fun"], self.static.get(STATIC), parameters)
+        if self._filtered is not None:
+            self.static.pop(STATIC)
+            self._trees = self._filtered.trees
+        every = list(self._static_values())
+        self.static_values = every[:_MAX_STATIC]
+        if len(every) > _MAX_STATIC:
+            rest = text_of(every[_MAX_STATIC:])
+            self.static_values.append((f"{len(every) - _MAX_STATIC} more{WHOLE}", rest))
+
+    def _static_values(self) -> Iterator[tuple[str, Any]]:
+        """All that is static, by its path: arguments, and what is within structures."""
+        if self._filtered is not None:
+            inside = self._filtered.static
+        else:
+            inside = [one for name, tree in self._trees for one in in_structure(tree, name)]
+        for path, value in (*self.static.items(), *inside):
+            if path.endswith(WHOLE):
+                yield path, value
+            else:
+                yield from taken_apart(value, path)
+
+    def _divide(self, dynamic: dict[str, Any]) -> None:
+        info, args = self._call["info"], tuple(self._call["args"])
+        # JAX has counted negative ones from the end of the parameters already, where it knows them.
+        numbers = getattr(info, "static_argnums", ()) or ()
+        numbers = {n if n >= 0 else n + len(args) for n in numbers}
+        names = set(getattr(info, "static_argnames", ()) or ())
+        parameters = _parameter_names(self._call["fun"])
+        for i, value in enumerate(args):
+            name = parameters[i] if i < len(parameters) else f"[{i}]"
+            (self.static if i in numbers or name in names else dynamic)[name] = value
+        for name, value in dict(self._call["kwargs"]).items():
+            (self.static if name in names else dynamic)[name] = value
+
+    def signature(self) -> dict[str, Any]:
+        """What the compiled program depends on."""
+        paths: Iterable[str] = (
+            path for name, tree, _ in self._given for path in leaf_paths(tree, name)
+        )
+        if self._filtered is not None:
+            paths = map(self._filtered.path, paths)
+        shown = list(zip(paths, self.leaves[:_MOST_LEAVES], strict=False))
+        rest = tuple(map(_kind, self.leaves[_MOST_LEAVES:]))
+        trees = (
+            f"{name!r}: {structure_text(tree)[len('PyTreeDef(') : -1]}"
+            for name, tree in self._trees
+        )
+        return {
+            "arrays": [[path, *described(value)] for path, value in shown],
+            "leaves": len(self.leaves),
+            "rest": hash(rest) if rest else None,  # of those that are not listed
+            "positional": self.positional,
+            "options": _options(self._call["info"]),
+            "tree": shortened(f"PyTreeDef({{{', '.join(trees)}}})"),
+            "static": {path: text_of(value) for path, value in self.static_values},
+        }
+
+
+def _flat(
+    frames: list[FrameType], by_position: list[str], names: set[str]
+) -> list[tuple[str, Any, list[Any]]] | None:
+    """(name, structure, leaves) of each argument; None where JAX's frames do not tell.
+
+    To take them apart again would call what the program has registered for its own classes.
+    """
+    frame = next((f for f in frames if f.f_code.co_name in _READERS and is_of(f, JIT)), None)
+    if frame is None:
+        return None
+    try:
+        by_name, trees, leaves = _READERS[frame.f_code.co_name](frame.f_locals)
+    except (LookupError, AttributeError, TypeError, ValueError):
+        return None
+    told = [*by_position, *by_name]
+    # What is static by our count but not by JAX's, or the other way round, is not known.
+    if not len(told) == len(set(told)) == len(trees) or set(told) != names:
+        return None
+    following = iter(leaves)
+    return [
+        (name, tree, list(islice(following, tree.num_leaves)))
+        for name, tree in zip(told, trees, strict=True)
+    ]
+
+
+def _parsed(found: dict[str, Any]) -> tuple[list[str], list[Any], list[Any]]:
+    signature = found["arg_signature"]
+    names, trees = signature.dynamic_arg_names, signature.dynamic_arg_treedefs
+    return list(names), list(trees), list(found["dynargs"])
+
+
+def _run(found: dict[str, Any]) -> tuple[list[str], list[Any], list[Any]]:
+    tree, leaves = found["p"].in_tree, list(found["args_flat"])
+    by_position, by_name = tree.children()
+    trees = [*by_position.children(), *by_name.children()]
+    constants = len(leaves) - tree.num_leaves  # come first
+    return list(by_name.node_data()[1]), trees, leaves[constants:]
+
+
+#: Functions of pjit.py in whose frames the arguments are flat already.
+_READERS = {"_infer_params": _parsed, "_run_python_pjit": _run}
+
+
+def _flattened(dynamic: dict[str, Any]) -> list[tuple[str, Any, list[Any]]]:
+    from jax.tree_util import tree_flatten
+
+    flat = {name: tree_flatten(value) for name, value in dynamic.items()}
+    return [(name, tree, leaves) for name, (leaves, tree) in flat.items()]
+
+
+def described(value: Any) -> list[Any]:
+    """[type, shape, weak, sharding] of an argument."""
+    dtype, shape, weak = _kind(value)
+    sharding = getattr(value, "sharding", None) if shape is not None else None
+    placed = None if sharding is None else text_of(sharding)
+    if placed and getattr(value, "_committed", False):
+        placed = f"committed: {placed}"
+    return [dtype, list(shape or ()), weak, placed]
+
+
+def _kind(value: Any) -> tuple[str, tuple[Any, ...] | None, bool]:
+    """(type, shape, weak); without a shape: a Python number, to which JAX gives a weak type."""
+    of_library = type(value).__module__.partition(".")[0] in _LIBRARIES
+    dtype = getattr(value, "dtype", None) if of_library or has(value, "dtype") else None
+    if dtype is None:
+        return type(value).__name__, None, True
+    weak = getattr(value, "weak_type", None)
+    if weak is None:
+        weak = getattr(getattr(value, "aval", None), "weak_type", False)
+    return _dtype_text(dtype), tuple(map(_size, getattr(value, "shape", ()))), bool(weak)
+
+
+@lru_cache(100)
+def _dtype_text(dtype: Any) -> str:
+    return str(dtype)
+
+
+def operation_parameters(fun: Any) -> dict[str, Any]:
+    """What an operation outside of any jit was asked for (a shape, an axis); {} for a function."""
+    if not is_operation(fun):
+        return {}
+    names, cells = fun.__code__.co_freevars, fun.__closure__ or ()
+    held = {name: cell.cell_contents for name, cell in zip(names, cells, strict=False)}
+    # Whole programs are among the parameters of some: their text is long, and costs time.
+    simple = (int, float, str, tuple, type(None))
+    parameters = held.get("params") or {}
+    return {name: value for name, value in parameters.items() if isinstance(value, simple)}
+
+
+def _options(info: Any) -> str:
+    """What jit was told about the function, as far as it is part of the program."""
+    told = {name: getattr(info, name, None) for name in _OPTIONS}
+    return ", ".join(f"{name}={text_of(value)}" for name, value in told.items() if value)
+
+
+def _parameter_names(fun: Any) -> tuple[str, ...]:
+    """Of a partial they are not known: what it has bound may be any of them."""
+    while (wrapped := own(fun, "__wrapped__")) is not None and wrapped is not fun:
+        fun = wrapped
+    code = code_of(innermost(fun) if isinstance(fun, MethodType) else fun)
+    if code is None:
+        return ()
+    names: tuple[str, ...] = code.co_varnames[: code.co_argcount]
+    # The first of a method, and of an object that is called, is self.
+    return names if isinstance(fun, FunctionType) else names[1:]
+
+
+def _size(n: Any) -> Any:
+    return n if isinstance(n, int) else str(n)

@@ -1,0 +1,112 @@
+"""The persistent cache of the traced process: its settings, and what it held at the start."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+
+from firstlight.trace.record.program_errors import pass_on
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+#: Of larger ones not all names are read.
+_MOST_ENTRIES = 20_000
+
+
+class CacheFolder:
+    """Settings at every compile; names of entries once, before the first is written by us."""
+
+    def __init__(self) -> None:
+        self._folder: Any = None
+        self._entries: dict[str, int] = {}
+
+    def look(self) -> bool:
+        """Before a compile: whether there is a cache; what is in it, when it is a new one."""
+        config = sys.modules["jax"].config
+        folder = getattr(config, "jax_compilation_cache_dir", None)
+        if not folder or not getattr(config, "jax_enable_compilation_cache", True):
+            return False
+        if folder != self._folder:
+            self._folder, self._entries = folder, _entries(str(folder))
+        return True
+
+    def about(self, module: str) -> dict[str, Any]:
+        """What belongs to one compile. module: its name as JAX says it, `jit(f)`."""
+        if not self.look():
+            return {"cache_folder": False}
+        config = sys.modules["jax"].config
+        name = module.replace("(", "_").removesuffix(")")
+        return {
+            "cache_folder": True,
+            "cache_least_seconds": getattr(
+                config, "jax_persistent_cache_min_compile_time_secs", None
+            ),
+            "cache_least_bytes": getattr(config, "jax_persistent_cache_min_entry_size_bytes", None),
+            "cache_in_key": _in_key(config),
+            "cache_keeps_callbacks": _keeps_callbacks(),
+            "cache_entries": sum(self._entries.values()),
+            "cache_entries_of_name": self._entries.get(name, 0),
+            "process_index": _process_index(),
+        }
+
+
+def _entries(folder: str) -> dict[str, int]:
+    """How many entries a folder has of each program; {} where it is no folder of this machine."""
+    names: dict[str, int] = {}
+    try:
+        with os.scandir(folder) as files:
+            for number, file in enumerate(files):
+                if number >= _MOST_ENTRIES:
+                    break
+                # jit_f-<key>-cache
+                program, _, rest = file.name.rpartition("-")
+                if rest == "cache":
+                    program = program.rpartition("-")[0]
+                    names[program] = names.get(program, 0) + 1
+    except OSError:
+        return {}
+    return names
+
+
+def _in_key(config: Any) -> Any:
+    """The caches of XLA by which the path of the folder gets into every key."""
+    setting = getattr(config, "jax_persistent_cache_enable_xla_caches", None)
+    return setting if _path_is_in_key() else "none"
+
+
+@cache
+def _path_is_in_key() -> bool:
+    """Whether this JAX leaves the paths that it gives to XLA in its keys: 0.11 takes them out."""
+    try:
+        from jax._src.cache_key import xla_flags_to_exclude_from_cache_key as left_out
+
+        return "--xla_gpu_per_fusion_autotune_cache_dir" not in left_out
+    except Exception as error:
+        pass_on(error)
+        return True
+
+
+@cache
+def _keeps_callbacks() -> bool:
+    """Whether this JAX can keep programs that call back into Python: 0.11 can."""
+    try:
+        from jax._src.compilation_cache import get_executable_and_time
+
+        return "host_callbacks" in get_executable_and_time.__code__.co_varnames
+    except Exception as error:
+        pass_on(error)
+        return False
+
+
+def _process_index() -> int | None:
+    """Of this process among those of jax.distributed: only the first writes to the cache."""
+    try:
+        from jax._src import distributed
+
+        return int(distributed.global_state.process_id)
+    except Exception as error:
+        pass_on(error)
+        return None

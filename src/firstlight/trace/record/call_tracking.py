@@ -1,0 +1,204 @@
+"""Which call of the program a stage belongs to; every call is written down once.
+
+Mostly it is on the stack. A program that was traced or lowered by hand is compiled when its call is
+long over: it is known by the object that JAX made of it, never by its name, which others may have.
+"""
+
+from __future__ import annotations
+
+import weakref
+from _thread import get_ident
+from itertools import count
+from zlib import crc32
+
+from firstlight.telemetry.events import bare_name
+from firstlight.trace.record import calls, definitions
+from firstlight.trace.record.arguments import Arguments
+from firstlight.trace.record.static_values import identity
+from firstlight.trace.record.value_text import fields_of, text_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+    from typing import Any
+
+    from firstlight.trace.record.recorder import Recorder
+
+_ORDER = ("trace", "lower", "compile")
+#: Calls of one function that are remembered for their backward passes, which may never come.
+_MOST_FORWARD = 50
+
+
+class Numbers:
+    """Numbers of objects, as long as those live. An object is itself, whatever it equals."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, tuple[Any, int]] = {}
+
+    def get(self, thing: Any) -> int | None:
+        known = self._of.get(id(thing))
+        return known[1] if known is not None and known[0]() is thing else None
+
+    def put(self, thing: Any, number: int) -> bool:
+        """False: it cannot be known again, because nothing can refer to it weakly."""
+        key = id(thing)
+        try:
+            reference = weakref.ref(thing, lambda _: self._of.pop(key, None))
+        except TypeError:
+            return False
+        self._of[key] = (reference, number)
+        return True
+
+
+class _Known:
+    """A call that is under way: by the frame that knows it, and the function that it is of."""
+
+    def __init__(self, frame: int, fun: int, number: int, stage: str) -> None:
+        self.frame, self.fun, self.number, self.stage = frame, fun, number, stage
+
+
+class KnownCalls:
+    """Finds the call of a stage. Threads may ask at the same time."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._jax = calls.jax_folders()
+        self._numbers, self._serials = count(1), count(1)
+        self._objects = Numbers()
+        self._made = Numbers()  # what JAX made of a call by tracing and by lowering it
+        self._under_way: dict[int, list[_Known]] = {}  # of each thread, the innermost last
+        # Calls of a function in a thread whose backward pass was not seen, the last one last: by
+        # where the function is defined, all that is known of the function when that pass comes.
+        self._forward: dict[tuple[int, str, tuple[str, int]], list[dict[str, Any]]] = {}
+
+    def forget(self) -> None:
+        """This is a new process."""
+        self._under_way.clear()
+        self._forward.clear()
+
+    def number(self, stage: str, name: str, frames: list[FrameType]) -> int | None:
+        """The number of the call that this stage belongs to."""
+        found = calls.call_of(frames)
+        if found is not None:
+            return self._on_stack(stage, *found, frames)
+        made = calls.made_before(stage, frames)
+        if made is not None:
+            return self._made.get(made)
+        within = calls.within_transformation(frames) if stage == "lower" else None
+        return None if within is None else self._of_transformation(bare_name(name), within, frames)
+
+    def ended(self, stage: str, number: int | None, frames: list[FrameType]) -> None:
+        """A stage is over: what came of it stands for the call from now on."""
+        made = calls.made_by(stage, frames)
+        if number is not None and made is not None:
+            self._made.put(made, number)
+
+    def _on_stack(self, stage: str, frame: Any, call: dict[str, Any], frames: list[Any]) -> int:
+        known = self._under_way.setdefault(get_ident(), [])
+        alive = {id(f) for f in frames}
+        known[:] = [k for k in known if k.frame in alive]
+        for one in known:
+            same = one.frame == id(frame) and one.fun == id(call["fun"])
+            # A frame that is gone may leave its number to a new one: stages do not go back.
+            if same and _ORDER.index(one.stage) < _ORDER.index(stage):
+                one.stage = stage
+                return one.number
+        number = next(self._numbers)
+        known[:] = [k for k in known if k.frame != id(frame)]
+        known.append(_Known(id(frame), id(call["fun"]), number, stage))
+        self._describe(number, call, frames)
+        return number
+
+    def _describe(self, number: int, call: dict[str, Any], frames: list[Any]) -> None:
+        fun = definitions.function_of_user(call, self._jax)
+        about = definitions.definition(fun)
+        place = about["place"]
+        library = definitions.is_operation(fun) or (
+            self._is_jax(place) and not definitions.binds_function_of_user(call["fun"], self._jax)
+        )
+        parts = None if library else definitions.Parts(call["fun"], self._jax)
+        arguments = Arguments(call, frames)
+        near, user = calls.sites(frames, self._jax)
+        event = {
+            "call": number,
+            "function": {**about, "made_of": parts and parts.number},
+            "object": self._serial(fun) or next(self._serials),
+            "belongs_to": [n for o in (parts.objects if parts else ()) if (n := self._serial(o))],
+            # Not the user's function but one of JAX itself: an operation outside of any jit.
+            "library": library,
+            "site": near,
+            "user_site": user,
+            "instruction": calls.instruction(frames, self._jax),
+            "entry_site": calls.entry_site(frames, self._jax),
+            "stack": calls.call_stack(frames, self._jax),
+            "context": calls.context(arguments.leaves),
+            **arguments.signature(),
+            "identity": dict(self._identities(arguments)),
+        }
+        if place is not None:
+            bare = about["name"].rpartition(".")[2]
+            forward = self._forward.setdefault((get_ident(), bare, tuple(place)), [])
+            forward.append(event)
+            del forward[:-_MOST_FORWARD]
+        self._recorder.event("call", **event)
+
+    def _identities(self, arguments: Arguments) -> Iterator[tuple[str, list[Any]]]:
+        """Static values that are equal to nothing but themselves: what they are, and of what."""
+        for path, value in arguments.static_values:
+            kind = identity(value)
+            if kind is not None:
+                parts = definitions.Parts(value, self._jax)
+                number, objects = parts.number, parts.objects
+                if kind == "method" and fields_of(value.__self__) is not None:
+                    # Of equal modules it is the same, though JAX cannot know that.
+                    number, objects = crc32(f"{number} {text_of(value.__self__)}".encode()), []
+                belongs_to = [n for o in objects if (n := self._serial(o))]
+                yield path, [kind, self._serial_of(value, kind), number, belongs_to]
+
+    def _serial_of(self, value: Any, kind: str) -> int | None:
+        """A bound method is made anew whenever it is asked for: it is its object's."""
+        return self._serial(value.__self__ if kind == "method" else value)
+
+    def _is_jax(self, place: Any) -> bool:
+        return bool(place and place[0].startswith(self._jax))
+
+    def _of_transformation(self, bare: str, within: dict[str, Any], frames: list[Any]) -> int:
+        """JAX runs a jitted function by itself: its backward pass, or within a checkpoint."""
+        number, place = next(self._numbers), within["place"]
+        near, user = calls.sites(frames, self._jax)
+        known = self._forward_call(bare, tuple(place))
+        # Of which pass it is part is not known: each is a program of its own, and none comes again.
+        words = "the backward pass of grad" if known else f"within grad or checkpoint ({number})"
+        about = known or {
+            "function": {"name": bare, "module": None, "kind": None, "place": place},
+            "object": 0,
+            "library": self._is_jax(place),
+            "arrays": within["arrays"],
+            "leaves": len(within["arrays"]),
+        }
+        stack = calls.call_stack(frames, self._jax)
+        here = {"call": number, "site": near, "user_site": user, "stack": stack}
+        context = {**calls.context(), "transformation": words}
+        self._recorder.event("call", **{**about, **here, "context": context})
+        return number
+
+    def _forward_call(self, bare: str, place: tuple[str, int]) -> dict[str, Any] | None:
+        """The call that the backward pass now at hand is of.
+
+        A function may have been called for several shapes, and several functions be of the same
+        code: passes come in the reverse order of their calls, and each comes once.
+        """
+        forward = self._forward.get((get_ident(), bare, place)) or []
+        under_grad = [c for c in forward if "grad" in str(c["context"]["transformation"])]
+        known = next(reversed(under_grad or forward), None)
+        forward[:] = [call for call in forward if call is not known]
+        return known
+
+    def _serial(self, thing: Any) -> int | None:
+        """A number that no other object ever has; None: the object cannot be known again."""
+        known = self._objects.get(thing)
+        if known is not None:
+            return known
+        number = next(self._serials)
+        return number if self._objects.put(thing, number) else None

@@ -1,0 +1,244 @@
+"""What a function is: where it is defined, what is around it, which objects it belongs to.
+
+JAX knows a function by its identity. For people two functions are the same if they are made of the
+same code: not only the innermost, but also what is wrapped around it (a gradient of f is not f) and
+the functions that it was given (a factory makes another step for another loss). Nothing is asked
+of objects of the program: their attributes may be computed.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+
+from firstlight.trace.record.value_text import has, own
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType
+    from typing import Any
+
+_SIMPLE = (int, str, bool, type(None))
+#: Around a function, and in it, there are rarely more: a chain may also have no end.
+_MOST_AROUND = 20
+_MOST_PARTS = 300
+#: Keeps in its closure how many arrays it was called with.
+_PMAP = "pmap.py"
+_EQUINOX = (os.path.join("equinox", "_jit.py"), "fun_wrapped")
+
+
+def definition(fun: Any) -> dict[str, Any]:
+    """Where a function is defined."""
+    inner = innermost(fun)
+    code = code_of(inner)
+    plain = isinstance(inner, (FunctionType, BuiltinFunctionType, type))
+    return {
+        "name": inner.__qualname__ if plain else _own_name(inner) or type(inner).__qualname__,
+        "module": inner.__module__ if plain else own(inner, "__module__") or type(inner).__module__,
+        "kind": type(fun).__name__,
+        "place": None if code is None else [code.co_filename, code.co_firstlineno],
+    }
+
+
+def _own_name(fun: Any) -> str | None:
+    name = own(fun, "__qualname__") or own(fun, "__name__")
+    return name if type(name) is str else None
+
+
+def innermost(fun: Any) -> Any:
+    """The function within partials, methods and what functools.wraps was used for."""
+    for _ in range(_MOST_AROUND):
+        inner = _within(fun)
+        if inner is None or inner is fun:
+            break
+        fun = inner
+    return fun
+
+
+def _within(fun: Any) -> Any:
+    if isinstance(fun, partial):
+        return fun.func
+    if isinstance(fun, MethodType):
+        return fun.__func__
+    return own(fun, "__wrapped__")
+
+
+def code_of(fun: Any) -> CodeType | None:
+    """The code of a function; of an object that can be called, that of its class."""
+    if isinstance(fun, FunctionType):
+        return fun.__code__
+    for base in type(fun).__mro__:
+        call = vars(base).get("__call__")
+        if call is not None:
+            call = innermost(call)
+            return call.__code__ if isinstance(call, FunctionType) else None
+    return None
+
+
+# --- the function of the user behind one of a package ---------------------------------------------
+
+
+def function_of_user(call: dict[str, Any], jax: tuple[str, ...]) -> Any:
+    """What is compiled for the user: not the function that pmap or filter_jit makes of it."""
+    fun = call["fun"]
+    code = code_of(innermost(fun))
+    if code is None or is_operation(fun):
+        return fun
+    if is_of_equinox(fun):
+        return _given_to_equinox(call) or fun
+    if code.co_filename.startswith(jax):
+        return _held(innermost(fun), jax, 3) or fun
+    return fun
+
+
+def is_of_equinox(fun: Any) -> bool:
+    """Whether it is what filter_jit calls, with the arguments of a function of the user."""
+    code = code_of(innermost(fun))
+    if code is None or code.co_name != _EQUINOX[1]:
+        return False
+    return code.co_filename.endswith(_EQUINOX[0])
+
+
+def binds_function_of_user(fun: Any, jax: tuple[str, ...]) -> bool:
+    """Whether it is a partial like `partial(jax.lax.scan, body)`: of JAX, and yet the user's."""
+    if not isinstance(fun, partial):
+        return False
+    codes = [code_of(innermost(v)) for v in (*fun.args, *fun.keywords.values()) if callable(v)]
+    return any(code is not None and not code.co_filename.startswith(jax) for code in codes)
+
+
+def is_operation(fun: Any) -> bool:
+    """Whether it is an operation of JAX outside of any jit."""
+    return bool(own(fun, "_apply_primitive"))
+
+
+def _given_to_equinox(call: dict[str, Any]) -> Any:
+    """Its third argument holds what is no array: of the function, of its arguments."""
+    try:
+        leaves, tree = call["args"][2][0]
+        if tree.node_data() is None:
+            return leaves[0]
+        return vars(tree.node_data()[0]).get("__call__")  # a module that is called
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def _held(fun: Any, jax: tuple[str, ...], depth: int) -> Any:
+    """A function outside of JAX in the closure of one within."""
+    if not isinstance(fun, FunctionType) or not depth:
+        return None
+    for held in closure_of(fun).values():
+        value = held.f if type(held).__name__ == "WrappedFun" else held
+        if not callable(value) or isinstance(value, type):
+            continue
+        inner = innermost(value)
+        code = code_of(inner)
+        if code is not None and not code.co_filename.startswith(jax):
+            return value
+        if (deeper := _held(inner, jax, depth - 1)) is not None:
+            return deeper
+    return None
+
+
+def bound_by_pmap(fun: Any) -> list[Any]:
+    """Its static arguments, which are in the function that it makes."""
+    inner = innermost(fun)
+    if not isinstance(inner, FunctionType):
+        return []
+    if os.path.basename(inner.__code__.co_filename) != _PMAP:
+        return []
+    transforms = getattr(closure_of(inner).get("fun"), "transforms", ())
+    given = (one for _, arguments in transforms for one in arguments if type(one) is tuple)
+    return [bound.val for several in given for bound in several if has(bound, "val")]
+
+
+def closure_of(fun: FunctionType) -> dict[str, Any]:
+    """What a function holds of those around it, by name."""
+    held = {}
+    for name, cell in zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=False):
+        try:
+            held[name] = cell.cell_contents
+        except ValueError:  # it has no value yet
+            continue
+    return held
+
+
+# --- what it is made of ---------------------------------------------------------------------------
+
+
+class Parts:
+    """All code that a function is made of, and the objects that it belongs to."""
+
+    def __init__(self, fun: Any, jax: tuple[str, ...]) -> None:
+        self._jax = jax
+        self._seen: set[int] = set()
+        self._words: list[str] = []
+        self.objects: list[Any] = []
+        self._add(fun)
+
+    @property
+    def number(self) -> int:
+        """The same one for the same code, in every process; no path is in it."""
+        return zlib.crc32("\n".join(self._words).encode("utf-8", "surrogatepass"))
+
+    def _add(self, value: Any) -> None:
+        if id(value) in self._seen or len(self._words) > _MOST_PARTS:
+            return
+        self._seen.add(id(value))
+        if isinstance(value, partial):
+            self._words.append("partial")
+            self._add(value.func)
+            self._add_all([*value.args, *value.keywords.values()])
+        elif isinstance(value, MethodType):
+            self._add(value.__func__)
+            self._add_object(value.__self__)
+        elif isinstance(value, FunctionType):
+            self._add_function(value)
+        elif type(value).__name__ == "WrappedFun":
+            self._add(value.f)
+        elif own(value, "__wrapped__") is not None:
+            self._words.append(type(value).__name__)
+            self._add(own(value, "__wrapped__"))
+        elif isinstance(value, (type, BuiltinFunctionType)):
+            self._words.append(value.__qualname__)
+        else:
+            self._add_object(value)
+
+    def _add_function(self, fun: FunctionType) -> None:
+        code = fun.__code__
+        # Where its instructions are tells two lambdas of one line apart.
+        where = zlib.crc32(code.co_linetable)
+        self._words.append(f"{code.co_qualname} {code.co_firstlineno} {where}")
+        wrapped, held = own(fun, "__wrapped__"), closure_of(fun).values()
+        if not code.co_filename.startswith(self._jax):
+            self._add_all(held)
+        else:
+            # Of a transformation its options count: by which argument, over which axis.
+            if os.path.basename(code.co_filename) != _PMAP:
+                self._words += [repr(value) for value in held if _is_simple(value)]
+            self._add_all(value for value in held if isinstance(value, FunctionType))
+        if wrapped is not None:
+            self._add(wrapped)
+
+    def _add_all(self, values: Any) -> None:
+        for value in values:
+            if isinstance(value, tuple):  # init and update of an optimiser
+                self._add_all(tuple.__iter__(value))
+            elif type(value).__module__ != "builtins" or callable(value):
+                self._add(value)
+
+    def _add_object(self, value: Any) -> None:
+        """An object that has a part in it; values do not count, and neither do arrays."""
+        if isinstance(value, ModuleType) or (has(value, "dtype") and has(value, "shape")):
+            return
+        if type(value).__module__ != "builtins":
+            self._words.append(type(value).__qualname__)
+            self.objects.append(value)
+
+
+def _is_simple(value: Any) -> bool:
+    if type(value) is tuple:
+        return all(map(_is_simple, value))
+    return type(value) in _SIMPLE

@@ -1,0 +1,147 @@
+"""Times every module that is imported, without being seen by the program.
+
+A module that is loaded already never gets here, so a statement that imports it again costs nothing.
+"""
+
+from __future__ import annotations
+
+# Not importlib: a program that has not loaded it should find it so, and may have one of its own.
+import _frozen_importlib as bootstrap
+import sys
+from _thread import get_ident
+from time import monotonic_ns
+
+from firstlight.trace.record.program_errors import leave_out_caller
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+#: Of these it is worth to know which line imported them.
+_EXPENSIVE_NS = 20_000_000
+# Python takes the frames of its own import machinery out of tracebacks, by the name of their file:
+# ours must be taken out as well, or an ImportError would look different when traced.
+_HIDDEN_FILE = "<frozen importlib._bootstrap>"
+
+
+class ImportClock:
+    """Tells `done` of every outermost import, with all modules that it loaded.
+
+    They come in one list (name, begin, time, own time, name, …): a thousand tuples would have
+    Python look for garbage the earlier. And tells `appeared` of modules in `watched` as soon as
+    they are loaded, within whatever import: what comes after them in it may use them.
+    """
+
+    def __init__(
+        self,
+        done: Callable[[list[Any], Any], None],
+        appeared: Callable[[str], None],
+        watched: tuple[str, ...],
+    ) -> None:
+        self._done, self._appeared, self._watched = done, appeared, watched
+        self._sites: dict[str, list[Any] | None] = {}
+        # Of each thread: modules now being loaded (name, begin, time of those inside).
+        self._open: dict[int, list[list[Any]]] = {}
+        self._loaded: dict[int, list[Any]] = {}
+        self._original: Any = None
+        self._ours: Any = None
+
+    def install(self) -> bool:
+        """Start; False where this Python loads modules in another way."""
+        original = getattr(bootstrap, "_find_and_load", None)
+        if original is None:
+            return False
+        self._original, self._ours = original, _around(original, self._begin, self._end)
+        bootstrap._find_and_load = self._ours  # type: ignore[attr-defined]
+        return True
+
+    def remove(self) -> None:
+        """Stop; where somebody has put another clock over this one, it goes on unheard."""
+        self._done, self._watched = _nobody, ()
+        if self._ours is not None and getattr(bootstrap, "_find_and_load", None) is self._ours:
+            bootstrap._find_and_load = self._original  # type: ignore[attr-defined]
+
+    def forked(self) -> None:
+        """In a new process that has one thread: what others were loading is over."""
+        mine = get_ident()
+        for of_threads in (self._open, self._loaded):
+            for thread in [thread for thread in of_threads if thread != mine]:
+                del of_threads[thread]
+
+    def _begin(self, name: str) -> Any:
+        opened = [name, monotonic_ns(), 0]
+        self._open.setdefault(get_ident(), []).append(opened)
+        return opened
+
+    def _end(self, opened: Any) -> None:
+        end = monotonic_ns()
+        thread = get_ident()
+        stack = self._open.get(thread, [])
+        while stack and stack.pop() is not opened:
+            pass
+        name, begin, inside = opened
+        loaded = self._loaded.setdefault(thread, [])
+        if name in sys.modules:  # not one that was looked for in vain
+            loaded += (name, begin, end - begin, end - begin - inside)
+            if end - begin >= _EXPENSIVE_NS:
+                self._sites[name] = _statement()
+        if stack:
+            stack[-1][2] += end - begin
+        else:
+            self._open.pop(thread, None)  # a handler of signals may have imported something
+            self._loaded.pop(thread, None)
+            if loaded:
+                # Only its own: another thread may be importing as well.
+                sites = {one: self._sites.pop(one) for one in loaded[::4] if one in self._sites}
+                self._done(loaded, sites)
+        if name in self._watched:  # last: what is imported for it comes by here as well
+            self._appeared(name)
+
+
+def _around(
+    find_and_load: Callable[[str, Any], Any],
+    begin: Callable[[str], Any],
+    end: Callable[[Any], None],
+) -> Any:
+    """The function with a clock around it, whose frames are hidden as its own are."""
+
+    def _find_and_load(name: str, import_: Any) -> Any:
+        opened = begin(name)
+        try:
+            return find_and_load(name, import_)
+        except BaseException as error:
+            # Python hides its own frames, and this one with them, but not from import_module.
+            leave_out_caller(error)
+            raise
+        finally:
+            end(opened)
+
+    _find_and_load.__code__ = _find_and_load.__code__.replace(co_filename=_HIDDEN_FILE)
+    return _find_and_load
+
+
+def _statement() -> list[Any] | None:
+    """[file, line, function] of the import that is now at its end; None: no line of a program did.
+
+    `python -m` and pytest load what they run.
+    """
+    frame: Any = sys._getframe(2)
+    while frame is not None and _is_machinery(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_filename == "<frozen runpy>":
+        return None
+    if frame.f_globals.get("__package__") in ("_pytest", "_pytest.assertion", "pluggy"):
+        return None
+    return [frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname]
+
+
+def _is_machinery(file: str) -> bool:
+    """Frames between an import and who asked for it; importlib.import_module is one of them."""
+    importlib = getattr(sys.modules.get("importlib"), "__file__", None)
+    folder = importlib and importlib.removesuffix("__init__.py")
+    return file.startswith("<frozen importlib") or bool(folder and file.startswith(folder))
+
+
+def _nobody(modules: list[Any], sites: Any) -> None:
+    """Who is told of imports once nobody listens."""

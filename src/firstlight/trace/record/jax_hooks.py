@@ -1,0 +1,287 @@
+"""Listens to JAX: every stage of every compile, what the cache did, when the host waited."""
+
+from __future__ import annotations
+
+import sys
+from _thread import get_ident
+from functools import partial
+from time import monotonic_ns
+
+from firstlight.telemetry.events import CACHE, STAGES
+from firstlight.trace.record import calls, program_contents
+from firstlight.trace.record.cache_folder import CacheFolder
+from firstlight.trace.record.call_tracking import KnownCalls
+from firstlight.trace.record.executable_sizes import Sizes
+from firstlight.trace.record.outputs import Outputs
+from firstlight.trace.record.program_errors import leave_out_caller, pass_on
+from firstlight.trace.record.value_text import own
+from firstlight.trace.record.waits import Waits
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import Any
+
+    from firstlight.trace.record.recorder import Recorder
+
+
+def attach(recorder: Recorder) -> JaxHooks:
+    """Listen from now on; JAX has been imported."""
+    hooks = JaxHooks(recorder)
+    hooks.listen()
+    hooks.watch_backends()
+    hooks.waits.watch()
+    recorder.before_end.append(hooks.waits.write)
+    recorder.after_fork.append(hooks.forked)
+    return hooks
+
+
+class _Stage:
+    """A stage that is now running in a thread."""
+
+    def __init__(self, name: str, stage: str, begin_ns: int, frame: int) -> None:
+        self.name, self.stage, self.begin_ns, self.frame = name, stage, begin_ns, frame
+        self.call: int | None = None
+        self.inside_ns = 0  # other stages within
+        self.results = 0  # read by the program before
+        self.cache: dict[str, int] = {}
+
+
+class JaxHooks:
+    """Turns JAX's events into those of the log."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._open: dict[int, list[_Stage]] = {}
+        self._calls = KnownCalls(recorder)
+        self._describing: set[int] = set()
+        self.waits = Waits(recorder, self.is_busy, (self._open, self._describing))
+        self._outputs = Outputs(recorder, lambda: self.waits.count)
+        self._cache_folder = CacheFolder()
+        self._active = True
+        self._frames_stay = True  # a stage ends in the frame in which it has begun
+        self._undo: list[Callable[[], None]] = []
+        # Who asks JAX for its listeners of a kind, who adds one, and ours.
+        self._listeners: list[tuple[str, Callable[[Any], None], Any]] = []
+        self._sizes = Sizes(recorder)
+        self.waits.before_write = self._between
+        self.waits.after_own_read = self._outputs.expect
+
+    def listen(self) -> None:
+        from jax import monitoring
+
+        safely = self._recorder.safely
+        for kind, ours, gone in (
+            ("scalar", self._begin, "scalar"),
+            ("event_duration_secs", self._end, "event_duration"),
+            ("event", self._cache, "event"),
+        ):
+            listener = safely(ours)
+            register = getattr(monitoring, f"register_{kind}_listener")
+            register(listener)
+            self._listeners.append((f"get_{gone}_listeners", register, listener))
+            unregister = getattr(monitoring, f"unregister_{gone}_listener", None)
+            if unregister is not None:  # an older JAX keeps listeners: `_active` silences them
+                self._undo.append(partial(unregister, listener))
+        self._recorder.event("jax", version=sys.modules["jax"].__version__, ns=monotonic_ns())
+
+    def _between(self) -> None:
+        """What can wait until a result has been read, and time is left."""
+        self._listen_on()
+        self._sizes.write()
+
+    def _listen_on(self) -> None:
+        """Say so where the program has taken all listeners from JAX, ours among them, and return.
+
+        Not all versions of JAX take the one of begins, and then nothing is lost.
+        """
+        from jax._src import monitoring
+
+        for name, register, listener in self._listeners:
+            listening = getattr(monitoring, name, None)
+            if self._active and listening is not None and listener not in listening():
+                register(listener)
+                self._recorder.problem(
+                    "events: the program took away the listeners of JAX's events (as "
+                    "jax.monitoring.clear_event_listeners does): compiles between that and the "
+                    "next wait for a result may be missing in this trace",
+                    missing="the program took away the listeners of JAX's events for a while",
+                )
+
+    def watch_backends(self) -> None:
+        """Time the start of backends, for which JAX has no event."""
+        from jax._src import xla_bridge
+
+        original = getattr(xla_bridge, "_init_backend", None)
+        if original is None:
+            self._recorder.problem("backends: this JAX starts them in an unknown way")
+            return
+
+        def _init_backend(platform: str) -> Any:
+            begin = monotonic_ns()
+            try:
+                return original(platform)
+            except BaseException as error:
+                leave_out_caller(error)
+                raise
+            finally:
+                self._recorder.event(
+                    "backend",
+                    platform=platform,
+                    begin_ns=begin,
+                    end_ns=monotonic_ns(),
+                    thread=get_ident(),
+                )
+
+        xla_bridge._init_backend = _init_backend
+
+        def restore() -> None:
+            if xla_bridge._init_backend is _init_backend:
+                xla_bridge._init_backend = original
+
+        self._undo.append(restore)
+
+    def detach(self) -> None:
+        """Stop listening, and leave JAX as it was."""
+        self._active = self.waits.active = False
+        self.waits.unwatch()
+        self._outputs.unwatch()
+        for undo in self._undo:
+            self._recorder.safely(undo)()
+        self._undo = []
+
+    def forked(self) -> None:
+        """This is a new process: what was under way is of its parent, and in the parent's log."""
+        self._open.clear()
+        self._describing.clear()
+        self._calls.forget()
+        self._sizes.forget()
+        self.waits.forget()
+
+    def is_busy(self) -> bool:
+        """Whether a stage is under way in this thread: reading an array is then no result."""
+        thread = get_ident()
+        self._forget_broken_off(calls.stack(sys._getframe(1)))
+        return bool(self._open.get(thread)) or thread in self._describing
+
+    def _forget_broken_off(self, frames: list[FrameType]) -> None:
+        """Drop stages of this thread that have begun and will not end.
+
+        Another listener raised, or a handler of a signal: JAX then tells no end.
+        """
+        opened = self._open.get(get_ident())
+        if not opened or not self._frames_stay:
+            return
+        alive = {id(frame) for frame in frames}
+        opened[:] = [stage for stage in opened if stage.frame in alive]
+        if not opened:
+            self._open.pop(get_ident(), None)
+
+    # --- stages -----------------------------------------------------------------------------------
+
+    def _begin(self, event: str, value: float, **about: Any) -> None:
+        stage = STAGES.get(event)
+        if stage is None or not self._active:
+            return
+        begin = monotonic_ns()
+        if stage == "trace" and get_ident() not in self._open:
+            self._listen_on()
+        name, frames = str(about.get("fun_name")), calls.stack(sys._getframe(1))
+        self._forget_broken_off(frames)
+        opened = self._open.setdefault(get_ident(), [])
+        current = _Stage(name, stage, begin, id(calls.timing(frames)))
+        current.results = self.waits.count
+        opened.append(current)  # first: whatever happens below, its end takes it away again
+        current.call = self._call(stage, name, frames)
+        if stage == "compile":
+            self._cache_folder.look()
+            # The longest by far: should the process die in it, this is what it was doing.
+            self._recorder.event(
+                "begin",
+                stage=stage,
+                name=name,
+                call=current.call,
+                ns=begin,
+                thread=get_ident(),
+                thread_name=_thread_name(),
+            )
+
+    def _end(self, event: str, seconds: float, **about: Any) -> None:
+        stage = STAGES.get(event)
+        opened = self._open.get(get_ident())
+        if stage is None or not opened or not self._active:
+            return
+        end = monotonic_ns()
+        current = opened.pop()
+        while current.stage != stage and opened:  # one that failed has no end of its own
+            current = opened.pop()
+        if not opened:  # while it is empty, waits need not ask
+            self._open.pop(get_ident(), None)  # or a handler of signals has compiled something
+        if current.stage != stage:
+            return
+        frames = calls.stack(sys._getframe(1))
+        # Where JAX times a stage in another way, no stage is known to be broken off.
+        self._frames_stay &= any(id(frame) == current.frame for frame in frames)
+        if opened:
+            opened[-1].inside_ns += end - current.begin_ns
+        self._recorder.event(
+            "stage",
+            stage=stage,
+            name=current.name,
+            call=current.call,
+            thread=get_ident(),
+            begin_ns=current.begin_ns,
+            end_ns=end,
+            own_ns=end - current.begin_ns - current.inside_ns,
+            results=current.results,
+            **self._more(current, end, frames),
+        )
+        if stage == "compile":
+            self.waits.expect()
+            self._outputs.expect()
+
+    def _more(self, current: _Stage, end_ns: int, frames: list[FrameType]) -> dict[str, Any]:
+        """What is known at the end of a stage beyond its times."""
+        try:
+            self._calls.ended(current.stage, current.call, frames)
+            if current.stage == "trace":
+                more = {}
+            elif current.stage == "lower":
+                more = program_contents.lowered(frames)
+            else:
+                folder = self._cache_folder.about(current.name)
+                more = {**program_contents.compiled(frames), "cache": current.cache or None}
+                if "unsized" in more:
+                    seconds = (end_ns - current.begin_ns) / 1e9
+                    self._sizes.later(more.pop("unsized"), get_ident(), current.begin_ns, seconds)
+                more.update(folder)
+                more.update(calls.compiler_options(frames))
+        except Exception as error:
+            pass_on(error)
+            more = {"problem": f"{current.stage}: {type(error).__name__}: {error}"[:200]}
+        if "problem" in more:
+            self._recorder.problem(more.pop("problem"))
+        return more
+
+    def _cache(self, event: str, **_: Any) -> None:
+        what = CACHE.get(event)
+        opened = self._open.get(get_ident())
+        if what is not None and opened:
+            opened[-1].cache[what] = opened[-1].cache.get(what, 0) + 1
+
+    def _call(self, stage: str, name: str, frames: list[FrameType]) -> int | None:
+        """The number of the call that this stage belongs to; a new one is written down."""
+        thread = get_ident()
+        self._describing.add(thread)
+        try:
+            return self._calls.number(stage, name, frames)
+        finally:
+            self._describing.discard(thread)
+
+
+def _thread_name() -> str | None:
+    """The name of this thread, if it has one; nothing of a class of the program is asked."""
+    threading = sys.modules.get("threading")
+    name = own(getattr(threading, "_active", {}).get(get_ident()), "_name")
+    return name if type(name) is str else None

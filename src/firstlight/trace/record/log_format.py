@@ -1,0 +1,17 @@
+"""What writers and readers of a log agree on. All else in this room is the writer's alone."""
+
+from __future__ import annotations
+
+import os
+
+SCHEMA, VERSION = "firstlight.trace", 1
+#: After the path of a static value that is told as a whole: it differs if anything in it does.
+WHOLE = " (as a whole)"
+#: Shorter waits are summed up without the line that waited.
+WORTH_ASKING_NS = 100_000
+
+
+def log_path(folder: str, pid: int, machine: str | None = None) -> str:
+    """The file of a process of this machine."""
+    # Two machines that share the folder may give two processes the same number.
+    return os.path.join(folder, f"{machine or os.uname().nodename}-{pid}.jsonl")

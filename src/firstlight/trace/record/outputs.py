@@ -1,0 +1,164 @@
+"""When the program puts something out: on its standard output, or into a file that it opens.
+
+A second witness of the first result: a value that somebody read need not be for anybody to see.
+Looked at from the end of a compile to the next output only; then all is as it was.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import sys
+from time import monotonic_ns
+
+from firstlight.trace.record import calls
+from firstlight.trace.record.installed import OURS, STANDARD_LIBRARY
+from firstlight.trace.record.program_errors import leave_out_caller
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from firstlight.trace.record.recorder import Recorder
+
+#: Of a line that has no end, so much is kept to look for a pattern in.
+_MAX_LINE = 4096
+
+
+class Outputs:
+    """Tells the first output after each compile, or the first line that a pattern is found in.
+
+    read: how many results have been read so far.
+    """
+
+    def __init__(self, recorder: Recorder, read: Callable[[], int]) -> None:
+        self._recorder = recorder
+        self._read = read
+        self._jax = calls.jax_folders()
+        self._watching: list[tuple[Any, str, Any, Any]] = []  # owner, name, what it had, ours
+        self._streams: tuple[Any, ...] = ()
+        self._lines: dict[str, str] = {}  # of each stream, what was written of its last line
+        self._pattern: Any = None
+        wanted = recorder.first_result_pattern
+        if wanted is not None and calls.named_line(wanted) is None:
+            self._pattern = self._compiled(wanted)
+            self.expect()
+
+    def _compiled(self, pattern: str) -> Any:
+        import re
+
+        try:
+            return re.compile(pattern)
+        except re.error as error:
+            self._recorder.problem(f"FIRSTLIGHT_FIRST_RESULT: {error}: it is left out")
+            return None
+
+    def expect(self) -> None:
+        """Look for the next output."""
+        if self._recorder.marked:
+            return
+        names = ("stdout", "stderr") if self._pattern else ("stdout",)
+        streams = tuple(getattr(sys, name, None) for name in names)
+        if self._watching and streams == self._streams:
+            return
+        self.unwatch()  # the program may have put other streams there
+        self._streams = streams
+        for name, stream in zip(names, streams, strict=True):
+            write = getattr(stream, "write", None)
+            if hasattr(stream, "__dict__") and callable(write):
+                self._replace(stream, "write", self._writing(name, write))
+        if not self._pattern:
+            ours = self._opening(builtins.open)
+            for module in (builtins, io):
+                self._replace(module, "open", ours)
+
+    def unwatch(self) -> None:
+        """Put back what was replaced, unless somebody else has replaced it since."""
+        watching, self._watching = self._watching, []
+        for owner, name, before, ours in watching:
+            if vars(owner).get(name) is not ours:
+                continue
+            if before is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+
+    def _replace(self, owner: Any, name: str, ours: Any) -> None:
+        before = vars(owner).get(name)
+        try:
+            setattr(owner, name, ours)
+        except AttributeError:  # a stream of the program's own, which has no room for it
+            return
+        self._watching.append((owner, name, before, ours))
+
+    def _writing(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        written = self._recorder.safely(self._written)
+
+        def write(*text: Any) -> Any:
+            try:
+                result = original(*text)
+            except BaseException as error:
+                leave_out_caller(error)
+                raise
+            if text and type(text[0]) is str:
+                written(name, text[0])
+            return result
+
+        return write
+
+    def _opening(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        opened = self._recorder.safely(self._opened)
+
+        def open(*arguments: Any, **named: Any) -> Any:
+            try:
+                result = original(*arguments, **named)
+            except BaseException as error:
+                leave_out_caller(error)
+                raise
+            mode = named.get("mode", arguments[1] if len(arguments) > 1 else "r")
+            if type(mode) is str and not {*"wxa+"}.isdisjoint(mode):
+                opened(named.get("file", arguments[0] if arguments else None))
+            return result
+
+        return open
+
+    def _written(self, name: str, text: str) -> None:
+        if not self._watching:
+            return
+        if self._pattern is not None:
+            line = (self._lines.get(name, "") + text)[-_MAX_LINE:]
+            self._lines[name] = line.rpartition("\n")[2]
+            if self._pattern.search(line):
+                self._recorder.mark("output", self._site())
+                self.unwatch()
+        # A bar of progress goes back in its line; a result has a number in it.
+        elif "\r" not in text and any(map(str.isdigit, text)):
+            self._tell(name)
+
+    def _opened(self, file: Any) -> None:
+        if not self._watching or not isinstance(file, (str, os.PathLike)):
+            return
+        parts = os.path.abspath(os.fspath(file)).split(os.sep)
+        kept_aside = any(part.startswith((".", "__pycache__")) for part in parts)
+        if not kept_aside and parts[1] not in ("dev", "proc") and not self._is_of_jax():
+            self._tell("file")
+
+    def _is_of_jax(self) -> bool:
+        """Whether JAX itself writes: its persistent cache."""
+        for frame in calls.stack(sys._getframe(1)):
+            file = frame.f_code.co_filename
+            if not file.startswith((OURS, "<frozen", *STANDARD_LIBRARY)):
+                return file.startswith(self._jax)
+        return False
+
+    def _tell(self, stream: str) -> None:
+        now = monotonic_ns()
+        self.unwatch()
+        reads = self._read()
+        self._recorder.event("output", ns=now, stream=stream, site=self._site(), reads=reads)
+
+    def _site(self) -> Any:
+        near, user = calls.sites(calls.stack(sys._getframe(1)), self._jax)
+        return user or near

@@ -1,0 +1,252 @@
+"""What is recorded of a process, from its start to its end. Nothing raises into the program."""
+
+from __future__ import annotations
+
+import os
+import sys
+from _thread import get_ident
+from os import getpid
+from time import monotonic_ns, time_ns
+
+from firstlight.trace.record.import_clock import ImportClock
+from firstlight.trace.record.log_file import LogFile
+from firstlight.trace.record.log_format import SCHEMA, VERSION
+from firstlight.trace.record.marks import LISTENERS
+from firstlight.trace.record.program_errors import is_of_program, leave_us_out, pass_on
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+#: The modules that are listened to, and a name by which they are loaded far enough.
+_LAST_NAMES = {"jax": "jit", "torch": "compile", "torch._dynamo": "reset"}
+#: Variables by which launchers of several processes say which one this is.
+_RANKS = ("FIRSTLIGHT_RANK", "JAX_PROCESS_ID", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "RANK")
+
+
+class Recorder:
+    """Writes events to a log.
+
+    Times are nanoseconds of the system's monotonic clock, which all processes of a machine share.
+    """
+
+    def __init__(self, write: Callable[[dict[str, Any]], None]) -> None:
+        self._write = write
+        self._own_ns = 0  # spent here, not in the program
+        self._lost = 0  # events that could not be written
+        self._lost_is_told = False
+        self.problems: set[str] = set()
+        self.before_end: list[Callable[[], None]] = []  # who still has something to write
+        self.after_fork: list[Callable[[], None]] = []  # who has something of the parent's
+        self._imports: list[tuple[int, int]] = []  # begin and end of each outermost one
+        self._ended = -1  # the process that has told its end
+        self._head: dict[str, Any] | None = None  # of a fork, written with its first event
+        self.marked = False
+        #: What the first result is known by: `train.py:27`, or a pattern of a line put out.
+        self.first_result_pattern = os.environ.get("FIRSTLIGHT_FIRST_RESULT") or None
+
+    def begin(self, started_ns: int | None, whole: bool) -> None:
+        """The first event; OSError: there is no place for it, and nothing to record.
+
+        whole: from the start of the process, not from some point within.
+        """
+        self._write({"event": "process", **self._about_process(started_ns, whole)})
+
+    def _about_process(self, started_ns: int | None, whole: bool) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "version": VERSION,
+            "pid": getpid(),
+            "parent": os.getppid(),
+            "rank": next((os.environ[v] for v in _RANKS if v in os.environ), None),
+            "python": sys.version.split()[0],
+            "command": list(getattr(sys, "orig_argv", [])),
+            "folder": _current_folder(),
+            "started_ns": started_ns,
+            "recording_ns": monotonic_ns(),
+            "clock": [monotonic_ns(), time_ns()],
+            "whole": whole,
+            "thread": get_ident(),
+            "first_result_pattern": self.first_result_pattern,
+        }
+
+    def event(self, kind: str, **about: Any) -> None:
+        """One line of the log; whatever goes wrong is kept for the next one."""
+        begin = monotonic_ns()
+        try:
+            if self._head is not None:
+                head, self._head = self._head, None
+                self._write(head)
+            self._write({"event": kind, **about})
+            if self._lost and not self._lost_is_told and kind != "end":  # which tells it itself
+                self._lost_is_told = True  # now: the process may not get to its end
+                missing = f"events could not be written ({'; '.join(sorted(self.problems))})"
+                self._write({"event": "problem", "problems": [], "missing": missing})
+        except Exception as error:
+            pass_on(error)
+            self._lost += 1
+            self.problems.add(f"{kind}: {type(error).__name__}: {error}"[:200])
+        self._own_ns += monotonic_ns() - begin
+
+    def problem(self, text: str, missing: str | None = None) -> None:
+        """Something that cannot be told; said once, at once: the process may not get to its end.
+
+        missing: why compiles may not be in the log.
+        """
+        if text not in self.problems:
+            self.problems.add(text)
+            self.event("problem", problems=[text], missing=missing)
+
+    def safely(self, function: Callable[..., None]) -> Callable[..., None]:
+        """The same function for the program to call: its errors stay here."""
+
+        def guarded(*arguments: Any, **named: Any) -> None:
+            try:
+                function(*arguments, **named)
+            except BaseException as error:
+                if not isinstance(error, Exception) or is_of_program(error):
+                    leave_us_out(error)
+                    raise
+                try:
+                    self.problem(f"{function.__name__}: {type(error).__name__}: {error}"[:200])
+                except Exception as again:  # at the end of the stack nothing can be written
+                    pass_on(again)
+
+        return guarded
+
+    def mark(self, how: str, site: Any) -> None:
+        """The first result is here. how: by the program's own word ("code"), a line, an output."""
+        if not self.marked:
+            self.marked = True
+            self.event("marked", ns=monotonic_ns(), how=how, site=site)
+
+    def mark_here(self, frame: Any) -> None:
+        """The same, said by this frame of the program."""
+        self.mark("code", [frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname])
+
+    def imported(self, modules: list[Any], sites: Any = None) -> None:
+        """An import statement is over, with all that it loaded, as the clock of imports tells it.
+
+        sites: lines of expensive ones.
+        """
+        told = list(zip(*[iter(modules)] * 4, strict=True))
+        self.event("imports", modules=told, sites=sites or {}, thread=get_ident())
+        _, begin, total, _ = modules[-4:]
+        self._imports.append((begin, begin + total))
+
+    def imports_since(self, moment_ns: int) -> int:
+        """Nanoseconds of importing from then on."""
+        found = 0
+        for begin, end in reversed(self._imports):
+            if end <= moment_ns:
+                break
+            found += end - max(begin, moment_ns)
+        return found
+
+    def end(self) -> None:
+        """The last event, once for each process."""
+        if self._ended == getpid():
+            return
+        self._ended = getpid()
+        for write in self.before_end:
+            self.safely(write)()
+        problems = sorted(self.problems)
+        about = {"own_ns": self._own_ns, "lost": self._lost, "problems": problems}
+        self.event("end", ns=monotonic_ns(), **about)
+
+    def forked(self) -> None:
+        """This is a new process, which has a log of its own: what was heard is of its parent."""
+        self._own_ns = self._lost = 0
+        self.marked = False
+        self._lost_is_told = False
+        self.problems.clear()
+        self._imports.clear()
+        # Most forks become another program at once: they have nothing to tell, and no log.
+        self._head = {"event": "process", **self._about_process(None, whole=False)}
+        for forget in self.after_fork:
+            self.safely(forget)()
+        self.safely(self._end_with_multiprocessing)()
+
+    def _end_with_multiprocessing(self) -> None:
+        """Its workers leave without what atexit would call; they have a list of their own.
+
+        Which they empty at their start, and then ask who wants to be on it.
+        """
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:
+            util.register_after_fork(
+                self, lambda _: util.Finalize(None, self.safely(self.end), exitpriority=-100)
+            )
+
+
+def _current_folder() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return None
+
+
+def process_started_ns() -> int | None:
+    """When the system started this process, to its resolution of ten milliseconds."""
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            ticks = int(file.read().rsplit(b")", 1)[1].split()[19])
+        with open("/proc/uptime", "rb") as file:
+            uptime = float(file.read().split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+    per_second = os.sysconf("SC_CLK_TCK")
+    # Both count from the boot of the machine; the monotonic clock may have another origin.
+    return monotonic_ns() - int((uptime - ticks / per_second) * 1e9)
+
+
+def record_process(folder: str, started_ns: int | None) -> Recorder:
+    """Record this process from here to its end, into a file in `folder`."""
+    import atexit
+
+    log = LogFile(folder)
+    recorder = Recorder(log.write)
+    recorder.begin(started_ns, whole=True)
+    appeared = recorder.safely(_when_appeared(recorder))
+    clock = ImportClock(recorder.safely(recorder.imported), appeared, tuple(_LAST_NAMES))
+    if not clock.install():
+        recorder.problems.add("imports: this Python loads modules in an unknown way")
+    for name in _LAST_NAMES:  # what was imported before the recorder was
+        appeared(name)
+    LISTENERS.append(recorder.safely(recorder.mark_here))
+    atexit.register(recorder.safely(recorder.end))
+    recorder.after_fork.append(clock.forked)
+    os.register_at_fork(after_in_child=recorder.safely(recorder.forked))
+    return recorder
+
+
+def _when_appeared(recorder: Recorder) -> Callable[[str], None]:
+    waiting = set(_LAST_NAMES)
+
+    def appeared(name: str) -> None:
+        if name not in waiting or not is_loaded(name):
+            return
+        try:
+            waiting.remove(name)
+        except KeyError:  # another thread imported it at the same time, and was first
+            return
+        if name == "jax":
+            from firstlight.trace.record.jax_hooks import attach
+
+            attach(recorder)
+        elif name == "torch":
+            version = str(sys.modules["torch"].__version__)
+            recorder.event("torch", version=version, ns=monotonic_ns())
+        else:  # torch._dynamo, which torch loads with the first torch.compile
+            from firstlight.trace.record.torch_hooks import attach as attach_torch
+
+            attach_torch(recorder)
+
+    return appeared
+
+
+def is_loaded(name: str) -> bool:
+    """Whether a module that is listened to is there, to its end."""
+    module = sys.modules.get(name)
+    return module is not None and _LAST_NAMES[name] in vars(module)

@@ -1,0 +1,227 @@
+"""Listens to torch.compile: every region that it compiles, why again, and where its graph breaks.
+
+Torch tells once a region is compiled, by a function that is there to be told of it; in calls that
+compile nothing, nothing of this runs. What torch's own texts say may hold values of the program:
+they are kept under `static`, which `--redact` turns into hashes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from _thread import get_ident
+from time import monotonic_ns
+
+from firstlight.trace.record import calls
+from firstlight.trace.record.program_errors import leave_out_caller
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from firstlight.trace.record.recorder import Recorder
+
+#: Texts of torch go on for pages.
+_LONGEST_TEXT = 4000
+#: Functions whose backward pass may still come, which has no name of its own.
+_MOST_FUNCTIONS = 1000
+_MISMATCH = re.compile(r"(size|dtype|rank|stride|requires_grad|dispatch key set|device) mismatch")
+
+
+def attach(recorder: Recorder) -> TorchHooks:
+    """Listen from now on; torch._dynamo has been imported."""
+    hooks = TorchHooks(recorder)
+    hooks.listen()
+    recorder.before_end.append(hooks.check_heard)
+    return hooks
+
+
+class TorchHooks:
+    """Turns what torch tells of a compiled region into an event of the log."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._utils: Any = sys.modules.get("torch._dynamo.utils")
+        torch = getattr(sys.modules.get("torch"), "__file__", None)
+        self._torch = (os.path.dirname(torch) + os.sep,) if torch else ()
+        self._functions: dict[str, tuple[Any, Any]] = {}  # name and place by torch's number
+        self._heard = 0
+        self._active = True
+        self._undo: Callable[[], None] | None = None
+        reasons = getattr(self._utils, "graph_break_reasons", None) or [None]
+        self._last_break: Any = reasons[-1]  # what was before is of nobody's recording
+
+    def listen(self) -> None:
+        utils, name = self._utils, "log_compilation_event"
+        original = getattr(utils, name, None)
+        if original is None:
+            self._recorder.problem("torch: this torch does not tell what torch.compile compiles")
+            return
+        if not isinstance(getattr(utils, "graph_break_reasons", None), list):
+            self._recorder.problem("torch: this torch does not tell where its graphs break")
+        if not hasattr(getattr(utils, "CompilationMetrics", None), "recompile_reason"):
+            self._recorder.problem("torch: this torch does not tell why it compiles again")
+        compiled = self._recorder.safely(self._compiled)
+
+        def log_compilation_event(metrics: Any) -> Any:
+            compiled(metrics)
+            try:
+                return original(metrics)
+            except BaseException as error:
+                leave_out_caller(error)
+                raise
+
+        setattr(utils, name, log_compilation_event)
+
+        def restore() -> None:
+            if getattr(utils, name) is log_compilation_event:
+                setattr(utils, name, original)
+
+        self._undo = restore
+
+    def detach(self) -> None:
+        """Stop listening, and leave torch as it was."""
+        self._active = False
+        if self._undo is not None:
+            self._recorder.safely(self._undo)()
+            self._undo = None
+
+    def check_heard(self) -> None:
+        """Say so where torch compiled and told nothing of it."""
+        known = getattr(self._utils, "get_compilation_metrics", None)
+        if self._active and not self._heard and self._undo and known is not None and known():
+            self._recorder.problem(
+                "torch: it compiled regions and told nothing of them "
+                "(torch._dynamo.config.log_compilation_metrics is off)"
+            )
+
+    def _compiled(self, metrics: Any) -> None:
+        if not self._active:
+            return
+        self._heard += 1
+        end = monotonic_ns()
+        seconds = _seconds(metrics)
+        begin = end - int(seconds * 1e9)
+        name, place = self._function(metrics)
+        near, user = self._site(metrics)
+        self._recorder.event(
+            "torch_region",
+            name=name,
+            place=place,
+            direction=_direction(metrics),
+            **_numbers(metrics),
+            thread=get_ident(),
+            begin_ns=begin,
+            end_ns=end,
+            seconds=seconds,
+            imports_seconds=self._recorder.imports_since(begin) / 1e9,
+            **_stages(metrics),
+            site=near,
+            user_site=user,
+            recompile=_recompile(metrics),
+            breaks=[_graph_break(one) for one in self._new_breaks()],
+            failure=_failure(metrics),
+        )
+
+    def _function(self, metrics: Any) -> tuple[Any, Any]:
+        """Its name and place; what has none (backward, beyond the limit) is of one before it."""
+        number, name = str(_of(metrics, "compile_id")).rpartition("/")[0], _of(metrics, "co_name")
+        if name is None:
+            return self._functions.get(number, (None, None))
+        place = [_of(metrics, "co_filename"), _of(metrics, "co_firstlineno"), name]
+        if len(self._functions) >= _MOST_FUNCTIONS:
+            del self._functions[next(iter(self._functions))]
+        self._functions[number] = (name, place)
+        return name, place
+
+    def _site(self, metrics: Any) -> tuple[Any, Any]:
+        """The call; not the function that is now compiled, which may be on the stack already."""
+        own = (_of(metrics, "co_filename"), _of(metrics, "co_firstlineno"))
+        frames = [
+            frame
+            for frame in calls.stack(sys._getframe(2))
+            if (frame.f_code.co_filename, frame.f_code.co_firstlineno) != own
+        ]
+        return calls.sites(frames, self._torch)
+
+    def _new_breaks(self) -> list[Any]:
+        """Those since the last region. The list is torch's, and emptied by its reset."""
+        reasons = getattr(self._utils, "graph_break_reasons", None)
+        if not isinstance(reasons, list):
+            return []
+        new: list[Any] = []
+        for one in reversed(reasons):
+            if one is self._last_break:
+                break
+            new.insert(0, one)
+        self._last_break = reasons[-1] if reasons else None
+        return new
+
+
+def _of(metrics: Any, name: str) -> Any:
+    return getattr(metrics, name, None)
+
+
+def _seconds(metrics: Any) -> float:
+    seconds = _of(metrics, "entire_frame_compile_time_s")
+    return float(seconds if seconds is not None else (_of(metrics, "duration_us") or 0) / 1e6)
+
+
+def _direction(metrics: Any) -> str:
+    if _of(metrics, "is_runtime"):
+        return "at run time"  # kernels that are tuned, CUDA graphs that are recorded
+    return "backward" if _of(metrics, "is_forward") is False else "forward"
+
+
+def _numbers(metrics: Any) -> dict[str, int | None]:
+    """Torch's number of the code (frame), and of its compile, from 0 on: `frame/compile`."""
+    parts = str(_of(metrics, "compile_id")).split("/")[-2:]
+    known = len(parts) == 2 and all(part.isdigit() for part in parts)
+    frame, compile_ = map(int, parts) if known else (None, None)
+    return {"frame": frame, "frame_compile": compile_}
+
+
+def _stages(metrics: Any) -> dict[str, Any]:
+    return {
+        "backend_seconds": _of(metrics, "backend_compile_time_s"),
+        "inductor_seconds": _of(metrics, "inductor_compile_time_s"),
+        "restart_seconds": _of(metrics, "dynamo_time_before_restart_s"),
+        "operations": _of(metrics, "graph_op_count"),
+        "guards": _of(metrics, "guard_count"),
+        "cache_hits": _of(metrics, "inductor_fx_local_cache_hit_count"),
+        "cache_misses": _of(metrics, "inductor_fx_local_cache_miss_count"),
+    }
+
+
+def _recompile(metrics: Any) -> dict[str, Any] | None:
+    reason = _of(metrics, "recompile_reason")
+    if reason is None:
+        return None
+    text = str(reason)[:_LONGEST_TEXT]
+    mismatch = _MISMATCH.search(text)
+    other = "global state" if "GLOBAL_STATE" in text else "value"
+    return {"kind": mismatch[1] if mismatch else other, "static": {"guard": text}}
+
+
+def _graph_break(reason: Any) -> dict[str, Any]:
+    text = str(getattr(reason, "reason", ""))[:_LONGEST_TEXT]
+    stack = getattr(reason, "user_stack", None) or ()
+    lines = [[frame.filename, frame.lineno, frame.name] for frame in stack]
+    return {"kind": _kind(text), "lines": lines, "static": {"text": text}}
+
+
+def _failure(metrics: Any) -> dict[str, Any] | None:
+    """Why the function is not compiled after all, but run as it is."""
+    kind, text = _of(metrics, "fail_type"), str(_of(metrics, "fail_reason"))[:_LONGEST_TEXT]
+    if kind is None:
+        return None
+    file, line = _of(metrics, "fail_user_frame_filename"), _of(metrics, "fail_user_frame_lineno")
+    place = [file, line, _of(metrics, "co_name")] if file and line else None
+    return {"type": str(kind), "kind": _kind(text), "place": place, "static": {"text": text}}
+
+
+def _kind(text: str) -> str | None:
+    """What torch calls it: the first line of its newer texts, which never holds a value."""
+    return text.partition("\n")[0] if "\n  Explanation:" in text else None

@@ -1,0 +1,167 @@
+"""Values and structures as text, without running code of the program: no repr of its classes.
+
+What a class of the program prints of itself may have effects, take long, or wait for an array. So
+only what Python and JAX bring along writes itself. Of any other object there is its class: with
+what it holds, if objects of it can be equal; with its address, if each is another one.
+"""
+
+from __future__ import annotations
+
+import zlib
+from enum import Enum
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType
+
+from firstlight.trace.record.program_errors import pass_on
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+MOST_TEXT = 200
+_SIMPLE = (int, float, complex, bool, str, bytes, type(None), type(...), range, slice)
+_FUNCTIONS = (FunctionType, BuiltinFunctionType)
+#: Packages whose classes may write themselves.
+_LIBRARIES = ("jax", "jaxlib", "numpy", "ml_dtypes")
+_BRACKETS: dict[type, tuple[str, str]] = {list: ("[", "]"), tuple: ("(", ")"), set: ("{", "}")}
+_DEEPEST = 6
+
+
+def shortened(text: str) -> str:
+    """Of a long text its begin, and a number that is another one for another text."""
+    whole = zlib.crc32(text.encode("utf-8", "surrogatepass"))
+    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}… {whole:08x}"
+
+
+def own(value: Any, name: str) -> Any:
+    """An attribute that is in the object itself: no code of its class is asked."""
+    try:
+        return object.__getattribute__(value, "__dict__").get(name)
+    except Exception as error:
+        pass_on(error)
+        return None
+
+
+def has(value: Any, name: str) -> bool:
+    """Whether an attribute is there, again without asking the class for one that is not."""
+    return any(name in vars(c) for c in type(value).__mro__) or own(value, name) is not None
+
+
+def text_of(value: Any) -> str:
+    """A value, at most so long that a line can hold it."""
+    try:
+        return shortened(_text(value, 0))
+    except Exception as error:
+        pass_on(error)
+        return f"<{type(value).__name__}: {type(error).__name__}>"
+
+
+def _text(value: Any, depth: int) -> str:
+    kind = type(value)
+    if kind in _SIMPLE or kind in _FUNCTIONS:
+        return repr(value)
+    if isinstance(value, type):
+        return f"<class '{value.__qualname__}'>"
+    if depth > _DEEPEST:
+        return f"<{kind.__qualname__}>"
+    if kind.__name__ == "PyTreeDef":
+        return f"PyTreeDef({_structure(value, depth)})"
+    return _composed(value, lambda part: _text(part, depth + 1)) or _of_object(value)
+
+
+def _composed(value: Any, text: Callable[[Any], str]) -> str | None:
+    """What consists of other values; None: it does not."""
+    kind = type(value)
+    if kind in _BRACKETS:
+        opening, closing = _BRACKETS[kind]
+        comma = "," if kind is tuple and len(value) == 1 else ""
+        return f"{opening}{', '.join(map(text, value))}{comma}{closing}"
+    if kind is frozenset:
+        return f"frozenset({{{', '.join(sorted(map(text, value)))}}})"
+    if kind is dict:
+        return "{" + ", ".join(f"{text(k)}: {text(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, partial):
+        bound = [*map(text, value.args), *(f"{k}={text(v)}" for k, v in value.keywords.items())]
+        return f"<partial({', '.join([text(value.func), *bound])}) at 0x{id(value):x}>"
+    if kind is MethodType:
+        return f"<method {value.__func__.__qualname__} of {_of_object(value.__self__)}>"
+    if isinstance(value, Enum):
+        return f"{kind.__qualname__}.{own(value, '_name_')}"
+    if is_of_library(value) and not isinstance(value, tuple):
+        return None
+    parts = fields_of(value)
+    if parts is None:
+        return None
+    return f"{kind.__qualname__}({', '.join(f'{name}={text(v)}' for name, v in parts)})"
+
+
+def fields_of(value: Any) -> list[tuple[str, Any]] | None:
+    """What decides whether another object is equal to it; None: none is, or nobody knows."""
+    kind = type(value)
+    # Also of a class that is derived from a named tuple: GradientTransformationExtraArgs is one.
+    names = next((vars(c)["_fields"] for c in kind.__mro__ if "_fields" in vars(c)), None)
+    if isinstance(value, tuple) and names is not None:
+        return list(zip(names, tuple.__iter__(value), strict=False))
+    if all("__eq__" not in vars(c) for c in kind.__mro__[:-1]):
+        return None
+    return _attributes(value)
+
+
+def _attributes(value: Any) -> list[tuple[str, Any]]:
+    fields = vars(type(value)).get("__dataclass_fields__")
+    if fields is not None:
+        return [(name, object.__getattribute__(value, name)) for name in fields]
+    slots = (vars(c).get("__slots__", ()) for c in type(value).__mro__)
+    names = [n for several in slots for n in ((several,) if type(several) is str else several)]
+    held = [(n, object.__getattribute__(value, n)) for n in names if hasattr(type(value), n)]
+    try:
+        return held + list(object.__getattribute__(value, "__dict__").items())
+    except AttributeError:
+        return held
+
+
+def is_of_library(value: Any) -> bool:
+    """Whether it is of Python's numerical libraries, which write their values themselves."""
+    return type(value).__module__.partition(".")[0] in _LIBRARIES
+
+
+def _of_object(value: Any) -> str:
+    kind = type(value)
+    if is_of_library(value):
+        if hasattr(value, "dtype") and hasattr(value, "shape"):
+            # The text of an array is its values: to get them would wait for them.
+            return f"{value.dtype}{list(value.shape)}"
+        wrapped = own(value, "__wrapped__")  # of jit: its text would be asked for
+        return repr(value) if wrapped is None else f"<{kind.__name__} of {_text(wrapped, 1)}>"
+    return f"<{kind.__qualname__} at 0x{id(value):x}>"
+
+
+# --- structures of arguments ----------------------------------------------------------------------
+
+
+def structure_text(tree: Any) -> str:
+    """A structure as JAX writes it, without what its nodes keep beside their children."""
+    return f"PyTreeDef({_structure(tree, 0, False)})"
+
+
+def _structure(tree: Any, depth: int, whole: bool = True) -> str:
+    node = tree.node_data()
+    if node is None:
+        return "*"
+    kind, about = node
+    if kind is type(None):
+        return "None"
+    parts = [_structure(child, depth, whole) for child in tree.children()]
+    if kind is dict:
+        keys = [_text(key, depth + 1) for key in about]
+        return "{" + ", ".join(f"{k}: {v}" for k, v in zip(keys, parts, strict=False)) + "}"
+    if kind is tuple:
+        return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+    if kind is list:
+        return f"[{', '.join(parts)}]"
+    if issubclass(kind, tuple) and "_fields" in vars(kind):
+        return f"CustomNode(namedtuple[{kind.__name__}], [{', '.join(parts)}])"
+    whole |= kind.__module__ == "collections"  # its keys
+    beside = f"[{_text(about, depth + 1)}]" if whole else ""
+    return f"CustomNode({kind.__name__}{beside}, [{', '.join(parts)}])"

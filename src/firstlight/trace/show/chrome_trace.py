@@ -1,0 +1,131 @@
+"""A trace in the Trace Event Format, which ui.perfetto.dev, chrome://tracing and Speedscope open.
+
+Every process is one there, with a lane for each thread (at any moment the innermost counts, as in
+the timeline of the page) and below it a lane for each stage of compiling in that thread, in which a
+function lies within the one that called it. Times are microseconds from the start of the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from firstlight import __version__
+from firstlight.trace.read import phases
+from firstlight.trace.read.model import STAGES, Compile, Function, Process, Span, Trace, Witness
+from firstlight.trace.read.source_lines import SourceLines
+from firstlight.trace.show.verdict import headline
+from firstlight.trace.wording import called_from, location, place, signature, why_again
+
+_Event = dict[str, Any]
+#: Lanes of one thread: itself, and its stages.
+_LANES = 1 + len(STAGES)
+
+
+def chrome_trace(trace: Trace) -> dict[str, Any]:
+    """The whole file."""
+    source = SourceLines(trace)
+    events = [event for process in trace.processes for event in _process(process)]
+    events += [
+        event
+        for function in trace.functions
+        for one in function.compiles
+        for event in _compile(function, one, trace.processes[one.process], source)
+    ]
+    lanes = {(event["pid"], event["tid"]) for event in events if event["ph"] == "X"}
+    names = [n for p in trace.processes for n in _names(p) if (n["pid"], n["tid"]) in lanes]
+    about = {"producer": f"firstlight {__version__}", "verdict": headline(trace)}
+    return {"traceEvents": names + events, "displayTimeUnit": "ms", "otherData": about}
+
+
+def _names(process: Process) -> Iterator[_Event]:
+    rank = f", rank {process.rank}" if process.rank else ""
+    command = " ".join(process.command) or "python"
+    yield _about(process, 0, "process_name", name=f"{command} (pid {process.pid}{rank})")
+    for number, thread in enumerate(("main thread", *(t.name for t in process.threads))):
+        stages = (f"{phases.name_of(stage)} ({thread})" for stage in STAGES)
+        for lane, name in enumerate((thread, *stages)):
+            yield _about(process, _LANES * number + lane, "thread_name", name=name)
+            index = _LANES * number + lane
+            yield _about(process, index, "thread_sort_index", sort_index=index)
+
+
+def _number(process: Process) -> int:
+    """Of a process and of its main thread, which viewers know by that; other lanes come after it.
+
+    Not its own: two machines may have given the same one.
+    """
+    return 1000 * (process.number + 1)
+
+
+def _about(process: Process, lane: int, kind: str, **told: Any) -> _Event:
+    return {
+        "ph": "M",
+        "name": kind,
+        "pid": _number(process),
+        "tid": _number(process) + lane,
+        "args": told,
+    }
+
+
+def _process(process: Process) -> Iterator[_Event]:
+    for number, spans in enumerate(phases.lanes(process)):
+        for span in spans:
+            if span.kind != "rest" and span.end_seconds > span.begin_seconds:
+                name = span.label or phases.name_of(span.kind)
+                yield _slice(process, _LANES * number, span, name, {})
+    if process.first_result_seconds is not None:
+        yield {
+            "ph": "i",
+            "s": "p",
+            "name": "first result",
+            "cat": "result",
+            "pid": _number(process),
+            "tid": _number(process),
+            "ts": process.first_result_seconds * 1e6,
+            "args": {_witness(process): place(process.first_result_site)},
+        }
+
+
+def _witness(process: Process) -> str:
+    """How the first result is known, which its place is said to be of."""
+    return f"{(process.first_result_witness or Witness.READ).value} at"
+
+
+def _slice(process: Process, lane: int, span: Span, name: str, about: dict[str, Any]) -> _Event:
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": phases.name_of(span.kind),
+        "pid": _number(process),
+        "tid": _number(process) + lane,
+        "ts": span.begin_seconds * 1e6,
+        "dur": (span.end_seconds - span.begin_seconds) * 1e6,
+        "args": about,
+    }
+
+
+def _compile(
+    function: Function, one: Compile, process: Process, source: SourceLines
+) -> Iterator[_Event]:
+    threads = [thread.number for thread in process.threads]
+    number = 1 + threads.index(one.thread) if one.thread in threads else 0
+    about = _args(function, one, source)
+    for span in one.stages:
+        lane = _LANES * number + 1 + STAGES.index(span.kind)
+        yield _slice(process, lane, span, function.name, about)
+
+
+def _args(function: Function, one: Compile, source: SourceLines) -> dict[str, Any]:
+    told = {
+        "defined": location(function.place),
+        "called from": called_from(one),
+        "line": source.of(one.user_site or one.site),
+        "arguments": signature(one.signature, most=20),
+        "compiled again because": why_again(one),
+        "cache": one.cache and ": ".join(filter(None, (one.cache.status, one.cache.reason))),
+        "equations": one.equations,
+        "constant bytes": one.constant_bytes,
+        "stack": " < ".join(place(where) for where in one.stack),
+    }
+    return {name: value for name, value in told.items() if value}

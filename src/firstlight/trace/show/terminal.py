@@ -1,0 +1,245 @@
+"""A trace on the terminal: the verdict first, then where the time went, then the functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.columns import Columns
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from firstlight.report.plain_text import printable
+from firstlight.report.terminal import Terminal
+from firstlight.trace.findings.limits import Excess
+from firstlight.trace.quantities import counted, seconds
+from firstlight.trace.read import phases
+from firstlight.trace.read.model import Finding, Function, Process, Trace
+from firstlight.trace.read.source_lines import SourceLines
+from firstlight.trace.read.torch_regions import Region, regions, why
+from firstlight.trace.show.json_report import cache_counts, stage_seconds
+from firstlight.trace.show.verdict import headline, nothing_found, unknown, where_first_result
+from firstlight.trace.wording import OF_JAX, place, sentence_of, short, spent_on
+
+_MOST_FINDINGS = 8
+_MOST_FUNCTIONS = 10
+_MOST_PACKAGES = 6
+_PACKAGE_SECONDS = 0.02
+#: Without a terminal (CI, a file): lines that can be read without scrolling sideways.
+_PLAIN_WIDTH = 100
+
+
+def terminal() -> Console:
+    """Ours is stderr: stdout belongs to the program."""
+    import sys
+
+    return Terminal(
+        stderr=True, width=None if sys.stderr.isatty() else _PLAIN_WIDTH, highlight=False
+    )
+
+
+def print_trace(trace: Trace, console: Console | None = None, title: str = "") -> None:
+    """The whole summary."""
+    console = console or terminal()
+    console.rule(Text(printable(f"firstlight trace {title}".rstrip())), align="left", style="dim")
+    console.print(Text(printable(headline(trace)), style="bold"))
+    _print_findings(trace, console)
+    leading = phases.leading(trace)
+    if leading is not None:
+        _print_phases(leading, console)
+    if trace.functions:
+        console.print()
+        console.print(_functions(trace.functions, console.width))
+    compiled = regions(trace)
+    if compiled:
+        console.print()
+        console.print(_regions(compiled))
+    if len(trace.processes) > 1:
+        console.print(_processes(trace.processes))
+    for sentence in unknown(trace):
+        console.print(Text(f"Not known: {printable(sentence)}", style="yellow"))
+
+
+def print_exceeded(exceeded: Sequence[Excess], console: Console | None = None) -> None:
+    """The limits that do not hold, each with its offenders."""
+    console = console or terminal()
+    for excess in exceeded:
+        line = f"firstlight: --{excess.limit}: {excess.sentence}"
+        console.print(Text(printable(line), style="bold red"), soft_wrap=True)
+        for offender in excess.offenders:
+            console.print(Text(printable(f"    {offender}")), soft_wrap=True)
+
+
+def _print_findings(trace: Trace, console: Console) -> None:
+    none = nothing_found(trace)
+    if none:
+        console.print(Text(printable(none)))
+    findings = [finding for finding in trace.findings if not finding.apart]
+    source = SourceLines(trace)
+    for number, finding in enumerate(findings[:_MOST_FINDINGS], start=1):
+        console.print()
+        grid = Table.grid(padding=(0, 1))
+        grid.add_column(justify="right", no_wrap=True, min_width=2)
+        grid.add_column()
+        grid.add_row(Text(f"{number}."), _finding(finding, source))
+        console.print(grid)
+    if len(findings) > 1:
+        note = "Each says what it costs at most; they may overlap."
+        console.print(Text(f"\n{note}", style="dim"))
+    if len(findings) > _MOST_FINDINGS:
+        console.print(f"\nand {len(findings) - _MOST_FINDINGS} more in the report.")
+    for finding in trace.findings:
+        if finding.apart:
+            console.print("\nApart from the program:" if findings else "")
+            console.print(Padding(_finding(finding, source), (0, 0, 0, 3)))
+
+
+def _finding(finding: Finding, source: SourceLines) -> Group:
+    head = Text.assemble(
+        (seconds(finding.seconds), "bold yellow"), "  ", (printable(sentence_of(finding)), "bold")
+    )
+    parts = [head]
+    if finding.place:
+        where = f"{place(finding.place)}  {source.of(finding.place)}".rstrip()
+        parts.append(Text(printable(where), style="dim", overflow="fold"))
+    parts.append(Text(printable(f"→ {finding.remedy}")))
+    return Group(*parts)
+
+
+def _print_phases(process: Process, console: Console) -> None:
+    moment = process.first_result_seconds
+    by_kind = phases.until(process, moment)
+    total = sum(by_kind.values())
+    if not total:
+        return
+    console.print()
+    console.print(Text(spent_on(process, total), style="bold"))
+    console.print(_bar(by_kind, total, min(console.width, 100), console.is_terminal))
+    legend = []
+    for kind, value in sorted(by_kind.items(), key=lambda item: -item[1]):
+        name, _, style, sign = phases.LOOKS.get(kind, (kind, "", "", "?"))
+        mark = "█" if console.is_terminal else sign
+        words = f"{name} {seconds(value)} ({value / total:.0%})"
+        legend.append(Text.assemble((f"{mark} ", style), words))
+    console.print(Columns(legend, padding=(0, 2)))
+    elsewhere = phases.in_other_threads(process, moment)
+    if elsewhere:
+        spent = ", ".join(f"{phases.name_of(k)} {seconds(v)}" for k, v in elsewhere.items())
+        threads = counted(len(process.threads), "other thread")
+        console.print(f"At the same time, in {threads}: {spent}.")
+    imported = _imported(process, moment)
+    if imported:
+        console.print(Text(printable(f"Imports, each package for itself: {imported}.")))
+    where = where_first_result(process)
+    if where is not None:
+        console.print(Text(printable(where), style="dim"))
+
+
+def _imported(process: Process, moment: float | None) -> str:
+    """The packages that took longest until then, and the sum of all others."""
+    until_then = [p for p in process.imports if moment is None or p.begin_seconds < moment]
+    shown = [p for p in until_then[:_MOST_PACKAGES] if p.seconds >= _PACKAGE_SECONDS]
+    words = [f"{p.name} {seconds(p.seconds)}" for p in shown]
+    others = until_then[len(shown) :]
+    if shown and others:
+        words.append(f"{counted(len(others), 'other')} {seconds(sum(p.seconds for p in others))}")
+    return ", ".join(words)
+
+
+def _bar(by_kind: dict[str, float], total: float, width: int, coloured: bool) -> Text:
+    """A line of which every kind has its share; the last one takes what rounding leaves."""
+    bar, done, used = Text(), 0.0, 0
+    for kind, value in by_kind.items():
+        _, _, style, sign = phases.LOOKS.get(kind, (kind, "", "", "?"))
+        done += value
+        until = round(done / total * width)
+        bar.append(("█" if coloured else sign) * (until - used), style)
+        used = until
+    return bar
+
+
+def _functions(functions: Sequence[Function], width: int) -> Table:
+    shown = functions[:_MOST_FUNCTIONS]
+    title = (
+        "Functions"
+        if len(shown) == len(functions)
+        else (f"Functions, the {len(shown)} most expensive of {len(functions)}")
+    )
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,  # room for names
+    )
+    table.add_column("function", overflow="fold", max_width=36)
+    table.add_column("defined", overflow="fold")
+    stages = width >= 92
+    numbers = ("compiles", "again", *(("trace", "lower", "compile") if stages else ()), "total")
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("cache")
+    for function in shown:
+        table.add_row(*_row(function, stages), style="dim" if function.library else "")
+    return table
+
+
+def _row(function: Function, stages: bool) -> list[Text]:
+    by_stage = [seconds(s) for s in stage_seconds(function).values()] if stages else []
+    cache = ", ".join(f"{n} {status}" for status, n in cache_counts(function).items())
+    cells = [
+        _bare(function.name),
+        OF_JAX if function.library else short(function.place),
+        str(sum(c.compiled for c in function.compiles)),
+        str(function.recompiles or "") if not function.library else "",
+        *by_stage,
+        seconds(function.seconds),
+        "off" if set(cache_counts(function)) == {"off"} else cache,
+    ]
+    return [Text(printable(cell)) for cell in cells]
+
+
+def _bare(name: str) -> str:
+    """Without the function that it is defined in: the line says that, and the report has room."""
+    return name.rpartition("<locals>.")[2]
+
+
+def _regions(compiled: Sequence[Region]) -> Table:
+    shown = sorted(compiled, key=lambda one: -one.own_seconds)[:_MOST_FUNCTIONS]
+    some = "" if len(shown) == len(compiled) else f", the {len(shown)} longest of {len(compiled)}"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"Compiled by torch{some}")
+    table.title_justify, table.title_style = "left", "bold"
+    table.add_column("function", overflow="fold", max_width=36)
+    table.add_column("defined", overflow="fold")
+    table.add_column("compiling", justify="right", no_wrap=True)
+    table.add_column("imports", justify="right", no_wrap=True)
+    table.add_column("what happened")
+    for one in shown:
+        imports = one.seconds - one.own_seconds
+        times = (seconds(one.own_seconds), seconds(imports) if imports >= 0.0005 else "")
+        cells = (_bare(one.readable), short(one.place), *times, why(one))
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    return table
+
+
+def _processes(processes: Sequence[Process]) -> Padding:
+    table = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, title=counted(len(processes), "process", "processes")
+    )
+    table.title_justify = "left"
+    for name in ("pid", "rank", "started at", "first result at", "wall", "compiling"):
+        table.add_column(name, justify="right")
+    for p in processes:
+        cells = (
+            str(p.pid),
+            p.rank or "",
+            seconds(p.starts_at_seconds),
+            seconds(p.first_result_seconds) if p.first_result_seconds is not None else "none",
+            seconds(p.wall_seconds) if p.wall_seconds is not None else "did not end",
+            seconds(sum(p.phases_seconds.get(k, 0.0) for k in ("trace", "lower", "compile"))),
+        )
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    return Padding(table, (0, 0))

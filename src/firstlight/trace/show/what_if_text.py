@@ -1,0 +1,90 @@
+"""What would be gained, in words: a table on the terminal, a section of the page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from firstlight.trace.quantities import counted, seconds
+from firstlight.trace.show.markup import escaped
+from firstlight.trace.show.page_sections import table
+from firstlight.trace.what_if import Spread, WhatIf
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def spread_text(spread: Spread | None) -> str:
+    """'1.20 s (1.18 to 1.31)'"""
+    if spread is None:
+        return "none"
+    if spread.low == spread.high:
+        return seconds(spread.median)
+    middle, low, high = map(seconds, (spread.median, spread.low, spread.high))
+    units = {text.rpartition(" ")[2] for text in (middle, low, high)}
+    if len(units) == 1:
+        low, high = (text.rpartition(" ")[0] for text in (low, high))
+    return f"{middle} ({low} to {high})"
+
+
+def verdict(found: WhatIf) -> str:
+    """Which variant starts soonest, if the runs can tell it from the program as it is."""
+    if found.rounds < 2:
+        return "One run of each tells no setting from chance: give --what-if-rounds 3 or more."
+    base, *others = found.variants
+    if base.first_result_seconds is None:
+        return "The program as it is had no first result: there is nothing to compare with."
+    best = min(
+        (v for v in others if v.first_result_seconds and not v.failed),
+        key=lambda v: v.first_result_seconds.median if v.first_result_seconds else 0.0,
+        default=None,
+    )
+    if best is None or best.first_result_seconds is None:
+        return "No other setting ran to its end."
+    if best.first_result_seconds.high >= base.first_result_seconds.low:
+        return "No setting gives the first result sooner than all runs of the program as it is."
+    gained = base.first_result_seconds.median - best.first_result_seconds.median
+    whole = ""
+    if base.wall_seconds and best.wall_seconds and best.wall_seconds.low > base.wall_seconds.high:
+        longer = best.wall_seconds.median - base.wall_seconds.median
+        whole = f", but the whole run takes {seconds(longer)} longer"
+    return f"Soonest: {best.name}, {seconds(gained)} before the program as it is{whole}."
+
+
+def print_what_if(found: WhatIf, console: Console) -> None:
+    """A table of variants."""
+    from rich import box
+    from rich.table import Table
+
+    title = f"What if: measured in {counted(found.rounds, 'run')} of each"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("setting", "first result", "compiling", "whole run"):
+        table.add_column(name, justify="left" if name == "setting" else "right")
+    for v in found.variants:
+        failed = f", {v.failed} failed" if v.failed else ""
+        spreads = (v.first_result_seconds, v.compile_seconds, v.wall_seconds)
+        table.add_row(v.name + failed, *(spread_text(s) for s in spreads))
+    console.print(table)
+    console.print(verdict(found))
+    for v in found.variants:
+        if v.how:
+            console.print(f"  {v.name}: {v.how}", style="dim", markup=False)
+
+
+def section(found: WhatIf) -> str:
+    """Measured variants, as HTML."""
+    rows = [
+        (
+            v.name + (f", {v.failed} failed" if v.failed else ""),
+            spread_text(v.first_result_seconds),
+            spread_text(v.compile_seconds),
+            spread_text(v.wall_seconds),
+            v.how,
+        )
+        for v in found.variants
+    ]
+    head = ("setting", "first result", "compiling", "whole run", "how")
+    return (
+        f'<p>{escaped(verdict(found))}</p>{table(head, rows)}<p class="hint">The program was '
+        f"run {counted(found.rounds, 'time')} with each setting, in fresh processes, interleaved; "
+        "median with the lowest and the highest.</p>"
+    )
