@@ -7,8 +7,7 @@ import pickle
 
 import numpy as np
 import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 
 def test_what_is_not_on_a_gpu_runs_as_it_is_and_keeps_its_derivatives():

@@ -16,15 +16,13 @@ import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit, ndtr
 
 from firstlight.losses import LossError, soft_histogram
-
-torch = pytest.importorskip("torch")
-
-from firstlight.torch import SoftHistogram  # noqa: E402
+from firstlight.torch import SoftHistogram
 
 mp = mpmath.mp
 EDGES = (-1.0, -0.25, 0.5, 1.5, 2.0)

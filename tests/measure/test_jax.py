@@ -14,7 +14,6 @@ from firstlight.measure.user_file import cases_in
 from firstlight.records import Sample
 from firstlight.workloads.catalog import registered
 
-pytest.importorskip("jax")
 Write = Callable[[str, str], Path]
 BRIEF = Settings(1, 20, 5, 0.1, 2, 0.001, 120.0, None, 0)
 

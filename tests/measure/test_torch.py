@@ -12,7 +12,6 @@ from firstlight.measure.user_file import cases_in
 from firstlight.records import Sample
 from firstlight.workloads.catalog import registered
 
-pytest.importorskip("torch")
 BRIEF = Settings(1, 20, 5, 0.1, 2, 0.001, 280.0, None, 0)
 
 

@@ -192,7 +192,6 @@ def test_the_display_is_escaped_and_says_the_verdict() -> None:
 
 
 def test_the_magic_shows_the_verdict_under_a_cell(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("IPython")
     code = (
         "from IPython.core.interactiveshell import InteractiveShell\n"
         "shell = InteractiveShell.instance()\n"

@@ -139,7 +139,6 @@ def start(folder: Path, traced: bool) -> subprocess.Popen[str]:
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
     """With and without us, at the same time."""
-    pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("torch")
     started = {name: start(folder / name, name == "traced") for name in ("traced", "untraced")}
     done = {}

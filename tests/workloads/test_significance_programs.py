@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -13,9 +14,6 @@ from firstlight.measure.plan import Case, select
 from firstlight.measure.program import load_object
 from firstlight.workloads.catalog import registered
 from firstlight.workloads.programs import significance
-
-jax = pytest.importorskip("jax")
-pytest.importorskip("torch")
 
 BACKENDS, WORKLOADS = registered()
 TASKS = ("nll_signal_grad", "profiled_q0", "significance_train_20")
