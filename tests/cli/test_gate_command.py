@@ -17,6 +17,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 Firstlight = Callable[..., "subprocess.CompletedProcess[str]"]
 Git = Callable[..., str]
 

@@ -18,6 +18,8 @@ from firstlight.trace.redaction import file, module, redacted
 from firstlight.trace.what_if import Spread, Variant, WhatIf
 from firstlight.trace.what_if import verdict as what_if_verdict
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
     import sys
     import jax

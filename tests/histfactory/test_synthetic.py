@@ -28,7 +28,10 @@ from firstlight.histfactory.synthetic import (
 from firstlight.records import FirstlightError
 
 # pyhf 0.7.6 validates with a part of jsonschema that is deprecated.
-pytestmark = pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:DeprecationWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:DeprecationWarning"),
+]
 
 
 def modifiers(spec: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:

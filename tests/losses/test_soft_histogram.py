@@ -24,6 +24,8 @@ from scipy.special import expit, ndtr
 from firstlight.losses import LossError, soft_histogram
 from firstlight.torch import SoftHistogram
 
+pytestmark = pytest.mark.slow
+
 mp = mpmath.mp
 EDGES = (-1.0, -0.25, 0.5, 1.5, 2.0)
 #: None closer than 0.01 to an edge; two below all edges, one above.

@@ -25,6 +25,8 @@ from firstlight import losses
 from firstlight import torch as ft
 from firstlight.losses import LossError
 
+pytestmark = pytest.mark.slow
+
 SIGNAL, OTHER, BACKGROUND = [6.0, 9.0, 4.0], [2.0, 3.0, 5.0], [50.0, 40.0, 20.0]
 OBSERVED = [62.0, 57.0, 29.0]
 #: Whatever there is to exchange: two signals, a background and a shape.

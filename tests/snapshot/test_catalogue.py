@@ -26,6 +26,8 @@ from firstlight.snapshot.publishing import Published, publish
 from firstlight.snapshot.storage import LocalStore, Store, open_store
 from firstlight.snapshot.verifying import verify
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:

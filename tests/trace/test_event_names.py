@@ -18,6 +18,8 @@ from firstlight.trace import calls, programs
 from firstlight.trace.model import Trace
 from firstlight.trace.reading import load
 
+pytestmark = pytest.mark.slow
+
 START = "import jax, jax.numpy as jnp, numpy as np\n"
 #: JAX is there: the recorder attaches itself at once, and what is changed before counts.
 RECORD = "import firstlight.trace.startup\n"

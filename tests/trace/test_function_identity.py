@@ -21,6 +21,8 @@ from firstlight.trace.plain_text import structure_text, text_of
 from firstlight.trace.reading import load
 from firstlight.trace.structures import leaf_paths
 
+pytestmark = pytest.mark.slow
+
 DRIVER = """
 import firstlight.trace.startup, runpy, sys
 for path in sys.argv[1:]:

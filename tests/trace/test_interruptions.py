@@ -24,6 +24,8 @@ from firstlight.trace.reading import load
 from firstlight.trace.recorder import Recorder
 from firstlight.trace.verdict import headline
 
+pytestmark = pytest.mark.slow
+
 Write = Callable[[str, str], Path]
 
 

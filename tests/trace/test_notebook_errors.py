@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 CODE = """
 from IPython.core.interactiveshell import InteractiveShell
 shell = InteractiveShell.instance()

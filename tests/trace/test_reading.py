@@ -21,6 +21,8 @@ from firstlight.trace.reading import load
 from firstlight.trace.timeline import Interval, SummedWait, parts, phases, spans
 from firstlight.trace.wording import seconds, sentence_of
 
+pytestmark = pytest.mark.slow
+
 MS = 1_000_000
 MAIN = 7
 

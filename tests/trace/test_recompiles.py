@@ -17,6 +17,8 @@ from firstlight.trace.model import Argument, Compile, Place, Signature
 from firstlight.trace.reading import load
 from firstlight.trace.recompiles import described, differences, nearest_differences, with_reasons
 
+pytestmark = pytest.mark.slow
+
 PLACED = "SingleDeviceSharding(device=CpuDevice(id=0), memory_kind=device)"
 
 

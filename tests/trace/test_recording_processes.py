@@ -11,10 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from firstlight.trace.log_events import ProcessLog, read_logs
 from firstlight.trace.log_file import LogFile, encoded
 from firstlight.trace.model import Trace
 from firstlight.trace.reading import load
+
+pytestmark = pytest.mark.slow
 
 Write = Callable[[str, str], Path]
 

@@ -15,6 +15,8 @@ from jax._src import api, array, monitoring, xla_bridge
 
 import firstlight.trace
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def untouched() -> Iterator[None]:

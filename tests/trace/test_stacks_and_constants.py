@@ -20,6 +20,8 @@ from firstlight.trace.reading import load
 from firstlight.trace.redaction import redact_copy
 from firstlight.trace.source_lines import SourceLines
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """\
 import jax, jax.numpy as jnp, numpy as np
 

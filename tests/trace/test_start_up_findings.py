@@ -18,6 +18,8 @@ from firstlight.trace.findings.start_up import expensive_imports, one_op_compile
 from firstlight.trace.model import CacheUse, Compile, Finding, ImportedPackage, Place, Trace
 from firstlight.trace.reading import load
 
+pytestmark = pytest.mark.slow
+
 #: A package that runs functions of its user, as those of networks do.
 PACKAGE = """
 import jax

@@ -15,6 +15,8 @@ import firstlight.trace
 from firstlight.trace.model import Finding, Function
 from firstlight.trace.session import Recording
 
+pytestmark = pytest.mark.slow
+
 X = np.ones(3, np.float32)
 
 

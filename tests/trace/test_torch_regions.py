@@ -22,6 +22,8 @@ from firstlight.trace.recorder import Recorder
 from firstlight.trace.redaction import redact_copy
 from firstlight.trace.torch_regions import Region, regions
 
+pytestmark = pytest.mark.slow
+
 TRACED = "import firstlight.trace.startup"
 #: Runs programs one after the other in one process, each as if it were the main one.
 DRIVER = """

@@ -20,6 +20,8 @@ from firstlight.trace.model import Finding, Place, Span, Trace, Wait
 from firstlight.trace.reading import load
 from firstlight.trace.verdict import nothing_found
 
+pytestmark = pytest.mark.slow
+
 Traced = Callable[..., Trace]
 
 

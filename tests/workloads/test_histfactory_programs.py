@@ -25,6 +25,8 @@ from firstlight.records import Sample
 from firstlight.workloads.catalog import registered
 from firstlight.workloads.programs import histfactory
 
+pytestmark = pytest.mark.slow
+
 BACKENDS, WORKLOADS = registered()
 TASKS = [name for name in WORKLOADS if name.startswith("histfactory_")]
 BRIEF = Settings(1, 5, 2, 0.1, 1, 0.001, 120.0, None, 0)

@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SEED = 7
 
 # Reduced sizes. Float32 rounds to 6e-8; through these programs it grows to at most 2e-6 (measured

@@ -15,6 +15,8 @@ from firstlight.measure.program import load_object
 from firstlight.workloads.catalog import registered
 from firstlight.workloads.programs import significance
 
+pytestmark = pytest.mark.slow
+
 BACKENDS, WORKLOADS = registered()
 TASKS = ("nll_signal_grad", "profiled_q0", "significance_train_20")
 SMALL = [
