@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test check bench clean
+.PHONY: run test test-fast test-matrix release-check docs bench clean
 
 run: $(VENV)/.installed
 	$(BIN)/firstlight run quick
@@ -19,13 +19,36 @@ test: $(VENV)/.installed-dev
 	$(BIN)/python -m compileall -q src
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
+# The inner loop, about two minutes: everything but what is marked slow (CONTRIBUTING.md says what that is).
+test-fast: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not slow'
+
+# What touches JAX, with the oldest and the newest JAX that are supported; a Python that is not found is
+# an error. Others: make test-matrix MATRIX="python3.12:0.8.3".
+MATRIX ?= python3.11:0.6.0 python3.13:0.12.0.1
+test-matrix:
+	@for pair in $(MATRIX); do sh tools/test-with-versions.sh "$${pair%%:*}" "$${pair##*:}" || exit 1; done
+
+# What would be uploaded, in dist/, after it was installed and tried, its metadata and changelog checked.
+release-check: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -q tests/packaging
+	rm -rf dist
+	$(BIN)/python -m hatchling build
+	@grep -q '^## .* (unreleased)' CHANGELOG.md && echo "Before tagging: date the section in CHANGELOG.md, which says (unreleased)." || true
+
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "build/docs/index.html"
+
 # Every figure that README and docs quote, but for those of a GPU (benchmarks/*_gpu.py) and of the
 # gate (benchmarks/gate.py, hours); takes about three quarters of an hour on a quiet machine.
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/instrument.py
 	$(BIN)/python benchmarks/trace.py
 	$(BIN)/python benchmarks/snapshots.py
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'
 	$(BIN)/python benchmarks/histfactory.py
 	$(BIN)/python benchmarks/losses.py
 
@@ -37,6 +60,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
 
 clean:

@@ -17,6 +17,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 Firstlight = Callable[..., "subprocess.CompletedProcess[str]"]
 Git = Callable[..., str]
 
@@ -398,7 +400,8 @@ def test_every_documented_command_is_one_that_the_parser_takes() -> None:
 
 
 def test_the_workflow_is_yaml_and_its_scripts_are_bash() -> None:
-    yaml = pytest.importorskip("yaml")
+    import yaml
+
     path = Path(__file__).parents[2] / "docs" / "github-workflow.yml"
     workflow = yaml.safe_load(path.read_text())
     assert set(workflow["jobs"]) == {"gate", "calibrate"}

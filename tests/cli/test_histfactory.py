@@ -26,6 +26,8 @@ from firstlight.histfactory.scans import impacts, scan
 from firstlight.histfactory.synthetic import preset
 from firstlight.histfactory.toy_fits import toy_cls, toys
 
+pytestmark = pytest.mark.slow
+
 Plain = dict[str, Any]
 Answer = Callable[..., Plain]
 

@@ -48,6 +48,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(done.location)
 
 
+@pytest.mark.slow
 def test_a_real_run_is_measured_again_signed_and_checked(
     real: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 Write = Callable[[str, str], Path]
 Firstlight = Callable[..., "subprocess.CompletedProcess[str]"]
 

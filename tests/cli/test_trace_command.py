@@ -18,6 +18,8 @@ from firstlight.trace.read.redaction import file, module, redacted
 from firstlight.trace.show.what_if_text import verdict as what_if_verdict
 from firstlight.trace.what_if import Spread, Variant, WhatIf
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
     import sys
     import jax

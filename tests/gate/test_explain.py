@@ -168,7 +168,8 @@ def test_phases_that_make_up_the_difference_are_told_largest_first() -> None:
 
 def test_equations_inside_loops_and_inner_functions_are_counted() -> None:
     """By hand: scan + (mul, add) is 3; twice an inner jit with one mul, and an add, is 5."""
-    jax = pytest.importorskip("jax")
+    import jax
+
     from firstlight.measure.adapters.jax import count_equations
 
     def loop(x: float) -> object:
@@ -184,7 +185,6 @@ def test_a_program_that_grew_is_found_in_real_compilations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two folders with one file each; the head's function does more, `stays` is moved by a line."""
-    pytest.importorskip("jax")
     text = (
         "import jax, jax.numpy as jnp\n"
         "from firstlight import bench\n"

@@ -109,7 +109,8 @@ class Page(HTMLParser):
 
 def rendered(text: str) -> Page:
     """By an independent reader of GitHub's dialect."""
-    markdown_it = pytest.importorskip("markdown_it")
+    import markdown_it
+
     reader = markdown_it.MarkdownIt("gfm-like", {"linkify": False, "html": True})
     return Page(reader.render(text))
 

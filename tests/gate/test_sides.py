@@ -31,6 +31,8 @@ from firstlight.gate.sides import (
 from firstlight.gate.worktrees import RevisionError, checkouts, commit_of, remove_abandoned
 from firstlight.measure.case_selection import SelectionError
 
+pytestmark = pytest.mark.slow
+
 Git = Callable[..., str]
 
 

@@ -17,7 +17,7 @@ Plain = dict[str, Any]
 @pytest.fixture(scope="session")
 def judge() -> Callable[..., tuple[Any, list[float]]]:
     """pyhf's model of a workspace, and its data."""
-    pyhf = pytest.importorskip("pyhf")
+    import pyhf
 
     def model_and_data(
         workspace: Plain, codes: tuple[str, str] = ("code4", "code4p")

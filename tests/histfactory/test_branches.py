@@ -16,6 +16,8 @@ from firstlight import histfactory as hf
 from firstlight.histfactory import engine, synthetic
 from firstlight.histfactory.layout import Sizes
 
+pytestmark = pytest.mark.slow
+
 SIZES = Sizes(slots=2, bins=4, channels=1, alphas=3, factors=1, shapes=3, rates=0)
 
 

@@ -14,6 +14,8 @@ import pytest
 from firstlight import histfactory as hf
 from firstlight.histfactory.layout import Sizes
 
+pytestmark = pytest.mark.slow
+
 mp = mpmath.mp
 #: All models of this file are padded to these: programs are shared.
 SIZES = Sizes(slots=2, bins=2, channels=1, alphas=2, factors=1, shapes=2, rates=2)
@@ -260,7 +262,6 @@ def fitted(model: hf.Model) -> Any:
     return hf.fit(model).values
 
 
-@pytest.mark.slow
 def test_derivatives_of_q0_z0_p0_asimov_z0_and_every_fitted_parameter_match_50_digits(
     make: Any, exact_slopes: dict[str, dict[str, float]]
 ) -> None:
@@ -284,7 +285,6 @@ def test_derivative_by_a_model_has_the_same_digits_in_a_32_bit_program(
     assert_agree(derivatives(model, gradient), exact_slopes["z0"], "z0")
 
 
-@pytest.mark.slow
 def test_derivatives_of_cls_and_of_the_limit_match_50_digits(make: Any) -> None:
     model = load(make)
 

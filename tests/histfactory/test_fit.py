@@ -17,7 +17,10 @@ from firstlight.histfactory.layout import Sizes
 from firstlight.histfactory.newton import EDM_TOLERANCE
 from firstlight.histfactory.precision import float64_scope
 
-pytestmark = pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:DeprecationWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:DeprecationWarning"),
+]
 
 Plain = dict[str, Any]
 #: All models of this file are padded to these: one executable.

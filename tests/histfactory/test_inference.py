@@ -14,7 +14,10 @@ from scipy import optimize, stats
 from firstlight import histfactory as hf
 from firstlight.histfactory.layout import Sizes
 
-pytestmark = pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:DeprecationWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:DeprecationWarning"),
+]
 
 Plain = dict[str, Any]
 #: All models of this file are padded to these: one executable.

@@ -22,7 +22,10 @@ from firstlight.histfactory.spec import parse
 from firstlight.histfactory.synthetic import scaled
 
 # pyhf 0.7.6 validates with a class that jsonschema has deprecated.
-pytestmark = pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:DeprecationWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:DeprecationWarning"),
+]
 
 Plain = dict[str, Any]
 CODES = [(n, h) for n in ("code1", "code4") for h in ("code0", "code2", "code4p")]

@@ -13,6 +13,8 @@ import pytest
 from firstlight import histfactory as hf
 from firstlight.histfactory.layout import Sizes
 
+pytestmark = pytest.mark.slow
+
 SIZES = Sizes(slots=2, bins=2, channels=1, alphas=1, factors=1, shapes=1, rates=1)
 NAN = float("nan")
 

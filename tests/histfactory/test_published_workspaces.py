@@ -13,7 +13,10 @@ import pytest
 from firstlight import histfactory as hf
 from firstlight.cli import main
 
-pytestmark = pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:DeprecationWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:DeprecationWarning"),
+]
 
 Plain = dict[str, Any]
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pyhf
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,10 +27,11 @@ from firstlight.histfactory.synthetic import (
     workspace,
 )
 
-pyhf = pytest.importorskip("pyhf")
-
 # pyhf 0.7.6 validates with a part of jsonschema that is deprecated.
-pytestmark = pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:DeprecationWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:DeprecationWarning"),
+]
 
 
 def modifiers(spec: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:

@@ -18,6 +18,8 @@ from firstlight import losses
 from firstlight import torch as ft
 from firstlight.losses import LossError, soft_histogram
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def model(make: Any) -> hf.Model:

@@ -26,6 +26,8 @@ from firstlight import losses
 from firstlight.histfactory import synthetic
 from firstlight.losses import LossError
 
+pytestmark = pytest.mark.slow
+
 mp = mpmath.mp
 Plain = dict[str, Any]
 REFUSED = (LossError, hf.ModelError)

@@ -7,8 +7,9 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
 
 
 def test_what_is_not_on_a_gpu_runs_as_it_is_and_keeps_its_derivatives():

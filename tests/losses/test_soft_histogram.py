@@ -16,15 +16,15 @@ import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit, ndtr
 
 from firstlight.losses import LossError, soft_histogram
+from firstlight.torch import SoftHistogram
 
-torch = pytest.importorskip("torch")
-
-from firstlight.torch import SoftHistogram  # noqa: E402
+pytestmark = pytest.mark.slow
 
 mp = mpmath.mp
 EDGES = (-1.0, -0.25, 0.5, 1.5, 2.0)

@@ -18,13 +18,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
+from firstlight import histfactory as hf
+from firstlight import losses
+from firstlight import torch as ft
+from firstlight.losses import LossError
 
-from firstlight import histfactory as hf  # noqa: E402
-from firstlight import losses  # noqa: E402
-from firstlight import torch as ft  # noqa: E402
-from firstlight.losses import LossError  # noqa: E402
+pytestmark = pytest.mark.slow
 
 SIGNAL, OTHER, BACKGROUND = [6.0, 9.0, 4.0], [2.0, 3.0, 5.0], [50.0, 40.0, 20.0]
 OBSERVED = [62.0, 57.0, 29.0]
@@ -559,7 +560,7 @@ SHARED_NAMES = (
 
 
 def test_names_arguments_and_defaults_are_those_of_nextstat() -> None:
-    theirs = pytest.importorskip("nextstat.torch")
+    import nextstat.torch as theirs
 
     def required(function: Any) -> list[tuple[Any, ...]]:
         found = inspect.signature(function).parameters.values()
@@ -587,7 +588,8 @@ def test_names_arguments_and_defaults_are_those_of_nextstat() -> None:
 
 
 def test_model_of_nextstat_is_refused_with_what_to_give_instead(workspace: dict[str, Any]) -> None:
-    nextstat = pytest.importorskip("nextstat")
+    import nextstat
+
     with pytest.raises(LossError, match=r"model is .*from_pyhf"):
         ft.SignificanceLoss(nextstat.from_pyhf(json.dumps(workspace)))
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import jax
 import pytest
 
 from firstlight.measure.case_selection import select
@@ -14,7 +15,8 @@ from firstlight.measure.user_file import cases_in
 from firstlight.records import Case, Sample, Settings
 from firstlight.workloads.catalog import registered
 
-pytest.importorskip("jax")
+pytestmark = pytest.mark.slow
+
 Write = Callable[[str, str], Path]
 BRIEF = Settings(1, 20, 5, 0.1, 2, 0.001, 120.0, None, 0)
 
@@ -51,6 +53,7 @@ def test_every_policy_is_proven_by_entries_hits_and_requests() -> None:
         assert len(peaks) == 8 and peaks == sorted(peaks)
 
 
+@pytest.mark.skipif(jax.__version_info__ >= (0, 11), reason="JAX 0.11 caches host callbacks too")
 def test_a_warm_label_is_refused_when_a_host_callback_compiles_anyway(write: Write) -> None:
     path = write(
         "callback.py",

@@ -12,7 +12,8 @@ from firstlight.measure.user_file import cases_in
 from firstlight.records import Sample, Settings
 from firstlight.workloads.catalog import registered
 
-pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
+
 BRIEF = Settings(1, 20, 5, 0.1, 2, 0.001, 280.0, None, 0)
 
 
@@ -33,7 +34,6 @@ def test_eager_pytorch_has_no_compile_phases_and_no_cache() -> None:
     assert sample.counts["compiles"] is None and sample.cache.requests is None
 
 
-@pytest.mark.slow
 def test_a_backward_that_is_compiled_by_itself_leaves_no_phase_negative(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(
@@ -61,7 +61,6 @@ def test_a_backward_that_is_compiled_by_itself_leaves_no_phase_negative(tmp_path
     assert compile_seconds > (phases["first_execute"] or 0)
 
 
-@pytest.mark.slow
 def test_every_policy_of_torch_compile_is_proven() -> None:
     samples = measured("torch-compile", "none", "cold", "warm")
     assert {name: (s.status, s.reason) for name, s in samples.items()} == dict.fromkeys(

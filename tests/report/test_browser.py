@@ -18,6 +18,8 @@ from firstlight.report import palette
 from firstlight.report.html import render
 from real_browser import browse, framed, witness
 
+pytestmark = pytest.mark.slow
+
 #: Runs in the page and hands what it saw to the page around it.
 WITNESS = """<script>
 const seen = { errors: [] };

@@ -137,6 +137,7 @@ def test_the_feed_is_atom_with_an_identifier_that_stays() -> None:
     assert title == "+100.0 % first result: case"
 
 
+@pytest.mark.slow
 def test_the_first_page_of_a_site_has_its_steps_and_its_feed_too(world: World) -> None:
     page = (world.site / "index.html").read_text()
     assert "jax 0.10.2 → 0.11.0" in page

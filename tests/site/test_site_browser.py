@@ -30,6 +30,8 @@ from firstlight.statistics.effects import holm, unpaired_effect
 from firstlight.statistics.intervals import median_estimate
 from real_browser import browse, seen_in
 
+pytestmark = pytest.mark.slow
+
 LOGGING = ("--enable-logging=stderr", "--log-level=0")
 
 SCRIPT = """

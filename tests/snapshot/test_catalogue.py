@@ -26,6 +26,8 @@ from firstlight.snapshot.publishing import Published, publish
 from firstlight.snapshot.storage import LocalStore, Store, open_store
 from firstlight.snapshot.verifying import verify
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
@@ -36,8 +38,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
     """The URL of a bucket on a server that speaks S3 over HTTP."""
-    moto = pytest.importorskip("moto.server")
-    pytest.importorskip("s3fs")
+    import moto.server as moto
+
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
@@ -278,7 +280,6 @@ def test_a_folder_with_a_colon_in_its_name_and_a_proper_file_url_are_places(
 def test_a_server_that_does_not_answer_is_not_a_missing_file(runs: list[Path]) -> None:
     import socket
 
-    pytest.importorskip("aiohttp")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))  # bound, and nobody listens
         url = f"http://127.0.0.1:{free.getsockname()[1]}/x"
@@ -413,7 +414,6 @@ def test_over_http_it_says_that_it_cannot_see_all_files(
     import http.server
     import threading
 
-    pytest.importorskip("aiohttp")
     done = publish(runs[:1], store)
 
     class Quiet(http.server.SimpleHTTPRequestHandler):

@@ -18,6 +18,8 @@ from firstlight.snapshot.opening import open_snapshot
 from firstlight.snapshot.publishing import Published, publish
 from firstlight.snapshot.storage import LocalStore, open_store
 
+pytestmark = pytest.mark.slow
+
 Firstlight = Callable[..., "subprocess.CompletedProcess[str]"]
 
 MINE = """

@@ -19,6 +19,8 @@ from firstlight.trace.findings import load
 from firstlight.trace.read.model import Trace
 from firstlight.trace.record import calls, program_contents
 
+pytestmark = pytest.mark.slow
+
 START = "import jax, jax.numpy as jnp, numpy as np\n"
 #: JAX is there: the recorder attaches itself at once, and what is changed before counts.
 RECORD = "import firstlight.trace.startup\n"

@@ -21,6 +21,8 @@ from firstlight.trace.findings import load, thresholds
 from firstlight.trace.read.assembly import read_folder
 from firstlight.trace.read.model import Finding, Trace
 
+pytestmark = pytest.mark.slow
+
 SINCE_0_11 = tuple(map(int, version("jax").split(".")[:2])) >= (0, 11)
 PROGRAMS = Path(__file__).parent / "programs"
 #: Runs programs one after the other in one traced process, each as if it were the main one.

@@ -22,6 +22,8 @@ from firstlight.trace.record.structures import leaf_paths
 from firstlight.trace.record.value_text import structure_text, text_of
 from firstlight.trace.wording import why_again
 
+pytestmark = pytest.mark.slow
+
 DRIVER = """
 import firstlight.trace.startup, runpy, sys
 for path in sys.argv[1:]:

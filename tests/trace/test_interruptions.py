@@ -24,6 +24,8 @@ from firstlight.trace.record.program_errors import is_of_program
 from firstlight.trace.record.recorder import Recorder
 from firstlight.trace.show.verdict import headline
 
+pytestmark = pytest.mark.slow
+
 Write = Callable[[str, str], Path]
 
 

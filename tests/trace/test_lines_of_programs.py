@@ -11,6 +11,8 @@ import pytest
 
 from firstlight.trace.record import program_contents
 
+pytestmark = pytest.mark.slow
+
 
 def long_function(x: Any, y: Any) -> Any:
     a = jnp.sin(x) * jnp.exp(-(x**2)) + jnp.cos(y) * x + jnp.tanh(x * y) / (1 + y**2)

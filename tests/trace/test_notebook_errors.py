@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 CODE = """
 from IPython.core.interactiveshell import InteractiveShell
 shell = InteractiveShell.instance()
@@ -19,7 +21,6 @@ print('success', shell.run_cell('%%firstlight\\nx = 6').success)
 
 
 def test_an_error_in_a_cell_is_the_cells_and_the_verdict_comes_first() -> None:
-    pytest.importorskip("IPython")
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
     told = [line for line in done.stdout.splitlines() if line.startswith("success")]
     assert told == ["success False ZeroDivisionError 5", "success False", "success True"]

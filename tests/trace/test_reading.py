@@ -22,6 +22,8 @@ from firstlight.trace.read.model import Process, Trace
 from firstlight.trace.read.timeline import Interval, SummedWait, parts, phases, spans
 from firstlight.trace.wording import sentence_of, why_again
 
+pytestmark = pytest.mark.slow
+
 MS = 1_000_000
 MAIN = 7
 

@@ -23,6 +23,8 @@ from firstlight.trace.read.recompiles import (
 )
 from firstlight.trace.wording import difference, why_again
 
+pytestmark = pytest.mark.slow
+
 PLACED = "SingleDeviceSharding(device=CpuDevice(id=0), memory_kind=device)"
 
 

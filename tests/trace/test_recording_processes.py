@@ -11,10 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from firstlight.trace.findings import load
 from firstlight.trace.read.log_events import ProcessLog, read_logs
 from firstlight.trace.read.model import Trace
 from firstlight.trace.record.log_file import LogFile, encoded
+
+pytestmark = pytest.mark.slow
 
 Write = Callable[[str, str], Path]
 

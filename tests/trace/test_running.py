@@ -17,6 +17,8 @@ import pytest
 from firstlight.trace import running
 from firstlight.trace.read.log_events import read_logs
 
+pytestmark = pytest.mark.slow
+
 Write = Callable[[str, str], Path]
 
 

@@ -15,6 +15,8 @@ from jax._src import api, array, monitoring, xla_bridge
 
 import firstlight.trace
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def untouched() -> Iterator[None]:
@@ -193,7 +195,6 @@ def test_the_display_is_escaped_and_says_the_verdict() -> None:
 
 
 def test_the_magic_shows_the_verdict_under_a_cell(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("IPython")
     code = (
         "from IPython.core.interactiveshell import InteractiveShell\n"
         "shell = InteractiveShell.instance()\n"

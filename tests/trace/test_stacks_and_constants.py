@@ -20,6 +20,8 @@ from firstlight.trace.read.source_lines import SourceLines
 from firstlight.trace.show.html import render
 from firstlight.trace.show.json_report import report
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """\
 import jax, jax.numpy as jnp, numpy as np
 

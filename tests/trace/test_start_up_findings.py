@@ -27,6 +27,8 @@ from firstlight.trace.read.model import (
     Trace,
 )
 
+pytestmark = pytest.mark.slow
+
 #: A package that runs functions of its user, as those of networks do.
 PACKAGE = """
 import jax

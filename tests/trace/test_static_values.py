@@ -16,6 +16,8 @@ from firstlight.trace.read.model import Finding, Function
 from firstlight.trace.session import Recording
 from firstlight.trace.wording import why_again
 
+pytestmark = pytest.mark.slow
+
 X = np.ones(3, np.float32)
 
 

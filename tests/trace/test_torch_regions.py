@@ -22,6 +22,8 @@ from firstlight.trace.record import torch_hooks
 from firstlight.trace.record.recorder import Recorder
 from firstlight.trace.show.html import render
 
+pytestmark = pytest.mark.slow
+
 TRACED = "import firstlight.trace.startup"
 #: Runs programs one after the other in one process, each as if it were the main one.
 DRIVER = """
@@ -139,7 +141,6 @@ def start(folder: Path, traced: bool) -> subprocess.Popen[str]:
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
     """With and without us, at the same time."""
-    pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("torch")
     started = {name: start(folder / name, name == "traced") for name in ("traced", "untraced")}
     done = {}

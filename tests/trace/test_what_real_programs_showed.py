@@ -20,6 +20,8 @@ from firstlight.trace.findings.start_up import expensive_imports, one_op_compile
 from firstlight.trace.read.model import Difference, Finding, Place, Reason, Span, Trace, Wait
 from firstlight.trace.show.verdict import nothing_found
 
+pytestmark = pytest.mark.slow
+
 Traced = Callable[..., Trace]
 
 

@@ -25,6 +25,8 @@ from firstlight.records import Case, Sample, Settings
 from firstlight.workloads.catalog import registered
 from firstlight.workloads.programs import histfactory
 
+pytestmark = pytest.mark.slow
+
 BACKENDS, WORKLOADS = registered()
 TASKS = [name for name in WORKLOADS if name.startswith("histfactory_")]
 BRIEF = Settings(1, 5, 2, 0.1, 1, 0.001, 120.0, None, 0)
@@ -41,14 +43,14 @@ LIKELIHOODS = [c for c in cases("histfactory_nll_grad", "thu-184p") if c.backend
 
 def require(case: Case) -> None:
     (marked,) = mark_missing([case], BACKENDS)
-    if marked.skipped:
-        pytest.skip(marked.skipped)
+    assert not marked.skipped
 
 
 @pytest.fixture
 def float64(request: pytest.FixtureRequest) -> Iterator[None]:
     """What the worker's environment sets; pyhf sets it too, and for good."""
-    jax = pytest.importorskip("jax")
+    import jax
+
     before = jax.config.jax_enable_x64
     jax.config.update("jax_enable_x64", True)
     yield
@@ -138,7 +140,6 @@ def test_loading_the_inputs_imports_nothing() -> None:
     ("module", "function"), [("nextstat", "build_fit"), ("pyhf", "build_fit_numpy")]
 )
 def test_a_peer_that_does_not_need_jax_does_not_pay_for_it(module: str, function: str) -> None:
-    pytest.importorskip(module, reason=f"{module}: pip install 'firstlight[peers]'")
     code = (
         f"from firstlight.workloads.programs import histfactory_{module} as program; import sys\n"
         f"step, arguments = program.{function}(lambda f: f, 0, 'complex-8p')\n"
@@ -201,7 +202,8 @@ def test_reference_gradient_matches_central_differences(mu: float) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # in pyhf's use of jsonschema
 def test_reference_likelihood_is_that_of_pyhf_with_184_parameters() -> None:
-    pyhf = pytest.importorskip("pyhf", reason="pip install 'firstlight[peers]'")
+    import pyhf
+
     likelihood, theta = likelihood_and_point("thu-184p")
     workspace = pyhf.Workspace(histfactory.workspace(SEED, "thu-184p"))
     model = workspace.model()
@@ -211,7 +213,8 @@ def test_reference_likelihood_is_that_of_pyhf_with_184_parameters() -> None:
 
 
 def test_reference_minimum_is_that_of_scipy() -> None:
-    optimise = pytest.importorskip("scipy.optimize")
+    import scipy.optimize as optimise
+
     likelihood, _ = likelihood_and_point("complex-8p")
     lowest = likelihood.minimum(likelihood.observed)
     # Away from zero yields, whose likelihood is infinite: scipy takes differences of it.

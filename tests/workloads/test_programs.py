@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SEED = 7
 
 # Reduced sizes. Float32 rounds to 6e-8; through these programs it grows to at most 2e-6 (measured
@@ -77,7 +79,8 @@ def test_numpy_twin_matches_the_reference(name: str) -> None:
 
 @pytest.mark.parametrize("name", SIZES)
 def test_jitted_jax_program_matches_the_reference(name: str) -> None:
-    jax = pytest.importorskip("jax")
+    import jax
+
     step, args = program(name).build_jax(jax.jit, SEED, **SIZES[name])
     assert worst_error(step(*args), program(name).reference(SEED, **SIZES[name])) < TOLERANCE[name]
 
@@ -85,21 +88,18 @@ def test_jitted_jax_program_matches_the_reference(name: str) -> None:
 # Not data_parallel_step: eager shard_map compiles every operation again on every call.
 @pytest.mark.parametrize("name", [name for name in SIZES if name != "data_parallel_step"])
 def test_eager_jax_program_matches_the_reference(name: str) -> None:
-    pytest.importorskip("jax")
     step, args = program(name).build_jax(as_written, SEED, **SIZES[name])
     assert worst_error(step(*args), program(name).reference(SEED, **SIZES[name])) < TOLERANCE[name]
 
 
 @pytest.mark.parametrize("name", [name for name in SIZES if name != "data_parallel_step"])
 def test_eager_torch_program_matches_the_reference(name: str) -> None:
-    pytest.importorskip("torch")
     step, args = program(name).build_torch(as_written, SEED, **SIZES[name])
     assert worst_error(step(*args), program(name).reference(SEED, **SIZES[name])) < TOLERANCE[name]
 
 
 @pytest.mark.parametrize("framework", ["jax", "torch"])
 def test_bfloat16_agrees_to_its_own_precision_and_no_better(framework: str) -> None:
-    pytest.importorskip(framework)
     params = SIZES["mixed_precision"] | {"precision": "bfloat16"}
     module = program("mixed_precision")
     step, args = getattr(module, f"build_{framework}")(as_written, SEED, **params)
@@ -110,7 +110,6 @@ def test_bfloat16_agrees_to_its_own_precision_and_no_better(framework: str) -> N
 
 @pytest.mark.parametrize("framework", ["numpy", "jax", "torch"])
 def test_padded_sweep_gives_the_results_of_the_sweep_with_changing_shapes(framework: str) -> None:
-    pytest.importorskip(framework)
     module, params = program("sweep"), SIZES["sweep"] | {"padded": True}
     step, args = getattr(module, f"build_{framework}")(as_written, SEED, **params)
     unpadded = module.reference(SEED, **SIZES["sweep"])
@@ -131,7 +130,6 @@ for out, want in zip(step(*args), program.reference(7, **params), strict=True):
 
 
 def test_four_devices_with_a_quarter_of_the_batch_each_take_the_step_of_the_whole_batch() -> None:
-    pytest.importorskip("jax")
     source = str(Path(program("matmul").__file__ or "").parents[3])
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
@@ -158,7 +156,8 @@ def test_loading_a_program_imports_nothing(name: str) -> None:
 def test_setting_up_a_jax_program_compiles_nothing(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    jax = pytest.importorskip("jax")
+    import jax
+
     # Other sizes than elsewhere in this file, so that no earlier test has compiled anything for it.
     other = {key: 2 * v if type(v) is int else v for key, v in SIZES[name].items()}
     with caplog.at_level(logging.WARNING), jax.log_compiles():
@@ -171,7 +170,6 @@ def test_setting_up_a_jax_program_compiles_nothing(
 def test_a_second_call_returns_the_same_because_arguments_are_left_alone(
     name: str, framework: str
 ) -> None:
-    pytest.importorskip(framework)
     step, args = getattr(program(name), f"build_{framework}")(as_written, SEED, **SIZES[name])
     first, second = as_tuple(step(*args)), as_tuple(step(*args))
     for once, again in zip(first, second, strict=True):
@@ -180,7 +178,8 @@ def test_a_second_call_returns_the_same_because_arguments_are_left_alone(
 
 @pytest.mark.parametrize(("padded", "compiles"), [(False, 3), (True, 1)])
 def test_sweep_compiles_once_a_shape(padded: bool, compiles: int) -> None:
-    jax = pytest.importorskip("jax")
+    import jax
+
     compiled = []
 
     def jit_and_keep(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -293,7 +292,8 @@ def test_data_parallel_reference_steps_down_the_gradient_of_central_differences(
 
 
 def test_training_reference_matches_the_adam_of_torch_in_float64() -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     module, params = program("mlp_train"), {"width": 8, "batch": 16, "steps": 5}
     inputs = module.make_inputs(SEED, **params)
     x, y, *weights = (torch.from_numpy(a.astype(np.float64)) for a in inputs)
@@ -345,7 +345,8 @@ def test_inner_descent_of_the_hypergradient_matches_its_closed_form() -> None:
 
 
 def test_simulated_trajectories_match_an_adaptive_integrator() -> None:
-    integrate = pytest.importorskip("scipy.integrate")
+    import scipy.integrate as integrate
+
     module, params = program("ode_gradient"), {"trajectories": 2, "steps": 60}
     rates, initial, observed = (a.astype(float) for a in module.make_inputs(SEED, **params))
     a, b, c, d = rates

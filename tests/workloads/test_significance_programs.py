@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -15,8 +16,7 @@ from firstlight.records import Case
 from firstlight.workloads.catalog import registered
 from firstlight.workloads.programs import significance
 
-jax = pytest.importorskip("jax")
-pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
 
 BACKENDS, WORKLOADS = registered()
 TASKS = ("nll_signal_grad", "profiled_q0", "significance_train_20")
