@@ -317,12 +317,11 @@ def jax_training(subject: Subject, objective: str) -> Callable[[], Any]:
             h = jax.nn.relu(h @ w + b)
         scores = jax.nn.sigmoid(h @ weights[-1][0] + weights[-1][1])[:, 0]
         signal = losses.soft_histogram(scores, edges, jnp.full(EVENTS, scale))
-        z0, state = losses.significance(
+        z0, state = losses.statistic_and_state(
             subject.model,
             cut(subject.model, subject.samples, signal),
-            objective,
+            objective=objective,
             state=state,
-            with_state=True,
         )
         return -z0, state
 

@@ -133,7 +133,7 @@ def test_arrays_of_any_stride_become_tensors() -> None:
 
 def test_negative_yields_inside_of_jit_are_no_number_and_not_converged(model: hf.Model) -> None:
     def both(signal: Any) -> Any:
-        return losses.significance(model, {"signal": signal}, "asimov", with_state=True)
+        return losses.statistic_and_state(model, {"signal": signal}, objective="asimov")
 
     value, state = jax.jit(both)(jnp.array([-40.0, 30.0]))
     assert math.isnan(float(value)) and not bool(state.converged)

@@ -167,13 +167,12 @@ def test_losses_of_exchanged_templates_are_those_of_a_rebuilt_workspace(
     at = {"mu": 0.7, "jes": 0.3, "xs": -0.4}
     assert losses.nll(small, given, **more) == pytest.approx(hf.nll(rebuilt), rel=1e-14)
     assert losses.nll(small, given, at, **more) == pytest.approx(hf.nll(rebuilt, at), rel=1e-14)
-    for statistic, function in (("qtilde", hf.qmu_tilde), ("q", hf.qmu)):
+    for loss, function in ((losses.qmu_tilde, hf.qmu_tilde), (losses.qmu, hf.qmu)):
         q = function(rebuilt, 3.0)
         assert q > 0.5
-        ours = losses.qmu(small, given, 3.0, test_statistic=statistic, **more)
-        assert ours == pytest.approx(q, rel=1e-11)
-        root = losses.z_mu(small, given, 3.0, test_statistic=statistic, **more)
-        assert root == pytest.approx(np.sqrt(q), rel=1e-11)
+        assert loss(small, given, 3.0, **more) == pytest.approx(q, rel=1e-11)
+    root = losses.z_mu(small, given, 3.0, **more)
+    assert root == pytest.approx(np.sqrt(hf.qmu_tilde(rebuilt, 3.0)), rel=1e-11)
     limit = losses.upper_limit(small, given, **more)
     assert limit == pytest.approx(hf.upper_limit(rebuilt).observed, rel=1e-9)
     narrow = losses.upper_limit(small, given, level=0.2, **more)
@@ -191,7 +190,7 @@ def test_asimov_objective_is_the_statistic_of_the_expected_data(make: Any, small
     assert losses.significance(small, given, "asimov") == pytest.approx(found.z0, rel=1e-11)
     for mu in (0.5, 2.0):
         q = hf.qmu_tilde(rebuilt, mu, data=without)
-        assert losses.qmu(small, given, mu, "asimov") == pytest.approx(q, rel=1e-10)
+        assert losses.qmu_tilde(small, given, mu, "asimov") == pytest.approx(q, rel=1e-10)
         assert losses.z_mu(small, given, mu, "asimov") == pytest.approx(np.sqrt(q), rel=1e-10)
     limit = hf.upper_limit(rebuilt, data=without).observed
     assert losses.upper_limit(small, given, "asimov") == pytest.approx(limit, rel=1e-9)
@@ -204,7 +203,9 @@ def test_data_and_fixed_parameters_are_those_of_the_engine(make: Any, small: hf.
     found = hf.discovery(rebuilt, data=data, fixed=fixed)
     assert losses.q0(small, given, data=data, fixed=fixed) == pytest.approx(found.q0, rel=1e-11)
     q = hf.qmu_tilde(rebuilt, 3.0, data=data, fixed=["jes"])
-    assert losses.qmu(small, given, 3.0, data=data, fixed=["jes"]) == pytest.approx(q, rel=1e-11)
+    assert losses.qmu_tilde(small, given, 3.0, data=data, fixed=["jes"]) == pytest.approx(
+        q, rel=1e-11
+    )
     limit = hf.upper_limit(rebuilt, data=data, fixed=fixed).observed
     ours = losses.upper_limit(small, given, data=data, fixed=fixed)
     assert ours == pytest.approx(limit, rel=1e-9)
@@ -874,17 +875,18 @@ def test_warm_start_gives_the_same_value_and_gradient_in_fewer_steps(
     _, model = eight
     signal = np.array(COMPLEX["channels"][0]["samples"][0]["data"])
     nearby = signal * np.array([1.02, 0.99])
-    for function in (
-        losses.significance,
-        losses.q0,
-        lambda m, h, **more: losses.qmu(m, h, 3.0, **more),
-        lambda m, h, **more: losses.z_mu(m, h, 3.0, "asimov", **more),
-        lambda m, h, **more: losses.significance(m, h, "asimov", **more),
+    for asked in (
+        ("z0",),
+        ("q0",),
+        ("qmu", 3.0),
+        ("qmu_tilde", 3.0),
+        ("z_mu", 3.0, "asimov"),
+        ("z0", None, "asimov"),
     ):
-        _, state = function(model, {"signal": signal}, with_state=True)
+        _, state = losses.statistic_and_state(model, {"signal": signal}, *asked)
         assert state.converged
-        cold, first = function(model, {"signal": nearby}, with_state=True)
-        warm, second = function(model, {"signal": nearby}, state=state, with_state=True)
+        cold, first = losses.statistic_and_state(model, {"signal": nearby}, *asked)
+        warm, second = losses.statistic_and_state(model, {"signal": nearby}, *asked, state=state)
         assert second.converged
         assert warm == pytest.approx(cold, rel=1e-12)
         assert second.iterations < first.iterations
@@ -899,7 +901,7 @@ def test_state_goes_through_a_compiled_training_step_from_the_first_on(
     with jax.enable_x64(True):
 
         def loss(signal: Any, state: Any) -> Any:
-            return losses.significance(model, {"signal": signal}, state=state, with_state=True)
+            return losses.statistic_and_state(model, {"signal": signal}, state=state)
 
         step = jax.jit(jax.value_and_grad(loss, has_aux=True))
         nobody = losses.initial_state(model)
@@ -923,15 +925,15 @@ def test_state_tells_where_the_signal_is_and_that_a_fit_failed(make: Any) -> Non
     signal = make.sample("signal", [5.0, 3.0], make.modifier("normfactor", "mu"))
     background = make.sample("background", [20.0, 10.0])
     model = hf.load(make.workspace([make.channel("SR", signal, background)], [[25.0, 13.0]]))
-    _, state = losses.q0(model, {}, with_state=True)
+    _, state = losses.statistic_and_state(model, {}, "q0")
     assert state.muhat == pytest.approx(1.0, rel=1e-12)  # n = s + b in both bins
     # Events where nothing is expected without signal: their likelihood is zero.
     empty = {"background": np.array([20.0, 0.0])}
-    _, broken = losses.q0(model, empty, with_state=True)
+    _, broken = losses.statistic_and_state(model, empty, "q0")
     assert not broken.converged
     assert np.asarray(broken.status).tolist() == [0, int(hf.Status.IMPOSSIBLE_START)]
     # What failed is not started from.
-    again, state = losses.q0(model, {}, state=broken, with_state=True)
+    again, state = losses.statistic_and_state(model, {}, "q0", state=broken)
     assert state.converged
     assert again == pytest.approx(losses.q0(model, {}), rel=1e-12)
 
@@ -1022,8 +1024,12 @@ def test_bad_options_are_refused_with_their_name(small: hf.Model) -> None:
         losses.q0(small, np.array([7.0, 8.0, 2.0]))
     with pytest.raises(REFUSED, match="variations is 'both', not one of absolute, relative"):
         losses.q0(small, given, variations="both")
-    with pytest.raises(REFUSED, match=r"test_statistic.*'q', 'qtilde'"):
-        losses.qmu(small, given, 1.0, test_statistic="best")
+    with pytest.raises(LossError, match="statistic is 'best', not one of 'z0', 'q0', 'qmu'"):
+        losses.statistic_and_state(small, given, "best")
+    with pytest.raises(LossError, match="'qmu' tests a signal strength: give mu"):
+        losses.statistic_and_state(small, given, "qmu")
+    with pytest.raises(LossError, match="'z0' tests no signal strength: drop mu"):
+        losses.statistic_and_state(small, given, "z0", 1.0)
     with pytest.raises(REFUSED, match="mu is nan"):
         losses.qmu(small, given, np.nan)
     with pytest.raises(REFUSED, match="data have shape"):

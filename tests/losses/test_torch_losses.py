@@ -172,7 +172,7 @@ def test_qmu_and_zmu_are_those_of_jax_and_nothing_is_excluded_below_the_best_fit
     """Their gradients are checked below: they come of the same program."""
     named = {"signal": np.array(SIGNAL)}
     for mu in (2.5, 4.0):
-        expected = losses.qmu(model, named, mu)
+        expected = losses.qmu_tilde(model, named, mu)
         assert expected > 0.5
         value = ft.profiled_qmu_loss(tensor(SIGNAL), session, mu)
         assert scalar(value) == pytest.approx(expected, rel=1e-12)

@@ -24,7 +24,7 @@ from firstlight.histfactory.blas_threads import one_blas_thread
 from firstlight.histfactory.branches import first_search, lowest
 from firstlight.histfactory.likelihood import Data, expected_counts, saturated_nll
 from firstlight.histfactory.model import Model, ModelError
-from firstlight.histfactory.newton import Minimum, Near, Problem
+from firstlight.histfactory.newton import Minimum, Problem, WarmStart
 from firstlight.histfactory.precision import float64_scope, is_traced
 from firstlight.histfactory.profiling import attach, minimise_all, minimise_chain
 
@@ -51,8 +51,13 @@ class Engine:
         """Minima of independent problems."""
         raise NotImplementedError
 
-    def chain(self, problems: Sequence[Problem], near: Near | None = None) -> list[Minimum]:
-        """Minima of similar problems, each starting `near`, or where the one before ended."""
+    def chain(
+        self, problems: Sequence[Problem], warm_start: WarmStart | None = None
+    ) -> list[Minimum]:
+        """Minima of a free fit and a conditional one, or of the latter alone.
+
+        Each starts at its `warm_start`, or where the one before ended.
+        """
         raise NotImplementedError
 
     def followed(self, found: Minimum, problem: Problem) -> Any:
@@ -96,12 +101,16 @@ class Eager(Engine):
         on_cores = jax.default_backend() == "cpu"
         return (_fits_on_cores if on_cores else _fits_in_batches)(self, problems, progress)
 
-    def chain(self, problems: Sequence[Problem], near: Near | None = None) -> list[Minimum]:
+    def chain(
+        self, problems: Sequence[Problem], warm_start: WarmStart | None = None
+    ) -> list[Minimum]:
         found: list[Minimum] = []
-        known = near is not None and bool(near.known)
+        ends: list[Any] = []
+        if warm_start is not None and bool(warm_start.known):
+            ends = [warm_start.free, warm_start.conditional][-len(problems) :]
         for i, problem in enumerate(problems):
-            if near is not None and known:
-                found.append(self._fit(problem.starting_at(np.asarray(near.thetas[i]))))
+            if ends:
+                found.append(self._fit(problem.starting_at(np.asarray(ends[i]))))
             elif found:
                 found.append(self._fit(problem.starting_at(found[-1].theta)))
             else:
@@ -148,10 +157,11 @@ class Traced(Engine):
     def fits(self, problems: Sequence[Problem], progress: Progress | None = None) -> list[Minimum]:
         return _unstacked(minimise_all(self.prepared, _stacked(problems)), len(problems))
 
-    def chain(self, problems: Sequence[Problem], near: Near | None = None) -> list[Minimum]:
-        if near is not None:
-            near = Near(jnp.stack(near.thetas), jnp.asarray(near.known, jnp.float64))
-        return _unstacked(minimise_chain(self.prepared, _stacked(problems), near), len(problems))
+    def chain(
+        self, problems: Sequence[Problem], warm_start: WarmStart | None = None
+    ) -> list[Minimum]:
+        found = minimise_chain(self.prepared, _stacked(problems), warm_start)
+        return _unstacked(found, len(problems))
 
     def followed(self, found: Minimum, problem: Problem) -> Any:
         return attach(found.theta, found.free, self.prepared, problem.data)

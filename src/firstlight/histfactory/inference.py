@@ -17,7 +17,7 @@ from firstlight.histfactory.engine import Engine, Traced, engine_for
 from firstlight.histfactory.fitting import FitResult, Fixed, as_fixed, problem_of, result_of
 from firstlight.histfactory.likelihood import Data
 from firstlight.histfactory.model import Model, ModelError, require_number
-from firstlight.histfactory.newton import Minimum, Near, Problem
+from firstlight.histfactory.newton import Minimum, Problem, WarmStart
 from firstlight.histfactory.precision import in_float64, is_traced
 
 #: Bands of an expected result, in standard deviations of the background-only data.
@@ -48,19 +48,9 @@ class Discovery:
         return _most(self.free.branches, self.conditional.branches)
 
     @property
-    def nearby(self) -> Nearby:
+    def warm_start(self) -> WarmStart:
         """Where the fits of a similar model or similar data may start."""
-        return nearby(self.free, self.conditional)
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Nearby:
-    """Where fits ended, for those of a similar problem to start there: fewer steps, same end."""
-
-    free: Any  # parameter vectors
-    conditional: Any
-    known: Any  # 0 where a fit did not converge: the next start as if nothing were known
+        return warm_start_of(self.free, self.conditional)
 
 
 @jax.tree_util.register_dataclass
@@ -97,17 +87,17 @@ def discovery(
     data: Any = None,
     fixed: Fixed = None,
     init: Any = None,
-    near: Nearby | None = None,
+    warm_start: WarmStart | None = None,
 ) -> Discovery:
     """Test statistic q0 of the background-only hypothesis, its significance and its p-value.
 
     Zero, with derivative zero, where the best fit has no excess (μ̂ ≤ 0). The best fit may be
     above the workspace's upper bound of the signal strength: a bound would hide significance.
 
-    near: `.nearby` of the result of a similar problem; both fits start there.
+    warm_start: that of the result of a similar problem; both fits start there.
     """
-    engine = engine_for(model, data, fixed, init, near)
-    found = likelihood_ratio(model, None, "q0", data, fixed, init, near)
+    engine = engine_for(model, data, fixed, init, warm_start)
+    found = likelihood_ratio(model, None, "q0", data, fixed, init, warm_start)
     z0 = square_root(found.q)
     return Discovery(
         q0=found.q,
@@ -127,16 +117,16 @@ def likelihood_ratio(
     data: Any = None,
     fixed: Fixed = None,
     init: Any = None,
-    near: Nearby | None = None,
+    warm_start: WarmStart | None = None,
 ) -> Ratio:
     """The test statistic q0 (`mu` None), q or qtilde (Eqs. 12, 14, 16), and its two fits."""
     require_statistic(statistic, ("q0", "q", "qtilde"))
     fixed = as_fixed(model, fixed)
-    engine = engine_for(model, mu, data, fixed, init, near)
+    engine = engine_for(model, mu, data, fixed, init, warm_start)
     tested = 0.0 if mu is None else mu
     free, at_mu = hypotheses(engine, model.data(data), [None, tested], fixed, init)
     free = _bounded(engine, free, statistic)
-    found = _tested(engine, free, at_mu, _near(model, near))
+    found = _tested(engine, free, at_mu, warm_start and warm_start.map(model.internal))
     muhat = _poi_value(engine, found[0])
     # Asked so that what is no number stays none.
     without = muhat <= 0 if statistic == "q0" else muhat > tested
@@ -150,7 +140,7 @@ def likelihood_ratio(
 
 @in_float64
 def expected_ratio(
-    model: Model, mu: Any, mu_true: float, fixed: Fixed = None, near: Nearby | None = None
+    model: Model, mu: Any, mu_true: float, fixed: Fixed = None, warm_start: WarmStart | None = None
 ) -> Ratio:
     """The test statistic of data without fluctuations, as the model expects them before any fit.
 
@@ -158,12 +148,11 @@ def expected_ratio(
     their minimum there, so only the conditional fit is made, and `free` is None.
     """
     fixed = as_fixed(model, fixed)
-    engine = engine_for(model, mu, fixed, near)
+    engine = engine_for(model, mu, fixed, warm_start)
     held = {name: value for name, value in fixed.items() if not isinstance(value, bool)}
     theta = model.internal(model.vector({**held, str(model.poi): mu_true}))
     (problem,) = hypotheses(engine, engine.asimov(theta), [mu], fixed, None)
-    guess = None if near is None else Near([model.internal(near.conditional)], near.known)
-    (found,) = engine.chain([problem], guess)
+    (found,) = engine.chain([problem], warm_start and warm_start.map(model.internal))
     return Ratio(
         q=_number(engine.xp.maximum(2 * (found.nll - engine.floor), 0.0)),
         muhat=mu_true,
@@ -172,17 +161,11 @@ def expected_ratio(
     )
 
 
-def nearby(free: FitResult | None, conditional: FitResult) -> Nearby:
-    """Where two fits ended."""
+def warm_start_of(free: FitResult | None, conditional: FitResult) -> WarmStart:
+    """Where two fits ended; without a free one the conditional fit stands for both."""
     free = conditional if free is None else free
     converged = (free.status_code == 0) & (conditional.status_code == 0)
-    return Nearby(free.values, conditional.values, converged)
-
-
-def _near(model: Model, near: Nearby | None) -> Near | None:
-    if near is None:
-        return None
-    return Near([model.internal(v) for v in (near.free, near.conditional)], near.known)
+    return WarmStart(free.values, conditional.values, converged)
 
 
 @in_float64
@@ -389,10 +372,10 @@ def _bounded(engine: Engine, problem: Problem, statistic: str) -> Problem:
 
 
 def _tested(
-    engine: Engine, free: Problem, conditional: Problem, near: Near | None = None
+    engine: Engine, free: Problem, conditional: Problem, warm_start: WarmStart | None = None
 ) -> list[Minimum]:
     """The free fit and the conditional one."""
-    best, at_mu = engine.chain([free, conditional], near)
+    best, at_mu = engine.chain([free, conditional], warm_start)
     if isinstance(engine, Traced) or not at_mu.nll < best.nll - DISAGREEMENT:
         return [best, at_mu]
     # The point of the conditional fit is open to the free one, so that one was in another minimum.

@@ -14,6 +14,8 @@ as exact as the point they are taken at.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 from typing import Any, NamedTuple
@@ -94,11 +96,18 @@ class Problem(NamedTuple):
         return self._replace(guess=xp.where(self.fixed > 0, self.start, theta), near=near)
 
 
-class Near(NamedTuple):
-    """Where the minima of similar problems are."""
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class WarmStart:
+    """Where fits ended, for those of a similar problem to start there: fewer steps, same end."""
 
-    thetas: Any  # one for each problem
-    known: Any  # 0: they are not, after all
+    free: Any  # parameters of the free fit
+    conditional: Any
+    known: Any  # 0 where a fit did not converge: the next start as if nothing were known
+
+    def map(self, change: Callable[[Any], Any]) -> WarmStart:
+        """The same with other parameters, such as those of another order."""
+        return WarmStart(change(self.free), change(self.conditional), self.known)
 
 
 class Minimum(NamedTuple):

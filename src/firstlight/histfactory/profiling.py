@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from firstlight.histfactory.branches import lowest
 from firstlight.histfactory.likelihood import Data, Prepared, assemble, evaluate, nll
-from firstlight.histfactory.newton import Minimum, Near, Problem, factorise, multiply, solve
+from firstlight.histfactory.newton import Minimum, Problem, WarmStart, factorise, multiply, solve
 from firstlight.histfactory.precision import in_float64
 
 
@@ -38,14 +38,19 @@ def minimise_all(model: Prepared, problems: Problem) -> Minimum:
     return _with_derivatives(model, problems, run(one, still))
 
 
-def minimise_chain(model: Prepared, problems: Problem, near: Near | None = None) -> Minimum:
+def minimise_chain(
+    model: Prepared, problems: Problem, warm_start: WarmStart | None = None
+) -> Minimum:
     """The same, each search starting where the one before ended (but for its fixed parameters).
 
-    near: where to start instead, if that is known.
+    warm_start: where to start instead, if that is known: the last of its two fits for one problem.
     """
     still_model, still = jax.lax.stop_gradient((model, problems))
     first = jax.tree.map(lambda a: a[0], still)
-    guesses, known = (still.start, 0.0) if near is None else jax.lax.stop_gradient(near)
+    guesses, known = still.start, 0.0
+    if warm_start is not None:
+        ends = jnp.stack([warm_start.free, warm_start.conditional])[-len(guesses) :]
+        guesses, known = jax.lax.stop_gradient((ends, jnp.asarray(warm_start.known, jnp.float64)))
 
     def one(before: Any, given: Any) -> Any:
         problem, guess = given

@@ -19,11 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from firstlight.errors import FirstlightError
+
 KINDS = ("kde", "sigmoid")
 OVERFLOW = ("drop", "clip", "leak")
 
 
-class LossError(ValueError):
+class LossError(FirstlightError, ValueError):
     """An argument that cannot be used; the message names it and says what to do."""
 
 

@@ -13,9 +13,9 @@ objective: which data the statistic is of.
                  with the templates.
 
 Successive steps of a training differ by little: with `state` the fits start where those of the last
-step ended, and `with_state=True` gives the state for the next:
+step ended:
 
-    z0, state = significance(model, histograms, state=state, with_state=True)
+    z0, state = statistic_and_state(model, histograms, "z0", state=state)
 
 The first step takes `state=initial_state(model)`, and is then the same program as all others.
 `state.converged` says whether the fits did; where they did not, nothing of the number is to be
@@ -35,15 +35,15 @@ import numpy as np
 from firstlight.histfactory import evaluation, limits, templates
 from firstlight.histfactory.fitting import Fixed
 from firstlight.histfactory.inference import (
-    Nearby,
     Ratio,
     asimov,
     expected_ratio,
     likelihood_ratio,
-    nearby,
     square_root,
+    warm_start_of,
 )
 from firstlight.histfactory.model import Model
+from firstlight.histfactory.newton import WarmStart
 from firstlight.histfactory.precision import float64_scope, in_float64, is_traced
 from firstlight.losses.binning import LossError, checked_choice
 
@@ -56,7 +56,7 @@ Histograms = Mapping[templates.Key, Any]
 class State:
     """How the fits behind a number went, and where the next ones may start."""
 
-    near: Nearby
+    warm_start: WarmStart
     muhat: Any
     status: Any  # codes of the free and the conditional fit; see `histfactory.Status`
     iterations: Any  # steps of both
@@ -64,7 +64,7 @@ class State:
     @property
     def converged(self) -> Any:
         """Whether both fits did."""
-        return self.near.known
+        return self.warm_start.known
 
 
 def significance(
@@ -75,23 +75,10 @@ def significance(
     data: Any = None,
     fixed: Fixed = None,
     variations: str = "absolute",
-    state: State | None = None,
-    with_state: bool = False,
 ) -> Any:
     """Discovery significance Z0 = √q0; zero, with derivative zero, without an excess."""
-    return _answer(
-        model,
-        histograms,
-        state,
-        with_state,
-        objective=objective,
-        mu=None,
-        test_statistic="q0",
-        data=data,
-        fixed=fixed,
-        variations=variations,
-        root=True,
-    )
+    options = {"data": data, "fixed": fixed, "variations": variations}
+    return statistic_and_state(model, histograms, "z0", None, objective, **options)[0]
 
 
 def q0(
@@ -102,23 +89,10 @@ def q0(
     data: Any = None,
     fixed: Fixed = None,
     variations: str = "absolute",
-    state: State | None = None,
-    with_state: bool = False,
 ) -> Any:
     """Test statistic of the background-only hypothesis."""
-    return _answer(
-        model,
-        histograms,
-        state,
-        with_state,
-        objective=objective,
-        mu=None,
-        test_statistic="q0",
-        data=data,
-        fixed=fixed,
-        variations=variations,
-        root=False,
-    )
+    options = {"data": data, "fixed": fixed, "variations": variations}
+    return statistic_and_state(model, histograms, "q0", None, objective, **options)[0]
 
 
 def qmu(
@@ -127,27 +101,28 @@ def qmu(
     mu: Any,
     objective: str = "observed",
     *,
-    test_statistic: str = "qtilde",
     data: Any = None,
     fixed: Fixed = None,
     variations: str = "absolute",
-    state: State | None = None,
-    with_state: bool = False,
 ) -> Any:
-    """Test statistic of a signal strength, for limits; "qtilde", or "q"."""
-    return _answer(
-        model,
-        histograms,
-        state,
-        with_state,
-        objective=objective,
-        mu=mu,
-        test_statistic=test_statistic,
-        data=data,
-        fixed=fixed,
-        variations=variations,
-        root=False,
-    )
+    """Test statistic for upper limits, Eq. 14: the best fit may have a negative signal."""
+    options = {"data": data, "fixed": fixed, "variations": variations}
+    return statistic_and_state(model, histograms, "qmu", mu, objective, **options)[0]
+
+
+def qmu_tilde(
+    model: Model,
+    histograms: Histograms,
+    mu: Any,
+    objective: str = "observed",
+    *,
+    data: Any = None,
+    fixed: Fixed = None,
+    variations: str = "absolute",
+) -> Any:
+    """Test statistic for upper limits, Eq. 16: a negative best fit counts as none."""
+    options = {"data": data, "fixed": fixed, "variations": variations}
+    return statistic_and_state(model, histograms, "qmu_tilde", mu, objective, **options)[0]
 
 
 def z_mu(
@@ -156,26 +131,60 @@ def z_mu(
     mu: Any,
     objective: str = "observed",
     *,
-    test_statistic: str = "qtilde",
+    data: Any = None,
+    fixed: Fixed = None,
+    variations: str = "absolute",
+) -> Any:
+    """√q̃μ: by how many standard deviations a signal strength is excluded."""
+    options = {"data": data, "fixed": fixed, "variations": variations}
+    return statistic_and_state(model, histograms, "z_mu", mu, objective, **options)[0]
+
+
+#: Of every statistic: the test statistic, and whether its square root is taken.
+_STATISTICS = {
+    "z0": ("q0", True),
+    "q0": ("q0", False),
+    "qmu": ("q", False),
+    "qmu_tilde": ("qtilde", False),
+    "z_mu": ("qtilde", True),
+}
+
+
+def statistic_and_state(
+    model: Model,
+    histograms: Histograms,
+    statistic: str = "z0",
+    mu: Any = None,
+    objective: str = "observed",
+    *,
     data: Any = None,
     fixed: Fixed = None,
     variations: str = "absolute",
     state: State | None = None,
-    with_state: bool = False,
-) -> Any:
-    """√qμ: by how many standard deviations a signal strength is excluded."""
-    return _answer(
+) -> tuple[Any, State]:
+    """A statistic, and the state from which its fits start in the next step.
+
+    statistic: "z0", "q0", or with `mu` "qmu", "qmu_tilde", "z_mu"; as the functions of these names.
+    state: that of the step before, or `initial_state(model)`.
+    """
+    checked_choice("statistic", statistic, tuple(_STATISTICS))
+    test_statistic, root = _STATISTICS[statistic]
+    if (mu is None) != (test_statistic == "q0"):
+        wanted = "a signal strength: give mu" if mu is None else "no signal strength: drop mu"
+        raise LossError(f"statistic {statistic!r} tests {wanted}.")
+    keys, values = _checked(model, histograms, objective, data)
+    return tested(
         model,
-        histograms,
-        state,
-        with_state,
+        keys,
+        values,
         objective=objective,
         mu=mu,
         test_statistic=test_statistic,
         data=data,
         fixed=fixed,
         variations=variations,
-        root=True,
+        warm_start=None if state is None else state.warm_start,
+        root=root,
     )
 
 
@@ -208,23 +217,6 @@ def nll(
     return _nll(model, keys, values, parameters, data, variations)
 
 
-def _answer(
-    model: Model,
-    histograms: Histograms,
-    state: State | None,
-    with_state: bool,
-    *,
-    objective: str,
-    data: Any,
-    **rest: Any,
-) -> Any:
-    """What `tested` gives of templates that were checked, with the state where it is wanted."""
-    keys, values = _checked(model, histograms, objective, data)
-    near = None if state is None else state.near
-    found = tested(model, keys, values, objective=objective, data=data, near=near, **rest)
-    return found if with_state else found[0]
-
-
 @in_float64
 def tested(
     model: Model,
@@ -237,17 +229,17 @@ def tested(
     data: Any,
     fixed: Fixed,
     variations: str,
-    near: Nearby | None,
+    warm_start: WarmStart | None,
     root: bool,
 ) -> tuple[Any, State]:
     """A statistic (its square root) of a model with other templates, unchecked."""
     changed = templates.exchange(model, dict(zip(keys, values, strict=True)), variations)
     if objective == "observed":
-        found = likelihood_ratio(changed, mu, test_statistic, data, fixed, None, near)
+        found = likelihood_ratio(changed, mu, test_statistic, data, fixed, None, warm_start)
     elif mu is None:
-        found = expected_ratio(changed, 0.0, 1.0, fixed, near)
+        found = expected_ratio(changed, 0.0, 1.0, fixed, warm_start)
     else:
-        found = expected_ratio(changed, mu, 0.0, fixed, near)
+        found = expected_ratio(changed, mu, 0.0, fixed, warm_start)
     value = square_root(found.q) if root else found.q
     state = jax.lax.stop_gradient(_state_of(found))
     if not is_traced(values):  # then they were looked at before
@@ -257,18 +249,17 @@ def tested(
     for key, given in zip(keys, values, strict=True):
         least = 0.0 if templates.place_of(model, key).array == "nominal" else -jnp.inf
         possible &= jnp.all((given >= least) & jnp.isfinite(given))
-    known = state.near.known & possible
-    near = Nearby(state.near.free, state.near.conditional, known)
-    return jnp.where(possible, value, jnp.nan), replace(state, near=near)
+    known = replace(state.warm_start, known=state.warm_start.known & possible)
+    return jnp.where(possible, value, jnp.nan), replace(state, warm_start=known)
 
 
 def _state_of(found: Ratio) -> State:
     """Always of the same shapes and types, so that a program which takes one can give one."""
     xp: Any = jnp if is_traced(found) else np
     fits = [fit for fit in (found.free, found.conditional) if fit is not None]
-    near = nearby(found.free, found.conditional)
+    warm_start = warm_start_of(found.free, found.conditional)
     return State(
-        near=Nearby(near.free, near.conditional, xp.asarray(near.known, bool)),
+        warm_start=replace(warm_start, known=xp.asarray(warm_start.known, bool)),
         muhat=xp.asarray(found.muhat, np.float64),
         status=xp.stack([xp.asarray(fits[i].status_code, np.int32) for i in (0, -1)]),
         iterations=xp.asarray(sum(fit.iterations for fit in fits), np.int32),
@@ -281,7 +272,7 @@ def initial_state(model: Model) -> State:
         n = model.n_parameters
         return State(
             # Two arrays, so that a training step may be given both of them to overwrite.
-            near=Nearby(jnp.zeros(n), jnp.zeros(n), jnp.zeros((), bool)),
+            warm_start=WarmStart(jnp.zeros(n), jnp.zeros(n), jnp.zeros((), bool)),
             muhat=jnp.zeros(()),
             status=jnp.zeros(2, jnp.int32),
             iterations=jnp.zeros((), jnp.int32),

@@ -21,8 +21,8 @@ import jax.numpy as jnp
 from firstlight.histfactory import templates
 from firstlight.histfactory.engine import compiler_options
 from firstlight.histfactory.evaluation import expected_data, nll
-from firstlight.histfactory.inference import Nearby
 from firstlight.histfactory.model import Description, Model
+from firstlight.histfactory.newton import WarmStart
 from firstlight.losses.objectives import tested
 
 #: Where the gradient begins in what a program gives.
@@ -61,7 +61,7 @@ def _number(spec: Statistic, arrays: Any, data: Any, asked: Any, near: Any, valu
         data=data,
         fixed=dict(spec.fixed),
         variations=spec.variations,
-        near=Nearby(free, conditional, known[0]),
+        warm_start=WarmStart(free, conditional, known[0]),
         root=False,
     )
     root = jnp.sqrt(jnp.where(rooted > 0, value + eps, 1.0))
@@ -74,7 +74,7 @@ def _packed(spec: Statistic, arrays: Any, data: Any, asked: Any, near: Any, valu
 
     (value, state), gradient = jax.value_and_grad(number, has_aux=True)(values)
     header = [value, state.status[0], state.status[-1], state.iterations]
-    after = state.near
+    after = state.warm_start
     known = jnp.asarray(after.known, jnp.float64)[None]
     near = jnp.concatenate([after.free, after.conditional, known])
     return _pack(spec, header, values, gradient), near

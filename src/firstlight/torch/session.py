@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import torch
 
+from firstlight.errors import FirstlightError
 from firstlight.histfactory import templates
 from firstlight.histfactory.blas_threads import one_blas_thread
 from firstlight.histfactory.fitting import Fixed, as_fixed
@@ -30,7 +31,7 @@ from firstlight.torch.fixed_point import FixedPoint
 POLICIES = ("raise", "skip", "last_good")
 
 
-class FitError(RuntimeError):
+class FitError(FirstlightError, RuntimeError):
     """A fit inside a training step did not converge; the message names the step."""
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from firstlight.histfactory.model import load
-from firstlight.losses.objectives import initial_state, nll, q0, significance
+from firstlight.losses.objectives import initial_state, nll, q0, statistic_and_state
 from firstlight.losses.soft_histogram import soft_histogram
 from firstlight.workloads.programs.histfactory import workspace
 from firstlight.workloads.programs.significance import (
@@ -58,7 +58,7 @@ def build_significance_train_20(
         signal = soft_histogram(scores, edges) * (total / EVENTS)
         parts = jnp.split(signal, np.cumsum(sizes)[:-1])
         histograms: dict[Any, Any] = dict(zip(yields, parts, strict=True))
-        z0, state = significance(model, histograms, "asimov", state=state, with_state=True)
+        z0, state = statistic_and_state(model, histograms, objective="asimov", state=state)
         return -z0, state
 
     def gradient(weights: Any, state: Any) -> Any:
