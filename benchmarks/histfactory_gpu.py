@@ -24,6 +24,7 @@ import numpy as np
 from firstlight import histfactory as hf
 from firstlight.histfactory import synthetic
 from firstlight.histfactory.dimensions import PRESETS
+from firstlight.histfactory.internal_order import poi_position
 
 Times = dict[str, float]
 
@@ -73,7 +74,7 @@ def signal_of(model: hf.Model) -> tuple[str, str]:
         if bin_ < begin + bins:
             break
         begin += bins
-    slot = int(model.about.structure.slot[model.poi_index]) - model.about.sizes.alphas
+    slot = poi_position(model) - model.about.sizes.alphas
     mask = model.about.structure.factor_mask[slot, :, bin_]
     for name, sample, place in model.about.slots:
         if name == channel and mask[place]:

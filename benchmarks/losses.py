@@ -25,6 +25,8 @@ from firstlight import histfactory as hf
 from firstlight import losses
 from firstlight.histfactory import likelihood, synthetic, templates
 from firstlight.histfactory.dimensions import PRESETS
+from firstlight.histfactory.internal_order import poi_position, to_internal
+from firstlight.histfactory.internal_order import prepared as prepared_arrays
 from firstlight.statistics.intervals import median_estimate
 from histfactory import ratios
 from losses_gpu import cut, nominal, signal_samples
@@ -36,14 +38,16 @@ def plain_q0(model: hf.Model, samples: list[str]) -> Callable[[Any], Any]:
     """q0 by Newton steps with `jax.hessian`, to be differentiated through."""
     structure = model.about.structure
     free = np.flatnonzero(structure.fixed == 0)
-    poi = int(structure.slot[model.poi_index])
+    poi = poi_position(model)
     # From the minimum: without damping, Newton's method would not find it from afar.
     found = hf.discovery(model)
-    best, null = (jnp.asarray(model.internal(f.values)) for f in (found.free, found.conditional))
-    data = likelihood.Data(*map(jnp.asarray, (model.settings.observed, model.settings.auxdata)))
+    best, null = (
+        jnp.asarray(to_internal(model, f.values)) for f in (found.free, found.conditional)
+    )
+    data = likelihood.Data(*map(jnp.asarray, (model._settings.observed, model._settings.auxdata)))
 
     def q0(signal: Any) -> Any:
-        prepared = templates.exchange(model, cut(model, samples, signal)).prepared
+        prepared = prepared_arrays(templates.exchange(model, cut(model, samples, signal)))
 
         def minimum(moving: Any, at: Any) -> Any:
             def nll(values: Any) -> Any:

@@ -31,8 +31,9 @@ import torch
 import firstlight.torch as ft
 from firstlight import histfactory as hf
 from firstlight import losses
-from firstlight.histfactory import synthetic
+from firstlight.histfactory import synthetic, templates
 from firstlight.histfactory.dimensions import PRESETS
+from firstlight.histfactory.internal_order import poi_position
 from firstlight.torch.bridge import to_jax, to_torch
 from histfactory_gpu import Figures, Times
 
@@ -41,12 +42,12 @@ EVENTS, WIDTH, STEPS = 1024, 64, 20
 
 def signal_samples(model: hf.Model) -> list[str]:
     """The samples that the parameter of interest scales."""
-    row = int(model.about.structure.slot[model.poi_index]) - model.about.sizes.alphas
+    row = poi_position(model) - model.about.sizes.alphas
     mask = model.about.structure.factor_mask[row]
     found = {
         sample
-        for channel, sample, slot in model.about.slots
-        if mask[slot, model.place(channel, sample)[1]].any()
+        for channel, sample, _ in model.about.slots
+        if mask[templates.place_of(model, (channel, sample)).where].any()
     }
     return sorted(found)
 

@@ -20,7 +20,7 @@ from firstlight.histfactory.fitting import fit
 from firstlight.histfactory.inference import asimov, cls, discovery
 from firstlight.histfactory.interpolation import HISTOSYS_CODES, NORMSYS_CODES
 from firstlight.histfactory.limits import upper_limit
-from firstlight.histfactory.model import load
+from firstlight.histfactory.loading import load
 from firstlight.histfactory.patches import digest
 from firstlight.histfactory.scans import impacts, scan
 from firstlight.histfactory.synthetic import preset

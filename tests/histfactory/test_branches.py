@@ -14,6 +14,7 @@ from scipy import stats
 
 from firstlight import histfactory as hf
 from firstlight.histfactory import engine, synthetic
+from firstlight.histfactory.internal_order import data_of, prepared
 from firstlight.histfactory.layout import Sizes
 
 pytestmark = pytest.mark.slow
@@ -218,8 +219,8 @@ def test_one_minimum_is_looked_for_once() -> None:
     for preset in ("complex-8p", "thu-184p"):
         model = hf.load(synthetic.preset(preset))
         found = hf.fit(model)
-        problem = problem_of(engine.Eager(model), model.data())
+        problem = problem_of(engine.Eager(model), data_of(model))
         with float64_scope():
-            alone, _ = jax.jit(search)(model.prepared, *problem[:5])
+            alone, _ = jax.jit(search)(prepared(model), *problem[:5])
         assert found.branches == 1
         assert found.iterations == int(alone.iterations)

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from firstlight import histfactory as hf
+from firstlight.histfactory.internal_order import with_arrays
 from firstlight.histfactory.layout import Sizes
+from firstlight.histfactory.templates import exchange
 
 pytestmark = pytest.mark.slow
 
@@ -55,13 +57,13 @@ def load(make: Any, observed: Any = None) -> hf.Model:
     changes = {"auxdata": auxdata}
     if observed is not None:
         changes["observed"] = np.array(observed, dtype=np.float64)
-    return model.replace(**changes)
+    return with_arrays(model, **changes)
 
 
 def places(model: hf.Model) -> dict[str, tuple[str, Any]]:
     """Where each of NUMBERS stands in the arrays of the model."""
     slot = {sample: k for _, sample, k in model.about.slots}
-    at = {name: int(model.about.structure.slot[model.index(name)]) for name in PARAMETERS}
+    at = {name: int(model.about.structure.positions[model.index(name)]) for name in PARAMETERS}
     found: dict[str, tuple[str, Any]] = {
         "lo": ("normsys_lo", (at["n"], slot["background"], 0)),
         "hi": ("normsys_hi", (at["n"], slot["background"], 0)),
@@ -345,6 +347,31 @@ def test_parameter_at_its_bound_does_not_move(make: Any) -> None:
     by_nominal = np.asarray(by_model.arrays.nominal)
     assert np.all(by_nominal[model.index("mu")] == 0)
     assert np.any(by_nominal[model.index("n")] != 0)
+
+
+# --- by name --------------------------------------------------------------------------------------
+
+
+def test_templates_and_their_derivatives_are_read_by_name(make: Any) -> None:
+    model = load(make)
+    names = [("SR", "signal"), ("SR", "background")]
+    names += [("SR", "background", m, side) for m in ("n", "h") for side in ("lo", "hi")]
+    x = NUMBERS
+    given = [[x["s0"], x["s1"]], [x["b0"], x["b1"]], x["lo"], x["hi"]]
+    given += [[x["lo0"], x["lo1"]], [x["hi0"], x["hi1"]]]
+    at = {"mu": 1.2, "n": 0.4, "h": -0.7}
+    slopes = jax.grad(lambda m: hf.nll(m, at))(model)
+    for name, expected in zip(names, given, strict=True):
+        value = model.template(*name)
+        np.testing.assert_array_equal(value, expected)
+        step = 1e-4 * np.ones_like(value)
+        ends = [hf.nll(exchange(model, {name: value + s * step}), at) for s in (1, -1)]
+        slope = np.sum(slopes.template(*name))
+        assert slope == pytest.approx((ends[0] - ends[1]) / 2e-4, rel=1e-6, abs=1e-8)
+    assert slopes.template("SR", "background", "n", "hi") != 0
+    np.testing.assert_array_equal(model.template("signal"), model.template("SR", "signal"))
+    with pytest.raises(hf.ModelError, match="no normsys or histosys 'mu'"):
+        model.template("SR", "signal", "mu", "hi")
 
 
 # --- transformations ------------------------------------------------------------------------------

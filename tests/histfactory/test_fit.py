@@ -259,7 +259,7 @@ def test_parameter_without_effect_is_held_and_the_others_are_fitted(make: Any) -
     signal = make.sample("s", [10.0, 1.0], make.modifier("normfactor", "mu"))
     found = hf.fit(load(make.workspace([make.channel("SR", signal, nothing)], [[6, 7]])))
     assert found.converged
-    assert found.free.tolist() == [0.0, 1.0]
+    assert found.is_free.tolist() == [0.0, 1.0]
     assert found.parameters["idle"] == 1.0
     assert found.parameters["mu"] == pytest.approx(13 / 11, rel=1e-12)
 
@@ -327,7 +327,7 @@ def test_fifty_nasty_models_all_converge_and_none_to_a_false_minimum(
             continue
         # A minimum in the free directions, and no way down from the bounds.
         gradient, hessian = hf.gradient(model, found.values), hf.hessian(model, found.values)
-        free = found.free > 0
+        free = found.is_free > 0
         sigma = 1 / np.sqrt(np.diag(hessian)[free])
         slope = np.abs(gradient[free] * sigma).max()
         lowest = np.linalg.eigvalsh(hessian[np.ix_(free, free)] * np.outer(sigma, sigma))[0]
@@ -368,7 +368,7 @@ def test_name_of_a_set_fixes_all_of_it_and_flags_may_be_numpys(make: Any) -> Non
         )
     )
     found = hf.fit(model, fixed=iter(["g"]))
-    assert found.free.tolist() == [1.0 if name == "mu" else 0.0 for name in found.names]
+    assert found.is_free.tolist() == [1.0 if name == "mu" else 0.0 for name in found.names]
     freed = hf.fit(model, fixed={"mu": np.False_})
     assert freed.values == pytest.approx(hf.fit(model).values)
 

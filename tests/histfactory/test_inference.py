@@ -419,7 +419,7 @@ def test_scan_is_conditional_fits_and_has_its_minimum_at_the_fit(make: Any) -> N
     best = hf.fit(model)
     grid = [0.0, 0.4, best.parameters["mu"], 2.5]
     found = hf.scan(model, values=grid)
-    assert np.all(found.status == 0)
+    assert np.all(found.status_code == 0)
     held = [hf.fit(model, fixed={"mu": value}).nll for value in grid]
     np.testing.assert_allclose(found.nll, held, rtol=1e-12)
     assert found.twice_delta_nll[2] == pytest.approx(0.0, abs=1e-10)
@@ -479,7 +479,7 @@ def test_toys_repeat_with_their_key_and_follow_the_model(make: Any) -> None:
     variances = np.concatenate([expected[:2], np.where(normal, 1.0, expected[2:])])
     errors = np.sqrt(variances / len(data))
     assert np.all(np.abs(data.mean(axis=0) - expected) < 4 * errors)
-    assert some.not_converged == int(np.sum(some.status != 0)) == 0
+    assert some.not_converged == int(np.sum(some.status_code != 0)) == 0
 
 
 def test_q0_of_background_toys_is_half_a_chi_squared(make: Any) -> None:

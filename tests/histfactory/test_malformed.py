@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from firstlight import histfactory as hf
+from firstlight.histfactory.internal_order import with_arrays
 from firstlight.histfactory.layout import Sizes
 
 pytestmark = pytest.mark.slow
@@ -89,8 +90,8 @@ CALLS: dict[str, tuple[Callable[[hf.Model], Any], str]] = {
     "unknown channel": (lambda m: m.with_nominal({("CR", "signal"): [1, 2]}), "no channel 'CR'"),
     "unknown sample": (lambda m: m.with_nominal({("SR", "x"): [1, 2]}), "no sample 'x'"),
     "yields of a wrong length": (lambda m: m.with_nominal({("SR", "signal"): [1]}), "2 bins"),
-    "unknown array": (lambda m: m.replace(nominals=np.zeros((2, 2))), "nominals"),
-    "array of a wrong shape": (lambda m: m.replace(nominal=np.zeros((3, 3))), "shape"),
+    "unknown array": (lambda m: with_arrays(m, nominals=np.zeros((2, 2))), "nominals"),
+    "array of a wrong shape": (lambda m: with_arrays(m, nominal=np.zeros((3, 3))), "shape"),
 }
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from firstlight import histfactory as hf
+from firstlight.histfactory.internal_order import data_of
 from firstlight.histfactory.layout import Sizes
 
 #: No other file uses these, so that what is compiled here was not compiled before.
@@ -109,5 +110,5 @@ def test_loading_compiles_nothing(make: Any, compilations: Any) -> None:
     model = hf.load(two_bins(make))
     repr(model)
     model.with_nominal({("SR", "signal"): [1.0, 2.0]})
-    model.data([3.0, 4.0])
+    data_of(model, [3.0, 4.0])
     assert compilations.count == 0

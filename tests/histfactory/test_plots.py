@@ -19,7 +19,8 @@ from firstlight.histfactory.fitting import FitResult, fit
 from firstlight.histfactory.inference import cls
 from firstlight.histfactory.intervals import interval
 from firstlight.histfactory.limits import upper_limit
-from firstlight.histfactory.model import Model, load
+from firstlight.histfactory.loading import load
+from firstlight.histfactory.model import Model
 from firstlight.histfactory.scans import Impacts, Scan, impacts, scan
 from firstlight.histfactory.synthetic import preset
 

@@ -487,7 +487,7 @@ class Fits:
     def minimum(self, name: str, exact: Exact, found: Any, data: Any) -> Any:
         """The parameters; `found` is the engine's fit, for the kind that `name` says."""
         if name not in self.known:
-            free = np.flatnonzero(np.asarray(found.free) > 0)
+            free = np.flatnonzero(np.asarray(found.is_free) > 0)
             # In float64, of the engine: it only decides how large the steps are.
             hessian = hf.hessian(self.model, found.values, np.array(data, np.float64))
             inverse = np.linalg.inv(hessian[np.ix_(free, free)])
@@ -890,7 +890,7 @@ def test_warm_start_gives_the_same_value_and_gradient_in_fewer_steps(
         assert second.converged
         assert warm == pytest.approx(cold, rel=1e-12)
         assert second.iterations < first.iterations
-        assert np.all(np.asarray(second.status) == 0)
+        assert np.all(np.asarray(second.status_code) == 0)
 
 
 def test_state_goes_through_a_compiled_training_step_from_the_first_on(
@@ -931,7 +931,7 @@ def test_state_tells_where_the_signal_is_and_that_a_fit_failed(make: Any) -> Non
     empty = {"background": np.array([20.0, 0.0])}
     _, broken = losses.statistic_and_state(model, empty, "q0")
     assert not broken.converged
-    assert np.asarray(broken.status).tolist() == [0, int(hf.Status.IMPOSSIBLE_START)]
+    assert np.asarray(broken.status_code).tolist() == [0, int(hf.Status.IMPOSSIBLE_START)]
     # What failed is not started from.
     again, state = losses.statistic_and_state(model, {}, "q0", state=broken)
     assert state.converged

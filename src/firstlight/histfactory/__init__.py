@@ -34,7 +34,8 @@ if TYPE_CHECKING:
         qmu_tilde,
     )
     from firstlight.histfactory.limits import UpperLimit, upper_limit
-    from firstlight.histfactory.model import Model, ModelError, WorkspaceWarning, load
+    from firstlight.histfactory.loading import WorkspaceWarning, load
+    from firstlight.histfactory.model import Model, ModelError
     from firstlight.histfactory.newton import Status
     from firstlight.histfactory.scans import Impacts, Scan, impacts, scan
     from firstlight.histfactory.toy_fits import ToyCLs, Toys, toy_cls, toys
@@ -45,7 +46,8 @@ _HOME = {
     "fitting": ("FitResult", "fit"),
     "inference": ("CLs", "Discovery", "asimov", "cls", "discovery", "qmu", "qmu_tilde"),
     "limits": ("UpperLimit", "upper_limit"),
-    "model": ("Model", "ModelError", "WorkspaceWarning", "load"),
+    "loading": ("WorkspaceWarning", "load"),
+    "model": ("Model", "ModelError"),
     "newton": ("Status",),
     "scans": ("Impacts", "Scan", "impacts", "scan"),
     "toy_fits": ("ToyCLs", "Toys", "toy_cls", "toys"),

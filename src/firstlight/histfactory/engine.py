@@ -22,6 +22,7 @@ import numpy as np
 
 from firstlight.histfactory.blas_threads import one_blas_thread
 from firstlight.histfactory.branches import first_search, lowest
+from firstlight.histfactory.internal_order import prepared
 from firstlight.histfactory.likelihood import Data, expected_counts, saturated_nll
 from firstlight.histfactory.model import Model, ModelError
 from firstlight.histfactory.newton import Minimum, Problem, WarmStart
@@ -40,7 +41,7 @@ class Engine:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.prepared = model.prepared
+        self.prepared = prepared(model)
 
     @property
     def floor(self) -> Any:
@@ -83,7 +84,7 @@ class Eager(Engine):
     xp = np
 
     def __init__(self, model: Model) -> None:
-        if model.is_traced:
+        if model._is_traced:
             raise ModelError(
                 "this runs outside of jit, grad and vmap. What composes with them: nll, fit, "
                 "discovery, qmu, qmu_tilde, cls, upper_limit, asimov."

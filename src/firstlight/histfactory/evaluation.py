@@ -15,6 +15,7 @@ import numpy as np
 
 from firstlight.histfactory import likelihood
 from firstlight.histfactory.engine import Engine, Traced, compiler_options, engine_for
+from firstlight.histfactory.internal_order import data_of, data_vector, to_internal, to_public
 from firstlight.histfactory.likelihood import Data, Prepared
 from firstlight.histfactory.model import Model
 from firstlight.histfactory.precision import in_float64, is_traced
@@ -23,13 +24,13 @@ from firstlight.histfactory.precision import in_float64, is_traced
 @in_float64
 def expected_data(model: Model, parameters: Any = None, include_auxdata: bool = True) -> Any:
     """Expected counts of every bin, channels in turn, and the expected auxiliary data."""
-    theta = model.internal(model.vector(parameters))
+    theta = to_internal(model, model.vector(parameters))
     engine = engine_for(model, theta)
     main = _program("expected", engine, theta)(engine.prepared, theta)
     xp = engine.xp
     tau = xp.asarray(engine.prepared.tau)
     aux = xp.where(tau > 0, tau * theta, theta)
-    values = model.data_vector(Data(xp.asarray(main), aux))
+    values = data_vector(model, Data(xp.asarray(main), aux))
     return values if include_auxdata else values[..., : model.n_bins]
 
 
@@ -46,7 +47,7 @@ def nll_and_gradient(model: Model, parameters: Any = None, data: Any = None) -> 
     """Negative log-likelihood and its derivative by every parameter, in closed form."""
     engine, theta, data = _arguments(model, parameters, data)
     value, gradient = _program("nll_and_gradient", engine, theta)(engine.prepared, data, theta)
-    return _plain(value) + _constants(engine, data), model.public(gradient)
+    return _plain(value) + _constants(engine, data), to_public(model, gradient)
 
 
 def gradient(model: Model, parameters: Any = None, data: Any = None) -> Any:
@@ -59,23 +60,23 @@ def hessian(model: Model, parameters: Any = None, data: Any = None) -> Any:
     """Second derivatives of the negative log-likelihood by all parameters, in closed form."""
     engine, theta, data = _arguments(model, parameters, data)
     matrix = _program("hessian", engine, theta)(engine.prepared, data, theta)
-    slot = model.about.structure.slot.astype(np.int64)
+    slot = model.about.structure.positions
     matrix = matrix if is_traced(matrix) else np.asarray(matrix)
     return matrix[..., slot[:, None], slot]
 
 
 def _arguments(model: Model, parameters: Any, data: Any) -> tuple[Engine, Any, Data]:
-    theta = model.internal(model.vector(parameters))
-    observed = model.data(data)
+    theta = to_internal(model, model.vector(parameters))
+    observed = data_of(model, data)
     traced = data is not None and not isinstance(data, np.ndarray)
     return engine_for(model, theta, observed if traced else None), theta, observed
 
 
 def _constants(engine: Engine, data: Data) -> Any:
     model = engine.model
-    observed = model.about.has_observations and data is model.observed_data
+    observed = model.about.has_observations and data is model._observed_data
     if observed and not isinstance(engine, Traced):
-        return model.observed_constants
+        return model._observed_constants
     return engine.constants(data)
 
 

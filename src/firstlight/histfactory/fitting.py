@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from firstlight.histfactory.engine import Engine, engine_for
+from firstlight.histfactory.internal_order import data_of, to_internal, to_public
 from firstlight.histfactory.layout import Sizes
 from firstlight.histfactory.likelihood import (
     Curvature,
@@ -54,10 +55,10 @@ class FitResult:
     edm: Any
     iterations: Any
     status_code: Any
-    free: Any  # 1 where a parameter moved freely
+    is_free: Any  # 1 where a parameter moved freely
     at_bound: Any  # True where a bound holds it
     branches: Any  # minima that were found; this is the lowest of them
-    _free: Any  # `free` in internal order
+    _free: Any  # `is_free` in internal order
     _hessian: Curvature | _Point
     about: Description = field(metadata={"static": True})
 
@@ -81,10 +82,13 @@ class FitResult:
         return dict(zip(self.names, np.asarray(values).tolist(), strict=True))
 
     @property
-    def status(self) -> Any:
-        """A `Status` with its `.message`; the bare code while it is traced or an array."""
+    def status(self) -> Status:
+        """How one fit ended, with its `.message`; inside of jit or vmap look at `status_code`."""
         if is_traced(self.status_code) or np.ndim(self.status_code):
-            return self.status_code
+            raise ModelError(
+                "status is that of one fit outside of jit, grad and vmap. Use status_code, which "
+                "is Status.CONVERGED (0) where a fit converged."
+            )
         return Status(int(self.status_code))
 
     @property
@@ -104,7 +108,7 @@ class FitResult:
         else:
             with float64_scope():
                 inverse = _inverse_over(np.ndim(self._free) - 1)(self._hessian, self._free)
-        slot = self.about.structure.slot.astype(np.int64)
+        slot = self.about.structure.positions
         inverse = inverse if is_traced(inverse) else np.asarray(inverse)
         return inverse[..., slot[:, None], slot]
 
@@ -185,7 +189,7 @@ def fit(
     """
     fixed = as_fixed(model, fixed)
     engine = engine_for(model, data, fixed, init)
-    problem = problem_of(engine, model.data(data), fixed, init)
+    problem = problem_of(engine, data_of(model, data), fixed, init)
     (found,) = engine.chain([problem])
     return result_of(engine, found._replace(theta=engine.followed(found, problem)), problem)
 
@@ -203,13 +207,13 @@ def problem_of(engine: Engine, data: Data, fixed: Fixed = None, init: Any = None
         held[index] = 0.0 if value is False else 1.0
         if not isinstance(value, bool):
             values = _put(values, index, value)
-    begin = xp.asarray(model.internal(values))
+    begin = xp.asarray(to_internal(model, values))
     return Problem(
         data,
         begin,
-        model.internal(held, np.ones(model.about.sizes.parameters)),
-        model.settings.lower,
-        model.settings.upper,
+        to_internal(model, held, np.ones(model.about.sizes.parameters)),
+        model._settings.lower,
+        model._settings.upper,
         begin,
     )
 
@@ -234,8 +238,18 @@ def as_fixed(model: Model, fixed: Fixed) -> dict[str, Any]:
     for name, value in fixed.items():
         flag = isinstance(value, (bool, np.bool_))
         checked = bool(value) if flag else require_number(value, f"the value to fix {name!r} at")
-        held.update(dict.fromkeys(model.members(name), checked))
+        held.update(dict.fromkeys(_members(model, name), checked))
     return held
+
+
+def _members(model: Model, name: str) -> list[str]:
+    """The parameters that a name stands for: itself, or all of a set (`staterror_SR`)."""
+    if not isinstance(name, str):
+        raise ModelError(
+            f"{model.about.source}: parameters are called by their names, not by {name!r}."
+        )
+    members = [p for p in model.about.parameters if p.rpartition("[")[0] == name]
+    return members or [model.about.parameters[model.index(name)]]
 
 
 def _put(values: Any, index: int, value: Any) -> Any:
@@ -251,13 +265,13 @@ def result_of(engine: Engine, found: Minimum, problem: Problem) -> FitResult:
     held = (found.theta <= problem.lower) | (found.theta >= problem.upper)
     held = held & (found.free == 0) & (problem.fixed == 0)
     return FitResult(
-        values=model.public(found.theta),
+        values=to_public(model, found.theta),
         nll=_scalar(found.nll + engine.constants(problem.data), float),
         edm=_scalar(found.edm, float),
         iterations=_scalar(found.iterations, int),
         status_code=_scalar(found.status, int),
-        free=model.public(found.free),
-        at_bound=model.public(held),
+        is_free=to_public(model, found.free),
+        at_bound=to_public(model, held),
         branches=_scalar(found.branches, int),
         _free=found.free,
         _hessian=found.curvature or _Point(engine.prepared, problem.data, found.theta),

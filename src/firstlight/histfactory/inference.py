@@ -7,6 +7,7 @@ can be differentiated with respect to every array of the model.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, cast
 
 import jax
@@ -15,6 +16,7 @@ import numpy as np
 
 from firstlight.histfactory.engine import Engine, Traced, engine_for
 from firstlight.histfactory.fitting import FitResult, Fixed, as_fixed, problem_of, result_of
+from firstlight.histfactory.internal_order import data_of, data_vector, poi_position, to_internal
 from firstlight.histfactory.likelihood import Data
 from firstlight.histfactory.model import Model, ModelError, require_number
 from firstlight.histfactory.newton import Minimum, Problem, WarmStart
@@ -124,9 +126,9 @@ def likelihood_ratio(
     fixed = as_fixed(model, fixed)
     engine = engine_for(model, mu, data, fixed, init, warm_start)
     tested = 0.0 if mu is None else mu
-    free, at_mu = hypotheses(engine, model.data(data), [None, tested], fixed, init)
+    free, at_mu = hypotheses(engine, data_of(model, data), [None, tested], fixed, init)
     free = _bounded(engine, free, statistic)
-    found = _tested(engine, free, at_mu, warm_start and warm_start.map(model.internal))
+    found = _tested(engine, free, at_mu, _internal(model, warm_start))
     muhat = _poi_value(engine, found[0])
     # Asked so that what is no number stays none.
     without = muhat <= 0 if statistic == "q0" else muhat > tested
@@ -150,9 +152,9 @@ def expected_ratio(
     fixed = as_fixed(model, fixed)
     engine = engine_for(model, mu, fixed, warm_start)
     held = {name: value for name, value in fixed.items() if not isinstance(value, bool)}
-    theta = model.internal(model.vector({**held, str(model.poi): mu_true}))
+    theta = to_internal(model, model.vector({**held, str(model.poi): mu_true}))
     (problem,) = hypotheses(engine, engine.asimov(theta), [mu], fixed, None)
-    (found,) = engine.chain([problem], warm_start and warm_start.map(model.internal))
+    (found,) = engine.chain([problem], _internal(model, warm_start))
     return Ratio(
         q=_number(engine.xp.maximum(2 * (found.nll - engine.floor), 0.0)),
         muhat=mu_true,
@@ -166,6 +168,10 @@ def warm_start_of(free: FitResult | None, conditional: FitResult) -> WarmStart:
     free = conditional if free is None else free
     converged = (free.status_code == 0) & (conditional.status_code == 0)
     return WarmStart(free.values, conditional.values, converged)
+
+
+def _internal(model: Model, warm_start: WarmStart | None) -> WarmStart | None:
+    return warm_start and warm_start.map(partial(to_internal, model))
 
 
 @in_float64
@@ -196,11 +202,11 @@ def asimov(
     fixed = as_fixed(model, fixed)
     engine = engine_for(model, mu, data, fixed, parameters)
     if parameters is not None:
-        theta = model.internal(model.vector(parameters))
+        theta = to_internal(model, model.vector(parameters))
     else:
-        (problem,) = hypotheses(engine, model.data(data), [mu], fixed, None)
+        (problem,) = hypotheses(engine, data_of(model, data), [mu], fixed, None)
         theta = engine.followed(engine.chain([problem])[0], problem)
-    return model.data_vector(engine.asimov(theta))
+    return data_vector(model, engine.asimov(theta))
 
 
 @in_float64
@@ -226,7 +232,7 @@ def cls(
         parts = [cls(model, m, data, fixed, init, test_statistic) for m in np.asarray(mu)]
         return CLs(*(np.stack([getattr(p, f.name) for p in parts]) for f in fields(CLs)))
     engine = engine_for(model, mu, data, fixed, init)
-    return HypothesisTest(engine, model.data(data), fixed, init, test_statistic).at(mu)
+    return HypothesisTest(engine, data_of(model, data), fixed, init, test_statistic).at(mu)
 
 
 class HypothesisTest:
@@ -337,7 +343,7 @@ def hypotheses(
     """A problem for each signal strength; None leaves it free."""
     base = problem_of(engine, data, fixed, init)
     model = engine.model
-    if None in mus and base.fixed[int(model.about.structure.slot[model.poi_index])] > 0:
+    if None in mus and base.fixed[poi_position(model)] > 0:
         raise ModelError(
             f"{model.about.source}: the parameter of interest {model.poi!r} is fixed, so nothing "
             f"can be tested. Free it: fixed={{{model.poi!r}: False}}."
@@ -348,7 +354,7 @@ def hypotheses(
 def _at(engine: Engine, problem: Problem, mu: Any) -> Problem:
     """The problem at a signal strength."""
     model = engine.model
-    index = int(model.about.structure.slot[model.poi_index])
+    index = poi_position(model)
     start = _with(engine, engine.xp.asarray(problem.start), index, require_number(mu, "mu"))
     fixed = np.array(problem.fixed)
     fixed[index] = 1.0
@@ -358,7 +364,7 @@ def _at(engine: Engine, problem: Problem, mu: Any) -> Problem:
 def _bounded(engine: Engine, problem: Problem, statistic: str) -> Problem:
     """Bounds of the signal strength as the test statistic wants them."""
     model = engine.model
-    index = int(model.about.structure.slot[model.poi_index])
+    index = poi_position(model)
     lower, upper = engine.xp.asarray(problem.lower), engine.xp.asarray(problem.upper)
     bound = lower[index]
     if statistic == "qtilde":
@@ -393,7 +399,7 @@ def _with(engine: Engine, values: Any, index: int, value: Any) -> Any:
 
 def _poi_value(engine: Engine, found: Minimum) -> Any:
     model = engine.model
-    return found.theta[int(model.about.structure.slot[model.poi_index])]
+    return found.theta[poi_position(model)]
 
 
 def _difference(engine: Engine, conditional: Minimum, free: Minimum) -> Any:

@@ -15,7 +15,7 @@ def interval(scan: Scan, height: float = 1.0) -> tuple[float | None, float | Non
     parabola.
     """
     best = float(scan.best.parameters[scan.parameter])
-    good = (scan.status == 0) & np.isfinite(scan.twice_delta_nll)
+    good = (scan.status_code == 0) & np.isfinite(scan.twice_delta_nll)
     values = scan.values[good]
     order = np.argsort(values)
     values = values[order]

@@ -19,7 +19,7 @@ A padded parameter is fixed, a padded cell holds nothing, a padded bin expects a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +53,7 @@ class Grid:
 
     sizes: Sizes
     floats: dict[str, Floats]  # the fields of `model.Arrays`
-    structure: dict[str, Floats]  # the fields of `model.Structure`
+    structure: dict[str, Any]  # the fields of `model.Structure`
     slots: dict[tuple[str, str], int]  # (channel, sample): slot
 
 
@@ -136,7 +136,7 @@ def lay_out(spec: Specification, sizes: Sizes) -> Grid:
     carries_gamma = np.zeros((n_slots, n_bins))
     channel_of_bin = np.zeros(n_bins)
     first, offsets = _first_index(spec.parameter_sets), _component_offsets(spec)
-    slot = _internal_index(roles, sizes)
+    positions = _internal_positions(roles, sizes)
 
     begin = 0
     for c, channel in enumerate(spec.channels):
@@ -146,7 +146,7 @@ def lay_out(spec: Specification, sizes: Sizes) -> Grid:
             nominal[k, here] = sample.nominal
             for modifier in sample.modifiers:
                 index = first[modifier.name]
-                row = int(slot[index])
+                row = int(positions[index])
                 if modifier.type == "normsys":
                     rate = row - (n_alphas - n_rates)
                     normsys[:, rate, k, c] = modifier.lo, modifier.hi
@@ -166,7 +166,7 @@ def lay_out(spec: Specification, sizes: Sizes) -> Grid:
                             factor_mask[role.place, k, begin + bin_] = 1
         begin += channel.bins
 
-    per_parameter = _parameter_arrays(spec, sizes, slot)
+    per_parameter = _parameter_arrays(spec, sizes, positions)
     observed = np.zeros(n_bins)
     if spec.observed is not None:
         observed[: len(spec.observed)] = spec.observed
@@ -190,7 +190,7 @@ def lay_out(spec: Specification, sizes: Sizes) -> Grid:
             "normal": per_parameter["normal"],
             "poisson": per_parameter["poisson"],
             "fixed": per_parameter["fixed"],
-            "slot": slot,
+            "positions": positions,
         },
         slots=slots,
     )
@@ -266,7 +266,7 @@ def _bins_touched(spec: Specification) -> dict[tuple[str, int], set[int]]:
     return touched
 
 
-def _internal_index(roles: list[_Role], sizes: Sizes) -> Floats:
+def _internal_positions(roles: list[_Role], sizes: Sizes) -> NDArray[np.int64]:
     """Internal position of every public parameter."""
     blocks = [role.block for role in roles]
     both = max(blocks.count("shape"), sizes.alphas - sizes.rates)
@@ -277,10 +277,12 @@ def _internal_index(roles: list[_Role], sizes: Sizes) -> Floats:
         "factor": sizes.alphas,
         "gamma": sizes.alphas + sizes.factors,
     }
-    return np.array([offset[r.block] + r.place for r in roles], dtype=np.float64)
+    return np.array([offset[r.block] + r.place for r in roles], dtype=np.int64)
 
 
-def _parameter_arrays(spec: Specification, sizes: Sizes, slot: Floats) -> dict[str, Floats]:
+def _parameter_arrays(
+    spec: Specification, sizes: Sizes, positions: NDArray[np.int64]
+) -> dict[str, Floats]:
     """Settings and constraints in the internal order; padding is fixed and unconstrained."""
     n = sizes.parameters
     neutral = np.concatenate([np.zeros(sizes.alphas), np.ones(sizes.factors + sizes.bins)])
@@ -297,7 +299,7 @@ def _parameter_arrays(spec: Specification, sizes: Sizes, slot: Floats) -> dict[s
     }
     begin = 0
     for s in spec.parameter_sets:
-        where = slot[begin : begin + s.size].astype(int)
+        where = positions[begin : begin + s.size]
         begin += s.size
         arrays["init"][where], arrays["fixed"][where] = s.init, s.fixed
         arrays["lower"][where], arrays["upper"][where] = s.lower, s.upper

@@ -21,6 +21,7 @@ from firstlight.histfactory.inference import (
     HypothesisTest,
     require_statistic,
 )
+from firstlight.histfactory.internal_order import data_of, poi_position
 from firstlight.histfactory.likelihood import assemble, evaluate
 from firstlight.histfactory.model import Model, ModelError
 from firstlight.histfactory.newton import factorise, solve
@@ -60,7 +61,7 @@ def upper_limit(
         raise ModelError(f"level is {level!r}; it is a probability between 0 and 1, such as 0.05.")
     fixed = as_fixed(model, fixed)
     engine = engine_for(model, level, data, fixed, init)
-    test = HypothesisTest(engine, model.data(data), fixed, init, test_statistic)
+    test = HypothesisTest(engine, data_of(model, data), fixed, init, test_statistic)
     limits = _in_program if isinstance(engine, Traced) else _by_calls
     return limits(test, level)
 
@@ -134,7 +135,7 @@ def _sigma(test: HypothesisTest, mu: Any) -> Any:
 
 def _curvature_sigma(test: HypothesisTest) -> Any:
     """The same from the Hessian of the fit without signal: less exact, and no fit to compile."""
-    index = int(test.engine.model.about.structure.slot[test.engine.model.poi_index])
+    index = poi_position(test.engine.model)
     free = test.null.free.at[index].set(1.0)
     unit = jnp.zeros_like(free).at[index].set(1.0)
     curvature = evaluate(test.engine.prepared, test.data, test.null.theta).curvature

@@ -25,6 +25,7 @@ from matplotlib.ticker import MaxNLocator
 from firstlight.histfactory.evaluation import expected_data
 from firstlight.histfactory.fitting import FitResult
 from firstlight.histfactory.inference import CLs
+from firstlight.histfactory.internal_order import prepared, to_internal
 from firstlight.histfactory.intervals import interval
 from firstlight.histfactory.likelihood import yields as cell_yields
 from firstlight.histfactory.limits import UpperLimit
@@ -81,7 +82,7 @@ def profile_scan(scan: Scan) -> Figure:
     figure, axes = _single(7.0, 5.0)
     order = np.argsort(scan.values)
     values, heights = scan.values[order], scan.twice_delta_nll[order]
-    good = scan.status[order] == 0
+    good = scan.status_code[order] == 0
     marker = "o" if len(values) <= 60 else ""
     axes.plot(
         values[good], heights[good], color=BLUE, marker=marker, markersize=3.5, label="profile"
@@ -168,7 +169,7 @@ def pulls(model: Model, result: FitResult, top: int = 30) -> Figure:
     width, centre = constraint_terms(model)
     pull = (np.asarray(result.values) - centre) / width
     error = np.array(list(result.uncertainties.values())) / width
-    moved = np.flatnonzero(np.isfinite(pull) & (np.asarray(result.free) > 0))
+    moved = np.flatnonzero(np.isfinite(pull) & (np.asarray(result.is_free) > 0))
     chosen = np.sort(moved[np.argsort(-np.abs(pull[moved]), kind="stable")][:top])
     names = [result.names[i] for i in chosen]
     title = "Pulls" + _of(len(names), len(moved), "constrained parameters", "largest pulls")
@@ -267,7 +268,7 @@ def _pull_panel(axes: Axes, pull: Floats, error: Floats) -> None:
 
 def correlations(result: FitResult, top: int = 20) -> Figure:
     """Correlation matrix of the parameters that are most correlated with any other."""
-    matrix, free = np.asarray(result.correlation), np.flatnonzero(np.asarray(result.free) > 0)
+    matrix, free = np.asarray(result.correlation), np.flatnonzero(np.asarray(result.is_free) > 0)
     strength = np.abs(matrix[np.ix_(free, free)] - np.eye(len(free))).max(axis=1, initial=0.0)
     chosen = np.sort(free[np.argsort(-strength, kind="stable")][:top])
     names = [result.names[i] for i in chosen]
@@ -366,7 +367,7 @@ def post_fit_uncertainty(model: Model, result: FitResult) -> Floats:
 @in_float64
 def sample_yields(model: Model, parameters: Any = None) -> dict[str, Floats]:
     """Expected counts of every sample, one for each bin of all channels in turn."""
-    cells = np.asarray(_cells()(model.prepared, model.internal(model.vector(parameters))))
+    cells = np.asarray(_cells()(prepared(model), to_internal(model, model.vector(parameters))))
     begins = dict(zip(model.channel_names, _begins(model), strict=True))
     bins = dict(model.about.channels)
     result = {name: np.zeros(model.n_bins) for name in model.sample_names}

@@ -10,6 +10,7 @@ import numpy as np
 
 from firstlight.histfactory.engine import Eager, Progress
 from firstlight.histfactory.fitting import FitResult, Fixed, as_fixed, fit, problem_of
+from firstlight.histfactory.internal_order import data_of, to_internal, to_public
 from firstlight.histfactory.likelihood import Data
 from firstlight.histfactory.model import Floats, Model, ModelError, as_numbers
 from firstlight.histfactory.newton import Problem
@@ -24,7 +25,7 @@ class Scan:
     values: Floats
     nll: Floats
     twice_delta_nll: Floats  # above the best fit
-    status: Floats  # codes of `Status`
+    status_code: Floats  # see `Status`
     branches: Floats  # minima that were found at each point; the lowest counts
     best: FitResult
 
@@ -91,8 +92,8 @@ def scan(
     if grid.ndim != 1 or not len(grid) or not np.all(np.isfinite(grid)):
         raise ModelError("the values to scan must be a list of finite numbers.")
     engine = Eager(model)
-    base = problem_of(engine, model.data(data), fixed)
-    near = model.internal(best.values)
+    base = problem_of(engine, data_of(model, data), fixed)
+    near = to_internal(model, best.values)
     found = engine.fits([_held(model, base, near, {index: v}) for v in grid], progress)
     nll = np.array([float(f.nll) for f in found]) + engine.constants(base.data)
     return Scan(
@@ -100,7 +101,7 @@ def scan(
         values=grid,
         nll=nll,
         twice_delta_nll=2 * (nll - best.nll),
-        status=np.array([int(f.status) for f in found]),
+        status_code=np.array([int(f.status) for f in found]),
         branches=np.array([int(f.branches) for f in found]),
         best=best,
     )
@@ -121,10 +122,10 @@ def impacts(
     best = fit(model, data, fixed)
     sigma = np.array(list(best.uncertainties.values()))
     names = [n for n in (parameters or model.parameter_names) if n != model.poi]
-    indices = [i for i in (model.index(n) for n in names) if best.free[i] > 0 and sigma[i] > 0]
+    indices = [i for i in (model.index(n) for n in names) if best.is_free[i] > 0 and sigma[i] > 0]
     engine = Eager(model)
-    base = problem_of(engine, model.data(data), fixed)
-    near = model.internal(best.values)
+    base = problem_of(engine, data_of(model, data), fixed)
+    near = to_internal(model, best.values)
     width, centre = constraint_widths(model, base.data)
     shifts = [
         (i, s)
@@ -139,7 +140,7 @@ def impacts(
     ]
     found = engine.fits(problems, progress)
     moved = {
-        (i, s): float(model.public(f.theta)[poi]) - float(best.values[poi])
+        (i, s): float(to_public(model, f.theta)[poi]) - float(best.values[poi])
         for (i, s), f in zip(shifts, found, strict=True)
     }
     columns = {
@@ -176,13 +177,13 @@ def constraint_widths(model: Model, data: Data | None = None) -> tuple[Floats, F
     width = np.where(structure.poisson > 0, 1 / np.sqrt(tau), width)
     centre = np.where(structure.normal > 0, auxdata, np.nan)
     centre = np.where(structure.poisson > 0, auxdata / tau, centre)
-    return model.public(width), model.public(centre)
+    return to_public(model, width), to_public(model, centre)
 
 
 def _held(model: Model, base: Problem, near: Any, held: dict[int, float]) -> Problem:
     """The problem with some parameters held, begun near the best fit."""
     start, fixed = np.array(base.start), np.array(base.fixed)
     for index, value in held.items():
-        slot = int(model.about.structure.slot[index])
+        slot = int(model.about.structure.positions[index])
         start[slot], fixed[slot] = value, 1.0
     return base._replace(start=start, fixed=fixed).starting_at(near)

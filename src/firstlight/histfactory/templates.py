@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from firstlight.histfactory.internal_order import with_arrays
 from firstlight.histfactory.model import Model, ModelError
 from firstlight.histfactory.precision import float64_scope, is_traced
 
@@ -81,7 +82,7 @@ def exchange(model: Model, templates: Mapping[Key, Any], variations: str = "abso
             if place.array == "nominal" and variations == "relative":
                 for name in ("histosys_lo", "histosys_hi"):
                     new[name] = _follow(new[name], arrays["nominal"], place.where, values)
-    return model.replace(**{k: v for k, v in new.items() if v is not arrays[k]})
+    return with_arrays(model, **{k: v for k, v in new.items() if v is not arrays[k]})
 
 
 _ARRAYS = ("nominal", "histosys_lo", "histosys_hi", "normsys_lo", "normsys_hi")
@@ -147,18 +148,18 @@ def _channels_with(model: Model, sample: str) -> list[str]:
 def _nominal(model: Model, cells: list[Any]) -> Place:
     slots, bins = [], []
     for channel, sample in cells:
-        slot, here = model.place(channel, sample)
+        slot, here = _cells(model, channel, sample)
         bins.append(np.arange(here.start, here.stop))
         slots.append(np.full(here.stop - here.start, slot))
     return Place("nominal", (np.concatenate(slots), np.concatenate(bins)))
 
 
 def _variation(model: Model, channel: str, sample: str, modifier: str, side: str) -> Place:
-    slot, bins = model.place(channel, sample)
+    slot, bins = _cells(model, channel, sample)
     if side not in SIDES:
         raise ModelError(f"{model.about.source}: a variation is 'hi' or 'lo', not {side!r}.")
     sizes, structure = model.about.sizes, model.about.structure
-    row = int(structure.slot[model.index(modifier)])
+    row = int(structure.positions[model.index(modifier)])
     used = row < sizes.shapes and structure.histosys_used[row, slot, bins].any()
     if used:
         where = np.arange(bins.start, bins.stop)
@@ -173,3 +174,24 @@ def _variation(model: Model, channel: str, sample: str, modifier: str, side: str
             f"histosys {modifier!r}."
         )
     return Place(f"normsys_{side}", (np.array(rate), np.array(slot), np.array(number)))
+
+
+def _cells(model: Model, channel: str, sample: str) -> tuple[int, slice]:
+    """Slot and bins of a sample in a channel; raises `ModelError` with what there is."""
+    begin = 0
+    for name, bins in model.about.channels:
+        if name == channel:
+            break
+        begin += bins
+    else:
+        raise ModelError(
+            f"{model.about.source}: there is no channel {channel!r}. "
+            f"It has {', '.join(model.channel_names)}."
+        )
+    for c, s, slot in model.about.slots:
+        if (c, s) == (channel, sample):
+            return slot, slice(begin, begin + bins)
+    present = ", ".join(s for c, s, _ in model.about.slots if c == channel)
+    raise ModelError(
+        f"{model.about.source}: channel {channel!r} has no sample {sample!r}. It has {present}."
+    )

@@ -17,6 +17,7 @@ from firstlight.histfactory.inference import (
     require_possible_strength,
     require_statistic,
 )
+from firstlight.histfactory.internal_order import data_of, data_vector, to_internal, to_public
 from firstlight.histfactory.likelihood import Data
 from firstlight.histfactory.model import (
     Floats,
@@ -31,12 +32,12 @@ from firstlight.histfactory.precision import in_float64, is_traced
 
 @dataclass(frozen=True, eq=False)
 class Toys:
-    """Fits of pseudo-data. Those that did not converge are here too: see `status`."""
+    """Fits of pseudo-data. Those that did not converge are here too: see `status_code`."""
 
     names: tuple[str, ...]
     values: Floats  # [toy, parameter]
     nll: Floats
-    status: Floats  # codes of `Status`
+    status_code: Floats  # see `Status`
     edm: Floats
     branches: Floats  # minima that were found for each toy; the lowest counts
     data: Floats  # [toy, main and auxiliary data in pyhf's order]
@@ -44,7 +45,7 @@ class Toys:
     @property
     def converged(self) -> Any:
         """True for each toy whose fit converged."""
-        return self.status == int(Status.CONVERGED)
+        return self.status_code == int(Status.CONVERGED)
 
     @property
     def not_converged(self) -> int:
@@ -89,7 +90,7 @@ def toys(
     engine, fixed = Eager(model), as_fixed(model, fixed)
     if data is not None:
         drawn = _given(model, data)
-        theta = model.internal(model.vector(parameters))
+        theta = to_internal(model, model.vector(parameters))
     else:
         count = _require_count(n)
         theta = _truth(engine, parameters, mu, fixed)
@@ -98,12 +99,12 @@ def toys(
     found = engine.fit_all(_repeated(base.starting_at(theta, near=0.0), drawn), progress)
     return Toys(
         names=model.parameter_names,
-        values=model.public(found.theta),
+        values=to_public(model, found.theta),
         nll=found.nll + engine.constants(drawn),
-        status=found.status,
+        status_code=found.status,
         edm=found.edm,
         branches=found.branches,
-        data=model.data_vector(drawn),
+        data=data_vector(model, drawn),
     )
 
 
@@ -126,7 +127,7 @@ def toy_cls(
     """
     _require_count(n)
     require_statistic(test_statistic)
-    engine, observed, fixed = Eager(model), model.data(data), as_fixed(model, fixed)
+    engine, observed, fixed = Eager(model), data_of(model, data), as_fixed(model, fixed)
     mu = require_number(mu, "mu")
     require_possible_strength(mu, test_statistic)
     test = HypothesisTest(engine, observed, fixed, None, test_statistic)
@@ -166,7 +167,7 @@ def _statistics(
     n = len(drawn.main)
     best = engine.fit_all(_repeated(free, drawn), _part(progress, 0, n))
     held = engine.fit_all(_repeated(at_mu, drawn), _part(progress, n, n))
-    muhat = test.engine.model.public(best.theta)[:, test.engine.model.poi_index]
+    muhat = to_public(test.engine.model, best.theta)[:, test.engine.model.poi_index]
     q = np.where(muhat <= mu, np.maximum(2 * (held.nll - best.nll), 0.0), 0.0)
     q = np.where((best.status == 0) & (held.status == 0), q, np.nan)
     return q, int(max(best.branches.max(), held.branches.max()))
@@ -211,11 +212,11 @@ def _truth(engine: Eager, parameters: Any, mu: float | None, fixed: Fixed) -> An
         vector = np.array(require_finite(model.vector(parameters), "parameters"), np.float64)
         if mu is not None:
             vector[model.poi_index] = mu
-        return model.internal(vector)
+        return to_internal(model, vector)
     if mu is None:  # then a model without a POI, or with a fixed one, has toys as well
-        problem = problem_of(engine, model.data(None), fixed)
+        problem = problem_of(engine, data_of(model, None), fixed)
     else:
-        (problem,) = hypotheses(engine, model.data(None), [mu], fixed, None)
+        (problem,) = hypotheses(engine, data_of(model, None), [mu], fixed, None)
     return engine.chain([problem])[0].theta
 
 
@@ -265,4 +266,4 @@ def _given(model: Model, data: Any) -> Data:
         raise ModelError(
             f"data of toys have shape {np.shape(data)}; give one row for every data set."
         )
-    return model.data(np.asarray(data, np.float64), batch=True)
+    return data_of(model, np.asarray(data, np.float64), batch=True)

@@ -58,7 +58,7 @@ class State:
 
     warm_start: WarmStart
     muhat: Any
-    status: Any  # codes of the free and the conditional fit; see `histfactory.Status`
+    status_code: Any  # of the free and the conditional fit; see `histfactory.Status`
     iterations: Any  # steps of both
 
     @property
@@ -261,7 +261,7 @@ def _state_of(found: Ratio) -> State:
     return State(
         warm_start=replace(warm_start, known=xp.asarray(warm_start.known, bool)),
         muhat=xp.asarray(found.muhat, np.float64),
-        status=xp.stack([xp.asarray(fits[i].status_code, np.int32) for i in (0, -1)]),
+        status_code=xp.stack([xp.asarray(fits[i].status_code, np.int32) for i in (0, -1)]),
         iterations=xp.asarray(sum(fit.iterations for fit in fits), np.int32),
     )
 
@@ -274,7 +274,7 @@ def initial_state(model: Model) -> State:
             # Two arrays, so that a training step may be given both of them to overwrite.
             warm_start=WarmStart(jnp.zeros(n), jnp.zeros(n), jnp.zeros((), bool)),
             muhat=jnp.zeros(()),
-            status=jnp.zeros(2, jnp.int32),
+            status_code=jnp.zeros(2, jnp.int32),
             iterations=jnp.zeros((), jnp.int32),
         )
 

@@ -73,7 +73,7 @@ def _packed(spec: Statistic, arrays: Any, data: Any, asked: Any, near: Any, valu
         return _number(spec, arrays, data, asked, near, values)
 
     (value, state), gradient = jax.value_and_grad(number, has_aux=True)(values)
-    header = [value, state.status[0], state.status[-1], state.iterations]
+    header = [value, state.status_code[0], state.status_code[-1], state.iterations]
     after = state.warm_start
     known = jnp.asarray(after.known, jnp.float64)[None]
     near = jnp.concatenate([after.free, after.conditional, known])

@@ -17,7 +17,9 @@ from firstlight.errors import FirstlightError
 from firstlight.histfactory import templates
 from firstlight.histfactory.blas_threads import one_blas_thread
 from firstlight.histfactory.fitting import Fixed, as_fixed
-from firstlight.histfactory.model import Model, load
+from firstlight.histfactory.internal_order import data_of
+from firstlight.histfactory.loading import load
+from firstlight.histfactory.model import Model
 from firstlight.histfactory.newton import Status
 from firstlight.histfactory.precision import float64_scope
 from firstlight.losses.binning import LossError, checked_choice
@@ -121,7 +123,8 @@ class Session:
         self._fixed = tuple(sorted(as_fixed(self.model, fixed).items()))
         self._data = None if data is None else np.asarray(data, np.float64)
         if objective == "observed":
-            _ = self.model.data(self._data)  # says what is wrong with it, or that there are none
+            # Raises with what is wrong with the data, or that there are none.
+            _ = data_of(self.model, self._data)
         self._forget()
 
     def _forget(self) -> None:

@@ -86,7 +86,7 @@ def describe(job: Job, result: FitResult) -> dict[str, dict[str, Any]]:
             "uncertainty": uncertainties[name],
             "pull": (value - centre[i]) / width[i],
             "constraint": uncertainties[name] / width[i],
-            "free": bool(result.free[i] > 0),
+            "free": bool(result.is_free[i] > 0),
             "at_bound": bool(result.at_bound[i]),
         }
     return rows

@@ -83,7 +83,7 @@ def prepare(
 
     # Before JAX is imported: what is wrong with a file is said at once.
     spec = read(options, require_observations=not blind)
-    from firstlight.histfactory.model import from_specification
+    from firstlight.histfactory.loading import from_specification
 
     if spec.unused_observations:
         note(ignored_observations(spec))

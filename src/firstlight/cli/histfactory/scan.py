@@ -75,7 +75,7 @@ def handle(options: argparse.Namespace) -> int:
 
         draw(options.plot, lambda: plots.profile_scan(result))
     several_minima(max(result.best.branches, *result.branches))
-    bad = [f"{v:.6g}" for v, s in zip(result.values, result.status, strict=True) if s]
+    bad = [f"{v:.6g}" for v, s in zip(result.values, result.status_code, strict=True) if s]
     points = [f"{len(bad)} of {len(result.values)} points DID NOT CONVERGE: {', '.join(bad)}"]
     return ending([*unconverged(result.best, "the best fit"), *(points if bad else [])])
 
@@ -121,7 +121,7 @@ def describe(result: Scan, ends: dict[str, tuple[float | None, float | None]]) -
         "values": result.values,
         "nll": result.nll,
         "twice_delta_nll": result.twice_delta_nll,
-        "converged": result.status == 0,
+        "converged": result.status_code == 0,
         "branches": result.branches,
     }
 
@@ -133,7 +133,7 @@ def print_scan(result: Scan, ends: dict[str, tuple[float | None, float | None]])
     rows = [
         (significant(value, 6), f"{height:.4f}", "" if not status else "NOT CONVERGED")
         for value, height, status in zip(
-            result.values, result.twice_delta_nll, result.status, strict=True
+            result.values, result.twice_delta_nll, result.status_code, strict=True
         )
     ]
     console.table("profile likelihood", (result.parameter, "2 ΔNLL", ""), rows, texts=0)

@@ -11,7 +11,7 @@ import jax
 from firstlight.histfactory.evaluation import nll, nll_and_gradient
 from firstlight.histfactory.fitting import fit
 from firstlight.histfactory.inference import discovery
-from firstlight.histfactory.model import load
+from firstlight.histfactory.loading import load
 from firstlight.workloads.programs.histfactory import point, side_by_side, toy_counts, workspace
 
 TYPE_CHECKING = False  # not typing's: imports are timed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from firstlight.histfactory.model import load
+from firstlight.histfactory.loading import load
 from firstlight.losses.objectives import initial_state, nll, q0, statistic_and_state
 from firstlight.losses.soft_histogram import soft_histogram
 from firstlight.workloads.programs.histfactory import workspace
