@@ -333,7 +333,7 @@ def test_derivatives_are_zero_without_an_excess_and_finite_in_every_corner(make:
                 assert np.all(values[:3] == 0), (observed, name)
     # Data exactly as expected without signal: q0 = 0 is its minimum, and rounding decides.
     nothing = hf.asimov(excess, parameters={"mu": 0.0})
-    at_zero = excess.replace(observed=nothing[:2])
+    at_zero = with_arrays(excess, observed=nothing[:2])
     with jax.enable_x64(True):
         by_model = jax.jacrev(discovery_results)(at_zero).arrays
     assert np.all(np.isfinite(np.asarray(by_model.nominal)))
