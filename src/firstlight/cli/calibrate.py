@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from firstlight.cli import gate as gate_command
 from firstlight.cli import values
 from firstlight.cli.gate_arguments import add_cases
-from firstlight.cli.run import duration
+from firstlight.cli.run import duration, signals_interrupt
 
 if TYPE_CHECKING:
     from firstlight.gate.decision import GateReport
@@ -103,7 +103,7 @@ def handle(options: argparse.Namespace) -> int:
     began = time.monotonic()
     reports: list[GateReport] = []
     try:
-        with gate_command.signals_interrupt():
+        with signals_interrupt():
             for number in range(options.gates):
                 if _is_late(options.max_minutes, time.monotonic() - began, number):
                     break
