@@ -89,7 +89,7 @@ def handle(options: argparse.Namespace) -> int:
     from firstlight.compare.conditions import machine_class
     from firstlight.gate.calibrating import default_path
     from firstlight.measure.host import describe_host
-    from firstlight.records import now
+    from firstlight.records import now, stamp
     from firstlight.statistics.calibration import Thresholds, load_thresholds
 
     machine = machine_class(describe_host())
@@ -97,9 +97,8 @@ def handle(options: argparse.Namespace) -> int:
     thresholds = Thresholds(machine, options.alpha)
     if path.exists():
         thresholds = load_thresholds(path, machine)
-    stamp = now()[:19].replace(":", "").replace("-", "")
     name = Path(options.target or "quick").stem
-    folder = options.keep or Path("firstlight-gates") / f"{stamp}-calibrate-{name}"
+    folder = options.keep or Path("firstlight-gates") / f"{stamp(now())}-calibrate-{name}"
     began = time.monotonic()
     reports: list[GateReport] = []
     try:

@@ -174,7 +174,7 @@ def request_of(options: argparse.Namespace) -> Request:
 def create_directory(options: argparse.Namespace, gate: Gate) -> GateDirectory:
     from firstlight.gate.directory import SCHEMA, GateDirectory, side_plan
     from firstlight.measure.host import harness, noise_warnings
-    from firstlight.records import now, to_json
+    from firstlight.records import now, stamp, to_json
 
     warnings, measured_by = noise_warnings(gate.host), harness()
     created = now()
@@ -202,8 +202,7 @@ def create_directory(options: argparse.Namespace, gate: Gate) -> GateDirectory:
     plans = {side.name: side_plan(side, *shared) for side in gate.sides}
     path = options.out
     if path is None:
-        stamp = created[:19].replace(":", "").replace("-", "")
-        path = Path("firstlight-gates") / f"{stamp}-{Path(gate.target).stem}"
+        path = Path("firstlight-gates") / f"{stamp(created)}-{Path(gate.target).stem}"
     return GateDirectory.create(path, plan, plans)
 
 
