@@ -10,14 +10,19 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from firstlight import records
-from firstlight.records import CaseSummary, Plan, Sample
+from firstlight.measure.host import describe_host
+from firstlight.measure.planning import Request, plan_run
+from firstlight.measure.runner import Runner
+from firstlight.records import CaseSummary, Plan, Sample, stamp
 from firstlight.records.run_directory import RunDirectory
-
-if TYPE_CHECKING:
-    from firstlight.report.progress import Progress
+from firstlight.report.html import render
+from firstlight.report.notebook import run_html
+from firstlight.report.progress import Progress
+from firstlight.report.terminal import run_tables
+from firstlight.statistics.run_summaries import assemble, load
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,8 +36,6 @@ class Run:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Run:
         """The run in a directory, as `firstlight run` or `firstlight.run` left it."""
-        from firstlight.statistics.run_summaries import load
-
         record, samples = load(Path(path))
         return cls(Path(path), record, tuple(samples))
 
@@ -59,13 +62,9 @@ class Run:
         raise KeyError(f"{case!r} is none of {', '.join(summary.case for summary in self.cases)}")
 
     def __repr__(self) -> str:
-        from firstlight.report.terminal import run_tables
-
         return f"{run_tables(self.record)}\n{self.path}"
 
     def _repr_html_(self) -> str:
-        from firstlight.report.notebook import run_html
-
         return run_html(self.record, self.samples)
 
 
@@ -104,10 +103,6 @@ def run(
     fails raises nothing: see `Run.ok` and the `status` of its summary. After an interruption what
     was measured is on disk, and `firstlight run --resume DIR` finishes it.
     """
-    from firstlight.measure.planning import Request, plan_run
-    from firstlight.measure.runner import Runner
-    from firstlight.report.progress import Progress
-
     request = Request(
         target=os.fspath(target),
         pattern=pattern,
@@ -121,7 +116,7 @@ def run(
     )
     plan = plan_run(request)
     directory = RunDirectory.create(Path(out) if out is not None else default_path(plan), plan)
-    shown: Progress | None = Progress(sys.stderr) if progress else None
+    shown = Progress(sys.stderr) if progress else None
     try:
         try:
             with Runner(plan.cases, plan.settings, directory.keep) as runner:
@@ -137,10 +132,6 @@ def run(
 
 def conclude(directory: RunDirectory, plan: Plan) -> Run:
     """Summarise what was measured so far, and write it down with its report."""
-    from firstlight.measure.host import describe_host
-    from firstlight.report.html import render
-    from firstlight.statistics.run_summaries import assemble
-
     samples = directory.samples()
     record = assemble(directory.path, plan, samples, describe_host()["load"])
     directory.publish(record, render(record, samples))
@@ -149,5 +140,4 @@ def conclude(directory: RunDirectory, plan: Plan) -> Run:
 
 def default_path(plan: Plan) -> Path:
     """Where a run goes that was given no place: firstlight-runs/TIME-TARGET."""
-    stamp = plan.created_at[:19].replace(":", "").replace("-", "")
-    return Path("firstlight-runs") / f"{stamp}-{Path(plan.target).stem}"
+    return Path("firstlight-runs") / f"{stamp(plan.created_at)}-{Path(plan.target).stem}"

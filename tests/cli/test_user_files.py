@@ -17,12 +17,12 @@ Firstlight = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def measure(firstlight: Firstlight, write: Write, tmp_path: Path) -> Callable[..., Any]:
+def measure(command: Firstlight, write: Write, tmp_path: Path) -> Callable[..., Any]:
     """Measure the text of a benchmark file with one process: (exit code, cases, output)."""
 
     def run(text: str, *options: str) -> tuple[int, dict[str, dict[str, Any]], str]:
         write("mine.py", text)
-        done = firstlight("run", "mine.py", "--quick", "-p", "1", "--out", "out", *options)
+        done = command("run", "mine.py", "--quick", "-p", "1", "--out", "out", *options)
         path = tmp_path / "out" / "run.json"
         cases = json.loads(path.read_text())["cases"] if path.exists() else []
         return done.returncode, {c["workload"]: c for c in cases}, done.stdout + done.stderr
@@ -231,7 +231,7 @@ def test_a_thread_that_lives_on_does_not_cost_the_result(measure: Any) -> None:
 
 
 def test_a_file_may_have_dots_in_its_name_and_helpers_beside_it(
-    firstlight: Firstlight, write: Write
+    command: Firstlight, write: Write
 ) -> None:
     write("helpers_of_mine.py", "N = 3\n")
     write(
@@ -239,7 +239,7 @@ def test_a_file_may_have_dots_in_its_name_and_helpers_beside_it(
         "import numpy as np\nfrom helpers_of_mine import N\nfrom firstlight import bench\n"
         "@bench\ndef f(): return lambda: np.ones(N)\n",
     )
-    done = firstlight("run", "bench.v2.py", "--quick", "-p", 1, "--out", "out")
+    done = command("run", "bench.v2.py", "--quick", "-p", 1, "--out", "out")
     assert done.returncode == 0, done.stderr
 
 
@@ -256,12 +256,12 @@ def test_what_a_program_prints_cannot_steer_the_terminal(measure: Any) -> None:
     assert "\x1b" not in text and "\x07" not in text and "\x9b" not in text
 
 
-def test_the_cases_of_a_file_can_be_listed(firstlight: Firstlight, write: Write) -> None:
+def test_the_cases_of_a_file_can_be_listed(command: Firstlight, write: Write) -> None:
     write(
         "mine.py",
         "from firstlight import bench\n@bench(sizes={'a': {}, 'b': {}})\ndef f(): ...\n",
     )
-    done = firstlight("list", "mine.py")
+    done = command("list", "mine.py")
     assert done.stdout.split() == ["f[a]/python/none", "f[b]/python/none"]
 
 

@@ -431,7 +431,7 @@ def test_code_of_both_checkouts_is_what_a_gate_compares(
     two_sides: tuple[Side, Side], tmp_path: Path
 ) -> None:
     own = loaded(tmp_path, "base/src/pkg/__init__.py", "head/src/pkg/__init__.py")
-    require_own_code(two_sides, own)
+    assert require_own_code(two_sides, own) == {"base": {"pkg"}, "head": {"pkg"}}
 
 
 @pytest.mark.parametrize(
@@ -463,7 +463,7 @@ def test_an_environment_inside_the_repository_is_no_code_of_it(
     own = loaded(tmp_path, "base/src/pkg/__init__.py", "head/src/pkg/__init__.py")
     numpy = str(tmp_path / "mine/.venv/lib/python3.11/site-packages/numpy/__init__.py")
     own["base"]["case"]["numpy"] = numpy
-    require_own_code(two_sides, own)
+    assert require_own_code(two_sides, own) == {"base": {"pkg"}, "head": {"pkg"}}
 
 
 def test_packages_of_a_project_are_found_where_projects_keep_them(tmp_path: Path) -> None:

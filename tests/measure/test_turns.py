@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -85,11 +84,10 @@ def test_when_one_dies_the_other_goes_on_and_says_which_windows_were_in_turns(di
 
 
 def test_one_that_hangs_is_not_waited_for_for_ever() -> None:
-    begin = time.monotonic()
     pair = two({"hangs_at": 2}, {"timeout_seconds": 2.0})
     left = pair[1].told()
     assert len(left["spans"]) == WINDOWS and len(left["calls"]) == 3
-    assert time.monotonic() - begin < 50  # and not the sixty seconds of the other
+    assert pair[0].child.poll() is None  # the other hangs still, and was not waited for
     pair[0].child.kill()
     pair[0].told()
 

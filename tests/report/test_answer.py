@@ -11,7 +11,7 @@ from synthetic import Plan, make_run
 
 from firstlight.records import BreakEven, CaseSummary, Estimate, Run, WarmEstimate
 from firstlight.report.admission import admit
-from firstlight.report.contest import contests, reigns
+from firstlight.report.cheapest import cheapest_spans, policy_groups
 from firstlight.report.html import render
 
 
@@ -142,7 +142,7 @@ def test_a_case_that_is_not_sound_is_never_ranked(status: str) -> None:
 
 def test_a_warm_cache_is_not_set_against_an_empty_one() -> None:
     run, samples = make_run([NUMPY, JIT, replace(JIT, cache="warm")])
-    found = contests(admit(run, samples)[0])
+    found = policy_groups(admit(run, samples)[0])
     labels = [(c.policy, sorted(e.case for e in c.entrants)) for c in found]
     assert labels == [
         ("none", ["mlp[small]/jax-jit/none", "mlp[small]/numpy/none"]),
@@ -183,8 +183,8 @@ def test_the_ribbon_is_the_lower_envelope_of_the_totals() -> None:
     cold = {"numpy": (0.2, 0.2, 0.2), "torch-eager": (0.5, 0.5, 0.5), "jax-jit": (2.0, 2.0, 2.0)}
     warm = {"numpy": 1e-2, "torch-eager": 4e-3, "jax-jit": 1e-3}
     run, samples = made(NUMPY, EAGER, JIT, cold=cold, warm=warm, jax_jit={"break_even_calls": None})
-    (contest,) = contests(admit(run, samples)[0])
-    found = reigns(contest)
+    (group,) = policy_groups(admit(run, samples)[0])
+    found = cheapest_spans(group)
 
     def total(case: CaseSummary, calls: int) -> float:
         assert case.cold_seconds and case.warm_call_seconds

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from firstlight.cli import gate as gate_command
 from firstlight.cli import values
 from firstlight.cli.gate_arguments import add_cases
-from firstlight.cli.run import duration
+from firstlight.cli.run import duration, signals_interrupt
 
 if TYPE_CHECKING:
     from firstlight.gate.decision import GateReport
@@ -89,7 +89,7 @@ def handle(options: argparse.Namespace) -> int:
     from firstlight.compare.conditions import machine_class
     from firstlight.gate.calibrating import default_path
     from firstlight.measure.host import describe_host
-    from firstlight.records import now
+    from firstlight.records import now, stamp
     from firstlight.statistics.calibration import Thresholds, load_thresholds
 
     machine = machine_class(describe_host())
@@ -97,13 +97,12 @@ def handle(options: argparse.Namespace) -> int:
     thresholds = Thresholds(machine, options.alpha)
     if path.exists():
         thresholds = load_thresholds(path, machine)
-    stamp = now()[:19].replace(":", "").replace("-", "")
     name = Path(options.target or "quick").stem
-    folder = options.keep or Path("firstlight-gates") / f"{stamp}-calibrate-{name}"
+    folder = options.keep or Path("firstlight-gates") / f"{stamp(now())}-calibrate-{name}"
     began = time.monotonic()
     reports: list[GateReport] = []
     try:
-        with gate_command.signals_interrupt():
+        with signals_interrupt():
             for number in range(options.gates):
                 if _is_late(options.max_minutes, time.monotonic() - began, number):
                     break

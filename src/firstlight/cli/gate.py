@@ -6,13 +6,12 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from firstlight.cli.gate_arguments import add_cases, add_outputs, add_rules, add_sides
-from firstlight.cli.run import duration
+from firstlight.cli.run import duration, signals_interrupt
 
 if TYPE_CHECKING:
     from firstlight.gate.decision import GateReport
@@ -73,11 +72,13 @@ def handle(options: argparse.Namespace) -> int:
         from firstlight.gate.planning import plan_gate
 
         if resumed is not None:
-            directory = GateDirectory.open(options.resume)
             require_same_sides(resumed, sides)
         gate = plan_gate(request_of(options), sides)
-        if resumed is None:
-            directory = create_directory(options, gate)
+        directory = (
+            create_directory(options, gate)
+            if resumed is None
+            else GateDirectory.open(options.resume)
+        )
         try:
             report, explanations = carry_out(gate, directory, options)
         except KeyboardInterrupt:
@@ -108,23 +109,6 @@ def _resumed(options: argparse.Namespace) -> tuple[argparse.Namespace, dict[str,
     stored["affinity"] = tuple(stored["affinity"]) if stored["affinity"] else None
     asked = {name: getattr(options, name) for name in _PRESENTATION}
     return argparse.Namespace(**stored, **asked, resume=options.resume, out=None), plan
-
-
-@contextmanager
-def signals_interrupt() -> Iterator[None]:
-    """A stopped job ends like Ctrl-C: nothing is lost, no worker and no checkout stays behind."""
-    import signal
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    previous = [signal.signal(number, interrupt) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, previous, strict=True):
-            signal.signal(number, handler)
 
 
 def sides_of(options: argparse.Namespace) -> AbstractContextManager[tuple[Side, Side]]:
@@ -190,7 +174,7 @@ def request_of(options: argparse.Namespace) -> Request:
 def create_directory(options: argparse.Namespace, gate: Gate) -> GateDirectory:
     from firstlight.gate.directory import SCHEMA, GateDirectory, side_plan
     from firstlight.measure.host import harness, noise_warnings
-    from firstlight.records import now, to_json
+    from firstlight.records import now, stamp, to_json
 
     warnings, measured_by = noise_warnings(gate.host), harness()
     created = now()
@@ -218,8 +202,7 @@ def create_directory(options: argparse.Namespace, gate: Gate) -> GateDirectory:
     plans = {side.name: side_plan(side, *shared) for side in gate.sides}
     path = options.out
     if path is None:
-        stamp = created[:19].replace(":", "").replace("-", "")
-        path = Path("firstlight-gates") / f"{stamp}-{Path(gate.target).stem}"
+        path = Path("firstlight-gates") / f"{stamp(created)}-{Path(gate.target).stem}"
     return GateDirectory.create(path, plan, plans)
 
 

@@ -108,8 +108,9 @@ def handle(options: argparse.Namespace) -> int:
 
 
 def default_folder(job: Job, created_at: str) -> Path:
-    stamp = created_at[:19].replace(":", "").replace("-", "")
-    return Path("firstlight-replications") / f"{job.snapshot.id[:12]}-{stamp}"
+    from firstlight.records import stamp
+
+    return Path("firstlight-replications") / f"{job.snapshot.id[:12]}-{stamp(created_at)}"
 
 
 def require_free(out: Path) -> None:

@@ -7,6 +7,8 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -151,28 +153,39 @@ def begin(options: argparse.Namespace) -> tuple[RunDirectory, Plan]:
 
 def measure(directory: RunDirectory, plan: Plan) -> bool:
     """Run every process that is missing; True if it was interrupted."""
-    import signal
-
     from firstlight.measure.runner import Runner
     from firstlight.report.progress import Progress
 
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    # A closed terminal or a stopped job ends like Ctrl-C: nothing is lost, no worker stays behind.
-    signals = (signal.SIGTERM, signal.SIGHUP)
-    previous = [signal.signal(number, interrupt) for number in signals]
     progress = Progress(sys.stderr)
+    done = directory.samples()
     try:
-        with Runner(plan.cases, plan.settings, directory.keep, directory.samples()) as runner:
+        with (
+            signals_interrupt(),
+            Runner(plan.cases, plan.settings, directory.keep, done) as runner,
+        ):
             runner.run(progress.before)
     except KeyboardInterrupt:
         return True
     finally:
         progress.close()
-        for number, handler in zip(signals, previous, strict=True):
-            signal.signal(number, handler)
     return False
+
+
+@contextmanager
+def signals_interrupt() -> Iterator[None]:
+    """A closed terminal or a stopped job ends like Ctrl-C: nothing is lost or stays behind."""
+    import signal
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    previous = [signal.signal(number, interrupt) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, previous, strict=True):
+            signal.signal(number, handler)
 
 
 def exit_code(run: Run) -> int:

@@ -10,17 +10,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from firstlight.compare.verdicts import Comparison, CountChange, change, may_be_slower
 from firstlight.gate.breakage import Flakiness, flaky_sentence
 from firstlight.gate.decision import GateReport, control_sentences
+from firstlight.gate.explain import Explanation
 from firstlight.report import quantities
 from firstlight.report.plain_text import xml_text
-
-if TYPE_CHECKING:
-    from firstlight.gate.explain import Explanation
 
 HEADLINES = {
     "pass": "passed: nothing got worse",

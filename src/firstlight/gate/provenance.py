@@ -15,37 +15,41 @@ class WrongCodeError(FirstlightError):
     """A side did not run the code that it stands for."""
 
 
-def require_own_code(sides: tuple[Side, Side], modules: Mapping[str, Modules]) -> None:
+def require_own_code(
+    sides: tuple[Side, Side], modules: Mapping[str, Modules]
+) -> dict[str, frozenset[str]]:
     """Refuse a comparison of revisions in which a side ran code that is not its own.
 
     The usual cause: the project is installed in the environment that both sides use, in a way that
-    comes before the checkout.
+    comes before the checkout. Gives by side the modules that came from its checkout.
     """
     if sides[0].file_root is None:
-        return
-    own_anywhere = False
+        return {}
+    own: dict[str, set[str]] = {side.name: set() for side in sides}
     for side, other in (sides, sides[::-1]):
         packages = package_names(side.file_root)
         for case, loaded in modules[side.name].items():
             for name, file in loaded.items():
-                own_anywhere |= _inside(file, side.file_root)
-                if _is_foreign(name, file, side, other, packages):
+                if _inside(file, side.file_root):
+                    own[side.name].add(name)
+                elif _is_foreign(name, file, side, other, packages):
                     raise WrongCodeError(
                         f"{case}: {side.name} imported {name!r} from {file}, not from its own "
                         "checkout, so the comparison would say nothing. Give each side an "
                         "environment of its own: --setup 'python -m venv .venv && "
                         ".venv/bin/pip install …' --python .venv/bin/python"
                     )
-    if not own_anywhere and any(modules.values()):
+    if not any(own.values()) and any(modules.values()):
         raise WrongCodeError(
             "no case imported anything from the checkouts: both sides ran the same code. Name a "
             "benchmark file of the repository as the target, or install each side into an "
             "environment of its own with --setup and --python."
         )
+    return {side: frozenset(names) for side, names in own.items()}
 
 
 def _is_foreign(name: str, file: str, side: Side, other: Side, packages: frozenset[str]) -> bool:
-    if _inside(file, side.file_root) or name == "firstlight":
+    if name == "firstlight":
         return False
     installed = any(part in ("site-packages", "dist-packages") for part in Path(file).parts)
     if not installed and (_inside(file, other.file_root) or _inside(file, side.repository)):

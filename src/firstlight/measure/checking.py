@@ -13,7 +13,7 @@ from firstlight.measure.program import (
 )
 
 #: Data beyond this are not made a second time to be hashed: the check must not run out of memory.
-_MOST_HASHED_BYTES = 1 << 30
+_MAX_HASHED_BYTES = 1 << 30
 
 
 def check(job: dict[str, Any], adapter: Any, result: Any) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def data_hashes(job: dict[str, Any], adapter: Any, builder: Any, size: int) -> d
     The data are made anew, because the step may have changed or given away those it was called
     with. `size` is their bytes. Where it cannot be done, it says why.
     """
-    if size > _MOST_HASHED_BYTES:
+    if size > _MAX_HASHED_BYTES:
         return {"data_sha256": None, "data_sha256_unknown": f"{size} bytes: too large to hash"}
     import hashlib
 

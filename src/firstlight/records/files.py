@@ -26,6 +26,11 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
+def stamp(moment: str) -> str:
+    """A time of `now` for the name of a folder: 20260301T091500."""
+    return moment[:19].replace(":", "").replace("-", "")
+
+
 def write_json(path: Path, value: Any, schema: str | None = None) -> None:
     """Write atomically: a reader sees the old file or the whole new one, also after a crash.
 

@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from firstlight.measure.host import harness
 from firstlight.records import to_json
 from firstlight.replication.conclusions import misjudged, misreported
+from firstlight.replication.page import replication_html
 from firstlight.replication.rederiving import miscomputed, misdescribed
-from firstlight.replication.report import MOST_BYTES, PAGE, REPORT, SCHEMA, SIGNATURE
+from firstlight.replication.report import MAX_BYTES, PAGE, REPORT, SCHEMA, SIGNATURE
 from firstlight.replication.selection import ReplicationError
 from firstlight.snapshot.errors import SnapshotError
 from firstlight.snapshot.layout import LIMITS, PLAN, RUN, SAMPLES, require_expected
@@ -67,7 +69,7 @@ def check_report(
     both; `expected_id` is the id from elsewhere, such as a paper.
     """
     data = _read(folder / REPORT)
-    plain = parse_object(data, REPORT, MOST_BYTES)
+    plain = parse_object(data, REPORT, MAX_BYTES)
     notes = _Notes(unknown=["that the measured machine was the one that is described"])
     misfit = first_error(plain, SCHEMA)
     if misfit is not None:
@@ -98,7 +100,7 @@ def check_report(
 def _read(path: Path) -> bytes:
     try:
         with open(path, "rb") as file:
-            data = file.read(MOST_BYTES + 1)
+            data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise ReplicationError(f"{path}: cannot be read: {error.strerror}.") from None
     return data
@@ -123,9 +125,6 @@ def _check_signature(folder: Path, data: bytes, trusted: TrustedKeys | None, not
 
 def _check_page(folder: Path, plain: Mapping[str, Any], notes: _Notes) -> None:
     """The page is not signed: it is the one that follows from the report, or it is none."""
-    from firstlight.measure.host import harness
-    from firstlight.replication.page import replication_html
-
     path = folder / PAGE
     if not path.is_file() or path.is_symlink():
         notes.findings.append(f"{PAGE} is missing")

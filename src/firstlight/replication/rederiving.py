@@ -19,12 +19,12 @@ from firstlight.snapshot.truth import judge
 
 Plain = Mapping[str, Any]
 #: Of so many places in one record the first are named.
-_MOST = 3
+_MAX_NAMED = 3
 
 
 def misdescribed(report: Plain, said: Plain, raw: RawRun) -> list[str]:
     """Where a report says something else of a run than the run itself, which it follows from."""
-    found = [f"{raw.folder}: {text}" for text in judge(raw).untrue[:_MOST]]
+    found = [f"{raw.folder}: {text}" for text in judge(raw).untrue[:_MAX_NAMED]]
     run = raw.run
     wanted = {"id": run.id, "machine_here": machine_class(run.host), "state_here": state(run)}
     found += _differing({name: said[name] for name in wanted}, wanted, raw.folder)
@@ -59,4 +59,4 @@ def miscomputed(report: Plain, snapshot: Snapshot, runs: Mapping[str, RawRun]) -
 
 
 def _differing(said: Any, wanted: Any, where: str) -> list[str]:
-    return list(islice(differences(said, wanted, where), _MOST))
+    return list(islice(differences(said, wanted, where), _MAX_NAMED))

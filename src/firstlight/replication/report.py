@@ -17,6 +17,8 @@ from typing import Any
 
 from firstlight.records import MalformedRecordError, to_json, write_text
 from firstlight.replication.agreement import ALPHA, VERDICTS, CaseReplication, RatioReplication
+from firstlight.replication.page import replication_html
+from firstlight.report.html import render
 from firstlight.snapshot.keys import PrivateKey
 from firstlight.snapshot.layout import PLAN, RUN, SAMPLES
 from firstlight.snapshot.raw_runs import RawRun
@@ -27,7 +29,7 @@ from firstlight.snapshot.strict_json import canonical, parse_object
 
 REPORT, PAGE, SIGNATURE = "replication.json", "replication.html", "signature.json"
 SCHEMA = "replication-1.schema.json"
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,6 @@ def make_public(folder: Path, owner: Owner) -> RawRun:
     As from a snapshot, and before the report is made: then everything in it follows from the files
     beside it, on whoever's machine it is checked.
     """
-    from firstlight.report.html import render
-
     measured = {name: (folder / name).read_bytes() for name in (PLAN, SAMPLES, RUN)}
     files = {name: redact(data, owner=owner).data for name, data in measured.items()}
     was, public = (hashlib.sha256(of[SAMPLES]).hexdigest() for of in (measured, files))
@@ -114,14 +114,12 @@ def write_report(
 
     The runs were made public before; what is said of this installation is here.
     """
-    from firstlight.replication.page import replication_html
-
     plain = to_json(report)
     plain["left_out"] = _public(plain["left_out"], owner)
     for run in plain["runs"]:
         run["notes"] = _public(run["notes"], owner)
     data = canonical(plain)
-    plain = parse_object(data, REPORT, MOST_BYTES)
+    plain = parse_object(data, REPORT, MAX_BYTES)
     error = first_error(plain, SCHEMA)
     if error is not None:
         raise MalformedRecordError(f"{REPORT}: not valid against {SCHEMA}: {error}")

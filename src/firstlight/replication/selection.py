@@ -25,7 +25,7 @@ _SAME = (
     "environment",
 )
 #: No plan of ours asks for more; a stranger's that does would hold this machine for days.
-_MOST = {"processes": 1000, "warm_calls": 10**6, "warm_seconds": 600.0, "batches": 1000,
+_MAX_SETTINGS = {"processes": 1000, "warm_calls": 10**6, "warm_seconds": 600.0, "batches": 1000,
          "batch_seconds": 60.0, "timeout_seconds": 6 * 3600.0}  # fmt: skip
 
 
@@ -143,7 +143,7 @@ def _cases_of_files(
 
 def settings_here(settings: Settings) -> tuple[Settings, list[str]]:
     """The published settings, as far as this machine has them, and what is not the same."""
-    for name, most in _MOST.items():
+    for name, most in _MAX_SETTINGS.items():
         value = getattr(settings, name)
         if not 0 <= value <= most:
             raise ReplicationError(f"its plan asks for {name} = {value!r:.30}, at most {most:g}.")

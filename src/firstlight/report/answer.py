@@ -13,7 +13,7 @@ from collections.abc import Sequence, Set
 from firstlight.records import BreakEven, CaseSummary, Estimate
 from firstlight.report import quantities, ribbon
 from firstlight.report.admission import Workload, flag, hollow, label, quotable
-from firstlight.report.contest import Contest, contests, leaders
+from firstlight.report.cheapest import PolicyGroup, leaders, policy_groups
 from firstlight.report.palette import name_with_swatch
 
 POLICIES = {
@@ -33,20 +33,20 @@ def policy_words(policy: str) -> str:
 
 
 def card(workload: Workload) -> str:
-    """The answer for one workload: sentence and ribbon of each contest, and the cache's worth."""
+    """The answer for one workload: sentence and ribbon of each group, and the cache's worth."""
     parts = []
-    told: set[str] = set()  # what one contest has said of a case, the next need not repeat
-    for contest in contests(workload):
-        words = f'<p class="policy">{html.escape(policy_words(contest.policy))}</p>'
-        words += f"<p>{sentence(contest, workload, told)}</p>"
-        told |= {c.case for c in (*contest.entrants, *contest.excluded)}
+    told: set[str] = set()  # what one group has said of a case, the next need not repeat
+    for group in policy_groups(workload):
+        words = f'<p class="policy">{html.escape(policy_words(group.policy))}</p>'
+        words += f"<p>{sentence(group, workload, told)}</p>"
+        told |= {c.case for c in (*group.entrants, *group.excluded)}
         parts.append(
-            f'<div class="contest"><div class="words">{words}</div>'
-            f"{ribbon.draw(contest, workload)}</div>"
+            f'<div class="policy-group"><div class="words">{words}</div>'
+            f"{ribbon.draw(group, workload)}</div>"
         )
     saved = cache_words(workload)
     if saved:
-        parts.append(f'<div class="contest"><div class="words"><p>{saved}</p></div></div>')
+        parts.append(f'<div class="policy-group"><div class="words"><p>{saved}</p></div></div>')
     cases = html.escape("\n".join(c.case for c in workload.cases))
     heading = f'<h3><a href="#{workload.anchor}">{title_of(workload)}</a></h3>'
     return f'<article class="answer" data-cases="{cases}">{heading}{"".join(parts)}</article>'
@@ -89,20 +89,20 @@ def title_of(workload: Workload) -> str:
     return html.escape(workload.name) + size
 
 
-def sentence(contest: Contest, workload: Workload, told: Set[str] = frozenset()) -> str:
-    """What the contest says, as HTML; of the cases in `told` only their place in the ranking."""
+def sentence(group: PolicyGroup, workload: Workload, told: Set[str] = frozenset()) -> str:
+    """What the group says, as HTML; of the cases in `told` only their place in the ranking."""
     said: list[str] = []
-    entrants = contest.entrants
+    entrants = group.entrants
     if not entrants:
         said.append("No backend has a result that may be quoted.")
-    elif not contest.decided:
+    elif not group.decided:
         said.append("No result with this cache may be quoted.")
     elif len(entrants) == 1:
         said.append(_alone(entrants[0], workload))
     else:
         said.append(_ranking(entrants, workload))
-    said += _break_evens(contest, workload, told)
-    excluded = [c for c in contest.excluded if c.case not in told]
+    said += _break_evens(group, workload, told)
+    excluded = [c for c in group.excluded if c.case not in told]
     if excluded:
         names = ", ".join(f"{_name(c, workload)} ({_status(c)})" for c in excluded)
         said.append(f'<span class="excluded">Not compared: {names}.</span>')
@@ -192,13 +192,13 @@ def _listed(found: Sequence[tuple[CaseSummary, Estimate]], workload: Workload) -
     return ", ".join(items[:-1]) + f" and {items[-1]}"
 
 
-def _break_evens(contest: Contest, workload: Workload, told: Set[str]) -> list[str]:
-    fresh = [c for c in contest.entrants if c.case not in told]
+def _break_evens(group: PolicyGroup, workload: Workload, told: Set[str]) -> list[str]:
+    fresh = [c for c in group.entrants if c.case not in told]
     pairs = [(c, c.break_even_calls) for c in fresh if c.break_even_calls is not None]
     pairs.sort(key=lambda p: _order(p[1].calls))
     said = [f"{_name(case, workload)} {break_even_words(even)}." for case, even in pairs]
-    everyone = (*contest.entrants, *contest.excluded)
-    if len(contest.entrants) > 1 and not contest.excluded and not any(map(compiles, everyone)):
+    everyone = (*group.entrants, *group.excluded)
+    if len(group.entrants) > 1 and not group.excluded and not any(map(compiles, everyone)):
         said.append("None of them compiles.")
     return said
 

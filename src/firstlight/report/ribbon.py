@@ -7,17 +7,17 @@ from collections.abc import Sequence
 
 from firstlight.report import quantities
 from firstlight.report.admission import Workload, label
-from firstlight.report.contest import Contest, Reign, reigns
+from firstlight.report.cheapest import CheapestSpan, PolicyGroup, cheapest_spans
 from firstlight.report.svg import Logarithmic, canvas, element, line, rectangle, text, text_width
 from firstlight.report.svg import title as tooltip
 
 _WIDTH, _BAR, _ABOVE = 400.0, 26.0, 16.0
 
 
-def draw(contest: Contest, workload: Workload) -> str:
+def draw(group: PolicyGroup, workload: Workload) -> str:
     """The ribbon with its caption, or nothing where there is nobody to compare."""
-    found = reigns(contest)
-    if len(contest.entrants) < 2 or not contest.decided or not found:
+    found = cheapest_spans(group)
+    if len(group.entrants) < 2 or not group.decided or not found:
         return ""
     scale = Logarithmic(1.0, _last(found), 4, _WIDTH - 4)
     ends = [scale(r.first_call) for r in found] + [scale.end]
@@ -25,8 +25,8 @@ def draw(contest: Contest, workload: Workload) -> str:
     top = 4.0 if all(fits) else 4.0 + _ABOVE
     body = ""
     taken: list[tuple[float, float]] = []
-    for reign, start, end, inside in zip(found, ends, ends[1:], fits, strict=False):
-        body += _segment(reign, start, end, top, inside, workload, taken)
+    for span, start, end, inside in zip(found, ends, ends[1:], fits, strict=False):
+        body += _segment(span, start, end, top, inside, workload, taken)
     body += _boundaries(found, scale, top)
     words = ", then ".join(
         f"{label(r.case)} from {quantities.count(r.first_call)} calls" for r in found
@@ -38,12 +38,12 @@ def draw(contest: Contest, workload: Workload) -> str:
     return f'<figure class="ribbon-box">{drawn}<figcaption>{about}</figcaption></figure>'
 
 
-def _room(reign: Reign) -> float:
-    return text_width(label(reign.case), 12) + 8
+def _room(span: CheapestSpan) -> float:
+    return text_width(label(span.case), 12) + 8
 
 
-def _last(found: Sequence[Reign]) -> float:
-    """The end of the axis: late enough that the last reign has room for its name."""
+def _last(found: Sequence[CheapestSpan]) -> float:
+    """The end of the axis: late enough that the last span has room for its name."""
     last = 3.0
     while True:
         start = math.log10(found[-1].first_call) / last * (_WIDTH - 8)
@@ -53,7 +53,7 @@ def _last(found: Sequence[Reign]) -> float:
 
 
 def _segment(
-    reign: Reign,
+    span: CheapestSpan,
     start: float,
     end: float,
     top: float,
@@ -61,18 +61,18 @@ def _segment(
     workload: Workload,
     taken: list[tuple[float, float]],
 ) -> str:
-    name = label(reign.case)
-    tip = tooltip(f"{name}: least total time from {quantities.count(reign.first_call)} calls on")
-    parts = [rectangle(start, top, end - start, _BAR, "reign", tip)]
+    name = label(span.case)
+    tip = tooltip(f"{name}: least total time from {quantities.count(span.first_call)} calls on")
+    parts = [rectangle(start, top, end - start, _BAR, "cheapest", tip)]
     middle = (start + end) / 2
     if inside:
-        parts.append(text(middle, top + 17, name, "on-reign", "middle"))
+        parts.append(text(middle, top + 17, name, "on-cheapest", "middle"))
     else:
-        half = _room(reign) / 2
+        half = _room(span) / 2
         at = min(max(middle, half), _WIDTH - half)
         if _free(at, half, taken):
-            parts.append(text(at, top - 6, name, "beside-reign", "middle"))
-    return element("g", *parts, class_=workload.marks[reign.case.backend].class_)
+            parts.append(text(at, top - 6, name, "beside-cheapest", "middle"))
+    return element("g", *parts, class_=workload.marks[span.case.backend].class_)
 
 
 def _free(at: float, half: float, taken: list[tuple[float, float]]) -> bool:
@@ -83,17 +83,17 @@ def _free(at: float, half: float, taken: list[tuple[float, float]]) -> bool:
     return True
 
 
-def _boundaries(found: Sequence[Reign], scale: Logarithmic, top: float) -> str:
+def _boundaries(found: Sequence[CheapestSpan], scale: Logarithmic, top: float) -> str:
     parts: list[str] = []
     taken: list[tuple[float, float]] = []
     bottom = top + _BAR
-    for reign in found[1:]:
-        x = scale(reign.first_call)
-        if reign.low is not None and reign.high is not None:
-            x1, x2 = (scale(min(max(v, 1.0), scale.high)) for v in (reign.low, reign.high))
+    for span in found[1:]:
+        x = scale(span.first_call)
+        if span.low is not None and span.high is not None:
+            x1, x2 = (scale(min(max(v, 1.0), scale.high)) for v in (span.low, span.high))
             parts.append(line(x1, bottom + 3, x2, bottom + 3, "whisker"))
         parts.append(line(x, top - 2, x, bottom + 5, "median"))
-        shown = ("≈ " if reign.low is None else "") + quantities.count(reign.first_call)
+        shown = ("≈ " if span.low is None else "") + quantities.count(span.first_call)
         parts.append(_axis_label(x, bottom + 18, shown, "boundary", taken))
     for value in scale.ticks(20):
         shown = "1 call" if value == 1 else quantities.power(value)

@@ -27,8 +27,8 @@ Values = NDArray[np.float64]
 
 #: Up to here distributions are enumerated. Beyond, the normal approximation is off by a tenth of
 #: a small p-value at most (a test compares them), and enumerating would take seconds.
-_MOST_PAIRS = 200
-_MOST_UNPAIRED = 100  # of both sides together
+_MAX_PAIRS = 200
+_MAX_UNPAIRED = 100  # of both sides together
 #: Values of a side from which on its smallest p-value is small enough for anything. A report may
 #: claim any number, and binomial coefficients of millions take minutes.
 _PLENTY = 1000
@@ -154,7 +154,7 @@ def _signed_rank_p(differences: Values) -> float:
     ranks = _doubled_ranks(np.abs(differences))
     free = ranks[differences != 0]  # a zero keeps its rank and has no sign to flip
     positive = int(ranks[differences > 0].sum())
-    if len(free) > _MOST_PAIRS:
+    if len(free) > _MAX_PAIRS:
         deviation = math.sqrt(float((free.astype(float) ** 2).sum())) / 2
         return _normal_two_sided(positive - free.sum() / 2, deviation, 2)
     return _two_sided(_sums_of_flips(tuple(int(r) for r in np.sort(free))), positive)
@@ -176,7 +176,7 @@ def _sums_of_flips(ranks: tuple[int, ...]) -> Values:
 def _signed_rank_tail(n: int) -> Values:
     """P(number of positive Walsh averages ≤ c) for c = 0, 1, …, up to their middle."""
     most = n * (n + 1) // 2
-    if n <= _MOST_PAIRS:
+    if n <= _MAX_PAIRS:
         probabilities = _sums_of_flips(tuple(range(1, n + 1)))
         return np.asarray(np.cumsum(probabilities)[: most // 2 + 1])
     deviation = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
@@ -189,7 +189,7 @@ def _signed_rank_tail(n: int) -> Values:
 def _rank_sum_p(one: Values, other: Values) -> float:
     ranks = _doubled_ranks(np.concatenate([other, one]))
     observed = int(ranks[: len(other)].sum())
-    if len(ranks) > _MOST_UNPAIRED:
+    if len(ranks) > _MAX_UNPAIRED:
         # The variance of a sum drawn without replacement: right with equal values as well.
         share = len(other) * len(one) / (len(ranks) * (len(ranks) - 1))
         deviation = math.sqrt(share * float(((ranks - ranks.mean()) ** 2).sum()))
@@ -216,7 +216,7 @@ def _sums_of_draws(ranks: tuple[int, ...], drawn: int) -> Values:
 def _rank_sum_tail(drawn: int, left: int) -> Values:
     """P(U ≤ c) for c = 0, 1, …, up to its middle."""
     most = drawn * left
-    if drawn + left <= _MOST_UNPAIRED:
+    if drawn + left <= _MAX_UNPAIRED:
         ranks = tuple(range(1, drawn + left + 1))
         probabilities = _sums_of_draws(ranks, drawn)[drawn * (drawn + 1) // 2 :]
         return np.asarray(np.cumsum(probabilities)[: most // 2 + 1])

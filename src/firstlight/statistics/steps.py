@@ -18,7 +18,7 @@ from firstlight.statistics.change_points import change_points
 from firstlight.statistics.intervals import median
 
 #: Levels closer than this are one level: the minimum effect of a gate.
-LEAST_STEP = 0.03
+MIN_STEP = 0.03
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Step:
         return self.after / self.before
 
 
-def find_steps(values: Sequence[float], least: float = LEAST_STEP) -> list[Step]:
+def find_steps(values: Sequence[float], least: float = MIN_STEP) -> list[Step]:
     """Steps of a series in order of time; none in a series of less than ten values.
 
     A level has at least five values, so a step is seen five snapshots after it happened at the

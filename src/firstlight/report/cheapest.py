@@ -1,7 +1,7 @@
-"""Who may be compared with whom, and who has cost least after how many calls.
+"""Which cases are compared with each other, and which has cost least after how many calls.
 
 A warm cache needs an earlier process, so its cases are not set against an empty one: there is one
-contest for each cache policy. A backend that has no cache to speak of takes part in all of them.
+group per cache policy. A backend that has no cache to speak of takes part in all of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ORDER = ("none", "cold", "warm")
 
 
 @dataclass(frozen=True)
-class Contest:
+class PolicyGroup:
     """The cases of one workload under one cache policy."""
 
     policy: str
@@ -33,7 +33,7 @@ class Contest:
 
 
 @dataclass(frozen=True)
-class Reign:
+class CheapestSpan:
     """From `first_call` calls on, this case has cost least in total."""
 
     case: CaseSummary
@@ -42,14 +42,14 @@ class Reign:
     high: float | None
 
 
-def contests(workload: Workload) -> tuple[Contest, ...]:
+def policy_groups(workload: Workload) -> tuple[PolicyGroup, ...]:
     """One for each cache policy, without those that only repeat a part of another."""
     policies = {case.cache for case in workload.cases}
     order = [p for p in _ORDER if p in policies] + sorted(policies - set(_ORDER))
     fields = [(policy, _field(workload, policy)) for policy in order]
     names = [{case.case for case in field} for _, field in fields]
     return tuple(
-        Contest(
+        PolicyGroup(
             policy,
             tuple(c for c in field if quotable(c)),
             tuple(c for c in field if not quotable(c)),
@@ -81,23 +81,23 @@ def leaders(entrants: Sequence[tuple[CaseSummary, Estimate]]) -> list[tuple[Case
     return best
 
 
-def reigns(contest: Contest) -> list[Reign]:
+def cheapest_spans(group: PolicyGroup) -> list[CheapestSpan]:
     """The lower envelope of cold + (calls − 1) · warm, from the medians.
 
     A crossing that the record has as a break-even is taken from there, with its interval.
     """
-    found = curves(contest.entrants)
+    found = curves(group.entrants)
     # If somebody's calls have no number, nobody can be ranked.
-    if not found or len(found) < len(contest.entrants):
+    if not found or len(found) < len(group.entrants):
         return []
     current = min(found, key=lambda c: (c.cold.median, c.warm.median))
-    envelope = [Reign(current.case, 1.0, None, None)]
+    envelope = [CheapestSpan(current.case, 1.0, None, None)]
     while True:
         rivals = [(_crossing(current, c), c) for c in found if c.warm.median < current.warm.median]
         if not rivals:
             return envelope
         at, following = min(rivals, key=lambda r: (r[0], r[1].warm.median))
-        envelope.append(_reign(following.case, current.case, max(at, envelope[-1].first_call)))
+        envelope.append(_span(following.case, current.case, max(at, envelope[-1].first_call)))
         current = following
 
 
@@ -107,7 +107,7 @@ def _crossing(slow: Curve, fast: Curve) -> float:
     return max(1.0, math.floor(1 + (fast.cold.median - slow.cold.median) / saved) + 1.0)
 
 
-def _reign(winner: CaseSummary, loser: CaseSummary, at: float) -> Reign:
+def _span(winner: CaseSummary, loser: CaseSummary, at: float) -> CheapestSpan:
     even = winner.break_even_calls
     if even is not None:
         recorded = dict(even.by_backend.get(loser.backend, {}))
@@ -115,8 +115,8 @@ def _reign(winner: CaseSummary, loser: CaseSummary, at: float) -> Reign:
             recorded = {"calls": even.calls, "low": even.low, "high": even.high}
         if isinstance(recorded.get("calls"), int):
             low, high = (_bound(recorded.get(end)) for end in ("low", "high"))
-            return Reign(winner, float(recorded["calls"]), low, high)
-    return Reign(winner, at, None, None)
+            return CheapestSpan(winner, float(recorded["calls"]), low, high)
+    return CheapestSpan(winner, at, None, None)
 
 
 def _bound(value: object) -> float | None:
