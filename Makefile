@@ -52,18 +52,23 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/histfactory.py
 	$(BIN)/python benchmarks/losses.py
 
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
+
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "Installing JAX, PyTorch and the rest into $(VENV): this takes a few minutes, once."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all]'
+	$(INSTALL) '.[all]'
 	touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $@
+# Not after .installed: everything at once is resolved, and the package built, once instead of twice.
+$(VENV)/.installed-dev: pyproject.toml constraints.txt
+	@echo "Installing JAX, PyTorch and the tools of the tests into $(VENV): this takes a few minutes, once."
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) '.[dev]'
+	touch $(VENV)/.installed $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(INSTALL) '.[docs]'
 	touch $@
 
 clean:
