@@ -28,7 +28,7 @@ test-fast: $(VENV)/.installed-dev
 
 # What touches JAX, with the oldest and the newest JAX that are supported; a Python that is not found is
 # an error. Others: make test-matrix MATRIX="python3.12:0.8.3".
-MATRIX ?= python3.11:0.6.0 python3.13:0.12.0.1
+MATRIX ?= python3.11:0.8.3 python3.13:0.12.0.1
 test-matrix:
 	@for pair in $(MATRIX); do sh tools/test-with-versions.sh "$${pair%%:*}" "$${pair##*:}" || exit 1; done
 
