@@ -28,7 +28,7 @@ test-fast: $(VENV)/.installed-dev
 
 # What touches JAX, with the oldest and the newest JAX that are supported; a Python that is not found is
 # an error. Others: make test-matrix MATRIX="python3.12:0.8.3".
-MATRIX ?= python3.11:0.6.0 python3.13:0.12.0.1
+MATRIX ?= python3.11:0.8.3 python3.13:0.12.0.1
 test-matrix:
 	@for pair in $(MATRIX); do sh tools/test-with-versions.sh "$${pair%%:*}" "$${pair##*:}" || exit 1; done
 
@@ -52,18 +52,23 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/histfactory.py
 	$(BIN)/python benchmarks/losses.py
 
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
+
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "Installing JAX, PyTorch and the rest into $(VENV): this takes a few minutes, once."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all]'
+	$(INSTALL) '.[all]'
 	touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $@
+# Not after .installed: everything at once is resolved, and the package built, once instead of twice.
+$(VENV)/.installed-dev: pyproject.toml constraints.txt
+	@echo "Installing JAX, PyTorch and the tools of the tests into $(VENV): this takes a few minutes, once."
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) '.[dev]'
+	touch $(VENV)/.installed $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(INSTALL) '.[docs]'
 	touch $@
 
 clean:

@@ -1,16 +1,18 @@
 #!/bin/sh
-# usage: test-with-versions.sh PYTHON JAX: the tests of what touches JAX, in an environment of its own
-# below build/, with that Python and that JAX, without PyTorch.
+# usage: test-with-versions.sh PYTHON JAX [OPTION OF PYTEST ...]
+# The tests of what touches JAX, with that Python and that JAX and without PyTorch, in an environment of
+# its own below build/.
 set -eu
 python=$1
 jax=$2
+shift 2
 environment=build/matrix/$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')-jax$jax
 echo "== $("$python" --version), jax $jax"
 "$python" -m venv "$environment"
 grep -vE '^(jax|jaxlib|torch)==' constraints.txt > "$environment/constraints.txt"
 "$environment/bin/python" -m pip install --quiet --disable-pip-version-check \
     -c "$environment/constraints.txt" "jax==$jax" "jaxlib==$jax" -e '.[jax,test]'
-"$environment/bin/python" -m pytest -q -p no:cacheprovider \
+"$environment/bin/python" -m pytest -q -p no:cacheprovider "$@" \
     tests/measure/test_jax.py tests/measure/test_process.py tests/measure/test_cache.py \
     tests/trace/test_event_names.py tests/trace/test_session.py tests/trace/test_recording_processes.py \
     tests/trace/test_recompiles.py tests/trace/test_pytest_plugin.py \

@@ -56,6 +56,8 @@ from firstlight.workloads.catalog import registered
 sys.path.insert(0, str(Path(__file__).parents[1] / "snapshot"))
 import made_up_run
 
+pytestmark = pytest.mark.slow
+
 NUMPY, JIT = made_up_run.make_case(), made_up_run.make_case(backend="jax-jit")
 
 
