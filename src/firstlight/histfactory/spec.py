@@ -148,7 +148,7 @@ def _specification(
     if is_model and require_observations and "channels" in plain:
         raise ContentError(
             "has no measurements and no observations, so it is a model specification without data. "
-            "Give the workspace, or pass require_observations=False."
+            "Give the workspace, or use Asimov data (--asimov MU --blind)."
         )
     keys = _MODEL_KEYS if is_model else _WORKSPACE_KEYS
     plain = require_object(plain, keys, ["channels"] if is_model else ["channels", "measurements"])
@@ -173,7 +173,9 @@ def _specification(
         observed, without_channel = read_observations(plain["observations"], channels)
         observed.setflags(write=False)
     elif require_observations:
-        raise ContentError("has no 'observations'. Add them, or pass require_observations=False.")
+        raise ContentError(
+            "has no 'observations'. Add them, or use Asimov data (--asimov MU --blind)."
+        )
     unused = tuple(sorted(set(settings) - {one.name for one in sets}))
     return Specification(source, name, poi, channels, sets, observed, unused, without_channel)
 
