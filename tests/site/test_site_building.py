@@ -27,6 +27,8 @@ from firstlight.snapshot.storage import LocalStore
 from firstlight.snapshot.strict_json import canonical
 from firstlight.snapshot.verifying import verify
 
+pytestmark = pytest.mark.slow
+
 
 def files_of(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}

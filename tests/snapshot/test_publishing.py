@@ -39,6 +39,8 @@ from firstlight.snapshot.storage import LocalStore
 from firstlight.snapshot.verifying import verify
 from firstlight.statistics.run_summaries import assemble
 
+pytestmark = pytest.mark.slow
+
 SCHEMA_FOLDER = Path(firstlight.__file__).parent / "schemas"
 
 
