@@ -596,7 +596,10 @@ MALFORMED: dict[str, tuple[Edit, str]] = {
         setting(name="mc_CR", auxdata=[1.0, -1.0]),
         "parameter 'mc_CR' (shapesys): the auxdata of a Poisson constraint cannot be negative.",
     ),
-    "no observations": (drop("observations"), "has no 'observations'. Add them, or use Asimov data"),
+    "no observations": (
+        drop("observations"),
+        "has no 'observations'. Add them, or use Asimov data",
+    ),
     "observation missing": (
         drop("observations", 0),
         "observations: no observation for channel 'SR'. Add its data.",

@@ -86,11 +86,7 @@ def lowest(model: Prepared, problem: Problem) -> Minimum:
     def visit(state: tuple[Minimum, _Plan]) -> tuple[Minimum, _Plan]:
         _, plan = state
         found, risks = _search(model, problem, plan.start, plan.near, ~plan.more)
-        first = plan.ends.searches == 0
-        plan = jax.lax.cond(
-            first & _is_settled(found, risks), _ended, _planned, problem, plan, found, risks
-        )
-        return found, plan
+        return found, _planned(problem, plan, found, risks)
 
     # The shapes of an end; nothing is computed.
     empty, _ = jax.eval_shape(search, model, *problem[:5])
@@ -117,14 +113,8 @@ def _is_settled(found: Minimum, risks: Any) -> Any:
     return calm & (found.status == int(Status.CONVERGED))
 
 
-def _ended(problem: Problem, plan: _Plan, found: Minimum, risks: Any) -> _Plan:
-    """The plan after the only search."""
-    ends = plan.ends._replace(minima=plan.ends.minima + 1, steps=found.iterations)
-    return plan._replace(ends=ends, more=jnp.zeros((), bool))
-
-
 def _planned(problem: Problem, plan: _Plan, found: Minimum, fresh: Any) -> _Plan:
-    """The plan after a search that leaves a question."""
+    """The plan after a search."""
     converged = found.status == int(Status.CONVERGED)
     better = _improves(found.nll, converged, plan.best, problem.data)
     here = _Best(found.theta, found.nll, converged)
