@@ -209,7 +209,7 @@ def test_a_model_specification_needs_no_data_and_its_poi_is_mu_by_default() -> N
     assert spec.observed is None and spec.poi == "mu" and spec.measurement == ""
     assert_as_pyhf(spec, pyhf.Model(plain))
     assert parse({**plain, "poi": ""}, require_observations=False).poi is None
-    with pytest.raises(WorkspaceError, match="without data. Give the workspace"):
+    with pytest.raises(WorkspaceError, match=r"without data\. Give the workspace"):
         parse(plain)
     with pytest.raises(WorkspaceError, match="no measurement 'x' to choose"):
         parse(plain, measurement="x", require_observations=False)
