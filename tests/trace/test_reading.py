@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -355,19 +356,20 @@ def test_a_fork_has_the_jax_of_its_parent(tmp_path: Path) -> None:
 Tracing = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+def run_traced(folder: Path, source: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "import firstlight.trace.startup\n" + source],
+        env={**os.environ, "FIRSTLIGHT_TRACE": str(folder), **environment},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
 @pytest.fixture
 def traced(tmp_path: Path) -> Tracing:
-    def run(source: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", "import firstlight.trace.startup\n" + source],
-            env={**os.environ, "FIRSTLIGHT_TRACE": str(tmp_path), **environment},
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
-
-    return run
+    return functools.partial(run_traced, tmp_path)
 
 
 MIXED = """
@@ -402,20 +404,25 @@ print(counted[0])
 """
 
 
-def test_compiles_are_as_many_as_jax_counts_and_logs(traced: Tracing, tmp_path: Path) -> None:
-    done = traced(MIXED, JAX_LOG_COMPILES="1")
+@pytest.fixture(scope="module")
+def mixed(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[subprocess.CompletedProcess[str], Trace]:
+    folder = tmp_path_factory.mktemp("mixed")
+    done = run_traced(folder, MIXED, JAX_LOG_COMPILES="1")
     assert done.returncode == 0, done.stderr
-    trace = load(tmp_path)
+    return done, load(folder)
+
+
+def test_compiles_are_as_many_as_jax_counts_and_logs(mixed: Any) -> None:
+    done, trace = mixed
     assert trace.compiles == int(done.stdout) > 10
     assert trace.compiles == done.stderr.count("Finished XLA compilation of")
     assert only(trace).problems == ()
 
 
-def test_nested_and_lowered_programs_are_those_of_their_calls(
-    traced: Tracing, tmp_path: Path
-) -> None:
-    assert traced(MIXED).returncode == 0
-    functions = {f.name: f for f in load(tmp_path).functions}
+def test_nested_and_lowered_programs_are_those_of_their_calls(mixed: Any) -> None:
+    functions = {f.name: f for f in mixed[1].functions}
     outer, inner = functions["outer"], functions["inner"]
     assert [c.signature.arguments[0].shape for c in outer.compiles] == [(3,), (4,), (6,)]
     assert all(None not in c.stage_seconds.values() for c in outer.compiles)
