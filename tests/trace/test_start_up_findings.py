@@ -122,6 +122,10 @@ def test_operations_within_a_package_name_it_and_the_jit_that_it_brings(
     one = only(one_op_compiles(operations(9, site=site)))
     assert f"run by {file.partition('/')[0]}" in one.remedy
     assert f"a function under {jit} if" in one.remedy
+    step = samples.function("step", samples.compiled(took=(0, 0, 3.0), site=site))
+    dominating = only(dominating_function(samples.trace(step)))
+    option = "XLA_FLAGS=" if jit == "flax.nnx.jit" else f"{jit}(f, compiler_options="
+    assert f", {option}" in dominating.remedy
 
 
 def test_a_test_is_not_told_to_be_put_under_jit() -> None:
