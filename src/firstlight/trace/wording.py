@@ -29,22 +29,18 @@ from firstlight.trace.read.recompiles import described, is_wide
 OF_JAX = "JAX's own"
 
 
-def place(where: Place | None, short: bool = True) -> str:
-    """file:line; short: as seen from here, or by name where that is shorter."""
+def place(where: Place | None) -> str:
+    """file:line as seen from here, or by name where that is shorter."""
     if where is None:
         return "unknown place"
     if where.file.startswith("<"):  # <stdin>, <string>, a cell
-        return f"{where.file}:{where.line}"
-    return f"{_shortened(where.file) if short else where.file}:{where.line}"
-
-
-def _shortened(file: str) -> str:
-    """Of an installed package the path within it; of the user's own files, relative to here."""
-    return _shortened_from(os.getcwd(), file)
+        return where.location
+    return f"{_shortened(os.getcwd(), where.file)}:{where.line}"
 
 
 @lru_cache(1000)
-def _shortened_from(here: str, file: str) -> str:
+def _shortened(here: str, file: str) -> str:
+    """Of an installed package the path within it; of the user's own files, relative to here."""
     for marker in ("site-packages", "dist-packages"):
         _, found, rest = file.partition(f"{os.sep}{marker}{os.sep}")
         if found:
