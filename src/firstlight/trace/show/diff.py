@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from firstlight.trace.quantities import counted, seconds
 from firstlight.trace.read.model import STAGES, Function, Trace
-from firstlight.trace.show.json_report import stage_seconds
 from firstlight.trace.wording import place
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ def _change(old: Sequence[Function], new: Sequence[Function]) -> FunctionChange:
     compiles = (_compiles(old), _compiles(new))
     recompiles = (_recompiles(old), _recompiles(new))
     took = (_seconds(old), _seconds(new))
-    stages = [{s: sum(stage_seconds(f)[s] for f in side) for s in STAGES} for side in (old, new)]
+    stages = [{s: sum(f.stage_seconds[s] for f in side) for s in STAGES} for side in (old, new)]
     reasons = _reasons(new) - _reasons(old)
     return FunctionChange(
         name=first.name,

@@ -19,7 +19,6 @@ from firstlight.trace.read import phases
 from firstlight.trace.read.model import Finding, Function, Process, Trace
 from firstlight.trace.read.source_lines import SourceLines
 from firstlight.trace.read.torch_regions import Region, regions, why
-from firstlight.trace.show.json_report import cache_counts, stage_seconds
 from firstlight.trace.show.verdict import headline, nothing_found, unknown, where_first_result
 from firstlight.trace.wording import OF_JAX, place, sentence_of, short, spent_on
 
@@ -200,13 +199,13 @@ def _functions(functions: Sequence[Function], width: int) -> Table:
 
 
 def _row(function: Function, stages: bool) -> list[str]:
-    cache = cache_counts(function)
+    cache = function.cache_counts
     return [
         _bare(function.name),
         OF_JAX if function.library else short(function.place),
         str(sum(c.compiled for c in function.compiles)),
         str(function.recompiles or "") if not function.library else "",
-        *([seconds(s) for s in stage_seconds(function).values()] if stages else []),
+        *([seconds(s) for s in function.stage_seconds.values()] if stages else []),
         seconds(function.seconds),
         "off" if set(cache) == {"off"} else ", ".join(f"{n} {s}" for s, n in cache.items()),
     ]
