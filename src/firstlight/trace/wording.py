@@ -147,8 +147,10 @@ def where_to_jit(one: Compile) -> Place | None:
 
 
 def readable(function: Function) -> str:
-    """The name of a function, with its line where the name says nothing."""
-    bare = function.name.rpartition(".")[2]
+    """The name of a function, with its class or its line where the name says nothing."""
+    scope, _, bare = function.name.rpartition(".")
+    if bare.startswith("__") and scope:
+        return f"{scope.rpartition('.')[2]}.{bare}"
     return f"{bare} at {short(function.place)}" if bare.startswith("<") else bare
 
 
