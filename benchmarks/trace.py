@@ -216,7 +216,7 @@ def _start():
     safely = recorder.Recorder.safely
     recorder.Recorder.safely = lambda self, function: _timed(safely(self, function))
     for name in ("_begin", "_end"):
-        setattr(imports.ImportClock, name, _timed(getattr(imports.ImportClock, name)))
+        setattr(import_clock.ImportClock, name, _timed(getattr(import_clock.ImportClock, name)))
     import firstlight.trace.startup
 os.environ["FIRSTLIGHT_TRACE"] = sys.argv[1]
 _timed(_start)()

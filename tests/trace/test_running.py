@@ -344,28 +344,27 @@ def test_what_cannot_be_written_is_said_with_the_limits(tmp_path: Path, write: W
     assert "no report" in done.stderr and "--max-ttfr" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "wait", ("float(y)", "y.block_until_ready()", "jax.block_until_ready([y, y])")
-)
-def test_an_error_that_comes_up_while_waiting_reads_the_same(
-    wait: str, tmp_path: Path, write: Write
-) -> None:
+def test_an_error_that_comes_up_while_waiting_reads_the_same(tmp_path: Path, write: Write) -> None:
     write(
         "late.py",
-        f"""
-        import jax, jax.numpy as jnp
+        """
+        import jax, jax.numpy as jnp, traceback
         def bad(x):
             raise ValueError("only when it runs")
         kind = jax.ShapeDtypeStruct((), jnp.float32)
-        y = jax.jit(lambda x: jax.pure_callback(bad, kind, x))(1.0)
-        {wait}
+        waits = (float, lambda y: y.block_until_ready(), lambda y: jax.block_until_ready([y, y]))
+        for wait in waits:
+            try:
+                wait(jax.jit(lambda x: jax.pure_callback(bad, kind, x))(1.0))
+            except Exception:
+                traceback.print_exc()
         """,
     )
     # Every frame is shown, also those that JAX takes out.
     variables = {**os.environ, "JAX_TRACEBACK_FILTERING": "off"}
     without, traced = both(tmp_path, "late.py", env=variables)
-    assert without[0] == traced[0] == 1
-    assert "only when it runs" in traced[2] and traced[2] == without[2]
+    assert without[2].count("ValueError: only when it runs") >= 3
+    assert traced == without
 
 
 def test_pytest_warns_of_nothing_that_it_would_not_warn_of_alone(

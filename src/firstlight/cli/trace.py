@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -125,6 +126,7 @@ def _trace(program: list[str], options: argparse.Namespace) -> int:
     outcome = running.run(command, folder, variables, meanwhile=_load_what_reports_need)
     name = "" if options.redact else " ".join(program)
     hold = _report(command, folder, outcome, _limits(options), options, name)
+    gc.freeze()  # or Python looks through all of it for garbage once more before it ends
     return 1 if not hold and outcome.succeeded else running.end_like(outcome)
 
 

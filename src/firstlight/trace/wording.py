@@ -29,22 +29,18 @@ from firstlight.trace.read.recompiles import described, is_wide
 OF_JAX = "JAX's own"
 
 
-def place(where: Place | None, short: bool = True) -> str:
-    """file:line; short: as seen from here, or by name where that is shorter."""
+def place(where: Place | None) -> str:
+    """file:line as seen from here, or by name where that is shorter."""
     if where is None:
         return "unknown place"
     if where.file.startswith("<"):  # <stdin>, <string>, a cell
-        return f"{where.file}:{where.line}"
-    return f"{_shortened(where.file) if short else where.file}:{where.line}"
-
-
-def _shortened(file: str) -> str:
-    """Of an installed package the path within it; of the user's own files, relative to here."""
-    return _shortened_from(os.getcwd(), file)
+        return where.location
+    return f"{_shortened(os.getcwd(), where.file)}:{where.line}"
 
 
 @lru_cache(1000)
-def _shortened_from(here: str, file: str) -> str:
+def _shortened(here: str, file: str) -> str:
+    """Of an installed package the path within it; of the user's own files, relative to here."""
     for marker in ("site-packages", "dist-packages"):
         _, found, rest = file.partition(f"{os.sep}{marker}{os.sep}")
         if found:
@@ -151,8 +147,10 @@ def where_to_jit(one: Compile) -> Place | None:
 
 
 def readable(function: Function) -> str:
-    """The name of a function, with its line where the name says nothing."""
-    bare = function.name.rpartition(".")[2]
+    """The name of a function, with its class or its line where the name says nothing."""
+    scope, _, bare = function.name.rpartition(".")
+    if bare.startswith("__") and scope:
+        return f"{scope.rpartition('.')[2]}.{bare}"
     return f"{bare} at {short(function.place)}" if bare.startswith("<") else bare
 
 

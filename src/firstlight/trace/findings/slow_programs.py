@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from firstlight.report.quantities import size
 from firstlight.trace.findings import thresholds as limits
 from firstlight.trace.findings.costs import cost, is_part_of_start
+from firstlight.trace.findings.jits import jit_for
 from firstlight.trace.quantities import listed
 from firstlight.trace.read.model import (
     CONTROL_FLOW,
@@ -142,11 +143,16 @@ def _dominating_remedy(function: Function, longest: Compile) -> str:
             f"It is an operation of JAX's own, called at {short(where_to_jit(longest))}: with a "
             f"persistent cache only the first start pays.{small}"
         )
+    jit = jit_for([longest])
+    lower = (
+        "for all of it, XLA_FLAGS=--xla_backend_optimization_level=0 (nnx.jit takes no option)"
+        if jit == "flax.nnx.jit"
+        else f"for it, {jit}(f, compiler_options={{'xla_backend_optimization_level': 0}})"
+    )
     return (
-        "Try a lower level of optimisation for it, jax.jit(f, "
-        "compiler_options={'xla_backend_optimization_level': 0}), and look what it costs at "
-        "run time; `firstlight trace --what-if` measures that. With a persistent cache only "
-        "the first start pays."
+        f"Try a lower level of optimisation {lower}, and look what it costs at run time; "
+        "`firstlight trace --what-if` measures that. With a persistent cache only the first start "
+        "pays."
     )
 
 

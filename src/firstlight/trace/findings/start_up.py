@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -10,9 +9,10 @@ from typing import Any
 
 from firstlight.trace.findings import thresholds as limits
 from firstlight.trace.findings.costs import cost, is_part_of_start
-from firstlight.trace.findings.one_op_cures import (
+from firstlight.trace.findings.jits import (
     can_be_jitted,
     compiles_under_jit,
+    jit_for,
     named_function,
     prepares_data,
 )
@@ -154,7 +154,7 @@ def _one_op_remedy(function: str, compiles: list[Compile], lines: str, whole: bo
         run_by = f"run by {listed(p for p, _ in packages.most_common(3))}, " if packages else ""
         return (
             f"Most of them are {run_by}called at {lines}: call that within a function "
-            f"under {_jit_for(compiles)} if it can be, else a persistent cache with "
+            f"under {jit_for(compiles)} if it can be, else a persistent cache with "
             "jax_persistent_cache_min_compile_time_secs 0 saves them from the second start on."
         )
     if function.rpartition(".")[2].startswith("test"):
@@ -173,14 +173,6 @@ def _one_op_remedy(function: str, compiles: list[Compile], lines: str, whole: bo
         "on shapes stays outside of its arguments: jax.jit(lambda x: f(x, sizes)))"
     )
     return f"{what}: {left}. {_WITHOUT_COMPILING}"
-
-
-def _jit_for(compiles: list[Compile]) -> str:
-    """The jit that can return what the package makes: its modules hold more than arrays."""
-    files = [one.site.file.replace(os.sep, "/") for one in compiles if one.site]
-    if any("/equinox/" in file for file in files):
-        return "equinox.filter_jit"
-    return "flax.nnx.jit" if any("/flax/nnx/" in file for file in files) else "jax.jit"
 
 
 def _is_in_layer(one: Compile) -> bool:

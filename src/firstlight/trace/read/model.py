@@ -6,6 +6,7 @@ moment has one number everywhere. What a log does not tell is None, and `Process
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
@@ -230,6 +231,16 @@ class Function:
     @property
     def recompiles(self) -> int:
         return sum(c.recompile_reason is not None for c in self.compiles)
+
+    @property
+    def stage_seconds(self) -> dict[str, float]:
+        """Seconds of each stage over all compiles."""
+        return {s: sum(c.stage_seconds.get(s) or 0.0 for c in self.compiles) for s in STAGES}
+
+    @property
+    def cache_counts(self) -> dict[str, int]:
+        """What the persistent cache did: {"hit": 1, "miss": 3}."""
+        return dict(Counter(c.cache.status for c in self.compiles if c.cache is not None))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from firstlight.trace.record.program_errors import leave_out_caller
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from firstlight.trace.record.recorder import Recorder
@@ -48,8 +47,7 @@ class TorchHooks:
         self._torch = (os.path.dirname(torch) + os.sep,) if torch else ()
         self._functions: dict[str, tuple[Any, Any]] = {}  # name and place by torch's number
         self._heard = 0
-        self._active = True
-        self._undo: Callable[[], None] | None = None
+        self._listens = False
         reasons = getattr(self._utils, "graph_break_reasons", None) or [None]
         self._last_break: Any = reasons[-1]  # what was before is of nobody's recording
 
@@ -74,32 +72,18 @@ class TorchHooks:
                 raise
 
         setattr(utils, name, log_compilation_event)
-
-        def restore() -> None:
-            if getattr(utils, name) is log_compilation_event:
-                setattr(utils, name, original)
-
-        self._undo = restore
-
-    def detach(self) -> None:
-        """Stop listening, and leave torch as it was."""
-        self._active = False
-        if self._undo is not None:
-            self._recorder.safely(self._undo)()
-            self._undo = None
+        self._listens = True
 
     def check_heard(self) -> None:
         """Say so where torch compiled and told nothing of it."""
         known = getattr(self._utils, "get_compilation_metrics", None)
-        if self._active and not self._heard and self._undo and known is not None and known():
+        if self._listens and not self._heard and known is not None and known():
             self._recorder.problem(
                 "torch: it compiled regions and told nothing of them "
                 "(torch._dynamo.config.log_compilation_metrics is off)"
             )
 
     def _compiled(self, metrics: Any) -> None:
-        if not self._active:
-            return
         self._heard += 1
         end = monotonic_ns()
         seconds = _seconds(metrics)

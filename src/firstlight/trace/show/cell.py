@@ -6,7 +6,6 @@ from firstlight.report.plain_text import printable
 from firstlight.trace.quantities import seconds
 from firstlight.trace.read import phases
 from firstlight.trace.read.model import Finding, Function, Trace
-from firstlight.trace.show.json_report import stage_seconds
 from firstlight.trace.show.markup import escaped
 from firstlight.trace.show.verdict import headline, unknown
 from firstlight.trace.wording import OF_JAX, place, sentence_of
@@ -74,6 +73,6 @@ def _row(function: Function) -> str:
         function.name,
         OF_JAX if function.library else place(function.place),
         str(sum(c.compiled for c in function.compiles)),
-        *(seconds(value) for value in stage_seconds(function).values()),
+        *(seconds(value) for value in function.stage_seconds.values()),
     )
     return f"<tr>{''.join(f'<td>{escaped(cell)}</td>' for cell in cells)}</tr>"

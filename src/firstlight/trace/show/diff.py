@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from firstlight.trace.quantities import counted, seconds
 from firstlight.trace.read.model import STAGES, Function, Trace
-from firstlight.trace.show.json_report import stage_seconds
 from firstlight.trace.wording import place
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ def _change(old: Sequence[Function], new: Sequence[Function]) -> FunctionChange:
     compiles = (_compiles(old), _compiles(new))
     recompiles = (_recompiles(old), _recompiles(new))
     took = (_seconds(old), _seconds(new))
-    stages = [{s: sum(stage_seconds(f)[s] for f in side) for s in STAGES} for side in (old, new)]
+    stages = [{s: sum(f.stage_seconds[s] for f in side) for s in STAGES} for side in (old, new)]
     reasons = _reasons(new) - _reasons(old)
     return FunctionChange(
         name=first.name,
@@ -263,26 +262,22 @@ def _totals(found: Comparison) -> str:
 
 
 def _table(changes: Sequence[FunctionChange]) -> Any:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    from firstlight.report.plain_text import printable
+    from firstlight.trace.show.terminal import table
 
     styles = {"new": "yellow", "slower": "red", "recompiled more": "red", "faster": "green"}
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("", "function", "where", "compiles", "seconds", "why again"):
-        table.add_column(name, justify="right" if name in ("compiles", "seconds") else "left")
-    for change in changes:
-        took = " → ".join("none" if s is None else seconds(s) for s in change.seconds)
-        cells = (
-            change.status,
-            change.name,
-            change.location or "",
-            f"{change.compiles[0]} → {change.compiles[1]}",
-            took,
-            ", ".join(f"{n} {reason}" for reason, n in change.reasons.items()),
+    columns = ("", "function", "where", "compiles", "seconds", "why again")
+    rows = [
+        (
+            (
+                change.status,
+                change.name,
+                change.location or "",
+                f"{change.compiles[0]} → {change.compiles[1]}",
+                " → ".join("none" if s is None else seconds(s) for s in change.seconds),
+                ", ".join(f"{n} {reason}" for reason, n in change.reasons.items()),
+            ),
+            styles.get(change.status, ""),
         )
-        style = styles.get(change.status, "")
-        table.add_row(*(Text(printable(cell)) for cell in cells), style=style)
-    return table
+        for change in changes
+    ]
+    return table("", columns, rows)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from firstlight import __version__
 from firstlight.records import to_json
 from firstlight.trace.findings.limits import Excess
-from firstlight.trace.read.model import STAGES, Compile, Function, Process, Read, Trace
+from firstlight.trace.read.model import Compile, Function, Process, Read, Trace
 from firstlight.trace.wording import location, signature, why_again
 
 SCHEMA, VERSION = "firstlight.trace-report", 1
@@ -51,16 +50,6 @@ def report(
     }
 
 
-def stage_seconds(function: Function) -> dict[str, float]:
-    """Seconds of each stage over all compiles."""
-    return {s: sum(c.stage_seconds.get(s) or 0.0 for c in function.compiles) for s in STAGES}
-
-
-def cache_counts(function: Function) -> dict[str, int]:
-    """What the persistent cache did: {"hit": 1, "miss": 3}."""
-    return dict(Counter(c.cache.status for c in function.compiles if c.cache is not None))
-
-
 def _function(function: Function) -> dict[str, Any]:
     return {
         "name": function.name,
@@ -69,9 +58,9 @@ def _function(function: Function) -> dict[str, Any]:
         "library": function.library,
         "compiles": sum(c.compiled for c in function.compiles),
         "recompiles": 0 if function.library else function.recompiles,
-        "seconds": stage_seconds(function),
+        "seconds": function.stage_seconds,
         "total_seconds": function.seconds,
-        "cache": cache_counts(function),
+        "cache": function.cache_counts,
         "calls": [_compile(c) for c in function.compiles],
     }
 

@@ -8,7 +8,6 @@ from firstlight.report.quantities import size
 from firstlight.trace.quantities import counted, seconds
 from firstlight.trace.read.model import Compile, Function, Place, Trace
 from firstlight.trace.read.source_lines import SourceLines
-from firstlight.trace.show.json_report import cache_counts, stage_seconds
 from firstlight.trace.show.markup import breakable, escaped
 from firstlight.trace.wording import OF_JAX, called_from, place, signature
 
@@ -56,7 +55,7 @@ def section(trace: Trace) -> str:
 
 
 def _row(function: Function) -> str:
-    stages = stage_seconds(function)
+    stages = function.stage_seconds
     equations = max((c.equations or 0 for c in function.compiles), default=0)
     constants = max((c.constant_bytes or 0 for c in function.compiles), default=0)
     first = min(c.begin_seconds for c in function.compiles)
@@ -103,7 +102,7 @@ def _count(number: int) -> tuple[int, str]:
 
 
 def _cache(function: Function) -> str:
-    counts = cache_counts(function)
+    counts = function.cache_counts
     if len(counts) == 1 and "off" in counts:
         return "off"
     return ", ".join(f"{n} {status}" for status, n in counts.items())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich import box
 from rich.columns import Columns
@@ -19,7 +19,6 @@ from firstlight.trace.read import phases
 from firstlight.trace.read.model import Finding, Function, Process, Trace
 from firstlight.trace.read.source_lines import SourceLines
 from firstlight.trace.read.torch_regions import Region, regions, why
-from firstlight.trace.show.json_report import cache_counts, stage_seconds
 from firstlight.trace.show.verdict import headline, nothing_found, unknown, where_first_result
 from firstlight.trace.wording import OF_JAX, place, sentence_of, short, spent_on
 
@@ -160,46 +159,56 @@ def _bar(by_kind: dict[str, float], total: float, width: int, coloured: bool) ->
     return bar
 
 
-def _functions(functions: Sequence[Function], width: int) -> Table:
-    shown = functions[:_MOST_FUNCTIONS]
-    title = (
-        "Functions"
-        if len(shown) == len(functions)
-        else (f"Functions, the {len(shown)} most expensive of {len(functions)}")
-    )
-    table = Table(
-        title=title,
+#: Columns of words; all others are numbers.
+_WORDS = frozenset(
+    ("", "function", "defined", "cache", "what happened", "where", "why again", "setting")
+)
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[tuple[Sequence[str], str]]) -> Table:
+    """rows: cells, and the style of the row."""
+    made = Table(
+        title=title or None,
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         collapse_padding=True,  # room for names
     )
-    table.add_column("function", overflow="fold", max_width=36)
-    table.add_column("defined", overflow="fold")
+    for name in columns:
+        widest = 36 if name == "function" else None
+        if name in _WORDS:
+            made.add_column(name, overflow="fold", max_width=widest)
+        else:
+            made.add_column(name, justify="right", no_wrap=True)
+    for cells, style in rows:
+        made.add_row(*(Text(printable(cell)) for cell in cells), style=style)
+    return made
+
+
+def _functions(functions: Sequence[Function], width: int) -> Table:
+    shown = functions[:_MOST_FUNCTIONS]
+    some = "" if len(shown) == len(functions) else f", the {len(shown)} most expensive of "
     stages = width >= 92
-    numbers = ("compiles", "again", *(("trace", "lower", "compile") if stages else ()), "total")
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("cache")
-    for function in shown:
-        table.add_row(*_row(function, stages), style="dim" if function.library else "")
-    return table
+    by_stage = ("trace", "lower", "compile") if stages else ()
+    return table(
+        f"Functions{some}{len(functions) if some else ''}",
+        ("function", "defined", "compiles", "again", *by_stage, "total", "cache"),
+        [(_row(function, stages), "dim" if function.library else "") for function in shown],
+    )
 
 
-def _row(function: Function, stages: bool) -> list[Text]:
-    by_stage = [seconds(s) for s in stage_seconds(function).values()] if stages else []
-    cache = ", ".join(f"{n} {status}" for status, n in cache_counts(function).items())
-    cells = [
+def _row(function: Function, stages: bool) -> list[str]:
+    cache = function.cache_counts
+    return [
         _bare(function.name),
         OF_JAX if function.library else short(function.place),
         str(sum(c.compiled for c in function.compiles)),
         str(function.recompiles or "") if not function.library else "",
-        *by_stage,
+        *([seconds(s) for s in function.stage_seconds.values()] if stages else []),
         seconds(function.seconds),
-        "off" if set(cache_counts(function)) == {"off"} else cache,
+        "off" if set(cache) == {"off"} else ", ".join(f"{n} {s}" for s, n in cache.items()),
     ]
-    return [Text(printable(cell)) for cell in cells]
 
 
 def _bare(name: str) -> str:
@@ -210,30 +219,19 @@ def _bare(name: str) -> str:
 def _regions(compiled: Sequence[Region]) -> Table:
     shown = sorted(compiled, key=lambda one: -one.own_seconds)[:_MOST_FUNCTIONS]
     some = "" if len(shown) == len(compiled) else f", the {len(shown)} longest of {len(compiled)}"
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"Compiled by torch{some}")
-    table.title_justify, table.title_style = "left", "bold"
-    table.add_column("function", overflow="fold", max_width=36)
-    table.add_column("defined", overflow="fold")
-    table.add_column("compiling", justify="right", no_wrap=True)
-    table.add_column("imports", justify="right", no_wrap=True)
-    table.add_column("what happened")
+    rows = []
     for one in shown:
         imports = one.seconds - one.own_seconds
         times = (seconds(one.own_seconds), seconds(imports) if imports >= 0.0005 else "")
-        cells = (_bare(one.readable), short(one.place), *times, why(one))
-        table.add_row(*(Text(printable(cell)) for cell in cells))
-    return table
+        rows.append(((_bare(one.readable), short(one.place), *times, why(one)), ""))
+    columns = ("function", "defined", "compiling", "imports", "what happened")
+    return table(f"Compiled by torch{some}", columns, rows)
 
 
-def _processes(processes: Sequence[Process]) -> Padding:
-    table = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, title=counted(len(processes), "process", "processes")
-    )
-    table.title_justify = "left"
-    for name in ("pid", "rank", "started at", "first result at", "wall", "compiling"):
-        table.add_column(name, justify="right")
-    for p in processes:
-        cells = (
+def _processes(processes: Sequence[Process]) -> Table:
+    columns = ("pid", "rank", "started at", "first result at", "wall", "compiling")
+    rows = [
+        (
             str(p.pid),
             p.rank or "",
             seconds(p.starts_at_seconds),
@@ -241,5 +239,7 @@ def _processes(processes: Sequence[Process]) -> Padding:
             seconds(p.wall_seconds) if p.wall_seconds is not None else "did not end",
             seconds(sum(p.phases_seconds.get(k, 0.0) for k in ("trace", "lower", "compile"))),
         )
-        table.add_row(*(Text(printable(cell)) for cell in cells))
-    return Padding(table, (0, 0))
+        for p in processes
+    ]
+    title = counted(len(processes), "process", "processes")
+    return table(title, columns, [(row, "") for row in rows])

@@ -52,18 +52,16 @@ def verdict(found: WhatIf) -> str:
 
 def print_what_if(found: WhatIf, console: Console) -> None:
     """A table of variants."""
-    from rich import box
-    from rich.table import Table
+    from firstlight.trace.show import terminal
 
-    title = f"What if: measured in {counted(found.rounds, 'run')} of each"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("setting", "first result", "compiling", "whole run"):
-        table.add_column(name, justify="left" if name == "setting" else "right")
+    columns = ("setting", "first result", "compiling", "whole run")
+    rows = []
     for v in found.variants:
         failed = f", {v.failed} failed" if v.failed else ""
         spreads = (v.first_result_seconds, v.compile_seconds, v.wall_seconds)
-        table.add_row(v.name + failed, *(spread_text(s) for s in spreads))
-    console.print(table)
+        rows.append(((v.name + failed, *map(spread_text, spreads)), ""))
+    title = f"What if: measured in {counted(found.rounds, 'run')} of each"
+    console.print(terminal.table(title, columns, rows))
     console.print(verdict(found))
     for v in found.variants:
         if v.how:

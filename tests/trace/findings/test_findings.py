@@ -24,7 +24,7 @@ from firstlight.trace.read.model import Finding, Trace
 pytestmark = pytest.mark.slow
 
 SINCE_0_11 = tuple(map(int, version("jax").split(".")[:2])) >= (0, 11)
-PROGRAMS = Path(__file__).parent / "programs"
+PROGRAMS = Path(__file__).parents[1] / "programs"
 #: Runs programs one after the other in one traced process, each as if it were the main one.
 DRIVER = """
 import firstlight.trace.startup, runpy, sys

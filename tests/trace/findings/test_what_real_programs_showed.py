@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import trace_samples as samples
 
+import firstlight.trace
 from firstlight.trace.findings import load
 from firstlight.trace.findings.after_start import synchronisation
 from firstlight.trace.findings.recompiling import recompiles
@@ -41,6 +43,20 @@ def traced(tmp_path: Path) -> Traced:
         command = [sys.executable, tmp_path / "program.py"]
         subprocess.run(command, env=environment, capture_output=True, timeout=120, check=True)
         return load(tmp_path / "logs")
+
+    return run
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Traced:
+    """The same in this process, of what does not depend on what has been compiled in it before."""
+
+    def run(program: str) -> Trace:
+        path = tmp_path / "program.py"
+        path.write_text(program)
+        with firstlight.trace.recording() as t:
+            runpy.run_path(str(path), run_name="__main__")
+        return t.trace
 
     return run
 
@@ -111,8 +127,8 @@ def test_a_wait_costs_what_the_program_works_meanwhile_and_no_more() -> None:
 # --- what is a result, and what delays it ---------------------------------------------------------
 
 
-def test_what_an_operation_reads_to_know_what_to_do_is_no_result(traced: Traced) -> None:
-    found = traced(
+def test_what_an_operation_reads_to_know_what_to_do_is_no_result(recorded: Traced) -> None:
+    found = recorded(
         "import jax, jax.numpy as jnp\n"
         "labels = jnp.arange(6.0) * 2\n"
         "for row in labels:\n    pass\n"
@@ -146,10 +162,10 @@ def test_one_operation_that_takes_most_of_all_compiling_is_told() -> None:
     assert not list(one_op_compiles(samples.trace(long, slow)))
 
 
-def test_who_iterates_over_an_array_is_told_so(traced: Traced) -> None:
-    found = traced(
+def test_who_iterates_over_an_array_is_told_so(recorded: Traced) -> None:
+    found = recorded(
         "import jax, jax.numpy as jnp\n"
-        "for row in jnp.asarray([[float(n)] for n in range(300)]):\n    pass\n"
+        "for row in jnp.asarray([[float(n)] for n in range(37)]):\n    pass\n"
     )
     names = {f.name: f for f in found.functions}
     slow = replace(names["unstack"].compiles[0], stage_seconds={"compile": 1.8})
@@ -169,15 +185,15 @@ for rate in (0.1, 0.2, 0.3, 0.4):
 """
 
 
-def test_a_loop_outside_of_jit_whose_body_is_new_at_every_call_is_told(traced: Traced) -> None:
-    found = traced(LOOP.format(run="solve"))
+def test_a_loop_outside_of_jit_whose_body_is_new_at_every_call_is_told(recorded: Traced) -> None:
+    found = recorded(LOOP.format(run="solve"))
     (one,) = of_kind(found, "new-function-recompiles")
     assert one.title.startswith("scan at program.py:5 is compiled again 3 times")
     assert one.evidence["recompiles"] == 3
 
 
-def test_under_one_jit_it_is_not(traced: Traced) -> None:
-    assert not of_kind(traced(LOOP.format(run="jax.jit(solve)")), "new-function-recompiles")
+def test_under_one_jit_it_is_not(recorded: Traced) -> None:
+    assert not of_kind(recorded(LOOP.format(run="jax.jit(solve)")), "new-function-recompiles")
 
 
 # --- recompiles -----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_reading import Log, whole_log
+from trace_logs import Log, whole_log
 
 from firstlight.trace.findings import load
 from firstlight.trace.read.log_events import TraceLogError

@@ -146,7 +146,7 @@ def test_a_handler_that_compiles_while_a_stage_ends_loses_nothing(
         compile_one()  # JAX imports something then, and does not stand a second compile meanwhile
         signal.signal(signal.SIGALRM, alarm)
         signal.setitimer(signal.ITIMER_REAL, 0.05)
-        for _ in range(40):
+        for _ in range(25):
             compile_one()
         signal.setitimer(signal.ITIMER_REAL, 0)
         import os
@@ -160,7 +160,7 @@ def test_a_handler_that_compiles_while_a_stage_ends_loses_nothing(
     by_jax, opened = map(int, output.split())
     trace = load(tmp_path / "logs")
     assert (trace.compiles, opened) == (by_jax, 1)
-    assert by_jax > 30
+    assert by_jax > 26  # the handler's among them
     assert "_end" not in str(trace.processes[0].problems)
 
 

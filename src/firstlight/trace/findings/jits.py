@@ -1,9 +1,11 @@
-"""What to do about operations outside of jit: where a jit can be, and where numpy does better."""
+"""Where a jit can be, and which, and where numpy does better."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
+from collections.abc import Iterable
 
 from firstlight.trace.findings.source import is_generator
 from firstlight.trace.read.model import Compile, Place, Trace
@@ -79,3 +81,11 @@ def can_be_jitted(place: Place, trace: Trace) -> bool:
         for where in (*compiled, *reading)
         if where is not None
     )
+
+
+def jit_for(compiles: Iterable[Compile]) -> str:
+    """The jit of the package that made the calls: its modules hold more than arrays."""
+    files = [one.site.file.replace(os.sep, "/") for one in compiles if one.site]
+    if any("/equinox/" in file for file in files):
+        return "equinox.filter_jit"
+    return "flax.nnx.jit" if any("/flax/nnx/" in file for file in files) else "jax.jit"

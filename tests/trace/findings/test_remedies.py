@@ -20,6 +20,7 @@ from firstlight.trace.read.model import Argument, CacheUse, Compile, Difference,
 from firstlight.trace.record import cache_folder, program_contents
 from firstlight.trace.show.what_if_text import verdict
 from firstlight.trace.what_if import Spread, Variant, WhatIf
+from firstlight.trace.wording import readable
 
 
 @pytest.mark.parametrize(
@@ -156,3 +157,9 @@ def test_static_objects_that_differ_are_not_told_to_become_arrays() -> None:
     numbers = [static("1"), static("2", **again), static("3", **again)]
     (found,) = recompiles(samples.trace(samples.function("step", *numbers)))
     assert "it is then an array" in found.remedy
+
+
+def test_a_special_method_is_named_with_its_class() -> None:
+    """Equinox calls what is given to filter_jit as Partial.__call__."""
+    for name, told in (("fit.<locals>.Model.__call__", "Model.__call__"), ("Model.step", "step")):
+        assert readable(samples.function(name)) == told

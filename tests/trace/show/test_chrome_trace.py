@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_lanes_and_moments import POOL, compile_in
-from test_reading import Log, whole_log
+from trace_logs import POOL, Log, compile_in, whole_log
 
 from firstlight.cli import main
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
-from test_reading import MAIN, Log
+from trace_logs import MAIN, POOL, Log, compile_in
 
 from firstlight.trace.findings import load
 from firstlight.trace.findings.limits import Limits, exceeded
@@ -19,21 +18,11 @@ from firstlight.trace.show.chrome_trace import chrome_trace
 from firstlight.trace.show.html import render
 from firstlight.trace.show.terminal import print_trace
 
-POOL = 99
-
 
 def shown(trace: Trace) -> str:
     output = io.StringIO()
     print_trace(trace, Console(file=output, width=100, highlight=False))
     return " ".join(output.getvalue().split())
-
-
-def compile_in(log: Log, call: int, begin: float, end: float, thread: int, **named: Any) -> None:
-    log.call(call)
-    log.event(
-        "begin", stage="compile", name="f", call=call, ns=log.at(begin), thread=thread, **named
-    )
-    log.stage("compile", call, begin, end, thread=thread, cache_folder=False)
 
 
 def with_a_pool(folder: Path) -> Trace:

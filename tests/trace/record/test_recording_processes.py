@@ -43,7 +43,7 @@ MODEL = """
         lambda event, seconds, **_: log.append(event))
     @jax.jit
     def f(x):
-        for n in range(60):
+        for n in range(25):
             x = jax.numpy.sin(x @ x) + n
         return x
     value = float(f(np.ones((4, 4), np.float32)).sum())

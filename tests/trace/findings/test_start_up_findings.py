@@ -122,6 +122,10 @@ def test_operations_within_a_package_name_it_and_the_jit_that_it_brings(
     one = only(one_op_compiles(operations(9, site=site)))
     assert f"run by {file.partition('/')[0]}" in one.remedy
     assert f"a function under {jit} if" in one.remedy
+    step = samples.function("step", samples.compiled(took=(0, 0, 3.0), site=site))
+    dominating = only(dominating_function(samples.trace(step)))
+    option = "XLA_FLAGS=" if jit == "flax.nnx.jit" else f"{jit}(f, compiler_options="
+    assert f", {option}" in dominating.remedy
 
 
 def test_a_test_is_not_told_to_be_put_under_jit() -> None:
@@ -219,7 +223,7 @@ SLOW = "import time; time.sleep(0.05)"
 
 
 def test_an_import_is_at_the_line_that_asked_for_it(tmp_path: Path) -> None:
-    program = "import importlib\nimportlib.import_module('slow')\nimport jax\n"
+    program = "import importlib\nimportlib.import_module('slow')\n"
     found = traced(tmp_path, "-m", "program", slow=SLOW, program=program)
     sites = {p.name: p.site for p in found.processes[0].imports}
     assert sites["slow"] == Place(str(tmp_path / "program.py"), 2, "<module>")
@@ -228,7 +232,7 @@ def test_an_import_is_at_the_line_that_asked_for_it(tmp_path: Path) -> None:
 def test_a_module_that_python_was_told_to_run_has_no_such_line(tmp_path: Path) -> None:
     (tmp_path / "tool").mkdir()
     (tmp_path / "tool" / "__init__.py").write_text(SLOW)
-    (tmp_path / "tool" / "program.py").write_text("import jax")
+    (tmp_path / "tool" / "program.py").write_text("import fractions")
     found = traced(tmp_path, "-m", "tool.program")
     sites = {p.name: p.site for p in found.processes[0].imports}
     assert sites["tool"] is None
