@@ -84,20 +84,18 @@ def run(
 ) -> Run:
     """Measure a suite, a workload or a file of yours in fresh processes, as `firstlight run` does.
 
-    Args:
-        target: `quick`, `standard`, `full`, the name of a workload, or a path that ends in `.py`:
-            functions marked with `@firstlight.bench`. What a notebook defines itself cannot be
-            measured, because every process starts afresh.
-        pattern: only cases whose name contains a match of this regular expression.
-        backends: only these.
-        caches: policies of the persistent compile cache.
-        out: the directory to write, which must be new; default `firstlight-runs/TIME-TARGET`.
-        processes: fresh processes per case; default 6 (quick), 20 (full), otherwise 10.
-        effort: `quick` (6 processes, short warm part) or `rigorous` (30, long).
-        affinity: CPUs that the workers are pinned to.
-        timeout_seconds: limit for one process.
-        seed: of the random run order.
-        progress: whether to say on stderr what is being measured.
+    - `target`: `quick`, `standard`, `full`, the name of a workload, or a path that ends in `.py`
+      with functions marked `@firstlight.bench`. What a notebook defines itself cannot be measured,
+      because every process starts afresh.
+    - `pattern`: only cases whose name contains a match of this regular expression.
+    - `backends`, `caches`: only these backends, and these policies of the persistent compile cache.
+    - `out`: the directory to write, which must be new; default `firstlight-runs/TIME-TARGET`.
+    - `processes`: fresh processes per case; default 6 (quick), 20 (full), otherwise 10.
+    - `effort`: `quick` (6 processes, short warm part) or `rigorous` (30, long).
+    - `affinity`: CPUs that the workers are pinned to.
+    - `timeout_seconds`: limit for one process.
+    - `seed`: of the random run order.
+    - `progress`: whether to say on stderr what is being measured.
 
     Raises a `FirstlightError` that says what to do where nothing can be measured. A case that
     fails raises nothing: see `Run.ok` and the `status` of its summary. After an interruption what

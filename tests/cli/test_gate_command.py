@@ -134,7 +134,7 @@ def test_a_head_that_is_wrong_or_crashes_fails_and_is_not_timed(
     path = tmp_path / "bench_it.py"
     path.write_text(path.read_text().replace("float(total > -1)", bad))
     done = command(
-        *("gate", "--base", "HEAD", "bench_it.py", "--out", "out", "--junit", "out.xml"),
+        *("gate", "--base", "HEAD", "bench_it.py", *FEW, "--out", "out", "--junit", "out.xml"),
         "--annotations",
     )
     assert done.returncode == 1, done.stderr

@@ -60,12 +60,14 @@ def add_to(commands: Any) -> None:
         "--processes",
         type=values.processes,
         metavar="N",
-        help="fresh processes a case (default: 6 quick, 20 full, otherwise 10)",
+        help="fresh processes per case (default: 6 quick, 20 full, otherwise 10)",
     )
     effort = parser.add_mutually_exclusive_group()
-    effort.add_argument("--quick", action="store_true", help="6 processes a case, short warm part")
     effort.add_argument(
-        "--rigorous", action="store_true", help="30 processes a case, long warm part"
+        "--quick", action="store_true", help="6 processes per case, short warm part"
+    )
+    effort.add_argument(
+        "--rigorous", action="store_true", help="30 processes per case, long warm part"
     )
     add("--affinity", type=values.cpus, metavar="CPUS", help="pin the workers, as in 0,2-3")
     add(

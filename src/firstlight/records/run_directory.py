@@ -1,7 +1,7 @@
 """A run on disk: what was planned, every sample as it came, and the result.
 
     plan.json       cases, settings, host: written before the first process
-    samples.jsonl   one line a process, appended and synced
+    samples.jsonl   one line per process, appended and synced
     run.json        the summary, written whole, again and again
     report.html     the same for a person
 

@@ -16,7 +16,7 @@ _STYLE = {"regression": "red", "improvement": "green", "inconclusive": "yellow",
 
 
 def comparison_table(comparisons: Sequence[Comparison], title: str | None = None) -> Table:
-    """One row a quantity, the rows of a case together; those that decide stand out."""
+    """One row per quantity, the rows of a case together; those that decide stand out."""
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("case", no_wrap=True)
     table.add_column("quantity", no_wrap=True)

@@ -33,7 +33,7 @@ def _harmless(text: str) -> str:
 
 
 def csv_text(run: Run, samples: Sequence[Sample]) -> str:
-    """One row a process, with its phases: the raw values, for a spreadsheet or a data frame."""
+    """One row per process, with its phases: the raw values, for a spreadsheet or a data frame."""
     by_id = {case.case: case for case in run.cases}
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

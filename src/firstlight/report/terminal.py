@@ -31,7 +31,7 @@ def escape(text: str) -> str:
 
 
 def print_run(run: Run, console: Console | None = None) -> None:
-    """One table a workload and size, then the protocol that all numbers stand under."""
+    """One table per workload and size, then the protocol that all numbers stand under."""
     console = console or Terminal(width=output_width())
     for title, rows in _groups(run):
         console.print(_table(title, rows, console.width))
