@@ -283,6 +283,16 @@ def test_an_expired_key_is_not_trusted_and_a_revoked_one_is_a_finding(
     assert "until 2026-06-01  REVOKED since 2026-05-01" in capsys.readouterr().out
 
 
+def test_trusting_a_key_until_a_day_that_is_over_says_so(
+    key: PrivateKey, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trust = ["keys", "trust", key.public.base64, "--name", "Jane Doe", "--until"]
+    assert main([*trust, "2999-01-01"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main([*trust, "2020-01-01"]) == 0
+    assert "2020-01-01 is over" in capsys.readouterr().err
+
+
 def test_a_revoked_key_is_not_trusted_again_by_accident(key: PrivateKey, tmp_path: Path) -> None:
     trusted = TrustedKeys(tmp_path / "trusted")
     trusted.add(key.public, "Ada")

@@ -48,7 +48,6 @@ def _run(run: Run, samples: Sequence[Sample], about: Mapping[str, Any]) -> dict[
     return {
         "id": run.id,
         "created_at": run.created_at,
-        "samples_sha256": run.samples_sha256,
         **conditions.of_run(run),
         "busy": busy_share(run.host),
         "noisy": noisy_share(run.host),

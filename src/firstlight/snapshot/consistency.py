@@ -161,8 +161,9 @@ def _check_runs(
         record.skip(f"that summaries follow from the samples: they were made by method {method}, "
                     f"this Firstlight has {METHOD}")  # fmt: skip
     shown = sum(has_number(case) for raw in runs for case in raw.run.cases)
-    record.passed("samples", f"{shown} cases with a number: each has its protocol, was correct in "
-                  "every process, and proved its cache label in every process")  # fmt: skip
+    cases = "1 case" if shown == 1 else f"{shown} cases"
+    record.passed("samples", f"{cases} with a number: each has its protocol, was correct in every "
+                  "process, and proved its cache label in every process")  # fmt: skip
 
 
 def _check_samples_hash(raw: RawRun, publication: Publication, record: Record) -> None:
