@@ -25,7 +25,8 @@ from firstlight.replication.selection import (
 from firstlight.snapshot.manifest import dataset
 from firstlight.snapshot.opening import Snapshot, open_snapshot
 from firstlight.snapshot.recomputing import planned_cases
-from firstlight.snapshot.verifying import Verification, verify
+from firstlight.snapshot.verification import Verification
+from firstlight.snapshot.verifying import verify
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,11 @@ build if the bytes, our code, the trusted keys and the options are the same as t
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.resources import files as packaged
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +30,13 @@ from firstlight.site.snapshot_page import served, snapshot_page
 from firstlight.site.trends import Collected, Series, moment
 from firstlight.snapshot.archive import write_archive
 from firstlight.snapshot.catalogue import Catalogue
+from firstlight.snapshot.contents import code_sha256
 from firstlight.snapshot.layout import INDEX, SIGNATURE
 from firstlight.snapshot.opening import Snapshot, open_snapshot
 from firstlight.snapshot.storage import Store, open_store
 from firstlight.snapshot.strict_json import canonical, compact
 from firstlight.snapshot.trust import TrustedKeys
-from firstlight.snapshot.verifying import Verification
+from firstlight.snapshot.verification import Verification
 
 #: What a page of a snapshot depends on besides the snapshot.
 _MAKERS = ("compare", "records", "replication", "report", "site", "snapshot", "statistics")
@@ -131,7 +129,7 @@ class _Making:
         self._trends = Collected()
         self._record: dict[str, Any] = {}
         self._circumstances = {
-            "code_sha256": code_sha256(),
+            "code_sha256": code_sha256(*_MAKERS),
             "trusted": _trusted(),
             "options": to_json(options),
         }
@@ -253,20 +251,3 @@ def _raw_files(snapshot: Snapshot, unchecked: Collection[str]) -> dict[str, byte
     write_archive(archive, snapshot.id, every)
     found[f"files/{snapshot.id}.tar"] = archive.getvalue()
     return found
-
-
-def code_sha256() -> str:
-    """A hash of the code that makes pages: other code may make other ones."""
-    digest = hashlib.sha256()
-
-    def add(place: Traversable, name: str) -> None:
-        if place.is_dir():
-            for inner in sorted(place.iterdir(), key=lambda p: p.name):
-                if inner.name != "__pycache__":
-                    add(inner, f"{name}/{inner.name}")
-        elif name.endswith((".py", ".css", ".js")):
-            digest.update(json.dumps(name).encode() + place.read_bytes())
-
-    for maker in _MAKERS:
-        add(packaged("firstlight").joinpath(maker), maker)
-    return digest.hexdigest()

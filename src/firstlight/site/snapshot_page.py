@@ -16,7 +16,7 @@ from firstlight.site.listing import when
 from firstlight.snapshot.citation import machine
 from firstlight.snapshot.layout import INDEX, FileEntry
 from firstlight.snapshot.opening import Snapshot
-from firstlight.snapshot.verifying import Verification
+from firstlight.snapshot.verification import Verification
 
 UP = "../../"
 _COLUMNS = (

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from firstlight.records import from_json, to_json
+from firstlight.records import to_json
 from firstlight.snapshot import strict_json
 from firstlight.snapshot.errors import SnapshotError, UnusableSnapshotError
 from firstlight.snapshot.keys import PublicKey
@@ -33,7 +33,7 @@ from firstlight.snapshot.layout import (
 from firstlight.snapshot.machines import machine
 from firstlight.snapshot.opening import read_checked
 from firstlight.snapshot.storage import Store, open_store
-from firstlight.snapshot.typed import require_type
+from firstlight.snapshot.strict_decoding import decoded
 
 ALL = "catalogue/all.jsonl"
 _MOST_BYTES, _MOST_ENTRY_BYTES = 256 << 20, 1 << 18
@@ -186,8 +186,7 @@ def _entry(
         "bytes": sum(file.bytes for file in files),
         "cpu_busy_ratio": max(run["state"].get("cpu_busy_ratio") or 0.0 for run in runs) or None,
     }
-    require_type(Entry, plain, MANIFEST)
-    return from_json(Entry, plain)
+    return decoded(Entry, plain, MANIFEST)
 
 
 def _entry_name(snapshot_id: str) -> str:
@@ -204,8 +203,6 @@ def _parsed(line: bytes) -> Entry | None:
         # Thousands of lines: the quick parser will do where no escape can hide half a character.
         strange = b"\\u" in line or len(line) > _MOST_ENTRY_BYTES
         plain = strict_json.parse(line, ALL, _MOST_ENTRY_BYTES) if strange else json.loads(line)
-        require_type(Entry, plain, ALL)
+        return decoded(Entry, plain, ALL)
     except (SnapshotError, ValueError, RecursionError):
         return None
-    known = {name: plain[name] for name in Entry.__dataclass_fields__}
-    return Entry(**{**known, "cases": tuple(known["cases"])})

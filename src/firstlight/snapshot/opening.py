@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from firstlight.records import RecordError, Run, Sample, can_validate, from_json
+from firstlight.records import Run, Sample, can_validate
 from firstlight.snapshot import strict_json
 from firstlight.snapshot.errors import ChangedSnapshotError, UnusableSnapshotError
 from firstlight.snapshot.layout import (
@@ -37,7 +37,7 @@ from firstlight.snapshot.layout import (
 )
 from firstlight.snapshot.schemas import SCHEMAS, first_error
 from firstlight.snapshot.sources import Source, open_source
-from firstlight.snapshot.typed import require_type
+from firstlight.snapshot.strict_decoding import decoded
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,7 @@ def parse_run(data: bytes, name: str, limits: Limits = LIMITS) -> Run:
     """A `run.json` that a stranger wrote."""
     plain = strict_json.parse_object(data, name, limits.json_bytes)
     require_version(plain, "firstlight.run", name)
-    run: Run = _built(Run, plain, name)
-    return run
+    return decoded(Run, plain, name)
 
 
 def parse_samples(data: bytes, name: str, limits: Limits = LIMITS) -> list[Sample]:
@@ -154,9 +153,8 @@ def parse_samples(data: bytes, name: str, limits: Limits = LIMITS) -> list[Sampl
     samples = []
     for number, line in enumerate(data.split(b"\n")[:-1], start=1):
         where = f"{name}: line {number}"
-        samples.append(
-            _built(Sample, strict_json.parse_object(line, where, limits.line_bytes), where)
-        )
+        plain = strict_json.parse_object(line, where, limits.line_bytes)
+        samples.append(decoded(Sample, plain, where))
     return samples
 
 
@@ -175,11 +173,3 @@ def _require_schema(plain: Any, kind: str, path: str | None = None) -> None:
     error = first_error(plain, SCHEMAS[kind])
     if error is not None:
         raise UnusableSnapshotError(f"{path or kind}: {error}")
-
-
-def _built(cls: Any, plain: dict[str, Any], name: str) -> Any:
-    require_type(cls, plain, name)
-    try:
-        return from_json(cls, plain)
-    except (RecordError, TypeError, ValueError, KeyError, AttributeError) as error:
-        raise UnusableSnapshotError(f"{name}: {error}") from None

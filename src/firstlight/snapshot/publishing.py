@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from firstlight.records import to_json
-from firstlight.snapshot.admissibility import admitted
+from firstlight.snapshot.admissibility import require_admissible
 from firstlight.snapshot.catalogue import Catalogue
-from firstlight.snapshot.contents import derived_files
+from firstlight.snapshot.contents import derived_files, made_by
 from firstlight.snapshot.errors import RefusedError, SnapshotError
 from firstlight.snapshot.keys import PrivateKey
 from firstlight.snapshot.layout import (
@@ -30,7 +30,6 @@ from firstlight.snapshot.layout import (
 from firstlight.snapshot.manifest import Creator, Publication
 from firstlight.snapshot.raw_runs import RawRun
 from firstlight.snapshot.redaction import Owner, Redacted, Replaced, private_part, redact
-from firstlight.snapshot.schemas import require_schemas
 from firstlight.snapshot.signatures import sign
 from firstlight.snapshot.storage import Store
 from firstlight.snapshot.verifying import findings_in
@@ -124,10 +123,8 @@ def build(
     watch("searching for private things")
     raws, redacted = _made_public(measured, wishes, owner)
     watch("holding summaries against samples")
-    raws = [
-        admitted(raw, wishes.allow, str(origin.folder))
-        for raw, origin in zip(raws, measured, strict=True)
-    ]
+    for raw, origin in zip(raws, measured, strict=True):
+        require_admissible(raw, wishes.allow, str(origin.folder))
     programs, sources = _programs(measured, raws, wishes, owner)
     publication = Publication(
         title=wishes.title or _title(raws),
@@ -138,7 +135,7 @@ def build(
         sources=sources,
     )
     watch("drawing tables, plots and reports")
-    files = derived_files(raws, publication) | programs
+    files = derived_files(raws, publication, made_by()) | programs
     for raw in raws:
         files |= {f"{raw.folder}/{name}": data for name, data in raw.files.items()}
     index = index_bytes(files, key.public.base64 if key else None)
@@ -147,7 +144,6 @@ def build(
     if key is not None:
         files[SIGNATURE] = sign(key, index)
     watch("verifying what was made")
-    require_schemas(files)
     _require_valid(files)
     replaced = {path: r.found for path, r in redacted.items()}
     return Built(id_of(index), files, publication, replaced)

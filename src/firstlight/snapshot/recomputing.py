@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from firstlight.records import Case, CaseSummary, Sample, Settings, from_json, to_json
+from firstlight.records import Case, CaseSummary, Sample, Settings, to_json
 from firstlight.snapshot.errors import UnusableSnapshotError
-from firstlight.snapshot.typed import require_type
+from firstlight.snapshot.strict_decoding import decoded
 from firstlight.statistics.summary import summarise
 
-#: How samples become summaries. Counts up when the statistics change what they give for the same
-#: samples; summaries by another method are not held against ours. History: 1, first release.
+#: How samples become summaries. Counts up when the statistics, or the words of a protocol, change
+#: what the same samples give. History: 1, first release.
 METHOD = 1
 
 #: Sums in another order, on another processor, may differ in the last digits.
@@ -24,13 +24,10 @@ def planned_cases(plan: Mapping[str, Any], name: str) -> tuple[list[Case], Setti
     cases, settings = plan.get("cases"), plan.get("settings")
     if not isinstance(cases, list) or not isinstance(settings, dict):
         raise UnusableSnapshotError(f"{name}: a plan has cases and settings.")
-    for case in cases:
-        require_type(Case, case, f"{name}: cases")
-    require_type(Settings, settings, f"{name}: settings")
-    found = [from_json(Case, case) for case in cases]
+    found = [decoded(Case, case, f"{name}: cases") for case in cases]
     if len({case.id for case in found}) != len(found):
         raise UnusableSnapshotError(f"{name}: a case is planned twice.")
-    return found, from_json(Settings, settings)
+    return found, decoded(Settings, settings, f"{name}: settings")
 
 
 def recomputed(

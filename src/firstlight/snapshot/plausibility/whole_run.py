@@ -1,4 +1,4 @@
-"""What plan, samples and run say that cannot be true together, whatever statistics are used."""
+"""What plan, samples and run say that cannot be true together."""
 
 from __future__ import annotations
 
@@ -8,38 +8,43 @@ from typing import Any
 
 from firstlight.records import REPEATS, Case, CaseSummary, Sample, Settings
 from firstlight.snapshot.layout import PLAN, RUN, SAMPLES
-from firstlight.snapshot.moments import disorder
-from firstlight.snapshot.plausibility import implausible, is_side_of_gate
-from firstlight.snapshot.processes import impossible
-from firstlight.snapshot.proofs import unproven_labels
+from firstlight.snapshot.plausibility.cache_labels import mislabelled, unproven_labels
+from firstlight.snapshot.plausibility.order_and_clock import (
+    implausible,
+    is_side_of_gate,
+    outside_of_run,
+)
+from firstlight.snapshot.plausibility.single_process import impossible
 from firstlight.snapshot.raw_runs import RawRun, has_number, timed
-from firstlight.snapshot.recomputing import differences, planned_cases
-from firstlight.workloads.catalog import BACKENDS
-
-_CACHE_KINDS = {backend.name: backend.cache for backend in BACKENDS}
-#: The control of a gate is a case of the catalogue under a name of its own.
-_CONTROL = ("control", "control/numpy/none")
+from firstlight.snapshot.recomputing import differences, planned_cases, recomputed
 
 
-def contradictions(raw: RawRun) -> Iterator[str]:
-    """Each in words; none in a run that Firstlight measured."""
+def untrue(raw: RawRun) -> list[str]:
+    """What a run says that does not follow from its plan and its samples, in words."""
+    found = recomputed(raw.plan, raw.samples, raw.folder)
+    if [case.case for case in raw.run.cases] != [case.case for case in found]:
+        return [f"{RUN} does not have the cases of {PLAN}"]
+    summaries = [
+        f"a summary does not follow from the samples: {difference}"
+        for published, computed in zip(raw.run.cases, found, strict=True)
+        for difference in differences(published, computed, published.case)
+    ]
+    return [*_contradictions(raw), *summaries]
+
+
+def _contradictions(raw: RawRun) -> Iterator[str]:
     cases, settings = planned_cases(raw.plan, f"{raw.folder}/{PLAN}")
     for field, (said, planned) in _said_twice(raw, raw.plan).items():
         for difference in differences(said, planned, field):
             yield f"{RUN} differs from {PLAN}: {difference}"
-    yield from disorder(raw.run.created_at, raw.run.finished_at, raw.samples)
+    yield from outside_of_run(raw.run, raw.samples)
     attempts = 1 + REPEATS if is_side_of_gate(raw) else 1
     for case in cases:
-        yield from _mislabelled(case)
+        yield from mislabelled(case)
         yield from _miscounted(case, raw.by_case.get(case.id, ()), settings, attempts)
-    orders = [sample.order for sample in raw.samples]
-    if len(set(orders)) != len(orders):
-        yield f"{SAMPLES} has two processes in the same place of the order"
     for sample in raw.samples:
-        planned_case = raw.planned.get(sample.case)
-        if planned_case is not None:  # of others the summaries speak
-            for reason in impossible(planned_case, sample, settings):
-                yield f"{sample.case}, {sample.kind} process {sample.index}: {reason}"
+        for reason in impossible(raw.planned[sample.case], sample, settings):
+            yield f"{sample.case}, {sample.kind} process {sample.index}: {reason}"
     yield from implausible(raw, cases, settings)
     for summary in raw.run.cases:
         yield from _unsupported(raw, summary)
@@ -58,20 +63,6 @@ def _said_twice(raw: RawRun, plan: Mapping[str, Any]) -> dict[str, tuple[Any, An
         "harness": (run.harness, plan.get("harness")),
         "host": ({k: v for k, v in run.host.items() if k != "load_after"}, plan.get("host")),
     }
-
-
-def _mislabelled(case: Case) -> Iterator[str]:
-    """The id is what people quote, so it says what the fields say."""
-    named = f"{case.workload}[{case.size}]/{case.backend}/{case.cache}"
-    if case.id != named and (case.workload, case.id) != _CONTROL:
-        yield f"{PLAN}: the case {case.id} is {named} by its fields"
-    if case.cache_kind is None and case.cache != "none":
-        yield f"{case.id} is labelled {case.cache!r}, and has no cache that could be so"
-    if _CACHE_KINDS.get(case.backend, case.cache_kind) != case.cache_kind:
-        yield (
-            f"{case.id}: {PLAN} gives it the cache {case.cache_kind!r}, {case.backend} has "
-            f"{_CACHE_KINDS[case.backend]!r}"
-        )
 
 
 def _miscounted(
@@ -98,16 +89,14 @@ def _unsupported(raw: RawRun, case: CaseSummary) -> Iterator[str]:
     """Numbers that nothing stands behind."""
     if case.cold_seconds is None or not has_number(case):
         return
-    samples = list(raw.by_case[case.case])
+    samples = raw.by_case[case.case]
+    times = len(timed(samples))
     if case.protocol is None:
         yield f"{case.case} has a number and no protocol"
     if case.correctness is None or not case.correctness.passed:
         yield f"{case.case} has a number and no correct result"
-    if len(timed(samples)) != case.cold_seconds.n or not timed(samples):
-        yield (
-            f"{case.case} has a number of {case.cold_seconds.n} processes, and samples of "
-            f"{len(timed(samples))}"
-        )
+    if times != case.cold_seconds.n or not times:
+        yield f"{case.case} has a number of {case.cold_seconds.n} processes, and samples of {times}"
     for sample in samples:
         if sample.status != "ok" or sample.correctness is None or not sample.correctness.passed:
             what = f"its {sample.kind} process {sample.index} was not correct"
