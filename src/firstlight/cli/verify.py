@@ -72,7 +72,7 @@ def handle(options: argparse.Namespace) -> int:
 def snapshots_within(place: str) -> list[str]:
     """The ids of the snapshots in a store; none if `place` is itself one, or no folder at all."""
     from firstlight.snapshot.layout import INDEX
-    from firstlight.snapshot.sources import ARCHIVES, full_location, local_path
+    from firstlight.snapshot.locations import ARCHIVES, full_location, local_path
     from firstlight.snapshot.storage import open_store
 
     location = full_location(place)

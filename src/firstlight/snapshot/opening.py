@@ -35,8 +35,9 @@ from firstlight.snapshot.layout import (
     parse_index,
     require_version,
 )
+from firstlight.snapshot.locations import open_source
 from firstlight.snapshot.schemas import SCHEMAS, first_error
-from firstlight.snapshot.sources import Source, open_source
+from firstlight.snapshot.sources import Source
 from firstlight.snapshot.strict_decoding import decoded
 
 

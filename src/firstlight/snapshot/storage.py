@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from firstlight.snapshot.archive import write_archive
-from firstlight.snapshot.comparing import require_same
 from firstlight.snapshot.errors import SnapshotError, StorageError
 from firstlight.snapshot.layout import is_id, require_safe
-from firstlight.snapshot.sources import Directory, Source, local_path
+from firstlight.snapshot.locations import local_path
+from firstlight.snapshot.sources import Directory, Source, require_same
 
 #: What is being written has such a name; what is left of a publisher that was killed, too.
 _TEMPORARY = ".publishing-"

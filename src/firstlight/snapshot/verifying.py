@@ -38,8 +38,9 @@ from firstlight.snapshot.layout import (
     parse_index,
     require_expected,
 )
+from firstlight.snapshot.locations import open_source
 from firstlight.snapshot.opening import run_folders
-from firstlight.snapshot.sources import Archive, Item, Source, exactly, open_source
+from firstlight.snapshot.sources import Archive, Item, Source, exactly
 from firstlight.snapshot.strict_json import parse_object
 from firstlight.snapshot.trust import Standing, TrustedKeys
 from firstlight.snapshot.verification import Finding, Record, Verification
