@@ -18,8 +18,8 @@ from firstlight.cli import main
 from firstlight.records import slug
 from firstlight.site import building
 from firstlight.site.building import Options, SiteOptionError, build
-from firstlight.site.facts import facts_of
 from firstlight.site.folder import SiteFolderError
+from firstlight.site.snapshot_facts import facts_of
 from firstlight.snapshot.layout import id_of, index_bytes
 from firstlight.snapshot.opening import Snapshot
 from firstlight.snapshot.publishing import publish

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from firstlight.compare.runs import DRIFT
-from firstlight.site.facts import TRENDS
+from firstlight.site.snapshot_facts import TRENDS
 from firstlight.site.trends import Curve, MarkedStep, Point, Series
 from firstlight.statistics.intervals import median
 

@@ -61,7 +61,7 @@ def _lead(snapshot: Snapshot, found: Verification) -> str:
         f"<p>{html.escape(period)} UTC {badges}</p><p>{html.escape('; '.join(machines))}</p>"
         + (f"<p>{html.escape(people)}</p>" if people else "")
         + f'<p class="id"><code>{snapshot.id}</code></p>'
-        f'<p><a href="{UP}compare.html?base={snapshot.id}">Compare with another snapshot</a></p>'
+        f'<p><a href="{UP}compare.html#c-{snapshot.id[:16]}">Compare with earlier snapshots</a></p>'
     )
 
 

@@ -1,4 +1,4 @@
-"""How a user names a snapshot or a place with many: a path, an archive, a URL, the start of an id."""
+"""How a user names a snapshot or a place: a path, an archive, a URL, the beginning of an id."""
 
 from __future__ import annotations
 

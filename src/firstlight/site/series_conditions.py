@@ -1,7 +1,7 @@
 """What must be equal before two points may lie on one line: the machine, the protocol, the data.
 
-The same things that `compare.conditions` asks for, as plain values: a browser compares them, and
-their hash names a line of a trend.
+The same things that `compare.conditions` asks for, as plain values: their hash names a line of a
+trend.
 """
 
 from __future__ import annotations
