@@ -148,6 +148,12 @@ def test_a_verdict_on_a_loaded_machine_says_so_beside_it_in_the_list(world: Worl
     assert '2 of 2</span> <span class="badge">loaded machine, 90%</span></td>' in loaded
 
 
+def test_no_two_landmarks_of_a_page_have_the_same_name(world: World) -> None:
+    page = (world.site / "snapshots" / world.ids["seven base"] / "index.html").read_text()
+    names = re.findall(r'<(?:aside|nav)[^>]*aria-label="([^"]*)"', page)
+    assert len(names) == 8 and len({*names}) == 8  # the navigation, and seven runs' warnings
+
+
 def test_the_list_is_in_pieces_and_the_first_page_holds_only_the_newest(world: World) -> None:
     pieces = sorted(world.site.glob("data/list-*.json"))
     sizes = [len(json.loads(piece.read_text())) for piece in pieces]

@@ -35,9 +35,9 @@ def pair_page(
     counts = [f"{c.case}: {c.reason}" for c in report.counts if c.verdict != "same" and c.gated]
     left_out = [f"{case}: {why}" for case, why in report.left_out.items()]
     body = (
-        f'<p class="prose">{_WORDS}</p>{_list("Notes", report.warnings, "warnings")}{cases}'
-        f"{_list('Counts', counts)}{_list('Changed from base to head', report.changed)}"
-        f"{_list('Not compared', left_out)}"
+        f'<p class="prose">{_WORDS}</p>{_list("Notes", report.warnings, "warnings")}'
+        f"{_list('Changed from base to head', report.changed)}{_list('Counts', counts)}"
+        f"{_list('Not compared', left_out)}{cases}"
     )
     return page(site, "Comparison", body, UP, lead)
 
@@ -96,9 +96,8 @@ def compare_page(
     ]
     body = (
         f'<p class="prose">{_WORDS} A snapshot is compared with earlier ones of the same machine, '
-        "protocol and data: with all of them, or with the nearest where they are many. For any "
-        "other two: <code>firstlight compare BASE HEAD</code>.</p>"
-        + table(("head", "measured", "compared with"), rows, "small left")
+        "protocol and data, the nearest of them. For any other two: <code>firstlight compare BASE "
+        "HEAD</code>.</p>" + table(("head", "measured", "compared with"), rows, "small left pairs")
     )
     lead = f"<p>{counted(len(pairs), 'comparison')}</p>"
     return page(site, "Compare", body, "", lead, (), "compare.html")

@@ -1,7 +1,7 @@
 """Which snapshots the site compares, and what comes of it: the comparison of `firstlight compare`.
 
-Every snapshot with every earlier one that it is comparable with, while these are few; beyond, with
-the nearest of them, so that the site grows as its snapshots do.
+Every snapshot with the nearest earlier ones that it is comparable with, fewer where there are many
+snapshots, so that the site grows as they do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from firstlight.compare.runs import Measured, NotComparableError, RunsReport, co
 from firstlight.records import Run, Sample, WarmCalls
 from firstlight.statistics.intervals import median
 
-MAX_PAIRS = 4000
+MAX_BASES, MAX_PAIRS = 20, 4000  # of one head, and in all
 _KEPT = 200  # snapshots in memory, each reduced to a few numbers per process
 
 Side = list[Measured]
@@ -41,7 +41,7 @@ def pairs_of(snapshots: Sequence[Mapping[str, Any]]) -> list[SnapshotPair]:
     Of the `snapshot_facts` of all snapshots. The one just before, in any series, is always among
     them: a step is between two of these.
     """
-    each = max(1, MAX_PAIRS // max(1, len(snapshots)))
+    each = max(1, min(MAX_BASES, MAX_PAIRS // max(1, len(snapshots))))
     ordered = sorted(snapshots, key=lambda facts: (facts["measured"], facts["id"]))
     earlier: dict[str, list[int]] = {}  # places of the snapshots with a point in a series
     found: list[list[SnapshotPair]] = []

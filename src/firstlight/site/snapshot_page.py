@@ -149,9 +149,8 @@ def _run(run: Run, samples: Sequence[Sample], about: Mapping[str, Any], several:
         for w in workloads
     )
     notes = "".join(f"<li>{html.escape(w)}</li>" for w in run.warnings)
-    warned = (
-        f'<aside class="warnings" aria-label="Warnings"><ul>{notes}</ul></aside>' if notes else ""
-    )
+    label = f'class="warnings" aria-label="Warnings{html.escape(name)}"'
+    warned = f"<aside {label}><ul>{notes}</ul></aside>" if notes else ""
     trees = [
         ("Hardware", about["hardware"]),
         ("Software", {k: v for k, v in about["software"].items() if k != "lock"}),
