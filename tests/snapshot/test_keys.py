@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from firstlight.cli import main
+from firstlight.snapshot.detached_signature import sign, signed_by
 from firstlight.snapshot.errors import KeyFileError, UnusableSnapshotError
 from firstlight.snapshot.keys import PrivateKey, PublicKey, generate, load_private, load_public
 from firstlight.snapshot.layout import INDEX, SIGNATURE
 from firstlight.snapshot.manifest import Creator
 from firstlight.snapshot.opening import open_snapshot
 from firstlight.snapshot.publishing import Published, Wishes, publish
-from firstlight.snapshot.signatures import sign, signed_by
 from firstlight.snapshot.storage import LocalStore
 from firstlight.snapshot.trust import (
     TrustedKeys,

@@ -24,7 +24,6 @@ from firstlight.snapshot.layout import PLAN, RUN, SAMPLES
 from firstlight.snapshot.raw_runs import RawRun
 from firstlight.snapshot.redaction import Owner, redact
 from firstlight.snapshot.schemas import first_error
-from firstlight.snapshot.signatures import sign
 from firstlight.snapshot.strict_json import canonical, parse_object
 
 REPORT, PAGE, SIGNATURE = "replication.json", "replication.html", "signature.json"

@@ -7,11 +7,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from firstlight.snapshot.detached_signature import signed_by
 from firstlight.snapshot.errors import SnapshotError
 from firstlight.snapshot.keys import can_sign
 from firstlight.snapshot.layout import LIMITS, MANIFEST, SIGNATURE, Index, is_id
 from firstlight.snapshot.locations import full_location
-from firstlight.snapshot.signatures import signed_by
 from firstlight.snapshot.storage import open_store
 from firstlight.snapshot.strict_json import parse_object
 from firstlight.snapshot.timestamps import MOST_BYTES, read_token

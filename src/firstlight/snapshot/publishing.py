@@ -13,6 +13,7 @@ from firstlight.records import to_json
 from firstlight.snapshot.admissibility import require_admissible
 from firstlight.snapshot.catalogue import Catalogue
 from firstlight.snapshot.contents import derived_files, made_by
+from firstlight.snapshot.detached_signature import sign
 from firstlight.snapshot.errors import RefusedError, SnapshotError
 from firstlight.snapshot.keys import PrivateKey
 from firstlight.snapshot.layout import (
@@ -30,7 +31,6 @@ from firstlight.snapshot.layout import (
 from firstlight.snapshot.manifest import Creator, Publication
 from firstlight.snapshot.raw_runs import RawRun
 from firstlight.snapshot.redaction import Owner, Redacted, Replaced, private_part, redact
-from firstlight.snapshot.signatures import sign
 from firstlight.snapshot.storage import Store
 from firstlight.snapshot.verifying import findings_in
 
