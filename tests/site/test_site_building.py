@@ -32,13 +32,18 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-@pytest.fixture
-def small(tmp_path: Path) -> Path:
-    """A store with two snapshots."""
-    store = tmp_path / "small"
+@pytest.fixture(scope="session")
+def small_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("small")
     for i in range(2):
-        publish([make_run(tmp_path / f"run-{i}", i)], LocalStore(store))
-    return store
+        publish([make_run(place / f"run-{i}", i)], LocalStore(place / "store"))
+    return place / "store"
+
+
+@pytest.fixture
+def small(small_once: Path, tmp_path: Path) -> Path:
+    """A store with two snapshots, the test's own."""
+    return Path(shutil.copytree(small_once, tmp_path / "small"))
 
 
 class Links(HTMLParser):

@@ -892,7 +892,10 @@ def test_what_the_instrument_does_with_slow_programs_is_published(
 ) -> None:
     samples = change(make_samples(CASES[0], 6, 20, made_up_run.random.Random(0)))
     run = make_run(tmp_path / "run", cases=CASES[:1], samples=samples)
-    publish([run], store, Wishes(allow=("incomplete",)))
+    done = publish([run], store, Wishes(allow=("incomplete",)))
+    assert verify(done.location).findings == ()
+    (case,) = load(done, "distributions.json")["runs"][0]["cases"]
+    assert case["processes"] == [s.index for s in samples if s.kind == "timed"]
 
 
 @pytest.mark.parametrize(
