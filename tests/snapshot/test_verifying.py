@@ -495,7 +495,7 @@ def test_an_interrupted_upload_is_no_snapshot(signed: Published, tmp_path: Path)
 def test_opening_hands_out_only_what_the_index_names(signed: Published) -> None:
     snapshot = open_snapshot(signed.location)
     assert snapshot.id == signed.id and len(snapshot.runs[0].cases) == 3
-    assert len(snapshot.samples(0)) == 21 and snapshot.plan(0)["target"] == "quick"
+    assert len(snapshot.samples(0)) == 21 and snapshot.plan(0).target == "quick"
     (Path(signed.location) / "snippet.md").write_text("other words")
     (Path(signed.location) / "more.md").write_text("more")
     for name in ("snippet.md", "more.md", "../../secret", INDEX):

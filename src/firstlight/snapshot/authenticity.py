@@ -14,7 +14,7 @@ from firstlight.snapshot.layout import LIMITS, MANIFEST, SIGNATURE, Index, is_id
 from firstlight.snapshot.locations import full_location
 from firstlight.snapshot.storage import open_store
 from firstlight.snapshot.strict_json import parse_object
-from firstlight.snapshot.timestamps import MOST_BYTES, read_token
+from firstlight.snapshot.timestamps import MAX_BYTES, read_token
 from firstlight.snapshot.trust import Standing, Trusted, TrustedKeys, skeleton
 from firstlight.snapshot.verification import Record
 
@@ -25,7 +25,7 @@ def token_beside(location: str | Path) -> bytes | None:
     stem = name.partition(".")[0]
     if not is_id(stem):
         return None
-    return open_store(folder or slash or ".").read(f"{stem}.tsr", MOST_BYTES)
+    return open_store(folder or slash or ".").read(f"{stem}.tsr", MAX_BYTES)
 
 
 def check_time(

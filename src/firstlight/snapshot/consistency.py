@@ -27,11 +27,11 @@ from firstlight.snapshot.manifest import Publication
 from firstlight.snapshot.opening import run_folders
 from firstlight.snapshot.plausibility.order_and_clock import unaccounted
 from firstlight.snapshot.plausibility.whole_run import untrue
-from firstlight.snapshot.raw_runs import RawRun, has_number
+from firstlight.snapshot.raw_runs import RawRun, has_number, programs_of
 from firstlight.snapshot.recomputing import METHOD
 from firstlight.snapshot.redaction import marks
 from firstlight.snapshot.schemas import SCHEMAS, first_error
-from firstlight.snapshot.strict_decoding import decoded
+from firstlight.snapshot.strict_json import decoded
 from firstlight.snapshot.verification import Record
 
 _PLOT = re.compile(r"plots/[A-Za-z0-9][A-Za-z0-9._-]*\.svg")
@@ -173,7 +173,7 @@ def _check_sources(
     """The users' own programs: those that were measured, with the hash they had then."""
     planned = []
     for raw in runs:
-        files = (raw.plan.get("fingerprint") or {}).get("files") or {}
+        files = programs_of(raw.plan)
         planned += [(raw.folder, path.rsplit("/", 1)[-1], sha) for path, sha in files.items()]
     named = [(s.get("run"), s.get("name"), s.get("sha256")) for s in publication.sources]
     if sorted(planned) != sorted(named):

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from firstlight.records import Run, Sample, can_validate
+from firstlight.records import Plan, Run, Sample, can_validate
 from firstlight.snapshot import strict_json
 from firstlight.snapshot.errors import ChangedSnapshotError, UnusableSnapshotError
 from firstlight.snapshot.layout import (
@@ -38,7 +38,7 @@ from firstlight.snapshot.layout import (
 from firstlight.snapshot.locations import open_source
 from firstlight.snapshot.schemas import SCHEMAS, first_error
 from firstlight.snapshot.sources import Source
-from firstlight.snapshot.strict_decoding import decoded
+from firstlight.snapshot.strict_json import decoded
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ class Snapshot:
         """The content of a file, exactly as the index names it."""
         return read_checked(self.source, self.files, path, self.limits.file_bytes)
 
-    def plan(self, number: int) -> dict[str, Any]:
+    def plan(self, number: int) -> Plan:
         """The plan of `runs[number]`: cases, settings, host, as before the first process."""
         path = f"{self.folders[number]}/{PLAN}"
-        return strict_json.parse_object(self.read(path), path, self.limits.json_bytes)
+        return parse_plan(self.read(path), path, self.limits)
 
     def samples(self, number: int) -> list[Sample]:
         """The processes of `runs[number]` in the order in which they ran."""
@@ -114,13 +114,13 @@ def open_snapshot(
 
 
 def read_checked(
-    source: Source, files: Mapping[str, FileEntry], path: str, most_bytes: int
+    source: Source, files: Mapping[str, FileEntry], path: str, max_bytes: int
 ) -> bytes:
     """A file of the index, refused unless it is the one that the index names."""
     entry = files.get(path)
     if entry is None:
         raise ChangedSnapshotError(f"{source.name}: {path} is not in the index.")
-    data = source.read(path, min(most_bytes, entry.bytes))
+    data = source.read(path, min(max_bytes, entry.bytes))
     if hashlib.sha256(data).hexdigest() != entry.sha256:
         raise ChangedSnapshotError(f"{source.name}: {path} is not the file that the index names.")
     return data
@@ -136,6 +136,14 @@ def run_folders(manifest: Mapping[str, Any], limits: Limits = LIMITS) -> tuple[s
     if named != folders:
         raise UnusableSnapshotError(f"{MANIFEST}: the folders of its runs are not {folders[0]} …")
     return folders
+
+
+def parse_plan(data: bytes, name: str, limits: Limits = LIMITS) -> Plan:
+    """A `plan.json` that a stranger wrote."""
+    plan = decoded(Plan, strict_json.parse_object(data, name, limits.json_bytes), name)
+    if len({case.id for case in plan.cases}) != len(plan.cases):
+        raise UnusableSnapshotError(f"{name}: a case is planned twice.")
+    return plan
 
 
 def parse_run(data: bytes, name: str, limits: Limits = LIMITS) -> Run:

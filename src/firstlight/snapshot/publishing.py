@@ -29,7 +29,7 @@ from firstlight.snapshot.layout import (
     require_safe,
 )
 from firstlight.snapshot.manifest import Creator, Publication
-from firstlight.snapshot.raw_runs import RawRun
+from firstlight.snapshot.raw_runs import RawRun, programs_of
 from firstlight.snapshot.redaction import Owner, Redacted, Replaced, private_part, redact
 from firstlight.snapshot.storage import Store
 from firstlight.snapshot.verifying import findings_in
@@ -236,8 +236,8 @@ def _programs(
     sources = []
     for origin, raw in zip(measured, raws, strict=True):
         # The names are those of the redacted plan; where the files lie, only the measured one says.
-        places = _digests(origin.run.plan)
-        for (public, digest), path in zip(_digests(raw.plan).items(), places, strict=True):
+        places = programs_of(origin.run.plan)
+        for (public, digest), path in zip(programs_of(raw.plan).items(), places, strict=True):
             name = public.rsplit("/", 1)[-1]
             place = f"sources/{raw.number}/{name}" if wishes.with_source else None
             if place is not None:
@@ -245,11 +245,6 @@ def _programs(
                 files[place] = _program(Path(path), places[path], wishes.redact, owner)
             sources.append({"run": raw.folder, "name": name, "sha256": digest, "path": place})
     return files, tuple(sorted(sources, key=lambda s: (str(s["run"]), str(s["name"]))))
-
-
-def _digests(plan: Mapping[str, Any]) -> dict[str, str]:
-    """{path: SHA-256} of the users' own programs."""
-    return dict((plan.get("fingerprint") or {}).get("files") or {})
 
 
 def _require_plain_name(place: str, path: str) -> None:

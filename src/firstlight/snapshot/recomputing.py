@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from firstlight.records import Case, CaseSummary, Sample, Settings, to_json
+from firstlight.records import CaseSummary, Plan, Sample, to_json
 from firstlight.snapshot.errors import UnusableSnapshotError
-from firstlight.snapshot.strict_decoding import decoded
 from firstlight.statistics.summary import summarise
 
 #: How samples become summaries. Counts up when the statistics, or the words of a protocol, change
@@ -19,28 +18,14 @@ METHOD = 1
 _TOLERANCE = 1e-9
 
 
-def planned_cases(plan: Mapping[str, Any], name: str) -> tuple[list[Case], Settings]:
-    """The cases and settings of a plan that a stranger wrote."""
-    cases, settings = plan.get("cases"), plan.get("settings")
-    if not isinstance(cases, list) or not isinstance(settings, dict):
-        raise UnusableSnapshotError(f"{name}: a plan has cases and settings.")
-    found = [decoded(Case, case, f"{name}: cases") for case in cases]
-    if len({case.id for case in found}) != len(found):
-        raise UnusableSnapshotError(f"{name}: a case is planned twice.")
-    return found, decoded(Settings, settings, f"{name}: settings")
-
-
-def recomputed(
-    plan: Mapping[str, Any], samples: Sequence[Sample], name: str
-) -> tuple[CaseSummary, ...]:
+def recomputed(plan: Plan, samples: Sequence[Sample], name: str) -> tuple[CaseSummary, ...]:
     """The summaries that follow from plan and samples."""
-    cases, settings = planned_cases(plan, name)
-    known = {case.id for case in cases}
+    known = {case.id for case in plan.cases}
     for sample in samples:
         if sample.case not in known:
             raise UnusableSnapshotError(f"{name}: no case {sample.case[:80]!r} was planned.")
     try:
-        return summarise(cases, samples, settings.processes)
+        return summarise(plan.cases, samples, plan.settings.processes)
     except (ValueError, KeyError, TypeError, ZeroDivisionError, IndexError) as error:
         raise UnusableSnapshotError(
             f"{name}: its samples cannot be summarised ({type(error).__name__}: {error})."

@@ -118,12 +118,12 @@ class Files:
                 return None
             raise unreachable(f"{self.name}/{path}", error) from error
 
-    def read(self, path: str, most_bytes: int) -> bytes:
+    def read(self, path: str, max_bytes: int) -> bytes:
         require_safe(path)
-        data = self._head(path, most_bytes + 1)
+        data = self._head(path, max_bytes + 1)
         if data is None:
             raise missing(self.name, path)
-        return exactly(io.BytesIO(data), path, most_bytes)
+        return exactly(io.BytesIO(data), path, max_bytes)
 
 
 class _Distant:
@@ -172,13 +172,13 @@ class RemoteStore:
             self.write(f"{snapshot_id}/{path}", files[path])
         return True
 
-    def read(self, name: str, most_bytes: int) -> bytes | None:
+    def read(self, name: str, max_bytes: int) -> bytes | None:
         """A file by its name in the store, or None if it is not there."""
         source = Files(self._filesystem, self._root, self.name)
-        data = source._head(name, most_bytes + 1)
-        return None if data is None or len(data) > most_bytes else data
+        data = source._head(name, max_bytes + 1)
+        return None if data is None or len(data) > max_bytes else data
 
-    def read_many(self, names: list[str], most_bytes: int) -> dict[str, bytes]:
+    def read_many(self, names: list[str], max_bytes: int) -> dict[str, bytes]:
         """Those of the files that are there, fetched side by side where the protocol can."""
         paths = {f"{self._root}/{name}": name for name in names}
         if not paths:
@@ -188,7 +188,7 @@ class RemoteStore:
         return {
             plain[path]: data
             for path, data in found.items()
-            if isinstance(data, bytes) and path in plain and len(data) <= most_bytes
+            if isinstance(data, bytes) and path in plain and len(data) <= max_bytes
         }
 
     def _require_writable(self) -> None:

@@ -51,18 +51,18 @@ class Source(Protocol):
     def walk(self, limits: Limits = LIMITS) -> Iterator[Item]:
         """Everything that lies there, the index first; each content is read before the next."""
 
-    def read(self, path: str, most_bytes: int) -> bytes:
+    def read(self, path: str, max_bytes: int) -> bytes:
         """One file."""
 
     def sees_all(self) -> bool:
         """Whether `walk` would also meet a file that the index does not name."""
 
 
-def exactly(content: Reader, path: str, most_bytes: int) -> bytes:
+def exactly(content: Reader, path: str, max_bytes: int) -> bytes:
     """All of a content, refused where it is longer than allowed."""
-    data = read_up_to(content, most_bytes + 1)
-    if len(data) > most_bytes:
-        raise HostileSnapshotError(f"{path}: more than the {most_bytes} bytes that are read of it.")
+    data = read_up_to(content, max_bytes + 1)
+    if len(data) > max_bytes:
+        raise HostileSnapshotError(f"{path}: more than the {max_bytes} bytes that are read of it.")
     return data
 
 
@@ -143,11 +143,11 @@ class Directory:
             raise HostileSnapshotError(f"{self.name}: {path} is no plain file.")
         return open(file, "rb")
 
-    def read(self, path: str, most_bytes: int) -> bytes:
+    def read(self, path: str, max_bytes: int) -> bytes:
         require_safe(path)
         try:
             with self._open(path) as file:
-                return exactly(file, path, most_bytes)
+                return exactly(file, path, max_bytes)
         except FileNotFoundError:
             raise missing(self.name, path) from None
         except OSError as error:
@@ -197,10 +197,10 @@ class Archive:
         if paths != archive.ordered(paths):
             raise UnusableSnapshotError(f"{self.name}: its files are not in their order.")
 
-    def read(self, path: str, most_bytes: int) -> bytes:
+    def read(self, path: str, max_bytes: int) -> bytes:
         for item in self.walk():
             if item.path == path and item.content is not None:
-                return exactly(item.content, path, most_bytes)
+                return exactly(item.content, path, max_bytes)
         raise missing(self.name, path)
 
     def _next(self, entries: Iterator[_Entry]) -> _Entry | None:

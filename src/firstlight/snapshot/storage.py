@@ -37,8 +37,8 @@ class Store(Protocol):
     def ids(self) -> list[str]: ...
     def source(self, snapshot_id: str) -> Source: ...
     def put(self, snapshot_id: str, files: dict[str, bytes]) -> bool: ...
-    def read(self, name: str, most_bytes: int) -> bytes | None: ...
-    def read_many(self, names: list[str], most_bytes: int) -> dict[str, bytes]: ...
+    def read(self, name: str, max_bytes: int) -> bytes | None: ...
+    def read_many(self, names: list[str], max_bytes: int) -> dict[str, bytes]: ...
     def write(self, name: str, data: bytes) -> None: ...
     def write_archive(self, snapshot_id: str, files: dict[str, bytes]) -> str: ...
 
@@ -133,16 +133,16 @@ class LocalStore:
             finally:
                 os.close(descriptor)
 
-    def read(self, name: str, most_bytes: int) -> bytes | None:
+    def read(self, name: str, max_bytes: int) -> bytes | None:
         """A file by its name in the store, or None if it is not there or too large."""
         try:
-            return Directory(self.path).read(name, most_bytes)
+            return Directory(self.path).read(name, max_bytes)
         except (SnapshotError, FileNotFoundError):  # the catalogue is a cache: what is odd is none
             return None
 
-    def read_many(self, names: list[str], most_bytes: int) -> dict[str, bytes]:
+    def read_many(self, names: list[str], max_bytes: int) -> dict[str, bytes]:
         """Those of the files that are there."""
-        found = ((name, self.read(name, most_bytes)) for name in names)
+        found = ((name, self.read(name, max_bytes)) for name in names)
         return {name: data for name, data in found if data is not None}
 
     def write(self, name: str, data: bytes) -> None:

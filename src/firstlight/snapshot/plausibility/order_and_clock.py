@@ -22,7 +22,7 @@ _CORRECTION = 1.0
 #: Seconds within which no machine starts several processes, whatever it does.
 _EVEN = 1e-6
 #: Seconds from which on a phase has more noise than its clock has ticks.
-_LEAST_PHASE = 1e-3
+_MIN_PHASE = 1e-3
 _FEW = 3  # processes: two may be equal by chance
 
 
@@ -73,7 +73,7 @@ def implausible(raw: RawRun, cases: Sequence[Case], settings: Settings) -> Itera
 
 def is_side_of_gate(raw: RawRun) -> bool:
     """Whether other processes ran between those of this run: a gate resumes both sides itself."""
-    return raw.plan.get("fingerprint") == {}
+    return raw.plan.fingerprint == {}
 
 
 def _misplaced(
@@ -139,7 +139,7 @@ def _too_even(case: str, samples: Sequence[Sample]) -> Iterator[str]:
         for phase in PHASES
     }
     for name, values in series.items():
-        if len(values) < _FEW or median(values) < _LEAST_PHASE:
+        if len(values) < _FEW or median(values) < _MIN_PHASE:
             continue
         if max(values) - min(values) < _EVEN or 2 * len({*values}) <= len(values):
             yield f"{case}: its {len(values)} {name} are too equal for any clock"

@@ -17,7 +17,7 @@ _ROUNDING = 1e-7
 #: Share of its patience after which the instrument may have stopped: it looks between two calls.
 _PATIENCE = 0.9
 #: Seconds: an interpreter maps its libraries and imports its own modules before anything of ours.
-_LEAST_START = 1e-3
+_MIN_START = 1e-3
 
 
 def impossible(case: Case, sample: Sample, settings: Settings) -> Iterator[str]:
@@ -54,7 +54,7 @@ def _misjudged(case: Case, found: Correctness) -> Iterator[str]:
 def _mistimed(cold: ColdStart) -> Iterator[str]:
     total, rest = cold.total_seconds, cold.unattributed_seconds
     phases = sum(seconds for seconds in cold.phases_seconds.values() if seconds is not None)
-    if total < _LEAST_START:
+    if total < _MIN_START:
         yield f"its first result took {total!r} s, less than any process needs to start"
     if rest < -_ROUNDING or abs(total - phases - rest) > _ROUNDING + 1e-9 * abs(total):
         yield f"its phases ({phases:.9g} s) and the rest ({rest:.9g} s) are not {total:.9g} s"

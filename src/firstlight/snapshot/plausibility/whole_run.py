@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from firstlight.records import REPEATS, Case, CaseSummary, Sample, Settings
+from firstlight.records import REPEATS, Case, CaseSummary, Plan, Run, Sample, Settings, to_json
 from firstlight.snapshot.layout import PLAN, RUN, SAMPLES
 from firstlight.snapshot.plausibility.cache_labels import mislabelled, unproven_labels
 from firstlight.snapshot.plausibility.order_and_clock import (
@@ -16,7 +16,7 @@ from firstlight.snapshot.plausibility.order_and_clock import (
 )
 from firstlight.snapshot.plausibility.single_process import impossible
 from firstlight.snapshot.raw_runs import RawRun, has_number, timed
-from firstlight.snapshot.recomputing import differences, planned_cases, recomputed
+from firstlight.snapshot.recomputing import differences, recomputed
 
 
 def untrue(raw: RawRun) -> list[str]:
@@ -33,8 +33,8 @@ def untrue(raw: RawRun) -> list[str]:
 
 
 def _contradictions(raw: RawRun) -> Iterator[str]:
-    cases, settings = planned_cases(raw.plan, f"{raw.folder}/{PLAN}")
-    for field, (said, planned) in _said_twice(raw, raw.plan).items():
+    cases, settings = raw.plan.cases, raw.plan.settings
+    for field, (said, planned) in _said_twice(raw.run, raw.plan).items():
         for difference in differences(said, planned, field):
             yield f"{RUN} differs from {PLAN}: {difference}"
     yield from outside_of_run(raw.run, raw.samples)
@@ -52,16 +52,15 @@ def _contradictions(raw: RawRun) -> Iterator[str]:
         yield f"{RUN} is wrong about being complete"
 
 
-def _said_twice(raw: RawRun, plan: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def _said_twice(run: Run, plan: Plan) -> dict[str, tuple[Any, Any]]:
     """{field: (in run.json, in plan.json)} of what both say."""
-    run, warnings = raw.run, plan.get("warnings") or []
     return {
-        "id": (run.id, f"{plan.get('created_at')}-{plan.get('target')}"),
-        "created_at": (run.created_at, plan.get("created_at")),
-        "settings": (run.settings, {"target": plan.get("target"), **plan["settings"]}),
-        "warnings": (run.warnings[: len(warnings)], warnings),
-        "harness": (run.harness, plan.get("harness")),
-        "host": ({k: v for k, v in run.host.items() if k != "load_after"}, plan.get("host")),
+        "id": (run.id, f"{plan.created_at}-{plan.target}"),
+        "created_at": (run.created_at, plan.created_at),
+        "settings": (run.settings, {"target": plan.target, **to_json(plan.settings)}),
+        "warnings": (run.warnings[: len(plan.warnings)], plan.warnings),
+        "harness": (run.harness, plan.harness),
+        "host": ({k: v for k, v in run.host.items() if k != "load_after"}, plan.host),
     }
 
 
