@@ -71,7 +71,8 @@ def check_contents(
         record.find("derived", f"the runs cannot be evaluated ({what})")
         return
     _note_load(runs, record)
-    _note_unknown(about, record)
+    if record.holds("derived"):  # else a field that it needs may be missing
+        _note_unknown(about, record)
 
 
 def _manifest(kept: Mapping[str, bytes], limits: Limits) -> dict[str, Any]:
@@ -106,8 +107,8 @@ def _check_schemas(
     if not can_validate():
         record.skip("the schemas: the package `jsonschema` is not installed")
         return
-    documents = {INDEX: index}
-    documents |= {path: kept[path] for path in _DOCUMENTS if path in kept}
+    # The other documents must be the bytes that are made here, whatever else they might fit.
+    documents = {INDEX: index, MANIFEST: kept[MANIFEST]}
     for raw in runs:
         documents |= {f"{raw.folder}/{name}": raw.files[name] for name in (PLAN, RUN)}
     for path, content in documents.items():
