@@ -17,6 +17,7 @@ from site_store import World, make_run
 from firstlight.site.building import Options, SiteOptionError, build
 from firstlight.site.changes import Change, changes, departures, newest_first, summaries
 from firstlight.site.changes_page import between, changes_page
+from firstlight.site.comparisons import SnapshotPair
 from firstlight.site.feed import feed
 from firstlight.site.trend_chart import draw
 from firstlight.site.trend_pages import mark_of
@@ -107,7 +108,7 @@ def test_a_commit_that_is_none_is_text_and_no_part_of_an_address() -> None:
 
 
 def test_a_site_without_steps_says_what_a_step_takes() -> None:
-    text = changes_page("site", [], [], [], [], None).decode()
+    text = changes_page("site", [], [], [], [], None, ()).decode()
     assert "a trend needs ten" in text
 
 
@@ -141,7 +142,7 @@ def test_the_feed_is_atom_with_an_identifier_that_stays() -> None:
 def test_the_first_page_of_a_site_has_its_steps_and_its_feed_too(world: World) -> None:
     page = (world.site / "index.html").read_text()
     assert "jax 0.10.2 → 0.11.0" in page
-    assert f"compare.html?base={world.ids['nightly 5']}&amp;head={world.ids['nightly 6']}" in page
+    assert SnapshotPair(world.ids["nightly 5"], world.ids["nightly 6"]).path in page
     root = ElementTree.parse(world.site / "feed.xml").getroot()
     words = [html.unescape(t.text or "") for t in root.iter(f"{{{ATOM['a']}}}summary")]
     assert any("jax 0.10.2 → 0.11.0" in text for text in words)

@@ -1,8 +1,7 @@
 """The site in a real browser, from a plain file server and under a sub-path.
 
 One page beside the site holds it in a frame, presses and types as a reader would, and notes what it
-sees; what the console says comes from the browser's log. The numbers of a comparison are held
-against those of `firstlight compare`.
+sees; what the console says comes from the browser's log.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ from __future__ import annotations
 import functools
 import http.server
 import json
-import math
-import random
 import shutil
 import threading
 from collections.abc import Iterator
@@ -21,13 +18,8 @@ from typing import Any
 import pytest
 from site_store import HOSTILE, World
 
-from firstlight.cli.compare import load
-from firstlight.compare.runs import NotComparableError, compare_runs
-from firstlight.records import slug, to_json
-from firstlight.report.quantities import seconds
-from firstlight.site.listing import rules
-from firstlight.statistics.effects import holm, unpaired_effect
-from firstlight.statistics.intervals import median_estimate
+from firstlight.records import slug
+from firstlight.site.comparisons import SnapshotPair
 from real_browser import browse, seen_in
 
 pytestmark = pytest.mark.slow
@@ -57,8 +49,6 @@ const type = (box, text) => {
   box.dispatchEvent(new Event("input"));
 };
 const titles = (page) => [...page.querySelectorAll("#snapshots tbody a")].map((a) => a.textContent);
-const compared = async (page) => JSON.parse(
-  (await until(() => page.getElementById("result").dataset.report)));
 try {
 STEPS
 } catch (error) {
@@ -174,153 +164,6 @@ def test_a_reader_searches_sorts_and_sees_more_without_an_error(
     assert [word for word in seen["owned"] if word in ("owned", "1")] == []
 
 
-COMPARING = """
-const pairs = PAIRS;
-seen.reports = {};
-for (const [name, base, head, more] of pairs) {
-  const page = await open(`compare.html?base=${base}&head=${head}${more}`);
-  seen.reports[name] = await compared(page);
-  seen[`rows ${name}`] = page.querySelectorAll("#result tbody tr").length;
-}
-const page = await open("compare.html");
-await until(() => !page.getElementById("choose").hidden);
-seen.options = page.getElementById("base").options.length;
-type(page.getElementById("base-search"), "base SEVEN");
-seen.narrowed = [...page.getElementById("base").options].map((o) => o.textContent);
-const [, base, head] = pairs[0];
-type(page.getElementById("base-search"), "");
-page.getElementById("base").value = base;
-page.getElementById("head").value = head;
-page.querySelector("#choose [type=submit]").click();
-seen.chosen = await compared(page);
-seen.address = frame.contentWindow.location.search;
-seen.told = page.getElementById("result").textContent;
-"""
-
-
-def python_report(world: World, base: str, head: str, anyway: bool) -> dict[str, Any] | None:
-    sides = [load(str(world.store / world.ids[name])) for name in (base, head)]
-    try:
-        report: dict[str, Any] = to_json(compare_runs(*sides, anyway=anyway))
-    except NotComparableError:
-        return None
-    return report
-
-
-def assert_same(one: Any, other: Any, where: str = "") -> None:
-    """Equal, numbers to a relative 1e-9: sums in another order round differently."""
-    if isinstance(one, dict):
-        assert isinstance(other, dict) and one.keys() == other.keys(), where
-        for key in one:
-            assert_same(one[key], other[key], f"{where}.{key}")
-    elif isinstance(one, list):
-        assert len(one) == len(other), where
-        for i, (a, b) in enumerate(zip(one, other, strict=True)):
-            assert_same(a, b, f"{where}[{i}]")
-    elif isinstance(one, float) or isinstance(other, float):
-        assert math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-14), (where, one, other)
-    else:
-        assert one == other, (where, one, other)
-
-
-def test_two_snapshots_are_compared_as_the_command_line_does(
-    chromium: str, world: World, address: str, tmp_path: Path
-) -> None:
-    wanted = {
-        "slower": ("nightly 0", "nightly 11", ""),
-        "faster": ("nightly 11", "nightly 0", "&every=1"),
-        "alike": ("nightly 1", "nightly 2", ""),
-        "by run": ("seven base", "four head", ""),
-        "too few runs": ("four head", "four head", ""),
-        "machines": ("nightly 0", "other machine", ""),
-        "anyway": ("nightly 0", "other machine", "&anyway=1"),
-        "nothing shared": ("other machine", "hostile", ""),
-    }
-    pairs = [[name, world.ids[b], world.ids[h], more] for name, (b, h, more) in wanted.items()]
-    steps = COMPARING.replace("PAIRS", json.dumps(pairs))
-    seen = visit(chromium, world, address, tmp_path, steps)
-    assert seen["console"] == []
-    for name, (base, head, more) in wanted.items():
-        expected = python_report(world, base, head, "anyway" in more)
-        found = seen["reports"][name]
-        if expected is None:
-            assert found.keys() == {"refused"} and found["refused"], name
-            continue
-        assert (found["unit"], found["drift"]) == (expected["unit"], expected["drift"])
-        assert found["leftOut"].keys() == expected["left_out"].keys()
-        counts = [
-            sorted(r["counts"], key=lambda c: (c["case"], c["name"])) for r in (found, expected)
-        ]
-        assert_same(*counts, name)
-        for row in expected["comparisons"]:
-            row.pop("threshold_source")
-        assert_same(found["comparisons"], expected["comparisons"], name)
-    verdicts = {c["verdict"] for r in seen["reports"].values() for c in r.get("comparisons", ())}
-    assert verdicts == {"regression", "improvement", "same", "inconclusive"}
-    assert seen["reports"]["by run"]["unit"] == "run"
-    busy = seen["reports"]["anyway"]
-    assert all("busy" in c["reason"] for c in busy["comparisons"])
-    assert ["90% of the CPU" in text for text in busy["disturbed"]] == [True]
-    # Four of each could find one change of one time, but not after Holm's correction over five.
-    few = seen["reports"]["too few runs"]
-    assert (few["unit"], few["needed"]) == ("process", 5)
-    assert "Other CPU" in " ".join(seen["reports"]["machines"]["refused"])
-    assert seen["rows faster"] > seen["rows slower"] > 0
-    # The form does the same as the address.
-    assert seen["options"] == 16
-    assert len(seen["narrowed"]) == 1 and "seven base" in seen["narrowed"][0]
-    assert seen["chosen"] == seen["reports"]["slower"]
-    assert world.ids["nightly 0"] in seen["address"]
-    assert "jax 0.10.2 → 0.11.0" in seen["told"]
-
-
-STATISTICS = """
-const s = await import("./deep/er/site/assets/statistics.js");
-const words = await import("./deep/er/site/assets/words.js");
-const { pairs, families, times } = VALUES;
-seen.effects = pairs.map(([base, head]) => s.unpairedEffect(base, head));
-seen.medians = pairs.map(([base]) => s.medianEstimate(base));
-seen.holm = families.map(s.holm);
-seen.times = times.map(words.seconds);
-seen.normal = [-30, -8, -3.6, -1, 0, 0.3, 2.5, 6].map(s.normalBelow);
-seen.general = [0.0123, 1, 0.000012, 0.5, 0.1, 3e-12].map(words.general);
-"""
-
-
-def test_statistics_in_the_browser_are_those_of_python(
-    chromium: str, world: World, address: str, tmp_path: Path
-) -> None:
-    from scipy.stats import norm
-
-    draw = random.Random(5)
-
-    def values(n: int, digits: int) -> list[float]:
-        return [round(draw.lognormvariate(0, 0.1), digits) for _ in range(n)]
-
-    sizes = [(1, 1), (3, 4), (6, 6), (6, 10), (30, 20), (60, 70)]
-    pairs = [[values(a, digits), values(b, digits)] for a, b in sizes for digits in (15, 2)]
-    pairs.append([[1.0] * 6, [1.0] * 6])
-    pairs.append([[1.0] * 70, [1.0] * 70])
-    pairs.append([values(1100, 15), values(3, 15)])  # 2 ** -1100 is 0
-    families = [[], [0.2], [0.01, 0.04, 0.03, 0.005], [0.5, 0.5, 0.001]]
-    times = [1e-9, 3.2149e-4, 0.0009996, 0.9999, 1.0, 59.95, 1234.5, 0.0]
-    given = json.dumps({"pairs": pairs, "families": families, "times": times})
-    seen = visit(chromium, world, address, tmp_path, STATISTICS.replace("VALUES", given))
-    assert seen["console"] == []
-    for (base, head), effect, estimate in zip(pairs, seen["effects"], seen["medians"], strict=True):
-        assert_same(effect, to_json(unpaired_effect(base, head)), f"{len(base)}, {len(head)}")
-        assert_same(estimate, to_json(median_estimate(base)), f"median of {len(base)}")
-    assert_same(seen["holm"], [holm(family) for family in families])
-    assert seen["times"] == [seconds(t) for t in times]
-    expected = [float(norm.cdf(z)) for z in (-30, -8, -3.6, -1, 0, 0.3, 2.5, 6)]
-    assert seen["normal"] == pytest.approx(expected, rel=1e-10, abs=0)
-    assert seen["general"] == [f"{x:.2g}" for x in (0.0123, 1, 0.000012, 0.5, 0.1, 3e-12)]
-
-
-def test_the_rules_of_the_browser_are_those_of_the_command_line(world: World) -> None:
-    assert json.loads((world.site / "data" / "rules.json").read_text()) == to_json(rules())
-
-
 LAYOUT = """
 for (const name of ["widths", "covered", "cut", "empty"]) seen[name] = {};
 for (const path of PATHS) {
@@ -360,7 +203,8 @@ def test_no_page_is_wider_than_its_window(
         f"trends/{slug(make_case(backend='jax-jit').id)}.html",
         f"snapshots/{world.ids['hostile']}/index.html",
         f"snapshots/{world.ids['seven base']}/index.html",
-        f"compare.html?base={world.ids['nightly 0']}&head={world.ids['nightly 11']}&every=1",
+        "compare.html",
+        SnapshotPair(world.ids["nightly 0"], world.ids["nightly 11"]).path,
     ]
     steps = LAYOUT.replace("PATHS", json.dumps(paths))
     seen = visit(chromium, world, address, tmp_path, steps, width)

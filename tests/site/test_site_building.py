@@ -18,8 +18,8 @@ from firstlight.cli import main
 from firstlight.records import slug
 from firstlight.site import building
 from firstlight.site.building import Options, SiteOptionError, build
-from firstlight.site.facts import facts_of
 from firstlight.site.folder import SiteFolderError
+from firstlight.site.snapshot_facts import facts_of
 from firstlight.snapshot.layout import id_of, index_bytes
 from firstlight.snapshot.opening import Snapshot
 from firstlight.snapshot.publishing import publish
@@ -34,13 +34,18 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-@pytest.fixture
-def small(tmp_path: Path) -> Path:
-    """A store with two snapshots."""
-    store = tmp_path / "small"
+@pytest.fixture(scope="session")
+def small_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("small")
     for i in range(2):
-        publish([make_run(tmp_path / f"run-{i}", i)], LocalStore(store))
-    return store
+        publish([make_run(place / f"run-{i}", i)], LocalStore(place / "store"))
+    return place / "store"
+
+
+@pytest.fixture
+def small(small_once: Path, tmp_path: Path) -> Path:
+    """A store with two snapshots, the test's own."""
+    return Path(shutil.copytree(small_once, tmp_path / "small"))
 
 
 class Links(HTMLParser):
@@ -148,6 +153,12 @@ def test_a_verdict_on_a_loaded_machine_says_so_beside_it_in_the_list(world: Worl
     (loaded,) = (row for row in rows if "loaded machine" in row)
     assert "other machine" in loaded
     assert '2 of 2</span> <span class="badge">loaded machine, 90%</span></td>' in loaded
+
+
+def test_no_two_landmarks_of_a_page_have_the_same_name(world: World) -> None:
+    page = (world.site / "snapshots" / world.ids["seven base"] / "index.html").read_text()
+    names = re.findall(r'<(?:aside|nav)[^>]*aria-label="([^"]*)"', page)
+    assert len(names) == 8 and len({*names}) == 8  # the navigation, and seven runs' warnings
 
 
 def test_the_list_is_in_pieces_and_the_first_page_holds_only_the_newest(world: World) -> None:

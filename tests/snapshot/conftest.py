@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import made_up_run
@@ -38,7 +40,18 @@ def store(tmp_path: Path) -> LocalStore:
     return LocalStore(tmp_path / "store")
 
 
+@pytest.fixture(scope="session")
+def published_once(
+    made_up: Path, key: PrivateKey, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Published]:
+    place = tmp_path_factory.mktemp("published") / "store"
+    return place, publish([made_up], LocalStore(place), key=key, archive=True)
+
+
 @pytest.fixture
-def signed(made_up: Path, store: LocalStore, key: PrivateKey) -> Published:
-    """A signed snapshot of the made-up run, with its archive."""
-    return publish([made_up], store, key=key, archive=True)
+def signed(published_once: tuple[Path, Published], store: LocalStore) -> Published:
+    """A signed snapshot of the made-up run, with its archive, in a store that is the test's own."""
+    place, done = published_once
+    shutil.copytree(place, store.path, symlinks=True)
+    archive = str(store.path / f"{done.id}.tar")
+    return replace(done, location=str(store.path / done.id), archive=archive)

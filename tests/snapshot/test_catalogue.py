@@ -165,7 +165,7 @@ def test_of_very_many_missing_entries_a_listing_makes_a_few_and_names_the_rest(
 
     ids = sorted(publish([run], store).id for run in runs[:3])
     shutil.rmtree(store.path / "catalogue")
-    monkeypatch.setattr(catalogue, "_MOST_MADE", 2)
+    monkeypatch.setattr(catalogue, "_MAX_MADE", 2)
     entries, refused = Catalogue(store).look()
     assert sorted(e.id for e in entries) == ids[:2]
     assert list(refused) == ids[2:] and "--rebuild" in refused[ids[2]]

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from firstlight.cli import main
+from firstlight.snapshot.detached_signature import sign, signed_by
 from firstlight.snapshot.errors import KeyFileError, UnusableSnapshotError
 from firstlight.snapshot.keys import PrivateKey, PublicKey, generate, load_private, load_public
 from firstlight.snapshot.layout import INDEX, SIGNATURE
 from firstlight.snapshot.manifest import Creator
 from firstlight.snapshot.opening import open_snapshot
 from firstlight.snapshot.publishing import Published, Wishes, publish
-from firstlight.snapshot.signatures import sign, signed_by
 from firstlight.snapshot.storage import LocalStore
 from firstlight.snapshot.trust import (
     TrustedKeys,
@@ -281,6 +281,16 @@ def test_an_expired_key_is_not_trusted_and_a_revoked_one_is_a_finding(
     assert "nothing proves that it was signed before" in revoked.findings[0].message
     assert main(["keys", "list"]) == 0
     assert "until 2026-06-01  REVOKED since 2026-05-01" in capsys.readouterr().out
+
+
+def test_trusting_a_key_until_a_day_that_is_over_says_so(
+    key: PrivateKey, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trust = ["keys", "trust", key.public.base64, "--name", "Jane Doe", "--until"]
+    assert main([*trust, "2999-01-01"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main([*trust, "2020-01-01"]) == 0
+    assert "2020-01-01 is over" in capsys.readouterr().err
 
 
 def test_a_revoked_key_is_not_trusted_again_by_accident(key: PrivateKey, tmp_path: Path) -> None:

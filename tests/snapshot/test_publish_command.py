@@ -40,6 +40,23 @@ def square(n):
 """
 
 
+@pytest.fixture
+def firstlight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Firstlight:
+    """`firstlight …` in `tmp_path`, in this process: to start one takes longer than to publish."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object) -> subprocess.CompletedProcess[str]:
+        words = [str(argument) for argument in arguments]
+        capsys.readouterr()
+        code = main(words)
+        said = capsys.readouterr()
+        return subprocess.CompletedProcess(words, code, said.out, said.err)
+
+    return call
+
+
 @pytest.fixture(scope="module")
 def real_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was measured, in a home directory."""

@@ -159,7 +159,7 @@ def test_a_snapshot_cannot_be_older_than_what_it_measured(
     authority: Authority, signed: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = authority.stamp(Path(signed.location) / INDEX)
-    said = "firstlight.snapshot.verifying._said"
+    said = "firstlight.snapshot.authenticity._said"
     monkeypatch.setattr(said, lambda manifest: {"measured_to": "2999-01-01T00:00:00.000+00:00"})
     (finding,) = verify(signed.location, timestamp=token).findings
     assert "says that it was measured at 2999" in finding.message

@@ -69,3 +69,13 @@ def test_median_agrees_with_numpy() -> None:
     for n in range(1, 30):
         values = list(generator.normal(size=n))
         assert median(values) == pytest.approx(np.median(values), rel=1e-15)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 6, 7, 100, 1023, 1024, 1100])
+def test_the_interval_is_the_one_that_binomial_coefficients_give(n: int) -> None:
+    """Counted out with `math.comb`, where the estimate goes from one coefficient to the next."""
+    covered = [1 - 2 * (sum(math.comb(n, i) for i in range(k)) / 2**n) for k in range(n // 2 + 2)]
+    k = max((k for k in range(2, n // 2 + 1) if covered[k] >= 0.95), default=1)
+    found = median_estimate([float(i) for i in range(n)])
+    assert (found.low, found.high) == (k - 1, n - k)
+    assert found.confidence == max(0.0, covered[k])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,6 +81,31 @@ def test_leaving_out_starts_that_cannot_win_changes_no_result(shape: str, n: int
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+def test_a_series_is_taken_for_one_segment_only_where_the_full_search_finds_no_change(
+    shape: str,
+) -> None:
+    """Around the penalty from which on there is no change, where a wrong bound would show."""
+    series = SHAPES[shape](60, np.random.default_rng(5))
+    low, high = 0.0, 512.0
+    while high - low > 0.02:
+        middle = (low + high) / 2
+        low, high = (middle, high) if full_search(series, middle) else (low, middle)
+    for penalty in (low - 5, low - 0.5, low, high, high + 0.5, high + 5):
+        assert change_points(series, penalty) == full_search(series, penalty), penalty
+
+
+def test_a_flat_series_is_proved_to_have_no_change_without_a_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from firstlight.statistics.change_points import _Search
+
+    monkeypatch.setattr(_Search, "run", lambda self, penalty: pytest.fail("it was searched"))
+    for n in (40, 200, 1000):
+        series = np.random.default_rng(1).uniform(1, 1.02, n)
+        assert change_points(series) == []
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 def test_the_work_for_a_series_is_bounded_however_long_it_is(
     shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,14 +113,14 @@ def test_the_work_for_a_series_is_bounded_however_long_it_is(
     from firstlight.statistics.change_points import _Search
 
     looked_at = 0
-    costs = _Search._costs
+    spread = _Search._spread
 
-    def counted(self: _Search, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    def counted(self: _Search, starts: np.ndarray, ends: np.ndarray) -> Any:
         nonlocal looked_at
-        looked_at += len(starts) * len(ends)
-        return costs(self, starts, ends)
+        looked_at += np.broadcast(starts, ends).size
+        return spread(self, starts, ends)
 
-    monkeypatch.setattr(_Search, "_costs", counted)
+    monkeypatch.setattr(_Search, "_spread", counted)
     classify(SHAPES[shape](100_000, np.random.default_rng(0)))
     assert looked_at < 1024**2
     if shape == "flat":  # what nearly every process is, and where pruning as in PELT does nothing

@@ -128,6 +128,12 @@ def trust_key(options: argparse.Namespace) -> int:
             f"used: firstlight keys forget {key_id[:12]}",
             file=sys.stderr,
         )
+    if options.until is not None and options.until <= datetime.now(UTC).date():
+        print(
+            f"warning: {options.until} is over: of this key only signatures that a proof of time "
+            "shows to be older are trusted.",
+            file=sys.stderr,
+        )
     print(f"Trusted: {options.name} ({public.id})")
     return 0
 

@@ -63,10 +63,9 @@ def add_to(commands: Any) -> None:
         "--allow",
         action="append",
         default=[],
-        choices=("incomplete", "unproven", "failed", "resummarised"),
+        choices=("incomplete", "unproven", "failed"),
         help="publish such cases too: the snapshot says so, and has no number for those that are "
-        "unproven or failed; resummarised: a run of an older Firstlight, with its summaries made "
-        "anew from the samples (repeatable)",
+        "unproven or failed (repeatable)",
     )
     add("--redact", action="append", default=[], metavar="TEXT", help="replace it (repeatable)")
     add(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from firstlight.errors import FirstlightError
-    from firstlight.snapshot.verifying import Verification
+    from firstlight.snapshot.verification import Verification
 
 EPILOG = """\
 exit codes: 0 everything was checked and holds, 1 something does not, 2 it is no snapshot that can
@@ -72,7 +72,7 @@ def handle(options: argparse.Namespace) -> int:
 def snapshots_within(place: str) -> list[str]:
     """The ids of the snapshots in a store; none if `place` is itself one, or no folder at all."""
     from firstlight.snapshot.layout import INDEX
-    from firstlight.snapshot.sources import ARCHIVES, full_location, local_path
+    from firstlight.snapshot.locations import ARCHIVES, full_location, local_path
     from firstlight.snapshot.storage import open_store
 
     location = full_location(place)
@@ -152,7 +152,7 @@ def plain(found: Verification) -> dict[str, Any]:
 def _with_distrust(found: Verification) -> Verification:
     from dataclasses import replace
 
-    from firstlight.snapshot.verifying import Finding
+    from firstlight.snapshot.verification import Finding
 
     finding = Finding("signature", f"no trusted key signed it (signature: {found.signature})")
     return replace(found, findings=(*found.findings, finding))
@@ -179,12 +179,10 @@ def tell(found: Verification) -> None:
 
 def last_line(found: Verification) -> str:
     """The verdict in words. `Valid` alone only if everything that can be checked was."""
-    from firstlight.snapshot.verifying import Outcome
+    from firstlight.snapshot.verification import Outcome
 
     if found.outcome is Outcome.NOT_VALID:
         return f"Not valid: {len(found.findings)} finding(s). Do not quote its numbers."
-    if found.outcome is Outcome.NUMBERS_NOT_CHECKED:
-        return "Nothing wrong was found, but its numbers were not held against its samples."
     if found.outcome is Outcome.VALID:
         return "Valid, as far as files can tell."
     if found.unchecked_files:

@@ -1,6 +1,7 @@
 """Frozen dataclasses to plain JSON values and back.
 
-Readers ignore fields that they do not know; what was not measured is null, never 0 or NaN.
+Readers ignore fields that they do not know; what was not measured is null, never 0 or NaN. A text
+in the place of a number would fail somewhere far away, so types are looked at here, once.
 """
 
 from __future__ import annotations
@@ -9,14 +10,18 @@ import dataclasses
 import enum
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, TypeVar
 
 from firstlight.records.errors import MalformedRecordError
 
 T = TypeVar("T")
-_SCALARS = (str, int, float, bool)
+_SCALARS: dict[Any, frozenset[type]] = {
+    **{kind: frozenset((kind,)) for kind in (str, int, bool, type(None))},
+    float: frozenset((float, int)),
+}
+_MISFIT = object()
 
 
 def to_json(value: Any) -> Any:
@@ -33,45 +38,71 @@ def to_json(value: Any) -> Any:
     return value.value if isinstance(value, enum.Enum) else value
 
 
-def from_json(cls: type[T], data: Any) -> T:
-    """An instance of the dataclass `cls`; unknown fields are ignored, missing ones are named."""
-    if not isinstance(data, dict):
-        raise MalformedRecordError(f"expected an object for {cls.__name__}, found {data!r:.60}")
-    hints = _hints(typing.cast("Any", cls))
-    values: dict[str, Any] = {}
-    for f in dataclasses.fields(cls):  # type: ignore[arg-type]
-        name = f.metadata.get("json", f.name)
-        if name in data:
-            values[f.name] = _decode(hints[f.name], data[name])
-    try:
-        return cls(**values)
-    except TypeError as error:
-        raise MalformedRecordError(f"{cls.__name__}: {error}") from None
+def from_json(cls: type[T], data: Any, where: str = "") -> T:
+    """An instance of the dataclass `cls`: every field that is there has the type that `cls` says.
+
+    Fields that it does not know are ignored. `where` stands before what is raised: a file, a line.
+    """
+    found: T = _decode(cls, data, where or cls.__name__)
+    if found is _MISFIT:
+        raise _misfit(data, where or cls.__name__)
+    return found
+
+
+def _misfit(value: Any, where: str) -> MalformedRecordError:
+    return MalformedRecordError(f"{where}: {value!r:.60} is not what belongs there.")
+
+
+def _decode(hint: Any, value: Any, where: str) -> Any:
+    if hint in _SCALARS:
+        return value if type(value) in _SCALARS[hint] else _MISFIT
+    if hint is Any:
+        return value
+    if dataclasses.is_dataclass(hint):
+        return _record(hint, value, where) if isinstance(value, dict) else _MISFIT
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return next((member for member in hint if member.value == value), _MISFIT)
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        found = (_decode(option, value, where) for option in arguments)
+        return next((one for one in found if one is not _MISFIT), _MISFIT)
+    if origin is tuple:
+        return _items(arguments[0], value, where, tuple) if isinstance(value, list) else _MISFIT
+    if origin is not None and issubclass(origin, Mapping) and isinstance(value, dict):
+        inner = _items(arguments[1], value.values(), where, list)
+        return inner if inner is _MISFIT else dict(zip(value, inner, strict=True))
+    return _MISFIT
+
+
+def _items(hint: Any, values: Iterable[Any], where: str, made: Callable[[Any], Any]) -> Any:
+    if hint in _SCALARS:  # thousands of warm calls: no function call for each
+        return made(values) if _SCALARS[hint].issuperset(map(type, values)) else _MISFIT
+    found = [_decode(hint, value, where) for value in values]
+    return _MISFIT if any(one is _MISFIT for one in found) else made(found)
+
+
+def _record(cls: Any, value: dict[str, Any], where: str) -> Any:
+    found = {}
+    for name, (field, hint, needed) in _fields(cls).items():
+        if name in value:
+            found[field] = _decode(hint, value[name], f"{where}: {name}")
+            if found[field] is _MISFIT:
+                raise _misfit(value[name], f"{where}: {name}")
+        elif needed:
+            raise MalformedRecordError(f"{where}: {name} is missing.")
+    return cls(**found)
 
 
 @cache
-def _hints(cls: Any) -> dict[str, Any]:
-    """Types of the fields; finding them out takes longer than reading a record."""
-    return typing.get_type_hints(cls)
-
-
-def _decode(hint: Any, value: Any) -> Any:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if value is None:
-        return None
-    if origin in (types.UnionType, typing.Union):
-        return _decode(next(a for a in arguments if a is not type(None)), value)
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        try:
-            return hint(value)
-        except ValueError as error:
-            raise MalformedRecordError(str(error)) from None
-    if dataclasses.is_dataclass(hint):
-        return from_json(typing.cast("type[Any]", hint), value)
-    if origin is tuple:
-        if not isinstance(value, list):
-            raise MalformedRecordError(f"expected a list, found {value!r:.60}")
-        if arguments[0] in _SCALARS:  # thousands of warm calls: no function call for each
-            return tuple(value)
-        return tuple(_decode(arguments[0], v) for v in value)
-    return value
+def _fields(cls: Any) -> dict[str, tuple[str, Any, bool]]:
+    """{published name: (field, type, whether it must be there)}; slower to find than a record."""
+    hints = typing.get_type_hints(cls)
+    nothing = dataclasses.MISSING
+    return {
+        f.metadata.get("json", f.name): (
+            f.name,
+            hints[f.name],
+            f.default is nothing and f.default_factory is nothing,
+        )
+        for f in dataclasses.fields(cls)
+    }

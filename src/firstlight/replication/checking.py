@@ -21,12 +21,12 @@ from firstlight.replication.page import replication_html
 from firstlight.replication.rederiving import miscomputed, misdescribed
 from firstlight.replication.report import MAX_BYTES, PAGE, REPORT, SCHEMA, SIGNATURE
 from firstlight.replication.selection import ReplicationError
+from firstlight.snapshot.detached_signature import signed_by
 from firstlight.snapshot.errors import SnapshotError
 from firstlight.snapshot.layout import LIMITS, PLAN, RUN, SAMPLES, require_expected
 from firstlight.snapshot.opening import open_snapshot
 from firstlight.snapshot.raw_runs import RawRun
 from firstlight.snapshot.schemas import first_error
-from firstlight.snapshot.signatures import signed_by
 from firstlight.snapshot.strict_json import canonical, parse_object
 from firstlight.snapshot.trust import TrustedKeys
 from firstlight.snapshot.verifying import verify

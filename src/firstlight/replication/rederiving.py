@@ -11,11 +11,10 @@ from firstlight.compare.environments import state
 from firstlight.records import to_json
 from firstlight.replication.agreement import replicate_cases, replicate_ratios
 from firstlight.replication.repeating import pairing, run_replication
-from firstlight.snapshot.layout import PLAN
 from firstlight.snapshot.opening import Snapshot
+from firstlight.snapshot.plausibility.whole_run import untrue
 from firstlight.snapshot.raw_runs import RawRun
-from firstlight.snapshot.recomputing import differences, planned_cases
-from firstlight.snapshot.truth import judge
+from firstlight.snapshot.recomputing import differences
 
 Plain = Mapping[str, Any]
 #: Of so many places in one record the first are named.
@@ -24,7 +23,7 @@ _MAX_NAMED = 3
 
 def misdescribed(report: Plain, said: Plain, raw: RawRun) -> list[str]:
     """Where a report says something else of a run than the run itself, which it follows from."""
-    found = [f"{raw.folder}: {text}" for text in judge(raw).untrue[:_MAX_NAMED]]
+    found = [f"{raw.folder}: {text}" for text in untrue(raw)[:_MAX_NAMED]]
     run = raw.run
     wanted = {"id": run.id, "machine_here": machine_class(run.host), "state_here": state(run)}
     found += _differing({name: said[name] for name in wanted}, wanted, raw.folder)
@@ -46,8 +45,7 @@ def miscomputed(report: Plain, snapshot: Snapshot, runs: Mapping[str, RawRun]) -
     pairs = []
     for said in report["runs"]:
         number, raw = snapshot.folders.index(said["folder"]), runs[said["folder"]]
-        cases, _ = planned_cases(raw.plan, f"{raw.folder}/{PLAN}")
-        pairs.append(pairing(snapshot, number, cases, raw.run, raw.samples))
+        pairs.append(pairing(snapshot, number, raw.plan.cases, raw.run, raw.samples))
         wanted = to_json(run_replication(snapshot, number, raw.run, tuple(said["notes"])))
         yield from _differing(said, wanted, raw.folder)
     for name, found in (("cases", replicate_cases(pairs)), ("ratios", replicate_ratios(pairs))):

@@ -12,7 +12,7 @@ from firstlight.compare.conditions import machine_class
 from firstlight.compare.environments import environment_differences, state
 from firstlight.compare.runs import DRIFT, Measured
 from firstlight.measure.case_selection import filter_cases
-from firstlight.records import Case, Run, Sample, Settings, now
+from firstlight.records import Case, Plan, Run, Sample, Settings, now
 from firstlight.replication.agreement import Pairing, replicate_cases, replicate_ratios
 from firstlight.replication.report import LeftOut, Replication, RunReplication, counted
 from firstlight.replication.selection import (
@@ -24,8 +24,9 @@ from firstlight.replication.selection import (
 )
 from firstlight.snapshot.manifest import dataset
 from firstlight.snapshot.opening import Snapshot, open_snapshot
-from firstlight.snapshot.recomputing import planned_cases
-from firstlight.snapshot.verifying import Verification, verify
+from firstlight.snapshot.raw_runs import programs_of
+from firstlight.snapshot.verification import Verification
+from firstlight.snapshot.verifying import verify
 
 
 @dataclass(frozen=True)
@@ -71,12 +72,11 @@ def prepare(
     if snapshot.id != found.id:
         raise ReplicationError(f"{location}: it changed while it was read.")
     plans = [snapshot.plan(number) for number in range(len(snapshot.runs))]
-    read = [planned_cases(p, f) for p, f in zip(plans, snapshot.folders, strict=True)]
     # The pattern must fit a case of any run, not of each.
-    kept = {case.id for case in filter_cases([c for cases, _ in read for c in cases], pattern)}
+    kept = {case.id for case in filter_cases([c for p in plans for c in p.cases], pattern)}
     tasks = tuple(
-        _task(snapshot, i, plan, [c for c in cases if c.id in kept], settings, installation)
-        for i, (plan, (cases, settings)) in enumerate(zip(plans, read, strict=True))
+        _task(snapshot, number, plan, [c for c in plan.cases if c.id in kept], installation)
+        for number, plan in enumerate(plans)
     )
     if not any(task.selection.cases for task in tasks):
         reasons = {why for task in tasks for why in task.selection.left_out.values()}
@@ -88,16 +88,15 @@ def prepare(
 def _task(
     snapshot: Snapshot,
     number: int,
-    plan: Mapping[str, Any],
+    plan: Plan,
     planned: Sequence[Case],
-    settings: Settings,
     installation: Installation,
 ) -> Task:
-    files = (plan.get("fingerprint") or {}).get("files") or {}
+    files = programs_of(plan)
     statuses = {case.case: case.status for case in snapshot.runs[number].cases}
     selection = select(planned, statuses, files, installation)
-    wanted, notes = settings_here(settings)
-    target = Path(str(plan.get("target") or "a run")).name
+    wanted, notes = settings_here(plan.settings)
+    target = Path(plan.target or "a run").name
     return Task(number, snapshot.folders[number], target, selection, wanted, tuple(notes))
 
 

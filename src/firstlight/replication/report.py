@@ -19,12 +19,12 @@ from firstlight.records import MalformedRecordError, to_json, write_text
 from firstlight.replication.agreement import ALPHA, VERDICTS, CaseReplication, RatioReplication
 from firstlight.replication.page import replication_html
 from firstlight.report.html import render
+from firstlight.snapshot.detached_signature import sign
 from firstlight.snapshot.keys import PrivateKey
 from firstlight.snapshot.layout import PLAN, RUN, SAMPLES
 from firstlight.snapshot.raw_runs import RawRun
 from firstlight.snapshot.redaction import Owner, redact
 from firstlight.snapshot.schemas import first_error
-from firstlight.snapshot.signatures import sign
 from firstlight.snapshot.strict_json import canonical, parse_object
 
 REPORT, PAGE, SIGNATURE = "replication.json", "replication.html", "signature.json"

@@ -82,6 +82,11 @@ def power(value: float) -> str:
     return count(value) if value < 1e4 else scientific(value).replace("1.0·", "")
 
 
+def probability(p: float) -> str:
+    """'0.0123', '0.42', '< 0.0001'."""
+    return "< 0.0001" if p < 1e-4 else f"{p:.4f}" if p < 0.1 else f"{p:.2f}"
+
+
 def seconds(value: float | None) -> str:
     """0.0003215 is '322 µs'."""
     return _with_unit(value, TIME_UNITS)

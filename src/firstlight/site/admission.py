@@ -10,7 +10,8 @@ from typing import Any
 from firstlight.errors import FirstlightError
 from firstlight.snapshot.layout import INDEX, LIMITS, SIGNATURE, id_of, parse_index
 from firstlight.snapshot.sources import Source, exactly
-from firstlight.snapshot.verifying import Verification, verify
+from firstlight.snapshot.verification import Verification
+from firstlight.snapshot.verifying import verify
 
 
 @dataclass(frozen=True)

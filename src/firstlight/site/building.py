@@ -7,38 +7,37 @@ build if the bytes, our code, the trusted keys and the options are the same as t
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.resources import files as packaged
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
 from firstlight.errors import FirstlightError
-from firstlight.records import slug, to_json
+from firstlight.records import Run, Sample, slug, to_json
 from firstlight.site import listing, trend_pages
 from firstlight.site.admission import Refused, admit, fingerprint, status
 from firstlight.site.changes import changes, departures, newest_first, summaries
 from firstlight.site.changes_page import changes_page
-from firstlight.site.compare_page import compare_page
-from firstlight.site.facts import facts_of
+from firstlight.site.compare_page import compare_page, pair_page
+from firstlight.site.comparisons import Comparing, SnapshotPair, pairs_of
 from firstlight.site.feed import feed
 from firstlight.site.folder import SiteFolder
 from firstlight.site.frame import FEED, assets
+from firstlight.site.snapshot_facts import facts_of
 from firstlight.site.snapshot_page import served, snapshot_page
 from firstlight.site.trends import Collected, Series, moment
 from firstlight.snapshot.archive import write_archive
 from firstlight.snapshot.catalogue import Catalogue
+from firstlight.snapshot.contents import code_sha256
 from firstlight.snapshot.layout import INDEX, SIGNATURE
 from firstlight.snapshot.opening import Snapshot, open_snapshot
 from firstlight.snapshot.storage import Store, open_store
 from firstlight.snapshot.strict_json import canonical, compact
 from firstlight.snapshot.trust import TrustedKeys
-from firstlight.snapshot.verifying import Verification
+from firstlight.snapshot.verification import Verification
 
 #: What a page of a snapshot depends on besides the snapshot.
 _MAKERS = ("compare", "records", "replication", "report", "site", "snapshot", "statistics")
@@ -129,9 +128,10 @@ class _Making:
         self.reused = 0
         self._store, self._folder, self._options = store, folder, options
         self._trends = Collected()
+        self._facts: dict[str, Mapping[str, Any]] = {}
         self._record: dict[str, Any] = {}
         self._circumstances = {
-            "code_sha256": code_sha256(),
+            "code_sha256": code_sha256(*_MAKERS),
             "trusted": _trusted(),
             "options": to_json(options),
         }
@@ -150,7 +150,7 @@ class _Making:
         self._make(snapshot_id, mark)
 
     def _make(self, snapshot_id: str, mark: str | None) -> None:
-        location = f"{self._store.name.rstrip('/')}/{snapshot_id}"
+        location = self._location(snapshot_id)
         found = admit(location, snapshot_id)
         if isinstance(found, Refused):
             self.refused.append(found)
@@ -167,6 +167,9 @@ class _Making:
         # Where the snapshots lay is nobody's business, and would make other bytes elsewhere.
         told = {name: value for name, value in to_json(found).items() if name != "location"}
         self._note(facts, told, mark)
+
+    def _location(self, snapshot_id: str) -> str:
+        return f"{self._store.name.rstrip('/')}/{snapshot_id}"
 
     def _files_of(
         self, location: str, found: Verification
@@ -188,6 +191,7 @@ class _Making:
         trusted = found["signature"] == "trusted"
         self.entries.append(listing.entry(facts, status(found), trusted))
         self._trends.add(facts, str(found["signature"]))
+        self._facts[facts["id"]] = facts
         self._record[facts["id"]] = {"fingerprint": mark, "verification": found}
 
     def finish(self) -> int:
@@ -195,27 +199,53 @@ class _Making:
         title, write = self._options.title, self._folder.write
         entries = listing.newest_first(self.entries)
         write("snapshots.html", listing.list_page(title, entries, len(self.refused)))
-        write("compare.html", compare_page(title))
+        compared = self._write_comparisons()
         by_case = {case: self._trends.series(case) for case in self._trends.cases()}
         for case, series in by_case.items():
             write(f"trends/{slug(case)}.html", trend_pages.case_page(title, case, series))
         rows = [trend_pages.index_row(case, series) for case, series in by_case.items()]
         write("trends/index.html", trend_pages.index_page(title, rows))
-        self._write_changes(by_case)
+        self._write_changes(by_case, compared)
         for path, data in {**assets(), **listing.data_files(title, entries)}.items():
             write(path, data)
         write("build.json", canonical(_build_record(self._circumstances, self._record)))
         return len(rows)
 
-    def _write_changes(self, by_case: Mapping[str, list[Series]]) -> None:
+    def _write_comparisons(self) -> list[SnapshotPair]:
+        """A page for every pair that is offered, and the list of them."""
+        comparing, made, facts = Comparing(self._measured), [], self._facts
+        for pair in pairs_of([*facts.values()]):
+            # Both sides are what their ids say, so a page of the last build is the same.
+            if {pair.base, pair.head} <= self._earlier.keys() and self._folder.keep(pair.path):
+                made.append(pair)
+                continue
+            try:
+                report = comparing.report(pair)
+            except _ODD:  # as with pages: one odd snapshot must not take the others along
+                continue
+            if report is not None:
+                text = pair_page(self._options.title, facts[pair.base], facts[pair.head], report)
+                self._folder.write(pair.path, text)
+                made.append(pair)
+        self._folder.write("compare.html", compare_page(self._options.title, made, facts))
+        return made
+
+    def _measured(self, snapshot_id: str) -> list[tuple[Run, list[Sample]]]:
+        snapshot = open_snapshot(self._location(snapshot_id))
+        return [(run, snapshot.samples(number)) for number, run in enumerate(snapshot.runs)]
+
+    def _write_changes(
+        self, by_case: Mapping[str, list[Series]], compared: Sequence[SnapshotPair]
+    ) -> None:
         """The first page, and the feed."""
         options, found = self._options, by_case.items()
         steps = newest_first([c for case, series in found for c in changes(case, series)])
         curves = [curve for series in by_case.values() for own in series for curve in own.curves]
         departing = [d for case, series in found for d in departures(case, series)]
         page = changes_page(
-            options.title, steps, summaries(curves), departing, self.refused, options.repository
-        )
+            options.title, steps, summaries(curves), departing, self.refused, options.repository,
+            {*compared},
+        )  # fmt: skip
         self._folder.write("index.html", page)
         newest = max((curve.points[-1].moment for curve in curves), default=0.0)
         self._folder.write(FEED, feed(options.title, steps, newest, options.url))
@@ -253,20 +283,3 @@ def _raw_files(snapshot: Snapshot, unchecked: Collection[str]) -> dict[str, byte
     write_archive(archive, snapshot.id, every)
     found[f"files/{snapshot.id}.tar"] = archive.getvalue()
     return found
-
-
-def code_sha256() -> str:
-    """A hash of the code that makes pages: other code may make other ones."""
-    digest = hashlib.sha256()
-
-    def add(place: Traversable, name: str) -> None:
-        if place.is_dir():
-            for inner in sorted(place.iterdir(), key=lambda p: p.name):
-                if inner.name != "__pycache__":
-                    add(inner, f"{name}/{inner.name}")
-        elif name.endswith((".py", ".css", ".js")):
-            digest.update(json.dumps(name).encode() + place.read_bytes())
-
-    for maker in _MAKERS:
-        add(packaged("firstlight").joinpath(maker), maker)
-    return digest.hexdigest()

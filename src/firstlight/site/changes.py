@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from firstlight.compare.runs import DRIFT
-from firstlight.site.facts import TRENDS
+from firstlight.site.snapshot_facts import TRENDS
 from firstlight.site.trends import Curve, MarkedStep, Point, Series
 from firstlight.statistics.intervals import median
 
 #: A level of a trend has so many runs at least: `statistics.steps` believes none that has fewer.
-LEAST_RUNS = 5
+MIN_RUNS = 5
 #: What a summary covers: so many days up to the newest run of the site.
 RECENT_DAYS = 30
 _DAY = 86400.0
@@ -73,7 +73,7 @@ def changes(case: str, series: Sequence[Series]) -> Iterator[Change]:
         for curve in own.curves:
             for step in curve.steps:
                 # A level is believed when it has enough runs; that is when it became known.
-                known = min(step.index + LEAST_RUNS - 1, len(curve.points) - 1)
+                known = min(step.index + MIN_RUNS - 1, len(curve.points) - 1)
                 yield Change(
                     case=case,
                     series=own.key,
@@ -100,7 +100,7 @@ def departures(case: str, series: Sequence[Series]) -> Iterator[Departure]:
         for curve in own.curves:
             start = curve.steps[-1].index if curve.steps else 0
             values = [p.median for p in curve.points[start:]]
-            for runs in range(min(LEAST_RUNS - 1, len(values) - LEAST_RUNS), 0, -1):
+            for runs in range(min(MIN_RUNS - 1, len(values) - MIN_RUNS), 0, -1):
                 level = median(values[:-runs])
                 if all(v > level * (1 + DRIFT) for v in values[-runs:]) or all(
                     v < level / (1 + DRIFT) for v in values[-runs:]
@@ -119,7 +119,7 @@ def summaries(curves: Sequence[Curve]) -> list[Summary]:
     for quantity in TRENDS:
         own = [c for c in curves if c.quantity == quantity and c.points[-1].moment >= since]
         net = [_net(curve, since) for curve in own]
-        short = sum(len(curve.points) < 2 * LEAST_RUNS for curve in own)
+        short = sum(len(curve.points) < 2 * MIN_RUNS for curve in own)
         found.append(
             Summary(
                 quantity=quantity,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import html
 import math
 import re
-from collections.abc import Sequence
-from urllib.parse import quote
+from collections.abc import Collection, Sequence
 
 from firstlight.compare.verdicts import change
 from firstlight.records import slug
 from firstlight.site.admission import Refused
 from firstlight.site.changes import RECENT_DAYS, Change, Departure, Moved, Summary
+from firstlight.site.comparisons import SnapshotPair
 from firstlight.site.frame import FEED, counted, link, page, table
 from firstlight.site.trend_chart import day
 
@@ -31,12 +31,16 @@ def changes_page(
     departing: Sequence[Departure],
     refused: Sequence[Refused],
     repository: str | None,
+    compared: Collection[SnapshotPair],
 ) -> bytes:
-    """`steps` are in the order in which they are shown; `repository` is where commits lead to."""
+    """`steps` are in the order in which they are shown; `repository` is where commits lead to.
+
+    `compared` are the pairs of snapshots that have a page of their comparison.
+    """
     lead = f'<p>{counted(len(steps), "step")} in all trends · <a href="{FEED}">Atom feed</a></p>'
     if refused:
         lead += f'<p><a href="#refused">{counted(len(refused), "folder")} refused</a></p>'
-    body = _summary(summary) + _steps(steps, repository) + _departing(departing)
+    body = _summary(summary) + _steps(steps, repository, compared) + _departing(departing)
     return page(site, "What changed", body + _refused(refused), "", lead, (), "index.html")
 
 
@@ -73,7 +77,9 @@ def _moved(moved: Moved, tone: str) -> str:
     return f'<b class="{tone}">{len(ends)}</b> <span class="hint">{html.escape(span + mean)}</span>'
 
 
-def _steps(steps: Sequence[Change], repository: str | None) -> str:
+def _steps(
+    steps: Sequence[Change], repository: str | None, compared: Collection[SnapshotPair]
+) -> str:
     if not steps:
         return (
             '<section><h2>Steps</h2><p class="prose">None yet. A step is a change of level of 3 % '
@@ -81,7 +87,7 @@ def _steps(steps: Sequence[Change], repository: str | None) -> str:
             "</section>"
         )
     head = ("case", "size", "quantity", "from", "between", "machine")
-    rows = [_step_row(found, repository) for found in steps[:MAX_STEPS]]
+    rows = [_step_row(found, repository, compared) for found in steps[:MAX_STEPS]]
     cut = f", the newest {MAX_STEPS} of {len(steps)}" if len(steps) > MAX_STEPS else ""
     return (
         f"<section><h2>Steps, newest first{cut}</h2>"
@@ -89,18 +95,21 @@ def _steps(steps: Sequence[Change], repository: str | None) -> str:
     )
 
 
-def _step_row(found: Change, repository: str | None) -> list[str]:
+def _step_row(
+    found: Change, repository: str | None, compared: Collection[SnapshotPair]
+) -> list[str]:
     effect = found.step.effect
     tone = _tone(effect.ratio)
     span = f"[{change(effect.low)}, {change(effect.high)}]"
-    ids = f"base={quote(found.before.snapshot)}&head={quote(found.after.snapshot)}"
+    pair = SnapshotPair(found.before.snapshot, found.after.snapshot)
+    comparison = f" {link(pair.path, 'compare')}" if pair in compared else ""
     size = f'<b class="{tone}">{html.escape(change(effect.ratio))}</b>'
     return [
         link(f"trends/{slug(found.case)}.html", found.case),
         f'{size} <span class="hint">{html.escape(span)}</span>',
         NAMES[found.quantity],
         link(f"snapshots/{found.after.snapshot}/index.html", day(found.after.moment)),
-        f"{between(found, repository)} {link(f'compare.html?{ids}', 'compare')}",
+        between(found, repository) + comparison,
         html.escape(found.machine),
     ]
 

@@ -1,38 +1,111 @@
-"""The page on which two snapshots are chosen and compared: a form, filled by `compare.js`."""
+"""Pages of comparisons: one for each pair of snapshots, and the list of all of them."""
 
 from __future__ import annotations
 
-from firstlight.site.frame import page
+import html
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
 
+from firstlight.compare.runs import RunsReport
+from firstlight.compare.verdicts import Comparison, change
+from firstlight.report.quantities import probability, seconds
+from firstlight.site.comparisons import SnapshotPair
+from firstlight.site.frame import counted, link, page, table
+from firstlight.site.listing import when
+
+UP = "../"
+_HEADLINE = ("cold_seconds", "warm_call_seconds")  # also where it could not be judged
+_LISTED = 1000  # heads in the list
 _WORDS = (
-    "The same comparison as <code>firstlight compare</code>, computed here from the raw values of "
-    "every process: ratio by Hodges and Lehmann with its exact interval of 95 % or more, p by Mann "
-    "and Whitney, adjusted by Holm over the rows that decide. Two jobs drift apart by more than "
-    "their intervals say, so between single runs only changes beyond 15 % count."
+    "The comparison of <code>firstlight compare</code>: ratio by Hodges and Lehmann with its exact "
+    "interval of 95 % or more, p by Mann and Whitney, adjusted by Holm over the rows that decide."
 )
+_COLUMNS = ("quantity", "base", "head", "change", "interval", "p (Holm)", "verdict")
 
 
-def compare_page(site: str) -> bytes:
-    """The form; without a script or a server it says what it needs."""
-    sides = "".join(_side(name, title) for name, title in (("base", "Base"), ("head", "Head")))
-    body = (
-        f'<p class="prose">{_WORDS}</p>'
-        '<p id="needs" class="warnings">This page needs JavaScript, and to be opened from a web '
-        "server (for example <code>python -m http.server</code> in the folder of the site).</p>"
-        f'<form id="choose" hidden><div class="columns">{sides}</div>'
-        '<p class="actions"><label><input type="checkbox" id="anyway"> compare what is not '
-        'comparable, too</label> <label><input type="checkbox" id="every"> show every phase</label>'
-        ' <button type="submit">Compare</button> '
-        '<button type="button" id="swap">Swap sides</button></p></form>'
-        '<div id="result" role="region" aria-live="polite" aria-label="Comparison"></div>'
+def pair_page(
+    site: str, base: Mapping[str, Any], head: Mapping[str, Any], report: RunsReport
+) -> bytes:
+    """What changed from one snapshot to another; `base` and `head` are their facts."""
+    lead = _side("Base", base) + _side("Head", head)
+    cases = "".join(
+        _case(case, list(rows)) for case, rows in groupby(report.comparisons, lambda c: c.case)
     )
-    return page(site, "Compare", body, "", "", ("compare.js",), "compare.html")
+    counts = [f"{c.case}: {c.reason}" for c in report.counts if c.verdict != "same" and c.gated]
+    left_out = [f"{case}: {why}" for case, why in report.left_out.items()]
+    body = (
+        f'<p class="prose">{_WORDS}</p>{_list("Notes", report.warnings, "warnings")}'
+        f"{_list('Changed from base to head', report.changed)}{_list('Counts', counts)}"
+        f"{_list('Not compared', left_out)}{cases}"
+    )
+    return page(site, "Comparison", body, UP, lead)
 
 
-def _side(name: str, title: str) -> str:
-    return (
-        f'<fieldset class="side"><legend>{title}</legend>'
-        f'<input type="search" id="{name}-search" placeholder="search" '
-        f'aria-label="Search for the {name}">'
-        f'<select id="{name}" size="8" aria-label="{title}"></select></fieldset>'
+def _side(name: str, facts: Mapping[str, Any]) -> str:
+    shown = link(f"{UP}snapshots/{facts['id']}/index.html", facts["title"])
+    return f"<p>{name}: {shown} ({html.escape(when(facts['measured']))} UTC)</p>"
+
+
+def _case(case: str, rows: Sequence[Comparison]) -> str:
+    shown = [c for c in rows if c.gated or c.quantity in _HEADLINE]
+    others = [c for c in rows if c not in shown]
+    more = f"<details><summary>Every phase</summary>{_table(others)}</details>" if others else ""
+    return f"<section><h2>{html.escape(case)}</h2>{_table(shown)}{more}</section>"
+
+
+def _table(rows: Sequence[Comparison]) -> str:
+    return table(_COLUMNS, [_row(c) for c in rows], "small comparison", "verdict")
+
+
+def _row(found: Comparison) -> list[str]:
+    effect = found.effect
+    verdict = found.verdict if found.gated else f"({found.verdict})"
+    told = f"{verdict}: {found.reason}" if found.reason else verdict
+    tone = found.verdict if found.gated else "told"
+    cells = (
+        found.quantity.removesuffix("_seconds").replace("_", " "),
+        seconds(found.base.median),
+        seconds(found.head.median),
+        change(effect.ratio),
+        f"[{change(effect.low)}, {change(effect.high)}]",
+        probability(found.p_adjusted) if found.can_be_significant else "too few",
+    )
+    text = html.escape(told.replace(" %", "\u00a0%"))
+    return [*map(html.escape, cells), f'<span class="{tone}">{text}</span>']
+
+
+def _list(title: str, items: Sequence[str], class_: str = "note") -> str:
+    shown = "".join(f"<li>{html.escape(text)}</li>" for text in items)
+    return f'<div class="{class_}">{title}<ul>{shown}</ul></div>' if shown else ""
+
+
+def compare_page(
+    site: str, pairs: Sequence[SnapshotPair], facts: Mapping[str, Mapping[str, Any]]
+) -> bytes:
+    """The list of comparisons, newest head first; `facts` are those of all snapshots by id."""
+    heads = [(head, list(own)) for head, own in groupby(pairs, lambda pair: pair.head)]
+    rows = [
+        [
+            f'<span id="c-{head[:16]}"></span>'
+            + link(f"snapshots/{head}/index.html", facts[head]["title"]),
+            html.escape(when(facts[head]["measured"])),
+            _links(own, facts),
+        ]
+        for head, own in heads[:_LISTED]
+    ]
+    body = (
+        f'<p class="prose">{_WORDS} A snapshot is compared with earlier ones of the same machine, '
+        "protocol and data, the nearest of them. For any other two: <code>firstlight compare BASE "
+        "HEAD</code>.</p>" + table(("head", "measured", "compared with"), rows, "small left pairs")
+    )
+    lead = f"<p>{counted(len(pairs), 'comparison')}</p>"
+    return page(site, "Compare", body, "", lead, (), "compare.html")
+
+
+def _links(pairs: Sequence[SnapshotPair], facts: Mapping[str, Mapping[str, Any]]) -> str:
+    """Comparisons with one head, each by the title and the day of its base."""
+    bases = [(pair, facts[pair.base]) for pair in pairs]
+    return ", ".join(
+        link(pair.path, f"{base['title']} ({base['measured'][:10]})") for pair, base in bases
     )

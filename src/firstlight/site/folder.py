@@ -61,6 +61,16 @@ class SiteFolder:
         except OSError as error:
             raise SiteFolderError(f"{target}: cannot be written: {error.strerror}.") from None
 
+    def keep(self, path: str) -> bool:
+        """Take one file from the old site, if it is there."""
+        target = self._new / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            _link_or_copy(str(self.out / path), str(target))
+        except OSError:
+            return False
+        return True
+
     def take_over(self, path: str) -> dict[str, Any] | None:
         """Take a folder with its `data.json` from the old site; None if that is not possible."""
         source, target = self.out / path, self._new / path

@@ -23,9 +23,7 @@ _PLACES = (
     ("compare.html", "Compare"),
 )
 FEED = "feed.xml"
-_MODULES = ("compare.js", "comparison.js", "statistics.js", "words.js")
-#: Made of these files, and no modules: a page that is opened from a file can run them, too.
-_CLASSIC = {"theme.js": ("theme.js",), "list.js": ("words.js", "list.js")}
+_SCRIPTS = ("theme.js", "list.js")  # no modules: a page that is opened from a file can run them
 
 
 def page(
@@ -43,7 +41,7 @@ def page(
     page's own path, if it is one of those in the navigation.
     """
     run = "".join(
-        f'<script {_how(name)} src="{up}assets/{name}"></script>' for name in ("theme.js", *scripts)
+        f'<script defer src="{up}assets/{name}"></script>' for name in ("theme.js", *scripts)
     )
     heading = f"{title} · {site}" if title != site else site
     return (
@@ -57,10 +55,6 @@ def page(
         f"<h1>{html.escape(title)}</h1>{lead}</div>{themes()}</header>"
         f'{_navigation(up, place)}<main id="main" data-root="{up}">{body}</main></body></html>\n'
     ).encode()
-
-
-def _how(script: str) -> str:
-    return "defer" if script in _CLASSIC else 'type="module"'
 
 
 def _navigation(up: str, here: str) -> str:
@@ -78,22 +72,7 @@ def assets() -> dict[str, bytes]:
     own = files("firstlight.site").joinpath("assets")
     style = f"{palette.stylesheet()}\n{sheet}\n{own.joinpath('site.css').read_text('utf-8')}"
     found = {"assets/site.css": style.encode(), "assets/icon.svg": _icon()}
-    for name in _MODULES:
-        found[f"assets/{name}"] = own.joinpath(name).read_bytes()
-    for name, parts in _CLASSIC.items():
-        texts = [own.joinpath(part).read_text("utf-8") for part in parts]
-        found[f"assets/{name}"] = _as_classic_script("".join(texts)).encode()
-    return found
-
-
-def _as_classic_script(modules: str) -> str:
-    """Modules, each after those that it imports from, as one script with names of its own."""
-    lines = (
-        line.removeprefix("export ")
-        for line in modules.splitlines(keepends=True)
-        if not line.startswith("import ")
-    )
-    return f'(() => {{\n"use strict";\n{"".join(lines)}}})();\n'
+    return found | {f"assets/{name}": own.joinpath(name).read_bytes() for name in _SCRIPTS}
 
 
 def _icon() -> bytes:

@@ -9,11 +9,6 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from firstlight.compare.conditions import BUSY
-from firstlight.compare.quantities import GATED, GATED_COUNTS, MIN_SHARE, QUANTITIES
-from firstlight.compare.runs import DRIFT
-from firstlight.compare.verdicts import MINIMUM_EFFECT, RESOLUTION
-from firstlight.records import PHASES
 from firstlight.site.frame import counted, page
 from firstlight.snapshot.strict_json import compact
 
@@ -59,7 +54,7 @@ def newest_first(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]
 
 
 def data_files(site: str, entries: Sequence[Mapping[str, Any]]) -> dict[str, bytes]:
-    """`data/…`: the list in pieces, case names once, and the rules by which runs are compared."""
+    """`data/…`: the list in pieces, and case names once."""
     names = sorted({case for e in entries for case in e["cases"]})
     number = {name: i for i, name in enumerate(names)}
     pieces = [entries[i : i + PIECE] for i in range(0, len(entries), PIECE)]
@@ -70,27 +65,7 @@ def data_files(site: str, entries: Sequence[Mapping[str, Any]]) -> dict[str, byt
         for i, piece in enumerate(pieces)
     }
     about = {"site": site, "snapshots": len(entries), "pieces": len(pieces), "rows": ROWS}
-    return files | {
-        "data/site.json": compact(about),
-        "data/cases.json": compact(names),
-        "data/rules.json": compact(rules()),
-    }
-
-
-def rules() -> dict[str, Any]:
-    """The constants of `firstlight compare`, for the same comparison in a browser."""
-    return {
-        "alpha": 0.05,
-        "minimum_effect": MINIMUM_EFFECT,
-        "resolution": RESOLUTION,
-        "drift": DRIFT,
-        "busy": BUSY,
-        "gated": GATED,
-        "phases": PHASES,
-        "quantities": QUANTITIES,
-        "least_share": MIN_SHARE,
-        "gated_counts": GATED_COUNTS,
-    }
+    return files | {"data/site.json": compact(about), "data/cases.json": compact(names)}
 
 
 def list_page(site: str, entries: Sequence[Mapping[str, Any]], refused: int) -> bytes:

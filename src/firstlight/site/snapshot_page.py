@@ -9,14 +9,15 @@ from typing import Any
 from firstlight.records import CaseSummary, Run, Sample, slug
 from firstlight.report import blocks, protocols
 from firstlight.report.admission import admit
-from firstlight.report.quantities import ABSENT, estimate, percent, scientific, size
+from firstlight.report.quantities import ABSENT, estimate, size
 from firstlight.site.admission import status
 from firstlight.site.frame import badge, counted, link, page, table
 from firstlight.site.listing import when
 from firstlight.snapshot.citation import machine
 from firstlight.snapshot.layout import INDEX, FileEntry
 from firstlight.snapshot.opening import Snapshot
-from firstlight.snapshot.verifying import Verification
+from firstlight.snapshot.validation_page import CaseWords
+from firstlight.snapshot.verification import Verification
 
 UP = "../../"
 _COLUMNS = (
@@ -61,7 +62,7 @@ def _lead(snapshot: Snapshot, found: Verification) -> str:
         f"<p>{html.escape(period)} UTC {badges}</p><p>{html.escape('; '.join(machines))}</p>"
         + (f"<p>{html.escape(people)}</p>" if people else "")
         + f'<p class="id"><code>{snapshot.id}</code></p>'
-        f'<p><a href="{UP}compare.html?base={snapshot.id}">Compare with another snapshot</a></p>'
+        f'<p><a href="{UP}compare.html#c-{snapshot.id[:16]}">Compare with earlier snapshots</a></p>'
     )
 
 
@@ -100,27 +101,18 @@ def _cases(snapshot: Snapshot) -> str:
 
 
 def _case_row(case: Mapping[str, Any], summary: CaseSummary, several: bool) -> list[str]:
-    correct, steady, cache = case["correctness"], case["stability"], case["cache"]
-    proven = sum(bool(p and p["proven"]) for p in cache["processes"])
-    label = f"{cache['policy']}: proven {proven} of {len(cache['processes'])}"
-    spread = steady["cold_relative_range"]
-    errors = (correct["max_relative_error"], correct["tolerance"])
-    failed = [name for name, good in case["gates"].items() if not good]
-    word = "valid" if case["passed"] else case["status"]
-    if word == "ok":
-        word = f"not {', '.join(failed)}"
+    words = CaseWords.of(case)
     name = link(f"{UP}trends/{slug(case['case'])}.html", case["case"])
+    cells = (
+        *(estimate(summary.cold_seconds), estimate(summary.warm_call_seconds)),
+        *(f"{words.error} of {words.tolerance}", words.label, words.processes, words.spread),
+        words.warm_class,
+    )
     return [
         (name if case["passed"] else html.escape(case["case"]))
         + (f" <small>{html.escape(case['run'])}</small>" if several else ""),
-        badge(word, case["passed"]),
-        html.escape(estimate(summary.cold_seconds)),
-        html.escape(estimate(summary.warm_call_seconds)),
-        html.escape(" of ".join(map(scientific, errors))),
-        html.escape(label),
-        f"{steady['processes_ok']} of {steady['processes_planned']}",
-        percent(spread) if spread is not None else ABSENT,
-        html.escape(steady["warm_class"] or ABSENT),
+        badge(words.verdict, case["passed"]),
+        *map(html.escape, cells),
     ]
 
 
@@ -149,9 +141,8 @@ def _run(run: Run, samples: Sequence[Sample], about: Mapping[str, Any], several:
         for w in workloads
     )
     notes = "".join(f"<li>{html.escape(w)}</li>" for w in run.warnings)
-    warned = (
-        f'<aside class="warnings" aria-label="Warnings"><ul>{notes}</ul></aside>' if notes else ""
-    )
+    label = f'class="warnings" aria-label="Warnings{html.escape(name)}"'
+    warned = f"<aside {label}><ul>{notes}</ul></aside>" if notes else ""
     trees = [
         ("Hardware", about["hardware"]),
         ("Software", {k: v for k, v in about["software"].items() if k != "lock"}),

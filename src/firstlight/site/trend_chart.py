@@ -39,7 +39,7 @@ _TICKS = (
     *(_DAY * days for days in (1, 2, 7, 14, 30, 91, 182, 365, 730, 1826, 3652)),
 )
 #: With more points than this, dots are one path: a page of thousands of links serves nobody.
-_MOST_LINKS = 400
+_MAX_LINKS = 400
 Scale = Linear | Logarithmic
 
 
@@ -188,7 +188,7 @@ def _levels(curve: Curve, x: _Axis, y: Scale) -> str:
 
 def _dots(points: Sequence[Point], x: _Axis, heights: Sequence[float], up: str, links: bool) -> str:
     places = list(zip(x.places, heights, strict=True))
-    if not links or len(points) > _MOST_LINKS:
+    if not links or len(points) > _MAX_LINKS:
         strokes = "".join(f"M{number(left)} {number(top)}h0" for left, top in places)
         return f'<path d="{strokes}" class="points"/>'
     dots = []

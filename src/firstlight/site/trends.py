@@ -12,8 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from firstlight.compare.environments import changed
-from firstlight.site import conditions
-from firstlight.site.facts import TRENDS
+from firstlight.site.snapshot_facts import TRENDS
 from firstlight.statistics.effects import Effect, unpaired_effect
 from firstlight.statistics.steps import find_steps
 
@@ -91,7 +90,7 @@ class Collected:
         rank = _RANKS.get(signature, len(_RANKS))
         for run in facts["runs"]:
             for case, found in run["cases"].items():
-                if found["conditions"] is not None and found["points"]:
+                if found["series"] is not None:
                     self._add((rank, facts["id"]), run, case, found)
 
     def _add(
@@ -101,7 +100,7 @@ class Collected:
         case: str,
         found: Mapping[str, Any],
     ) -> None:
-        key = conditions.key(run, found["conditions"])
+        key = found["series"]
         shared = {name: run[name] for name in ("machine", "settings", "environment")}
         self._conditions.setdefault(key, {**shared, **found["conditions"]})
         own = self._points.setdefault(case, {}).setdefault(key, {})

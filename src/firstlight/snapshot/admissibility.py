@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from firstlight.snapshot.errors import RefusedError
+from firstlight.snapshot.plausibility.whole_run import untrue
 from firstlight.snapshot.raw_runs import RawRun, has_number
-from firstlight.snapshot.truth import judge, resummarised
 
 #: What can be published as such with `--allow`; what is unproven or failed gets no number.
 ALLOWABLE = ("incomplete", "unproven", "failed")
@@ -25,30 +25,11 @@ _ADVICE = {
 }
 
 
-def admitted(raw: RawRun, allowed: Sequence[str], name: str) -> RawRun:
-    """The run as it may be published; refused if it says more than its samples.
-
-    A run that was summarised by other statistics than ours is summarised anew, if that is allowed:
-    the samples are what was measured.
-    """
-    found = judge(raw)
-    if found.summaries and "resummarised" in allowed:
-        raw = resummarised(raw)
-        found = judge(raw)
-    if found.contradictions:
-        raise RefusedError(
-            f"{name}: {found.contradictions[0]}. Measure again: such a run is never published."
-        )
-    if found.summaries:
-        raise RefusedError(
-            f"{name}: {found.summaries[0]}. If an older Firstlight made this run, publish it with "
-            "--allow resummarised: the summaries are then made anew from the samples."
-        )
-    _require_allowed(raw, allowed, name)
-    return raw
-
-
-def _require_allowed(raw: RawRun, allowed: Sequence[str], name: str) -> None:
+def require_admissible(raw: RawRun, allowed: Sequence[str], name: str) -> None:
+    """Refuse a run that says more than its samples, or holds what was not allowed."""
+    found = untrue(raw)
+    if found:
+        raise RefusedError(f"{name}: {found[0]}. Measure again: such a run is never published.")
     for kind, cases in needed_allowances(raw).items():
         if kind not in allowed:
             more = " …" if len(cases) > 5 else ""

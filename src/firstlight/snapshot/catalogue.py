@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from firstlight.records import from_json, to_json
+from firstlight.records import to_json
 from firstlight.snapshot import strict_json
 from firstlight.snapshot.errors import SnapshotError, UnusableSnapshotError
 from firstlight.snapshot.keys import PublicKey
@@ -33,15 +33,15 @@ from firstlight.snapshot.layout import (
 from firstlight.snapshot.machines import machine
 from firstlight.snapshot.opening import read_checked
 from firstlight.snapshot.storage import Store, open_store
-from firstlight.snapshot.typed import require_type
+from firstlight.snapshot.strict_json import decoded
 
 ALL = "catalogue/all.jsonl"
-_MOST_BYTES, _MOST_ENTRY_BYTES = 256 << 20, 1 << 18
+_MAX_BYTES, _MAX_ENTRY_BYTES = 256 << 20, 1 << 18
 #: How many entries a listing has to read singly, on average at most.
 _LOOSE = 64
 #: How many entries a listing makes from snapshots at most: a copied store may have none at all.
-_MOST_MADE = 64
-_MOST_CASES = 300
+_MAX_MADE = 64
+_MAX_CASES = 300
 
 Names = list[str]
 Refused = dict[str, str]  # id: why it is not listed
@@ -88,7 +88,7 @@ class Catalogue:
         known = {name: gathered[name] for name in present if name in gathered}
         missing = [snapshot_id for snapshot_id in present if snapshot_id not in known]
         known |= self._loose(missing)
-        made, refused = self._made([i for i in missing if i not in known], _MOST_MADE)
+        made, refused = self._made([i for i in missing if i not in known], _MAX_MADE)
         return _newest_first([*known.values(), *made]), refused
 
     def add(self, snapshot_id: str, files: Mapping[str, bytes]) -> None:
@@ -137,14 +137,14 @@ class Catalogue:
         self._store.write(ALL, b"".join(lines))
 
     def _gathered(self) -> dict[str, Entry]:
-        data = self._store.read(ALL, _MOST_BYTES) or b""
+        data = self._store.read(ALL, _MAX_BYTES) or b""
         entries = (_parsed(line) for line in data.split(b"\n") if line)
         return {entry.id: entry for entry in entries if entry is not None}
 
     def _loose(self, ids: Names) -> dict[str, Entry]:
         names = {_entry_name(snapshot_id): snapshot_id for snapshot_id in ids}
         found = {}
-        for name, data in self._store.read_many([*names], _MOST_ENTRY_BYTES).items():
+        for name, data in self._store.read_many([*names], _MAX_ENTRY_BYTES).items():
             entry = _parsed(data)
             if entry is not None and entry.id == names[name]:
                 found[entry.id] = entry
@@ -178,7 +178,7 @@ def _entry(
         "created_at": about["measured_to"],
         "machine": "; ".join(dict.fromkeys(machine(run["hardware"]) for run in runs)),
         "harness": ", ".join(sorted({str(run["harness"]["version"]) for run in runs})),
-        "cases": list(dict.fromkeys(c["case"] for run in runs for c in run["cases"]))[:_MOST_CASES],
+        "cases": list(dict.fromkeys(c["case"] for run in runs for c in run["cases"]))[:_MAX_CASES],
         "cases_total": report["cases_total"],
         "cases_passed": report["cases_passed"],
         "signer": PublicKey.from_base64(signer).id if signer else None,
@@ -186,8 +186,7 @@ def _entry(
         "bytes": sum(file.bytes for file in files),
         "cpu_busy_ratio": max(run["state"].get("cpu_busy_ratio") or 0.0 for run in runs) or None,
     }
-    require_type(Entry, plain, MANIFEST)
-    return from_json(Entry, plain)
+    return decoded(Entry, plain, MANIFEST)
 
 
 def _entry_name(snapshot_id: str) -> str:
@@ -202,10 +201,8 @@ def _parsed(line: bytes) -> Entry | None:
     """An entry, or None for what is damaged or foreign: it is a cache, so it is read elsewhere."""
     try:
         # Thousands of lines: the quick parser will do where no escape can hide half a character.
-        strange = b"\\u" in line or len(line) > _MOST_ENTRY_BYTES
-        plain = strict_json.parse(line, ALL, _MOST_ENTRY_BYTES) if strange else json.loads(line)
-        require_type(Entry, plain, ALL)
+        strange = b"\\u" in line or len(line) > _MAX_ENTRY_BYTES
+        plain = strict_json.parse(line, ALL, _MAX_ENTRY_BYTES) if strange else json.loads(line)
+        return decoded(Entry, plain, ALL)
     except (SnapshotError, ValueError, RecursionError):
         return None
-    known = {name: plain[name] for name in Entry.__dataclass_fields__}
-    return Entry(**{**known, "cases": tuple(known["cases"])})

@@ -5,22 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from firstlight.records import can_validate, from_json, noisy_share
+from firstlight.records import can_validate, noisy_share
 from firstlight.snapshot import strict_json
 from firstlight.snapshot.admissibility import needed_allowances
-from firstlight.snapshot.by_value import (
-    SNIPPET,
-    is_table,
-    same_columns,
-    snippet_differences,
-    table_differences,
-)
 from firstlight.snapshot.contents import derived_files, made_by
-from firstlight.snapshot.distributions import distributions
-from firstlight.snapshot.errors import NewerSnapshotError, SnapshotError, UnusableSnapshotError
+from firstlight.snapshot.errors import NewerSnapshotError, SnapshotError
 from firstlight.snapshot.layout import (
     DISTRIBUTIONS,
     INDEX,
@@ -32,72 +23,71 @@ from firstlight.snapshot.layout import (
     Index,
     Limits,
 )
-from firstlight.snapshot.manifest import Publication, manifest
+from firstlight.snapshot.manifest import Publication
 from firstlight.snapshot.opening import run_folders
-from firstlight.snapshot.plausibility import unaccounted
-from firstlight.snapshot.raw_runs import RawRun, has_number
-from firstlight.snapshot.recomputing import METHOD, differences
+from firstlight.snapshot.plausibility.order_and_clock import unaccounted
+from firstlight.snapshot.plausibility.whole_run import untrue
+from firstlight.snapshot.raw_runs import RawRun, has_number, programs_of
+from firstlight.snapshot.recomputing import METHOD
 from firstlight.snapshot.redaction import marks
 from firstlight.snapshot.schemas import SCHEMAS, first_error
-from firstlight.snapshot.truth import judge
-from firstlight.snapshot.typed import require_type
-from firstlight.snapshot.validation import validation_report
-
-if TYPE_CHECKING:
-    from firstlight.snapshot.verifying import Record
+from firstlight.snapshot.strict_json import decoded
+from firstlight.snapshot.verification import Record
 
 _PLOT = re.compile(r"plots/[A-Za-z0-9][A-Za-z0-9._-]*\.svg")
-#: What is compared by what it says, if another Firstlight wrote it. Of a snippet only the rows are,
-#: so it is among what was skipped as well.
-_BY_VALUE = (MANIFEST, VALIDATION, DISTRIBUTIONS)
+#: What says as data what the runs say, in one spelling whoever wrote it.
+_DOCUMENTS = (MANIFEST, VALIDATION, DISTRIBUTIONS)
 
 
 def check_contents(
-    index: Index, data: bytes, kept: Mapping[str, bytes], record: Record, limits: Limits
+    index: Index,
+    data: bytes,
+    kept: Mapping[str, bytes],
+    record: Record,
+    limits: Limits,
+    judged: bool = False,
 ) -> None:
-    """Note in `record` what the files say that they should not, and what nobody can check."""
+    """Note in `record` what the files say that they should not, and what nobody can check.
+
+    `judged`: that the runs are true was seen already, in these bytes.
+    """
     try:
-        about = _parsed(kept, MANIFEST, limits)
-        method = _method(about)
+        about = _manifest(kept, limits)
         runs = _runs(about, kept, limits)
-        publication = _publication(about)
+        publication = decoded(Publication, about.get("publication"), f"{MANIFEST}: publication")
     except NewerSnapshotError:
         raise
     except SnapshotError as error:
         record.find("schemas", str(error))
-        record.numbers_checked = False
         return
     _check_schemas(data, kept, runs, record, limits)
     try:
-        _check_runs(runs, method, publication, record)
+        _check_runs(runs, publication, record, judged)
         _check_sources(index, runs, publication, record)
-        _check_derived(index, kept, runs, about, publication, record, limits)
+        _check_derived(index, runs, about, publication, record)
     except Exception as error:
         # A stranger's values can break any of the code that draws and sums. That is a finding.
         what = f"{type(error).__name__}: {error!s:.200}"
         record.find("derived", f"the runs cannot be evaluated ({what})")
         return
     _note_load(runs, record)
-    _note_unknown(about, record)
+    if record.holds("derived"):  # else a field that it needs may be missing
+        _note_unknown(about, record)
 
 
-def _parsed(kept: Mapping[str, bytes], path: str, limits: Limits) -> dict[str, Any]:
-    if path not in kept:
-        raise SnapshotError(f"{path} is not part of it")
-    return strict_json.parse_object(kept[path], path, limits.json_bytes)
-
-
-def _method(about: Mapping[str, Any]) -> int:
-    """By which statistics its summaries were made. Newer ones we do not know, so we judge none."""
+def _manifest(kept: Mapping[str, bytes], limits: Limits) -> dict[str, Any]:
+    """What the manifest says; summaries by newer statistics are not judged by ours."""
+    if MANIFEST not in kept:
+        raise SnapshotError(f"{MANIFEST} is not part of it")
+    about = strict_json.parse_object(kept[MANIFEST], MANIFEST, limits.json_bytes)
     method = about.get("summary_method")
-    if type(method) is not int or method < 1:
-        raise UnusableSnapshotError(f"{MANIFEST}: summary_method is {method!r:.30}, which is none")
-    if method > METHOD:
+    if type(method) is int and method > METHOD:
         raise NewerSnapshotError(
             f"{MANIFEST}: its summaries were made by method {method}, this Firstlight has "
             f"{METHOD}. Update Firstlight."
         )
-    return method
+    decoded(dict[str, str], about.get("made_by"), f"{MANIFEST}: made_by")
+    return about
 
 
 def _runs(about: Mapping[str, Any], kept: Mapping[str, bytes], limits: Limits) -> list[RawRun]:
@@ -111,21 +101,14 @@ def _runs(about: Mapping[str, Any], kept: Mapping[str, bytes], limits: Limits) -
     return found
 
 
-def _publication(about: Mapping[str, Any]) -> Publication:
-    require_type(Publication, about.get("publication"), f"{MANIFEST}: publication")
-    return from_json(Publication, about["publication"])
-
-
 def _check_schemas(
     index: bytes, kept: Mapping[str, bytes], runs: Sequence[RawRun], record: Record, limits: Limits
 ) -> None:
     if not can_validate():
         record.skip("the schemas: the package `jsonschema` is not installed")
         return
-    documents = {INDEX: index}
-    documents |= {
-        path: kept[path] for path in (MANIFEST, VALIDATION, DISTRIBUTIONS) if path in kept
-    }
+    # The other documents must be the bytes that are made here, whatever else they might fit.
+    documents = {INDEX: index, MANIFEST: kept[MANIFEST]}
     for raw in runs:
         documents |= {f"{raw.folder}/{name}": raw.files[name] for name in (PLAN, RUN)}
     for path, content in documents.items():
@@ -137,39 +120,30 @@ def _check_schemas(
 
 
 def _check_runs(
-    runs: Sequence[RawRun], method: int, publication: Publication, record: Record
+    runs: Sequence[RawRun], publication: Publication, record: Record, judged: bool
 ) -> None:
     for raw in runs:
         _check_samples_hash(raw, publication, record)
-        judgement = judge(raw)
-        # Numbers by older statistics are not ours, but what contradicts itself is untrue by all.
-        untrue = judgement.untrue if method == METHOD else judgement.contradictions
-        for message in untrue[:50]:
+        for message in [] if judged else untrue(raw)[:50]:
             record.find("samples", f"{raw.folder}: {message}")
-        if judgement.wording:
-            record.skip(f"{raw.folder}: how its protocols are worded: another Firstlight did it")
         for gap in unaccounted(raw):
             record.unknown(gap)
         for kind, cases in needed_allowances(raw).items():
             if kind not in publication.allowed:
                 record.find("labels", f"{raw.folder}: {cases[0]} is {kind}, which nobody allowed")
-    if method == METHOD:
-        processes = sum(len(raw.samples) for raw in runs)
-        record.passed("samples", f"all summaries follow from the {processes} raw samples")
-    else:
-        record.numbers_checked = False
-        record.skip(f"that summaries follow from the samples: they were made by method {method}, "
-                    f"this Firstlight has {METHOD}")  # fmt: skip
+    processes = sum(len(raw.samples) for raw in runs)
+    record.passed("samples", f"all summaries follow from the {processes} raw samples")
     shown = sum(has_number(case) for raw in runs for case in raw.run.cases)
-    record.passed("samples", f"{shown} cases with a number: each has its protocol, was correct in "
-                  "every process, and proved its cache label in every process")  # fmt: skip
+    record.passed(
+        "samples",
+        f"{'1 case' if shown == 1 else f'{shown} cases'} with a number: each has its protocol, was "
+        "correct in every process, and proved its cache label in every process",
+    )
 
 
 def _check_samples_hash(raw: RawRun, publication: Publication, record: Record) -> None:
     path = f"{raw.folder}/{SAMPLES}"
-    # Summaries that were made anew need not have as many marks as the ones before.
-    anew = "resummarised" in publication.allowed
-    for name in (PLAN, SAMPLES) if anew else (PLAN, SAMPLES, RUN):
+    for name in (PLAN, SAMPLES, RUN):
         _check_redaction(raw, name, publication, record)
     if raw.run.samples_sha256 != raw.digest(SAMPLES):
         record.find("samples", f"{path} is not the file that {RUN} was made from")
@@ -200,7 +174,7 @@ def _check_sources(
     """The users' own programs: those that were measured, with the hash they had then."""
     planned = []
     for raw in runs:
-        files = (raw.plan.get("fingerprint") or {}).get("files") or {}
+        files = programs_of(raw.plan)
         planned += [(raw.folder, path.rsplit("/", 1)[-1], sha) for path, sha in files.items()]
     named = [(s.get("run"), s.get("name"), s.get("sha256")) for s in publication.sources]
     if sorted(planned) != sorted(named):
@@ -215,87 +189,44 @@ def _check_sources(
 
 def _check_derived(
     index: Index,
-    kept: Mapping[str, bytes],
     runs: Sequence[RawRun],
     about: Mapping[str, Any],
     publication: Publication,
     record: Record,
-    limits: Limits,
 ) -> None:
-    derived = derived_files(runs, publication)
+    """What follows from the runs is made again and compared byte by byte.
+
+    Another Firstlight may draw and word other pages; what it says of the runs as data it may not.
+    """
+    derived = derived_files(runs, publication, about["made_by"])
     raw = {f"{raw.folder}/{name}" for raw in runs for name in (PLAN, SAMPLES, RUN)}
-    sources = {source.get("path") for source in publication.sources}
-    ours = about.get("made_by") == made_by()
-    for path in sorted({*index.files} - {*derived} - raw - sources):
-        if ours or not _PLOT.fullmatch(path):  # another Firstlight may draw other plots
+    known = {*derived, *raw, *(source.get("path") for source in publication.sources)}
+    ours, unchecked = about["made_by"] == made_by(), []
+    for path in sorted({*index.files, *derived}):
+        may_differ = not ours and path not in _DOCUMENTS
+        may_be_absent = not ours and _PLOT.fullmatch(path)
+        if path not in known and not may_be_absent:
             record.find("derived", f"{path} is no file of a snapshot")
-    differing = set()
-    for path, content in derived.items():
-        entry = index.files.get(path)
-        if entry is None and (ours or not _PLOT.fullmatch(path)):
+        elif path not in index.files and not may_be_absent:
             record.find("derived", f"{path} is not part of it")
-        elif entry is not None and entry.sha256 != hashlib.sha256(content).hexdigest():
-            differing.add(path)
-            if ours:
+        elif path in index.files and path not in known:
+            unchecked.append(path)
+        elif path in index.files and path in derived:
+            if index.files[path].sha256 == hashlib.sha256(derived[path]).hexdigest():
+                continue
+            if may_differ:
+                unchecked.append(path)
+            else:
                 record.find("derived", f"{path} does not follow from the runs")
-    if ours:
-        record.passed("derived", f"{len(derived)} manifests, tables, plots and pages follow from "
-                      "the runs, byte by byte")  # fmt: skip
-        return
-    differing |= {path for path in index.files if _PLOT.fullmatch(path) and path not in derived}
-    _check_documents(kept, runs, about, publication, record, limits)
-    _check_tables(kept, derived, differing, record)
-    compared = {
-        path
-        for path in differing & {*kept}
-        if is_table(path) and same_columns(kept[path], derived[path])
-    }
-    rest = sorted(differing - compared - {*_BY_VALUE})
-    if rest:
-        version = about["made_by"].get("version")
+    same = f"{len(derived) - len(unchecked)} manifests, tables, plots and pages"
+    record.passed("derived", f"{same} follow from the runs, byte by byte")
+    if unchecked:
         record.skip(
-            f"{len(rest)} page(s), plots or tables: another Firstlight made them ({version!r:.20}, "
-            "or other code of it), so they cannot be made again here, and may say anything",
-            files=rest,
+            f"{len(unchecked)} page(s), plots or tables: another Firstlight made them "
+            f"({about['made_by'].get('version')!r:.20}, or other code of it), so they cannot be "
+            "made again here, and may say anything",
+            files=unchecked,
         )
-
-
-def _check_documents(
-    kept: Mapping[str, bytes],
-    runs: Sequence[RawRun],
-    about: Mapping[str, Any],
-    publication: Publication,
-    record: Record,
-    limits: Limits,
-) -> None:
-    """For a snapshot that another Firstlight made: what it says, not how it looks."""
-    computed = {
-        MANIFEST: manifest(runs, publication, about["made_by"]) | {
-            "summary_method": about.get("summary_method")
-        },
-        VALIDATION: validation_report(runs),
-        DISTRIBUTIONS: distributions(runs),
-    }  # fmt: skip
-    for path, wanted in computed.items():
-        for difference in islice(differences(_parsed(kept, path, limits), wanted), 10):
-            record.find("derived", f"{path} does not follow from the runs: {difference}")
-    record.passed("derived", "manifest, validation report and distributions follow from the runs")
-
-
-def _check_tables(
-    kept: Mapping[str, bytes], derived: Mapping[str, bytes], differing: set[str], record: Record
-) -> None:
-    """Tables and the rows of the snippet, by value."""
-    for path in sorted(differing):
-        if path in kept and is_table(path):
-            found = table_differences(kept[path], derived[path])
-        elif path in kept and path == SNIPPET:
-            found = snippet_differences(kept[path], derived[path])
-        else:
-            continue
-        for difference in islice(found, 3):
-            record.find("derived", f"{path} does not follow from the runs: {difference}")
-    record.passed("derived", "tables have the numbers of the runs")
 
 
 def _note_load(runs: Sequence[RawRun], record: Record) -> None:

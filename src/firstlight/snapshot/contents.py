@@ -10,7 +10,7 @@ import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files as packaged
-from typing import Any
+from importlib.resources.abc import Traversable
 
 from firstlight import __version__
 from firstlight.report.html import render
@@ -33,25 +33,33 @@ _MAKERS = ("records", "report", "snapshot", "statistics")
 @functools.cache
 def made_by() -> Mapping[str, str]:
     """Name, version and a hash of the code that makes a snapshot."""
+    return {"name": "firstlight", "version": __version__, "code_sha256": code_sha256(*_MAKERS)}
+
+
+def code_sha256(*rooms: str) -> str:
+    """A hash of all code in these rooms: other code may make other files."""
     digest = hashlib.sha256()
-    root = packaged("firstlight")
-    for maker in _MAKERS:
-        place = root.joinpath(maker)
-        sources = [place] if place.is_file() else sorted(place.iterdir(), key=lambda f: f.name)
-        for source in sources:
-            if source.name.endswith((".py", ".css", ".js")):
-                digest.update(f"{maker}/{source.name}\n".encode() + source.read_bytes())
-    return {"name": "firstlight", "version": __version__, "code_sha256": digest.hexdigest()}
+
+    def add(place: Traversable, name: str) -> None:
+        if place.is_dir():
+            for inner in sorted(place.iterdir(), key=lambda p: p.name):
+                add(inner, f"{name}/{inner.name}")
+        elif name.endswith((".py", ".css", ".js")):
+            digest.update(f"{name}\n".encode() + place.read_bytes())
+
+    for room in rooms:
+        add(packaged("firstlight").joinpath(room), room)
+    return digest.hexdigest()
 
 
-def plain_manifest(runs: Sequence[RawRun], publication: Publication) -> dict[str, Any]:
-    """The manifest that this Firstlight writes."""
-    return manifest(runs, publication, made_by())
+def derived_files(
+    runs: Sequence[RawRun], publication: Publication, by: Mapping[str, str]
+) -> dict[str, bytes]:
+    """{path: content} of every file that is neither raw nor a program of the user's.
 
-
-def derived_files(runs: Sequence[RawRun], publication: Publication) -> dict[str, bytes]:
-    """{path: content} of every file that is neither raw nor a program of the user's."""
-    about = plain_manifest(runs, publication)
+    `by` is who says to have made them: `made_by()` for a new snapshot.
+    """
+    about = manifest(runs, publication, by)
     report = validation_report(runs)
     files = {
         MANIFEST: canonical(about),

@@ -13,7 +13,7 @@ from firstlight.snapshot.raw_runs import RawRun
 from firstlight.snapshot.recomputing import METHOD
 from firstlight.snapshot.strict_json import compact
 
-NOT_RECORDED = "not recorded: measured by a Firstlight that did not yet"
+NOT_RECORDED = "not recorded"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from firstlight.records import RecordError, Run, Sample, can_validate, from_json
+from firstlight.records import Plan, Run, Sample, can_validate
 from firstlight.snapshot import strict_json
 from firstlight.snapshot.errors import ChangedSnapshotError, UnusableSnapshotError
 from firstlight.snapshot.layout import (
@@ -35,9 +35,10 @@ from firstlight.snapshot.layout import (
     parse_index,
     require_version,
 )
+from firstlight.snapshot.locations import open_source
 from firstlight.snapshot.schemas import SCHEMAS, first_error
-from firstlight.snapshot.sources import Source, open_source
-from firstlight.snapshot.typed import require_type
+from firstlight.snapshot.sources import Source
+from firstlight.snapshot.strict_json import decoded
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,10 @@ class Snapshot:
         """The content of a file, exactly as the index names it."""
         return read_checked(self.source, self.files, path, self.limits.file_bytes)
 
-    def plan(self, number: int) -> dict[str, Any]:
+    def plan(self, number: int) -> Plan:
         """The plan of `runs[number]`: cases, settings, host, as before the first process."""
         path = f"{self.folders[number]}/{PLAN}"
-        return strict_json.parse_object(self.read(path), path, self.limits.json_bytes)
+        return parse_plan(self.read(path), path, self.limits)
 
     def samples(self, number: int) -> list[Sample]:
         """The processes of `runs[number]` in the order in which they ran."""
@@ -113,13 +114,13 @@ def open_snapshot(
 
 
 def read_checked(
-    source: Source, files: Mapping[str, FileEntry], path: str, most_bytes: int
+    source: Source, files: Mapping[str, FileEntry], path: str, max_bytes: int
 ) -> bytes:
     """A file of the index, refused unless it is the one that the index names."""
     entry = files.get(path)
     if entry is None:
         raise ChangedSnapshotError(f"{source.name}: {path} is not in the index.")
-    data = source.read(path, min(most_bytes, entry.bytes))
+    data = source.read(path, min(max_bytes, entry.bytes))
     if hashlib.sha256(data).hexdigest() != entry.sha256:
         raise ChangedSnapshotError(f"{source.name}: {path} is not the file that the index names.")
     return data
@@ -137,12 +138,19 @@ def run_folders(manifest: Mapping[str, Any], limits: Limits = LIMITS) -> tuple[s
     return folders
 
 
+def parse_plan(data: bytes, name: str, limits: Limits = LIMITS) -> Plan:
+    """A `plan.json` that a stranger wrote."""
+    plan = decoded(Plan, strict_json.parse_object(data, name, limits.json_bytes), name)
+    if len({case.id for case in plan.cases}) != len(plan.cases):
+        raise UnusableSnapshotError(f"{name}: a case is planned twice.")
+    return plan
+
+
 def parse_run(data: bytes, name: str, limits: Limits = LIMITS) -> Run:
     """A `run.json` that a stranger wrote."""
     plain = strict_json.parse_object(data, name, limits.json_bytes)
     require_version(plain, "firstlight.run", name)
-    run: Run = _built(Run, plain, name)
-    return run
+    return decoded(Run, plain, name)
 
 
 def parse_samples(data: bytes, name: str, limits: Limits = LIMITS) -> list[Sample]:
@@ -154,9 +162,8 @@ def parse_samples(data: bytes, name: str, limits: Limits = LIMITS) -> list[Sampl
     samples = []
     for number, line in enumerate(data.split(b"\n")[:-1], start=1):
         where = f"{name}: line {number}"
-        samples.append(
-            _built(Sample, strict_json.parse_object(line, where, limits.line_bytes), where)
-        )
+        plain = strict_json.parse_object(line, where, limits.line_bytes)
+        samples.append(decoded(Sample, plain, where))
     return samples
 
 
@@ -175,11 +182,3 @@ def _require_schema(plain: Any, kind: str, path: str | None = None) -> None:
     error = first_error(plain, SCHEMAS[kind])
     if error is not None:
         raise UnusableSnapshotError(f"{path or kind}: {error}")
-
-
-def _built(cls: Any, plain: dict[str, Any], name: str) -> Any:
-    require_type(cls, plain, name)
-    try:
-        return from_json(cls, plain)
-    except (RecordError, TypeError, ValueError, KeyError, AttributeError) as error:
-        raise UnusableSnapshotError(f"{name}: {error}") from None

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from firstlight.records import to_json
-from firstlight.snapshot.admissibility import admitted
+from firstlight.snapshot.admissibility import require_admissible
 from firstlight.snapshot.catalogue import Catalogue
-from firstlight.snapshot.contents import derived_files
+from firstlight.snapshot.contents import derived_files, made_by
+from firstlight.snapshot.detached_signature import sign
 from firstlight.snapshot.errors import RefusedError, SnapshotError
 from firstlight.snapshot.keys import PrivateKey
 from firstlight.snapshot.layout import (
@@ -28,10 +29,8 @@ from firstlight.snapshot.layout import (
     require_safe,
 )
 from firstlight.snapshot.manifest import Creator, Publication
-from firstlight.snapshot.raw_runs import RawRun
+from firstlight.snapshot.raw_runs import RawRun, programs_of
 from firstlight.snapshot.redaction import Owner, Redacted, Replaced, private_part, redact
-from firstlight.snapshot.schemas import require_schemas
-from firstlight.snapshot.signatures import sign
 from firstlight.snapshot.storage import Store
 from firstlight.snapshot.verifying import findings_in
 
@@ -124,10 +123,8 @@ def build(
     watch("searching for private things")
     raws, redacted = _made_public(measured, wishes, owner)
     watch("holding summaries against samples")
-    raws = [
-        admitted(raw, wishes.allow, str(origin.folder))
-        for raw, origin in zip(raws, measured, strict=True)
-    ]
+    for raw, origin in zip(raws, measured, strict=True):
+        require_admissible(raw, wishes.allow, str(origin.folder))
     programs, sources = _programs(measured, raws, wishes, owner)
     publication = Publication(
         title=wishes.title or _title(raws),
@@ -138,7 +135,7 @@ def build(
         sources=sources,
     )
     watch("drawing tables, plots and reports")
-    files = derived_files(raws, publication) | programs
+    files = derived_files(raws, publication, made_by()) | programs
     for raw in raws:
         files |= {f"{raw.folder}/{name}": data for name, data in raw.files.items()}
     index = index_bytes(files, key.public.base64 if key else None)
@@ -147,7 +144,6 @@ def build(
     if key is not None:
         files[SIGNATURE] = sign(key, index)
     watch("verifying what was made")
-    require_schemas(files)
     _require_valid(files)
     replaced = {path: r.found for path, r in redacted.items()}
     return Built(id_of(index), files, publication, replaced)
@@ -240,8 +236,8 @@ def _programs(
     sources = []
     for origin, raw in zip(measured, raws, strict=True):
         # The names are those of the redacted plan; where the files lie, only the measured one says.
-        places = _digests(origin.run.plan)
-        for (public, digest), path in zip(_digests(raw.plan).items(), places, strict=True):
+        places = programs_of(origin.run.plan)
+        for (public, digest), path in zip(programs_of(raw.plan).items(), places, strict=True):
             name = public.rsplit("/", 1)[-1]
             place = f"sources/{raw.number}/{name}" if wishes.with_source else None
             if place is not None:
@@ -249,11 +245,6 @@ def _programs(
                 files[place] = _program(Path(path), places[path], wishes.redact, owner)
             sources.append({"run": raw.folder, "name": name, "sha256": digest, "path": place})
     return files, tuple(sorted(sources, key=lambda s: (str(s["run"]), str(s["name"]))))
-
-
-def _digests(plan: Mapping[str, Any]) -> dict[str, str]:
-    """{path: SHA-256} of the users' own programs."""
-    return dict((plan.get("fingerprint") or {}).get("files") or {})
 
 
 def _require_plain_name(place: str, path: str) -> None:

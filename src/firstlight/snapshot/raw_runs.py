@@ -6,13 +6,10 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-from firstlight.records import Case, CaseSummary, Run, Sample
-from firstlight.snapshot import strict_json
+from firstlight.records import Case, CaseSummary, Plan, Run, Sample
 from firstlight.snapshot.layout import LIMITS, PLAN, RUN, SAMPLES, Limits
-from firstlight.snapshot.opening import parse_run, parse_samples
-from firstlight.snapshot.recomputing import planned_cases
+from firstlight.snapshot.opening import parse_plan, parse_run, parse_samples
 
 
 @dataclass(frozen=True)
@@ -20,7 +17,7 @@ class RawRun:
     """One run: `files` are plan.json, samples.jsonl and run.json as they are published."""
 
     folder: str  # runs/001
-    plan: Mapping[str, Any]
+    plan: Plan
     samples: tuple[Sample, ...]
     run: Run
     files: Mapping[str, bytes]
@@ -28,10 +25,9 @@ class RawRun:
     @classmethod
     def of(cls, folder: str, files: Mapping[str, bytes], limits: Limits = LIMITS) -> RawRun:
         """Parsed from bytes; raises `UnusableSnapshotError` with the file's name."""
-        plan_name = f"{folder}/{PLAN}"
         return cls(
             folder=folder,
-            plan=strict_json.parse_object(files[PLAN], plan_name, limits.json_bytes),
+            plan=parse_plan(files[PLAN], f"{folder}/{PLAN}", limits),
             samples=tuple(parse_samples(files[SAMPLES], f"{folder}/{SAMPLES}", limits)),
             run=parse_run(files[RUN], f"{folder}/{RUN}", limits),
             files={name: files[name] for name in (PLAN, SAMPLES, RUN)},
@@ -45,7 +41,7 @@ class RawRun:
     @cached_property
     def planned(self) -> Mapping[str, Case]:
         """The planned cases by id."""
-        return {case.id: case for case in planned_cases(self.plan, f"{self.folder}/{PLAN}")[0]}
+        return {case.id: case for case in self.plan.cases}
 
     @cached_property
     def by_case(self) -> Mapping[str, Sequence[Sample]]:
@@ -68,3 +64,8 @@ def timed(samples: Sequence[Sample]) -> list[Sample]:
 def has_number(case: CaseSummary) -> bool:
     """Whether the run gives a time for the case."""
     return case.cold_seconds is not None
+
+
+def programs_of(plan: Plan) -> dict[str, str]:
+    """{path: SHA-256} of the users' own programs."""
+    return dict(plan.fingerprint.get("files") or {})

@@ -3,47 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from firstlight.records import Case, CaseSummary, Sample, Settings, from_json, to_json
+from firstlight.records import CaseSummary, Plan, Sample, to_json
 from firstlight.snapshot.errors import UnusableSnapshotError
-from firstlight.snapshot.typed import require_type
 from firstlight.statistics.summary import summarise
 
-#: How samples become summaries. Counts up when the statistics change what they give for the same
-#: samples; summaries by another method are not held against ours. History: 1, first release.
+#: How samples become summaries. Counts up when the statistics, or the words of a protocol, change
+#: what the same samples give. History: 1, first release.
 METHOD = 1
 
 #: Sums in another order, on another processor, may differ in the last digits.
 _TOLERANCE = 1e-9
 
 
-def planned_cases(plan: Mapping[str, Any], name: str) -> tuple[list[Case], Settings]:
-    """The cases and settings of a plan that a stranger wrote."""
-    cases, settings = plan.get("cases"), plan.get("settings")
-    if not isinstance(cases, list) or not isinstance(settings, dict):
-        raise UnusableSnapshotError(f"{name}: a plan has cases and settings.")
-    for case in cases:
-        require_type(Case, case, f"{name}: cases")
-    require_type(Settings, settings, f"{name}: settings")
-    found = [from_json(Case, case) for case in cases]
-    if len({case.id for case in found}) != len(found):
-        raise UnusableSnapshotError(f"{name}: a case is planned twice.")
-    return found, from_json(Settings, settings)
-
-
-def recomputed(
-    plan: Mapping[str, Any], samples: Sequence[Sample], name: str
-) -> tuple[CaseSummary, ...]:
+def recomputed(plan: Plan, samples: Sequence[Sample], name: str) -> tuple[CaseSummary, ...]:
     """The summaries that follow from plan and samples."""
-    cases, settings = planned_cases(plan, name)
-    known = {case.id for case in cases}
+    known = {case.id for case in plan.cases}
     for sample in samples:
         if sample.case not in known:
             raise UnusableSnapshotError(f"{name}: no case {sample.case[:80]!r} was planned.")
     try:
-        return summarise(cases, samples, settings.processes)
+        return summarise(plan.cases, samples, plan.settings.processes)
     except (ValueError, KeyError, TypeError, ZeroDivisionError, IndexError) as error:
         raise UnusableSnapshotError(
             f"{name}: its samples cannot be summarised ({type(error).__name__}: {error})."

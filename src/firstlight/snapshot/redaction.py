@@ -78,7 +78,7 @@ _IDENTIFIER = re.compile(
 _CASE_ID = re.compile(r"[^\s/]+\[[^\]]*\]/[^\s/]+/\w+")
 #: Values of variables that say nothing, though the variable is named like a secret.
 _PLAIN_VALUE = re.compile(r"true|false|none|enabled|disabled|default|always|never|auto|\d{1,7}")
-_LEAST_SECRET = 6
+_MIN_SECRET = 6
 #: Names that half of all machines share tell nothing about anybody.
 _SHARED_NAME = re.compile(
     r"root|user|admin|ubuntu|debian|runner|nobody|jovyan|vscode|localhost|localdomain|local",
@@ -118,7 +118,7 @@ def _account() -> str | None:
 
 
 def _tells(value: str) -> bool:
-    return len(value) >= _LEAST_SECRET and not _PLAIN_VALUE.fullmatch(value.lower())
+    return len(value) >= _MIN_SECRET and not _PLAIN_VALUE.fullmatch(value.lower())
 
 
 def _distinct(names: Sequence[str | None]) -> tuple[str, ...]:

@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 import io
+import os
+from collections.abc import Iterator
 from typing import IO, Any
 
-from firstlight.snapshot.comparing import require_same
-from firstlight.snapshot.errors import StorageError
-from firstlight.snapshot.layout import INDEX, LIMITS, is_id
-from firstlight.snapshot.sources import ARCHIVES, Archive, Files, Source, is_absence, unreachable
+from firstlight.snapshot.archive import Reader, write_archive
+from firstlight.snapshot.errors import HostileSnapshotError, StorageError
+from firstlight.snapshot.layout import (
+    INDEX,
+    LIMITS,
+    SIGNATURE,
+    Limits,
+    is_id,
+    parse_index,
+    require_safe,
+)
+from firstlight.snapshot.locations import ARCHIVES
+from firstlight.snapshot.sources import (
+    Archive,
+    Item,
+    Source,
+    exactly,
+    missing,
+    read_up_to,
+    require_same,
+)
 
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
 #: They have no folders, and to ask for one could make a bucket that nobody wanted.
@@ -49,6 +68,77 @@ def _open_archive(filesystem: Any, path: str, url: str) -> IO[bytes]:
     return found
 
 
+class Files:
+    """A file system of fsspec: S3 and its kind, memory, HTTP."""
+
+    def __init__(self, filesystem: Any, root: str, name: str) -> None:
+        self._filesystem, self._root, self.name = filesystem, root.rstrip("/"), name
+
+    def named_id(self) -> str | None:
+        name = self._root.rsplit("/", 1)[-1]
+        return name if is_id(name) else None
+
+    def sees_all(self) -> bool:
+        protocol = self._filesystem.protocol
+        return not {"http", "https"} & ({protocol} if isinstance(protocol, str) else set(protocol))
+
+    def walk(self, limits: Limits = LIMITS) -> Iterator[Item]:
+        names = self._names(limits)
+        for path in sorted(names, key=lambda path: (path != INDEX, path)):
+            try:
+                file = self._filesystem.open(f"{self._root}/{path}", "rb")
+            except Exception as error:
+                if is_absence(error):
+                    continue
+                raise unreachable(f"{self.name}/{path}", error) from error
+            with file:
+                yield Item(path, 0, _Distant(file, f"{self.name}/{path}"))
+
+    def _names(self, limits: Limits) -> list[str]:
+        if not self.sees_all():
+            index = parse_index(self.read(INDEX, limits.index_bytes), limits)
+            return [INDEX, SIGNATURE, *index.files]
+        try:
+            found = self._filesystem.find(self._root)
+        except FileNotFoundError:
+            found = []
+        except Exception as error:
+            raise unreachable(self.name, error) from error
+        if len(found) > 2 * limits.files:
+            raise HostileSnapshotError(f"{self.name}: more than {limits.files} files.")
+        base = self._filesystem._strip_protocol(self._root).rstrip("/") + "/"
+        return [name.removeprefix(base) for name in found]
+
+    def _head(self, path: str, size: int) -> bytes | None:
+        try:
+            with self._filesystem.open(f"{self._root}/{path}", "rb") as file:
+                return read_up_to(file, size)
+        except Exception as error:
+            if is_absence(error):
+                return None
+            raise unreachable(f"{self.name}/{path}", error) from error
+
+    def read(self, path: str, max_bytes: int) -> bytes:
+        require_safe(path)
+        data = self._head(path, max_bytes + 1)
+        if data is None:
+            raise missing(self.name, path)
+        return exactly(io.BytesIO(data), path, max_bytes)
+
+
+class _Distant:
+    """A file far away, whose reading can fail at any moment."""
+
+    def __init__(self, file: Reader, name: str) -> None:
+        self._file, self._name = file, name
+
+    def read(self, size: int, /) -> bytes:
+        try:
+            return self._file.read(size)
+        except Exception as error:
+            raise unreachable(self._name, error) from error
+
+
 class RemoteStore:
     """A place for many snapshots at a URL."""
 
@@ -82,13 +172,13 @@ class RemoteStore:
             self.write(f"{snapshot_id}/{path}", files[path])
         return True
 
-    def read(self, name: str, most_bytes: int) -> bytes | None:
+    def read(self, name: str, max_bytes: int) -> bytes | None:
         """A file by its name in the store, or None if it is not there."""
         source = Files(self._filesystem, self._root, self.name)
-        data = source._head(name, most_bytes + 1)
-        return None if data is None or len(data) > most_bytes else data
+        data = source._head(name, max_bytes + 1)
+        return None if data is None or len(data) > max_bytes else data
 
-    def read_many(self, names: list[str], most_bytes: int) -> dict[str, bytes]:
+    def read_many(self, names: list[str], max_bytes: int) -> dict[str, bytes]:
         """Those of the files that are there, fetched side by side where the protocol can."""
         paths = {f"{self._root}/{name}": name for name in names}
         if not paths:
@@ -98,7 +188,7 @@ class RemoteStore:
         return {
             plain[path]: data
             for path, data in found.items()
-            if isinstance(data, bytes) and path in plain and len(data) <= most_bytes
+            if isinstance(data, bytes) and path in plain and len(data) <= max_bytes
         }
 
     def _require_writable(self) -> None:
@@ -129,9 +219,28 @@ class RemoteStore:
         return (protocol,) if isinstance(protocol, str) else tuple(protocol)
 
     def write_archive(self, snapshot_id: str, files: dict[str, bytes]) -> str:
-        from firstlight.snapshot.archive import write_archive
-
         target = io.BytesIO()
         write_archive(target, snapshot_id, files)
         self.write(f"{snapshot_id}.tar", target.getvalue())
         return f"{self.name}/{snapshot_id}.tar"
+
+
+def is_absence(error: BaseException) -> bool:
+    """Whether an error says that a file is not there; over HTTP every trouble comes as that."""
+    if not isinstance(error, FileNotFoundError):
+        return False
+    cause = error.__cause__
+    if type(cause).__module__.startswith("aiohttp"):
+        return getattr(cause, "status", None) in (404, 410)
+    return isinstance(cause, FileNotFoundError) or not isinstance(cause, OSError)
+
+
+def unreachable(name: str, error: BaseException) -> StorageError:
+    """Errors of storage libraries have types of their own; what they say is passed on, in short."""
+    while isinstance(error, FileNotFoundError) and error.__cause__ is not None:
+        error = error.__cause__
+    said = " ".join(str(error).split())[:200]
+    if isinstance(error, OSError):
+        why = os.strerror(error.errno).lower() if error.errno and error.errno > 0 else said
+        return StorageError(f"{name}: cannot be reached: {why}.")
+    return StorageError(f"{name}: cannot be read: {type(error).__name__}: {said}")

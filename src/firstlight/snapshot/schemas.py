@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
-
-from firstlight.records import can_validate
-from firstlight.snapshot.errors import RefusedError
 
 SCHEMAS = {
     "index.json": "snapshot-index-1.schema.json",
@@ -20,17 +16,6 @@ SCHEMAS = {
     "plan.json": "snapshot-plan-1.schema.json",
     "run.json": "run-1.schema.json",
 }
-
-
-def require_schemas(files: Mapping[str, bytes]) -> None:
-    """Refuse to write a document that its own schema would not let pass."""
-    if not can_validate():
-        return
-    for path, data in files.items():
-        schema = SCHEMAS.get(path.rsplit("/", 1)[-1])
-        error = first_error(json.loads(data), schema) if schema else None
-        if error is not None:
-            raise RefusedError(f"{path}: not valid against {schema}: {error}")
 
 
 def first_error(plain: Any, schema: str) -> str | None:

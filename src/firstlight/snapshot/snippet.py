@@ -11,7 +11,7 @@ from firstlight.report.quantities import estimate
 from firstlight.snapshot.machines import machine
 from firstlight.snapshot.raw_runs import RawRun, has_number
 
-_MOST_ROWS = 30
+_MAX_ROWS = 30
 
 
 def snippet_md(runs: Sequence[RawRun], manifest: Mapping[str, Any]) -> bytes:
@@ -19,9 +19,9 @@ def snippet_md(runs: Sequence[RawRun], manifest: Mapping[str, Any]) -> bytes:
     lines = [f"### {_cell(manifest['publication']['title'])}", ""]
     for raw, described in zip(runs, manifest["runs"], strict=True):
         shown = [c for c in raw.run.cases if c.status == "ok" and has_number(c)]
-        lines += _table(shown[:_MOST_ROWS])
-        if len(shown) > _MOST_ROWS:
-            lines += [f"{len(shown) - _MOST_ROWS} more cases are in `tables/cases.csv`.", ""]
+        lines += _table(shown[:_MAX_ROWS])
+        if len(shown) > _MAX_ROWS:
+            lines += [f"{len(shown) - _MAX_ROWS} more cases are in `tables/cases.csv`.", ""]
         left_out = len(raw.run.cases) - len(shown)
         if left_out:
             lines += [f"{left_out} case(s) without a number: see `validation.html`.", ""]

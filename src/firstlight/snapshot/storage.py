@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from firstlight.snapshot.archive import write_archive
-from firstlight.snapshot.comparing import require_same
 from firstlight.snapshot.errors import SnapshotError, StorageError
 from firstlight.snapshot.layout import is_id, require_safe
-from firstlight.snapshot.sources import Directory, Source, local_path
+from firstlight.snapshot.locations import local_path
+from firstlight.snapshot.sources import Directory, Source, require_same
 
 #: What is being written has such a name; what is left of a publisher that was killed, too.
 _TEMPORARY = ".publishing-"
@@ -37,8 +37,8 @@ class Store(Protocol):
     def ids(self) -> list[str]: ...
     def source(self, snapshot_id: str) -> Source: ...
     def put(self, snapshot_id: str, files: dict[str, bytes]) -> bool: ...
-    def read(self, name: str, most_bytes: int) -> bytes | None: ...
-    def read_many(self, names: list[str], most_bytes: int) -> dict[str, bytes]: ...
+    def read(self, name: str, max_bytes: int) -> bytes | None: ...
+    def read_many(self, names: list[str], max_bytes: int) -> dict[str, bytes]: ...
     def write(self, name: str, data: bytes) -> None: ...
     def write_archive(self, snapshot_id: str, files: dict[str, bytes]) -> str: ...
 
@@ -133,16 +133,16 @@ class LocalStore:
             finally:
                 os.close(descriptor)
 
-    def read(self, name: str, most_bytes: int) -> bytes | None:
+    def read(self, name: str, max_bytes: int) -> bytes | None:
         """A file by its name in the store, or None if it is not there or too large."""
         try:
-            return Directory(self.path).read(name, most_bytes)
+            return Directory(self.path).read(name, max_bytes)
         except (SnapshotError, FileNotFoundError):  # the catalogue is a cache: what is odd is none
             return None
 
-    def read_many(self, names: list[str], most_bytes: int) -> dict[str, bytes]:
+    def read_many(self, names: list[str], max_bytes: int) -> dict[str, bytes]:
         """Those of the files that are there."""
-        found = ((name, self.read(name, most_bytes)) for name in names)
+        found = ((name, self.read(name, max_bytes)) for name in names)
         return {name: data for name, data in found if data is not None}
 
     def write(self, name: str, data: bytes) -> None:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import Any, TypeVar
 
+from firstlight.records import RecordError, from_json
 from firstlight.snapshot.errors import UnusableSnapshotError
 
+T = TypeVar("T")
+
 #: Nothing that Firstlight writes nests deeper than a dozen levels.
-MOST_LEVELS = 40
+MAX_LEVELS = 40
 #: Digits of a whole number that is certainly within a double. Nothing that is counted has so many.
 _DIGITS = 300
 
@@ -33,11 +36,11 @@ def compact(value: Any) -> bytes:
     return text.encode("utf-8")
 
 
-def parse(data: bytes, name: str, most_bytes: int) -> Any:
+def parse(data: bytes, name: str, max_bytes: int) -> Any:
     """The value in `data`; `name` is said in what is raised when it is not plain JSON."""
-    if len(data) > most_bytes:
+    if len(data) > max_bytes:
         raise UnusableSnapshotError(
-            f"{name}: {len(data)} bytes of JSON, more than the {most_bytes} that are read."
+            f"{name}: {len(data)} bytes of JSON, more than the {max_bytes} that are read."
         )
     try:
         value = json.loads(
@@ -55,12 +58,20 @@ def parse(data: bytes, name: str, most_bytes: int) -> Any:
     return value
 
 
-def parse_object(data: bytes, name: str, most_bytes: int) -> dict[str, Any]:
+def parse_object(data: bytes, name: str, max_bytes: int) -> dict[str, Any]:
     """The same for a file that must hold an object."""
-    value = parse(data, name, most_bytes)
+    value = parse(data, name, max_bytes)
     if not isinstance(value, dict):
         raise UnusableSnapshotError(f"{name}: expected an object, found {type(value).__name__}.")
     return value
+
+
+def decoded(cls: type[T], plain: Any, where: str) -> T:
+    """A record from plain JSON, refused unless every field has its type."""
+    try:
+        return from_json(cls, plain, where)
+    except RecordError as error:
+        raise UnusableSnapshotError(str(error)) from None
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -96,8 +107,8 @@ def _require_plain(value: Any) -> None:
     layer, levels = [value], 0
     while layer:
         levels += 1
-        if levels > MOST_LEVELS:
-            raise ValueError(f"nested deeper than {MOST_LEVELS} levels")
+        if levels > MAX_LEVELS:
+            raise ValueError(f"nested deeper than {MAX_LEVELS} levels")
         below: list[Any] = []
         for item in layer:
             if isinstance(item, dict):

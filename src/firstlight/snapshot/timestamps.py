@@ -24,7 +24,7 @@ from firstlight.snapshot.errors import TimestampError
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
-MOST_BYTES = 1 << 16
+MAX_BYTES = 1 << 16
 _SEQUENCE, _SET, _OID, _OCTETS, _TIME = 0x30, 0x31, 0x06, 0x04, 0x18
 _SIGNED_DATA, _TST_INFO = "1.2.840.113549.1.7.2", "1.2.840.113549.1.9.16.1.4"
 _CONTENT_TYPE, _MESSAGE_DIGEST = "1.2.840.113549.1.9.3", "1.2.840.113549.1.9.4"
@@ -110,8 +110,8 @@ def read_token(data: bytes, subject: bytes) -> Token:
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.x509 import InvalidVersion
 
-    if len(data) > MOST_BYTES:
-        raise TimestampError(f"more than {MOST_BYTES} bytes: no RFC 3161 token.")
+    if len(data) > MAX_BYTES:
+        raise TimestampError(f"more than {MAX_BYTES} bytes: no RFC 3161 token.")
     try:
         return _read(data, subject)
     except (

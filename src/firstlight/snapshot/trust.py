@@ -18,7 +18,7 @@ from firstlight.snapshot.keys import PublicKey
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
-_MOST_LETTERS = 80
+_MAX_LETTERS = 80
 _MARKS = " ._@+-'"
 #: What looks like a Latin letter, and which.
 _CONFUSABLE = str.maketrans(
@@ -188,12 +188,12 @@ def require_name(name: str) -> str:
     name = unicodedata.normalize("NFC", name)  # ü has one spelling
     if (
         not name[:1].isalnum()
-        or len(name) > _MOST_LETTERS
+        or len(name) > _MAX_LETTERS
         or not all(c.isalnum() or c in _MARKS for c in name)
     ):
         raise KeyFileError(
             f"{name!r:.90} is no name for a key: letters, digits, spaces and . _ @ + - ' only, "
-            f"at most {_MOST_LETTERS}, a letter or digit first."
+            f"at most {_MAX_LETTERS}, a letter or digit first."
         )
     return name
 

@@ -8,7 +8,7 @@ from typing import Any
 from firstlight.records import CaseSummary, Sample, to_json
 from firstlight.snapshot.distributions import quantile
 from firstlight.snapshot.layout import VERSION
-from firstlight.snapshot.proofs import unproven_labels
+from firstlight.snapshot.plausibility.cache_labels import unproven_labels
 from firstlight.snapshot.raw_runs import RawRun, timed
 
 #: Gates in the order in which they are asked.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from firstlight.report.document import document
@@ -74,35 +75,49 @@ def _table(cases: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
+@dataclass(frozen=True)
+class CaseWords:
+    """What a reader is told of a case of the report; plain text."""
+
+    verdict: str
+    error: str
+    tolerance: str
+    label: str
+    processes: str
+    spread: str
+    warm_class: str
+
+    @classmethod
+    def of(cls, case: Mapping[str, Any]) -> CaseWords:
+        correct, steady, cache = case["correctness"], case["stability"], case["cache"]
+        failed = [name for name, good in case["gates"].items() if not good]
+        status = case["status"] if case["status"] != "ok" else f"not {', '.join(failed)}"
+        proven = sum(bool(p and p["proven"]) for p in cache["processes"])
+        return cls(
+            verdict="valid" if case["passed"] else status,
+            error=scientific(correct["max_relative_error"]),
+            tolerance=scientific(correct["tolerance"]),
+            label=f"{cache['policy']}: proven {proven} of {len(cache['processes'])}",
+            processes=f"{steady['processes_ok']} of {steady['processes_planned']}",
+            spread=_share(steady["cold_relative_range"]),
+            warm_class=steady["warm_class"] or ABSENT,
+        )
+
+
+def _share(value: float | None) -> str:
+    return ABSENT if value is None else percent(value)
+
+
 def _row(case: Mapping[str, Any]) -> str:
-    correct, steady, cache = case["correctness"], case["stability"], case["cache"]
-    share = correct["delta_to_tolerance"]
-    proven = sum(bool(p and p["proven"]) for p in cache["processes"])
+    words, correct = CaseWords.of(case), case["correctness"]
     cells = (
-        _mark(case),
-        scientific(correct["max_relative_error"]),
-        scientific(correct["tolerance"]),
-        percent(share) if share is not None else ABSENT,
-        f"{cache['policy']}: proven {proven} of {len(cache['processes'])}",
-        f"{steady['processes_ok']} of {steady['processes_planned']}",
-        percent(steady["cold_relative_range"])
-        if steady["cold_relative_range"] is not None
-        else ABSENT,
-        steady["warm_class"] or ABSENT,
-        correct["reference"] or ABSENT,
+        *(words.error, words.tolerance, _share(correct["delta_to_tolerance"]), words.label),
+        *(words.processes, words.spread, words.warm_class, correct["reference"] or ABSENT),
     )
-    shown = "".join(
-        f"<td>{cell if i == 0 else html.escape(str(cell))}</td>" for i, cell in enumerate(cells)
-    )
-    return f'<tr><th scope="row">{html.escape(case["case"])}</th>{shown}</tr>'
-
-
-def _mark(case: Mapping[str, Any]) -> str:
-    if case["passed"]:
-        return '<span class="badge fine">valid</span>'
-    failed = [name for name, good in case["gates"].items() if not good]
-    text = case["status"] if case["status"] != "ok" else f"not {', '.join(failed)}"
-    return f'<span class="badge">{html.escape(text)}</span>'
+    fine = " fine" if case["passed"] else ""
+    mark = f'<td><span class="badge{fine}">{html.escape(words.verdict)}</span></td>'
+    shown = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+    return f'<tr><th scope="row">{html.escape(case["case"])}</th>{mark}{shown}</tr>'
 
 
 def _troubles(cases: Sequence[Mapping[str, Any]]) -> str:

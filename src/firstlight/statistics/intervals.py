@@ -8,8 +8,8 @@ nothing is assumed normal.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 from firstlight.records import Estimate
 
@@ -26,7 +26,22 @@ def median(values: Sequence[float]) -> float:
 def coverage(n: int, k: int) -> float:
     """Probability that the k-th smallest and k-th largest of n values enclose the true median."""
     # Whole numbers to the end: 2^n is no floating-point number from n = 1024 on.
-    return 1.0 - 2.0 * (sum(math.comb(n, i) for i in range(k)) / (1 << n))
+    ways, fewer = 1, 0  # of all 2^n: with i values below the median, and with fewer than i
+    for i in range(k):
+        fewer += ways
+        ways = ways * (n - i) // (i + 1)
+    return 1.0 - 2.0 * (fewer / (1 << n))
+
+
+@lru_cache(maxsize=256)
+def _narrowest(n: int, confidence: float) -> tuple[int, float]:
+    """The largest k, 1 at least, whose interval covers `confidence`, and how often it does."""
+    k, ways, fewer, every = 1, n, 1 + n, 1 << n  # as above, for i = k, and for fewer than k + 1
+    while 2 * (k + 1) <= n and 1.0 - 2.0 * (fewer / every) >= confidence:
+        k += 1
+        ways = ways * (n - k + 1) // k
+        fewer += ways
+    return k, max(0.0, coverage(n, k))
 
 
 def median_estimate(values: Sequence[float], confidence: float = 0.95) -> Estimate:
@@ -37,14 +52,7 @@ def median_estimate(values: Sequence[float], confidence: float = 0.95) -> Estima
     """
     ordered = sorted(values)
     n = len(ordered)
-    k, below, every = 1, 1 + n, 1 << n  # below: of all 2^n ways, those with fewer than k + 1 below
-    while 2 * (k + 1) <= n and 1.0 - 2.0 * (below / every) >= confidence:
-        k += 1
-        below += math.comb(n, k)
+    k, covered = _narrowest(n, confidence)
     return Estimate(
-        median=median(ordered),
-        low=ordered[k - 1],
-        high=ordered[n - k],
-        n=n,
-        confidence=max(0.0, coverage(n, k)),
+        median=median(ordered), low=ordered[k - 1], high=ordered[n - k], n=n, confidence=covered
     )

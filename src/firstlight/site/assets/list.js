@@ -1,6 +1,30 @@
 // Searching and sorting. The first page has fifty rows in its markup; the rest is fetched when asked
 // for. The list of trends is whole in its markup, and is only filtered.
-import { element, load, matcher, when } from "./words.js";
+(() => {
+"use strict";
+
+const when = (moment) => moment.slice(0, 16).replace("T", " ");
+
+// element("td", {class: "known"}, "text", otherElement): text is text, whatever it holds.
+const element = (name, attributes, ...children) => {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes ?? {}))
+    if (value !== null && value !== undefined) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+};
+
+const load = async (path) => {
+  const answer = await fetch(path);
+  if (!answer.ok) throw new Error(`${path}: the server says ${answer.status}`);
+  return answer.json();
+};
+
+// Every word must occur somewhere in the text.
+const matcher = (query) => {
+  const words = query.toLowerCase().split(/\s+/).filter(Boolean);
+  return (text) => words.every((word) => text.includes(word));
+};
 
 const box = document.getElementById("search");
 const found = document.getElementById("found");
@@ -123,3 +147,4 @@ const cases = () => {
 box.hidden = false;
 if (table) snapshots();
 else cases();
+})();

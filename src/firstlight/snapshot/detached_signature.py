@@ -15,7 +15,7 @@ from firstlight.snapshot.layout import INDEX, SIGNATURE, VERSION, require_versio
 from firstlight.snapshot.strict_json import canonical, parse_object
 
 _SCHEMA = "firstlight.snapshot.signature"
-_MOST_BYTES = 1 << 14
+_MAX_BYTES = 1 << 14
 
 
 def sign(key: PrivateKey, data: bytes, signs: str = INDEX) -> bytes:
@@ -38,7 +38,7 @@ def signed_by(document: bytes, data: bytes, signs: str = INDEX, name: str = SIGN
 
     Every byte of the document counts: it must be in its one spelling.
     """
-    plain = parse_object(document, name, _MOST_BYTES)
+    plain = parse_object(document, name, _MAX_BYTES)
     require_version(plain, _SCHEMA, name)
     if canonical(plain) != document or set(plain) != {
         *("schema", "schema_version", "algorithm", "signs", "key_id", "public_key", "signature")

@@ -1,26 +1,59 @@
 """What the processes of a run cannot have done together, by the run's own clock and plan.
 
 Processes run one after the other, each in its planned place, and no two of them take exactly the
-same time. A record that was changed with care passes: times of all processes in proportion, with
-the clock and the digits put right. What is found here is what contradicts itself.
+same time. Times are UTC in ISO 8601, in one spelling, so that texts sort like moments.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from itertools import pairwise
 from statistics import median
 
-from firstlight.records import PHASES, Case, Sample, Settings, jobs
-from firstlight.snapshot.layout import SAMPLES
-from firstlight.snapshot.moments import CORRECTION, moment
+from firstlight.records import PHASES, Case, Run, Sample, Settings, jobs
+from firstlight.snapshot.layout import RUN, SAMPLES
 from firstlight.snapshot.raw_runs import RawRun, timed
 
+_SPELLING = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?\+00:00", re.ASCII)
+#: Seconds by which a clock may be put right during a run.
+_CORRECTION = 1.0
 #: Seconds within which no machine starts several processes, whatever it does.
 _EVEN = 1e-6
 #: Seconds from which on a phase has more noise than its clock has ticks.
-_LEAST_PHASE = 1e-3
+_MIN_PHASE = 1e-3
 _FEW = 3  # processes: two may be equal by chance
+
+
+def moment(text: str) -> float | None:
+    """Seconds since 1970, or None if `text` is no time."""
+    if not _SPELLING.fullmatch(text):
+        return None
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:  # the thirtieth of February
+        return None
+
+
+def outside_of_run(run: Run, samples: Sequence[Sample]) -> Iterator[str]:
+    """Where a run did not begin, measure and end in this order."""
+    begin, end = moment(run.created_at), moment(run.finished_at) if run.finished_at else None
+    if begin is None:
+        yield f"{RUN}: created_at is {run.created_at!r:.60}, no time in UTC"
+    if run.finished_at is not None and end is None:
+        yield f"{RUN}: finished_at is {run.finished_at!r:.60}, no time in UTC"
+    if begin is not None and end is not None and end < begin - _CORRECTION:
+        yield f"{RUN}: it ended ({run.finished_at}) before it began ({run.created_at})"
+    for sample in samples:
+        where = f"{SAMPLES}: {sample.case}, {sample.kind} process {sample.index}"
+        started = moment(sample.started_at)
+        if started is None:
+            yield f"{where}: started_at is {sample.started_at!r:.60}, no time in UTC"
+        elif (begin is not None and started < begin - _CORRECTION) or (
+            end is not None and started > end + _CORRECTION
+        ):
+            yield f"{where}: it started at {sample.started_at}, outside of its run"
 
 
 def implausible(raw: RawRun, cases: Sequence[Case], settings: Settings) -> Iterator[str]:
@@ -28,6 +61,9 @@ def implausible(raw: RawRun, cases: Sequence[Case], settings: Settings) -> Itera
     samples = sorted(raw.samples, key=lambda sample: sample.order)
     if list(raw.samples) != samples:
         yield f"{SAMPLES}: its processes are not in the order in which they ran"
+    orders = [sample.order for sample in samples]
+    if len({*orders}) != len(orders):
+        yield f"{SAMPLES} has two processes in the same place of the order"
     if not is_side_of_gate(raw):
         yield from _misplaced(samples, cases, settings)
     yield from _overlapping(samples, raw.run.finished_at)
@@ -37,7 +73,7 @@ def implausible(raw: RawRun, cases: Sequence[Case], settings: Settings) -> Itera
 
 def is_side_of_gate(raw: RawRun) -> bool:
     """Whether other processes ran between those of this run: a gate resumes both sides itself."""
-    return raw.plan.get("fingerprint") == {}
+    return raw.plan.fingerprint == {}
 
 
 def _misplaced(
@@ -76,7 +112,7 @@ def _overlapping(samples: Sequence[Sample], finished_at: str | None) -> Iterator
         if started is None:
             continue  # said elsewhere
         name = f"{sample.case}, {sample.kind} process {sample.index}"
-        if free is not None and started < free - CORRECTION:
+        if free is not None and started < free - _CORRECTION:
             yield (
                 f"{SAMPLES}: {name} began {free - started:.3g} s before those before it can have "
                 "ended, by their own times"
@@ -84,7 +120,7 @@ def _overlapping(samples: Sequence[Sample], finished_at: str | None) -> Iterator
             return
         free = max(started, free or started) + busy_seconds(sample)
     end = moment(finished_at) if finished_at is not None else None
-    if free is not None and end is not None and end < free - CORRECTION:
+    if free is not None and end is not None and end < free - _CORRECTION:
         yield f"{SAMPLES}: its processes took {free - end:.3g} s more than the run lasted"
 
 
@@ -103,7 +139,7 @@ def _too_even(case: str, samples: Sequence[Sample]) -> Iterator[str]:
         for phase in PHASES
     }
     for name, values in series.items():
-        if len(values) < _FEW or median(values) < _LEAST_PHASE:
+        if len(values) < _FEW or median(values) < _MIN_PHASE:
             continue
         if max(values) - min(values) < _EVEN or 2 * len({*values}) <= len(values):
             yield f"{case}: its {len(values)} {name} are too equal for any clock"
@@ -130,7 +166,7 @@ def unaccounted(raw: RawRun) -> Iterator[str]:
     for seconds, sample in gaps:
         usual[sample.case] = min(seconds, usual.get(sample.case, seconds))
     for seconds, sample in gaps:
-        if seconds > max(2 * usual[sample.case] + shortest, CORRECTION):
+        if seconds > max(2 * usual[sample.case] + shortest, _CORRECTION):
             yield (
                 f"{raw.folder}: what ran in the {seconds:.3g} s after {sample.case}, process "
                 f"{sample.index}: longer than a whole process, and nothing of it is recorded"

@@ -1,19 +1,17 @@
-"""What the site keeps of a snapshot: a row of the list, points of trends, values to compare."""
+"""What the site keeps of a snapshot: a row of the list, and points of trends with conditions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from firstlight.compare.conditions import busy_share
 from firstlight.compare.environments import versions
-from firstlight.compare.quantities import counts_of, in_order, of_sample
 from firstlight.records import CaseSummary, Estimate, Run, Sample, noisy_share, to_json
-from firstlight.site import conditions
+from firstlight.site import series_conditions
 from firstlight.snapshot.opening import Snapshot
 from firstlight.statistics.intervals import median_estimate
 
-#: What a trend is drawn of. Other phases can be compared, but few ask how an import went over time.
+#: What a trend is drawn of. Few ask how an import went over time.
 TRENDS = ("cold_seconds", "compile", "warm_call_seconds")
 #: Seconds that can be drawn: below a picosecond and above thirty years nobody measured anything.
 _PLAUSIBLE = (1e-12, 1e9)
@@ -41,55 +39,41 @@ def facts_of(snapshot: Snapshot, samples: Sequence[Sequence[Sample]]) -> dict[st
 
 def _run(run: Run, samples: Sequence[Sample], about: Mapping[str, Any]) -> dict[str, Any]:
     hashes = {case["case"]: case["dataset"]["sha256"] for case in about["cases"]}
-    timed: dict[str, list[Sample]] = {}
+    compiling: dict[str, list[float]] = {}
     for sample in samples:
-        if sample.kind == "timed":
-            timed.setdefault(sample.case, []).append(sample)
+        seconds = sample.cold.phases_seconds.get("compile") if sample.cold else None
+        if sample.kind == "timed" and seconds:
+            compiling.setdefault(sample.case, []).append(seconds)
+    shared = series_conditions.of_run(run)
     return {
         "id": run.id,
         "created_at": run.created_at,
-        "samples_sha256": run.samples_sha256,
-        **conditions.of_run(run),
-        "busy": busy_share(run.host),
+        **shared,
         "noisy": noisy_share(run.host),
         "versions": versions(run.host, run.harness),
         "order": [case.case for case in run.cases],  # JSON objects have none
         "cases": {
-            case.case: _case(case, timed.get(case.case, []), hashes.get(case.case))
+            case.case: _case(case, shared, compiling.get(case.case, []), hashes.get(case.case))
             for case in run.cases
         },
     }
 
 
-def _case(case: CaseSummary, samples: Sequence[Sample], sha256: str | None) -> dict[str, Any]:
-    values = [of_sample(sample) for sample in samples]
-    columns = {
-        name: [own.get(name) for own in values]
-        for name in in_order({n: None for own in values for n in own})
-    }
-    counts = [counts_of(sample) for sample in samples]
-    return {
-        "status": case.status,
-        "conditions": conditions.of_case(case, sha256),
-        "quantities": columns,
-        "counts": {
-            name: [own.get(name) for own in counts]
-            for name in dict.fromkeys(n for own in counts for n in own)
-        },
-        "points": _points(case, columns),
-    }
+def _case(
+    case: CaseSummary, shared: Mapping[str, Any], compiling: Sequence[float], sha256: str | None
+) -> dict[str, Any]:
+    own, points = series_conditions.of_case(case, sha256), _points(case, compiling)
+    series = series_conditions.key(shared, own) if own is not None and points else None
+    return {"conditions": own, "series": series, "points": points}
 
 
-def _points(
-    case: CaseSummary, columns: Mapping[str, Sequence[float | None]]
-) -> dict[str, dict[str, Any]]:
+def _points(case: CaseSummary, compiling: Sequence[float]) -> dict[str, dict[str, Any]]:
     """Medians with intervals, of a case whose numbers may be quoted."""
     if case.status != "ok" or case.protocol is None:
         return {}
-    compile_values = [v for v in columns.get("compile", ()) if v is not None]
     found: dict[str, Estimate | None] = {
         "cold_seconds": case.cold_seconds,
-        "compile": median_estimate(compile_values) if compile_values else None,
+        "compile": median_estimate(compiling) if compiling else None,
         "warm_call_seconds": case.warm_call_seconds,
     }
     return {

@@ -14,13 +14,10 @@ from firstlight.records import Case, ColdStart, Correctness, Sample, Settings, W
 
 #: Seconds: each time is rounded to a nanosecond, and a cold start has ten of them.
 _ROUNDING = 1e-7
-#: Shares of its patience after which the instrument may have stopped. Before the first release
-#: it waited half as long for batches.
-_PATIENCE_FOR_CALLS, _PATIENCE_FOR_BATCHES = 0.9, 0.4
-
-
+#: Share of its patience after which the instrument may have stopped: it looks between two calls.
+_PATIENCE = 0.9
 #: Seconds: an interpreter maps its libraries and imports its own modules before anything of ours.
-_LEAST_START = 1e-3
+_MIN_START = 1e-3
 
 
 def impossible(case: Case, sample: Sample, settings: Settings) -> Iterator[str]:
@@ -57,7 +54,7 @@ def _misjudged(case: Case, found: Correctness) -> Iterator[str]:
 def _mistimed(cold: ColdStart) -> Iterator[str]:
     total, rest = cold.total_seconds, cold.unattributed_seconds
     phases = sum(seconds for seconds in cold.phases_seconds.values() if seconds is not None)
-    if total < _LEAST_START:
+    if total < _MIN_START:
         yield f"its first result took {total!r} s, less than any process needs to start"
     if rest < -_ROUNDING or abs(total - phases - rest) > _ROUNDING + 1e-9 * abs(total):
         yield f"its phases ({phases:.9g} s) and the rest ({rest:.9g} s) are not {total:.9g} s"
@@ -79,12 +76,12 @@ def _cut_short(cold: ColdStart, warm: WarmCalls, settings: Settings) -> Iterator
         return
     limit = max(0.0, settings.timeout_seconds / 2 - cold.total_seconds)
     least = min(settings.warm_calls_least, settings.warm_calls)
-    patience = _PATIENCE_FOR_CALLS * min(10 * settings.warm_seconds, limit)
+    patience = _PATIENCE * min(10 * settings.warm_seconds, limit)
     if len(calls) > max(1, settings.warm_calls) or (len(calls) < least and sum(calls) < patience):
         yield f"it has {len(calls)} warm calls, planned were {least} to {settings.warm_calls}"
     limit = max(0.0, limit - sum(calls))
     meant = settings.batches * settings.batch_seconds
-    patience = _PATIENCE_FOR_BATCHES * min(10 * meant, limit)
+    patience = _PATIENCE * min(10 * meant, limit)
     few = len(batches) < settings.batches and sum(batches) < patience
     if len(batches) > max(1, settings.batches) or few:
         yield f"it has {len(batches)} batches of calls, planned were {settings.batches}"

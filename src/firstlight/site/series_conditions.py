@@ -1,7 +1,6 @@
 """What must be equal before two points may lie on one line: the machine, the protocol, the data.
 
-The same things that `compare.conditions` asks for, as plain values: a browser compares them, and
-their hash names a line of a trend.
+What `compare.conditions` names, as plain values: their hash names a line of a trend.
 """
 
 from __future__ import annotations
@@ -10,25 +9,22 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from firstlight.compare.conditions import machine_class
+from firstlight.compare.conditions import (
+    DATA_FIELDS,
+    SETTINGS_FIELDS,
+    machine_class,
+    steering_variables,
+)
 from firstlight.records import CaseSummary, Run, to_json
 from firstlight.snapshot.strict_json import compact
-
-_SETTINGS = ("warm_calls", "warm_calls_least", "warm_seconds", "affinity")
-_DATA = ("parameters", "data", "data_bytes", "seed")
 
 
 def of_run(run: Run) -> dict[str, Any]:
     """What concerns all cases of a run."""
-    recorded = run.host.get("environment") or {}
     return {
         "machine": machine_class(run.host),
-        "settings": {name: to_json(run.settings.get(name)) for name in _SETTINGS},
-        "environment": {
-            name: value
-            for name, value in recorded.items()
-            if not name.startswith("PYTHON") and name != "CI"
-        },
+        "settings": {name: to_json(run.settings.get(name)) for name in SETTINGS_FIELDS},
+        "environment": steering_variables(run),
     }
 
 
@@ -38,8 +34,8 @@ def of_case(case: CaseSummary, data_sha256: str | None) -> dict[str, Any] | None
         return None
     plain = to_json(case.protocol)
     return {
-        "data": {**{name: plain[name] for name in _DATA}, "sha256": data_sha256},
-        "protocol": {name: value for name, value in plain.items() if name not in _DATA},
+        "data": {**{name: plain[name] for name in DATA_FIELDS}, "sha256": data_sha256},
+        "protocol": {name: value for name, value in plain.items() if name not in DATA_FIELDS},
     }
 
 

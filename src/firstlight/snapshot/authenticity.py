@@ -1,0 +1,136 @@
+"""Who published a snapshot, and by when it existed: signature and proof of time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from firstlight.snapshot.detached_signature import signed_by
+from firstlight.snapshot.errors import SnapshotError
+from firstlight.snapshot.keys import can_sign
+from firstlight.snapshot.layout import LIMITS, MANIFEST, SIGNATURE, Index, is_id
+from firstlight.snapshot.locations import full_location
+from firstlight.snapshot.storage import open_store
+from firstlight.snapshot.strict_json import parse_object
+from firstlight.snapshot.timestamps import MAX_BYTES, read_token
+from firstlight.snapshot.trust import Standing, Trusted, TrustedKeys, skeleton
+from firstlight.snapshot.verification import Record
+
+
+def token_beside(location: str | Path) -> bytes | None:
+    """The token that lies beside a snapshot or its archive, as `ID.tsr`."""
+    folder, slash, name = full_location(location).rstrip("/").rpartition("/")
+    stem = name.partition(".")[0]
+    if not is_id(stem):
+        return None
+    return open_store(folder or slash or ".").read(f"{stem}.tsr", MAX_BYTES)
+
+
+def check_time(
+    data: bytes, token: bytes | None, trusted: TrustedKeys, manifest: bytes | None, record: Record
+) -> None:
+    """By when the index existed, as an authority with a clock says."""
+    if token is None:
+        return
+    if not can_sign():
+        record.skip("the proof of time: the package `cryptography` is not installed")
+        return
+    try:
+        found = read_token(token, data)
+    except SnapshotError as error:
+        record.find("time", f"the proof of time is none: {error}")
+        return
+    when = found.time.isoformat(timespec="seconds")
+    measured = str(_said(manifest).get("measured_to", ""))
+    if measured > when:  # both in UTC, in one spelling up to the second
+        record.find("time", f"it was there at {when}, and says that it was measured at {measured}")
+    known = trusted.authorities().values()
+    name = next((name for anchor, name in known if found.is_vouched_for(anchor)), None)
+    if name is None:
+        record.unknown(
+            f"whose clock says that it was there at {when}: {found.authority!r:.120} is not among "
+            "your authorities (firstlight keys trust CERTIFICATE.pem --name NAME)"
+        )
+        return
+    record.proven_time = found.time
+    record.passed("time", f"it was there at {when}, by the clock of {name}")
+
+
+def _said(manifest: bytes | None) -> Mapping[str, Any]:
+    """What the manifest says; nothing, where it cannot be read: that is told with the contents."""
+    try:
+        return parse_object(manifest or b"", MANIFEST, LIMITS.json_bytes)
+    except SnapshotError:
+        return {}
+
+
+def note_lookalikes(manifest: bytes | None, trusted: TrustedKeys, record: Record) -> None:
+    """Who is cited under a name that looks like a trusted one, whose key did not sign."""
+    publication = _said(manifest).get("publication")
+    creators = publication.get("creators") if isinstance(publication, dict) else None
+    said = [c.get("name") for c in creators or () if isinstance(c, dict)]
+    names = {skeleton(one.name): one.name for one in trusted.all().values()}
+    for name in said[:100]:
+        other = names.get(skeleton(name)) if isinstance(name, str) else None
+        if other is not None:
+            record.unknown(
+                f"whether its creator {name!r:.100} is your {other!r}: the name looks like it, and "
+                "no key that you trust signed"
+            )
+
+
+def check_signature(
+    index: Index,
+    data: bytes,
+    document: bytes | None,
+    trusted: TrustedKeys,
+    now: datetime,
+    record: Record,
+) -> tuple[str, str | None, str | None]:
+    if index.signer is None:
+        if document is not None:
+            record.find("signature", f"{SIGNATURE} was added: the index says that nobody signed")
+            return "bad", None, None
+        record.unknown("who published it: it is not signed")
+        return "none", None, None
+    if document is None:
+        record.find("signature", f"{SIGNATURE} is missing: the index says that it was signed")
+        return "bad", None, None
+    if not can_sign():
+        record.skip("the signature: the package `cryptography` is not installed")
+        return "not checked", None, None
+    try:
+        key = signed_by(document, data)
+    except SnapshotError as error:
+        record.find("signature", str(error))
+        return "bad", None, None
+    if key.base64 != index.signer:
+        record.find("signature", f"{SIGNATURE} is by another key than the index names")
+        return "bad", None, None
+    known = trusted.known(key)
+    if known is None:
+        record.passed("signature", f"signed with the key {key.id}")
+        record.unknown(
+            f"who holds the key {key.id}: it is not among your trusted keys (firstlight keys trust "
+            f"{key.base64} --name NAME)"
+        )
+        return "valid", key.id, None
+    return _standing(known, now, record), key.id, known.name
+
+
+def _standing(known: Trusted, now: datetime, record: Record) -> str:
+    """What the signature of a key that the user knows is worth, noted."""
+    standing, signer = known.standing(record.proven_time, now), f"{known.name} (key {known.key.id})"
+    if standing is Standing.REVOKED:
+        record.find(
+            "signature",
+            f"signed by {signer}, whose key was revoked on {known.revoked}, and nothing proves "
+            "that it was signed before",
+        )
+        return standing.value
+    record.passed("signature", f"signed by {signer}")
+    if standing is Standing.EXPIRED:
+        record.unknown(f"that it was signed before the key of {signer} expired on {known.until}")
+    return standing.value
