@@ -151,7 +151,7 @@ def listing(count: int, place: Path) -> None:
 
 def calls(scratch: Path) -> None:
     """A million warm calls, in few long processes and in many short ones."""
-    for processes, each in ((6, 166_667), (100, 10_000), (1000, 1000)):
+    for processes, each in ((6, 166_667), (100, 10_000), (1000, 1000), (2000, 500)):
         run = make_run(
             scratch / f"calls-{processes}", cases=CASES[:1], processes=processes,
             calls=each, most_calls=each,

@@ -165,7 +165,7 @@ def test_a_reader_searches_sorts_and_sees_more_without_an_error(
 
 
 LAYOUT = """
-for (const name of ["widths", "covered", "cut", "empty"]) seen[name] = {};
+for (const name of ["widths", "covered", "cut", "empty", "touching"]) seen[name] = {};
 for (const path of PATHS) {
   const page = await open(path);
   await new Promise((resolve) => setTimeout(resolve, 300));
@@ -184,6 +184,10 @@ for (const path of PATHS) {
   seen.cut[path] = width > 720 ? 0 : [...page.querySelectorAll("table.cards :is(th, td)")]
     .filter((cell) => cell.getBoundingClientRect().right > width).length;
   seen.empty[path] = [...page.querySelectorAll("th")].filter((th) => !th.textContent.trim()).length;
+  seen.touching[path] = [...page.querySelectorAll("svg")].flatMap((svg) => {
+    const steps = [...svg.querySelectorAll(".stepname")].map((e) => e.getBoundingClientRect());
+    return steps.slice(1).filter((box, i) => box.width && box.left < steps[i].right + 2);
+  }).length;
   seen.widths[path] = [page.documentElement.scrollWidth <= width,
     wider.slice(0, 3).map((e) => e.outerHTML.slice(0, 120))];
 }
@@ -212,6 +216,7 @@ def test_no_page_is_wider_than_its_window(
     assert seen["widths"] == {path: [True, []] for path in paths}
     assert not any(seen["covered"].values()), "the choice of theme lies on the title"
     assert set(seen["cut"].values()) == set(seen["empty"].values()) == {0}
+    assert set(seen["touching"].values()) == {0}, "the names of two steps run into each other"
 
 
 #: Before the policy of the page, so that it is run; it does what a reader does.

@@ -32,6 +32,7 @@ from firstlight.statistics.intervals import median
 WIDE, NARROW = 1040.0, 340.0
 _HEIGHT, _TOP, _BOTTOM = 240.0, 22.0, 24.0
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_STEP_SIZE = 13.0  # of the name of a step, which is bold: wider than its 11.5 pixels say
 _TICK_ROOM = 62.0  # between the names of two runs
 _TICKS = (
     *(_MINUTE, 5 * _MINUTE, 15 * _MINUTE),
@@ -209,10 +210,10 @@ def _step_marks(curve: Curve, x: _Axis) -> str:
     middles = [(x.places[s.index - 1] + x.places[s.index]) / 2 for s in curve.steps]
     for index, (place, step) in enumerate(zip(middles, curve.steps, strict=True), start=1):
         word = f"{index}: {change(step.effect.ratio)}"
-        half = text_width(word, 11.5) / 2
+        half = text_width(word, _STEP_SIZE) / 2
         following = middles[index] - half if index < len(middles) else x.end + 10
         if place - half < free or place + half > following:  # the list below has its size
-            word, half = str(index), text_width(str(index), 11.5) / 2
+            word, half = str(index), text_width(str(index), _STEP_SIZE) / 2
         shown = min(max(place, x.start - 8 + half), x.end + 10 - half)
         free = shown + half + 4
         parts.append(line(place, _TOP - 4, place, _HEIGHT - _BOTTOM, "stepmark"))
