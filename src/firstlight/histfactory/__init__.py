@@ -23,16 +23,9 @@ if TYPE_CHECKING:
         nll,
         nll_and_gradient,
     )
+    from firstlight.histfactory.exclusion import CLs, cls
     from firstlight.histfactory.fitting import FitResult, fit
-    from firstlight.histfactory.inference import (
-        CLs,
-        Discovery,
-        asimov,
-        cls,
-        discovery,
-        qmu,
-        qmu_tilde,
-    )
+    from firstlight.histfactory.inference import Discovery, asimov, discovery, qmu, qmu_tilde
     from firstlight.histfactory.limits import UpperLimit, upper_limit
     from firstlight.histfactory.loading import WorkspaceWarning, load
     from firstlight.histfactory.model import Model, ModelError
@@ -44,7 +37,8 @@ if TYPE_CHECKING:
 _HOME = {
     "evaluation": ("expected_data", "gradient", "hessian", "nll", "nll_and_gradient"),
     "fitting": ("FitResult", "fit"),
-    "inference": ("CLs", "Discovery", "asimov", "cls", "discovery", "qmu", "qmu_tilde"),
+    "exclusion": ("CLs", "cls"),
+    "inference": ("Discovery", "asimov", "discovery", "qmu", "qmu_tilde"),
     "limits": ("UpperLimit", "upper_limit"),
     "loading": ("WorkspaceWarning", "load"),
     "model": ("Model", "ModelError"),

@@ -27,7 +27,7 @@ from firstlight.histfactory.likelihood import Data, expected_counts, saturated_n
 from firstlight.histfactory.model import Model, ModelError
 from firstlight.histfactory.newton import Minimum, Problem, WarmStart
 from firstlight.histfactory.precision import float64_scope, is_traced
-from firstlight.histfactory.profiling import attach, minimise_all, minimise_chain
+from firstlight.histfactory.profiling import attach, minimise_all, minimise_chain, with_derivatives
 
 Progress = Callable[[int, int], None]  # (done, of)
 #: Fits in one batch on an accelerator: enough to fill it, few enough for its memory.
@@ -64,6 +64,10 @@ class Engine:
     def followed(self, found: Minimum, problem: Problem) -> Any:
         """The parameters of a minimum, with derivatives that follow the minimum."""
         return found.theta
+
+    def followed_all(self, found: list[Minimum], problems: Sequence[Problem]) -> list[Minimum]:
+        """Minima that were found without derivatives, with them."""
+        raise NotImplementedError
 
     def asimov(self, theta: Any) -> Data:
         """The data whose likelihood has its maximum at `theta`."""
@@ -166,6 +170,12 @@ class Traced(Engine):
 
     def followed(self, found: Minimum, problem: Problem) -> Any:
         return attach(found.theta, found.free, self.prepared, problem.data)
+
+    def followed_all(self, found: list[Minimum], problems: Sequence[Problem]) -> list[Minimum]:
+        together = Minimum(*jax.tree.map(lambda *a: jnp.stack(a), *found))
+        return _unstacked(
+            with_derivatives(self.prepared, _stacked(problems), together), len(problems)
+        )
 
     def asimov(self, theta: Any) -> Data:
         tau = self.prepared.tau

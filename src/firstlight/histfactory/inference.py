@@ -6,7 +6,7 @@ can be differentiated with respect to every array of the model.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -21,9 +21,6 @@ from firstlight.histfactory.likelihood import Data
 from firstlight.histfactory.model import Model, ModelError, require_number
 from firstlight.histfactory.newton import Minimum, Problem, WarmStart
 from firstlight.histfactory.precision import in_float64, is_traced
-
-#: Bands of an expected result, in standard deviations of the background-only data.
-BANDS = (-2, -1, 0, 1, 2)
 
 
 @jax.tree_util.register_dataclass
@@ -47,7 +44,7 @@ class Discovery:
     @property
     def branches(self) -> Any:
         """The larger number of minima that either fit found."""
-        return _most(self.free.branches, self.conditional.branches)
+        return most_branches(self.free.branches, self.conditional.branches)
 
     @property
     def warm_start(self) -> WarmStart:
@@ -64,23 +61,6 @@ class Ratio:
     muhat: Any
     free: FitResult | None  # None where the minimum is known without a fit
     conditional: FitResult
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class CLs:
-    """CLs of one signal strength: observed, and expected without signal at -2, -1, 0, 1, 2 σ."""
-
-    observed: Any
-    expected: Any
-    mu: Any
-    clsb: Any
-    clb: Any
-    q: Any
-    q_asimov: Any
-    muhat: Any
-    converged: Any
-    branches: Any  # the largest number of minima that one of its fits found
 
 
 @in_float64
@@ -104,7 +84,7 @@ def discovery(
     return Discovery(
         q0=found.q,
         z0=z0,
-        p0=_number(engine.tail(z0)),
+        p0=as_number(engine.tail(z0)),
         muhat=found.muhat,
         free=cast(FitResult, found.free),
         conditional=found.conditional,
@@ -127,14 +107,14 @@ def likelihood_ratio(
     engine = engine_for(model, mu, data, fixed, init, warm_start)
     tested = 0.0 if mu is None else mu
     free, at_mu = hypotheses(engine, data_of(model, data), [None, tested], fixed, init)
-    free = _bounded(engine, free, statistic)
-    found = _tested(engine, free, at_mu, _internal(model, warm_start))
-    muhat = _poi_value(engine, found[0])
+    free = bounded(engine, free, statistic)
+    found = free_and_conditional(engine, free, at_mu, _internal(model, warm_start))
+    muhat = poi_value(engine, found[0])
     # Asked so that what is no number stays none.
     without = muhat <= 0 if statistic == "q0" else muhat > tested
     return Ratio(
-        q=_number(engine.xp.where(without, 0.0, _difference(engine, found[1], found[0]))),
-        muhat=_number(muhat),
+        q=as_number(engine.xp.where(without, 0.0, _difference(engine, found[1], found[0]))),
+        muhat=as_number(muhat),
         free=result_of(engine, found[0], free),
         conditional=result_of(engine, found[1], at_mu),
     )
@@ -156,7 +136,7 @@ def expected_ratio(
     (problem,) = hypotheses(engine, engine.asimov(theta), [mu], fixed, None)
     (found,) = engine.chain([problem], _internal(model, warm_start))
     return Ratio(
-        q=_number(engine.xp.maximum(2 * (found.nll - engine.floor), 0.0)),
+        q=as_number(engine.xp.maximum(2 * (found.nll - engine.floor), 0.0)),
         muhat=mu_true,
         free=None,
         conditional=result_of(engine, found, problem),
@@ -209,131 +189,6 @@ def asimov(
     return data_vector(model, engine.asimov(theta))
 
 
-@in_float64
-def cls(
-    model: Model,
-    mu: Any,
-    data: Any = None,
-    fixed: Fixed = None,
-    init: Any = None,
-    test_statistic: str = "qtilde",
-) -> CLs:
-    """CLs of a signal strength, asymptotically: observed and five expected values.
-
-    mu: one value, or an array of them outside of `jit`, which gives arrays.
-    test_statistic: "qtilde", or "q" where the best fit may have a negative signal.
-    """
-    require_statistic(test_statistic)
-    require_possible_strength(mu, test_statistic)
-    fixed = as_fixed(model, fixed)
-    if np.ndim(mu) and is_traced(mu):
-        raise ModelError("mu is an array; inside of jit, grad and vmap use jax.vmap over it.")
-    if np.ndim(mu):
-        parts = [cls(model, m, data, fixed, init, test_statistic) for m in np.asarray(mu)]
-        return CLs(*(np.stack([getattr(p, f.name) for p in parts]) for f in fields(CLs)))
-    engine = engine_for(model, mu, data, fixed, init)
-    return HypothesisTest(engine, data_of(model, data), fixed, init, test_statistic).at(mu)
-
-
-class HypothesisTest:
-    """One data set tested at any signal strength: what does not depend on it is done once."""
-
-    def __init__(
-        self, engine: Engine, data: Data, fixed: Fixed, init: Any, test_statistic: str
-    ) -> None:
-        self.engine, self.data, self.fixed, self.init = engine, data, fixed, init
-        self.test_statistic = test_statistic
-        free, null = hypotheses(engine, data, [None, 0.0], fixed, init)
-        self.free, self.null = _tested(engine, self.bounded(free), null)
-        self.asimov = engine.asimov(engine.followed(self.null, null))
-        self._solved: list[tuple[float, Any, Any]] = []  # (μ, parameters of both fits)
-
-    def bounded(self, problem: Problem) -> Problem:
-        """A free fit within the bounds that the test statistic wants."""
-        return _bounded(self.engine, problem, self.test_statistic)
-
-    def statistic(self, mu: Any, free: Minimum, at_mu: Minimum) -> Any:
-        """The statistic from a free fit and one at `mu`."""
-        return _number(_one_sided(self.engine, mu, free, at_mu))
-
-    def fits_at(self, mu: Any) -> tuple[Minimum, Minimum]:
-        """Conditional fits of the data and of the background-only Asimov data."""
-        engine = self.engine
-        base = _at(engine, problem_of(engine, self.data, self.fixed, self.init), mu)
-        near_data, near_asimov = self._nearest(mu)
-        on_data, on_asimov = engine.fits(
-            [
-                base.starting_at(near_data, xp=engine.xp),
-                base._replace(data=self.asimov).starting_at(near_asimov, xp=engine.xp),
-            ]
-        )
-        if not isinstance(engine, Traced):
-            self._solved.append((float(mu), on_data.theta, on_asimov.theta))
-        return on_data, on_asimov
-
-    def _nearest(self, mu: Any) -> tuple[Any, Any]:
-        """Where the fits at the nearest signal strength ended; at first, without a given one."""
-        if not self._solved:
-            return self.free.theta, self.null.theta
-        _, on_data, on_asimov = min(self._solved, key=lambda solved: abs(solved[0] - mu))
-        return on_data, on_asimov
-
-    def q_asimov(self, on_asimov: Minimum) -> Any:
-        """The statistic of the Asimov data.
-
-        They have their minimum at the parameters they were made of: no fit is needed, and what is
-        left of the likelihood there is the constant of the constraints.
-        """
-        return self.engine.xp.maximum(2 * (on_asimov.nll - self.engine.floor), 0.0)
-
-    def at(self, mu: Any) -> CLs:
-        engine = self.engine
-        on_data, on_asimov = self.fits_at(mu)
-        # Without a background-only likelihood there is nothing to expect, and no CLb.
-        known = engine.xp.where(engine.xp.isfinite(self.null.nll), 0.0, np.nan)
-        q = _one_sided(engine, mu, self.free, on_data) + known
-        q_asimov = self.q_asimov(on_asimov) + known
-        observed, clsb, clb = asymptotic_cls(engine, q, q_asimov, self.test_statistic)
-        converged = (
-            (self.free.status == 0)
-            & (self.null.status == 0)
-            & (on_data.status == 0)
-            & (on_asimov.status == 0)
-        )
-        return CLs(
-            observed=_number(observed),
-            expected=engine.xp.stack([expected_cls(engine, q_asimov, n) for n in BANDS]),
-            mu=_number(mu),
-            clsb=_number(clsb),
-            clb=_number(clb),
-            q=_number(q),
-            q_asimov=_number(q_asimov),
-            muhat=_number(_poi_value(engine, self.free)),
-            converged=converged if is_traced(converged) else bool(converged),
-            branches=_most(*(f.branches for f in (self.free, self.null, on_data, on_asimov))),
-        )
-
-
-def asymptotic_cls(
-    engine: Engine, q: Any, q_asimov: Any, test_statistic: str
-) -> tuple[Any, Any, Any]:
-    """CLs, CLs+b and CLb of an observed statistic; Eqs. 57-59 (q) and 64-66 (q̃) of the paper."""
-    xp = engine.xp
-    root, root_asimov = square_root(q), square_root(q_asimov)
-    distance = root - root_asimov
-    if test_statistic == "qtilde":
-        safe = xp.where(root_asimov > 0, root_asimov, 1.0)
-        distance = xp.where(q > q_asimov, (q - q_asimov) / (2 * safe), distance)
-    clsb, clb = engine.tail(distance + root_asimov), engine.tail(distance)
-    return clsb / clb, clsb, clb
-
-
-def expected_cls(engine: Engine, q_asimov: Any, sigmas: float) -> Any:
-    """CLs expected from background-only data that fluctuate by so many standard deviations."""
-    # A background that fluctuates up by N makes CLs larger.
-    return engine.tail(square_root(q_asimov) - sigmas) / engine.tail(-sigmas)
-
-
 # --- small pieces ---------------------------------------------------------------------------------
 
 
@@ -348,10 +203,10 @@ def hypotheses(
             f"{model.about.source}: the parameter of interest {model.poi!r} is fixed, so nothing "
             f"can be tested. Free it: fixed={{{model.poi!r}: False}}."
         )
-    return [base if mu is None else _at(engine, base, mu) for mu in mus]
+    return [base if mu is None else at_strength(engine, base, mu) for mu in mus]
 
 
-def _at(engine: Engine, problem: Problem, mu: Any) -> Problem:
+def at_strength(engine: Engine, problem: Problem, mu: Any) -> Problem:
     """The problem at a signal strength."""
     model = engine.model
     index = poi_position(model)
@@ -361,7 +216,7 @@ def _at(engine: Engine, problem: Problem, mu: Any) -> Problem:
     return problem._replace(start=start, fixed=fixed, guess=start)
 
 
-def _bounded(engine: Engine, problem: Problem, statistic: str) -> Problem:
+def bounded(engine: Engine, problem: Problem, statistic: str) -> Problem:
     """Bounds of the signal strength as the test statistic wants them."""
     model = engine.model
     index = poi_position(model)
@@ -377,7 +232,7 @@ def _bounded(engine: Engine, problem: Problem, statistic: str) -> Problem:
     )
 
 
-def _tested(
+def free_and_conditional(
     engine: Engine, free: Problem, conditional: Problem, warm_start: WarmStart | None = None
 ) -> list[Minimum]:
     """The free fit and the conditional one."""
@@ -386,7 +241,7 @@ def _tested(
         return [best, at_mu]
     # The point of the conditional fit is open to the free one, so that one was in another minimum.
     again = engine.chain([free.starting_at(at_mu.theta)])[0]
-    return [again._replace(branches=_most(2, again.branches)), at_mu]
+    return [again._replace(branches=most_branches(2, again.branches)), at_mu]
 
 
 def _with(engine: Engine, values: Any, index: int, value: Any) -> Any:
@@ -397,7 +252,7 @@ def _with(engine: Engine, values: Any, index: int, value: Any) -> Any:
     return changed
 
 
-def _poi_value(engine: Engine, found: Minimum) -> Any:
+def poi_value(engine: Engine, found: Minimum) -> Any:
     model = engine.model
     return found.theta[poi_position(model)]
 
@@ -408,8 +263,8 @@ def _difference(engine: Engine, conditional: Minimum, free: Minimum) -> Any:
         return engine.xp.maximum(2 * (conditional.nll - free.nll), 0.0)
 
 
-def _one_sided(engine: Engine, mu: Any, free: Minimum, at_mu: Minimum) -> Any:
-    muhat = _poi_value(engine, free)
+def one_sided(engine: Engine, mu: Any, free: Minimum, at_mu: Minimum) -> Any:
+    muhat = poi_value(engine, free)
     return engine.xp.where(muhat > mu, 0.0, _difference(engine, at_mu, free))
 
 
@@ -429,23 +284,14 @@ def square_root(q: Any) -> Any:
     return root if is_traced(q) else float(root)
 
 
-def _most(*counts: Any) -> Any:
+def most_branches(*counts: Any) -> Any:
     """The largest of some numbers of minima; of each in turn where `vmap` made many."""
     largest = (jnp if is_traced(counts) else np).stack(counts).max(axis=0)
     return largest if is_traced(counts) or largest.ndim else int(largest)
 
 
-def _number(value: Any) -> Any:
+def as_number(value: Any) -> Any:
     return value if is_traced(value) else float(value)
-
-
-def require_possible_strength(mu: Any, test_statistic: str) -> None:
-    """With q̃ a signal is not negative, so there is nothing to exclude below zero."""
-    if test_statistic == "qtilde" and not is_traced(mu) and np.any(np.asarray(mu) < 0):
-        raise ModelError(
-            f"mu = {np.min(mu):g} is negative, and with q̃ there is nothing to exclude below zero. "
-            'Give mu ≥ 0, or test_statistic="q".'
-        )
 
 
 def require_statistic(name: str, among: tuple[str, ...] = ("q", "qtilde")) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -14,17 +12,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from firstlight.histfactory.engine import Traced, engine_for
-from firstlight.histfactory.fitting import Fixed, as_fixed
-from firstlight.histfactory.inference import (
+from firstlight.histfactory.exclusion import (
     BANDS,
     CLs,
     HypothesisTest,
-    require_statistic,
+    Minima,
+    PairSearch,
+    Setup,
+    as_pair,
+    cls_of,
+    q_of_asimov,
 )
+from firstlight.histfactory.fitting import Fixed, as_fixed
+from firstlight.histfactory.inference import require_statistic
 from firstlight.histfactory.internal_order import data_of, poi_position
 from firstlight.histfactory.likelihood import assemble, evaluate
 from firstlight.histfactory.model import Model, ModelError
-from firstlight.histfactory.newton import factorise, solve
+from firstlight.histfactory.newton import Minimum, factorise, solve
 from firstlight.histfactory.precision import in_float64, is_traced
 
 _STEPS = 60
@@ -61,9 +65,10 @@ def upper_limit(
         raise ModelError(f"level is {level!r}; it is a probability between 0 and 1, such as 0.05.")
     fixed = as_fixed(model, fixed)
     engine = engine_for(model, level, data, fixed, init)
-    test = HypothesisTest(engine, data_of(model, data), fixed, init, test_statistic)
-    limits = _in_program if isinstance(engine, Traced) else _by_calls
-    return limits(test, level)
+    setup = Setup(engine, data_of(model, data), fixed, init, test_statistic)
+    if isinstance(engine, Traced):
+        return _in_program(setup, level)
+    return _by_calls(HypothesisTest(setup), level)
 
 
 class _Bracket(NamedTuple):
@@ -129,18 +134,19 @@ def _sigma(test: HypothesisTest, mu: Any) -> Any:
     """Width of the estimator from the Asimov data, Eq. 30."""
     xp = test.engine.xp
     _, on_asimov = test.fits_at(mu)
-    q = xp.maximum(test.q_asimov(on_asimov), 1e-12)
+    q = xp.maximum(q_of_asimov(test.engine, on_asimov), 1e-12)
     return mu / xp.sqrt(q)
 
 
-def _curvature_sigma(test: HypothesisTest) -> Any:
-    """The same from the Hessian of the fit without signal: less exact, and no fit to compile."""
-    index = poi_position(test.engine.model)
-    free = test.null.free.at[index].set(1.0)
-    unit = jnp.zeros_like(free).at[index].set(1.0)
-    curvature = evaluate(test.engine.prepared, test.data, test.null.theta).curvature
+def _first_sigma(setup: Setup) -> Any:
+    """The same before any fit, from what the data say at the starting point: less exact."""
+    index = poi_position(setup.engine.model)
+    start = setup.first_problems()[0]
+    free = (1.0 - jnp.asarray(start.fixed)).at[index].set(1.0)
+    curvature = evaluate(setup.engine.prepared, setup.data, start.start).curvature
     assert curvature is not None
-    variance = solve(factorise(assemble(curvature), free), unit)[index]
+    unit = jnp.zeros_like(free).at[index].set(1.0)
+    variance = solve(factorise(assemble(curvature, 0.0), free), unit)[index]
     return jnp.where(variance > 0, jnp.sqrt(jnp.where(variance > 0, variance, 1.0)), 1.0)
 
 
@@ -160,37 +166,81 @@ def _by_calls(test: HypothesisTest, level: float) -> UpperLimit:
     return UpperLimit(values[0], np.array(values[1:]), level, good, branches)
 
 
-def _in_program(test: HypothesisTest, level: float) -> UpperLimit:
+class _Search(NamedTuple):
+    """All roots, one after the other."""
+
+    first: Minimum  # the pair of fits that does not depend on the signal strength
+    bracket: _Bracket
+    band: Any  # the one that is looked for
+    started: Any
+    roots: Any  # of every band
+    closed: Any
+    pairs: Minimum  # the fits at every root
+
+
+def _in_program(setup: Setup, level: float) -> UpperLimit:
     """The same in one program; derivatives by the implicit function theorem at the roots."""
-    still = copy.copy(test)
-    still.engine = copy.copy(test.engine)
-    still.engine.prepared = jax.lax.stop_gradient(test.engine.prepared)
-    still.data, still.asimov, still.free, still.null = jax.lax.stop_gradient(
-        (test.data, test.asimov, test.free, test.null)
+    search = PairSearch(setup)
+    still_level = jax.lax.stop_gradient(level)
+    sigma = jax.lax.stop_gradient(_first_sigma(search.setup))
+    guesses = jnp.stack([_guess(sigma, band, still_level) for band in (None, *BANDS)])
+    n = len(guesses)
+
+    def opened(band: Any) -> _Bracket:
+        bracket = _opened(jnp, guesses[band], still_level)
+        return _Bracket(*(jnp.asarray(v, bool if v is False else float) for v in bracket))
+
+    def step(s: _Search) -> _Search:
+        found = search(~s.started, s.first, s.bracket.next)
+        first = jax.tree.map(lambda a, b: jnp.where(s.started, a, b), s.first, found)
+        minima = Minima(*as_pair(first), *as_pair(found))
+        result = cls_of(search.engine, s.bracket.next, minima, setup.test_statistic)
+        bracket = _advance(jnp, s.bracket, _height(jnp, result, s.band, still_level))
+        ended = s.started & (bracket.closed | (bracket.steps >= _STEPS))
+        here = (jnp.arange(n) == s.band) & ended
+        band = jnp.minimum(s.band + ended, n - 1)
+        fresh = ended | ~s.started
+        return _Search(
+            first=first,
+            bracket=jax.tree.map(lambda a, b: jnp.where(fresh, a, b), opened(band), bracket),
+            band=s.band + ended,
+            started=jnp.ones((), bool),
+            roots=jnp.where(here, jnp.where(bracket.closed, bracket.next, jnp.nan), s.roots),
+            closed=jnp.where(here, bracket.closed, s.closed),
+            pairs=jax.tree.map(
+                lambda all_, one: jnp.where(here.reshape(-1, *(1,) * one.ndim), one, all_),
+                s.pairs,
+                found,
+            ),
+        )
+
+    nothing = search.nothing()
+    no = jnp.zeros((), bool)
+    end = jax.lax.while_loop(
+        lambda s: s.band < n,
+        step,
+        _Search(
+            first=nothing,
+            bracket=opened(0),
+            band=jnp.zeros((), jnp.int32),
+            started=no,
+            roots=jnp.full(n, jnp.nan),
+            closed=jnp.zeros(n, bool),
+            pairs=jax.tree.map(lambda a: jnp.stack([a] * n), nothing),
+        ),
     )
-    sigma = _curvature_sigma(still)
-    bands = range(len(BANDS) + 1)
-    guesses = jnp.stack([_guess(sigma, band, level) for band in (None, *BANDS)])
-
-    def root(problem: Any) -> Any:
-        guess, band = problem
-
-        def step(bracket: _Bracket) -> _Bracket:
-            return _advance(jnp, bracket, _height(jnp, still.at(bracket.next), band, level))
-
-        start = jax.tree.map(lambda a: jnp.asarray(a, float), _opened(jnp, guess, level))
-        start = start._replace(closed=jnp.zeros((), bool))
-        end = jax.lax.while_loop(lambda b: ~b.closed & (b.steps < _STEPS), step, start)
-        return jnp.where(end.closed, end.next, jnp.nan), end.closed
-
-    roots, closed = jax.lax.map(root, (guesses, jnp.array(bands)))
+    test = HypothesisTest(setup, as_pair(end.first))
 
     def follow(problem: Any) -> Any:
-        mu, band = problem
-        height: Callable[[Any], Any] = lambda m: _height(jnp, test.at(m), band, level)  # noqa: E731
-        value, slope = jax.jvp(height, (mu,), (jnp.ones_like(mu),))
-        at_root = test.at(mu)
-        return mu - value / jax.lax.stop_gradient(slope), at_root.converged, at_root.branches
+        mu, band, pair = problem
 
-    roots, fitted, branches = jax.lax.map(follow, (jax.lax.stop_gradient(roots), jnp.array(bands)))
-    return UpperLimit(roots[0], roots[1:], level, jnp.all(closed & fitted), jnp.max(branches))
+        def height(m: Any) -> Any:
+            result = test.at(m, as_pair(pair))
+            return _height(jnp, result, band, level), result
+
+        value, slope, result = jax.jvp(height, (mu,), (jnp.ones_like(mu),), has_aux=True)
+        return mu - value / jax.lax.stop_gradient(slope), result.converged, result.branches
+
+    still = jax.lax.stop_gradient((end.roots, jnp.arange(n), end.pairs))
+    roots, fitted, branches = jax.lax.map(follow, still)
+    return UpperLimit(roots[0], roots[1:], level, jnp.all(end.closed & fitted), jnp.max(branches))

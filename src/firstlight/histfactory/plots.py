@@ -23,8 +23,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from firstlight.histfactory.evaluation import expected_data
+from firstlight.histfactory.exclusion import CLs
 from firstlight.histfactory.fitting import FitResult
-from firstlight.histfactory.inference import CLs
 from firstlight.histfactory.internal_order import prepared, to_internal
 from firstlight.histfactory.intervals import interval
 from firstlight.histfactory.likelihood import yields as cell_yields

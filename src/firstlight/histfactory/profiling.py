@@ -35,7 +35,7 @@ def minimise_all(model: Prepared, problems: Problem) -> Minimum:
         return _with_hessian(still_model, problem.data, lowest(still_model, problem))
 
     run = jax.lax.map if jax.default_backend() == "cpu" else lambda f, x: jax.vmap(f)(x)
-    return _with_derivatives(model, problems, run(one, still))
+    return with_derivatives(model, problems, run(one, still))
 
 
 def minimise_chain(
@@ -61,7 +61,23 @@ def minimise_chain(
     close = jnp.maximum(jnp.arange(len(still.near)) > 0, known)
     still = still._replace(near=jnp.maximum(still.near, close))
     _, found = jax.lax.scan(one, first.start, (still, guesses))
-    return _with_derivatives(model, problems, found)
+    return with_derivatives(model, problems, found)
+
+
+def minimise_pair(model: Prepared, problems: Problem, chained: Any) -> Minimum:
+    """Minima of two problems, without derivatives; `chained`: the second starts at the first's."""
+
+    def one(before: Any, given: tuple[Problem, Any]) -> tuple[Any, Minimum]:
+        problem, follows = given
+        guess = jnp.where(follows, before, problem.guess)
+        near = jnp.maximum(problem.near, jnp.where(follows, 1.0, 0.0))
+        found = lowest(model, problem.starting_at(guess, near, jnp))
+        return found.theta, found
+
+    follows = jnp.stack([jnp.zeros((), bool), jnp.asarray(chained, bool)])
+    found: Minimum
+    _, found = jax.lax.scan(one, problems.start[0], (problems, follows))
+    return found
 
 
 def _with_hessian(model: Prepared, data: Data, found: Minimum) -> Minimum:
@@ -69,7 +85,7 @@ def _with_hessian(model: Prepared, data: Data, found: Minimum) -> Minimum:
     return found._replace(curvature=evaluate(model, data, found.theta).curvature)
 
 
-def _with_derivatives(model: Prepared, problems: Problem, found: Minimum) -> Minimum:
+def with_derivatives(model: Prepared, problems: Problem, found: Minimum) -> Minimum:
     """The value with its derivatives. The parameters get theirs from `attach`, where wanted."""
     found = jax.lax.stop_gradient(found)
     theta = jnp.where(problems.fixed > 0, problems.start, found.theta)

@@ -9,12 +9,18 @@ from typing import Any
 import numpy as np
 
 from firstlight.histfactory.engine import Eager, Progress
-from firstlight.histfactory.fitting import Fixed, as_fixed, problem_of
-from firstlight.histfactory.inference import (
+from firstlight.histfactory.exclusion import (
     BANDS,
     HypothesisTest,
-    hypotheses,
+    Setup,
     require_possible_strength,
+)
+from firstlight.histfactory.fitting import Fixed, as_fixed, problem_of
+from firstlight.histfactory.inference import (
+    as_number,
+    bounded,
+    hypotheses,
+    one_sided,
     require_statistic,
 )
 from firstlight.histfactory.internal_order import data_of, data_vector, to_internal, to_public
@@ -130,9 +136,9 @@ def toy_cls(
     engine, observed, fixed = Eager(model), data_of(model, data), as_fixed(model, fixed)
     mu = require_number(mu, "mu")
     require_possible_strength(mu, test_statistic)
-    test = HypothesisTest(engine, observed, fixed, None, test_statistic)
+    test = HypothesisTest(Setup(engine, observed, fixed, None, test_statistic))
     on_data, _ = test.fits_at(mu)
-    q = test.statistic(mu, test.free, on_data)
+    q = as_number(one_sided(engine, mu, test.free, on_data))
     rng = _generator(key)
     truths = (on_data.theta, test.null.theta)
     drawn = [_draw(engine, theta, n, rng) for theta in truths]
@@ -160,8 +166,9 @@ def _statistics(
     """The test statistic of every toy, NaN where a fit did not converge; most minima of a fit."""
     engine = test.engine
     assert isinstance(engine, Eager)
-    free, at_mu = hypotheses(engine, test.data, [None, mu], test.fixed, None)
-    free = test.bounded(free)
+    setup = test.setup
+    free, at_mu = hypotheses(engine, setup.data, [None, mu], setup.fixed, None)
+    free = bounded(engine, free, setup.test_statistic)
     free = free.starting_at(np.clip(truth, free.lower, free.upper), near=0.0)
     at_mu = at_mu.starting_at(truth, near=0.0)
     n = len(drawn.main)

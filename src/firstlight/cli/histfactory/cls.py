@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from firstlight.cli.histfactory import options as shared
 
 if TYPE_CHECKING:
-    from firstlight.histfactory.inference import CLs
+    from firstlight.histfactory.exclusion import CLs
 
 
 def add_to(commands: Any) -> None:
@@ -49,7 +49,7 @@ def handle(options: argparse.Namespace) -> int:
     values = options.mu or [1.0]
     results: list[CLs] = []
     with Working("fitting") as progress:
-        from firstlight.histfactory.inference import cls
+        from firstlight.histfactory.exclusion import cls
 
         job = with_asimov(job, options.asimov, options.blind)
         for mu in values:

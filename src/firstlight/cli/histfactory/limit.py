@@ -10,7 +10,7 @@ from firstlight.cli.histfactory.cls import add_statistic
 
 if TYPE_CHECKING:
     from firstlight.cli.histfactory.job import Job
-    from firstlight.histfactory.inference import CLs
+    from firstlight.histfactory.exclusion import CLs
     from firstlight.histfactory.limits import UpperLimit
 
 POINTS = 41
@@ -75,7 +75,7 @@ def along(job: Job, limit: UpperLimit, test_statistic: str) -> CLs:
     """CLs from no signal to beyond all limits."""
     import numpy as np
 
-    from firstlight.histfactory.inference import cls
+    from firstlight.histfactory.exclusion import cls
 
     far = max([limit.observed, *limit.expected.tolist()])
     grid = np.linspace(0.0, 1.15 * far, POINTS)

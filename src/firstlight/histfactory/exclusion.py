@@ -1,0 +1,264 @@
+"""Exclusion: CLs of a signal strength, asymptotically (arXiv:1007.1727).
+
+A test needs four fits: free, without signal, and at the signal strength on the data and on the
+Asimov data that the fit without signal gives. Outside of JAX transformations they are calls, each
+starting at the nearest one that was solved. In a program they are one loop over two pairs, so that
+the search, which is most of what there is to compile, is compiled once.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from firstlight.histfactory.engine import Engine, Traced, engine_for
+from firstlight.histfactory.fitting import Fixed, as_fixed, problem_of
+from firstlight.histfactory.inference import (
+    as_number,
+    at_strength,
+    bounded,
+    free_and_conditional,
+    hypotheses,
+    most_branches,
+    one_sided,
+    poi_value,
+    require_statistic,
+    square_root,
+)
+from firstlight.histfactory.internal_order import data_of
+from firstlight.histfactory.likelihood import Data
+from firstlight.histfactory.model import Model, ModelError
+from firstlight.histfactory.newton import Minimum, Problem
+from firstlight.histfactory.precision import in_float64, is_traced
+from firstlight.histfactory.profiling import minimise_pair
+
+#: Bands of an expected result, in standard deviations of the background-only data.
+BANDS = (-2, -1, 0, 1, 2)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class CLs:
+    """CLs of one signal strength: observed, and expected without signal at -2, -1, 0, 1, 2 σ."""
+
+    observed: Any
+    expected: Any
+    mu: Any
+    clsb: Any
+    clb: Any
+    q: Any
+    q_asimov: Any
+    muhat: Any
+    converged: Any
+    branches: Any  # the largest number of minima that one of its fits found
+
+
+@in_float64
+def cls(
+    model: Model,
+    mu: Any,
+    data: Any = None,
+    fixed: Fixed = None,
+    init: Any = None,
+    test_statistic: str = "qtilde",
+) -> CLs:
+    """CLs of a signal strength, asymptotically: observed and five expected values.
+
+    mu: one value, or an array of them outside of `jit`, which gives arrays.
+    test_statistic: "qtilde", or "q" where the best fit may have a negative signal.
+    """
+    require_statistic(test_statistic)
+    require_possible_strength(mu, test_statistic)
+    fixed = as_fixed(model, fixed)
+    if np.ndim(mu) and is_traced(mu):
+        raise ModelError("mu is an array; inside of jit, grad and vmap use jax.vmap over it.")
+    if np.ndim(mu):
+        parts = [cls(model, m, data, fixed, init, test_statistic) for m in np.asarray(mu)]
+        return CLs(*(np.stack([getattr(p, f.name) for p in parts]) for f in fields(CLs)))
+    engine = engine_for(model, mu, data, fixed, init)
+    setup = Setup(engine, data_of(model, data), fixed, init, test_statistic)
+    return _in_program(setup, mu) if isinstance(engine, Traced) else HypothesisTest(setup).at(mu)
+
+
+class Setup(NamedTuple):
+    """What is tested, and how."""
+
+    engine: Engine
+    data: Data
+    fixed: Fixed
+    init: Any
+    test_statistic: str
+
+    def first_problems(self) -> list[Problem]:
+        """The free fit within the bounds of the test statistic, and that without signal."""
+        engine = self.engine
+        free, null = hypotheses(engine, self.data, [None, 0.0], self.fixed, self.init)
+        return [bounded(engine, free, self.test_statistic), null]
+
+    def problems_at(self, mu: Any, asimov: Data, near: tuple[Any, Any]) -> list[Problem]:
+        """The fits at a signal strength, of the data and of Asimov data, started `near`."""
+        engine = self.engine
+        base = at_strength(engine, problem_of(engine, self.data, self.fixed, self.init), mu)
+        on_data, on_asimov = near
+        return [
+            base.starting_at(on_data, xp=engine.xp),
+            base._replace(data=asimov).starting_at(on_asimov, xp=engine.xp),
+        ]
+
+
+class Minima(NamedTuple):
+    """Where the four fits of a test ended."""
+
+    free: Minimum
+    null: Minimum
+    on_data: Minimum
+    on_asimov: Minimum
+
+
+class HypothesisTest:
+    """One data set tested at any signal strength: what does not depend on it is done once."""
+
+    def __init__(self, setup: Setup, found: list[Minimum] | None = None) -> None:
+        """found: where the fits that do not depend on the strength ended, in a program."""
+        self.setup, self.engine = setup, setup.engine
+        problems = setup.first_problems()
+        if found is None:
+            self.free, self.null = free_and_conditional(self.engine, problems[0], problems[1])
+        else:
+            self.free, self.null = self.engine.followed_all(found, problems)
+        self.asimov = self.engine.asimov(self.engine.followed(self.null, problems[1]))
+        self._solved: list[tuple[float, Any, Any]] = []  # (μ, parameters of both fits)
+
+    def fits_at(self, mu: Any, found: list[Minimum] | None = None) -> list[Minimum]:
+        """Conditional fits of the data and of the background-only Asimov data."""
+        problems = self.setup.problems_at(mu, self.asimov, self._nearest(mu))
+        if found is not None:
+            return self.engine.followed_all(found, problems)
+        on_data, on_asimov = self.engine.fits(problems)
+        self._solved.append((float(mu), on_data.theta, on_asimov.theta))
+        return [on_data, on_asimov]
+
+    def _nearest(self, mu: Any) -> tuple[Any, Any]:
+        """Where the fits at the nearest signal strength ended; at first, without a given one."""
+        if not self._solved:
+            return self.free.theta, self.null.theta
+        _, on_data, on_asimov = min(self._solved, key=lambda solved: abs(solved[0] - mu))
+        return on_data, on_asimov
+
+    def at(self, mu: Any, found: list[Minimum] | None = None) -> CLs:
+        """CLs of a signal strength; `found` as for `fits_at`."""
+        minima = Minima(self.free, self.null, *self.fits_at(mu, found))
+        return cls_of(self.engine, mu, minima, self.setup.test_statistic)
+
+
+def cls_of(engine: Engine, mu: Any, minima: Minima, test_statistic: str) -> CLs:
+    """CLs from the four fits."""
+    xp = engine.xp
+    free, null, on_data, on_asimov = minima
+    # Without a background-only likelihood there is nothing to expect, and no CLb.
+    known = xp.where(xp.isfinite(null.nll), 0.0, np.nan)
+    q = one_sided(engine, mu, free, on_data) + known
+    q_asimov = q_of_asimov(engine, on_asimov) + known
+    observed, clsb, clb = asymptotic_cls(engine, q, q_asimov, test_statistic)
+    converged = xp.stack([fit.status == 0 for fit in minima]).all()
+    return CLs(
+        observed=as_number(observed),
+        expected=xp.stack([expected_cls(engine, q_asimov, n) for n in BANDS]),
+        mu=as_number(mu),
+        clsb=as_number(clsb),
+        clb=as_number(clb),
+        q=as_number(q),
+        q_asimov=as_number(q_asimov),
+        muhat=as_number(poi_value(engine, free)),
+        converged=converged if is_traced(converged) else bool(converged),
+        branches=most_branches(*(fit.branches for fit in minima)),
+    )
+
+
+def q_of_asimov(engine: Engine, on_asimov: Minimum) -> Any:
+    """The statistic of the Asimov data.
+
+    They have their minimum at the parameters they were made of: no fit is needed, and what is left
+    of the likelihood there is the constant of the constraints.
+    """
+    return engine.xp.maximum(2 * (on_asimov.nll - engine.floor), 0.0)
+
+
+def asymptotic_cls(
+    engine: Engine, q: Any, q_asimov: Any, test_statistic: str
+) -> tuple[Any, Any, Any]:
+    """CLs, CLs+b and CLb of an observed statistic; Eqs. 57-59 (q) and 64-66 (q̃) of the paper."""
+    xp = engine.xp
+    root, root_asimov = square_root(q), square_root(q_asimov)
+    distance = root - root_asimov
+    if test_statistic == "qtilde":
+        safe = xp.where(root_asimov > 0, root_asimov, 1.0)
+        distance = xp.where(q > q_asimov, (q - q_asimov) / (2 * safe), distance)
+    clsb, clb = engine.tail(distance + root_asimov), engine.tail(distance)
+    return clsb / clb, clsb, clb
+
+
+def expected_cls(engine: Engine, q_asimov: Any, sigmas: float) -> Any:
+    """CLs expected from background-only data that fluctuate by so many standard deviations."""
+    # A background that fluctuates up by N makes CLs larger.
+    return engine.tail(square_root(q_asimov) - sigmas) / engine.tail(-sigmas)
+
+
+class PairSearch:
+    """The two pairs of fits of a test in a program, by one search; nothing is differentiated."""
+
+    def __init__(self, setup: Setup) -> None:
+        engine = copy.copy(setup.engine)
+        engine.prepared = jax.lax.stop_gradient(engine.prepared)
+        self.setup, self.engine = setup._replace(engine=engine), engine
+
+    def __call__(self, is_first: Any, first: Minimum, mu: Any) -> Minimum:
+        """The pair that does not depend on `mu`; or, where that is known, the pair at `mu`."""
+        asimov = self.engine.asimov(first.theta[1])
+        at_mu = self.setup.problems_at(mu, asimov, (first.theta[0], first.theta[1]))
+        pairs = zip(self.setup.first_problems(), at_mu, strict=True)
+        chosen = [jax.tree.map(lambda a, b: jnp.where(is_first, a, b), *pair) for pair in pairs]
+        problems = jax.lax.stop_gradient(
+            Problem(*jax.tree.map(lambda a, b: jnp.stack([a, b]), *chosen))
+        )
+        return minimise_pair(self.engine.prepared, problems, is_first)
+
+    def nothing(self) -> Minimum:
+        """What stands for the first pair before it is known."""
+        start = jax.lax.stop_gradient(jnp.asarray(self.setup.first_problems()[0].start))
+        none, count = jnp.zeros(2), jnp.zeros(2, jnp.int32)
+        both = jnp.stack([start, start])
+        return Minimum(both, none, jnp.zeros_like(both), none, count, count, count)
+
+
+def as_pair(found: Minimum) -> list[Minimum]:
+    """Two minima from a stacked one."""
+    return [jax.tree.map(lambda a, i=i: a[i], found) for i in range(2)]
+
+
+def _in_program(setup: Setup, mu: Any) -> CLs:
+    """The same in a program: both pairs by one search, then their derivatives."""
+    search = PairSearch(setup)
+    still_mu = jax.lax.stop_gradient(mu)
+
+    def step(first: Minimum, number: Any) -> Any:
+        found = search(number == 0, first, still_mu)
+        return jax.tree.map(lambda a, b: jnp.where(number == 0, a, b), found, first), found
+
+    _, pairs = jax.lax.scan(step, search.nothing(), jnp.arange(2, dtype=jnp.int32))
+    first, at_mu = (as_pair(jax.tree.map(lambda a, i=i: a[i], pairs)) for i in range(2))
+    return HypothesisTest(setup, first).at(mu, at_mu)
+
+
+def require_possible_strength(mu: Any, test_statistic: str) -> None:
+    """With q̃ a signal is not negative, so there is nothing to exclude below zero."""
+    if test_statistic == "qtilde" and not is_traced(mu) and np.any(np.asarray(mu) < 0):
+        raise ModelError(
+            f"mu = {np.min(mu):g} is negative, and with q̃ there is nothing to exclude below zero. "
+            'Give mu ≥ 0, or test_statistic="q".'
+        )
