@@ -114,7 +114,8 @@ def test_one_failing_benchmark_does_not_stop_the_others(
 
     @bench
     def hangs():
-                return (lambda: time.sleep(600)), ()
+        import time
+        return (lambda: time.sleep(600)), ()
     """,
     )
     done = command("run", "mine.py", "--quick", "-p", 1, "--timeout", 3, "--out", "out")
