@@ -1020,7 +1020,7 @@ def test_bad_options_are_refused_with_their_name(small: hf.Model) -> None:
         losses.significance(small, given, "best")
     with pytest.raises(LossError, match=r'data are given, but objective="asimov"'):
         losses.q0(small, given, "asimov", data=[1.0] * 5)
-    with pytest.raises(LossError, match="histograms must name what they are"):
+    with pytest.raises(LossError, match="histograms must be a mapping"):
         losses.q0(small, np.array([7.0, 8.0, 2.0]))
     with pytest.raises(REFUSED, match="variations is 'both', not one of absolute, relative"):
         losses.q0(small, given, variations="both")
