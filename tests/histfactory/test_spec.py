@@ -537,12 +537,12 @@ MALFORMED: dict[str, tuple[Edit, str]] = {
     ),
     "poi far off": (
         put("measurements", 0, "config", "poi", "SigXsecOverSM"),
-        "the parameter of interest 'SigXsecOverSM' is not in the model. There is 'jes',",
+        "the parameter of interest 'SigXsecOverSM' is not in the model. It has 'jes',",
     ),
     "poi null": (put("measurements", 0, "config", "poi", None), "poi must be the name of a"),
     "poi of bins": (
         put("measurements", 0, "config", "poi", "free"),
-        "the parameter of interest 'free' has 3 components. Choose a single one, such as 'free[0]'",
+        "the parameter of interest 'free' has 3 components. Choose one, such as 'free[0]'",
     ),
     "config key": (
         put("measurements", 0, "config", "POI", "mu"),

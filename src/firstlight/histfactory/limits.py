@@ -33,13 +33,13 @@ _STEPS = 60
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class UpperLimit:
-    """The signal strength excluded at 1 - `level`: observed, and expected at -2, -1, 0, 1, 2 σ."""
+    """Upper limit at confidence level 1 - `level`: observed, and expected at -2, -1, 0, 1, 2 σ."""
 
     observed: Any
     expected: Any
     level: Any
     converged: Any
-    branches: Any  # the largest number of minima that one of its fits found
+    branches: Any  # the largest number of minima found by one of its fits
 
 
 @in_float64
@@ -51,14 +51,14 @@ def upper_limit(
     init: Any = None,
     test_statistic: str = "qtilde",
 ) -> UpperLimit:
-    """Where CLs falls to `level`; also beyond the bounds of the signal strength.
+    """The signal strength at which CLs falls to `level`, which may be beyond its bounds.
 
-    Fails for a level that is no probability; fits that did not converge, or a CLs that does not
-    fall so far, make `.converged` false.
+    Fails if `level` is not a probability. `.converged` is false if a fit did not converge or CLs
+    never falls to the level.
     """
     require_statistic(test_statistic)
     if not is_traced(level) and not (isinstance(level, float) and 0 < level < 1):
-        raise ModelError(f"level is {level!r}; it is a probability between 0 and 1, such as 0.05.")
+        raise ModelError(f"level is {level!r}; give a probability between 0 and 1, such as 0.05.")
     fixed = as_fixed(model, fixed)
     engine = engine_for(model, level, data, fixed, init)
     test = HypothesisTest(engine, data_of(model, data), fixed, init, test_statistic)
@@ -71,7 +71,7 @@ class _Bracket(NamedTuple):
 
     low: Any
     at_low: Any
-    high: Any  # infinite until the function was seen below zero
+    high: Any  # infinite until the function has been seen below zero
     at_high: Any
     next: Any
     side: Any  # of the last evaluation: 1 low, -1 high
@@ -85,7 +85,7 @@ def _advance(xp: Any, b: _Bracket, value: Any) -> _Bracket:
     low, at_low = xp.where(rises, b.next, b.low), xp.where(rises, value, b.at_low)
     high, at_high = xp.where(rises, b.high, b.next), xp.where(rises, b.at_high, value)
     side = xp.where(rises, 1.0, -1.0)
-    # The end that stays twice counts half, or it would stay for good.
+    # An end that stays twice counts half, or it would stay forever.
     stale = side == b.side
     at_high = xp.where(stale & rises, 0.5 * at_high, at_high)
     at_low = xp.where(stale & ~rises, 0.5 * at_low, at_low)
@@ -108,7 +108,7 @@ def _advance(xp: Any, b: _Bracket, value: Any) -> _Bracket:
 
 
 def _opened(xp: Any, guess: Any, level: Any) -> _Bracket:
-    """No signal has CLs of one, so the root is above zero."""
+    """CLs is one without signal, so the root is above zero."""
     return _Bracket(0.0, xp.log(1 / level), math.inf, -1.0, guess, 0.0, 0.0, False)
 
 
@@ -120,13 +120,13 @@ def _guess(sigma: Any, band: int | None, level: Any) -> Any:
 
 
 def _height(xp: Any, result: CLs, band: Any, level: float) -> Any:
-    """ln(CLs/level), nearly straight in μ. Band 0 is the observed one, then the expected."""
+    """ln(CLs/level), nearly linear in μ. Band 0 is the observed one, the others are expected."""
     value = xp.concatenate([xp.reshape(xp.asarray(result.observed), (1,)), result.expected])[band]
     return xp.log(xp.maximum(value, 1e-300) / level)
 
 
 def _sigma(test: HypothesisTest, mu: Any) -> Any:
-    """Width of the estimator from the Asimov data, Eq. 30."""
+    """Standard deviation of the estimator from the Asimov data, Eq. 30."""
     xp = test.engine.xp
     _, on_asimov = test.fits_at(mu)
     q = xp.maximum(test.q_asimov(on_asimov), 1e-12)
@@ -134,7 +134,7 @@ def _sigma(test: HypothesisTest, mu: Any) -> Any:
 
 
 def _curvature_sigma(test: HypothesisTest) -> Any:
-    """The same from the Hessian of the fit without signal: less exact, and no fit to compile."""
+    """The same from the Hessian of the fit without signal: less exact, but needs no other fit."""
     index = poi_position(test.engine.model)
     free = test.null.free.at[index].set(1.0)
     unit = jnp.zeros_like(free).at[index].set(1.0)
@@ -149,7 +149,7 @@ def _by_calls(test: HypothesisTest, level: float) -> UpperLimit:
     values, good, branches = [], True, 1
     for i, band in enumerate((None, *BANDS)):
         bracket = _opened(np, _guess(sigma, band, level), level)
-        # Nowhere to look where CLs is NaN.
+        # There is no limit to find where CLs is NaN.
         while not bracket.closed and bracket.steps < _STEPS and math.isfinite(bracket.next):
             result = test.at(float(bracket.next))
             good &= result.converged
@@ -161,7 +161,7 @@ def _by_calls(test: HypothesisTest, level: float) -> UpperLimit:
 
 
 def _in_program(test: HypothesisTest, level: float) -> UpperLimit:
-    """The same in one program; derivatives by the implicit function theorem at the roots."""
+    """The same as one program, with derivatives by the implicit function theorem at the roots."""
     still = copy.copy(test)
     still.engine = copy.copy(test.engine)
     still.engine.prepared = jax.lax.stop_gradient(test.engine.prepared)
