@@ -481,11 +481,11 @@ MALFORMED: dict[str, tuple[Edit, str]] = {
     ),
     "normsys zero": (
         ttbar(0, "data", {"lo": 0, "hi": 1.1}),
-        f"{FIRST}, modifier 'zeta' (normsys): lo is 0.0. It is a factor",
+        f"{FIRST}, modifier 'zeta' (normsys): lo is 0.0. This factor",
     ),
     "normsys negative": (
         ttbar(0, "data", {"lo": 0.9, "hi": -0.1}),
-        f"{FIRST}, modifier 'zeta' (normsys): hi is -0.1. It is a factor",
+        f"{FIRST}, modifier 'zeta' (normsys): hi is -0.1. This factor",
     ),
     "normsys array": (ttbar(0, "data", [0.9, 1.1]), "data must be an object, not an array."),
     "normsys extra": (
@@ -577,7 +577,7 @@ MALFORMED: dict[str, tuple[Edit, str]] = {
     "bound flat": (setting(name="mu", bounds=[0, 10]), "bounds[0] must be an array, not the"),
     "bounds reversed": (
         setting(name="mu", bounds=[[10, 0]]),
-        "the bounds of 'mu' are [10.0, 0.0]. The lower must not be above the upper.",
+        "the bounds of 'mu' are [10.0, 0.0]. The lower must not exceed the upper.",
     ),
     "init outside": (
         setting(name="mu", inits=[11]),
@@ -641,7 +641,7 @@ def test_the_example_of_an_error_is_the_one_of_the_house() -> None:
         parse(plain)
     assert str(caught.value) == (
         "workspace: channel 'SR', sample 'ttbar', modifier 'jes' (histosys): hi_data has 2 bins, "
-        "the channel has 3. Give every template one value a bin."
+        "the channel has 3. Give every template one value per bin."
     )
 
 

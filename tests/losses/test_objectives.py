@@ -991,7 +991,7 @@ BAD: dict[str, tuple[dict[Any, Any], str]] = {
     "a sample elsewhere": ({("CR", "other"): [1.0]}, "'CR' has no sample 'other'.*background"),
     "an unknown modifier": ({("SR", "other", "jes", "hi"): [1.0]}, "no normsys or histosys 'jes'"),
     "an unknown side": ({("SR", "signal", "jes", "up"): [1.0]}, "'hi' or 'lo', not 'up'"),
-    "a name that names nothing": ({("SR", "signal", "jes"): [1.0]}, "names no template"),
+    "a name that names nothing": ({("SR", "signal", "jes"): [1.0]}, "is not a template"),
     "half precision": ({("SR", "signal"): np.ones(3, np.float16)}, "histograms.*float16"),
     "bfloat16": ({("SR", "signal"): jnp.ones(3, jnp.bfloat16)}, "histograms.*bfloat16"),
 }
