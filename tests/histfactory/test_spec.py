@@ -416,10 +416,10 @@ MALFORMED: dict[str, tuple[Edit, str]] = {
         "channel number 0: must be an object, not the string 'SR'.",
     ),
     "channel name": (put("channels", 0, "name", 5), "channel number 0: name must be a string"),
-    "two channels": (duplicate("channels"), "channel 'SR': there are two channels of this name."),
+    "two channels": (duplicate("channels"), "channel 'SR': there are two channels with this name."),
     "two samples": (
         duplicate("channels", 0, "samples"),
-        f"{FIRST}: the channel has two samples of this name. Rename one.",
+        f"{FIRST}: the channel has two samples with this name. Rename one.",
     ),
     "sample key": (
         put("channels", 0, "samples", 0, "modifers", []),
@@ -469,7 +469,7 @@ MALFORMED: dict[str, tuple[Edit, str]] = {
     "modifier key": (ttbar(0, "dat", 0), "modifier 'zeta' (normsys): has the unknown key 'dat'."),
     "modifier twice": (
         duplicate("channels", 0, "samples", 0, "modifiers"),
-        f"{FIRST}, modifier 'zeta' (normsys): the sample has it twice.",
+        f"{FIRST}, modifier 'zeta' (normsys): the sample has this modifier twice.",
     ),
     "histosys bins": (
         ttbar(1, "data", "hi_data", [1.0, 2.0]),
@@ -511,7 +511,7 @@ MALFORMED: dict[str, tuple[Edit, str]] = {
     ),
     "lumi name": (
         ttbar(5, "name", "luminosity"),
-        "modifier 'luminosity' (lumi): a modifier of type lumi must also have the name 'lumi'.",
+        "modifier 'luminosity' (lumi): a modifier of type lumi must be named 'lumi'.",
     ),
     "lumi data": (ttbar(5, "data", 1.0), "modifier 'lumi' (lumi): data must be null, not the"),
     "lumi unset": (
@@ -586,11 +586,11 @@ MALFORMED: dict[str, tuple[Edit, str]] = {
     "fixed is a number": (setting(name="mu", fixed=1), "fixed must be true or false, not the"),
     "sigma zero": (
         setting(name="stat_CR", sigmas=[0.0, 1.0]),
-        "parameter 'stat_CR' (staterror): sigmas must be above zero; there is 0.0.",
+        "parameter 'stat_CR' (staterror): sigmas must be above zero; the smallest is 0.0.",
     ),
     "factor negative": (
         setting(name="mc_CR", factors=[1.0, -1.0]),
-        "parameter 'mc_CR' (shapesys): factors must be above zero; there is -1.0.",
+        "parameter 'mc_CR' (shapesys): factors must be above zero; the smallest is -1.0.",
     ),
     "poisson auxdata": (
         setting(name="mc_CR", auxdata=[1.0, -1.0]),
@@ -608,7 +608,7 @@ MALFORMED: dict[str, tuple[Edit, str]] = {
         put("observations", 0, "name", "VR"),
         "observations: no observation for channel 'SR'. Add its data.",
     ),
-    "observation twice": (duplicate("observations"), "observation 'SR': there are two of this"),
+    "observation twice": (duplicate("observations"), "observation 'SR': there are two with this"),
     "observation bins": (
         put("observations", 0, "data", [1]),
         "observation 'SR': data has 1 bins, the channel has 3.",

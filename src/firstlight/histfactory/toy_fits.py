@@ -156,7 +156,7 @@ def toy_cls(
 def _statistics(
     test: HypothesisTest, mu: float, drawn: Data, truth: Any, progress: Progress | None
 ) -> tuple[Floats, int]:
-    """The test statistic of every toy (NaN if a fit failed), and the largest number of minima found."""
+    """The test statistic of every toy (NaN if a fit failed), and the maximum number of minima."""
     engine = test.engine
     assert isinstance(engine, Eager)
     free, at_mu = hypotheses(engine, test.data, [None, mu], test.fixed, None)
