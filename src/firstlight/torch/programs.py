@@ -42,13 +42,13 @@ class Statistic:
     tests_mu: bool = False  # qμ of a signal strength; otherwise q0
 
 
-def _number(spec: Statistic, arrays: Any, data: Any, asked: Any, near: Any, values: Any) -> Any:
-    """The requested number.
+def _number(spec: Statistic, arrays: Any, data: Any, request: Any, near: Any, values: Any) -> Any:
+    """The number.
 
-    asked: [μ, whether √(q + eps), eps, sign, whether to start near]; near: [free fit, conditional
+    request: [μ, whether √(q + eps), eps, sign, whether to start near]; near: [free fit, conditional
     fit, whether both are known].
     """
-    mu, rooted, eps, sign, nearby = asked
+    mu, rooted, eps, sign, nearby = request
     free, conditional, known = jnp.split(near, [(len(near) - 1) // 2, len(near) - 1])
     known = known * nearby
     value, state = tested(
@@ -68,9 +68,9 @@ def _number(spec: Statistic, arrays: Any, data: Any, asked: Any, near: Any, valu
     return sign * jnp.where(rooted > 0, root, value), state
 
 
-def _packed(spec: Statistic, arrays: Any, data: Any, asked: Any, near: Any, values: Any) -> Any:
+def _packed(spec: Statistic, arrays: Any, data: Any, request: Any, near: Any, values: Any) -> Any:
     def number(values: Any) -> Any:
-        return _number(spec, arrays, data, asked, near, values)
+        return _number(spec, arrays, data, request, near, values)
 
     (value, state), gradient = jax.value_and_grad(number, has_aux=True)(values)
     header = [value, state.status_code[0], state.status_code[-1], state.iterations]
@@ -121,27 +121,27 @@ def _options() -> dict[str, Any] | None:
 
 @cache
 def statistic(spec: Statistic) -> Any:
-    """(arrays, data, asked, near, values) → packed, and where the next fits can start.
+    """(arrays, data, request, near, values) → packed, and where the next fits can start.
 
     The latter overwrites `near` in memory: on a GPU a program is a graph recorded for the addresses
     of its arguments, and recording it again takes as long as running it.
     """
 
-    def one(arrays: Any, data: Any, asked: Any, near: Any, values: Any) -> Any:
-        return _packed(spec, arrays, data, asked, near, values)
+    def one(arrays: Any, data: Any, request: Any, near: Any, values: Any) -> Any:
+        return _packed(spec, arrays, data, request, near, values)
 
     return jax.jit(one, compiler_options=_options(), donate_argnames="near")
 
 
 @cache
 def batch(spec: Statistic) -> Any:
-    """The same for rows of `asked`, `near` and `values`."""
+    """The same for rows of `request`, `near` and `values`."""
 
-    def many(arrays: Any, data: Any, asked: Any, near: Any, values: Any) -> Any:
+    def many(arrays: Any, data: Any, request: Any, near: Any, values: Any) -> Any:
         def one(row: Any) -> Any:
             return _packed(spec, arrays, data, *row)
 
-        rows = (asked, near, values)
+        rows = (request, near, values)
         # On a CPU a sequential loop is faster, because no fit waits for the slowest.
         return jax.lax.map(one, rows) if jax.default_backend() == "cpu" else jax.vmap(one)(rows)
 
@@ -150,11 +150,11 @@ def batch(spec: Statistic) -> Any:
 
 @cache
 def hessian_product(spec: Statistic) -> Any:
-    """(arrays, data, asked, near, values, vectors) → the Hessian times the vectors."""
+    """(arrays, data, request, near, values, vectors) → the Hessian times the vectors."""
 
-    def product(arrays: Any, data: Any, asked: Any, near: Any, values: Any, vectors: Any) -> Any:
+    def product(arrays: Any, data: Any, request: Any, near: Any, values: Any, vectors: Any) -> Any:
         def number(values: Any) -> Any:
-            return _number(spec, arrays, data, asked, near, values)[0]
+            return _number(spec, arrays, data, request, near, values)[0]
 
         def along(values: Any) -> Any:
             gradient = jax.grad(number)(values)

@@ -292,7 +292,7 @@ class Session:
     def _numbers(self, quantity: Quantity, there: Any, nearby: bool = True) -> tuple[Any, ...]:
         """Model, data and request, on a device."""
 
-        def asked() -> Any:
+        def request() -> Any:
             form = (quantity.eps is not None, quantity.eps or 0.0, quantity.sign, nearby)
             if quantity.rows is None:
                 return np.array([quantity.mu, *form], np.float64)
@@ -300,7 +300,7 @@ class Session:
             return np.array([[mu, *form] for mu in mus], np.float64)
 
         arrays, data = self._put("model", lambda: (self.model.arrays, self._data), there)
-        return arrays, data, self._put(("asked", quantity[1:], nearby), asked, there)
+        return arrays, data, self._put(("request", quantity[1:], nearby), request, there)
 
     def _far(self, there: Any, rows: int | None) -> Any:
         """A start for fits of which nothing is known yet."""

@@ -47,7 +47,7 @@ def _unused_settings(spec: Specification) -> Iterator[str]:
     names = [one.name for one in spec.parameter_sets]
     for unused in spec.unused_settings:
         close = get_close_matches(unused, names, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
         yield f"the settings of {unused!r} have no effect: no modifier has this name{hint}"
 
 
@@ -105,7 +105,7 @@ def _bins(spec: Specification) -> Iterator[str]:
     if spec.observed is None:
         yield "there are no observed data"
     elif not np.array_equal(spec.observed, np.round(spec.observed)):
-        yield "observed counts are not whole numbers: are these Asimov data?"
+        yield "observed counts are not whole numbers, so they may be Asimov data"
 
 
 def _idle(spec: Specification) -> Iterator[str]:

@@ -40,7 +40,7 @@ def add_to(commands: Any) -> None:
         dest="end",
         type=shared.number,
         metavar="X",
-        help="end of the range (default: best fit ± 3 standard deviations, within the bounds)",
+        help="end of the range (without a range: best fit ± 3 standard deviations, within bounds)",
     )
     add(
         "--points",
