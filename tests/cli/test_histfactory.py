@@ -362,7 +362,7 @@ def test_bad_input_is_named(
     assert "Did you mean lumi?" in refusal("fit", workspace, "--fix", "lumy=1")
     assert "no parameter 'nu'" in refusal("scan", workspace, "--parameter", "nu")
     assert "'nu' is not in the model" in refusal("inspect", workspace, "--poi", "nu")
-    assert "its bounds are [0, 10]" in refusal("fit", workspace, "--fix", "mu=-1")
+    assert "outside its bounds [0, 10]" in refusal("fit", workspace, "--fix", "mu=-1")
     assert "given twice" in refusal("fit", workspace, "--fix", "mu", "--free", "mu")
     assert "code4,code9" in refusal("fit", workspace, "--interpolation", "code4,code9")
     assert "go together" in refusal("scan", workspace, "--from", "1")

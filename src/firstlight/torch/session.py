@@ -369,7 +369,7 @@ def _explained(rows: list[Any], bad: list[int]) -> str:
     which = "free" if row[programs.FREE] else "conditional"
     code = int(row[programs.FREE] or row[programs.CONDITIONAL])
     where = f" of row {bad[0]} (and {len(bad) - 1} more)" if len(rows) > 1 else ""
-    return f"the {which} fit{where} has no minimum: {Status(code).message}"
+    return f"the {which} fit{where} found no minimum: {Status(code).message}"
 
 
 def _as_model(model: Any) -> Model:

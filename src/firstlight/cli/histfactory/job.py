@@ -146,7 +146,7 @@ def _fixed(options: argparse.Namespace, spec: Specification, model: Model) -> di
 def _require_inside(model: Model, name: str, index: int, value: float) -> None:
     low, high = float(model.lower[index]), float(model.upper[index])
     if not low <= value <= high:
-        raise CommandError(f"--fix {name}={value:g}: its bounds are [{low:g}, {high:g}].")
+        raise CommandError(f"--fix {name}={value:g}: outside its bounds [{low:g}, {high:g}].")
 
 
 def _header(
