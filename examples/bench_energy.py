@@ -1,4 +1,4 @@
-"""A benchmark of one's own: the same sum in JAX and NumPy, at two sizes.
+"""A custom benchmark: the same sum in JAX and NumPy, at two sizes.
 
 firstlight run examples/bench_energy.py
 firstlight run examples/bench_energy.py --cache none --cache warm

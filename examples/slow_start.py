@@ -1,4 +1,4 @@
-"""A fit that is slow to start for reasons that many programs have: let the trace find them.
+"""A fit that is slow to start for common reasons: let the trace find them.
 
 firstlight trace examples/slow_start.py
 """
@@ -13,18 +13,18 @@ RATE = 5e-3
 
 @jax.jit
 def fit(slope, x, y):
-    for _ in range(STEPS):  # Python's loop: all of its turns become part of the program
+    for _ in range(STEPS):  # a Python loop: every iteration becomes part of the program
         slope = slope - RATE * jnp.sum((slope * x - y) * x)
     return slope
 
 
 generator = np.random.default_rng(1)
 slope = 0.0
-for batch in (30, 40, 50):  # each size is another program
+for batch in (30, 40, 50):  # each size compiles another program
     x = generator.normal(size=batch)
     slope = fit(slope, x, 3 * x)
 print(f"slope: {slope:.3f}")
 
 for power in (1, 2, 3):
-    moment = jax.jit(lambda x: jnp.mean(x**power))  # noqa: B023 - JAX has never seen this function
+    moment = jax.jit(lambda x: jnp.mean(x**power))  # noqa: B023 - a new function to JAX every time
     print(f"moment {power}: {moment(x):.3f}")

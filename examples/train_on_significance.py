@@ -1,17 +1,17 @@
-"""Cross-entropy or significance? The same network trained on both, and what each is worth.
+"""Cross-entropy or significance? The same network trained on both, and the results compared.
 
     python examples/train_on_significance.py [--seeds 8] [--epochs 100] [--output FOLDER]
 
-Signal and background are Gaussians in two dimensions (the background has a broad tail, too). Where
-exactly the background lies is not known: a systematic uncertainty moves it along one axis, towards
-the signal or away. A classifier
-trained with cross-entropy does not know of that. One trained on the expected discovery
-significance, with the systematic profiled, does: it gives up separation along the uncertain axis.
-(It starts with twenty epochs of cross-entropy too: from a random start some networks get stuck.)
+Signal and background are Gaussians in two dimensions (the background also has a broad tail). The
+exact position of the background is unknown: a systematic uncertainty shifts it along one axis,
+towards the signal or away from it. A classifier trained with cross-entropy does not know about
+this. One trained on the expected discovery significance, with the systematic profiled, does: it
+gives up separation along the uncertain axis. (It also starts with twenty epochs of cross-entropy:
+from a random start some networks get stuck.)
 
-Printed is the expected significance on events that no training has seen, in plain (not soft)
-histograms, for every seed and as a median over the seeds; plotted are the scores of both networks,
-and the significance per epoch. Takes about a minute on two cores.
+Prints the expected significance on held-out events, in plain (not soft) histograms, for every seed
+and as a median over the seeds; plots the scores of both networks and the significance per epoch.
+Takes about a minute on two cores.
 
 Needs `pip install '.[jax,torch,plots]'`.
 """
@@ -32,8 +32,8 @@ from firstlight.statistics.intervals import median_estimate
 from firstlight.torch import SignificanceLoss, SoftHistogram, from_pyhf
 
 BINS, SIGNAL, BACKGROUND = 6, 50.0, 1000.0  # expected events
-TRAINING, HELD_OUT = 4_000, 100_000  # simulated events of each kind
-WARM_UP = 20  # epochs of cross-entropy before those on significance, which alone may get stuck
+TRAINING, HELD_OUT = 4_000, 100_000  # simulated events per class
+WARM_UP = 20  # epochs of cross-entropy first; training on significance alone may get stuck
 EDGES = np.linspace(0.0, 1.0, BINS + 1)
 MEANS = {"signal": (1.0, 0.6), "background": (-0.6, -0.6), "up": (0.2, -0.6), "down": (-1.4, -0.6)}
 UP, DOWN = ("SR", "background", "shift", "hi"), ("SR", "background", "shift", "lo")
@@ -41,7 +41,7 @@ Events = dict[str, torch.Tensor]
 
 
 def workspace() -> dict[str, Any]:
-    """One channel; its templates are placeholders that every network fills with its own."""
+    """One channel; its templates are placeholders for those of a network."""
     flat = [BACKGROUND / BINS] * BINS
     shift = {"type": "histosys", "name": "shift", "data": {"hi_data": flat, "lo_data": flat}}
     rate = {"type": "normsys", "name": "rate", "data": {"hi": 1.03, "lo": 0.97}}
@@ -65,7 +65,7 @@ def simulate(seed: int, n: int) -> Events:
         name: torch.randn((n, 2), generator=generator) + torch.tensor(mean)
         for name, mean in MEANS.items()
     }
-    # A tenth of the background is everywhere: no cut is free of it.
+    # A tenth of the background is spread out, so that no cut removes all of it.
     broad = 2.0 * torch.randn((n // 10, 2), generator=generator)
     for name in ("background", "up", "down"):
         events[name][: n // 10] = broad
@@ -79,7 +79,7 @@ def network(seed: int) -> torch.nn.Sequential:
 
 
 def templates(scores: Events, histogram: Any) -> dict[Any, Any]:
-    """What the model calls them: signal, background, and the background with its shift."""
+    """Templates by their names in the model: signal, background, and the shifted background."""
     n = len(scores["signal"])
     return {
         "signal": histogram(scores["signal"]) * (SIGNAL / n),
@@ -94,7 +94,7 @@ def scored(net: torch.nn.Module, events: Events) -> Events:
 
 
 def held_out_significance(model: hf.Model, net: torch.nn.Module, events: Events) -> float:
-    """Expected Z0 of plain histograms of events that were not trained on."""
+    """Expected Z0 from plain histograms of held-out events."""
     with torch.no_grad():
         scores = scored(net, events)
     plain = templates(scores, lambda s: np.histogram(s.numpy(), EDGES)[0].astype(float))
@@ -159,7 +159,7 @@ def plot(results: dict[str, list[Trained]], events: Events, folder: Path) -> Non
         axis.set_yscale("log")
         axis.set_xlim(0, 1)
         axis.set_title(f"trained on {kind}")
-        axis.set_xlabel("score (grey: edges of the bins)")
+        axis.set_xlabel("score (grey: bin edges)")
     axes[0].set_ylabel("density of held-out events")
     axes[0].legend(frameon=False, fontsize=9)
     figure.savefig(folder / "scores.png", dpi=150)
@@ -178,7 +178,7 @@ def plot(results: dict[str, list[Trained]], events: Events, folder: Path) -> Non
     axis.set_xlabel("epoch")
     axis.set_ylabel("expected significance $Z_0$, held-out events")
     axis.set_ylim(bottom=0)
-    axis.legend(frameon=False, loc="lower right", title="one line a seed", title_fontsize=9)
+    axis.legend(frameon=False, loc="lower right", title="one line per seed", title_fontsize=9)
     figure.savefig(folder / "significance_per_epoch.png", dpi=150)
 
 
@@ -188,11 +188,11 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--output", type=Path, default=Path("train_on_significance"))
     options = parser.parse_args()
-    # Networks of this size are slower on two cores than on one.
+    # Networks this small are slower on two cores than on one.
     torch.set_num_threads(1)
     begin = time.perf_counter()
     model, held_out = from_pyhf(workspace()), simulate(1_000_003, HELD_OUT)
-    # Every epoch is judged, so by fewer events than the final figures.
+    # Evaluated after every epoch, so with fewer events than the final figures.
     glimpse = {name: x[:10_000] for name, x in held_out.items()}
     results: dict[str, list[Trained]] = {}
     final: dict[str, list[float]] = {}

@@ -340,9 +340,9 @@ def test_inspect_warns_of_what_surprises(answer: Answer, tmp_path: Path) -> None
     text = "\n".join(given["warnings"])
     assert "no parameter of interest" in text
     assert "luminosity 'lumi' is fixed" in text
-    assert "1 bin has events but no expectation at nominal: SR[1]" in text
+    assert "1 bin has events but no expected yield at nominal: SR[1]" in text
     assert "1 bin expects nothing: SR[2]" in text
-    assert "1 parameter acts on nothing: idle" in text
+    assert "1 parameter has no effect: idle" in text
     assert "both_up (SR/S)" in text and "fair" not in text
     assert "not whole numbers" in text
     assert given["measurements"] == ["m", "n"]
@@ -362,20 +362,20 @@ def test_bad_input_is_named(
     assert "Did you mean lumi?" in refusal("fit", workspace, "--fix", "lumy=1")
     assert "no parameter 'nu'" in refusal("scan", workspace, "--parameter", "nu")
     assert "'nu' is not in the model" in refusal("inspect", workspace, "--poi", "nu")
-    assert "its bounds are [0, 10]" in refusal("fit", workspace, "--fix", "mu=-1")
-    assert "asked for twice" in refusal("fit", workspace, "--fix", "mu", "--free", "mu")
+    assert "outside its bounds [0, 10]" in refusal("fit", workspace, "--fix", "mu=-1")
+    assert "given twice" in refusal("fit", workspace, "--fix", "mu", "--free", "mu")
     assert "code4,code9" in refusal("fit", workspace, "--interpolation", "code4,code9")
     assert "go together" in refusal("scan", workspace, "--from", "1")
     assert "--from must be below --to" in refusal("scan", workspace, "--from", "1", "--to", "0")
     assert "lumi" in refusal("scan", workspace, "--parameter", "lumi", "--fix", "lumi")
-    assert "give --asimov MU" in refusal("fit", workspace, "--blind")
+    assert "needs --asimov MU" in refusal("fit", workspace, "--blind")
     assert "probability" in refusal("limit", workspace, "--level", "5")
     assert "finite" in refusal("cls", workspace, "--mu", "nan")
     poiless = rewritten(plain, tmp_path / "poiless.json", poi="")
     for command in ("significance", "cls", "limit", "scan", "impacts"):
         assert "Name one with --poi" in refusal(command, poiless)
     assert "Name one with --poi" in refusal("toys", poiless, "--mu", "1")
-    assert "'mu' is held by --fix" in refusal("significance", workspace, "--fix", "mu")
+    assert "'mu' is fixed by --fix" in refusal("significance", workspace, "--fix", "mu")
 
 
 def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_read(
@@ -383,7 +383,7 @@ def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_read(
 ) -> None:
     absent = tmp_path / "absent.json"
     assert ".png or .svg" in refusal("limit", absent, "--plot", tmp_path / "limit.pdf")
-    assert "no directory" in refusal("fit", absent, "--plot-yields", tmp_path / "no" / "f.png")
+    assert "does not exist" in refusal("fit", absent, "--plot-yields", tmp_path / "no" / "f.png")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert "'firstlight[plots]'" in refusal("impacts", absent, "--plot", tmp_path / "f.svg")
 

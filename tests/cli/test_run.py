@@ -247,11 +247,11 @@ def test_wrong_usage_is_explained_with_exit_code_2(
         ("from firstlight import bench\n@bench(sizes=3)\ndef f(): ...\n", "sizes must be"),
         (
             "from firstlight import bench\n@bench(workload='a\\n::error::b')\ndef f(): ...\n",
-            r"the workload 'a\n::error::b' is no usable name",
+            r"the workload 'a\n::error::b' is not a valid name",
         ),
         (
             "from firstlight import bench\n@bench(sizes={'\\x1b[2J': {}})\ndef f(): ...\n",
-            r"the size '\x1b[2J' is no usable name",
+            r"the size '\x1b[2J' is not a valid name",
         ),
         ("from firstlight import bench\n@bench(tolerance='x')\ndef f(): ...\n", "tolerance must"),
         ("from firstlight import bench\n@bench(backend=['a'])\ndef f(): ...\n", "unknown backend"),

@@ -179,8 +179,8 @@ def test_an_operation_that_fails_is_named_with_its_file(tmp_path: Path) -> None:
     with pytest.raises(WorkspaceError) as caught:
         parse(workspace(), patches=[file])
     assert str(caught.value) == (
-        f"{file}: operation 2, remove '/channels/0/samples/7': the index 7 is beyond the 2 entries "
-        "of the array."
+        f"{file}: operation 2, remove '/channels/0/samples/7': the index 7 is out of range: the "
+        "array has 2 entries."
     )
 
 

@@ -416,10 +416,10 @@ MALFORMED: dict[str, tuple[Edit, str]] = {
         "channel number 0: must be an object, not the string 'SR'.",
     ),
     "channel name": (put("channels", 0, "name", 5), "channel number 0: name must be a string"),
-    "two channels": (duplicate("channels"), "channel 'SR': there are two channels of this name."),
+    "two channels": (duplicate("channels"), "channel 'SR': there are two channels with this name."),
     "two samples": (
         duplicate("channels", 0, "samples"),
-        f"{FIRST}: the channel has two samples of this name. Rename one.",
+        f"{FIRST}: the channel has two samples with this name. Rename one.",
     ),
     "sample key": (
         put("channels", 0, "samples", 0, "modifers", []),
@@ -469,7 +469,7 @@ MALFORMED: dict[str, tuple[Edit, str]] = {
     "modifier key": (ttbar(0, "dat", 0), "modifier 'zeta' (normsys): has the unknown key 'dat'."),
     "modifier twice": (
         duplicate("channels", 0, "samples", 0, "modifiers"),
-        f"{FIRST}, modifier 'zeta' (normsys): the sample has it twice.",
+        f"{FIRST}, modifier 'zeta' (normsys): the sample has this modifier twice.",
     ),
     "histosys bins": (
         ttbar(1, "data", "hi_data", [1.0, 2.0]),
@@ -481,11 +481,11 @@ MALFORMED: dict[str, tuple[Edit, str]] = {
     ),
     "normsys zero": (
         ttbar(0, "data", {"lo": 0, "hi": 1.1}),
-        f"{FIRST}, modifier 'zeta' (normsys): lo is 0.0. It is a factor",
+        f"{FIRST}, modifier 'zeta' (normsys): lo is 0.0. This factor",
     ),
     "normsys negative": (
         ttbar(0, "data", {"lo": 0.9, "hi": -0.1}),
-        f"{FIRST}, modifier 'zeta' (normsys): hi is -0.1. It is a factor",
+        f"{FIRST}, modifier 'zeta' (normsys): hi is -0.1. This factor",
     ),
     "normsys array": (ttbar(0, "data", [0.9, 1.1]), "data must be an object, not an array."),
     "normsys extra": (
@@ -511,7 +511,7 @@ MALFORMED: dict[str, tuple[Edit, str]] = {
     ),
     "lumi name": (
         ttbar(5, "name", "luminosity"),
-        "modifier 'luminosity' (lumi): a modifier of type lumi must also have the name 'lumi'.",
+        "modifier 'luminosity' (lumi): a modifier of type lumi must be named 'lumi'.",
     ),
     "lumi data": (ttbar(5, "data", 1.0), "modifier 'lumi' (lumi): data must be null, not the"),
     "lumi unset": (
@@ -537,12 +537,12 @@ MALFORMED: dict[str, tuple[Edit, str]] = {
     ),
     "poi far off": (
         put("measurements", 0, "config", "poi", "SigXsecOverSM"),
-        "the parameter of interest 'SigXsecOverSM' is not in the model. There is 'jes',",
+        "the parameter of interest 'SigXsecOverSM' is not in the model. It has 'jes',",
     ),
     "poi null": (put("measurements", 0, "config", "poi", None), "poi must be the name of a"),
     "poi of bins": (
         put("measurements", 0, "config", "poi", "free"),
-        "the parameter of interest 'free' has 3 components. Choose a single one, such as 'free[0]'",
+        "the parameter of interest 'free' has 3 components. Choose one, such as 'free[0]'",
     ),
     "config key": (
         put("measurements", 0, "config", "POI", "mu"),
@@ -577,7 +577,7 @@ MALFORMED: dict[str, tuple[Edit, str]] = {
     "bound flat": (setting(name="mu", bounds=[0, 10]), "bounds[0] must be an array, not the"),
     "bounds reversed": (
         setting(name="mu", bounds=[[10, 0]]),
-        "the bounds of 'mu' are [10.0, 0.0]. The lower must not be above the upper.",
+        "the bounds of 'mu' are [10.0, 0.0]. The lower must not exceed the upper.",
     ),
     "init outside": (
         setting(name="mu", inits=[11]),
@@ -586,11 +586,11 @@ MALFORMED: dict[str, tuple[Edit, str]] = {
     "fixed is a number": (setting(name="mu", fixed=1), "fixed must be true or false, not the"),
     "sigma zero": (
         setting(name="stat_CR", sigmas=[0.0, 1.0]),
-        "parameter 'stat_CR' (staterror): sigmas must be above zero; there is 0.0.",
+        "parameter 'stat_CR' (staterror): sigmas must be above zero; the smallest is 0.0.",
     ),
     "factor negative": (
         setting(name="mc_CR", factors=[1.0, -1.0]),
-        "parameter 'mc_CR' (shapesys): factors must be above zero; there is -1.0.",
+        "parameter 'mc_CR' (shapesys): factors must be above zero; the smallest is -1.0.",
     ),
     "poisson auxdata": (
         setting(name="mc_CR", auxdata=[1.0, -1.0]),
@@ -608,7 +608,7 @@ MALFORMED: dict[str, tuple[Edit, str]] = {
         put("observations", 0, "name", "VR"),
         "observations: no observation for channel 'SR'. Add its data.",
     ),
-    "observation twice": (duplicate("observations"), "observation 'SR': there are two of this"),
+    "observation twice": (duplicate("observations"), "observation 'SR': there are two with this"),
     "observation bins": (
         put("observations", 0, "data", [1]),
         "observation 'SR': data has 1 bins, the channel has 3.",
@@ -641,7 +641,7 @@ def test_the_example_of_an_error_is_the_one_of_the_house() -> None:
         parse(plain)
     assert str(caught.value) == (
         "workspace: channel 'SR', sample 'ttbar', modifier 'jes' (histosys): hi_data has 2 bins, "
-        "the channel has 3. Give every template one value a bin."
+        "the channel has 3. Give every template one value per bin."
     )
 
 

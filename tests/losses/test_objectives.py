@@ -991,7 +991,7 @@ BAD: dict[str, tuple[dict[Any, Any], str]] = {
     "a sample elsewhere": ({("CR", "other"): [1.0]}, "'CR' has no sample 'other'.*background"),
     "an unknown modifier": ({("SR", "other", "jes", "hi"): [1.0]}, "no normsys or histosys 'jes'"),
     "an unknown side": ({("SR", "signal", "jes", "up"): [1.0]}, "'hi' or 'lo', not 'up'"),
-    "a name that names nothing": ({("SR", "signal", "jes"): [1.0]}, "names no template"),
+    "a name that names nothing": ({("SR", "signal", "jes"): [1.0]}, "is not a template"),
     "half precision": ({("SR", "signal"): np.ones(3, np.float16)}, "histograms.*float16"),
     "bfloat16": ({("SR", "signal"): jnp.ones(3, jnp.bfloat16)}, "histograms.*bfloat16"),
 }
@@ -1020,7 +1020,7 @@ def test_bad_options_are_refused_with_their_name(small: hf.Model) -> None:
         losses.significance(small, given, "best")
     with pytest.raises(LossError, match=r'data are given, but objective="asimov"'):
         losses.q0(small, given, "asimov", data=[1.0] * 5)
-    with pytest.raises(LossError, match="histograms must name what they are"):
+    with pytest.raises(LossError, match="histograms must be a mapping"):
         losses.q0(small, np.array([7.0, 8.0, 2.0]))
     with pytest.raises(REFUSED, match="variations is 'both', not one of absolute, relative"):
         losses.q0(small, given, variations="both")

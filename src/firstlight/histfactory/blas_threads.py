@@ -1,8 +1,8 @@
-"""One thread for BLAS while many small matrices are factorised on a CPU.
+"""Limits BLAS to one thread while many small matrices are factorised on a CPU.
 
-OpenBLAS splits even the Cholesky factor of 150 parameters among all cores, and where one of them is
-busy with something else the others wait for it, for many times what the work takes. The setting
-belongs to the process, so it is put back.
+OpenBLAS splits even the Cholesky factor of 150 parameters among all cores; if one of them is busy,
+the others wait for it, many times longer than the work takes. The setting belongs to the process,
+so it is restored afterwards.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _before: list[int] = []
 
 @contextlib.contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Limit BLAS to one thread; the last of several that overlap restores what the first found."""
+    """Limit BLAS to one thread; the last of overlapping contexts restores the original setting."""
     global _depth, _before
     libraries = _libraries()
     with _lock:
@@ -41,12 +41,12 @@ def one_blas_thread() -> Iterator[None]:
 
 @cache
 def _libraries() -> tuple[Any, ...]:
-    """The BLAS libraries of this process; none where threadpoolctl is not installed."""
+    """The BLAS libraries of this process; none if threadpoolctl is not installed."""
     try:
         from threadpoolctl import ThreadpoolController
     except ImportError:
         return ()
-    # JAX takes its LAPACK from SciPy, and loads it only when a program needs it.
+    # JAX uses SciPy's LAPACK, and loads it only when a program needs it.
     with contextlib.suppress(ImportError):
         import scipy.linalg.cython_lapack  # noqa: F401
     return tuple(

@@ -1,18 +1,18 @@
-"""The lowest of several minima: a search, repeated from elsewhere where there may be another one.
+"""The lowest of several minima: a search, repeated from elsewhere if there may be another one.
 
-The likelihood of a HistFactory model may have more than one local minimum. Two causes are known,
-and one test for both that costs less than half a step of the search:
+The likelihood of a HistFactory model may have more than one local minimum. There are two known
+causes, and one test for both that costs less than half a step of the search:
 
-- Both variations of a template change a yield to the same side (or to different sides by different
-  amounts). A yield that is too low is then mended in either direction, and between the two the
-  likelihood is bent downwards: along α it loses Σ (n/ν - 1) ν'' of its curvature.
+- Both variations of a template change a yield in the same direction (or in opposite directions by
+  different amounts). Either direction then corrects a yield that is too low, and between the two
+  the likelihood has negative curvature: along α it loses Σ (n/ν - 1) ν'' of its curvature.
 - A parameter that ends many standard deviations from its constraint may be on the far side of a
-  wall.
+  barrier.
 
-Where the test says so, the search starts again on the other side of the parameter in question. If
-that ends elsewhere, it is repeated from the problem's own start, and with several parameters
-on their other sides at once; the lowest end wins. That is no proof: what is found is the lowest of
-the minima that were looked for, and `Minimum.branches` says how many there were.
+If the test is positive, the search is repeated on the other side of the parameter in question. If
+that ends elsewhere, it is also repeated from the problem's own start and with several parameters on
+their other sides at once; the lowest end wins. This is no proof: the result is the lowest of the
+minima that were found, and `Minimum.branches` says how many there were.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from firstlight.histfactory.likelihood import (
 )
 from firstlight.histfactory.newton import Minimum, Problem, Status, search
 
-#: Searches for one minimum, at most.
+#: Maximum number of searches per minimum.
 MAX_STARTS = 16
-#: Where the curvature along a parameter would be negative, its other side is looked at. Of 560 ends
-#: of searches that were not the lowest, in random models, all but one (far from its data) had 1.29.
+#: Where the curvature along a parameter would be negative, its other side is searched. Of 560 ends
+#: of searches in random models that were not the lowest, all but one (far from its data) had 1.29.
 RISKY = 1.0
-#: Second derivative of code 4p at α = 0, of templates that add 1 together at α = ±1.
+#: Second derivative of code 4p at α = 0, for templates that add 1 in total at α = ±1.
 _BEND = 30 / 16
-#: A parameter that is pulled by so many standard deviations may be on the wrong side of a wall.
+#: A parameter pulled by this many standard deviations may be on the wrong side of a barrier.
 _FAR = 4.0
-#: Parameters with this share of `RISKY` change sides together with those that have all of it, in
-#: groups of two and three thirds of them (as bits).
+#: Parameters with this share of `RISKY` change sides together with those that reach it, in groups
+#: of two or all thirds of them (as bits).
 _SUSPECT, _GROUPS = 0.02, (3, 5, 6, 7)
-#: Ends closer than this are one minimum: in the likelihood, and in a mix of all parameters.
+#: Ends closer than this, in the likelihood and in a mix of all parameters, are one minimum.
 _SAME_NLL, _SAME_PLACE = 1e-6, 1e-4
 
 
@@ -56,7 +56,7 @@ class _Best(NamedTuple):
 
 
 class _Ends(NamedTuple):
-    """Where searches converged, each as two numbers; infinite where none has."""
+    """Where searches converged, each as two numbers; infinite for unused entries."""
 
     nll: Any
     place: Any
@@ -66,29 +66,29 @@ class _Ends(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """Where to look next, and what is known so far."""
+    """Where to search next, and what is known so far."""
 
     start: Any  # of the next search
     near: Any
     best: _Best
     risks: Any  # at the best end
-    pending: Any  # the same of the parameters whose other side has not been looked at from there
+    pending: Any  # the same for parameters whose other side has not been searched from there
     group: Any  # number of the next group of parameters to change sides together
     own_start_used: Any
-    returning: Any  # True: the next search only goes back to the best end
+    returning: Any  # True: the next search only returns to the best end
     ends: _Ends
     more: Any
 
 
 def lowest(model: Prepared, problem: Problem) -> Minimum:
-    """Solve a `Problem`: the lowest minimum found. Never raises: see `status`."""
+    """Solve a `Problem`: the lowest minimum found. Never raises; see `status`."""
 
     def visit(state: tuple[Minimum, _Plan]) -> tuple[Minimum, _Plan]:
         _, plan = state
         found, risks = _search(model, problem, plan.start, plan.near, ~plan.more)
         return found, _planned(problem, plan, found, risks)
 
-    # The shapes of an end; nothing is computed.
+    # Only the shapes of an end; nothing is computed.
     empty, _ = jax.eval_shape(search, model, *problem[:5])
     nowhere = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), empty)
     begin = (nowhere, _beginning(model, problem))
@@ -126,7 +126,7 @@ def _planned(problem: Problem, plan: _Plan, found: Minimum, fresh: Any) -> _Plan
 
     allowed = ends.searches < MAX_STARTS
     worst = jnp.max(pending, initial=0.0)
-    # A second minimum was found, or not even a first: then everywhere is worth a look.
+    # A second minimum was found, or not even a first: then search everywhere.
     open_question = (ends.minima > 1) | ~best.converged
     use_one = allowed & (worst > RISKY)
     unused = ~plan.own_start_used & jnp.any(problem.guess != problem.start)
@@ -152,7 +152,7 @@ def _planned(problem: Problem, plan: _Plan, found: Minimum, fresh: Any) -> _Plan
 
 
 def first_search(model: Prepared, problem: Problem) -> tuple[Minimum, Any]:
-    """One search, and whether it settles the problem: nothing is left for `lowest` to look for."""
+    """One search, and whether it settles the problem, so that `lowest` has nothing left to do."""
     near = jnp.asarray(problem.near, jnp.float64)
     found, risks = _search(model, problem, problem.guess, near)
     return found, _is_settled(found, risks)
@@ -177,7 +177,7 @@ def _beginning(model: Prepared, problem: Problem) -> _Plan:
 
 
 def _improves(nll: Any, converged: Any, best: _Best, data: Data) -> Any:
-    """Lower by more than rounding; or as low, and converged where the best is not."""
+    """Whether lower by more than rounding, or equally low and converged when the best is not."""
     rounding = 1e-12 + 1e-14 * jnp.sum(data.main)
     as_low = nll <= best.nll + rounding
     return (nll < best.nll - rounding) | (as_low & converged & ~best.converged)
@@ -194,7 +194,7 @@ def _are_close(nll: Any, place: Any, other_nll: Any, other_place: Any) -> Any:
 
 
 def _with_end(ends: _Ends, found: Minimum, converged: Any) -> _Ends:
-    """The list with one more end, unless it is on it already."""
+    """The list with one more end, unless it already has it."""
     place = _place(found.theta)
     known = jnp.any(_are_close(found.nll, place, ends.nll, ends.place))
     new = converged & ~known
@@ -209,7 +209,7 @@ def _with_end(ends: _Ends, found: Minimum, converged: Any) -> _Ends:
 
 
 def _in_group(risks: Any, number: Any) -> Any:
-    """The parameters of a group: those that may matter, dealt out in three, two or all of these."""
+    """The parameters of a group: two or all thirds of the parameters that may matter."""
     suspects = risks > _SUSPECT * RISKY
     third = jnp.cumsum(suspects.astype(jnp.int32)) % 3
     members = jnp.asarray(_GROUPS, jnp.int32)[number]
@@ -217,7 +217,7 @@ def _in_group(risks: Any, number: Any) -> Any:
 
 
 def _across(theta: Any, one: Any, together: Any) -> Any:
-    """`theta` with `one` parameter on its other side, beyond |α| = 1, or some mirrored together."""
+    """`theta` with `one` parameter on its other side, beyond |α| = 1, or several mirrored."""
     alpha = theta[: len(one)]
     beyond = jnp.where(alpha > 0, -1.0, 1.0) * jnp.maximum(jnp.abs(alpha), 1.0)
     moved = jnp.where(one, beyond, jnp.where(together, -alpha, alpha))
@@ -225,22 +225,23 @@ def _across(theta: Any, one: Any, together: Any) -> Any:
 
 
 def branch_risks(model: Prepared, data: Data, theta: Any, at: Evaluation, fixed: Any) -> Any:
-    """How much speaks for another minimum across each α; above `RISKY` it is looked for.
+    """The evidence for another minimum across each α; above `RISKY` it is searched for.
 
-    It is what the bend of the yields takes from the curvature along α at zero, in units of what
-    the constraint and half of the data's information give, or the pull in units of `_FAR`.
+    It is what the curvature of the yields takes from that of the likelihood along α at zero, in
+    units of what the constraint and half of the data's information give, or the pull in units of
+    `_FAR`.
     """
     n = model.blocks[0]
     expected, up, down = variations(model, at, theta)
     alpha = theta[:n, None]
-    # With this one at zero, where the likelihood is bent most.
+    # With this α at zero, where the likelihood's curvature is most negative.
     expected -= jnp.maximum(alpha, 0.0) * up + jnp.maximum(-alpha, 0.0) * down
     inverse = 1 / jnp.maximum(expected, TINY_YIELD)
     ratio = data.main * inverse
-    ones = jnp.ones(up.shape[1])  # a sum as a matrix product takes a third of its time
+    ones = jnp.ones(up.shape[1])  # a sum as a matrix product takes a third of the time
     bent = _BEND * (((ratio - 1) * (up + down)) @ ones)
     information = 0.25 * ((ratio * inverse * (up - down) ** 2) @ ones)
-    # Near |α| = 0.8 code 4p bends the other way, by a third.
+    # Near |α| = 0.8 code 4p curves the other way, by a third.
     bent = jnp.maximum(bent, -bent / 3)
     risks = bent / (model.weight[:n] + 0.5 * information)
     pull = jnp.abs(theta[:n] - data.aux[:n]) * jnp.sqrt(model.weight[:n])

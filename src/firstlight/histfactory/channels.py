@@ -1,6 +1,6 @@
 """Channels, samples and modifiers of a workspace, read and checked value by value.
 
-Everything is sorted by name, as pyhf sorts it: the order of a file has no meaning.
+Everything is sorted by name, as in pyhf: the order in a file has no meaning.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from firstlight.histfactory.workspace_file import (
 
 Floats: TypeAlias = NDArray[np.float64]
 
-#: In the order in which pyhf asks them for their parameters (`pyhf.modifiers.histfactory_set`).
+#: In the order in which pyhf collects their parameters (`pyhf.modifiers.histfactory_set`).
 MODIFIER_TYPES = (
     "histosys",
     "lumi",
@@ -46,9 +46,9 @@ class Modifier:
 
     name: str
     type: str  # one of MODIFIER_TYPES
-    lo: float | Floats | None = None  # normsys: a factor; histosys: yields, one a bin
+    lo: float | Floats | None = None  # normsys: a factor; histosys: one yield per bin
     hi: float | Floats | None = None
-    uncertainty: Floats | None = None  # shapesys, staterror: absolute, one a bin
+    uncertainty: Floats | None = None  # shapesys, staterror: absolute, one per bin
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +95,7 @@ def number_array(values: Any, what: str) -> Floats:
     if not values:
         raise ContentError(f"{what} is empty; at least 1 entry is needed.")
     try:
-        # Two passes in C over a short list; `np.isfinite` alone would take longer than both.
+        # Two passes in C over a short list; `np.isfinite` alone takes longer than both.
         suspect = not _PLAIN_NUMBERS.issuperset(map(type, values)) or not math.isfinite(sum(values))
     except OverflowError:
         suspect = True
@@ -107,7 +107,7 @@ def number_array(values: Any, what: str) -> Floats:
 
 
 def read_channels(plain: object) -> tuple[Channel, ...]:
-    """All channels, sorted by name; fails with `ContentError` at the first thing that is wrong."""
+    """All channels, sorted by name; fails with a `ContentError` at the first error."""
     channels: dict[str, Channel] = {}
     for index, entry in enumerate(require_list(plain, "channels", least=1)):
         try:
@@ -116,19 +116,19 @@ def read_channels(plain: object) -> tuple[Channel, ...]:
             raise fault.inside(_place("channel", entry, index)) from None
         if channel.name in channels:
             raise ContentError(
-                "there are two channels of this name. Rename one.", f"channel {channel.name!r}"
+                "there are two channels with this name. Rename one.", f"channel {channel.name!r}"
             )
         channels[channel.name] = channel
     return tuple(channels[name] for name in sorted(channels))
 
 
 def bin_values(values: Any, what: str, bins: int) -> Floats:
-    """`values` as an array with one finite number a bin, else a `ContentError` with both counts."""
+    """`values` as an array with one finite number per bin, else a `ContentError`."""
     array = number_array(values, what)
     if len(array) != bins:
         raise ContentError(
             f"{what} has {len(array)} bins, the channel has {bins}. Give every template "
-            "one value a bin."
+            "one value per bin."
         )
     return array
 
@@ -150,7 +150,7 @@ def _read_channel(plain: object) -> Channel:
             raise fault.inside(_place("sample", entry, index)) from None
         if sample.name in samples:
             raise ContentError(
-                "the channel has two samples of this name. Rename one.", f"sample {sample.name!r}"
+                "the channel has two samples with this name. Rename one.", f"sample {sample.name!r}"
             )
         samples[sample.name] = sample
         bins = bins or len(sample.nominal)
@@ -158,7 +158,7 @@ def _read_channel(plain: object) -> Channel:
 
 
 def _read_sample(plain: object, bins: int) -> Sample:
-    """A sample; its first one (`bins` is 0) says how many bins the channel has."""
+    """A sample; the first of a channel (`bins` is 0) defines its number of bins."""
     keys = ("name", "data", "modifiers")
     plain = require_object(plain, keys, keys)
     name = require_name(plain)
@@ -173,7 +173,7 @@ def _read_sample(plain: object, bins: int) -> Sample:
             modifier = _read_modifier(entry, bins)
             key = modifier.name, modifier.type
             if key in modifiers:
-                raise ContentError("the sample has it twice. Remove one, or rename it.")
+                raise ContentError("the sample has this modifier twice. Remove or rename one.")
         except ContentError as fault:
             raise fault.inside(_modifier_place(entry, index)) from None
         modifiers[key] = modifier
@@ -186,7 +186,7 @@ def _modifier_place(plain: object, index: int) -> str:
 
 
 def _read_modifier(plain: object, bins: int) -> Modifier:
-    # Written out, not `require_object`: this runs once for each of thousands of modifiers.
+    # Written out instead of `require_object`: this runs for each of thousands of modifiers.
     if not isinstance(plain, dict) or not plain.keys() <= _MODIFIER_KEYS:
         plain = require_object(plain, _MODIFIER_KEYS, ())
     name, kind = require_name(plain), plain.get("type")
@@ -212,9 +212,9 @@ def _read_normsys(name: str, kind: str, data: Any, bins: int) -> Modifier:
     if lo <= 0 or hi <= 0:
         what, factor = ("lo", lo) if lo <= 0 else ("hi", hi)
         raise ContentError(
-            f"{what} is {factor}. It is a factor that is raised to the power of the parameter, "
-            "so at or below zero the likelihood is NaN. Give a positive factor, or write the "
-            "variation as a histosys."
+            f"{what} is {factor}. This factor is raised to the power of the parameter, so at or "
+            "below zero the likelihood is NaN. Give a positive factor, or write the variation as "
+            "a histosys."
         )
     return Modifier(name, kind, lo, hi)
 
@@ -234,7 +234,7 @@ def _read_factor(name: str, kind: str, data: Any, bins: int) -> Modifier:
             f"data must be null, not {described(data)}: the factor is the parameter itself."
         )
     if kind == "lumi" and name != "lumi":
-        raise ContentError("a modifier of type lumi must also have the name 'lumi'. Rename it.")
+        raise ContentError("a modifier of type lumi must be named 'lumi'. Rename it.")
     return Modifier(name, kind)
 
 
@@ -250,7 +250,7 @@ _READERS: dict[str, Callable[[str, str, Any, int], Modifier]] = {
 
 
 def read_observations(plain: object, channels: Sequence[Channel]) -> tuple[Floats, tuple[str, ...]]:
-    """The observed yields of all channels, one after the other, and the names of other entries.
+    """The observed yields of all channels, concatenated, and the names of other entries.
 
     Published likelihoods have such entries: a patch removes a channel and leaves its data.
     """
@@ -260,7 +260,7 @@ def read_observations(plain: object, channels: Sequence[Channel]) -> tuple[Float
         try:
             name, values = _read_observation(entry, bins)
             if name in observed:
-                raise ContentError("there are two of this name. Remove one.")
+                raise ContentError("there are two with this name. Remove one.")
         except ContentError as fault:
             raise fault.inside(_place("observation", entry, index)) from None
         observed[name] = values

@@ -1,7 +1,7 @@
-"""How much of what a synthetic workspace holds: dimensions that are possible, and the presets.
+"""The dimensions of a synthetic workspace: which are possible, and the presets.
 
 FirstlightError
-└── DimensionsError (a ValueError too)    no workspace has these dimensions
+└── DimensionsError (also a ValueError)    no workspace can have these dimensions
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from typing import Literal
 
 from firstlight.errors import FirstlightError
 
-#: The signal strength that observed counts are drawn with.
+#: The signal strength at which the observed counts are drawn.
 TRUE_POI = 1.0
 
 
 class DimensionsError(FirstlightError, ValueError):
-    """No workspace can have these dimensions; the text says why."""
+    """No workspace can have these dimensions; the message says why."""
 
 
 @dataclass(frozen=True)
 class Dimensions:
-    """How much of what a workspace holds; everything is exact.
+    """The dimensions of a workspace, all exact.
 
     Samples are counted signals first. A signal is in the first channels, a background in channels
-    chosen by the seed. Systematics avoid shapefactor channels; histosys also avoid channels of one
-    bin, where a shape is a normalisation.
+    chosen by the seed. Systematics avoid shapefactor channels; histosys also avoid single-bin
+    channels, where a shape is a normalisation.
     """
 
     bins_per_channel: tuple[int, ...]
-    channels_per_sample: tuple[int, ...]  # in how many channels each sample is
+    channels_per_sample: tuple[int, ...]  # number of channels of each sample
     signals: int = 1  # samples that the parameter of interest scales
-    normfactors: int = 1  # the parameter of interest, then one for each of the first backgrounds
+    normfactors: int = 1  # the parameter of interest, then one per background, in order
     normsys: int = 0  # modifiers, over all sample-channels
     histosys: int = 0
     normsys_names: int = 0  # distinct names: parameters
@@ -67,7 +67,7 @@ class Dimensions:
 
     @property
     def main_background(self) -> int:
-        """The last sample that is in every channel: it carries shapesys and shapefactor."""
+        """The last sample present in every channel, which carries shapesys and shapefactor."""
         backgrounds = range(self.signals, self.samples)
         return max(s for s in backgrounds if self.channels_per_sample[s] == self.channels)
 
@@ -78,7 +78,7 @@ class Dimensions:
 
     @property
     def parameters(self) -> int:
-        """Parameters as pyhf counts them, the fixed ones included."""
+        """Number of parameters as pyhf counts them, including fixed ones."""
         plain = self.channels - self.shapesys_channels - self.shapefactor_channels
         first = 0 if self.staterror != "none" else plain
         per_bin = sum(self.bins_per_channel[first:])
@@ -86,7 +86,7 @@ class Dimensions:
 
 
 def _impossibilities(d: Dimensions) -> list[tuple[bool, str]]:
-    """Every condition that no workspace can meet, with its text."""
+    """Whether each impossibility applies, and its message."""
     counts = {name: value for name, value in vars(d).items() if isinstance(value, int)}
     negative = [name for name, value in counts.items() if value < 0]
     channels, backgrounds = d.channels, d.channels_per_sample[max(d.signals, 0) :]
@@ -98,17 +98,17 @@ def _impossibilities(d: Dimensions) -> list[tuple[bool, str]]:
         (not 0 < d.signals < d.samples, f"{d.signals} signals among {d.samples} samples"),
         (
             any(not 1 <= n <= channels for n in d.channels_per_sample),
-            f"channels_per_sample {d.channels_per_sample} where there are {channels} channels",
+            f"channels_per_sample {d.channels_per_sample} with {channels} channels",
         ),
         (
             channels not in backgrounds,
             f"no background is in all {channels} channels, so one could be left empty",
         ),
         (special > channels, f"{special} shapesys and shapefactor channels of {channels}"),
-        (d.shapefactor_channels >= channels, "every channel has a shapefactor, none measures"),
+        (d.shapefactor_channels >= channels, "every channel has a shapefactor, so none measures"),
         (
             not 1 <= d.normfactors <= 1 + len(backgrounds),
-            f"{d.normfactors} normfactors: the parameter of interest, and at most one a background",
+            f"{d.normfactors} normfactors: the parameter of interest, at most one per background",
         ),
         (
             d.normfactors > ordinary_bins,
@@ -121,7 +121,7 @@ def _impossibilities(d: Dimensions) -> list[tuple[bool, str]]:
         (not d.poi_bounds[0] < TRUE_POI < d.poi_bounds[1], f"poi_bounds without {TRUE_POI:g}"),
     ]
     if any(impossible for impossible, _ in conditions):
-        return conditions  # the places of modifiers cannot be counted
+        return conditions  # the places of modifiers cannot be counted then
     return [
         *conditions,
         _crowding("normsys", d.normsys, d.normsys_names, *_fewest_places(d, 1)),
@@ -130,7 +130,7 @@ def _impossibilities(d: Dimensions) -> list[tuple[bool, str]]:
 
 
 def _fewest_places(d: Dimensions, min_bins: int) -> tuple[int, str]:
-    """Sample-channels that can carry a modifier, whatever the seed, and their description."""
+    """Number of sample-channels that can carry a modifier for any seed, and their description."""
     usable = [
         index < d.channels - d.shapefactor_channels and bins >= min_bins
         for index, bins in enumerate(d.bins_per_channel)
@@ -147,13 +147,13 @@ def _crowding(
 ) -> tuple[bool, str]:
     fits = names <= modifiers <= names * places
     return not fits, (
-        f"{modifiers} {kind} modifiers of {names} names on {description}: there must be at least "
-        f"one a name ({names}) and at most one a name and sample-channel ({names * places})"
+        f"{modifiers} {kind} modifiers with {names} names on {description}: there must be at least "
+        f"one per name ({names}) and at most one per name and sample-channel ({names * places})"
     )
 
 
 def spread(total: int, parts: int) -> tuple[int, ...]:
-    """`total` in `parts` whole numbers as equal as can be, the larger ones first."""
+    """`total` split into `parts` whole numbers as equal as possible, the larger ones first."""
     if parts < 1:
         raise DimensionsError(f"No workspace has these dimensions: {parts} channels.")
     return tuple(total // parts + (index < total % parts) for index in range(parts))
@@ -200,18 +200,20 @@ def scaled_dimensions(
 ) -> Dimensions:
     """Dimensions with `parameters` in pyhf's count, for scaling curves.
 
-    Two are normfactors (one of them the parameter of interest), one a bin is a gamma where
-    `staterror` is set, the others are alphas, each with so many modifiers as there is room for.
-    The defaults have the density of "thu-184p", so the size grows linearly.
+    Two are normfactors (one of them the parameter of interest); with `staterror`, one per bin is a
+    gamma; the others are alphas, each with as many modifiers as there is room for. The defaults
+    have the density of "thu-184p", so the size grows linearly.
     """
     per_channel = spread(bins, channels)
     if samples < 2:
-        raise DimensionsError(f"No workspace has these dimensions: {samples} samples; 2 at least.")
+        raise DimensionsError(
+            f"No workspace has these dimensions: {samples} samples. Give 2 or more."
+        )
     alphas = parameters - 2 - (bins if staterror else 0)
     if alphas < 0:
         raise DimensionsError(
             f"No workspace has these dimensions: {parameters} parameters with 2 normfactors"
-            + (f" and {bins} gammas, one a bin; give more parameters." if staterror else ".")
+            + (f" and {bins} gammas, one per bin; give more parameters." if staterror else ".")
         )
     histosys_places = samples * sum(n > 1 for n in per_channel)
     histosys_names = round(0.87 * alphas) if histosys_places else 0

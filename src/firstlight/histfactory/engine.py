@@ -1,9 +1,9 @@
-"""Who runs the fits: `Eager` calls what is compiled, `Traced` is part of the caller's program.
+"""What runs the fits: `Eager` calls compiled programs, `Traced` is part of the caller's program.
 
-Inference is written once against `Engine`. Outside of JAX transformations the eager engine calls
-one executable for every fit of a given size, so that another model, other data, other fixed
-parameters compile nothing; results are NumPy. Under `jit`, `grad` or `vmap` the traced engine puts
-the same search into the caller's program, with derivatives.
+Inference is written once, against `Engine`. Outside JAX transformations the eager engine calls one
+executable for all fits of a given size, so that another model, other data or other fixed parameters
+compile nothing; results are NumPy arrays. Under `jit`, `grad` or `vmap` the traced engine puts the
+same search into the caller's program, with derivatives.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BATCH = 1024
 
 
 class Engine:
-    """What inference needs of the one who computes."""
+    """What inference needs from a backend."""
 
     xp: Any
 
@@ -45,7 +45,7 @@ class Engine:
 
     @property
     def floor(self) -> Any:
-        """What is left of the likelihood where data and constraints fit exactly."""
+        """The negative log-likelihood where data and constraints fit exactly."""
         return self.prepared.constraint_constant
 
     def fits(self, problems: Sequence[Problem], progress: Progress | None = None) -> list[Minimum]:
@@ -55,14 +55,14 @@ class Engine:
     def chain(
         self, problems: Sequence[Problem], warm_start: WarmStart | None = None
     ) -> list[Minimum]:
-        """Minima of a free fit and a conditional one, or of the latter alone.
+        """Minima of a free and a conditional fit, or of the latter alone.
 
-        Each starts at its `warm_start`, or where the one before ended.
+        Each starts at its `warm_start`, or where the previous one ended.
         """
         raise NotImplementedError
 
     def followed(self, found: Minimum, problem: Problem) -> Any:
-        """The parameters of a minimum, with derivatives that follow the minimum."""
+        """The parameters of a minimum, with the derivatives of the minimum's position."""
         return found.theta
 
     def followed_all(self, found: list[Minimum], problems: Sequence[Problem]) -> list[Minimum]:
@@ -83,15 +83,15 @@ class Engine:
 
 
 class Eager(Engine):
-    """Calls executables; gives NumPy."""
+    """Calls executables; returns NumPy arrays."""
 
     xp = np
 
     def __init__(self, model: Model) -> None:
         if model._is_traced:
             raise ModelError(
-                "this runs outside of jit, grad and vmap. What composes with them: nll, fit, "
-                "discovery, qmu, qmu_tilde, cls, upper_limit, asimov."
+                "this runs only outside jit, grad and vmap. Functions that compose with them: nll, "
+                "fit, discovery, qmu, qmu_tilde, cls, upper_limit, asimov."
             )
         super().__init__(model)
 
@@ -102,7 +102,7 @@ class Eager(Engine):
         return _unstacked(self.fit_all(Problem(*stacked), progress), len(problems))
 
     def fit_all(self, problems: Problem, progress: Progress | None = None) -> Minimum:
-        """Minima of problems that are stacked on a leading axis, without their Hessians."""
+        """Minima of problems stacked on a leading axis, without their Hessians."""
         on_cores = jax.default_backend() == "cpu"
         return (_fits_on_cores if on_cores else _fits_in_batches)(self, problems, progress)
 
@@ -125,7 +125,7 @@ class Eager(Engine):
     def _fit(self, problem: Problem) -> Minimum:
         on_cpu = jax.default_backend() == "cpu"
         with float64_scope(), one_blas_thread() if on_cpu else contextlib.nullcontext():
-            # A Python float has another type than a NumPy one to JAX, and would compile again.
+            # To JAX a Python float has another type than a NumPy float, and would recompile.
             problem = problem._replace(near=np.float64(problem.near))
             found, settled = jax.device_get(_first()(self.prepared, problem))
             if not settled:
@@ -155,7 +155,7 @@ class Eager(Engine):
 
 
 class Traced(Engine):
-    """Part of a program that JAX transforms."""
+    """Builds part of a program that JAX transforms."""
 
     xp = jnp
 
@@ -207,7 +207,7 @@ def _unstacked(found: Minimum, n: int) -> list[Minimum]:
 
 @cache
 def _first() -> Any:
-    """Compiled in three quarters of the time of `_lowest`, which few problems need."""
+    """Compiles in three quarters of the time of `_lowest`, which few problems need."""
     return jax.jit(first_search, compiler_options=compiler_options())
 
 
@@ -218,7 +218,7 @@ def _lowest() -> Any:
 
 @cache
 def compiler_options() -> dict[str, Any] | None:
-    """On a CPU the older of XLA's two loop emitters: as fast here, compiled in half the time."""
+    """On a CPU, XLA's older loop emitter: as fast here, and it compiles in half the time."""
     if jax.default_backend() != "cpu":
         return None
     options = {"xla_cpu_use_fusion_emitters": False}
@@ -253,7 +253,7 @@ def _cores() -> int:
 
 
 def _fits_on_cores(engine: Eager, problems: Problem, progress: Progress | None) -> Minimum:
-    """One fit after the other on every core: faster than a batch, which waits for its slowest."""
+    """Sequential fits on every core: faster than a batch, which waits for its slowest fit."""
     n = len(problems.start)
     workers = min(n, _cores())
     done: list[Minimum] = []
@@ -274,9 +274,9 @@ def _fits_on_cores(engine: Eager, problems: Problem, progress: Progress | None) 
 
 
 def _fits_in_batches(engine: Eager, problems: Problem, progress: Progress | None) -> Minimum:
-    """All searches of a batch at once; those that leave a question once more, among themselves.
+    """All searches in one batch; unsettled ones again in a batch of their own.
 
-    A batch waits for its slowest, so the few problems that may have several minima go apart.
+    A batch waits for its slowest, so the few problems that may have several minima run separately.
     """
     n = len(problems.start)
     done: list[Minimum] = []
@@ -294,9 +294,9 @@ def _fits_in_batches(engine: Eager, problems: Problem, progress: Progress | None
 
 
 def _in_batch(program: Any, engine: Eager, problems: Problem, rows: Any) -> Any:
-    """What a batched program gives for some of the problems, on the host."""
+    """The results of a batched program for some of the problems, on the host."""
     size = len(rows)
-    # Few batch sizes, so few executables; the last problem fills a batch up.
+    # Few batch sizes, so few executables; the last problem is repeated to fill a batch.
     filled = rows[np.minimum(np.arange(1 << (size - 1).bit_length()), size - 1)]
     found = program(engine.prepared, jax.tree.map(lambda a: a[filled], problems))
     return jax.tree.map(lambda a: np.asarray(a)[:size], found)

@@ -1,8 +1,8 @@
 """Values at given parameters: expected data, likelihood, gradient, Hessian.
 
 Parameters are a mapping of names (others at their init) or a vector in the order of
-`model.parameter_names`; a vector may have leading axes, and then so has the result. Data are main
-counts or main and auxiliary data in pyhf's order; the observed ones if not given.
+`model.parameter_names`; a vector may have leading axes, and the result then has them too. Data are
+main counts, or main and auxiliary data, in pyhf's order; the default is the observed data.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from firstlight.histfactory.precision import in_float64, is_traced
 
 @in_float64
 def expected_data(model: Model, parameters: Any = None, include_auxdata: bool = True) -> Any:
-    """Expected counts of every bin, channels in turn, and the expected auxiliary data."""
+    """Expected counts of every bin, channel by channel, and the expected auxiliary data."""
     theta = to_internal(model, model.vector(parameters))
     engine = engine_for(model, theta)
     main = _program("expected", engine, theta)(engine.prepared, theta)
@@ -36,7 +36,7 @@ def expected_data(model: Model, parameters: Any = None, include_auxdata: bool = 
 
 @in_float64
 def nll(model: Model, parameters: Any = None, data: Any = None) -> Any:
-    """Negative log-likelihood with all constants, as pyhf has them; infinite where it is zero."""
+    """Negative log-likelihood with pyhf's constants; infinite where the likelihood is zero."""
     engine, theta, data = _arguments(model, parameters, data)
     value = _program("nll", engine, theta)(engine.prepared, data, theta)
     return _plain(value) + _constants(engine, data)
@@ -44,20 +44,20 @@ def nll(model: Model, parameters: Any = None, data: Any = None) -> Any:
 
 @in_float64
 def nll_and_gradient(model: Model, parameters: Any = None, data: Any = None) -> tuple[Any, Any]:
-    """Negative log-likelihood and its derivative by every parameter, in closed form."""
+    """Negative log-likelihood and its gradient with respect to the parameters, in closed form."""
     engine, theta, data = _arguments(model, parameters, data)
     value, gradient = _program("nll_and_gradient", engine, theta)(engine.prepared, data, theta)
     return _plain(value) + _constants(engine, data), to_public(model, gradient)
 
 
 def gradient(model: Model, parameters: Any = None, data: Any = None) -> Any:
-    """Derivative of the negative log-likelihood by every parameter, in closed form."""
+    """Gradient of the negative log-likelihood with respect to the parameters, in closed form."""
     return nll_and_gradient(model, parameters, data)[1]
 
 
 @in_float64
 def hessian(model: Model, parameters: Any = None, data: Any = None) -> Any:
-    """Second derivatives of the negative log-likelihood by all parameters, in closed form."""
+    """Hessian of the negative log-likelihood with respect to the parameters, in closed form."""
     engine, theta, data = _arguments(model, parameters, data)
     matrix = _program("hessian", engine, theta)(engine.prepared, data, theta)
     slot = model.about.structure.positions
@@ -106,7 +106,7 @@ _FUNCTIONS: dict[str, Any] = {
 
 
 def _program(name: str, engine: Engine, theta: Any) -> Any:
-    """The function over the leading axes of `theta`: compiled, or part of the caller's program."""
+    """The function mapped over the leading axes of `theta`, compiled or in the caller's program."""
     compiled = _compiled(name, np.ndim(theta) - 1)
     return compiled.__wrapped__ if isinstance(engine, Traced) else compiled
 

@@ -1,9 +1,9 @@
 """Exclusion: CLs of a signal strength, asymptotically (arXiv:1007.1727).
 
-A test needs four fits: free, without signal, and at the signal strength on the data and on the
-Asimov data that the fit without signal gives. Outside of JAX transformations they are calls, each
-starting at the nearest one that was solved. In a program they are one loop over two pairs, so that
-the search, which is most of what there is to compile, is compiled once.
+A test needs four fits: free, without signal, and at the signal strength, the last one to the data
+and to the Asimov data of the fit without signal. Outside JAX transformations each fit is a call
+that starts at the nearest solution. Inside a program all of them are one loop over two pairs, so
+that the search, which dominates the compile time, is compiled once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from firstlight.histfactory.newton import Minimum, Problem
 from firstlight.histfactory.precision import in_float64, is_traced
 from firstlight.histfactory.profiling import minimise_pair
 
-#: Bands of an expected result, in standard deviations of the background-only data.
+#: Bands of an expected result, in standard deviations of background-only data.
 BANDS = (-2, -1, 0, 1, 2)
 
 
@@ -55,7 +55,7 @@ class CLs:
     q_asimov: Any
     muhat: Any
     converged: Any
-    branches: Any  # the largest number of minima that one of its fits found
+    branches: Any  # the largest number of minima found by one of its fits
 
 
 @in_float64
@@ -69,14 +69,14 @@ def cls(
 ) -> CLs:
     """CLs of a signal strength, asymptotically: observed and five expected values.
 
-    mu: one value, or an array of them outside of `jit`, which gives arrays.
-    test_statistic: "qtilde", or "q" where the best fit may have a negative signal.
+    mu: one value, or outside `jit` an array of them, for a result with arrays.
+    test_statistic: "qtilde", or "q", which allows a negative best-fit signal.
     """
     require_statistic(test_statistic)
     require_possible_strength(mu, test_statistic)
     fixed = as_fixed(model, fixed)
     if np.ndim(mu) and is_traced(mu):
-        raise ModelError("mu is an array; inside of jit, grad and vmap use jax.vmap over it.")
+        raise ModelError("mu is an array; inside jit, grad and vmap use jax.vmap over it.")
     if np.ndim(mu):
         parts = [cls(model, m, data, fixed, init, test_statistic) for m in np.asarray(mu)]
         return CLs(*(np.stack([getattr(p, f.name) for p in parts]) for f in fields(CLs)))
@@ -121,7 +121,7 @@ class Minima(NamedTuple):
 
 
 class HypothesisTest:
-    """One data set tested at any signal strength: what does not depend on it is done once."""
+    """One data set tested at any signal strength; what does not depend on it is computed once."""
 
     def __init__(self, setup: Setup, found: list[Minimum] | None = None) -> None:
         """found: where the fits that do not depend on the strength ended, in a program."""
@@ -144,7 +144,7 @@ class HypothesisTest:
         return [on_data, on_asimov]
 
     def _nearest(self, mu: Any) -> tuple[Any, Any]:
-        """Where the fits at the nearest signal strength ended; at first, without a given one."""
+        """Where the fits at the nearest signal strength ended, or those made at first."""
         if not self._solved:
             return self.free.theta, self.null.theta
         _, on_data, on_asimov = min(self._solved, key=lambda solved: abs(solved[0] - mu))
@@ -160,7 +160,7 @@ def cls_of(engine: Engine, mu: Any, minima: Minima, test_statistic: str) -> CLs:
     """CLs from the four fits."""
     xp = engine.xp
     free, null, on_data, on_asimov = minima
-    # Without a background-only likelihood there is nothing to expect, and no CLb.
+    # Without a background-only likelihood there is no expected result and no CLb.
     known = xp.where(xp.isfinite(null.nll), 0.0, np.nan)
     q = one_sided(engine, mu, free, on_data) + known
     q_asimov = q_of_asimov(engine, on_asimov) + known
@@ -183,8 +183,8 @@ def cls_of(engine: Engine, mu: Any, minima: Minima, test_statistic: str) -> CLs:
 def q_of_asimov(engine: Engine, on_asimov: Minimum) -> Any:
     """The statistic of the Asimov data.
 
-    They have their minimum at the parameters they were made of: no fit is needed, and what is left
-    of the likelihood there is the constant of the constraints.
+    Their minimum is at the parameters they were made with: no fit is needed, and the likelihood
+    there is just the constant of the constraints.
     """
     return engine.xp.maximum(2 * (on_asimov.nll - engine.floor), 0.0)
 
@@ -204,8 +204,8 @@ def asymptotic_cls(
 
 
 def expected_cls(engine: Engine, q_asimov: Any, sigmas: float) -> Any:
-    """CLs expected from background-only data that fluctuate by so many standard deviations."""
-    # A background that fluctuates up by N makes CLs larger.
+    """CLs expected from background-only data that fluctuate by `sigmas` standard deviations."""
+    # An upward fluctuation of the background by N makes CLs larger.
     return engine.tail(square_root(q_asimov) - sigmas) / engine.tail(-sigmas)
 
 
@@ -256,7 +256,7 @@ def _in_program(setup: Setup, mu: Any) -> CLs:
 
 
 def require_possible_strength(mu: Any, test_statistic: str) -> None:
-    """With q̃ a signal is not negative, so there is nothing to exclude below zero."""
+    """Fails for a negative signal with q̃, where there is nothing to exclude below zero."""
     if test_statistic == "qtilde" and not is_traced(mu) and np.any(np.asarray(mu) < 0):
         raise ModelError(
             f"mu = {np.min(mu):g} is negative, and with q̃ there is nothing to exclude below zero. "

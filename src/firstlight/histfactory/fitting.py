@@ -33,12 +33,12 @@ from firstlight.histfactory.model import (
 from firstlight.histfactory.newton import Minimum, Problem, Status, factorise, solve
 from firstlight.histfactory.precision import float64_scope, in_float64, is_traced
 
-#: What may be said about fixed parameters: values to fix at, True (at init), False (free).
+#: Fixed parameters: names, or values to fix at, True (at init), False (free).
 Fixed = Mapping[str, Any] | Iterable[str] | None
 
 
 class _Point(NamedTuple):
-    """Where the Hessian is evaluated, once somebody asks for it."""
+    """Where to evaluate the Hessian, once it is needed."""
 
     model: Prepared
     data: Data
@@ -51,13 +51,13 @@ class FitResult:
     """Where a fit ended. Arrays are in the order of `names`."""
 
     values: Any  # best-fit parameters
-    nll: Any  # with all constants, as pyhf has them
+    nll: Any  # with all constants, as in pyhf
     edm: Any
     iterations: Any
     status_code: Any
     is_free: Any  # 1 where a parameter moved freely
     at_bound: Any  # True where a bound holds it
-    branches: Any  # minima that were found; this is the lowest of them
+    branches: Any  # number of minima found; this is the lowest
     _free: Any  # `is_free` in internal order
     _hessian: Curvature | _Point
     about: Description = field(metadata={"static": True})
@@ -73,7 +73,7 @@ class FitResult:
 
     @property
     def uncertainties(self) -> dict[str, Any]:
-        """Square roots of the covariance's diagonal by name; 0 for what did not move."""
+        """Square roots of the covariance's diagonal by name; 0 for parameters that did not move."""
         return self._by_name(_diagonal(self.covariance) ** 0.5)
 
     def _by_name(self, values: Any) -> dict[str, Any]:
@@ -83,24 +83,24 @@ class FitResult:
 
     @property
     def status(self) -> Status:
-        """How one fit ended, with its `.message`; inside of jit or vmap look at `status_code`."""
+        """How one fit ended, with its `.message`; inside jit or vmap use `status_code`."""
         if is_traced(self.status_code) or np.ndim(self.status_code):
             raise ModelError(
-                "status is that of one fit outside of jit, grad and vmap. Use status_code, which "
-                "is Status.CONVERGED (0) where a fit converged."
+                "status is available for a single fit outside jit, grad and vmap. Use status_code, "
+                "which is Status.CONVERGED (0) where a fit converged."
             )
         return Status(int(self.status_code))
 
     @property
     def converged(self) -> Any:
-        """Did the fit reach its EDM?"""
+        """Whether the fit reached its EDM tolerance."""
         return self.status_code == int(Status.CONVERGED)
 
     @property
     def covariance(self) -> Any:
         """Inverse of the exact Hessian of the free parameters; zero for the others.
 
-        Taken as a constant by differentiation: for a derivative of it use `hessian`.
+        Constant under differentiation; differentiate `hessian` instead.
         """
         point = self._hessian if isinstance(self._hessian, _Point) else None
         if point and not is_traced(point) and next(_questions(self.about.sizes)) < _FIRST_ANSWERS:
@@ -127,18 +127,18 @@ def _diagonal(matrix: Any) -> Any:
     return matrix.diagonal(axis1=-2, axis2=-1)
 
 
-#: So many are NumPy's: a program for them takes as long to compile as NumPy for a hundred.
+#: Compute this many with NumPy: compiling a program takes as long as a hundred of them in NumPy.
 _FIRST_ANSWERS = 10
 
 
 @cache
 def _questions(sizes: Sizes) -> Iterator[int]:
-    """Counts how often a covariance was asked for, of models of one size."""
+    """Counts how many covariances were computed for models of one size."""
     return count()
 
 
 def _host_inverse(point: _Point, free: Any) -> Any:
-    """As `_inverse`, in NumPy; NaN where the Hessian is not positive."""
+    """Like `_inverse`, in NumPy; NaN where the Hessian is not positive definite."""
     model, data, theta = jax.tree.map(np.asarray, point)
     with np.errstate(all="ignore"):
         curvature = evaluate(model, data, theta, xp=np).curvature
@@ -178,14 +178,14 @@ def fit(
     fixed: Fixed = None,
     init: Any = None,
 ) -> FitResult:
-    """The parameters that make the data most likely.
+    """Maximum-likelihood fit of the parameters.
 
-    data: main counts, or main and auxiliary data in pyhf's order; the observed ones if not given.
-    fixed: names to hold at their init, or a mapping of names to values to hold them at
+    data: main counts, or main and auxiliary data, in pyhf's order; default: the observed data.
+    fixed: names to fix at their init, or a mapping from names to the values to fix them at
         (True: at init; False: free although the workspace fixes it).
     init: starting values, a mapping of names or a whole vector.
 
-    Never raises for numerical trouble: look at `.status`.
+    Never raises for numerical trouble: check `.status`.
     """
     fixed = as_fixed(model, fixed)
     engine = engine_for(model, data, fixed, init)
@@ -195,7 +195,7 @@ def fit(
 
 
 def problem_of(engine: Engine, data: Data, fixed: Fixed = None, init: Any = None) -> Problem:
-    """A fit in internal order. Bounds do not apply to what is fixed."""
+    """A fit in internal order. Bounds do not apply to fixed parameters."""
     model, xp = engine.model, engine.xp
     start = require_finite(model.vector(init), "init")
     if np.ndim(start) != 1:
@@ -219,9 +219,9 @@ def problem_of(engine: Engine, data: Data, fixed: Fixed = None, init: Any = None
 
 
 def as_fixed(model: Model, fixed: Fixed) -> dict[str, Any]:
-    """What is held, by parameter: a value, True (at its init) or False (free).
+    """Fixed parameters by name: a value, True (at its init) or False (free).
 
-    The name of a set, such as that of a staterror, stands for all of its parameters.
+    The name of a set, such as a staterror, stands for all of its parameters.
     """
     if fixed is None:
         return {}
@@ -232,7 +232,7 @@ def as_fixed(model: Model, fixed: Fixed) -> dict[str, Any]:
             fixed = dict.fromkeys(fixed, True)
         except TypeError:
             raise ModelError(
-                f"fixed is {fixed!r}; give names of parameters, or a mapping of names to values."
+                f"fixed is {fixed!r}; give names of parameters, or a mapping from names to values."
             ) from None
     held: dict[str, Any] = {}
     for name, value in fixed.items():
@@ -245,9 +245,7 @@ def as_fixed(model: Model, fixed: Fixed) -> dict[str, Any]:
 def _members(model: Model, name: str) -> list[str]:
     """The parameters that a name stands for: itself, or all of a set (`staterror_SR`)."""
     if not isinstance(name, str):
-        raise ModelError(
-            f"{model.about.source}: parameters are called by their names, not by {name!r}."
-        )
+        raise ModelError(f"{model.about.source}: parameters are given by name, not by {name!r}.")
     members = [p for p in model.about.parameters if p.rpartition("[")[0] == name]
     return members or [model.about.parameters[model.index(name)]]
 

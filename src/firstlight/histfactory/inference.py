@@ -1,7 +1,7 @@
 """Tests and limits from the profile likelihood: asymptotic formulae of arXiv:1007.1727.
 
-Every function takes `data` (the observed ones if not given) and `fixed` as `fit` does. All of them
-can be differentiated with respect to every array of the model.
+Every function takes `data` (default: the observed data) and `fixed`, as `fit` does. All of them
+are differentiable with respect to every array of the model.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ from firstlight.histfactory.precision import in_float64, is_traced
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Discovery:
-    """How badly the data disagree with no signal."""
+    """How strongly the data disagree with no signal."""
 
     q0: Any
     z0: Any  # significance, √q0
     p0: Any
-    muhat: Any  # a constant to differentiation, as are the fits: `fit` gives their derivatives
+    muhat: Any  # constant under differentiation, like the fits: use `fit` for derivatives
     free: FitResult
     conditional: FitResult  # without signal
 
     @property
     def converged(self) -> Any:
-        """Whether both fits did."""
+        """Whether both fits converged."""
         good = (self.free.status_code == 0) & (self.conditional.status_code == 0)
         return good if is_traced(good) or np.ndim(good) else bool(good)
 
     @property
     def branches(self) -> Any:
-        """The larger number of minima that either fit found."""
+        """The larger of the numbers of minima that the fits found."""
         return most_branches(self.free.branches, self.conditional.branches)
 
     @property
     def warm_start(self) -> WarmStart:
-        """Where the fits of a similar model or similar data may start."""
+        """Where fits of a similar model or similar data can start."""
         return warm_start_of(self.free, self.conditional)
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Ratio:
-    """A profile likelihood ratio: the test statistic and the two fits it is made of."""
+    """A profile likelihood ratio: the test statistic and its two fits."""
 
     q: Any
     muhat: Any
-    free: FitResult | None  # None where the minimum is known without a fit
+    free: FitResult | None  # None if the minimum is known without a fit
     conditional: FitResult
 
 
@@ -73,10 +73,10 @@ def discovery(
 ) -> Discovery:
     """Test statistic q0 of the background-only hypothesis, its significance and its p-value.
 
-    Zero, with derivative zero, where the best fit has no excess (μ̂ ≤ 0). The best fit may be
-    above the workspace's upper bound of the signal strength: a bound would hide significance.
+    Zero, with zero derivative, if the best fit has no excess (μ̂ ≤ 0). The best fit may exceed the
+    workspace's upper bound on the signal strength: a bound would hide significance.
 
-    warm_start: that of the result of a similar problem; both fits start there.
+    warm_start: the `warm_start` of a similar problem's result; both fits start there.
     """
     engine = engine_for(model, data, fixed, init, warm_start)
     found = likelihood_ratio(model, None, "q0", data, fixed, init, warm_start)
@@ -110,7 +110,7 @@ def likelihood_ratio(
     free = bounded(engine, free, statistic)
     found = free_and_conditional(engine, free, at_mu, _internal(model, warm_start))
     muhat = poi_value(engine, found[0])
-    # Asked so that what is no number stays none.
+    # Written so that NaN stays NaN.
     without = muhat <= 0 if statistic == "q0" else muhat > tested
     return Ratio(
         q=as_number(engine.xp.where(without, 0.0, _difference(engine, found[1], found[0]))),
@@ -126,8 +126,8 @@ def expected_ratio(
 ) -> Ratio:
     """The test statistic of data without fluctuations, as the model expects them before any fit.
 
-    mu: what is tested; mu_true: what the data are made of, with all others at their init. They have
-    their minimum there, so only the conditional fit is made, and `free` is None.
+    mu: the tested value; mu_true: the value that the data are made with, all other parameters at
+    their init. That is their minimum, so only the conditional fit is made, and `free` is None.
     """
     fixed = as_fixed(model, fixed)
     engine = engine_for(model, mu, fixed, warm_start)
@@ -144,7 +144,7 @@ def expected_ratio(
 
 
 def warm_start_of(free: FitResult | None, conditional: FitResult) -> WarmStart:
-    """Where two fits ended; without a free one the conditional fit stands for both."""
+    """Where two fits ended; without a free fit, the conditional one stands for both."""
     free = conditional if free is None else free
     converged = (free.status_code == 0) & (conditional.status_code == 0)
     return WarmStart(free.values, conditional.values, converged)
@@ -164,7 +164,7 @@ def qmu(model: Model, mu: Any, data: Any = None, fixed: Fixed = None, init: Any 
 def qmu_tilde(
     model: Model, mu: Any, data: Any = None, fixed: Fixed = None, init: Any = None
 ) -> Any:
-    """Test statistic for upper limits, Eq. 16: a negative best fit counts as none."""
+    """Test statistic for upper limits, Eq. 16: a negative best fit counts as zero signal."""
     return likelihood_ratio(model, mu, "qtilde", data, fixed, init).q
 
 
@@ -174,8 +174,8 @@ def asimov(
 ) -> Any:
     """The data set without fluctuations, main and auxiliary, in pyhf's order.
 
-    With `mu` the other parameters are those that fit the data best at this signal strength; with
-    `parameters` (a mapping or a vector) they are taken as they are.
+    With `mu`, the other parameters are fitted to the data at this signal strength; with
+    `parameters` (a mapping or a vector), nothing is fitted.
     """
     if (mu is None) == (parameters is None):
         raise ModelError("asimov needs either mu=... or parameters=...")
@@ -195,13 +195,13 @@ def asimov(
 def hypotheses(
     engine: Engine, data: Data, mus: list[Any], fixed: Fixed, init: Any
 ) -> list[Problem]:
-    """A problem for each signal strength; None leaves it free."""
+    """One problem per signal strength; None leaves it free."""
     base = problem_of(engine, data, fixed, init)
     model = engine.model
     if None in mus and base.fixed[poi_position(model)] > 0:
         raise ModelError(
-            f"{model.about.source}: the parameter of interest {model.poi!r} is fixed, so nothing "
-            f"can be tested. Free it: fixed={{{model.poi!r}: False}}."
+            f"{model.about.source}: the parameter of interest {model.poi!r} is fixed, so it cannot "
+            f"be tested. Free it: fixed={{{model.poi!r}: False}}."
         )
     return [base if mu is None else at_strength(engine, base, mu) for mu in mus]
 
@@ -217,7 +217,7 @@ def at_strength(engine: Engine, problem: Problem, mu: Any) -> Problem:
 
 
 def bounded(engine: Engine, problem: Problem, statistic: str) -> Problem:
-    """Bounds of the signal strength as the test statistic wants them."""
+    """Bounds of the signal strength that the test statistic requires."""
     model = engine.model
     index = poi_position(model)
     lower, upper = engine.xp.asarray(problem.lower), engine.xp.asarray(problem.upper)
@@ -226,7 +226,7 @@ def bounded(engine: Engine, problem: Problem, statistic: str) -> Problem:
         bound = engine.xp.maximum(bound, 0.0)
     elif statistic == "q":
         bound = engine.xp.where(bound < 0, bound, -upper[index])
-    # A limit may be beyond the upper bound, and then so may the best fit.
+    # A limit may exceed the upper bound, and so may the best fit.
     return problem._replace(
         lower=_with(engine, lower, index, bound), upper=_with(engine, upper, index, np.inf)
     )
@@ -239,7 +239,7 @@ def free_and_conditional(
     best, at_mu = engine.chain([free, conditional], warm_start)
     if isinstance(engine, Traced) or not at_mu.nll < best.nll - DISAGREEMENT:
         return [best, at_mu]
-    # The point of the conditional fit is open to the free one, so that one was in another minimum.
+    # The free fit could have reached the conditional one's point, so it was in another minimum.
     again = engine.chain([free.starting_at(at_mu.theta)])[0]
     return [again._replace(branches=most_branches(2, again.branches)), at_mu]
 
@@ -258,8 +258,8 @@ def poi_value(engine: Engine, found: Minimum) -> Any:
 
 
 def _difference(engine: Engine, conditional: Minimum, free: Minimum) -> Any:
-    """2 ΔNLL, never negative: rounding is."""
-    with np.errstate(invalid="ignore"):  # infinite ones, of fits that failed: no number
+    """2 ΔNLL, clipped at zero because rounding can make it negative."""
+    with np.errstate(invalid="ignore"):  # infinities of failed fits give NaN
         return engine.xp.maximum(2 * (conditional.nll - free.nll), 0.0)
 
 
@@ -268,16 +268,16 @@ def one_sided(engine: Engine, mu: Any, free: Minimum, at_mu: Minimum) -> Any:
     return engine.xp.where(muhat > mu, 0.0, _difference(engine, at_mu, free))
 
 
-#: A conditional fit that is lower than the free one by more than this has found another minimum.
+#: A conditional fit lower than the free one by more than this has found another minimum.
 DISAGREEMENT = 1e-9
 
-#: A test statistic below this is rounding of two likelihoods that are equal. Its root is taken as
-#: zero: a derivative by the root would be that rounding, divided by next to nothing.
+#: A test statistic below this is the rounding error of two equal likelihoods. Its root is taken as
+#: zero: the derivative of the root would be that error divided by almost zero.
 ROUNDING = 1e-12
 
 
 def square_root(q: Any) -> Any:
-    """√q of a test statistic; zero, with derivative zero, where q is rounding."""
+    """√q of a test statistic; zero, with zero derivative, where q is only rounding."""
     xp: Any = jnp if is_traced(q) else np
     none = q <= ROUNDING
     root = xp.where(none, 0.0, xp.sqrt(xp.where(none, 1.0, q)))
@@ -285,7 +285,7 @@ def square_root(q: Any) -> Any:
 
 
 def most_branches(*counts: Any) -> Any:
-    """The largest of some numbers of minima; of each in turn where `vmap` made many."""
+    """The largest of several numbers of minima, elementwise under `vmap`."""
     largest = (jnp if is_traced(counts) else np).stack(counts).max(axis=0)
     return largest if is_traced(counts) or largest.ndim else int(largest)
 

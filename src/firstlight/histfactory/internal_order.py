@@ -1,7 +1,7 @@
-"""Between what users give and read, and the internal order in which a model computes.
+"""Conversion between the public order of parameters and data and a model's internal order.
 
-Public parameter vectors and data are in pyhf's order. Inside, parameters stand in three blocks (α,
-φ, γ; see `layout`), bins of all channels side by side, and both are padded.
+Public parameter vectors and data are in pyhf's order. Internally, parameters are in three blocks
+(α, φ, γ; see `layout`), bins of all channels are side by side, and both are padded.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from firstlight.histfactory.precision import float64_scope, is_traced
 
 
 def to_public(model: Model, internal: Any) -> Any:
-    """A parameter vector from internal order; NumPy unless it is traced."""
+    """A parameter vector in public order; NumPy unless it is traced."""
     order = model._order
     return internal[..., order] if is_traced(internal) else np.asarray(internal)[..., order]
 
 
 def to_internal(model: Model, vector: Any, neutral: Any = None) -> Any:
-    """Internal order from a vector (the last axis); what is padding takes `neutral` values."""
+    """Internal order of a vector (the last axis); padding takes the `neutral` values."""
     neutral = model._settings.init if neutral is None else neutral
     if is_traced(vector, neutral):
         vector = jnp.asarray(vector, jnp.float64)
@@ -46,7 +46,7 @@ def poi_position(model: Model) -> int:
 def data_of(model: Model, values: Any = None, *, batch: bool = False) -> Data:
     """Data in internal form, from None (observed), main, main + auxiliary, or `Data`.
 
-    batch: whether there may be leading axes.
+    batch: whether leading axes are allowed.
     """
     if isinstance(values, Data):
         return values
@@ -57,7 +57,7 @@ def data_of(model: Model, values: Any = None, *, batch: bool = False) -> Data:
     shape = np.shape(values)
     if len(shape) > 1 and not batch:
         raise ModelError(
-            f"{model.about.source}: data have shape {shape}, which is more than one data set. "
+            f"{model.about.source}: data have shape {shape}, which is several data sets. "
             "Fit many with toys(model, data=...), or use jax.vmap."
         )
     if not shape or shape[-1] not in (n_main, n_main + n_aux):
@@ -105,7 +105,7 @@ def data_vector(model: Model, data: Data) -> Any:
 
 
 def prepared(model: Model) -> Prepared:
-    """The arrays that evaluation needs; made once for a model that is not traced."""
+    """The arrays that evaluation needs; computed once for a model that is not traced."""
     if not model._is_traced:
         return model._prepared
     arrays = jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), model.arrays)
@@ -120,9 +120,7 @@ def with_arrays(model: Model, **arrays: Any) -> Model:
             names = ", ".join(f.name for f in fields(Arrays))
             raise ModelError(f"a model has no array {name!r}. It has {names}.")
         if np.shape(array) != known.shape:
-            raise ModelError(
-                f"{name} has shape {np.shape(array)}, that of the model {known.shape}."
-            )
+            raise ModelError(f"{name} has shape {np.shape(array)}; the model's has {known.shape}.")
     if not is_traced(arrays):
         with float64_scope(), jax.ensure_compile_time_eval():
             arrays = {k: jax.device_put(np.asarray(v, np.float64)) for k, v in arrays.items()}

@@ -21,7 +21,7 @@ HISTOSYS_CODES = ("code0", "code2", "code4p")
 
 
 class Basis(NamedTuple):
-    """g and f of an additive code with two derivatives, each an array over α."""
+    """g and f of an additive code with their first two derivatives, each an array over α."""
 
     g: Any
     f: Any
@@ -34,7 +34,7 @@ class Basis(NamedTuple):
 def additive_basis(code: str, alpha: Any, xp: Any) -> Basis:
     """The functions g and f of `code` at every α."""
     one, zero = xp.ones_like(alpha), xp.zeros_like(alpha)
-    # At a kink the slope is that of the right side: zero would pass for a minimum.
+    # At a kink the slope is that of the right side; zero would look like a minimum.
     sign = xp.where(alpha >= 0, 1.0, -1.0)
     if code == "code0":
         return Basis(alpha, 8 * sign * alpha, one, 8 * sign, zero, zero)
@@ -64,12 +64,12 @@ def code4(deviations: Any, logs: Any, alpha: Any, xp: Any) -> tuple[Any, Any, An
 
     deviations: hi - 1 and lo - 1, each [α, ...]; logs: ln hi and ln lo, likewise.
 
-    The polynomial 1 + Σ aᵢαⁱ that has value, slope and curvature of hi^α and lo^-α at ±1 is, with
-    three polynomials u of α alone and l = ln hi,
+    The polynomial 1 + Σ aᵢαⁱ that has the value, slope and curvature of hi^α and lo^-α at ±1 is,
+    with three polynomials u of α alone and l = ln hi,
 
         1 + (hi - 1)·u₀(α) + hi·l·(u₁(α) + l·u₂(α)) + the same for lo at -α.
 
-    In this form what is absent (hi = lo = 1) is exactly one, with derivatives exactly zero.
+    In this form an absent systematic (hi = lo = 1) is exactly one, with derivatives exactly zero.
     """
     shape = (-1, *(1,) * (deviations.ndim - 2))
     above, below = _code4_basis(alpha), _code4_basis(-alpha)
@@ -89,8 +89,8 @@ def code4(deviations: Any, logs: Any, alpha: Any, xp: Any) -> tuple[Any, Any, An
 def _code4_basis(x: Any) -> tuple[tuple[Any, Any, Any], ...]:
     """u₀, u₁, u₂ and their first and second derivatives.
 
-    They solve: u₀ has value 1 at x = 1, u₁ slope 1, u₂ curvature 1, and all else is zero at ±1 and
-    at 0.
+    At x = 1, u₀ has value 1, u₁ slope 1 and u₂ curvature 1; all their other values and derivatives
+    at ±1 and 0 are zero.
     """
     s = x * x
     return (

@@ -9,10 +9,9 @@ from firstlight.histfactory.scans import Scan
 
 
 def interval(scan: Scan, height: float = 1.0) -> tuple[float | None, float | None]:
-    """Where 2ΔNLL reaches `height` below and above the best fit; None where the scan ends before.
+    """Where 2ΔNLL reaches `height` below and above the best fit; None if the scan ends before.
 
-    Between two points √2ΔNLL, with the sign of the side, is taken as straight: exact for a
-    parabola.
+    Interpolates √2ΔNLL, with the sign of the side, linearly between points: exact for a parabola.
     """
     best = float(scan.best.parameters[scan.parameter])
     good = (scan.status_code == 0) & np.isfinite(scan.twice_delta_nll)
@@ -27,7 +26,7 @@ def interval(scan: Scan, height: float = 1.0) -> tuple[float | None, float | Non
 
 
 def _crossing(values: Floats, heights: Floats, level: float) -> float | None:
-    """The first place where `heights`, which begins at zero, reaches the level."""
+    """The first point where `heights`, which begins at zero, reaches the level."""
     above = np.flatnonzero(heights >= level)
     if not len(above):
         return None

@@ -1,7 +1,7 @@
 """JSON Patch (RFC 6902) and JSON Pointer (RFC 6901) on plain Python values.
 
-`apply` never changes what it is given: an operation copies the containers on its path and shares
-the rest, so that patching a large workspace costs what the patch costs.
+`apply` never changes its argument: an operation copies the containers on its path and shares the
+rest, so the cost of patching a large workspace is that of the patch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from firstlight.histfactory.workspace_file import ContentError, described, listed
 
-#: RFC 6902, section 4: the members that an operation needs beside `op` and `path`.
+#: RFC 6902, section 4: the members that an operation needs besides `op` and `path`.
 _MEMBERS = {
     "add": ("value",),
     "remove": (),
@@ -30,7 +30,7 @@ _INDEX = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
 def apply(document: Any, operations: object) -> Any:
     """`document` after the operations, in order.
 
-    Fails with `ContentError` that names the first operation (from 0) that cannot be applied.
+    Fails with a `ContentError` that names the first operation (from 0) that cannot be applied.
     """
     if not isinstance(operations, list):
         raise ContentError(f"a patch must be an array of operations, not {described(operations)}.")
@@ -63,7 +63,7 @@ def _apply_one(document: Any, operation: object) -> Any:
 def _perform(document: Any, op: str, path: list[str], operation: dict[str, Any]) -> Any:
     if op == "test":
         if not same_json(resolve(document, path), operation["value"]):
-            raise ContentError("the value there is not the one that the patch was made for.")
+            raise ContentError("the value there is not the one that the patch expects.")
         return document
     if op == "remove":
         return _edit(document, path, _remove)
@@ -96,7 +96,7 @@ def pointer(text: object) -> list[str]:
         raise ContentError(f"the JSON pointer {text!r} must be empty or begin with '/'.")
     if re.search("~(?![01])", text):
         raise ContentError(f"the JSON pointer {text!r} has a '~' that is neither '~0' nor '~1'.")
-    # In this order: `~01` is the key `~1`.
+    # The order matters: `~01` is the key `~1`.
     return [token.replace("~1", "/").replace("~0", "~") for token in text[1:].split("/")]
 
 
@@ -108,7 +108,7 @@ def resolve(document: Any, path: list[str]) -> Any:
 
 
 def same_json(one: Any, other: Any) -> bool:
-    """Equality of RFC 6902, section 4.6: numbers by value, and `true` is no number."""
+    """Equality of RFC 6902, section 4.6: numbers by value, and `true` is not a number."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(same_json(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
@@ -119,11 +119,11 @@ def same_json(one: Any, other: Any) -> bool:
 
 
 def _key(container: Any, token: str, *, end: int = 0) -> Any:
-    """The key of an object, or the index of an array: below its length plus `end`."""
+    """The key of an object, or the index of an array, which must be below its length plus `end`."""
     if isinstance(container, dict):
         if token not in container and not end:
             raise ContentError(
-                f"there is no key {token!r}; there is {listed(container) or 'none'}."
+                f"there is no key {token!r}; the keys are {listed(container) or 'none'}."
             )
         return token
     if not isinstance(container, list):
@@ -131,10 +131,10 @@ def _key(container: Any, token: str, *, end: int = 0) -> Any:
     if end and token == "-":
         return len(container)
     if not _INDEX.fullmatch(token):
-        raise ContentError(f"{token!r} is no index of an array.")
+        raise ContentError(f"{token!r} is not an array index.")
     if int(token) >= len(container) + end:
         raise ContentError(
-            f"the index {token} is beyond the {len(container)} entries of the array."
+            f"the index {token} is out of range: the array has {len(container)} entries."
         )
     return int(token)
 

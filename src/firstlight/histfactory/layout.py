@@ -1,19 +1,19 @@
-"""From a specification to arrays: where every number of a workspace stands in the padded grid.
+"""From a specification to arrays: where every number of a workspace is in the padded grid.
 
 A *cell* is one bin of one sample of one channel. Cells form a grid `[slot, bin]`: bins of all
-channels side by side, and for each bin the samples of its channel in the slots. Parameters stand in
-three blocks, because the likelihood uses each in its own way:
+channels side by side, and for each bin the samples of its channel in the slots. Parameters are
+arranged in three blocks, because the likelihood treats each differently:
 
     α  `normsys`, `histosys`             interpolated, one value for any set of cells
     φ  `normfactor`, `lumi`, and every bin-wise factor that is shared between bins
-    γ  `staterror`, `shapesys`, `shapefactor` of one bin: at most one a bin, at that bin's position
+    γ  `staterror`, `shapesys`, `shapefactor` of one bin: at most one per bin, at its position
 
-Among the α those with a `histosys` come first and those with a `normsys` last, so that templates of
-either kind have a row for each parameter that needs one and hardly for another. The γ block makes a
+Among the α, those with a `histosys` come first and those with a `normsys` last, so that templates
+of either kind have rows for hardly any parameters but those that need one. The γ block is a
 diagonal block of the Hessian, which the fit eliminates before it factorises.
 
 Every dimension is padded to one of a few sizes, so that one executable serves many models.
-A padded parameter is fixed, a padded cell holds nothing, a padded bin expects and observes nothing.
+A padding parameter is fixed, a padding cell is empty, a padding bin expects and observes nothing.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Sizes(NamedTuple):
     channels: int
     alphas: int
     factors: int
-    shapes: int  # the first so many α may have a `histosys`
-    rates: int  # the last so many α may have a `normsys`
+    shapes: int  # this many α, from the first, may have a `histosys`
+    rates: int  # this many α, up to the last, may have a `normsys`
 
     @property
     def parameters(self) -> int:
-        """Length of an internal parameter vector: α, φ, and one γ for every bin."""
+        """Length of an internal parameter vector: α, φ, and one γ per bin."""
         return self.alphas + self.factors + self.bins
 
 
@@ -58,7 +58,7 @@ class Grid:
 
 
 def padded_size(n: int) -> int:
-    """The smallest of the permitted sizes that holds n: eight to an octave, all below 16."""
+    """The smallest permitted size that holds n: all sizes below 16, then eight per octave."""
     if n <= 16:
         return n
     step: int = 1 << ((n - 1).bit_length() - 4)
@@ -85,13 +85,13 @@ def padded_sizes(spec: Specification) -> Sizes:
     """Dimensions padded to the permitted sizes."""
     natural = natural_sizes(spec)
     padded = Sizes(*(padded_size(n) for n in natural))
-    # The α that have both kinds stand where the two runs overlap.
+    # The α with both kinds are where the two ranges overlap.
     rates = max(natural.rates, padded.alphas - padded.shapes + _shared(natural))
     return padded._replace(rates=min(padded.alphas, padded_size(rates)))
 
 
 def shortages(sizes: Sizes, spec: Specification) -> list[str]:
-    """Which dimensions are too small for a specification, and by how much."""
+    """Which dimensions are too small for a specification, and by how much, as messages."""
     needed = natural_sizes(spec)
     pairs = zip(Sizes._fields, sizes, needed, strict=True)
     found = [f"{name}: {have} < {want}" for name, have, want in pairs if have < want]
@@ -106,19 +106,19 @@ def shortages(sizes: Sizes, spec: Specification) -> list[str]:
 
 
 def _shared(sizes: Sizes) -> int:
-    """How many α may have a `histosys` and a `normsys`: the two runs overlap there."""
+    """How many α may have both a `histosys` and a `normsys`: the overlap of the two ranges."""
     return sizes.shapes + sizes.rates - sizes.alphas
 
 
 @dataclass(frozen=True)
 class _Role:
-    """Where one parameter stands: its block and its place in the block."""
+    """Where one parameter is: its block and its position in the block."""
 
     block: str  # one of ALPHAS, "factor" or "gamma"
-    place: int  # of a gamma: its bin
+    place: int  # for a gamma: its bin
 
 
-#: α by what they have: a `histosys`, both, a `normsys`. In this order they stand in their block.
+#: Kinds of α, in the order of their block: with a `histosys`, with both, with a `normsys`.
 ALPHAS = ("shape", "both", "rate")
 
 
@@ -199,8 +199,8 @@ def lay_out(spec: Specification, sizes: Sizes) -> Grid:
 def _component_offsets(spec: Specification) -> dict[tuple[str, str], int]:
     """First component of a bin-wise parameter set in a channel: (modifier, channel) to offset.
 
-    A staterror name may span channels, and its components then follow one another; a shapefactor
-    that spans channels starts anew in each, which is how bins come to share it.
+    A staterror that spans channels has separate components in each; a shapefactor that spans
+    channels starts again in each, so that bins share it.
     """
     offsets: dict[tuple[str, str], int] = {}
     used: dict[str, int] = {}
@@ -224,7 +224,7 @@ def _first_index(sets: tuple[ParameterSet, ...]) -> dict[str, int]:
 
 
 def _roles(spec: Specification) -> list[_Role]:
-    """Block and place of every parameter, in the public order."""
+    """Block and position of every parameter, in the public order."""
     bins = _bins_touched(spec)
     roles: list[_Role] = []
     taken: set[int] = set()
@@ -250,7 +250,7 @@ def _roles(spec: Specification) -> list[_Role]:
 
 
 def _bins_touched(spec: Specification) -> dict[tuple[str, int], set[int]]:
-    """Bins on which each component of a bin-wise parameter acts."""
+    """The bins that each component of a bin-wise parameter acts on."""
     touched: dict[tuple[str, int], set[int]] = {}
     offsets = _component_offsets(spec)
     begin = 0

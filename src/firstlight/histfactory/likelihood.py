@@ -10,9 +10,9 @@ and the logarithmic slope `l' = ∂ln m/∂p`
 and the Hessian is a few matrix products. A `normsys` factor is one number for all bins of a
 (sample, channel), so its products run over those, not over cells.
 
-`yields` is the plain form: it is what automatic differentiation sees when the arrays of a model
-are varied, also at a factor of zero. `evaluate` is the closed form that the fit runs on. The tests
-hold one against the other.
+`yields` is the plain form, which automatic differentiation uses when the arrays of a model vary,
+also at a factor of zero. `evaluate` is the closed form, which the fit uses. The tests compare the
+two.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ import numpy as np
 
 from firstlight.histfactory.interpolation import Basis, additive_basis, code4
 
-#: A factor nearer to zero than this is moved here where the closed form divides by it. The product
-#: of two such factors and a yield is still far from the smallest normal number.
+#: A factor closer to zero than this is replaced by it where the closed form divides by the factor.
+#: The product of two such factors and a yield is still far from the smallest normal number.
 TINY_FACTOR = 1e-100
-#: Less than this is no expectation at all; `TINY_FACTOR` times any yield is less.
+#: A smaller expectation counts as zero; `TINY_FACTOR` times any yield is smaller.
 TINY_YIELD = 1e-80
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Prepared:
-    """A model ready for evaluation. Everything is a float array, so that everything is traced."""
+    """A model ready for evaluation. Everything is a float array, so that all is traced."""
 
     nominal: Any  # [slot, bin]
-    shifts: Any  # S and A of the additive codes, of the first α [2, α, slot, bin]
-    deviations: Any  # hi - 1 and lo - 1, of the last α [2, α, row]
+    shifts: Any  # S and A of the additive codes, for the first α [2, α, slot, bin]
+    deviations: Any  # hi - 1 and lo - 1, for the last α [2, α, row]
     logs: Any  # ln hi and ln lo, likewise [2, α, row]
     factor_mask: Any  # [φ, slot, bin]
     carries_gamma: Any  # [slot, bin]
@@ -67,14 +67,14 @@ class Prepared:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Data:
-    """What was observed, or might be: main counts and auxiliary data in the internal order."""
+    """Observed or simulated data: main counts and auxiliary data in the internal order."""
 
     main: Any  # [bin]
     aux: Any  # [parameter]
 
 
 def prepare(arrays: Any, structure: Any, codes: tuple[str, str], xp: Any = jnp) -> Prepared:
-    """Everything that does not depend on parameters. With `xp=numpy` nothing is compiled."""
+    """Everything that does not depend on the parameters. With `xp=numpy` nothing is compiled."""
     used = structure.histosys_used
     up = (arrays.histosys_hi - arrays.nominal) * used
     down = (arrays.nominal - arrays.histosys_lo) * used
@@ -108,7 +108,7 @@ def yields(model: Prepared, theta: Any) -> Any:
     norm = _product(jnp.where(inside[:, None], value, 1.0)) * jnp.exp(exponent)
     factors = jnp.prod(jnp.where(model.factor_mask > 0, phi[:, None, None], 1.0), axis=0)
     gammas = jnp.where(model.carries_gamma > 0, gamma, 1.0)
-    # A product with ones and zeros, not an index: its transpose keeps 64 bits in any program.
+    # A product with ones and zeros, not indexing: its transpose keeps 64 bits in any program.
     return shifted * (_by_slot(model, norm) @ _membership(model).T) * factors * gammas
 
 
@@ -120,8 +120,8 @@ def expected_counts(model: Prepared, theta: Any) -> Any:
 def variations(model: Prepared, at: Evaluation, theta: Any) -> tuple[Any, Any, Any]:
     """Expected counts, and what the two variations (α = ±1) of every α add to them at α = 0.
 
-    [bin] and twice [α, bin]; all other parameters stay. To first order where an α is not zero: its
-    factors are then undone by interpolating linearly.
+    [bin] and twice [α, bin]; all other parameters stay. Where an α is not zero this holds to first
+    order: its factors are removed by linear interpolation.
     """
     _, rate_alpha = _runs(model, theta[: model.blocks[0]])
     half_sum, scaled = jnp.sum(model.shifts * at.multiplier, axis=2)
@@ -140,13 +140,13 @@ def variations(model: Prepared, at: Evaluation, theta: Any) -> tuple[Any, Any, A
 
 
 def _runs(model: Prepared, alpha: Any) -> tuple[Any, Any]:
-    """The α that have templates of shapes (the first), and of rates (the last)."""
+    """The α with shape templates (the first ones), and those with rates (the last ones)."""
     n_shapes, n_rates = model.shifts.shape[1], model.logs.shape[1]
     return alpha[:n_shapes], alpha[len(alpha) - n_rates :]
 
 
 def _over_alphas(model: Prepared, of_shapes: Any, of_rates: Any, xp: Any = jnp) -> Any:
-    """A sum over both runs, for every α."""
+    """The sum of both groups for every α."""
     n_alphas, rest = model.blocks[0], ((0, 0),) * (of_shapes.ndim - 1)
     return xp.pad(of_shapes, ((0, n_alphas - len(of_shapes)), *rest)) + xp.pad(
         of_rates, ((n_alphas - len(of_rates), 0), *rest)
@@ -160,9 +160,9 @@ def _by_slot(model: Prepared, of_rows: Any) -> Any:
 
 
 def _inside_and_exponent(model: Prepared, alpha: Any, xp: Any = jnp) -> tuple[Any, Any]:
-    """Which α the polynomial serves, and the logarithm of all factors of the others together.
+    """Which α use the polynomial, and the summed logarithms of the factors of all others.
 
-    One exponential for a (sample, channel) instead of one for each of its systematics.
+    This takes one exponential per (sample, channel) instead of one per systematic.
     """
     inside = xp.abs(alpha) < (1.0 if model.codes[0] == "code4" else 0.0)
     above = xp.where(inside, 0.0, xp.maximum(alpha, 0.0))
@@ -183,10 +183,10 @@ def _product_jvp(primals: Any, tangents: Any) -> Any:
 
 
 def nll(model: Prepared, data: Data, theta: Any) -> Any:
-    """Negative log-likelihood above that of a model that fits every count exactly.
+    """Negative log-likelihood relative to a model that fits every count exactly.
 
-    Differences of this one keep their digits at a million events; `saturated_nll` is the rest.
-    Differentiable in all arguments.
+    Differences keep their digits even at a million events; `saturated_nll` is the rest.
+    Differentiable with respect to all arguments.
     """
     expected = expected_counts(model, theta)
     return jnp.sum(_poisson_nll(data.main, expected)) + _constraint_nll(model, data, theta)
@@ -199,7 +199,7 @@ def _constraint_nll(model: Prepared, data: Data, theta: Any, xp: Any = jnp) -> A
 
 
 def _poisson_nll(observed: Any, expected: Any, xp: Any = jnp) -> Any:
-    """ν - n - n ln(ν/n); ν where nothing is observed; infinite where n > 0 is impossible."""
+    """ν - n - n ln(ν/n); ν where n = 0; infinite where n > 0 is impossible."""
     counted = observed > 0
     possible = expected > TINY_YIELD
     n = xp.where(counted, observed, 1.0)
@@ -232,13 +232,13 @@ def _stirling_rest(n: Any, xp: Any) -> Any:
 
 
 def _stirling_series(x: Any) -> Any:
-    """What Stirling's formula leaves of ln n!, in x = 1/n; Eq. 5.11.1 of dlmf.nist.gov."""
+    """The remainder of Stirling's formula for ln n!, in x = 1/n; Eq. 5.11.1 of dlmf.nist.gov."""
     s = x * x
     return x * (1 / 12 - s * (1 / 360 - s * (1 / 1260 - s * (1 / 1680 - s / 1188))))
 
 
 class Curvature(NamedTuple):
-    """The Hessian in parts, so that its always positive part can be had alone.
+    """The Hessian in parts, so that its positive part can be used alone.
 
     With J = ∂ν/∂θ of every bin and W = n/ν² it is `J W Jᵀ` + the constraints (positive) + a
     second-order part, which is small where the model fits. γ couples to no other γ.
@@ -253,7 +253,7 @@ class Curvature(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """The Hessian: α and φ densely, γ on its diagonal, and what couples them."""
+    """The Hessian: α and φ dense, γ diagonal, and their coupling."""
 
     dense: Any  # [α+φ, α+φ]
     coupling: Any  # [bin, α+φ]
@@ -261,7 +261,7 @@ class Blocks(NamedTuple):
 
 
 def assemble(parts: Curvature, exactness: Any = 1.0, xp: Any = jnp) -> Blocks:
-    """The Hessian (`exactness` 1), or its positive part (0), which is also Fisher's at ν = n."""
+    """The Hessian (`exactness` 1) or its positive part (0), the Fisher information at ν = n."""
     n_dense = parts.second.shape[0]
     weighted = parts.stiffness * parts.bins
     dense = weighted @ parts.bins.T + exactness * parts.second
@@ -284,7 +284,7 @@ class Evaluation(NamedTuple):
 
 
 class _Expansion(NamedTuple):
-    """What value, gradient and Hessian have in common."""
+    """Intermediate results shared by value, gradient and Hessian."""
 
     basis: Basis
     log_slope: Any  # l' of normsys [α, row]
@@ -301,9 +301,9 @@ class _Expansion(NamedTuple):
 def evaluate(
     model: Prepared, data: Data, theta: Any, curvature: bool = True, xp: Any = jnp
 ) -> Evaluation:
-    """Value and gradient, and the Hessian where it is wanted, in closed form.
+    """Value, gradient and optionally the Hessian, in closed form.
 
-    With `xp=numpy` nothing is compiled: the answer to a single question comes sooner.
+    With `xp=numpy` nothing is compiled, so a single evaluation returns sooner.
     """
     parts = _expand(model, data, theta, xp)
     slope_shift = parts.slope * parts.multiplier
@@ -371,7 +371,7 @@ def _expand(model: Prepared, data: Data, theta: Any, xp: Any) -> _Expansion:
 
 
 def _constraint_derivatives(model: Prepared, data: Data, theta: Any, xp: Any) -> tuple[Any, Any]:
-    """First and second derivative of the constraint terms by their own parameter."""
+    """First and second derivatives of the constraint terms with respect to their own parameter."""
     poisson = model.tau > 0
     safe = xp.where(poisson & (xp.abs(theta) > TINY_FACTOR), theta, 1.0)
     ratio = xp.where(poisson, data.aux / safe, 0.0)
@@ -393,7 +393,7 @@ def _curvature(
     bend: Any,
     xp: Any,
 ) -> Curvature:
-    """The Hessian in parts; `own_alpha` is what ∂²/∂α² has beside products of slopes."""
+    """The Hessian in parts; `own_alpha` holds the terms of ∂²/∂α² beyond products of slopes."""
     n_alphas = model.blocks[0]
     shift_slope = (
         parts.basis.dg[:, None, None] * model.shifts[0]
@@ -410,7 +410,7 @@ def _curvature(
     both = _over_alphas(model, row_shift, 0.5 * row_slope * parts.log_slope, xp)
     half = both @ parts.log_slope.T
     half = xp.pad(half, ((0, 0), (n_alphas - half.shape[1], 0)))
-    # By φ: one matrix product over all cells, which has few columns.
+    # For φ: one matrix product over all cells, with few columns.
     mixed = xp.tensordot(by_either, parts.slope * phi_slope, ((1, 2), (1, 2)))
     second = xp.concatenate(
         [
@@ -418,7 +418,7 @@ def _curvature(
             mixed.T,
         ]
     )
-    shared = n_alphas - len(parts.log_slope)  # the first α that has a rate
+    shared = n_alphas - len(parts.log_slope)  # the first α with a rate
     both = xp.sum(row_shift[shared:] * parts.log_slope[: len(row_shift) - shared], axis=1)
     own_alpha += 2 * xp.pad(both, (shared, n_alphas - len(row_shift)))
     own = xp.concatenate([own_alpha, xp.zeros_like(parts.phi)])

@@ -37,13 +37,13 @@ _STEPS = 60
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class UpperLimit:
-    """The signal strength excluded at 1 - `level`: observed, and expected at -2, -1, 0, 1, 2 σ."""
+    """Upper limit at confidence level 1 - `level`: observed, and expected at -2, -1, 0, 1, 2 σ."""
 
     observed: Any
     expected: Any
     level: Any
     converged: Any
-    branches: Any  # the largest number of minima that one of its fits found
+    branches: Any  # the largest number of minima found by one of its fits
 
 
 @in_float64
@@ -55,14 +55,14 @@ def upper_limit(
     init: Any = None,
     test_statistic: str = "qtilde",
 ) -> UpperLimit:
-    """Where CLs falls to `level`; also beyond the bounds of the signal strength.
+    """The signal strength at which CLs falls to `level`, which may be beyond its bounds.
 
-    Fails for a level that is no probability; fits that did not converge, or a CLs that does not
-    fall so far, make `.converged` false.
+    Fails if `level` is not a probability. `.converged` is false if a fit did not converge or CLs
+    never falls to the level.
     """
     require_statistic(test_statistic)
     if not is_traced(level) and not (isinstance(level, float) and 0 < level < 1):
-        raise ModelError(f"level is {level!r}; it is a probability between 0 and 1, such as 0.05.")
+        raise ModelError(f"level is {level!r}; give a probability between 0 and 1, such as 0.05.")
     fixed = as_fixed(model, fixed)
     engine = engine_for(model, level, data, fixed, init)
     setup = Setup(engine, data_of(model, data), fixed, init, test_statistic)
@@ -76,7 +76,7 @@ class _Bracket(NamedTuple):
 
     low: Any
     at_low: Any
-    high: Any  # infinite until the function was seen below zero
+    high: Any  # infinite until the function has been seen below zero
     at_high: Any
     next: Any
     side: Any  # of the last evaluation: 1 low, -1 high
@@ -90,7 +90,7 @@ def _advance(xp: Any, b: _Bracket, value: Any) -> _Bracket:
     low, at_low = xp.where(rises, b.next, b.low), xp.where(rises, value, b.at_low)
     high, at_high = xp.where(rises, b.high, b.next), xp.where(rises, b.at_high, value)
     side = xp.where(rises, 1.0, -1.0)
-    # The end that stays twice counts half, or it would stay for good.
+    # An end that stays twice counts half, or it would stay forever.
     stale = side == b.side
     at_high = xp.where(stale & rises, 0.5 * at_high, at_high)
     at_low = xp.where(stale & ~rises, 0.5 * at_low, at_low)
@@ -113,7 +113,7 @@ def _advance(xp: Any, b: _Bracket, value: Any) -> _Bracket:
 
 
 def _opened(xp: Any, guess: Any, level: Any) -> _Bracket:
-    """No signal has CLs of one, so the root is above zero."""
+    """CLs is one without signal, so the root is above zero."""
     return _Bracket(0.0, xp.log(1 / level), math.inf, -1.0, guess, 0.0, 0.0, False)
 
 
@@ -125,13 +125,13 @@ def _guess(sigma: Any, band: int | None, level: Any) -> Any:
 
 
 def _height(xp: Any, result: CLs, band: Any, level: float) -> Any:
-    """ln(CLs/level), nearly straight in μ. Band 0 is the observed one, then the expected."""
+    """ln(CLs/level), nearly linear in μ. Band 0 is the observed one, the others are expected."""
     value = xp.concatenate([xp.reshape(xp.asarray(result.observed), (1,)), result.expected])[band]
     return xp.log(xp.maximum(value, 1e-300) / level)
 
 
 def _sigma(test: HypothesisTest, mu: Any) -> Any:
-    """Width of the estimator from the Asimov data, Eq. 30."""
+    """Standard deviation of the estimator from the Asimov data, Eq. 30."""
     xp = test.engine.xp
     _, on_asimov = test.fits_at(mu)
     q = xp.maximum(q_of_asimov(test.engine, on_asimov), 1e-12)
@@ -139,7 +139,7 @@ def _sigma(test: HypothesisTest, mu: Any) -> Any:
 
 
 def _first_sigma(setup: Setup) -> Any:
-    """The same before any fit, from what the data say at the starting point: less exact."""
+    """The same before any fit, from the Hessian at the starting point: less exact."""
     index = poi_position(setup.engine.model)
     start = setup.first_problems()[0]
     free = (1.0 - jnp.asarray(start.fixed)).at[index].set(1.0)
@@ -155,7 +155,7 @@ def _by_calls(test: HypothesisTest, level: float) -> UpperLimit:
     values, good, branches = [], True, 1
     for i, band in enumerate((None, *BANDS)):
         bracket = _opened(np, _guess(sigma, band, level), level)
-        # Nowhere to look where CLs is NaN.
+        # There is no limit to find where CLs is NaN.
         while not bracket.closed and bracket.steps < _STEPS and math.isfinite(bracket.next):
             result = test.at(float(bracket.next))
             good &= result.converged
@@ -171,7 +171,7 @@ class _Search(NamedTuple):
 
     first: Minimum  # the pair of fits that does not depend on the signal strength
     bracket: _Bracket
-    band: Any  # the one that is looked for
+    band: Any  # whose root is being searched
     started: Any
     roots: Any  # of every band
     closed: Any
@@ -179,7 +179,7 @@ class _Search(NamedTuple):
 
 
 def _in_program(setup: Setup, level: float) -> UpperLimit:
-    """The same in one program; derivatives by the implicit function theorem at the roots."""
+    """The same as one program, with derivatives by the implicit function theorem at the roots."""
     search = PairSearch(setup)
     still_level = jax.lax.stop_gradient(level)
     sigma = jax.lax.stop_gradient(_first_sigma(search.setup))

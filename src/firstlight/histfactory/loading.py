@@ -25,7 +25,7 @@ from firstlight.histfactory.spec import (
 
 
 class WorkspaceWarning(UserWarning):
-    """Part of a workspace that takes no part in the model."""
+    """Part of a workspace is ignored."""
 
 
 def load(
@@ -40,15 +40,15 @@ def load(
     """A model from a pyhf JSON workspace.
 
     path_or_dict: a JSON file, or its content.
-    measurement: name or index; the first if not given.
+    measurement: name or index; default: the first.
     patches: JSON patches, or choices from a patchset; see `firstlight.histfactory.patches`.
     interpolation: codes of normsys (code1, code4) and histosys (code0, code2, code4p).
-    poi: another parameter of interest than the measurement's, or None for a model without one.
+    poi: parameter of interest instead of the measurement's, or None for a model without a POI.
     sizes: padded dimensions, such as another model's `about.sizes`, to share its executables;
         `layout.natural_sizes` pads nothing.
 
-    Fails with `WorkspaceError`, which names file, channel, sample and modifier. Warns of
-    observations that belong to no channel (`WorkspaceWarning`): they take no part.
+    Fails with a `WorkspaceError` that names file, channel, sample and modifier. Observations that
+    belong to no channel are ignored, with a `WorkspaceWarning`.
     """
     _require_codes(interpolation)
     spec = parse(
@@ -71,7 +71,7 @@ def from_specification(
     *,
     sizes: layout.Sizes | None = None,
 ) -> Model:
-    """A model from a workspace that is parsed already."""
+    """A model from a parsed workspace."""
     sizes = _fitting(sizes, spec)
     grid = layout.lay_out(spec, sizes)
     with float64_scope(), jax.ensure_compile_time_eval():
@@ -110,7 +110,7 @@ def _require_codes(interpolation: tuple[str, str]) -> None:
         or any(c not in a for c, a in zip(interpolation, allowed, strict=True))
     ):
         raise ModelError(
-            f"interpolation {interpolation!r} is not (normsys code, histosys code). "
+            f"interpolation is {interpolation!r}; give (normsys code, histosys code). "
             f"normsys: {', '.join(NORMSYS_CODES)}; histosys: {', '.join(HISTOSYS_CODES)}."
         )
 
@@ -120,7 +120,7 @@ def _fitting(sizes: layout.Sizes | None, spec: Specification) -> layout.Sizes:
         return layout.padded_sizes(spec)
     fields = layout.Sizes._fields
     if len(sizes) != len(fields):
-        raise ModelError(f"sizes are {', '.join(fields)}: give all, such as about.sizes.")
+        raise ModelError(f"sizes are {', '.join(fields)}; give all of them, such as about.sizes.")
     small = layout.shortages(layout.Sizes(*sizes), spec)
     if small:
         raise ModelError(f"{spec.source} does not fit into the sizes given ({'; '.join(small)}).")

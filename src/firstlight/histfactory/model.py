@@ -1,8 +1,8 @@
-"""A workspace as an immutable PyTree: what `load` gives and everything else takes.
+"""A workspace as an immutable PyTree: what `load` returns and everything else takes.
 
 The leaves of a `Model` are the numbers of the workspace (yields, variations, constraint widths,
-settings, data), so `jax.grad(f)(model)` is again a `Model`, with a derivative in the place of every
-number. Names and the wiring are static.
+settings, data), so `jax.grad(f)(model)` is also a `Model`, with a derivative in place of every
+number. Names and wiring are static.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ModelError(FirstlightError):
 
 
 def require_number(value: Any, what: str) -> Any:
-    """A finite number, or one that is traced."""
+    """A finite number, or a traced one."""
     if is_traced(value) and not np.ndim(value):
         return value
     try:
@@ -51,13 +51,13 @@ def require_finite(values: Any, what: str) -> Any:
 
 
 def as_numbers(values: Any, what: str) -> Any:
-    """An array of float64 from what looks like one; traced values are stacked."""
+    """A float64 array from anything array-like; traced values are stacked."""
     if is_traced(values):
         return jnp.asarray(values)
     try:
         return np.asarray(values, np.float64)
     except (TypeError, ValueError):
-        raise ModelError(f"{what} must be numbers, one a place.") from None
+        raise ModelError(f"{what} must be an array of numbers.") from None
 
 
 @jax.tree_util.register_dataclass
@@ -66,12 +66,12 @@ class Arrays:
     """The numbers of a workspace in the padded grid of `layout`; each may be differentiated."""
 
     nominal: Any  # [slot, bin]
-    normsys_lo: Any  # [α of rates, slot, channel]; 1 where there is none
+    normsys_lo: Any  # [α of rates, slot, channel]; 1 where there is no normsys
     normsys_hi: Any
     histosys_lo: Any  # [α of shapes, slot, bin]; used where `Structure.histosys_used`
     histosys_hi: Any
     observed: Any  # [bin]
-    auxdata: Any  # [parameter], as all below
+    auxdata: Any  # [parameter], like all below
     sigma: Any
     tau: Any
     init: Any
@@ -108,7 +108,7 @@ class Description:
     has_observations: bool
     codes: tuple[str, str]
     sizes: layout.Sizes
-    wiring: bytes  # the content of `structure`, which therefore takes no part in comparisons
+    wiring: bytes  # the content of `structure`, which is therefore not compared
     structure: Structure = None  # type: ignore[assignment]
 
     def __eq__(self, other: object) -> bool:
@@ -145,7 +145,7 @@ class Model:
         return cls(children[0], about)
 
     def __reduce__(self) -> Any:
-        # As NumPy: JAX would read its own 64-bit arrays back with 32 bits in a 32-bit program.
+        # As NumPy: in a 32-bit program JAX would read its own 64-bit arrays back in 32 bits.
         return Model, (jax.tree.map(np.asarray, self.arrays), self.about)
 
     def __repr__(self) -> str:
@@ -209,7 +209,7 @@ class Model:
 
     @cached_property
     def _settings(self) -> Any:
-        """Starting values, bounds and data where they are needed: on the host unless traced."""
+        """Starting values, bounds and data: on the host unless traced."""
         names = ("init", "lower", "upper", "auxdata", "observed")
         small = {name: getattr(self.arrays, name) for name in names}
         return SimpleNamespace(
@@ -218,13 +218,13 @@ class Model:
 
     @property
     def fixed(self) -> NDArray[np.bool_]:
-        """Parameters that the workspace holds constant."""
+        """Parameters that the workspace fixes."""
         flags: NDArray[np.bool_] = self.about.structure.fixed[self._order] > 0
         return flags
 
     @property
     def observed(self) -> Any:
-        """Main data: one count a bin, channels in turn."""
+        """Main data: one count per bin, channel by channel."""
         return self._settings.observed[: self.n_bins]
 
     @property
@@ -243,7 +243,7 @@ class Model:
 
     @cached_property
     def _is_traced(self) -> bool:
-        """Does a JAX transformation follow any of its arrays?"""
+        """Whether a JAX transformation traces any of its arrays."""
         return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(self.arrays))
 
     def index(self, name: str) -> int:
@@ -265,7 +265,7 @@ class Model:
         return f"there is no parameter {name!r}. {hint}"
 
     def vector(self, parameters: Any = None) -> Any:
-        """A parameter vector from a mapping of names (others at their init), or as it is."""
+        """A parameter vector, from a mapping of names (others at their init) or from a vector."""
         if parameters is None:
             return self.init
         if isinstance(parameters, Mapping):
@@ -285,9 +285,9 @@ class Model:
         shape = np.shape(parameters)
         if not shape or shape[-1] != self.n_parameters:
             raise ModelError(
-                f"{self.about.source}: parameters have shape {shape}, the model has "
-                f"{self.n_parameters} of them. Give one value each in the order of "
-                "model.parameter_names, or a mapping of names to values."
+                f"{self.about.source}: parameters have shape {shape}, but the model has "
+                f"{self.n_parameters} parameters. Give one value each, in the order of "
+                "model.parameter_names, or a mapping from names to values."
             )
         return parameters
 
@@ -302,7 +302,7 @@ class Model:
 
     @cached_property
     def _prepared(self) -> Prepared:
-        # In NumPy: nothing to compile, and no trace that happens to be open records it.
+        # In NumPy: nothing to compile, and no active trace records it.
         arrays = jax.tree.map(lambda a: np.asarray(a, np.float64), self.arrays)
         ready = prepare(arrays, self.about.structure, self.about.codes, np)
         with float64_scope(), jax.ensure_compile_time_eval():
@@ -315,17 +315,17 @@ class Model:
         return float(saturated_nll(np.asarray(self._prepared.tau), self._observed_data, np))
 
     def template(self, *name: str) -> Any:
-        """The numbers of a template; of a gradient, the derivatives with respect to them.
+        """The numbers of a template; in a gradient, the derivatives with respect to them.
 
-        `template("SR", "signal")` are the yields of a sample in a channel, `template("signal")`
-        those in all its channels, `template("SR", "signal", "jes", "hi")` those of a variation: the
-        yields of a histosys, the factor of a normsys.
+        `template("SR", "signal")` returns the yields of a sample in a channel, `template("signal")`
+        those in all its channels, `template("SR", "signal", "jes", "hi")` a variation: the yields
+        of a histosys, the factor of a normsys.
         """
         from firstlight.histfactory.templates import place_of
 
         place = place_of(self, name[0] if len(name) == 1 else name)
         values = getattr(self.arrays, place.array)
-        # What is not traced is a number also where a trace is open.
+        # An array that is not traced stays a number inside an active trace.
         return (values if is_traced(values) else np.asarray(values))[place.where]
 
     def nominal(self, channel: str, sample: str) -> Any:
@@ -335,8 +335,8 @@ class Model:
     def with_nominal(self, yields: Mapping[Any, Any]) -> Model:
         """The same model with other nominal yields: {(channel, sample): values}.
 
-        Variations and constraint widths stay; differentiable in the values. More kinds of
-        templates, and variations that follow: `firstlight.histfactory.templates.exchange`.
+        Variations and constraint widths stay. Differentiable with respect to the values. For other
+        templates, and variations that scale along: `firstlight.histfactory.templates.exchange`.
         """
         from firstlight.histfactory.templates import exchange
 

@@ -1,15 +1,16 @@
 """The search for the minimum: bounded Newton steps with the exact Hessian, in one loop.
 
-A step solves `(H + λ|diag H|) p = -g` on the parameters that are free: neither fixed nor held by
-a bound against which the gradient pushes. Far from the minimum H is the positive part of the
-Hessian, near it the exact one, which may not be positive far away. A step that does not lower the
-likelihood is shortened until it does; λ is zero unless even the positive part is singular. At a
-saddle, where there is no slope to follow, the search leaves along the most negative curvature. The
-γ block is diagonal and is eliminated first, so what is factorised has the size of α and φ only.
+A step solves `(H + λ|diag H|) p = -g` for the free parameters: those that are neither fixed nor
+held by a bound against which the gradient pushes. Far from the minimum H is the positive part of
+the Hessian; near it H is the exact Hessian, which far away may not be positive definite. A step
+that does not lower the negative log-likelihood is shortened until it does; λ is zero unless even
+the positive part is singular. At a saddle point, where there is no slope to follow, the search
+leaves along the most negative curvature. The γ block is diagonal and is eliminated first, so the
+factorised matrix has the size of α and φ only.
 
 EDM, the estimated distance to the minimum, is `½ gᵀH⁻¹g` on the free parameters. Newton's method
-squares it in every step, so the loop goes on until rounding stops it: derivatives of the result are
-as exact as the point they are taken at.
+squares it in every step, so the loop continues until rounding stops it: derivatives of the result
+are as exact as the point they are taken at.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ from firstlight.histfactory.likelihood import (
     own_curvature,
 )
 
-#: A fit whose EDM is above this is not converged, whatever made it stop.
+#: A fit whose EDM is above this has not converged, whatever made it stop.
 EDM_TOLERANCE = 1e-8
-#: The loop goes on to here if it can.
+#: The loop continues down to this EDM if it can.
 EDM_GOAL = 1e-18
-#: Below this the next Hessian is the exact one.
+#: Below this EDM the next Hessian is the exact one.
 EDM_NEAR = 0.5
 ITERATION_LIMIT = 500
 _DAMPING_START, _DAMPING_LIMIT = 1e-10, 1e6
 _SHORTER, _SHORTEST = 0.25, 1e-12
-#: How far to leave a saddle, in units of a parameter's own width.
+#: Step length away from a saddle point, in units of a parameter's own width.
 _KICK = 0.2
 
 
@@ -64,14 +65,14 @@ class Status(IntEnum):
 _MESSAGES = {
     Status.CONVERGED: f"converged: EDM ≤ {EDM_TOLERANCE:g}",
     Status.ITERATION_LIMIT: (
-        f"not converged in {ITERATION_LIMIT} steps. Start nearer to the minimum (init=...), fix "
+        f"not converged in {ITERATION_LIMIT} steps. Start closer to the minimum (init=...), fix "
         "parameters that the data do not constrain, or use code4 and code4p: codes 0, 1 and 2 have "
-        "kinks, where a search can come and go."
+        "kinks, around which a search can oscillate."
     ),
     Status.STALLED: (
-        "no step lowers the likelihood any more, but EDM is above its tolerance: the Hessian is "
-        "not positive there, or the likelihood has a kink (codes 0, 1 and 2). Fix parameters that "
-        "the data do not constrain, or use code4 and code4p."
+        "no step improves the likelihood any more, but EDM is above its tolerance: the Hessian is "
+        "not positive definite there, or the likelihood has a kink (codes 0, 1 and 2). Fix "
+        "parameters that the data do not constrain, or use code4 and code4p."
     ),
     Status.IMPOSSIBLE_START: (
         "the likelihood is zero or undefined at the starting point: a bin with events expects "
@@ -81,32 +82,32 @@ _MESSAGES = {
 
 
 class Problem(NamedTuple):
-    """What to minimise: data, a starting point, and what holds the parameters."""
+    """What to minimise: data, a starting point, and what constrains the parameters."""
 
     data: Data
-    start: Any  # the problem's own
+    start: Any  # the problem's own start
     fixed: Any  # 1 where a parameter stays where it starts
     lower: Any
     upper: Any
-    guess: Any  # where to begin: `start`, or a point that is known to be better
+    guess: Any  # where to begin: `start`, or a better known point
     near: Any = 0.0  # 1 if the guess is close, such as the minimum of a similar problem
 
     def starting_at(self, theta: Any, near: float = 1.0, xp: Any = np) -> Problem:
-        """The same problem, begun elsewhere but for what is fixed."""
+        """The same problem, started elsewhere except for its fixed parameters."""
         return self._replace(guess=xp.where(self.fixed > 0, self.start, theta), near=near)
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class WarmStart:
-    """Where fits ended, for those of a similar problem to start there: fewer steps, same end."""
+    """Where fits ended, as a start for fits of a similar problem: fewer steps, same result."""
 
     free: Any  # parameters of the free fit
     conditional: Any
-    known: Any  # 0 where a fit did not converge: the next start as if nothing were known
+    known: Any  # 0 if a fit did not converge: the next fits then start cold
 
     def map(self, change: Callable[[Any], Any]) -> WarmStart:
-        """The same with other parameters, such as those of another order."""
+        """The same with transformed parameters, such as in another order."""
         return WarmStart(change(self.free), change(self.conditional), self.known)
 
 
@@ -119,7 +120,7 @@ class Minimum(NamedTuple):
     edm: Any
     iterations: Any
     status: Any
-    branches: Any  # how many minima were found, this one among them
+    branches: Any  # how many minima were found, including this one
     curvature: Any = None  # the Hessian there, as `Curvature`, in a program that JAX transforms
 
 
@@ -129,7 +130,7 @@ class _State(NamedTuple):
     trial: Any  # where to evaluate next
     at: Evaluation  # the last evaluation, without its Hessian: a copy of that would cost 5 %
     own: Any  # the diagonal of that Hessian
-    back: Any  # the trial is `theta` once more, because what was tried failed
+    back: Any  # the trial is `theta` again, because the last trial failed
     length: Any  # of the step, at most 1
     damping: Any
     exactness: Any  # 1: the exact Hessian, 0: its positive part
@@ -150,14 +151,14 @@ def search(
 ) -> tuple[Minimum, Evaluation]:
     """The local minimum downhill of `start`, with value and gradient there (no Hessian).
 
-    Never raises: see `status`.
+    Never raises; see `status`.
 
-    near: 1 if the start is close to it; idle: True to do nothing, beside others in a batch.
+    near: 1 if the start is close to it; idle: True to do nothing, alongside others in a batch.
 
-    A step that fails is rare, so its evaluation is not kept beside the last good one: the search
-    goes back and evaluates again.
+    Failed steps are rare, so the last good evaluation is not kept alongside the current one: the
+    search goes back and evaluates again.
     """
-    # Rounding of a sum of as many terms as there are events.
+    # Rounding error of a sum with as many terms as there are events.
     noise = 4e-15 * (1 + jnp.sum(data.main))
 
     def bounded(theta: Any) -> Any:
@@ -181,11 +182,11 @@ def search(
         at_rest = forward & (state.edm < EDM_TOLERANCE) & (edm > 0.1 * state.edm)
         exact = (damping == 0) & (exactness == 1) & (edm >= 0)
         arrived = accepted & exact & ((edm < EDM_GOAL) | at_rest)
-        # Before anything was accepted there is nowhere to go back to.
+        # Before the first accepted step there is nowhere to go back to.
         hopeless = (damping > _DAMPING_LIMIT) | (length < _SHORTEST)
         lost = jnp.where(state.back, hopeless, ~accepted & jnp.isinf(state.nll))
         trial = jnp.where(accepted, bounded(state.trial + move), state.theta)
-        # The last step is smaller than any rounding of the likelihood, but derivatives see it.
+        # The last step is below the rounding of the likelihood, but matters for derivatives.
         theta = jnp.where(arrived, trial, jnp.where(accepted, state.trial, state.theta))
         return _State(
             theta=theta,
@@ -202,11 +203,11 @@ def search(
             done=arrived | lost,
         )
 
-    # The shapes of an evaluation; nothing is computed.
+    # Only the shapes of an evaluation; nothing is computed.
     empty = jax.eval_shape(partial(evaluate, curvature=False), model, data, start)
     start = bounded(start)
     end = jax.lax.while_loop(
-        # Not in the middle of going back: the last evaluation must be that of the last point.
+        # Not while going back: the last evaluation must be that of the last point.
         lambda s: ~s.done & ((s.iterations < ITERATION_LIMIT) | s.back),
         step,
         _State(
@@ -237,11 +238,11 @@ def search(
 
 
 def _next_attempt(state: _State, accepted: Any, forward: Any) -> tuple[Any, Any, Any]:
-    """Length, damping and exactness of the next step, from how the last one went.
+    """Length, damping and exactness of the next step, depending on the last one.
 
-    forward: the last step was accepted and is not the way back from one that was not.
+    forward: the last step was accepted and was not a step back.
     """
-    # A step that was no number met a singular matrix: damp. Any other was too long.
+    # A NaN step means a singular matrix: damp. Any other failed step was too long.
     singular = jnp.isnan(state.edm)
     raised = jnp.maximum(100 * state.damping, _DAMPING_START)
     damping = jnp.where(accepted, state.damping, jnp.where(singular, raised, state.damping))
@@ -250,15 +251,15 @@ def _next_attempt(state: _State, accepted: Any, forward: Any) -> tuple[Any, Any,
     shorter = jnp.where(singular, state.length, _SHORTER * state.length)
     kept_length = jnp.where(accepted, state.length, shorter)
     length = jnp.where(forward, jnp.minimum(1.0, 2 * state.length), kept_length)
-    # The exact Hessian near the minimum, and where its positive part led too far; once exact,
-    # always exact, unless it is not positive.
+    # The exact Hessian near the minimum, and where its positive part overshot; once exact,
+    # always exact, unless it is not positive definite.
     wanted = (state.edm < EDM_NEAR) | (state.length < 1) | (state.exactness == 1)
     exact = jnp.where(forward, wanted, state.exactness == 1) & ~singular
     return length, damping, jnp.where(exact, 1.0, 0.0)
 
 
 def _outcome(end: _State) -> Any:
-    """The status of a search that has stopped."""
+    """The status of a stopped search."""
     exact = (end.damping == 0) & (end.exactness == 1)
     converged = exact & (end.edm >= 0) & (end.edm <= EDM_TOLERANCE)
     failure = jnp.where(
@@ -280,10 +281,10 @@ def _free_parameters(
 
 
 def _away_from_saddle(hessian: Blocks, gradient: Any, free: Any) -> Any:
-    """A step along the parameter of most negative curvature; no number where there is none."""
+    """A step along the parameter with the most negative curvature; NaN if there is none."""
     n = hessian.dense.shape[0]
     own = jnp.where(free[:n] > 0, jnp.diagonal(hessian.dense), 0.0)
-    # Not argmin: in a 32-bit program JAX cannot lower that of 64-bit numbers.
+    # Not argmin: in a 32-bit program JAX cannot lower it for 64-bit numbers.
     lowest = jnp.min(own)
     down = jnp.where(gradient[:n] > 0, -_KICK, _KICK)
     kick = jnp.where(own == lowest, down, 0.0)
@@ -305,7 +306,7 @@ def _reduce(hessian: Blocks, free: Any, damping: Any) -> _Reduced:
     free_dense, free_gamma = free[:n_dense], free[n_dense:] > 0
     gamma = hessian.diagonal + damping * jnp.where(hessian.diagonal > 0, hessian.diagonal, 1.0)
     positive = gamma > 0
-    # A free γ without curvature cannot be eliminated; NaN is how Cholesky would say so.
+    # A free γ without curvature cannot be eliminated; NaN reports this, as Cholesky does.
     inverse = jnp.where(free_gamma, jnp.where(positive, 1 / gamma, jnp.nan), 0.0)
     reduced = hessian.dense - (hessian.coupling.T * inverse) @ hessian.coupling
     size = jnp.abs(jnp.diagonal(reduced))
@@ -316,7 +317,7 @@ def _reduce(hessian: Blocks, free: Any, damping: Any) -> _Reduced:
 
 
 def newton_step(hessian: Blocks, gradient: Any, free: Any, damping: Any) -> tuple[Any, Any]:
-    """The damped Newton step and the EDM; NaN where the matrix is not positive."""
+    """The damped Newton step and the EDM; NaN if the matrix is not positive definite."""
     n = hessian.dense.shape[0]
     matrix, scale, coupling, inverse = _reduce(hessian, free, damping)
     gradient = gradient * free
@@ -327,15 +328,15 @@ def newton_step(hessian: Blocks, gradient: Any, free: Any, damping: Any) -> tupl
     return move, 0.5 * (squares + jnp.sum(gamma * gamma * inverse))
 
 
-#: A pivot below this, of a matrix of unit diagonal, means that two parameters do the same: their
-#: uncertainties are thirty thousand times what they would be alone.
+#: A pivot below this, in a matrix with unit diagonal, means that two parameters are degenerate:
+#: their uncertainties are thirty thousand times what they would be alone.
 _SINGULAR = 1e-9
-#: Up to here a few arithmetic operations are less than the call of a library, above all on a GPU.
+#: Up to this size plain arithmetic is cheaper than a library call, especially on a GPU.
 _TINY = 6
 
 
 def _eliminate(matrix: Any, right: Any) -> tuple[Any, Any]:
-    """x with `matrix` x = `right`, and rightᵀ matrix⁻¹ right, by Gauss without pivoting."""
+    """x with `matrix` x = `right`, and rightᵀ matrix⁻¹ right, by elimination without pivoting."""
     n = len(right)
     work = jnp.concatenate([matrix, right[:, None]], axis=1)
     squares = jnp.zeros(())
@@ -351,7 +352,7 @@ def _eliminate(matrix: Any, right: Any) -> tuple[Any, Any]:
 
 
 def _by_cholesky(matrix: Any, right: Any) -> tuple[Any, Any]:
-    """The same; the right-hand side is one more row, which saves the forward substitution."""
+    """The same by Cholesky; the right-hand side as extra row saves the forward substitution."""
     n = len(right)
     augmented = jnp.pad(matrix, ((0, 1), (0, 1)))
     augmented = augmented.at[n, :n].set(right).at[n, n].set(1e300)
@@ -373,7 +374,7 @@ class Factors(NamedTuple):
 
 
 def factorise(hessian: Blocks, free: Any) -> Factors:
-    """Prepare to solve; the factor is NaN where the matrix is not positive."""
+    """Factorise for `solve`; the factor is NaN if the matrix is not positive definite."""
     reduced = _reduce(hessian, free, 0.0)
     return Factors(jnp.linalg.cholesky(reduced.matrix, symmetrize_input=False), reduced, free)
 

@@ -1,4 +1,4 @@
-"""What the modifiers of a parameter imply for it before a measurement sets anything (pyhf 0.7.6).
+"""Parameter defaults implied by modifiers, before the settings of a measurement (pyhf 0.7.6).
 
 Each function here restates the `required_parset` of a module in `pyhf.modifiers`.
 """
@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from firstlight.histfactory.channels import Channel, Floats, Modifier, Sample
 from firstlight.histfactory.workspace_file import ContentError
 
-#: The bounds of pyhf for factors that multiply one bin.
+#: pyhf's bounds for factors that multiply one bin.
 _GAMMA_BOUNDS = (1e-10, 10.0)
 
-#: What a set is made of, by the names of the settings that replace it. `None`: has no default.
+#: The parts of a set, by the names of the settings that replace them. `None`: no default.
 Parts: TypeAlias = dict[str, "Floats | NDArray[np.bool_] | None"]
 
 
@@ -33,7 +33,7 @@ class Use(NamedTuple):
 
 
 def implied(kind: str, uses: list[Use]) -> Parts:
-    """What the modifiers imply. A key that is absent is one that the type does not have."""
+    """The implied defaults. A missing key is one that the type does not have."""
     if kind in ("histosys", "normsys"):
         return _same(1, 0.0, (-5.0, 5.0)) | {"auxdata": np.zeros(1)}
     if kind == "lumi":
@@ -55,11 +55,11 @@ def _same(size: int, init: float, bounds: tuple[float, float]) -> Parts:
 
 
 def _shapefactor_bins(uses: list[Use]) -> int:
-    """The bins of the first channel; a later one may have fewer, and then uses the first ones."""
+    """One per bin of the first channel; a later channel with fewer bins uses the first ones."""
     bins = uses[0].channel.bins
     for use in uses:
         if use.channel.bins > bins:
-            # pyhf multiplies the bins beyond by whatever parameter comes first in the model.
+            # pyhf multiplies the extra bins by whatever parameter comes first in the model.
             raise ContentError(
                 f"has one value for each of the {bins} bins of channel {uses[0].channel.name!r}, "
                 f"the first that uses it; channel {use.channel.name!r} has {use.channel.bins}. "
@@ -69,7 +69,7 @@ def _shapefactor_bins(uses: list[Use]) -> int:
 
 
 def _shapesys(uses: list[Use]) -> Parts:
-    """τ = (nominal / uncertainty)², and bins without both are fixed with τ = 1."""
+    """τ = (nominal / uncertainty)²; bins that lack either are fixed with τ = 1."""
     if len(uses) > 1:
         raise ContentError(
             f"is a shapesys of {uses[0].place} and of {uses[1].place}. A shapesys belongs to one "
@@ -83,14 +83,14 @@ def _shapesys(uses: list[Use]) -> Parts:
     for index in np.flatnonzero(~(np.isfinite(tau) & (tau > 0))):
         raise ContentError(
             f"bin {index} of {uses[0].place} has yield {nominal[index]} and uncertainty "
-            f"{uncertainty[index]}: the square of their ratio is no usable double. Correct them."
+            f"{uncertainty[index]}: the square of their ratio does not fit a double. Correct them."
         )
     parts = _same(len(tau), 1.0, _GAMMA_BOUNDS)
     return parts | {"fixed": ~valid, "auxdata": tau, "factors": tau}
 
 
 def _staterror(uses: list[Use]) -> Parts:
-    """σ = √Σ(uncertainty / Σ nominal)² over the samples that carry it; where it is 0, fixed."""
+    """σ = √Σ(uncertainty / Σ nominal)² over the samples that carry it; fixed where σ is 0."""
     _require_same_channels(uses)
     channels = list({use.channel.name: use for use in uses})
     with np.errstate(all="ignore"):
@@ -114,7 +114,7 @@ def _relative(uses: list[Use]) -> Floats:
 
 
 def _require_same_channels(uses: list[Use]) -> None:
-    """pyhf wants a staterror of several channels on the same samples in each of them."""
+    """pyhf requires a staterror that spans channels to be on the same samples in each of them."""
     carriers: dict[str, list[str]] = {}
     for use in uses:
         carriers.setdefault(use.sample.name, []).append(use.channel.name)
@@ -124,5 +124,5 @@ def _require_same_channels(uses: list[Use]) -> None:
             raise ContentError(
                 f"sample {first!r} has it in channel {', '.join(map(repr, channels))}, sample "
                 f"{sample!r} in {', '.join(map(repr, found))}. Give each channel a staterror "
-                "of its own name."
+                "with its own name."
             )

@@ -1,8 +1,8 @@
-"""The parameters of a model: order, start values, bounds and constraints, as pyhf 0.7.6 has them.
+"""The parameters of a model: order, initial values, bounds and constraints, as in pyhf 0.7.6.
 
-Order: by modifier type as pyhf lists its types, within a type as the sorted channels, samples and
-modifiers are walked; `staterror` by name. A set is made from what its modifiers imply, then the
-settings of the measurement replace whole entries of it.
+Order: by modifier type in pyhf's order, within a type by sorted channels, samples and modifiers;
+`staterror` by name. A set gets the defaults implied by its modifiers, of which the settings of the
+measurement then replace whole entries.
 """
 
 from __future__ import annotations
@@ -64,23 +64,23 @@ class ParameterSet:
     auxdata: Floats | None
     sigma: Floats | None  # of a normal constraint
     factor: Floats | None  # τ of a poisson constraint: auxdata ~ Poisson(τ · parameter)
-    label: str = ""  # of a single parameter whose name is also that of a bin of another set
+    label: str = ""  # for a single parameter named like a bin of another set
 
     @property
     def size(self) -> int:
-        """How many parameters."""
+        """Number of parameters."""
         return len(self.init)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """One name a parameter, as `pyhf` spells them."""
+        """One name per parameter, as in pyhf."""
         if self.scalar:
             return (self.label or self.name,)
         return tuple(f"{self.name}[{index}]" for index in range(self.size))
 
 
 def read_settings(plain: object) -> dict[str, dict[str, Any]]:
-    """The settings of a measurement by parameter name. A name that no modifier has is harmless."""
+    """The settings of a measurement by parameter name, which need not be that of a modifier."""
     settings: dict[str, dict[str, Any]] = {}
     for index, entry in enumerate(require_list(plain, "parameters")):
         try:
@@ -99,11 +99,11 @@ def read_settings(plain: object) -> dict[str, dict[str, Any]]:
 def resolve_parameters(
     channels: Sequence[Channel], settings: Mapping[str, Mapping[str, Any]]
 ) -> tuple[ParameterSet, ...]:
-    """All parameter sets in pyhf's order; fails with `ContentError` that names the parameter."""
+    """All parameter sets in pyhf's order; fails with a `ContentError` that names the parameter."""
     uses = _uses(channels)
     types: dict[str, list[str]] = {}
     for kind in MODIFIER_TYPES:
-        # pyhf makes these at the end, from its sorted list of modifiers.
+        # pyhf makes these last, from its sorted list of modifiers.
         for name in sorted(uses[kind]) if kind == "staterror" else uses[kind]:
             types.setdefault(name, []).append(kind)
     if not types:
@@ -125,9 +125,9 @@ def resolve_parameters(
 
 
 def _uses(channels: Sequence[Channel]) -> dict[str, dict[str, list[Use]]]:
-    """Who uses a parameter: by type, then name, in the order in which pyhf meets them.
+    """The uses of each parameter: by type, then name, in the order of pyhf.
 
-    Where a parameter is one number whoever uses it, the first use stands for all.
+    If a parameter is a single number for all its uses, the first use stands for all.
     """
     uses: dict[str, dict[str, list[Use]]] = {kind: {} for kind in MODIFIER_TYPES}
     for channel in channels:
@@ -169,8 +169,8 @@ def _resolve(
     constraint = _CONSTRAINTS.get(kind)
     sigma = parts.get("sigmas")
     if constraint == "normal" and sigma is None:
-        sigma = np.ones(len(fixed))  # also for a luminosity without sigmas: so does pyhf
-    # Bounds [x, x] hold a parameter at x: this is how pyhf's import of XML writes constants.
+        sigma = np.ones(len(fixed))  # also for a luminosity without sigmas, as in pyhf
+    # Bounds [x, x] fix a parameter at x: pyhf's XML import writes constants this way.
     held = bounds[:, 0] == bounds[:, 1]  # type: ignore[index]
     result = ParameterSet(
         name=name,
@@ -226,12 +226,12 @@ def _bounds(value: object) -> Floats:
 
 
 def _require_usable(parameters: ParameterSet) -> None:
-    """Every start value between its bounds, unless it is held; every width positive."""
+    """Checks that initial values are within their bounds, unless fixed, and widths positive."""
     columns = (parameters.init, parameters.lower, parameters.upper, parameters.fixed)
     for name, init, lower, upper, held in zip(parameters.names, *columns, strict=True):
         if lower > upper:
             raise ContentError(
-                f"the bounds of {name!r} are [{lower}, {upper}]. The lower must not be above the "
+                f"the bounds of {name!r} are [{lower}, {upper}]. The lower must not exceed the "
                 "upper."
             )
         if not lower <= init <= upper and not held:
@@ -240,7 +240,7 @@ def _require_usable(parameters: ParameterSet) -> None:
             )
     for what, values in (("sigmas", parameters.sigma), ("factors", parameters.factor)):
         if values is not None and not (values > 0).all():
-            raise ContentError(f"{what} must be above zero; there is {values.min()}.")
+            raise ContentError(f"{what} must be above zero; the smallest is {values.min()}.")
     auxdata = parameters.auxdata
     if parameters.constraint == "poisson" and auxdata is not None and auxdata.min() < 0:
         raise ContentError("the auxdata of a Poisson constraint cannot be negative.")

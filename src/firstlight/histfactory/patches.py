@@ -1,13 +1,13 @@
-"""The patches of a call: lists of operations, files of them, and entries of a pyhf patchset.
+"""Workspace patches: lists of operations, files of them, and entries of a pyhf patchset.
 
-A patch is written as one of
+A patch is one of
 
     [{"op": "add", …}, …]              operations of RFC 6902, with paths into the workspace
     "patch.json"                       a file with such a list
-    ("patchset.json", "sig_300_100")   the patch of that name in a patchset (a file, or a mapping)
-    ("patchset.json", (300, 100))      the same one, by its values
+    ("patchset.json", "sig_300_100")   the patch of that name in a patchset (a file or a mapping)
+    ("patchset.json", (300, 100))      the same patch, by its values
 
-A patchset says for which workspace it was made. It is refused for another one.
+A patchset states which workspace it was made for. It is rejected for any other.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ File: TypeAlias = str | os.PathLike[str]
 PatchKey: TypeAlias = str | Sequence[float | str]
 Patch: TypeAlias = Sequence[Mapping[str, Any]] | File | tuple[File | Mapping[str, Any], PatchKey]
 
-#: The algorithms that the schema of pyhf's patchsets allows.
+#: The algorithms allowed by pyhf's patchset schema.
 _DIGESTS = ("md5", "sha256")
 
 
 def apply_patches(workspace: dict[str, Any], patches: Sequence[Patch], source: str) -> Any:
-    """The workspace after all patches, in order; the one given is left as it is.
+    """The workspace after all patches, in order; `workspace` itself is not changed.
 
-    Digests are those of `workspace` itself, so two patches of one patchset can be combined.
+    Digests are compared with `workspace` itself, so patches of one patchset can be combined.
     """
     patched: Any = workspace
     for index, patch in enumerate(patches):
@@ -79,7 +79,7 @@ def _operations(
 
 
 def _unchosen(patch: Mapping[str, Any]) -> ContentError:
-    """The fault of an object where an array of operations should be."""
+    """The error for an object in place of an array of operations."""
     try:
         hint = f" It has {listed(map(_label, _entries(patch)))}." if "patches" in patch else ""
     except ContentError as fault:
@@ -111,7 +111,7 @@ def _from_patchset(
 
 
 def _entries(patchset: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The entries of a patchset that have a name and values."""
+    """The entries of a patchset, each checked to have a name and values."""
     entries = patchset.get("patches")
     if not isinstance(entries, list):
         raise ContentError(
@@ -153,15 +153,13 @@ def _verify(patchset: Mapping[str, Any], workspace: dict[str, Any], source: str)
     metadata = patchset.get("metadata")
     digests = metadata.get("digests") if isinstance(metadata, dict) else None
     if not isinstance(digests, dict) or not digests:
-        raise ContentError(
-            "metadata has no digests, so it cannot be known which workspace it is for."
-        )
+        raise ContentError("metadata has no digests, so the workspace it was made for is unknown.")
     for algorithm, expected in digests.items():
         if algorithm not in _DIGESTS:
             raise ContentError(f"has a digest {algorithm!r}. Known: {listed(_DIGESTS)}.")
         found = digest(workspace, algorithm)
         if not isinstance(expected, str) or found != expected.lower():
             raise ContentError(
-                f"was made for another workspace: its {algorithm} is {described(expected)}, that "
-                f"of {source} is {found!r}. Use the workspace that was published with the patchset."
+                f"was made for another workspace: its {algorithm} is {described(expected)}, but "
+                f"that of {source} is {found!r}. Use the workspace published with the patchset."
             )

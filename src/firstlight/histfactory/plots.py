@@ -1,8 +1,8 @@
-"""Figures of results: each function takes a result and gives a matplotlib `Figure`, unsaved.
+"""Figures of results: each function takes a result and returns a matplotlib `Figure`, unsaved.
 
-Nothing global is touched: no pyplot, no style. Colours can be told apart by colour-blind readers
-(Okabe and Ito), and what a colour says is also said by a line style, a filling or a position.
-Names of parameters are shown in full; where there are too many, the title says how many are shown.
+Nothing global is changed: no pyplot, no style. The colours (Okabe and Ito) can be distinguished by
+colour-blind readers, and a line style, fill or position repeats what a colour says. Parameter names
+are shown in full; if there are too many, the title says how many are shown.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from firstlight.histfactory.scans import Impacts, Scan
 from firstlight.histfactory.scans import constraint_widths as constraint_terms
 
 BLUE, VERMILLION, GREY, BLACK = "#0072B2", "#D55E00", "#8A8A8A", "#1A1A1A"
-#: The traditional ones of exclusion plots, in tones that differ in grey as well.
+#: The traditional colours of exclusion plots, in tones that also differ in greyscale.
 ONE_SIGMA, TWO_SIGMA = "#6CC071", "#F9E27D"
 #: For stacked samples, the largest first; Okabe and Ito without black, then their light tones.
 SAMPLE_COLOURS = (
@@ -56,13 +56,13 @@ _LETTER_INCHES = 0.085
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Write a figure as its suffix says (.png, .svg): under a temporary name, then renamed."""
+    """Write a figure in the format of its suffix (.png, .svg), under a temporary name at first."""
     from matplotlib import rc_context
 
     target = Path(path)
     kind = target.suffix.lower().lstrip(".")
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    # Text stays text in an SVG: it can be searched, and the file does not differ between runs.
+    # Text stays text in an SVG, so it can be searched and the file is the same in every run.
     settings: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "firstlight"}
     metadata: dict[str, Any] = {"Date": None} if kind == "svg" else {}
     try:
@@ -127,9 +127,9 @@ def _ends(number: int, ends: tuple[float | None, float | None]) -> str:
 
 
 def limit_band(results: CLs, limit: UpperLimit, poi: str = "μ") -> Figure:
-    """CLs over the signal strength with its expected bands, and where they fall to the level.
+    """CLs against the signal strength with its expected bands, and where they fall to the level.
 
-    results: `cls` of several signal strengths, so with arrays.
+    results: `cls` of several signal strengths, with arrays as fields.
     """
     figure, axes = _single(7.0, 5.0)
     mu, expected = np.asarray(results.mu), np.asarray(results.expected)
@@ -181,9 +181,9 @@ def pulls(model: Model, result: FitResult, top: int = 30) -> Figure:
 
 
 def ranking(impacts: Impacts, top: int = 20) -> Figure:
-    """Nuisance parameters by their impact on the parameter of interest, largest on top.
+    """Nuisance parameters by their impact on the parameter of interest, largest at the top.
 
-    Left: pulls with the constraint as error bar. Right: change of the POI when the parameter moves
+    Left: pulls, with the constraint as error bar. Right: change of the POI when the parameter moves
     by its uncertainty before (hollow) and after the fit (filled).
     """
     shown = min(top, len(impacts.names))
@@ -267,7 +267,7 @@ def _pull_panel(axes: Axes, pull: Floats, error: Floats) -> None:
 
 
 def correlations(result: FitResult, top: int = 20) -> Figure:
-    """Correlation matrix of the parameters that are most correlated with any other."""
+    """Correlation matrix of the parameters with the largest correlations."""
     matrix, free = np.asarray(result.correlation), np.flatnonzero(np.asarray(result.is_free) > 0)
     strength = np.abs(matrix[np.ix_(free, free)] - np.eye(len(free))).max(axis=1, initial=0.0)
     chosen = np.sort(free[np.argsort(-strength, kind="stable")][:top])
@@ -305,7 +305,7 @@ def correlations(result: FitResult, top: int = 20) -> Figure:
 def yields(model: Model, result: FitResult, data: Any = None, data_label: str = "data") -> Figure:
     """Expected counts after the fit, by sample, with their uncertainty; before it; and the data.
 
-    data: main counts, or main and auxiliary data; the observed ones if not given.
+    data: main counts, or main and auxiliary data; default: the observed data.
     """
     counts = np.asarray(model.observed if data is None else data)[: model.n_bins]
     before = expected_data(model, include_auxdata=False)
@@ -345,7 +345,7 @@ def yields(model: Model, result: FitResult, data: Any = None, data_label: str = 
 def post_fit_uncertainty(model: Model, result: FitResult) -> Floats:
     """Standard deviation of every bin's expected count, from the covariance of the parameters.
 
-    Linear in each parameter over ± one standard deviation.
+    Linearised in each parameter over ± one standard deviation.
     """
     best = np.asarray(result.values, np.float64)
     sigma = np.array(list(result.uncertainties.values()))
@@ -366,7 +366,7 @@ def post_fit_uncertainty(model: Model, result: FitResult) -> Floats:
 
 @in_float64
 def sample_yields(model: Model, parameters: Any = None) -> dict[str, Floats]:
-    """Expected counts of every sample, one for each bin of all channels in turn."""
+    """Expected counts of every sample, one per bin, channel by channel."""
     cells = np.asarray(_cells()(prepared(model), to_internal(model, model.vector(parameters))))
     begins = dict(zip(model.channel_names, _begins(model), strict=True))
     bins = dict(model.about.channels)
@@ -389,7 +389,7 @@ def _begins(model: Model) -> list[int]:
 
 
 def _largest(samples: dict[str, Floats]) -> dict[str, Floats]:
-    """The samples by their total, largest first; the smallest together if there are many."""
+    """The samples by their total, largest first; the smallest are merged if there are many."""
     ordered = sorted(samples, key=lambda name: -float(np.sum(samples[name])))
     most = len(SAMPLE_COLOURS)
     kept = ordered if len(ordered) <= most else ordered[: most - 1]
@@ -443,7 +443,7 @@ def _yield_axes(upper: Axes, lower: Axes, model: Model, heights: Floats, ratio: 
         upper.set_ylim(bottom, top * 2.5)
     else:
         upper.set_ylim(0.0, top * 1.2)
-    upper.set_ylabel("events a bin")
+    upper.set_ylabel("events per bin")
     about = f"{_shown(model.about.measurement)}: " if model.about.measurement else ""
     upper.set_title(f"{about}yields after the fit", loc="left", fontsize=11)
     lower.axhline(1.0, color=GREY, linewidth=0.8)
@@ -470,7 +470,7 @@ def _yield_axes(upper: Axes, lower: Axes, model: Model, heights: Floats, ratio: 
 
 
 def _reversed(axes: Axes) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Legend entries as they are stacked: data first, then the largest sample."""
+    """Legend entries in stacking order: data first, then the largest sample."""
     handles, labels = axes.get_legend_handles_labels()
     return handles[::-1], labels[::-1]
 
@@ -489,7 +489,7 @@ def _figure(width: float, height: float, compress: bool = False) -> Figure:
 
 
 def _rows(names: Sequence[str], title: str, panels: int = 1) -> tuple[Figure, Axes]:
-    """A figure with one row for each name, the first on top, wide enough for the longest."""
+    """A figure with one row per name, the first at the top, wide enough for the longest."""
     letters = _LETTER_INCHES * max((len(n) for n in names), default=0)
     size = (4.4 + 3.0 * (panels - 1) + letters, 1.6 + _ROW_INCHES * max(len(names), 4))
     figure = _figure(*size)
@@ -521,7 +521,7 @@ def _best_of(result: FitResult, name: str) -> tuple[float, float]:
 
 
 def _pm(value: float, sigma: float) -> str:
-    """Value and uncertainty, to two digits of the uncertainty."""
+    """Value and uncertainty, rounded to two digits of the uncertainty."""
     if not (math.isfinite(sigma) and sigma > 0):
         return f"{value:.4g}"
     places = 1 - math.floor(math.log10(sigma))
@@ -531,5 +531,5 @@ def _pm(value: float, sigma: float) -> str:
 
 
 def _shown(name: str) -> str:
-    """A name as plain text: a dollar sign would begin a formula, half a character has no glyph."""
+    """A name as plain text: `$` would begin a formula, and a lone surrogate has no glyph."""
     return name.encode("utf-8", "backslashreplace").decode("utf-8").replace("$", r"\$")

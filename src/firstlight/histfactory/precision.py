@@ -1,14 +1,14 @@
-"""Float64 inside, whatever the program around it uses.
+"""Float64 inside, whatever precision the surrounding program uses.
 
-JAX computes in float32 unless told otherwise, and a likelihood of a hundred counts has no digits to
-give away. Every public function runs inside `in_float64`, which holds for this thread and this call
-only: global settings stay as they are.
+JAX computes in float32 by default, and a likelihood of a hundred counts has no digits to spare.
+Every public function runs inside `in_float64`, which applies to this thread and this call only:
+global settings stay as they are.
 
-Under a JAX transformation each public call is one compiled unit, found again at the next call with
-the same shapes, so that `jax.grad` without `jax.jit` does not run thousands of operations one by
-one. Reverse differentiation runs a function's transpose after the function has returned, which in a
-32-bit program would be outside of the scope: there the unit has a transpose of its own that opens
-the scope again. The price: forward mode (`jax.jvp`, `jax.jacfwd`) through a public function needs a
+Under a JAX transformation each public call is one compiled unit, reused by the next call with the
+same shapes, so that `jax.grad` without `jax.jit` does not run thousands of operations one by one.
+Reverse differentiation runs a function's transpose after the function has returned, which in a
+32-bit program would be outside the scope: there the unit has its own transpose, which opens the
+scope again. The price: forward mode (`jax.jvp`, `jax.jacfwd`) through a public function needs a
 64-bit program (`jax.config.update("jax_enable_x64", True)`).
 """
 
@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 
 def float64_scope() -> Any:
-    """A context in which JAX has 64-bit types."""
+    """A context in which JAX uses 64-bit types."""
     # `jax.enable_x64` is a context manager since 0.8; before, it lived in jax.experimental.
     if hasattr(jax, "enable_x64"):
         return jax.enable_x64(True)
@@ -38,7 +38,7 @@ def float64_scope() -> Any:
 
 
 def in_float64(function: Callable[P, R]) -> Callable[P, R]:
-    """Run the whole of `function`, and of its derivative, in 64 bits."""
+    """Run all of `function` and its derivative in 64 bits."""
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -57,8 +57,8 @@ def in_float64(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def is_traced(*trees: Any) -> bool:
-    """Does any of these hold a value that a JAX transformation follows?"""
-    # Asked several times in every call, so the common cases do not walk a tree.
+    """Whether any of these holds a value that a JAX transformation traces."""
+    # Runs several times in every call, so the common cases do not walk a tree.
     for tree in trees:
         if isinstance(tree, _PLAIN):
             continue
@@ -70,7 +70,7 @@ def is_traced(*trees: Any) -> bool:
             traced = isinstance(tree, jax.core.Tracer)
         elif (known := getattr(tree, "is_traced", None)) is not None:  # a model remembers
             traced = known
-        elif isinstance(tree, (Iterator, Set)):  # not to be used up; names, not values
+        elif isinstance(tree, (Iterator, Set)):  # must not be consumed; hold names, not values
             traced = False
         else:
             traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
@@ -89,13 +89,13 @@ def _is_array(leaf: Any) -> bool:
 
 
 def _canonical(argument: Any) -> Any:
-    """Lists of numbers as arrays, mappings as dicts: what a tree of leaves can be made of."""
+    """Lists of numbers as arrays and mappings as dicts, as a PyTree requires."""
     if isinstance(argument, Mapping):
         return dict(argument)
     numbers = (int, float, np.number, np.ndarray, jax.Array)
     if not isinstance(argument, (list, tuple)) or not argument:
         return argument
-    # Arrays in a list stay apart: they may have different lengths.
+    # Arrays in a list are not stacked: they may have different lengths.
     numeric = all(
         isinstance(a, numbers) and not isinstance(a, bool) and np.ndim(a) == 0 for a in argument
     )
@@ -114,7 +114,7 @@ def _unit(
     wide: bool,
     followed: tuple[bool, ...],
 ) -> Callable[..., Any]:
-    """`function` of its array arguments alone, compiled; the others are `rest`.
+    """`function` of its array arguments alone, compiled; `rest` holds the others.
 
     followed: which of the arrays are traced; the others have no derivative.
     """

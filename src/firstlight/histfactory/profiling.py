@@ -1,13 +1,14 @@
-"""Minima that can be differentiated: exact derivatives at the solution, none through the search.
+"""Differentiable minima: exact derivatives at the solution, none through the search.
 
-At the minimum the gradient of the free parameters vanishes, so (implicit function theorem)
+At the minimum the gradient with respect to the free parameters vanishes, so (implicit function
+theorem)
 
     dθ̂ = -H⁻¹ (∂²NLL/∂θ∂x) dx
 
-for anything x that the likelihood depends on, and (envelope theorem) the minimum's value moves only
-as the likelihood itself moves with x at fixed θ̂. A parameter that is fixed moves with its own
-value; one that a bound holds does not move. Both rules hold for derivatives of any order, because
-the rules are differentiated with the same rules.
+for any x that the likelihood depends on, and (envelope theorem) the value at the minimum changes
+only as the likelihood changes with x at fixed θ̂. A fixed parameter moves with its own value; one
+held by a bound does not move. Both rules hold for derivatives of any order, because they are
+differentiated by the same rules.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from firstlight.histfactory.precision import in_float64
 
 
 def minimise_all(model: Prepared, problems: Problem) -> Minimum:
-    """Minima of several problems of one model, independent of each other (a leading axis).
+    """Minima of several independent problems of one model, stacked on a leading axis.
 
-    On an accelerator all run in lockstep; on a CPU one after the other is faster, because none
+    On an accelerator all run in lockstep; on a CPU a sequential loop is faster, because no problem
     waits for the slowest.
     """
     still_model, still = jax.lax.stop_gradient((model, problems))
@@ -41,9 +42,9 @@ def minimise_all(model: Prepared, problems: Problem) -> Minimum:
 def minimise_chain(
     model: Prepared, problems: Problem, warm_start: WarmStart | None = None
 ) -> Minimum:
-    """The same, each search starting where the one before ended (but for its fixed parameters).
+    """The same, each search starting where the previous one ended, except for fixed parameters.
 
-    warm_start: where to start instead, if that is known: the last of its two fits for one problem.
+    warm_start: where to start instead, if known; a single problem uses the second of its fits.
     """
     still_model, still = jax.lax.stop_gradient((model, problems))
     first = jax.tree.map(lambda a: a[0], still)
@@ -81,7 +82,7 @@ def minimise_pair(model: Prepared, problems: Problem, chained: Any) -> Minimum:
 
 
 def _with_hessian(model: Prepared, data: Data, found: Minimum) -> Minimum:
-    """Evaluated once more rather than kept by every step: where nobody reads it, it is dropped."""
+    """Evaluated again rather than carried through every step; dropped if it is not used."""
     return found._replace(curvature=evaluate(model, data, found.theta).curvature)
 
 
@@ -95,7 +96,7 @@ def with_derivatives(model: Prepared, problems: Problem, found: Minimum) -> Mini
 
 @jax.custom_jvp
 def attach(theta: Any, free: Any, model: Prepared, data: Data) -> Any:
-    """`theta`, known to be the minimum in its free parameters, with the derivatives of one."""
+    """`theta`, known to be a minimum in its free parameters, with the derivatives of a minimum."""
     return theta
 
 
@@ -116,7 +117,7 @@ def _attach_jvp(primals: Any, tangents: Any) -> Any:
     )
     d_gradient += multiply(hessian, d_held)
     factors = factorise(hessian, free)
-    # Where the Hessian is not positive there is no minimum to follow; the fit's status says so.
+    # Where the Hessian is not positive definite there is no minimum; the fit's status says so.
     usable = jnp.all(jnp.isfinite(factors.cholesky))
     factors = jax.tree.map(lambda a: jnp.where(usable, a, jnp.zeros_like(a)), factors)
     identity = jnp.eye(factors.cholesky.shape[0])
@@ -126,7 +127,7 @@ def _attach_jvp(primals: Any, tangents: Any) -> Any:
 
 @jax.custom_jvp
 def profiled_nll(theta: Any, free: Any, model: Prepared, data: Data) -> Any:
-    """The likelihood at a minimum: its derivatives do not ask how the free parameters move."""
+    """The likelihood at a minimum: its derivatives ignore how the free parameters move."""
     return nll(model, data, theta)
 
 
@@ -135,6 +136,6 @@ def profiled_nll(theta: Any, free: Any, model: Prepared, data: Data) -> Any:
 def _profiled_nll_jvp(primals: Any, tangents: Any) -> Any:
     theta, free, model, data = primals
     d_theta, _, d_model, d_data = tangents
-    # The derivative itself changes with the minimum, which is what second derivatives see.
+    # The derivative itself changes with the minimum, which matters for second derivatives.
     theta = attach(theta, free, model, data)
     return jax.jvp(nll, (model, data, theta), (d_model, d_data, d_theta * (1 - free)))

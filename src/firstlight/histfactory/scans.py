@@ -1,4 +1,4 @@
-"""Fits repeated: profile scans, and the impact of every nuisance parameter."""
+"""Repeated fits: profile scans, and the impact of every nuisance parameter."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Scan:
     nll: Floats
     twice_delta_nll: Floats  # above the best fit
     status_code: Floats  # see `Status`
-    branches: Floats  # minima that were found at each point; the lowest counts
+    branches: Floats  # number of minima found at each point; the lowest is used
     best: FitResult
 
 
 @dataclass(frozen=True, eq=False)
 class Impacts:
-    """What each nuisance parameter does to the parameter of interest; largest impact first.
+    """The impact of each nuisance parameter on the parameter of interest, largest first.
 
-    An impact is the change of the fitted POI when one parameter is held above (`up`) or below
+    An impact is the change of the fitted POI when one parameter is fixed above (`up`) or below
     (`down`) its best fit by its uncertainty after the fit (`post`) or before it (`pre`; NaN for
     parameters without a constraint), within its bounds.
     """
@@ -50,8 +50,8 @@ class Impacts:
     post_down: Floats
     pre_up: Floats
     pre_down: Floats
-    not_converged: int  # fits among those behind these numbers
-    branches: int  # the largest number of minima that one of the fits found
+    not_converged: int  # of the fits behind these numbers
+    branches: int  # the largest number of minima found by one of the fits
 
 
 @in_float64
@@ -66,10 +66,10 @@ def scan(
     width: float = 3.0,
     progress: Progress | None = None,
 ) -> Scan:
-    """Fit with `parameter` (the POI if not given) held at each of `values`.
+    """Fit with `parameter` (default: the POI) fixed at each of `values`.
 
-    By default `points` values over ± `width` standard deviations around the best fit, within the
-    parameter's bounds.
+    The default is `points` values within ± `width` standard deviations of the best fit and within
+    the parameter's bounds.
     """
     name = model.parameter_names[model.poi_index] if parameter is None else parameter
     index = model.index(name)
@@ -79,8 +79,8 @@ def scan(
         middle, sigma = best.values[index], best.uncertainties[name]
         if not sigma > 0:
             raise ModelError(
-                f"{name!r} is held at {middle:g} by a bound, or fixed, so the fit gives no width "
-                "to scan. Give the values: values=[...], or --from and --to."
+                f"{name!r} is fixed, or held at {middle:g} by a bound, so the fit gives no range "
+                "to scan. Give one: values=[...], or --from and --to."
             )
         grid = np.linspace(
             max(middle - width * sigma, float(model.lower[index])),
@@ -116,7 +116,7 @@ def impacts(
     parameters: Sequence[str] | None = None,
     progress: Progress | None = None,
 ) -> Impacts:
-    """Refit with every nuisance parameter moved by its uncertainty; rank them by what that does."""
+    """Refit with each nuisance parameter moved by its uncertainty; rank them by the effect."""
     poi = model.poi_index
     fixed = as_fixed(model, fixed)
     best = fit(model, data, fixed)
@@ -169,7 +169,7 @@ def impacts(
 
 
 def constraint_widths(model: Model, data: Data | None = None) -> tuple[Floats, Floats]:
-    """Width and centre of every parameter's constraint in the data; NaN where there is none."""
+    """Width and centre of every parameter's constraint in the data; NaN if unconstrained."""
     structure, arrays = model.about.structure, model.arrays
     sigma, tau = np.asarray(arrays.sigma), np.asarray(arrays.tau)
     auxdata = np.asarray(arrays.auxdata if data is None else data.aux)
@@ -181,7 +181,7 @@ def constraint_widths(model: Model, data: Data | None = None) -> tuple[Floats, F
 
 
 def _held(model: Model, base: Problem, near: Any, held: dict[int, float]) -> Problem:
-    """The problem with some parameters held, begun near the best fit."""
+    """The problem with some parameters fixed, started near the best fit."""
     start, fixed = np.array(base.start), np.array(base.fixed)
     for index, value in held.items():
         slot = int(model.about.structure.positions[index])

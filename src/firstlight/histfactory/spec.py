@@ -1,7 +1,7 @@
-"""A pyhf workspace as one frozen, checked value: `parse` gives a `Specification`.
+"""A pyhf workspace as one frozen, checked value: `parse` returns a `Specification`.
 
-Reading, patching and checking need the standard library and numpy only. What the parameters are
-agrees with pyhf 0.7.6, without importing it.
+Reading, patching and checking need only the standard library and NumPy. The parameters agree with
+those of pyhf 0.7.6, which is not imported.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _VERSION = "1.0.0"
 
 
 class MeasurementPoi(Enum):
-    """Says that the measurement's parameter of interest is wanted; None says that there is none."""
+    """Selects the measurement's parameter of interest, where None would mean no POI."""
 
     DEFAULT = "the measurement's"
 
@@ -67,12 +67,12 @@ MEASUREMENT_POI = MeasurementPoi.DEFAULT
 class Specification:
     """Everything that a likelihood needs, resolved and in pyhf's order."""
 
-    source: str  # the file, or "workspace": what messages begin with
+    source: str  # the file, or "workspace"; messages begin with it
     measurement: str  # "" for a model specification, which has none
     poi: str | None
     channels: tuple[Channel, ...]  # sorted by name
     parameter_sets: tuple[ParameterSet, ...]  # in the order of pyhf's `config.par_order`
-    observed: Floats | None  # of all channels in turn; None only where the caller allowed it
+    observed: Floats | None  # channel by channel; None only if the caller allows it
     unused_settings: tuple[str, ...] = ()  # of parameters that no modifier has
     unused_observations: tuple[str, ...] = ()  # of channels that are not in the model
 
@@ -89,13 +89,13 @@ class Specification:
 
     @property
     def auxdata(self) -> Floats:
-        """The auxiliary data of all constrained parameter sets in turn."""
+        """The auxiliary data of all constrained parameter sets, concatenated."""
         parts = [one.auxdata for one in self.parameter_sets if one.auxdata is not None]
         return np.concatenate([np.zeros(0), *parts])
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
-        """One name a parameter, in the order of pyhf's `config.par_names`."""
+        """One name per parameter, in the order of pyhf's `config.par_names`."""
         return tuple(name for one in self.parameter_sets for name in one.names)
 
 
@@ -109,13 +109,13 @@ def parse(
 ) -> Specification:
     """The specification of one measurement of a workspace, after the patches.
 
-    source: a JSON file or a mapping: a pyhf workspace, or a model specification (channels, and
-        perhaps parameters and poi) if `require_observations` is false. It is not changed.
-    measurement: its name or its index; the first one if not given.
-    patches: applied in order to the whole workspace, see `firstlight.histfactory.patches`.
-    poi: the parameter of interest if not the measurement's; None for none at all.
+    source: a JSON file or a mapping: a pyhf workspace or, if `require_observations` is false, a
+        model specification (channels, and optionally parameters and poi). It is not changed.
+    measurement: its name or index; default: the first one.
+    patches: applied in order to the whole workspace; see `firstlight.histfactory.patches`.
+    poi: the parameter of interest, if not the measurement's; None for no POI.
 
-    Fails with `WorkspaceError` that says what is wrong, where, and what to do.
+    Fails with a `WorkspaceError` that says what is wrong, where, and what to do.
     """
     if isinstance(source, Mapping):
         name, plain = "workspace", source
@@ -131,7 +131,7 @@ def parse(
 
 
 def ignored_observations(spec: Specification) -> str:
-    """What is said of observations without a channel."""
+    """The message about observations without a channel."""
     names = listed(spec.unused_observations)
     return f"the observations of {names} are ignored: the model has no such channel"
 
@@ -153,7 +153,9 @@ def _specification(
     keys = _MODEL_KEYS if is_model else _WORKSPACE_KEYS
     plain = require_object(plain, keys, ["channels"] if is_model else ["channels", "measurements"])
     if plain.get("version", _VERSION) != _VERSION:
-        raise ContentError(f"version is {described(plain['version'])}; only {_VERSION!r} is known.")
+        raise ContentError(
+            f"version is {described(plain['version'])}; only {_VERSION!r} is supported."
+        )
     channels = read_channels(plain["channels"])
     if is_model:
         name, config = _model_config(plain, channels, measurement)
@@ -183,7 +185,7 @@ def _specification(
 def _model_config(
     plain: dict[str, Any], channels: Sequence[Channel], measurement: str | int | None
 ) -> tuple[str, dict[str, Any]]:
-    """A model specification is its own measurement; its poi is `mu` by default, as pyhf's."""
+    """A model specification is its own measurement; its poi is `mu` by default, as in pyhf."""
     if measurement is not None:
         raise ContentError(
             f"is a model specification: there is no measurement {measurement!r} to choose."
@@ -193,7 +195,7 @@ def _model_config(
 
 
 def _choose_measurement(plain: object, wanted: str | int | None) -> tuple[str, dict[str, Any]]:
-    """The name and the config of the measurement that was asked for."""
+    """The name and the config of the requested measurement."""
     measurements: list[tuple[str, object]] = []
     for index, entry in enumerate(require_list(plain, "measurements", least=1)):
         try:
@@ -218,7 +220,7 @@ def _choose_measurement(plain: object, wanted: str | int | None) -> tuple[str, d
 
 
 def _measured_poi(config: Mapping[str, Any], sets: Sequence[ParameterSet]) -> str | None:
-    """The parameter of interest of a measurement; `""` and an absent one mean none."""
+    """The parameter of interest of a measurement; `""` or a missing entry means no POI."""
     poi = config.get("poi", "")
     if not isinstance(poi, str):
         raise ContentError(f"poi must be the name of a parameter, not {described(poi)}.")
@@ -226,24 +228,24 @@ def _measured_poi(config: Mapping[str, Any], sets: Sequence[ParameterSet]) -> st
         return _resolve_poi(poi, sets) if poi else None
     except ContentError as fault:
         raise ContentError(
-            f"{fault.message} A file of backgrounds alone is read with another one, or none: "
+            f"{fault.message} To read a background-only file, choose another POI or none: "
             "poi=NAME or poi=None (--poi NAME, --no-poi)."
         ) from None
 
 
 def _resolve_poi(poi: str, sets: Sequence[ParameterSet]) -> str:
-    """The name of one parameter: of a set of one, or of one component of a set."""
+    """The name of one parameter: a set of size one, or one component of a set."""
     names = [name for one in sets for name in one.names]
     sizes = {one.name: one.size for one in sets}
     if poi in names or sizes.get(poi) == 1:
         return poi
     if poi in sizes:
         raise ContentError(
-            f"the parameter of interest {poi!r} has {sizes[poi]} components. Choose a single one, "
+            f"the parameter of interest {poi!r} has {sizes[poi]} components. Choose one, "
             f"such as {poi + '[0]'!r}."
         )
     import difflib  # only a message needs it
 
     close = difflib.get_close_matches(poi, names, n=3)
-    hint = f"Did you mean {listed(close)}?" if close else f"There is {listed(names)}."
+    hint = f"Did you mean {listed(close)}?" if close else f"It has {listed(names)}."
     raise ContentError(f"the parameter of interest {poi!r} is not in the model. {hint}")

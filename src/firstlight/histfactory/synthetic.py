@@ -1,12 +1,12 @@
-"""Synthetic pyhf workspaces of given dimensions: figures that anyone can reproduce without data.
+"""Synthetic pyhf workspaces of given dimensions, so that anyone can reproduce figures without data.
 
-What costs time in a HistFactory fit is how much of what there is (channels, bins, samples,
-modifiers, parameters) and how it is spread; `Dimensions` says that, and `workspace` fills it with
-plausible numbers: falling spectra, a signal of a few standard deviations, many small systematics,
-a few large and one-sided ones. The observed counts are drawn from the model away from nominal, so
-a fit has pulls of order one and no parameter at a bound.
+The time of a HistFactory fit depends on the numbers of channels, bins, samples, modifiers and
+parameters, and on how they are distributed. `Dimensions` specifies these, and `workspace` fills
+them with plausible values: falling spectra, a signal of a few standard deviations, many small
+systematics, a few large or one-sided ones. The observed counts are drawn from the model away from
+nominal, so a fit has pulls of order one and no parameter at a bound.
 
-Only uniform doubles of PCG64 are drawn, one stream a seed, and values are rounded to six digits:
+Only uniform PCG64 doubles are drawn, one stream per seed, and values are rounded to six digits, so
 the text is the same for every version of NumPy.
 """
 
@@ -34,16 +34,16 @@ Workspace = dict[str, Any]  # pyhf's JSON, workspace schema 1.0.0
 POI = "mu"
 SIGNIFICANT_DIGITS = 6
 
-#: A sample-channel with more systematics than this gets smaller ones: the total stays plausible.
+#: A sample-channel with more systematics than this gets smaller ones, to keep the total plausible.
 USUAL_SYSTEMATICS = 20.0
-#: Yields of templates that lost all their events are not zero in real workspaces, but this.
+#: The yield that real workspaces have, instead of zero, in templates that lost all their events.
 EMPTY_YIELD = 1e-6
 
 
 def preset(name: str, seed: int = 0) -> Workspace:
-    """The workspace of a named preset; an unknown name is an error that lists the known ones."""
+    """The workspace of a named preset; the error for an unknown name lists the known ones."""
     if name not in PRESETS:
-        raise DimensionsError(f"No preset '{name}'. There are: {', '.join(sorted(PRESETS))}.")
+        raise DimensionsError(f"No preset '{name}'. The presets are: {', '.join(sorted(PRESETS))}.")
     return workspace(PRESETS[name], seed)
 
 
@@ -66,7 +66,7 @@ def scaled(
 
 
 class _Draws:
-    """Uniform doubles of PCG64 and what is made of them: nothing that NumPy may yet change."""
+    """Uniform PCG64 doubles and what is derived from them: nothing that NumPy may still change."""
 
     def __init__(self, seed: int) -> None:
         self._generator = np.random.Generator(np.random.PCG64(seed))
@@ -86,7 +86,7 @@ class _Draws:
     def poisson(self, mean: float) -> int:
         """A Poisson count by inversion; above 500, where exp(-mean) nears zero, a rounded normal.
 
-        Either way one fixed number of uniforms is drawn.
+        Both draw the same number of uniforms.
         """
         u, z = float(self.uniform(1)[0]), float(self.normal(1)[0])
         if mean > 500.0:
@@ -118,7 +118,7 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Which sample is where, and which alphas act on it and how."""
+    """Where each sample is, and which alphas act on it and how."""
 
     places: tuple[_Place, ...]  # channel by channel
     normsys: npt.NDArray[np.bool_]  # (places, alphas)
@@ -140,7 +140,7 @@ def _lay_out(d: Dimensions, draws: _Draws) -> _Layout:
     by_place, by_name = 0.5 * draws.normal(len(places)), 1.4 * draws.normal(d.alphas)
     weights = np.exp(by_place[:, None] + by_name)
     normsys = _choose(weights, ordinary, order[: d.normsys_names], d.normsys, draws)
-    # A systematic that changes a sample's shape mostly changes its size too.
+    # A systematic that changes a sample's shape usually changes its normalisation too.
     weights *= np.exp(0.55 * draws.normal(len(places)))[:, None] * (1.0 + 2.0 * normsys)
     histosys_only = order[d.normsys_names :]
     named = np.concatenate([order[: d.shared_names], histosys_only])
@@ -162,10 +162,10 @@ def _choose(
     draws: _Draws,
     backwards: bool = False,
 ) -> npt.NDArray[np.bool_]:
-    """`count` pairs of a usable place and a name, every name at least once, by weight.
+    """`count` weighted pairs of a usable place and a name, with every name at least once.
 
     Weighted sampling without replacement by exponential keys (Efraimidis and Spirakis 2006). The
-    one place that each name is sure of goes round: from the first place or, `backwards`, the last.
+    guaranteed places of the names go round robin, from the first place or, `backwards`, the last.
     """
     chosen = np.zeros(weights.shape, dtype=bool)
     rows = np.flatnonzero(usable)
@@ -185,7 +185,7 @@ def _choose(
 
 
 def _nominal_yields(d: Dimensions, places: Sequence[_Place], draws: _Draws) -> list[Floats]:
-    """Expected events of every place, one a bin."""
+    """Expected events of every place, one value per bin."""
     level = np.clip(130.0 * np.exp(0.8 * draws.normal(d.channels)), 40.0, 450.0)
     fall = 0.3 + 0.6 * draws.uniform(d.channels)
     popularity = 0.9 * draws.normal(d.samples)
@@ -221,9 +221,9 @@ def _nominal_yields(d: Dimensions, places: Sequence[_Place], draws: _Draws) -> l
 
 
 def _control_regions(d: Dimensions, places: Sequence[_Place]) -> dict[int, int]:
-    """The channel that each freely scaled background dominates, so that its factor is measured.
+    """The channel that each freely scaled background dominates, so that its factor can be measured.
 
-    The last channels first, and each once as far as they go.
+    Starts at the last channel, and uses each channel once as long as there are enough.
     """
     regions: dict[int, int] = {}
     for sample in range(d.signals, d.signals + d.normfactors - 1):
@@ -234,7 +234,7 @@ def _control_regions(d: Dimensions, places: Sequence[_Place]) -> dict[int, int]:
 
 
 def _signal_share(d: Dimensions) -> float:
-    """Signal over background where it is rich, for some four standard deviations in all."""
+    """Signal over background where there is most signal, for a total of about four σ."""
     rich_bins = sum(d.bins_per_channel[: (d.channels + 1) // 2])
     return min(0.3, 0.06 * math.sqrt(20.0 / rich_bins))
 
@@ -244,14 +244,14 @@ def _bin_centres(bins: int) -> Floats:
 
 
 def _size(modifiers: int, places: int) -> float:
-    """Scale of single systematics that keeps the total of a sample-channel plausible."""
+    """Scale of individual systematics that keeps the total of a sample-channel plausible."""
     mean = max(modifiers, 1) / max(places, 1)
     return min(3.0, math.sqrt(USUAL_SYSTEMATICS / mean)) if mean < 8.0 or mean > 20.0 else 1.0
 
 
 @dataclass(frozen=True)
 class _Variation:
-    """Relative change of a place by one alpha, up and down: one value, or one a bin."""
+    """Relative change of a place by one alpha, up and down: one value, or one per bin."""
 
     up: Floats
     down: Floats
@@ -260,7 +260,7 @@ class _Variation:
 def _normsys_variations(
     d: Dimensions, layout: _Layout, draws: _Draws
 ) -> dict[tuple[int, int], _Variation]:
-    """Mostly about 1 %, one in a hundred some 30 %, a few one-sided."""
+    """Mostly about 1 %, one in a hundred about 30 %, a few one-sided."""
     pairs = np.argwhere(layout.normsys)
     size = _size(d.normsys, len(layout.places))
     by_name, sign = draws.normal(d.alphas), np.where(draws.uniform(d.alphas) < 0.5, -1.0, 1.0)
@@ -360,8 +360,8 @@ def _true_yields(
 ) -> list[Floats]:
     """Expected events of every channel at the parameters that the data are drawn from.
 
-    Interpolated linearly and exponentially (codes 0 and 1): the truth need not be of the model's
-    own smoothness.
+    Interpolated linearly and exponentially (codes 0 and 1): the truth need not be as smooth as the
+    model.
     """
     alphas = 0.8 * draws.normal(d.alphas)
     factors = 1.0 + 0.15 * draws.normal(d.samples)

@@ -1,16 +1,16 @@
-"""Other templates in the same model: the yields that a network makes, put where they belong.
+"""Replaces templates of a model, for example with yields that a network produces.
 
 A template is named by
 
-    "ttH"                              yields of a sample in all its channels, one after the other
+    "ttH"                              yields of a sample in all its channels, concatenated
     ("SR", "ttH")                      yields of a sample in one channel
-    ("SR", "ttH", "jes", "hi")         a variation of it: of a histosys its yields, of a normsys its
-                                       factor; "hi" or "lo"
+    ("SR", "ttH", "jes", "hi")         a variation, "hi" or "lo": the yields of a histosys, the
+                                       factor of a normsys
 
-Everything is differentiable in the values. Yields may be exchanged without their variations. What
-happens to the `histosys` of such a sample is said by `variations`:
+Everything is differentiable with respect to the values. If yields are replaced without their
+variations, `variations` says what happens to the `histosys` of the sample:
 
-    "absolute"   they stay as they are, as if `data` of a workspace were edited and nothing else
+    "absolute"   they stay as they are, as if only `data` of the workspace were edited
     "relative"   they stay the same fraction of the yields
 
 The relative widths of `staterror` and `shapesys` stay.
@@ -35,7 +35,7 @@ SIDES = ("lo", "hi")
 
 
 class Place(NamedTuple):
-    """Where the values of a template stand: the name of an array, and an index for every value."""
+    """Where the values of a template are: the name of an array, and an index for every value."""
 
     array: str
     where: tuple[NDArray[np.int64], ...]
@@ -46,12 +46,12 @@ class Place(NamedTuple):
 
     @property
     def axes(self) -> int:
-        """One for yields, none for a factor."""
+        """Number of axes: one for yields, none for a factor."""
         return int(self.where[-1].ndim)
 
 
 def place_of(model: Model, key: Key) -> Place:
-    """Where a template of this name stands; raises `ModelError` with what there is."""
+    """Where a template of this name is; raises a `ModelError` that lists the known names."""
     if isinstance(key, str):
         return _nominal(model, [(c, key) for c in _channels_with(model, key)])
     if isinstance(key, tuple) and len(key) == 2:
@@ -59,13 +59,13 @@ def place_of(model: Model, key: Key) -> Place:
     if isinstance(key, tuple) and len(key) == 4:
         return _variation(model, *key)
     raise ModelError(
-        f"{model.about.source}: {key!r} names no template. Give a sample, (channel, sample), or "
+        f"{model.about.source}: {key!r} is not a template. Give a sample, (channel, sample), or "
         "(channel, sample, modifier, 'hi' or 'lo')."
     )
 
 
 def exchange(model: Model, templates: Mapping[Key, Any], variations: str = "absolute") -> Model:
-    """The model with other templates. Values are not looked at: they may be traced."""
+    """The model with other templates. Values are not checked, because they may be traced."""
     if variations not in VARIATIONS:
         raise ModelError(f"variations is {variations!r}, not one of {', '.join(VARIATIONS)}.")
     places = {key: place_of(model, key) for key in templates}
@@ -75,7 +75,7 @@ def exchange(model: Model, templates: Mapping[Key, Any], variations: str = "abso
     with float64_scope():
         arrays = {name: getattr(model.arrays, name) for name in _ARRAYS}
         new = dict(arrays)
-        # Yields first: their variations may follow them, and may then be given themselves.
+        # Yields first: their variations may scale along, and may also be given themselves.
         for key in sorted(places, key=lambda k: places[k].array != "nominal"):
             place, values = places[key], templates[key]
             new[place.array] = _put(new[place.array], place.where, values)
@@ -89,12 +89,12 @@ _ARRAYS = ("nominal", "histosys_lo", "histosys_hi", "normsys_lo", "normsys_hi")
 
 
 def require_size(model: Model, key: Key, place: Place, shape: tuple[int, ...]) -> None:
-    """One value a bin, and one number for a factor."""
+    """Checks for one value per bin, or one number for a factor."""
     wanted = (place.size,) * place.axes
     if shape != wanted:
         raise ModelError(
-            f"{model.about.source}: the template {name_of(key)} has shape {shape}, the model has "
-            f"{place.size} {'bins' if wanted else 'number'} there: {wanted} is expected."
+            f"{model.about.source}: the template {name_of(key)} has shape {shape}; the model has "
+            f"{place.size} {'bins' if wanted else 'number'} there, so give shape {wanted}."
         )
 
 
@@ -105,13 +105,13 @@ def _require_apart(model: Model, places: Mapping[Key, Place]) -> None:
             other = taken.setdefault((place.array, *map(int, cell)), key)
             if other is not key:
                 raise ModelError(
-                    f"{model.about.source}: the templates {name_of(other)} and {name_of(key)} are "
-                    "of the same bins. Give each once."
+                    f"{model.about.source}: the templates {name_of(other)} and {name_of(key)} "
+                    "cover the same bins. Give each bin once."
                 )
 
 
 def name_of(key: Key) -> str:
-    """A template as messages call it."""
+    """The name of a template in messages."""
     if isinstance(key, str):
         return f"of sample {key!r}"
     words = ("channel", "sample", "modifier", "side")
@@ -127,7 +127,7 @@ def _put(array: Any, index: Any, values: Any) -> Any:
 
 
 def _follow(templates: Any, nominal: Any, index: Any, values: Any) -> Any:
-    """Variations of all parameters, [α, slot, bin], scaled as the yields under them are."""
+    """Variations of all parameters, [α, slot, bin], scaled like the yields they vary."""
     xp: Any = jnp if is_traced(templates, nominal, values) else np
     before = xp.asarray(nominal)[index]
     ratio = xp.where(before > 0, xp.asarray(values) / xp.where(before > 0, before, 1.0), 1.0)
@@ -177,7 +177,7 @@ def _variation(model: Model, channel: str, sample: str, modifier: str, side: str
 
 
 def _cells(model: Model, channel: str, sample: str) -> tuple[int, slice]:
-    """Slot and bins of a sample in a channel; raises `ModelError` with what there is."""
+    """Slot and bins of a sample in a channel; raises a `ModelError` that lists the known names."""
     begin = 0
     for name, bins in model.about.channels:
         if name == channel:

@@ -1,4 +1,4 @@
-"""Pseudo-experiments: data drawn from the model, fitted like the observed ones."""
+"""Pseudo-experiments: data drawn from the model and fitted like observed data."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from firstlight.histfactory.precision import in_float64, is_traced
 
 @dataclass(frozen=True, eq=False)
 class Toys:
-    """Fits of pseudo-data. Those that did not converge are here too: see `status_code`."""
+    """Fits of pseudo-data, including those that did not converge: see `status_code`."""
 
     names: tuple[str, ...]
     values: Floats  # [toy, parameter]
     nll: Floats
     status_code: Floats  # see `Status`
     edm: Floats
-    branches: Floats  # minima that were found for each toy; the lowest counts
+    branches: Floats  # number of minima found for each toy; the lowest is used
     data: Floats  # [toy, main and auxiliary data in pyhf's order]
 
     @property
@@ -60,7 +60,7 @@ class Toys:
 
 @dataclass(frozen=True, eq=False)
 class ToyCLs:
-    """CLs from pseudo-experiments, with what it was computed from."""
+    """CLs from pseudo-experiments, with the numbers behind it."""
 
     observed: float
     expected: Floats  # at -2, -1, 0, 1, 2 σ of background-only toys
@@ -71,7 +71,7 @@ class ToyCLs:
     q_signal: Floats  # of every signal + background toy; NaN where a fit did not converge
     q_background: Floats
     not_converged: int
-    branches: int  # the largest number of minima that one of the fits found
+    branches: int  # the largest number of minima found by one of the fits
 
 
 @in_float64
@@ -88,10 +88,10 @@ def toys(
 ) -> Toys:
     """Draw `n` data sets and fit each.
 
-    key: an integer or a JAX key; the same key gives the same toys on every machine.
-    parameters: where they are drawn, and where each fit starts: a mapping or a vector; the best
-        fit to the observed data if not given, with the POI at `mu` if that is.
-    data: fit these instead, one data set a row, main or main and auxiliary data in pyhf's order.
+    key: an integer or a JAX key; equal keys give equal toys on every machine.
+    parameters: where toys are drawn and each fit starts, a mapping or a vector; default: the best
+        fit to the observed data, with the POI at `mu` if that is given.
+    data: fit these instead, one data set per row, main or main and auxiliary data in pyhf's order.
     """
     engine, fixed = Eager(model), as_fixed(model, fixed)
     if data is not None:
@@ -126,10 +126,9 @@ def toy_cls(
     test_statistic: str = "qtilde",
     progress: Progress | None = None,
 ) -> ToyCLs:
-    """CLs from `n` toys with and `n` without signal, each drawn at the parameters that fit best.
+    """CLs from `n` toys with and `n` without signal, each drawn at the best-fit parameters.
 
-    Toys with a fit that did not converge are counted in `.not_converged` and left out of the
-    fractions.
+    Toys whose fits did not converge are counted in `.not_converged` and left out of the fractions.
     """
     _require_count(n)
     require_statistic(test_statistic)
@@ -163,7 +162,7 @@ def toy_cls(
 def _statistics(
     test: HypothesisTest, mu: float, drawn: Data, truth: Any, progress: Progress | None
 ) -> tuple[Floats, int]:
-    """The test statistic of every toy, NaN where a fit did not converge; most minima of a fit."""
+    """The test statistic of every toy (NaN if a fit failed), and the maximum number of minima."""
     engine = test.engine
     assert isinstance(engine, Eager)
     setup = test.setup
@@ -185,7 +184,7 @@ def _part(progress: Progress | None, before: int, n: int) -> Progress | None:
 
 
 def _repeated(problem: Problem, drawn: Data) -> Problem:
-    """One problem for every data set, as arrays with a leading axis (not copied)."""
+    """One problem per data set, as arrays with a leading axis (not copied)."""
     n = len(drawn.main)
 
     def repeat(value: Any) -> Any:
@@ -201,7 +200,7 @@ def _fraction(statistics: Floats, q: float) -> float:
 
 
 def _expected(signal: Floats, background: Floats) -> Floats:
-    """Quantiles of the CLs that background-only toys would give, each taken as the observed one."""
+    """Quantiles of CLs over background-only toys, each taken as the observed one."""
     signal = np.sort(signal[~np.isnan(signal)])
     background = np.sort(background[~np.isnan(background)])
     if not len(signal) or not len(background):
@@ -220,7 +219,7 @@ def _truth(engine: Eager, parameters: Any, mu: float | None, fixed: Fixed) -> An
         if mu is not None:
             vector[model.poi_index] = mu
         return to_internal(model, vector)
-    if mu is None:  # then a model without a POI, or with a fixed one, has toys as well
+    if mu is None:  # works also for a model without a POI or with a fixed one
         problem = problem_of(engine, data_of(model, None), fixed)
     else:
         (problem,) = hypotheses(engine, data_of(model, None), [mu], fixed, None)
@@ -233,7 +232,7 @@ def _draw(engine: Eager, theta: Any, n: int, rng: np.random.Generator) -> Data:
     if np.any(centre.main < 0):
         raise ModelError(
             f"{engine.model.about.source}: a bin expects {centre.main.min():g} events at the "
-            "parameters to draw from. Counts cannot be drawn from a negative expectation."
+            "parameters of the toys. Counts cannot be drawn from a negative expectation."
         )
     weight, tau = np.asarray(prepared.weight), np.asarray(prepared.tau)
     sigma = np.where(weight > 0, 1 / np.sqrt(np.where(weight > 0, weight, 1.0)), 0.0)
@@ -245,15 +244,15 @@ def _draw(engine: Eager, theta: Any, n: int, rng: np.random.Generator) -> Data:
 
 
 def _generator(key: Any) -> np.random.Generator:
-    """A generator from an integer or a JAX key; NumPy's, so that no device changes the toys."""
+    """A NumPy generator from an integer or a JAX key, so that toys do not depend on the device."""
     if is_traced(key):
         raise ModelError(
-            "toys are drawn outside of jit. Draw the data first, then vmap fit over them."
+            "toys are drawn outside jit. Draw the data first, then vmap fit over them."
         )
     if isinstance(key, (int, np.integer)) and key >= 0:
         return np.random.default_rng(int(key))
     if not hasattr(key, "dtype"):
-        raise ModelError(f"key is {key!r}; it must be a whole number from 0 on, or a JAX key.")
+        raise ModelError(f"key is {key!r}; it must be a non-negative integer or a JAX key.")
     import jax
 
     bits = (
@@ -264,13 +263,11 @@ def _generator(key: Any) -> np.random.Generator:
 
 def _require_count(n: Any) -> int:
     if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
-        raise ModelError(f"the number of toys is {n!r}; it must be a whole number, at least 1.")
+        raise ModelError(f"the number of toys is {n!r}; it must be a positive integer.")
     return int(n)
 
 
 def _given(model: Model, data: Any) -> Data:
     if np.ndim(data) != 2 or not len(data):
-        raise ModelError(
-            f"data of toys have shape {np.shape(data)}; give one row for every data set."
-        )
+        raise ModelError(f"data of toys have shape {np.shape(data)}; give one row per data set.")
     return data_of(model, np.asarray(data, np.float64), batch=True)

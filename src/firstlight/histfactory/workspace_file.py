@@ -1,10 +1,10 @@
-"""A JSON file as plain Python values, and the error that every reader of a workspace raises.
+"""A JSON file as plain Python values, and the error raised by every reader of a workspace.
 
     FirstlightError
-    └── WorkspaceError      a workspace, patch or measurement that cannot be used
+    └── WorkspaceError      an unusable workspace, patch or measurement
 
-Inside the package a reader raises `ContentError`, which knows what is wrong; each level that it
-passes adds where, and the outermost one makes it a `WorkspaceError` that begins with the file.
+Inside the package a reader raises `ContentError`, which says what is wrong; each level that it
+passes adds where, and the outermost turns it into a `WorkspaceError` that begins with the file.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _CUT = re.compile(r"-?[A-Za-z]{0,8}|\.|[eE][-+]?|\\?u?[0-9a-fA-F]{0,4}")
 
 
 class WorkspaceError(FirstlightError):
-    """A workspace, patch or measurement that cannot be used."""
+    """An unusable workspace, patch or measurement."""
 
 
 class ContentError(Exception):
-    """What is wrong; `inside` puts a place in front of it, the innermost first."""
+    """What is wrong; `inside` prepends a place, from the innermost outwards."""
 
     def __init__(self, message: str, *places: str) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class ContentError(Exception):
         self.places = places
 
     def inside(self, place: str) -> ContentError:
-        """The same fault, seen from one level further out."""
+        """The same fault, one level further out."""
         return ContentError(self.message, place, *self.places)
 
     def error(self, source: str) -> WorkspaceError:
@@ -44,14 +44,14 @@ class ContentError(Exception):
 
 
 def listed(names: Iterable[object], most: int = 12) -> str:
-    """Names for a message, quoted, the first `most` of them."""
+    """The first `most` names for a message, quoted."""
     quoted = [repr(name) for name in names]
     more = f" and {len(quoted) - most} more" if len(quoted) > most else ""
     return ", ".join(quoted[:most]) + more
 
 
 def described(value: object) -> str:
-    """A JSON value for a message: its kind, and itself where that is short."""
+    """A JSON value for a message: its kind, and the value itself if short."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list | tuple):
@@ -68,7 +68,7 @@ def described(value: object) -> str:
 
 
 def require_object(value: object, keys: Collection[str], required: Iterable[str]) -> dict[str, Any]:
-    """`value` as a dict that has the required keys and none beside `keys`, else an error."""
+    """`value` as a dict that has the required keys and none outside `keys`, else an error."""
     if not isinstance(value, dict):
         raise ContentError(f"must be an object, not {described(value)}.")
     for key in required:
@@ -94,7 +94,7 @@ def require_list(value: object, what: str, *, least: int = 0) -> list[Any]:
 
 
 def require_name(plain: dict[str, Any]) -> str:
-    """The `name` of an object, a string, else a `ContentError`."""
+    """The `name` of an object as a string, else a `ContentError`."""
     name = plain.get("name")
     if not isinstance(name, str):
         raise ContentError(f"name must be a string, not {described(name)}.")
@@ -104,7 +104,7 @@ def require_name(plain: dict[str, Any]) -> str:
 def read_json(path: str | os.PathLike[str]) -> Any:
     """The value in a JSON file.
 
-    Fails with `WorkspaceError` that names the file, and line and column where it is not JSON.
+    Fails with a `WorkspaceError` that names the file, and line and column of a syntax error.
     """
     source = os.fspath(path)
     try:
@@ -113,14 +113,12 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     except FileNotFoundError:
         raise WorkspaceError(f"{source}: no such file. Check the path.") from None
     except IsADirectoryError:
-        raise WorkspaceError(
-            f"{source}: is a directory. Give the JSON file that is in it."
-        ) from None
+        raise WorkspaceError(f"{source}: is a directory. Give the JSON file in it.") from None
     except OSError as error:
         raise WorkspaceError(f"{source}: cannot be read: {error.strerror or error}.") from None
     except UnicodeDecodeError as error:
         raise WorkspaceError(
-            f"{source}: is not UTF-8 text (byte {error.start}). Give a JSON file; if this is an "
+            f"{source}: is not UTF-8 text (byte {error.start}). Give a JSON file; if it is an "
             "archive, unpack it."
         ) from None
     except ValueError as error:  # a path with a null character
@@ -135,7 +133,7 @@ def _decode(text: str, source: str) -> Any:
         raise WorkspaceError(f"{source}: {_not_json(text, error)}") from None
     except RecursionError:
         raise WorkspaceError(f"{source}: is nested too deeply to be a workspace.") from None
-    except ValueError as error:  # an integer of more digits than Python converts
+    except ValueError as error:  # an integer with more digits than Python converts
         raise WorkspaceError(f"{source}: has a number that cannot be read: {error}.") from None
 
 
@@ -144,8 +142,8 @@ def _not_json(text: str, error: json.JSONDecodeError) -> str:
     if not content:
         return "is empty. Give a JSON file."
     place = f"line {error.lineno}, column {error.colno}: is not JSON: {error.msg}."
-    # `Unterminated string` points at where the string begins, most others at where the text ends. A
-    # literal, number or escape that was cut in two is reported at its own start.
+    # `Unterminated string` points at the start of the string, most others at the end of the text. A
+    # literal, number or escape that was cut off is reported at its own start.
     cut = error.pos >= len(content) or _CUT.fullmatch(content, error.pos) is not None
     if error.msg.startswith("Unterminated string") or (cut and error.msg != "Extra data"):
         return f"{place} The file ends too early and looks truncated; fetch or write it again."

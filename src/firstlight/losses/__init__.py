@@ -9,7 +9,7 @@
         signal = losses.soft_histogram(scores, edges)
         return -losses.significance(model, {"signal": signal}, objective="asimov")
 
-The same for PyTorch is `firstlight.torch`. Nothing is imported until it is used.
+`firstlight.torch` offers the same for PyTorch. Nothing is imported until it is used.
 """
 
 from __future__ import annotations

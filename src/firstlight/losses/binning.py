@@ -1,13 +1,13 @@
-"""What a soft histogram is, without a framework: edges, bandwidth, and who is counted.
+"""Definition of a soft histogram, independent of framework: edges, bandwidth, counted events.
 
-Every event spreads its weight over the bins as a kernel of width `bandwidth` around its score: the
-weight of a bin is the integral of the kernel over it. The outermost bins reach to infinity, so that
-no weight of an event that is counted gets lost. `overflow` says who is counted:
+Every event spreads its weight over the bins with a kernel of width `bandwidth` around its score:
+the weight in a bin is the integral of the kernel over it. The outermost bins extend to infinity, so
+that a counted event loses no weight. `overflow` selects the events that count:
 
     "drop"   events between the first and the last edge, as in a plain histogram
-    "clip"   all events; those outside belong to the outermost bins
-    "leak"   all events, and the outermost bins end at their edges: what of a kernel lies outside
-             is lost, so that an event that leaves does so smoothly
+    "clip"   all events; those outside the edges count in the outermost bins
+    "leak"   all events, but the outermost bins end at their edges: the part of a kernel outside
+             them is lost, so that events leave the histogram smoothly
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ OVERFLOW = ("drop", "clip", "leak")
 
 
 class LossError(FirstlightError, ValueError):
-    """An argument that cannot be used; the message names it and says what to do."""
+    """An unusable argument; the message names it and says what to do."""
 
 
 def checked_edges(edges: Any) -> NDArray[np.float64]:
-    """Edges as float64: at least two, increasing; only the outermost may be infinite."""
+    """Edges as float64: at least two, increasing; only the outermost ones may be infinite."""
     try:
         found = np.asarray(edges, np.float64)
     except (TypeError, ValueError):
         raise LossError("edges must be numbers.") from None
     if found.ndim != 1 or len(found) < 2:
-        raise LossError(f"edges have shape {found.shape}; give one row of at least two.")
+        raise LossError(f"edges have shape {found.shape}; give a list of at least two numbers.")
     wrong = np.flatnonzero(~(np.diff(found) > 0))
     if len(wrong):
         i = int(wrong[0])
         raise LossError(f"edges must increase; edges[{i}] = {found[i]:g}, then {found[i + 1]:g}.")
     if len(found) == 2 and not np.isfinite(found).all():
-        raise LossError("edges: one bin without an end has no width. Give finite edges.")
+        raise LossError("edges: a single bin needs two finite edges.")
     return found
 
 
 def checked_bandwidth(bandwidth: Any, edges: NDArray[np.float64]) -> float:
-    """The width of the kernel; "auto": half the mean width of the bins."""
+    """The width of the kernel; "auto" is half the mean bin width."""
     if isinstance(bandwidth, str):
         if bandwidth != "auto":
             raise LossError(f'bandwidth is {bandwidth!r}; give a number above zero, or "auto".')
         widths = np.diff(edges[np.isfinite(edges)])
         if not len(widths):
-            raise LossError('bandwidth="auto" needs a bin with two ends. Give a number.')
+            raise LossError('bandwidth="auto" needs a bin with two finite edges. Give a number.')
         return float(0.5 * widths.mean())
     try:
         value = float(bandwidth)
@@ -64,14 +64,14 @@ def checked_bandwidth(bandwidth: Any, edges: NDArray[np.float64]) -> float:
     ends = edges[np.isfinite(edges)]
     if len(ends) and value < 1e-13 * np.abs(ends).max():
         raise LossError(
-            f"bandwidth is {value:g}, narrower than float64 can tell scores from edges. Use a "
+            f"bandwidth is {value:g}, too narrow for float64 to resolve at these edges. Use a "
             "plain histogram."
         )
     return value
 
 
 def checked_choice(name: str, value: Any, among: Sequence[str]) -> str:
-    """One of the words that an argument may be."""
+    """`value` if it is one of the allowed ones, else a `LossError`."""
     if value not in among:
         raise LossError(f"{name} is {value!r}, not one of {', '.join(map(repr, among))}.")
     return str(value)
@@ -80,11 +80,11 @@ def checked_choice(name: str, value: Any, among: Sequence[str]) -> str:
 def checked_scores(
     shape: tuple[int, ...], dtype: str, weights: tuple[tuple[int, ...], str] | None
 ) -> None:
-    """One score an event, and as many weights; in a precision that can be summed."""
+    """Checks for one score per event and as many weights, in a precision that can be summed."""
     if len(shape) != 1:
         raise LossError(
-            f"scores have shape {tuple(shape)}; give one score an event "
-            "(a network's column: scores[:, 0])."
+            f"scores have shape {tuple(shape)}; give one score per event "
+            "(for a network's output column: scores[:, 0])."
         )
     if shape[0] == 0:
         raise LossError("scores are empty: a histogram of no events has no gradient.")
@@ -98,25 +98,25 @@ def checked_scores(
 def _checked_precision(name: str, dtype: str) -> None:
     if dtype in ("float16", "bfloat16"):
         raise LossError(
-            f"{name} are {dtype}: too few digits to count with. Convert the scores to float32 "
-            "or float64 before the histogram."
+            f"{name} are {dtype}, which is too imprecise for sums over events. Convert them to "
+            "float32 or float64 before the histogram."
         )
     if dtype.startswith("complex"):
-        raise LossError(f"{name} are complex.")
+        raise LossError(f"{name} are complex; they must be real.")
 
 
 def open_ends(edges: Any, overflow: str) -> tuple[bool, bool]:
-    """Whether the first and the last bin have no outer edge, or one that cannot be reached."""
+    """Whether the first and the last bin extend to infinity."""
     if overflow != "leak":
         return True, True
-    if not isinstance(edges, np.ndarray):  # being differentiated, so a number
+    if not isinstance(edges, np.ndarray):  # traced, so finite
         return False, False
     return bool(np.isinf(edges[0])), bool(np.isinf(edges[-1]))
 
 
 def no_score_inside(edges: NDArray[np.float64]) -> LossError:
-    """What to say when a histogram would be empty."""
+    """The error for a histogram that would be empty."""
     return LossError(
-        f"scores: all are outside of the edges, {edges[0]:g} to {edges[-1]:g}, or not numbers. "
+        f"scores: all lie outside the edges, {edges[0]:g} to {edges[-1]:g}, or are NaN. "
         'Widen the edges, or count them in the outermost bins with overflow="clip".'
     )

@@ -1,25 +1,24 @@
-"""What a network can be trained on, in JAX: significance, test statistics, limits, likelihood.
+"""Training objectives in JAX: significance, test statistics, limits, likelihood.
 
-Each takes a model and the templates that the network makes (`histfactory.templates` says how they
-are named), and gives one number that can be differentiated in them:
+Each takes a model and the templates that the network produces (`histfactory.templates` describes
+their names), and returns one number that is differentiable with respect to them:
 
     z0 = significance(model, {"signal": signal, "background": background}, objective="asimov")
 
-objective: which data the statistic is of.
+objective: the data that the statistic is computed for.
 
-    "observed"   those of the workspace, or `data`
-    "asimov"     those that the model expects, without fluctuations and before any fit: with signal
-                 (μ = 1) for q0 and the significance, without for qμ, Zμ and the limit. They move
-                 with the templates.
+    "observed"   the data of the workspace, or `data`
+    "asimov"     the data that the model expects, without fluctuations and before any fit: with
+                 signal (μ = 1) for q0 and the significance, without signal for qμ, Zμ and the
+                 limit. They change with the templates.
 
-Successive steps of a training differ by little: with `state` the fits start where those of the last
+Successive training steps differ little: with `state`, the fits start where those of the previous
 step ended:
 
     z0, state = statistic_and_state(model, histograms, "z0", state=state)
 
-The first step takes `state=initial_state(model)`, and is then the same program as all others.
-`state.converged` says whether the fits did; where they did not, nothing of the number is to be
-believed.
+The first step takes `state=initial_state(model)`, so that it runs the same program as all others.
+`state.converged` says whether the fits converged; if they did not, the result is meaningless.
 """
 
 from __future__ import annotations
@@ -54,16 +53,16 @@ Histograms = Mapping[templates.Key, Any]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class State:
-    """How the fits behind a number went, and where the next ones may start."""
+    """How the fits behind a result went, and where the next ones can start."""
 
     warm_start: WarmStart
     muhat: Any
     status_code: Any  # of the free and the conditional fit; see `histfactory.Status`
-    iterations: Any  # steps of both
+    iterations: Any  # steps of both fits
 
     @property
     def converged(self) -> Any:
-        """Whether both fits did."""
+        """Whether both fits converged."""
         return self.warm_start.known
 
 
@@ -76,7 +75,7 @@ def significance(
     fixed: Fixed = None,
     variations: str = "absolute",
 ) -> Any:
-    """Discovery significance Z0 = √q0; zero, with derivative zero, without an excess."""
+    """Discovery significance Z0 = √q0; zero, with zero derivative, if there is no excess."""
     options = {"data": data, "fixed": fixed, "variations": variations}
     return statistic_and_state(model, histograms, "z0", None, objective, **options)[0]
 
@@ -120,7 +119,7 @@ def qmu_tilde(
     fixed: Fixed = None,
     variations: str = "absolute",
 ) -> Any:
-    """Test statistic for upper limits, Eq. 16: a negative best fit counts as none."""
+    """Test statistic for upper limits, Eq. 16: a negative best fit counts as zero signal."""
     options = {"data": data, "fixed": fixed, "variations": variations}
     return statistic_and_state(model, histograms, "qmu_tilde", mu, objective, **options)[0]
 
@@ -135,12 +134,12 @@ def z_mu(
     fixed: Fixed = None,
     variations: str = "absolute",
 ) -> Any:
-    """√q̃μ: by how many standard deviations a signal strength is excluded."""
+    """√q̃μ: the exclusion of a signal strength, in standard deviations."""
     options = {"data": data, "fixed": fixed, "variations": variations}
     return statistic_and_state(model, histograms, "z_mu", mu, objective, **options)[0]
 
 
-#: Of every statistic: the test statistic, and whether its square root is taken.
+#: For each statistic: the test statistic, and whether its square root is taken.
 _STATISTICS = {
     "z0": ("q0", True),
     "q0": ("q0", False),
@@ -164,8 +163,9 @@ def statistic_and_state(
 ) -> tuple[Any, State]:
     """A statistic, and the state from which its fits start in the next step.
 
-    statistic: "z0", "q0", or with `mu` "qmu", "qmu_tilde", "z_mu"; as the functions of these names.
-    state: that of the step before, or `initial_state(model)`.
+    statistic: "z0", "q0", or with `mu` "qmu", "qmu_tilde", "z_mu", like the functions of these
+        names ("z0" is `significance`).
+    state: that of the previous step, or `initial_state(model)`.
     """
     checked_choice("statistic", statistic, tuple(_STATISTICS))
     test_statistic, root = _STATISTICS[statistic]
@@ -212,7 +212,7 @@ def nll(
     data: Any = None,
     variations: str = "absolute",
 ) -> Any:
-    """Negative log-likelihood at `parameters` (a mapping or a vector; init if not given)."""
+    """Negative log-likelihood at `parameters` (a mapping or a vector; by default, their init)."""
     keys, values = _checked(model, histograms, "observed", data)
     return _nll(model, keys, values, parameters, data, variations)
 
@@ -232,7 +232,7 @@ def tested(
     warm_start: WarmStart | None,
     root: bool,
 ) -> tuple[Any, State]:
-    """A statistic (its square root) of a model with other templates, unchecked."""
+    """A statistic (or its square root) of a model with other templates, unchecked."""
     changed = templates.exchange(model, dict(zip(keys, values, strict=True)), variations)
     if objective == "observed":
         found = likelihood_ratio(changed, mu, test_statistic, data, fixed, None, warm_start)
@@ -242,9 +242,9 @@ def tested(
         found = expected_ratio(changed, mu, 0.0, fixed, warm_start)
     value = square_root(found.q) if root else found.q
     state = jax.lax.stop_gradient(_state_of(found))
-    if not is_traced(values):  # then they were looked at before
+    if not is_traced(values):  # then `_checked` has validated them
         return value, state
-    # A negative expectation would be rewarded, so what cannot be is no number.
+    # A negative expectation would be rewarded, so impossible templates give NaN.
     possible = jnp.asarray(True)
     for key, given in zip(keys, values, strict=True):
         least = 0.0 if templates.place_of(model, key).array == "nominal" else -jnp.inf
@@ -254,7 +254,7 @@ def tested(
 
 
 def _state_of(found: Ratio) -> State:
-    """Always of the same shapes and types, so that a program which takes one can give one."""
+    """Always has the same shapes and types, so that a program can both take and return it."""
     xp: Any = jnp if is_traced(found) else np
     fits = [fit for fit in (found.free, found.conditional) if fit is not None]
     warm_start = warm_start_of(found.free, found.conditional)
@@ -267,11 +267,11 @@ def _state_of(found: Ratio) -> State:
 
 
 def initial_state(model: Model) -> State:
-    """A state that knows nothing: for the first step, so that it is the same program as others."""
+    """An empty state for the first step, so that it runs the same program as all others."""
     with float64_scope(), jax.ensure_compile_time_eval():
         n = model.n_parameters
         return State(
-            # Two arrays, so that a training step may be given both of them to overwrite.
+            # Two separate arrays, so that a training step can donate both.
             warm_start=WarmStart(jnp.zeros(n), jnp.zeros(n), jnp.zeros((), bool)),
             muhat=jnp.zeros(()),
             status_code=jnp.zeros(2, jnp.int32),
@@ -314,13 +314,13 @@ def _nll(
 def _checked(
     model: Model, histograms: Histograms, objective: str, data: Any
 ) -> tuple[tuple[templates.Key, ...], tuple[Any, ...]]:
-    """Templates as names and values, both in the order given."""
+    """Names and values of the templates, both in the order given."""
     checked_choice("objective", objective, OBJECTIVES)
     if objective == "asimov" and data is not None:
         raise LossError('data are given, but objective="asimov" makes its own. Drop one.')
     if not isinstance(histograms, Mapping):
         raise LossError(
-            "histograms must name what they are: {sample: yields}, {(channel, sample): yields}."
+            "histograms must be a mapping: {sample: yields} or {(channel, sample): yields}."
         )
     for key, values in histograms.items():
         place = templates.place_of(model, key)
@@ -328,8 +328,8 @@ def _checked(
         dtype = str(getattr(values, "dtype", "float64"))
         if dtype in ("float16", "bfloat16"):
             raise LossError(
-                f"histograms: the template {templates.name_of(key)} is {dtype}: too few digits to "
-                "count with. Make it float32 or float64."
+                f"histograms: the template {templates.name_of(key)} is {dtype}, which is too "
+                "imprecise for yields. Convert it to float32 or float64."
             )
         if not is_traced(values):
             require_possible(key, place, np.asarray(values, np.float64))
@@ -337,16 +337,16 @@ def _checked(
 
 
 def require_possible(key: templates.Key, place: templates.Place, values: Any) -> None:
-    """Yields and factors are finite, and nominal yields not negative."""
+    """Checks that yields and factors are finite, and that nominal yields are not negative."""
     if not np.all(np.isfinite(values)):
         raise LossError(f"histograms: the template {templates.name_of(key)} has NaN or infinity.")
     if place.array == "nominal" and np.any(values < 0):
         raise LossError(
-            f"histograms: the template {templates.name_of(key)} has negative yields. Weights of "
-            "either sign can do that: use more events, or wider bins."
+            f"histograms: the template {templates.name_of(key)} has negative yields. Event "
+            "weights of both signs can cause this: use more events, or wider bins."
         )
     if not place.axes and not values > 0:
         raise LossError(
-            f"histograms: the template {templates.name_of(key)} is {float(values):g}; a factor is "
-            "above zero."
+            f"histograms: the template {templates.name_of(key)} is {float(values):g}; a factor "
+            "must be above zero."
         )

@@ -1,4 +1,4 @@
-"""The soft histogram for JAX; see `binning` for what it is."""
+"""The soft histogram for JAX; `binning` defines it."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def soft_histogram(
     kind: str = "kde",
     overflow: str = "drop",
 ) -> Any:
-    """Yields of every bin, float64, differentiable in scores, weights, edges and bandwidth.
+    """Yield per bin in float64, differentiable in scores, weights, edges and bandwidth.
 
-    scores, weights: one number an event. edges: increasing; the outermost may be infinite.
-    bandwidth: width of the kernel in units of the scores; "auto": half the mean width of the bins.
+    scores, weights: one number per event. edges: increasing; the outermost may be infinite.
+    bandwidth: width of the kernel in units of the scores; "auto" is half the mean bin width.
     kind: "kde" (Gaussian kernel) or "sigmoid" (logistic kernel).
-    overflow: "drop" (only events within the edges count, each with all of its weight), "clip"
-        (events outside count in the outermost bins), "leak" (what of a kernel lies outside of the
+    overflow: "drop" (only events within the edges count, each with its full weight), "clip"
+        (events outside count in the outermost bins), "leak" (the part of a kernel outside the
         edges is lost).
     """
     checked_choice("kind", kind, KINDS)
@@ -54,7 +54,7 @@ def soft_histogram(
             raise no_score_inside(edges)
     if not is_traced(bandwidth):
         if is_traced(edges) and isinstance(bandwidth, str):
-            raise LossError("bandwidth: give a number where the edges are traced (jit, grad).")
+            raise LossError("bandwidth: give a number if the edges are traced (jit, grad).")
         bandwidth = checked_bandwidth(bandwidth, np.zeros(0) if is_traced(edges) else edges)
     drop, ends = overflow == "drop", open_ends(edges, overflow)
     return _histogram(scores, edges, weights, bandwidth, kind, drop, ends)
@@ -75,7 +75,7 @@ def _histogram(
     w = jnp.ones_like(x) if weights is None else jnp.asarray(weights, jnp.float64)
     if drop:
         inside = (x >= edges[0]) & (x <= edges[-1])
-        # A score that is no number counts as outside, and so must not reach the kernel.
+        # A NaN score counts as outside the edges, so it must not reach the kernel.
         x = jnp.where(inside, x, jax.lax.stop_gradient(edges[len(edges) // 2]))
         w = jnp.where(inside, w, 0.0)
     cumulative = jax.scipy.special.ndtr if kind == "kde" else jax.nn.sigmoid
@@ -85,19 +85,19 @@ def _histogram(
     nothing, everything = jnp.zeros((int(low), len(x))), jnp.ones((int(high), len(x)))
     below = jnp.concatenate([nothing, below, everything])
     share = jnp.diff(below, axis=0)
-    # Far from an event two integrals differ by rounding alone, which may be negative.
+    # Far from an event, two integrals differ only by rounding, which may be negative.
     return jnp.where(share > 0, share, 0.0) @ w
 
 
 def _as_array(values: Any, name: str) -> Any:
     if hasattr(values, "dtype") and hasattr(values, "shape"):
         if not np.issubdtype(values.dtype, np.number) and str(values.dtype) != "bfloat16":
-            raise LossError(f"{name} are of type {values.dtype}; they must be numbers.")
+            raise LossError(f"{name} have type {values.dtype}; they must be numbers.")
         return values
     try:
         return np.asarray(values, np.float64)
     except (TypeError, ValueError):
-        raise LossError(f"{name} must be numbers, one an event.") from None
+        raise LossError(f"{name} must be numbers, one per event.") from None
 
 
 def _any_inside(scores: Any, edges: Any) -> bool:

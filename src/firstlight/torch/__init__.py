@@ -7,8 +7,8 @@
     histogram, loss = SoftHistogram(edges), SignificanceLoss(model, "signal")
     loss(histogram(network(events))).backward()
 
-The likelihood runs in JAX, in float64, on the device of the tensors. Nothing is imported before its
-first use.
+The likelihood runs in JAX, in float64, on the device of the tensors. Nothing is imported until it
+is used.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
         from_pyhf,
     )
 
-# Two frameworks share the memory of a GPU here, and JAX would take three quarters of it at its
-# start. It reads this once, before its first computation.
+# Two frameworks share the GPU's memory here, and JAX would reserve three quarters of it at startup.
+# It reads this setting once, before its first computation.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 _HOME = {

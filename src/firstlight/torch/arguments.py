@@ -1,4 +1,4 @@
-"""What a loss is given: tensors, or mappings of templates to tensors, held to the model."""
+"""Loss arguments: tensors, or mappings from templates to tensors, checked against the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Histograms: TypeAlias = "torch.Tensor | Mapping[templates.Key, torch.Tensor]"
 
 
 class Templates(NamedTuple):
-    """What a loss was given."""
+    """The checked arguments of one call."""
 
     keys: tuple[templates.Key, ...]
     tensors: tuple[torch.Tensor, ...]
@@ -24,7 +24,7 @@ class Templates(NamedTuple):
 
 
 class Arguments:
-    """What the losses of one model may be given."""
+    """Checks the arguments of the losses of one model."""
 
     def __init__(self, model: Model, signal: Any, device: str) -> None:
         self.model = model
@@ -34,7 +34,7 @@ class Arguments:
         self._sizes = [self._place(key).size for key in self.signal]
 
     def named(self, histograms: Histograms) -> Templates:
-        """Templates by name, checked: one set, or rows of them."""
+        """Checked templates by name: one set, or rows of them."""
         if isinstance(histograms, Mapping):
             given = dict(histograms)
         else:
@@ -49,17 +49,19 @@ class Arguments:
             shape = tuple(tensor.shape)
             templates.require_size(self.model, key, self._place(key), shape[max(axes, 0) :])
             if axes > 1 or (axes == 1 and rows not in (None, shape[0])):
-                raise LossError(f"{called(key)} has shape {shape}: too many axes, or other rows.")
+                raise LossError(
+                    f"{called(key)} has shape {shape}: too many axes, or another number of rows."
+                )
             rows = shape[0] if axes == 1 else rows
         return Templates(tuple(given), tensors, rows)
 
     @property
     def n_bins(self) -> int:
-        """Bins of the signal."""
+        """Number of bins of the signal."""
         return sum(self._sizes)
 
     def are_yields(self, keys: tuple[templates.Key, ...]) -> bool:
-        """Whether all of these are nominal yields, which cannot be negative."""
+        """Whether all of these are nominal yields, which must not be negative."""
         return all(self._place(key).array == "nominal" for key in keys)
 
     def axes(self, key: templates.Key) -> int:
@@ -74,8 +76,8 @@ class Arguments:
     def _named_signal(self, histogram: Any) -> dict[templates.Key, torch.Tensor]:
         if not isinstance(histogram, torch.Tensor):
             raise LossError(
-                f"signal_histogram is {type(histogram).__name__}; give a tensor, or a mapping of "
-                "templates to tensors (firstlight.torch.as_tensor makes one of most things)."
+                f"signal_histogram is {type(histogram).__name__}; give a tensor (see "
+                "firstlight.torch.as_tensor), or a mapping from templates to tensors."
             )
         if histogram.ndim == 0 or histogram.shape[-1] != self.n_bins:
             raise LossError(
@@ -92,12 +94,12 @@ class Arguments:
             raise LossError(f"{called(key)} is {type(tensor).__name__}, not a tensor.")
         if tensor.dtype not in (torch.float32, torch.float64):
             raise LossError(
-                f"{called(key)} is {tensor.dtype}; yields are float32 or float64 (.double()), or "
-                "there are too few digits to count with."
+                f"{called(key)} is {tensor.dtype}; yields must be float32 or float64. Convert "
+                "them: .double()."
             )
         if tensor.device != first.device:
             raise LossError(
-                f"{called(key)} is on {tensor.device}, another on {first.device}. Move all to one."
+                f"{called(key)} is on {tensor.device}, another on {first.device}. Use one device."
             )
         if self.device != "auto" and tensor.device.type != self.device:
             raise LossError(
@@ -116,13 +118,13 @@ def _as_keys(signal: Any) -> tuple[templates.Key, ...]:
 
 
 def impossible(key: templates.Key) -> str:
-    """What is wrong with yields that cannot be."""
+    """The message about impossible yields."""
     return (
-        f"{called(key)} has NaN, infinite or negative yields (or is a factor that is not above "
-        "zero). On a GPU a soft histogram is NaN where no score lies within its edges."
+        f"{called(key)} has NaN, infinite or negative yields (or is a factor at or below zero). "
+        "On a GPU a soft histogram is NaN if no score lies within its edges."
     )
 
 
 def called(key: templates.Key) -> str:
-    """A template as the messages of a loss name it."""
+    """The name of a template in the messages of a loss."""
     return f"signal_histogram: the template {templates.name_of(key)}"

@@ -1,4 +1,4 @@
-"""The border to autograd: numbers whose gradient came with them, and their second derivative."""
+"""The interface to autograd: values computed with their gradient, and second derivatives."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-#: Hessian times vectors: (tensors, vectors) → one tensor with all of it.
+#: Hessian times vectors: (tensors, vectors) → the products, concatenated in one tensor.
 Product = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], torch.Tensor]
 
 
 class Number(torch.autograd.Function):
-    """`compute(tensors)` gives value and gradient by all tensors; rows of both for rows of them."""
+    """`compute(tensors)` returns the value and its gradient; with rows of tensors, rows of both."""
 
     @staticmethod
     def forward(
@@ -49,8 +49,8 @@ class Gradient(torch.autograd.Function):
     def backward(ctx: Any, *outer: torch.Tensor) -> Any:
         if ctx.product is None:
             raise NotImplementedError(
-                "second derivatives of the batch forms and of nll_loss are not there. Use the "
-                "profiled losses, one histogram at a time."
+                "the batch forms and nll_loss have no second derivatives. Use the profiled "
+                "losses, one histogram at a time."
             )
         tensors = ctx.saved_tensors
         found = ctx.product(tensors, _parts(outer[0], tensors))
@@ -58,7 +58,7 @@ class Gradient(torch.autograd.Function):
 
 
 def _parts(joined: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """One tensor cut into the shapes and precisions of others."""
+    """Splits one tensor into the shapes and dtypes of others."""
     if len(tensors) == 1 and joined.shape == tensors[0].shape:
         return [joined.to(tensors[0].dtype)]
     parts, begin = [], 0
@@ -76,6 +76,6 @@ def number(
     product: Product | None,
     tensors: Sequence[torch.Tensor],
 ) -> torch.Tensor:
-    """The value, with derivatives by all tensors."""
+    """The value, with derivatives with respect to all tensors."""
     value: torch.Tensor = Number.apply(compute, product, *tensors)
     return value

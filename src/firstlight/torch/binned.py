@@ -1,4 +1,4 @@
-"""A soft histogram and its derivatives, in few operations that do not make the host wait."""
+"""A soft histogram and its derivatives, in a few operations that never make the host wait."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ import torch
 
 from firstlight.torch.replays import Replays
 
-#: Up to so many pairs of event and edge the launches take longer than the work, and are recorded.
+#: Up to this many (event, edge) pairs, launching takes longer than computing, so it is recorded.
 RECORDED_PAIRS = 1 << 21
 
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """How events spread over bins; `firstlight.losses.binning` says what it means."""
+    """How events spread over bins; `firstlight.losses.binning` defines it."""
 
     edges: torch.Tensor
     bandwidth: float
     mode: str
-    open: tuple[bool, bool]  # ends where the outermost bin reaches to infinity
-    drops: bool  # whether events outside of the edges do not count
+    open: tuple[bool, bool]  # whether the first and the last bin extend to infinity
+    drops: bool  # whether events outside the edges are dropped
     replays: Replays = field(default_factory=Replays)
 
     def yields(self, scores: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
-        """The histogram. NaN if none counts of events that may be dropped."""
+        """The histogram; NaN if all events are dropped."""
         found: torch.Tensor = self._run(self._yields, scores, weights)
         return found
 
     def slopes(
         self, scores: torch.Tensor, weights: torch.Tensor | None, outer: torch.Tensor, by_w: bool
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Derivatives by scores and, if wanted, weights, from those by the histogram."""
+        """Gradient with respect to scores and, if wanted, weights, given that of the histogram."""
         function = self._slopes_by_both if by_w else self._slopes
         if torch.is_grad_enabled():  # create_graph=True: these operations are differentiated
             return function(scores, weights, outer)
@@ -53,7 +53,7 @@ class Kernel:
             below = torch.nn.functional.pad(below, (0, 0, 1, 0))
         if high:
             below = torch.nn.functional.pad(below, (0, 0, 0, 1), value=1.0)
-        # Far from an event two integrals differ by rounding alone, which may be negative.
+        # Far from an event, two integrals differ only by rounding, which may be negative.
         return torch.diff(below, dim=0).clamp_min(0.0) @ w
 
     def _slopes(
@@ -65,7 +65,7 @@ class Kernel:
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         x, w, inside = self._counted(scores, weights)
         distance = self._distance(x)
-        # What passes an edge leaves one bin for the other.
+        # Weight that crosses an edge leaves one bin for the other.
         low, high = self.open
         across = torch.diff(torch.nn.functional.pad(outer, (int(not low), int(not high))))
         by_x = (across * (1 / self.bandwidth)) @ self._density(distance) * w
@@ -88,16 +88,16 @@ class Kernel:
     def _counted(
         self, scores: torch.Tensor, weights: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Scores and weights with which events count, and which ones do, if not all."""
+        """Scores and weights of the events, and which of them count, if not all."""
         x = scores.double()
         w = torch.ones_like(x) if weights is None else weights.double()
         if not self.drops:
             return x, w, None
         inside = (x >= self.edges[0]) & (x <= self.edges[-1])
-        # A score that is no number counts as outside, and so must not reach the kernel.
+        # A NaN score counts as outside the edges, so it must not reach the kernel.
         x = torch.where(inside, x, self.edges[len(self.edges) // 2])
-        # To ask whether there is any would be to wait for the network. The loss waits anyway, and
-        # sees that these are no numbers.
+        # Checking whether any is inside would mean waiting for the network. The loss waits anyway,
+        # and rejects the NaN.
         n = inside.sum()
         return x, torch.where(inside, w, 0.0) * (n / n), inside
 
@@ -107,7 +107,7 @@ class Kernel:
         return (inner[:, None] - x) / self.bandwidth
 
     def _below(self, distance: torch.Tensor) -> torch.Tensor:
-        """How much of the kernel lies below an edge."""
+        """The fraction of the kernel below an edge."""
         if self.mode == "kde":
             return torch.special.erfc(distance * -(0.5**0.5)) * 0.5
         return torch.sigmoid(distance)

@@ -1,8 +1,8 @@
-"""The likelihood at parameters that stay: so few operations that PyTorch does them itself.
+"""The likelihood at fixed parameters: so few operations that PyTorch does them itself.
 
-At fixed parameters the expected counts are linear in all yields, so that one matrix product, a
-logarithm and a sum give the value, and one more product the gradient. A call of JAX would take
-longer to make than all of this takes to run.
+At fixed parameters the expected counts are linear in all yields, so one matrix product, a logarithm
+and a sum give the value, and one more product gives the gradient. Calling JAX would take longer
+than all of this takes to run.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ import torch
 from firstlight.histfactory.likelihood import TINY_YIELD
 from firstlight.torch.replays import Replays
 
-#: Where the gradient begins in what `evaluate` gives.
+#: Where the gradient begins in the result of `evaluate`.
 HEADER = 3
 
 
 @dataclass(frozen=True, eq=False)
 class FixedPoint:
-    """ν = base + slope · yields, and what else the likelihood needs."""
+    """ν = base + slope · yields, and whatever else the likelihood needs."""
 
     base: torch.Tensor
     slope: torch.Tensor  # [bin, yield]
     observed: torch.Tensor
-    rest: torch.Tensor  # of the negative log-likelihood, beside Σ slope · yields - n ln ν
+    rest: torch.Tensor  # the negative log-likelihood without Σ slope · yields - n ln ν
     total: torch.Tensor  # slope summed over bins
     replays: Replays = field(default_factory=Replays)
 
     @classmethod
     def of(cls, base: Any, slope: Any, observed: Any, rest: Any) -> FixedPoint:
-        """From a response of the model; see `programs.response`."""
+        """From the model's response; see `programs.response`."""
         return cls(base, slope, observed, rest + base.sum(), slope.sum(0))
 
     def evaluate(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """[value, least and greatest of the yields (NaN if any is), gradient by all yields …]."""
+        """[value, smallest and largest yield (NaN if any is NaN), gradient …]."""
         packed: torch.Tensor = self.replays.run(self._evaluate, *(t.detach() for t in tensors))
         return packed
 

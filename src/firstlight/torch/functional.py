@@ -1,7 +1,7 @@
 """Losses as functions of a histogram and a session.
 
-A histogram is a tensor of the session's signal samples, or a mapping of templates to tensors
-(`firstlight.histfactory.templates` says how they are named), float32 or float64.
+A histogram is a tensor for the session's signal samples, or a mapping from templates to tensors
+(`firstlight.histfactory.templates` describes their names), in float32 or float64.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from firstlight.torch.session import Quantity, Session
 def nll_loss(
     signal_histogram: Histograms, session: Session, params: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Negative log-likelihood at `params` (their init if not given); differentiable in both."""
+    """Negative log-likelihood at `params` (default: their init); differentiable in both."""
     keys, tensors, _ = _single(session, signal_histogram)
     spec = session.statistic(keys)
     if params is None and session.arguments.are_yields(keys):
@@ -34,7 +34,8 @@ def nll_loss(
         )
     if tuple(params.shape) != (session.n_params(),):
         raise LossError(
-            f"params have shape {tuple(params.shape)}; the model has {session.n_params()}."
+            f"params have shape {tuple(params.shape)}; the model has {session.n_params()} "
+            "parameters."
         )
     if params.device != tensors[0].device:
         raise LossError(
@@ -48,7 +49,7 @@ def nll_loss(
 
 
 def profiled_q0_loss(signal_histogram: Histograms, session: Session) -> torch.Tensor:
-    """Test statistic q0 of the background-only hypothesis; zero without an excess."""
+    """Test statistic q0 of the background-only hypothesis; zero if there is no excess."""
     return _profiled(signal_histogram, session)
 
 
@@ -76,19 +77,19 @@ def profiled_qmu_loss(
 def profiled_zmu_loss(
     signal_histogram: Histograms, session: Session, mu_test: float, eps: float = 1e-12
 ) -> torch.Tensor:
-    """√(q̃μ + eps): by how many standard deviations `mu_test` is excluded."""
+    """√(q̃μ + eps): the exclusion of `mu_test`, in standard deviations."""
     return _profiled(signal_histogram, session, mu_test, eps=eps)
 
 
 def batch_profiled_q0_loss(signal_histograms: Histograms, session: Session) -> list[torch.Tensor]:
-    """q0 of every row, computed together."""
+    """q0 of every row, in one computation."""
     return _rows(signal_histograms, session, None)
 
 
 def batch_profiled_qmu_loss(
     signal_histogram: Histograms, session: Session, mu_values: Sequence[float]
 ) -> list[torch.Tensor]:
-    """q̃μ of every signal strength, computed together: of one histogram, or of as many rows."""
+    """q̃μ of every signal strength in one computation, for one histogram or one row for each."""
     mus = np.asarray([require_number(mu, "mu_values") for mu in mu_values], np.float64)
     if not len(mus):
         return []
@@ -104,7 +105,7 @@ def signal_jacobian(signal_histogram: Histograms, session: Session) -> torch.Ten
 
 
 def signal_jacobian_numpy(signal_histogram: Histograms, session: Session) -> Any:
-    """The same as a NumPy array."""
+    """∂q0/∂signal as a NumPy array."""
     return signal_jacobian(signal_histogram, session).cpu().numpy()
 
 
@@ -135,7 +136,7 @@ def _rows(histograms: Histograms, session: Session, mus: Any) -> list[torch.Tens
         return []
     if mus is not None and len(mus) != rows:
         raise LossError(f"{len(mus)} mu_values for {rows} rows of signal_histogram.")
-    # A template without rows is the same in all of them.
+    # A template without rows is shared by all rows.
     tensors = tuple(
         t if t.ndim > session.arguments.axes(key) else t.expand(rows, *t.shape)
         for key, t in zip(keys, tensors, strict=True)
@@ -147,7 +148,7 @@ def _rows(histograms: Histograms, session: Session, mus: Any) -> list[torch.Tens
 
 
 def _unpacked(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Value and gradient. The value is a copy: a caller may write to it, and JAX owns the rest."""
+    """Value and gradient. The value is a copy: callers may write to it, and JAX owns the rest."""
     return packed[..., 0].clone(), packed[..., HEADER:]
 
 
@@ -155,6 +156,6 @@ def _single(session: Session, histograms: Histograms) -> Templates:
     given = session.arguments.named(histograms)
     if given.rows is not None:
         raise LossError(
-            "signal_histogram has a leading axis: more than one histogram. Use the batch forms."
+            "signal_histogram has a leading axis, so it is several histograms. Use the batch forms."
         )
     return given

@@ -1,4 +1,4 @@
-"""The two that a training loop is written with: `SoftHistogram` and `SignificanceLoss`."""
+"""The modules for a training loop: `SoftHistogram` and `SignificanceLoss`."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from firstlight.torch.session import Session
 
 
 class SoftHistogram(torch.nn.Module):
-    """Differentiable yields of bins, float64; `firstlight.losses.binning` says what they are.
+    """Differentiable yield per bin in float64; `firstlight.losses.binning` defines it.
 
     bin_edges: increasing; the outermost may be infinite.
-    bandwidth: width of the kernel in units of the scores; "auto": half the mean width of the bins.
+    bandwidth: width of the kernel in units of the scores; "auto" is half the mean bin width.
     mode: "kde" (Gaussian kernel) or "sigmoid" (logistic kernel).
-    overflow: "drop" (only scores within the edges count, each with all of its weight), "clip"
-        (those outside count in the outermost bins), "leak" (what of a kernel lies outside of the
-        edges is lost).
-    If no score is within the edges, "drop" raises `LossError`; on a GPU, where looking would mean
-    to wait for the network, the histogram is NaN instead, which the losses refuse.
+    overflow: "drop" (only scores within the edges count, each with its full weight), "clip" (those
+        outside count in the outermost bins), "leak" (the part of a kernel outside the edges is
+        lost).
+    If no score is within the edges, "drop" raises `LossError`; on a GPU, where checking would mean
+    waiting for the network, the histogram is NaN instead, which the losses reject.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class SoftHistogram(torch.nn.Module):
         self.mode = checked_choice("mode", mode, KINDS)
         self.overflow = checked_choice("overflow", overflow, OVERFLOW)
         self._open = open_ends(self._checked, overflow)
-        # Edges are no buffer: `network.float()` must not round them.
+        # Edges are not a buffer: `network.float()` must not round them.
         self._kernels: dict[torch.device, Kernel] = {}
 
     def forward(self, scores: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
-        """scores, weights: one number an event."""
+        """scores, weights: one number per event."""
         self._require_usable(scores, weights)
         if self.overflow == "drop" and scores.device.type == "cpu":
             first, last = float(self._checked[0]), float(self._checked[-1])
@@ -71,7 +71,7 @@ class SoftHistogram(torch.nn.Module):
 
     def _kernel(self, device: torch.device) -> Kernel:
         if device not in self._kernels:
-            # Kept, and so also used outside of the inference that may be going on.
+            # Kept beyond this call, so these must not be inference tensors.
             with torch.inference_mode(False):
                 edges = torch.tensor(self._checked, device=device)
             self._kernels[device] = Kernel(
@@ -91,7 +91,9 @@ class SoftHistogram(torch.nn.Module):
             else (tuple(weights.shape), str(weights.dtype).removeprefix("torch.")),
         )
         if weights is not None and weights.device != scores.device:
-            raise LossError(f"weights are on {weights.device}, scores on {scores.device}.")
+            raise LossError(
+                f"weights are on {weights.device}, scores on {scores.device}. Move one."
+            )
 
     @property
     def n_bins(self) -> int:
@@ -116,7 +118,7 @@ class SignificanceLoss(torch.nn.Module):
     """-√(q0 + eps): the negative discovery significance, with all systematics profiled.
 
     model, signal_sample_name, device and all options: see `Session`.
-    negate: False gives the significance itself.
+    negate: False returns the significance itself.
     """
 
     def __init__(
@@ -134,10 +136,10 @@ class SignificanceLoss(torch.nn.Module):
         self.negate = negate
         self.eps = eps
 
-    # The likelihood is compiled already, by JAX, whose inside is no concern of torch.compile.
+    # JAX compiles the likelihood; torch.compile must not trace into it.
     @torch.compiler.disable
     def forward(self, signal_histogram: Histograms) -> torch.Tensor:
-        """signal_histogram: yields of the signal, or a mapping of templates to yields."""
+        """signal_histogram: yields of the signal, or a mapping from templates to yields."""
         loss = negative_significance if self.negate else profiled_z0_loss
         return loss(signal_histogram, self._session, eps=self.eps)
 
@@ -151,15 +153,15 @@ class SignificanceLoss(torch.nn.Module):
 
     @property
     def n_bins(self) -> int:
-        """Bins of the signal histogram."""
+        """Number of bins of the signal histogram."""
         return self._session.signal_n_bins()
 
     @property
     def n_params(self) -> int:
-        """Parameters of the model."""
+        """Number of parameters of the model."""
         return self._session.n_params()
 
     @property
     def session(self) -> Session:
-        """What the loss keeps between its steps."""
+        """What the loss keeps between steps."""
         return self._session

@@ -1,11 +1,11 @@
 """The compiled programs behind the PyTorch losses: JAX only, no torch.
 
-A program gives a number together with its gradient by all templates, so that backward calls
-nothing, and packs all of it into one array, so that one array crosses the border:
+A program computes a number together with its gradient with respect to all templates, so that
+backward runs no program, and packs both into one array, so that only one array is exchanged:
 
     [value, status of the free fit, of the conditional fit, steps, invalid, gradient …]
 
-Programs take the numbers of a model as arguments: sessions of equal structure share them.
+Programs take the numbers of a model as arguments, so models of equal structure share them.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from firstlight.histfactory.model import Description, Model
 from firstlight.histfactory.newton import WarmStart
 from firstlight.losses.objectives import tested
 
-#: Where the gradient begins in what a program gives.
+#: Where the gradient begins in a program's result.
 HEADER = 5
 VALUE, FREE, CONDITIONAL, STEPS, INVALID = range(HEADER)
 
 
 @dataclass(frozen=True)
 class Statistic:
-    """What to compute: everything that is compiled in."""
+    """What to compute: everything that is fixed at compile time."""
 
     about: Description
     keys: tuple[templates.Key, ...]
     objective: str = "observed"
     fixed: tuple[tuple[str, Any], ...] = ()
     variations: str = "absolute"
-    tests_mu: bool = False  # qμ, of a signal strength; else q0
+    tests_mu: bool = False  # qμ of a signal strength; otherwise q0
 
 
-def _number(spec: Statistic, arrays: Any, data: Any, asked: Any, near: Any, values: Any) -> Any:
+def _number(spec: Statistic, arrays: Any, data: Any, request: Any, near: Any, values: Any) -> Any:
     """The number.
 
-    asked: [μ, whether √(q + eps), eps, sign, whether to start near]; near: [free fit, conditional
-    fit, whether these are known].
+    request: [μ, whether √(q + eps), eps, sign, whether to start near]; near: [free fit, conditional
+    fit, whether both are known].
     """
-    mu, rooted, eps, sign, nearby = asked
+    mu, rooted, eps, sign, nearby = request
     free, conditional, known = jnp.split(near, [(len(near) - 1) // 2, len(near) - 1])
     known = known * nearby
     value, state = tested(
@@ -68,9 +68,9 @@ def _number(spec: Statistic, arrays: Any, data: Any, asked: Any, near: Any, valu
     return sign * jnp.where(rooted > 0, root, value), state
 
 
-def _packed(spec: Statistic, arrays: Any, data: Any, asked: Any, near: Any, values: Any) -> Any:
+def _packed(spec: Statistic, arrays: Any, data: Any, request: Any, near: Any, values: Any) -> Any:
     def number(values: Any) -> Any:
-        return _number(spec, arrays, data, asked, near, values)
+        return _number(spec, arrays, data, request, near, values)
 
     (value, state), gradient = jax.value_and_grad(number, has_aux=True)(values)
     header = [value, state.status_code[0], state.status_code[-1], state.iterations]
@@ -87,7 +87,7 @@ def _pack(spec: Statistic, header: list[Any], values: Any, gradient: Any) -> Any
 
 
 def _invalid(spec: Statistic, values: Any) -> Any:
-    """One more than the place of a template with impossible values; zero if there is none."""
+    """1 + the index of a template with impossible values; zero if there is none."""
     found = jnp.zeros(())
     for i, (key, value) in enumerate(zip(spec.keys, values, strict=True)):
         if value.ndim == 0:  # a factor
@@ -103,8 +103,8 @@ def _invalid(spec: Statistic, values: Any) -> Any:
 
 @cache
 def _options() -> dict[str, Any] | None:
-    """On a GPU loops and branches as parts of a graph: the host then waits for none of their ends,
-    and goes on while the fits run. An XLA without these options does without."""
+    """XLA options that make loops and branches part of a GPU's graph, so that the host does not
+    wait for them and goes on while the fits run. None for an XLA without these options."""
     if jax.default_backend() == "cpu":
         return compiler_options()
     options = {
@@ -121,28 +121,28 @@ def _options() -> dict[str, Any] | None:
 
 @cache
 def statistic(spec: Statistic) -> Any:
-    """(arrays, data, asked, near, values) → packed, and where the next fits may start.
+    """(arrays, data, request, near, values) → packed, and where the next fits can start.
 
-    The latter takes the place of `near` in memory: on a GPU a program is a graph that was recorded
-    for the addresses of its arguments, and to record it again takes as long as to run it.
+    The latter overwrites `near` in memory: on a GPU a program is a graph recorded for the addresses
+    of its arguments, and recording it again takes as long as running it.
     """
 
-    def one(arrays: Any, data: Any, asked: Any, near: Any, values: Any) -> Any:
-        return _packed(spec, arrays, data, asked, near, values)
+    def one(arrays: Any, data: Any, request: Any, near: Any, values: Any) -> Any:
+        return _packed(spec, arrays, data, request, near, values)
 
     return jax.jit(one, compiler_options=_options(), donate_argnames="near")
 
 
 @cache
 def batch(spec: Statistic) -> Any:
-    """The same for rows of what is asked, of starts and of values."""
+    """The same for rows of `request`, `near` and `values`."""
 
-    def many(arrays: Any, data: Any, asked: Any, near: Any, values: Any) -> Any:
+    def many(arrays: Any, data: Any, request: Any, near: Any, values: Any) -> Any:
         def one(row: Any) -> Any:
             return _packed(spec, arrays, data, *row)
 
-        rows = (asked, near, values)
-        # On a CPU one after the other is faster, because no fit waits for the slowest.
+        rows = (request, near, values)
+        # On a CPU a sequential loop is faster, because no fit waits for the slowest.
         return jax.lax.map(one, rows) if jax.default_backend() == "cpu" else jax.vmap(one)(rows)
 
     return jax.jit(many, compiler_options=_options(), donate_argnames="near")
@@ -150,11 +150,11 @@ def batch(spec: Statistic) -> Any:
 
 @cache
 def hessian_product(spec: Statistic) -> Any:
-    """(arrays, data, asked, near, values, vectors) → the Hessian times the vectors."""
+    """(arrays, data, request, near, values, vectors) → the Hessian times the vectors."""
 
-    def product(arrays: Any, data: Any, asked: Any, near: Any, values: Any, vectors: Any) -> Any:
+    def product(arrays: Any, data: Any, request: Any, near: Any, values: Any, vectors: Any) -> Any:
         def number(values: Any) -> Any:
-            return _number(spec, arrays, data, asked, near, values)[0]
+            return _number(spec, arrays, data, request, near, values)[0]
 
         def along(values: Any) -> Any:
             gradient = jax.grad(number)(values)
@@ -170,7 +170,7 @@ def hessian_product(spec: Statistic) -> Any:
 def likelihood(spec: Statistic) -> Any:
     """(arrays, data, parameters, values) → packed: the negative log-likelihood.
 
-    The gradient is by the templates, then by the parameters.
+    The gradient is with respect to the templates, then the parameters.
     """
 
     def one(arrays: Any, data: Any, parameters: Any, values: Any) -> Any:
@@ -187,11 +187,11 @@ def likelihood(spec: Statistic) -> Any:
 
 @cache
 def response(spec: Statistic) -> Any:
-    """(arrays, data, parameters, values) → the likelihood at fixed parameters, by yields.
+    """(arrays, data, parameters, values) → the likelihood at fixed parameters, as parts.
 
-    Expected counts are linear in all yields, nominal and varied. Given are the counts expected
-    without the templates, their derivative by all templates [bin, value], the observed counts, and
-    what of the negative log-likelihood is not Σ ν - n ln ν.
+    Expected counts are linear in all yields, nominal and varied. Returns the counts expected
+    without the templates, their derivative with respect to all templates [bin, value], the observed
+    counts, and the negative log-likelihood without Σ ν - n ln ν.
     """
 
     def one(arrays: Any, data: Any, parameters: Any, values: Any) -> Any:

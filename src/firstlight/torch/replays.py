@@ -1,4 +1,4 @@
-"""Small computations of PyTorch as one launch each: on a GPU it is their number that takes time."""
+"""Runs small PyTorch computations in one launch each: on a GPU the number of launches dominates."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 import torch
 
-#: Recordings kept at a time. A training has two or three shapes: a batch, and the last one.
-MOST = 8
+#: Recordings kept at a time. A training has two or three shapes: full batches and the last one.
+MAX_RECORDINGS = 8
 
 
 class Replays:
-    """Runs functions of tensors; what comes again on a GPU is recorded, and then replayed.
+    """Runs functions of tensors; repeated calls on a GPU are recorded, then replayed.
 
-    A function is pure, gives one tensor or a tuple of them, does not make the host wait, and is
-    called without autograd. Its first call runs it as it is, the second one with tensors of the
-    same shapes records it (a CUDA graph), and from then on a call copies its arguments in, launches
-    once, and copies the results out.
+    A function must be pure, return a tensor or a tuple of tensors, never make the host wait, and be
+    called without autograd. Its first call runs it directly, the second with tensors of the same
+    shapes records it as a CUDA graph, and each later call copies its arguments in, launches once,
+    and copies the results out.
     """
 
     def __init__(self) -> None:
@@ -30,10 +30,10 @@ class Replays:
         if not _can_be_recorded(tensors):
             return function(*tensors)
         key = (function, _stream_of(tensors), *(_form(t) for t in tensors))
-        # Arguments and results have one place each: nobody may come in between.
+        # Each recording has a single set of buffers, so calls must not overlap.
         with self._lock:
             if key not in self._seen:
-                while len(self._seen) >= MOST:
+                while len(self._seen) >= MAX_RECORDINGS:
                     self._seen.pop(next(iter(self._seen)))
                 self._seen[key] = None
                 return function(*tensors)
@@ -43,16 +43,16 @@ class Replays:
             return recording.replay(tensors)
 
     def __reduce__(self) -> Any:
-        return Replays, ()  # recordings belong to a process and to a place in its memory
+        return Replays, ()  # recordings are bound to a process and its memory
 
 
 class _Recording:
-    """A function for tensors of given shapes, with the memory that it works on."""
+    """A function recorded for tensors of given shapes, with the memory it works on."""
 
     def __init__(
         self, function: Callable[..., Any], examples: tuple[torch.Tensor | None, ...]
     ) -> None:
-        # Kept, and so also used outside of the inference that may be going on.
+        # Kept beyond this call, so these must not be inference tensors.
         with torch.inference_mode(False), torch.no_grad():
             self._inputs = [
                 None if t is None else torch.empty(t.shape, dtype=t.dtype, device=t.device)
@@ -64,8 +64,8 @@ class _Recording:
             current, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)
             side.wait_stream(current)
             with torch.cuda.stream(side):
-                function(*self._inputs)  # loads what is loaded at first use, which is no part of it
-                # Other threads, such as those of JAX, may allocate meanwhile.
+                function(*self._inputs)  # keeps initialisation on first use out of the recording
+                # Other threads, such as JAX's, may allocate meanwhile.
                 self._graph.capture_begin(capture_error_mode="thread_local")
                 try:
                     self._results = function(*self._inputs)
@@ -91,7 +91,7 @@ def _can_be_recorded(tensors: tuple[torch.Tensor | None, ...]) -> bool:
     return (
         all(t is None or (t.is_cuda and type(t) in _PLAIN) for t in tensors)
         and not torch.compiler.is_compiling()
-        and not torch.cuda.is_current_stream_capturing()  # into a recording of the user's
+        and not torch.cuda.is_current_stream_capturing()  # the user is recording a graph
     )
 
 
@@ -99,7 +99,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def _stream_of(tensors: tuple[torch.Tensor | None, ...]) -> Any:
-    # On two streams two calls may be under way at once, and each needs its own memory.
+    # Calls on two streams may overlap, so each needs its own memory.
     device = next(t for t in tensors if t is not None).device
     return torch.cuda.current_stream(device).cuda_stream
 

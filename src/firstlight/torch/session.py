@@ -1,4 +1,4 @@
-"""A model in use by a training: its templates, its device, its last fits, and what went wrong."""
+"""A model in use by a training: its templates, its device, its last fits, and its failures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from firstlight.losses.binning import LossError, checked_choice
 from firstlight.losses.objectives import OBJECTIVES
 from firstlight.torch import programs
 from firstlight.torch.arguments import Arguments, impossible
-from firstlight.torch.bridge import Inlet, jax_device, to_jax, to_torch
+from firstlight.torch.bridge import FixedAddressInputs, jax_device, to_jax, to_torch
 from firstlight.torch.fixed_point import HEADER as POINT_HEADER
 from firstlight.torch.fixed_point import FixedPoint
 
@@ -38,7 +38,7 @@ class FitError(FirstlightError, RuntimeError):
 
 
 class Quantity(NamedTuple):
-    """A number to compute: a statistic, and what to make of it."""
+    """A number to compute: a statistic, and how it is transformed."""
 
     spec: programs.Statistic
     rows: int | None = None
@@ -55,9 +55,9 @@ class Failure(NamedTuple):
 
 
 def from_pyhf(workspace: str | bytes | Mapping[str, Any], **options: Any) -> Model:
-    """A model from the text of a workspace, from the workspace itself, or from a file's name.
+    """A model from a workspace, given as JSON text, a mapping or a file name.
 
-    options: as `firstlight.histfactory.load` has them.
+    options: those of `firstlight.histfactory.load`.
     """
     if isinstance(workspace, (str, bytes)) and workspace.strip()[:1] in ("{", b"{"):
         workspace = json.loads(workspace)
@@ -67,7 +67,7 @@ def from_pyhf(workspace: str | bytes | Mapping[str, Any], **options: Any) -> Mod
 def create_session(
     model: Any, signal_sample_name: Any = "signal", *, device: str = "auto", **options: Any
 ) -> Session:
-    """A session for `nll_loss`. The same as `create_profiled_session`."""
+    """A session for `nll_loss`; the same as `create_profiled_session`."""
     return Session(model, signal_sample_name, device, **options)
 
 
@@ -81,20 +81,20 @@ def create_profiled_session(
 class Session:
     """A model in use.
 
-    model: of `from_pyhf` or `firstlight.histfactory.load`; or a workspace.
-    signal_sample_name: the sample that a plain histogram is of, in all its channels one after the
-        other; or several samples, whose histograms then follow one another. A mapping instead of a
-        histogram names any other templates; see `firstlight.histfactory.templates`.
-    device: "cpu", "cuda", or "auto", which is where the tensors are.
+    model: from `from_pyhf` or `firstlight.histfactory.load`; or a workspace.
+    signal_sample_name: the sample that a plain histogram holds, with all its channels concatenated;
+        or several samples, whose histograms are concatenated too. To replace other templates, pass
+        a mapping instead of a histogram; see `firstlight.histfactory.templates`.
+    device: "cpu", "cuda", or "auto" for the device of the tensors.
     objective: "observed" or "asimov"; see `firstlight.losses.objectives`.
-    data: other observed data. fixed: parameters to hold, as `histfactory.fit` has it.
-    variations: "absolute" or "relative": what becomes of the systematics of a sample whose yields
-        are exchanged.
-    warm_start: whether fits start where those of the last step ended. The result does not depend on
-        it beyond rounding.
-    on_failure: when a fit does not converge: "raise" `FitError`; "skip" the step, with a gradient
-        of zero; take value and gradient of the "last_good" step. What was not raised is a warning,
-        and is kept in `failures`.
+    data: other observed data. fixed: parameters to fix, as for `histfactory.fit`.
+    variations: "absolute" or "relative": what happens to the systematics of a sample whose yields
+        are replaced.
+    warm_start: whether fits start where those of the previous step ended. It changes the result
+        only by rounding.
+    on_failure: if a fit does not converge: "raise" `FitError`, "skip" the step with a zero
+        gradient, or reuse value and gradient of the "last_good" step. A failure that is not raised
+        is a warning, and is kept in `failures`.
     """
 
     def __init__(
@@ -123,22 +123,22 @@ class Session:
         self._fixed = tuple(sorted(as_fixed(self.model, fixed).items()))
         self._data = None if data is None else np.asarray(data, np.float64)
         if objective == "observed":
-            # Raises with what is wrong with the data, or that there are none.
+            # Raises if the data are wrong or missing.
             _ = data_of(self.model, self._data)
         self._forget()
 
     def _forget(self) -> None:
-        """Begin without anything that was kept for speed."""
+        """Drop everything that is kept only for speed."""
         self._kept: dict[Any, Any] = {}
         self._devices: dict[torch.device, Any] = {}
         self._statistics: dict[Any, programs.Statistic] = {}
         self._fixed_points: dict[Any, FixedPoint] = {}
-        self._inlets: dict[Any, Inlet] = {}
+        self._fixed_inputs: dict[Any, FixedAddressInputs] = {}
         self._near: dict[Any, Any] = {}
         self._good: dict[Any, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy, or a checkpoint, makes its own: devices cannot be written to a file.
+        # A copy or a checkpoint makes its own: devices cannot be pickled.
         empty = Session.__new__(Session)
         empty._forget()
         return {name: value for name, value in vars(self).items() if name not in vars(empty)}
@@ -148,15 +148,15 @@ class Session:
         self._forget()
 
     def signal_n_bins(self) -> int:
-        """Bins of the signal histogram."""
+        """Number of bins of the signal histogram."""
         return self.arguments.n_bins
 
     def n_params(self) -> int:
-        """Parameters of the model."""
+        """Number of parameters of the model."""
         return self.model.n_parameters
 
     def parameter_init(self) -> list[float]:
-        """Where the parameters start."""
+        """Initial values of the parameters."""
         return [float(x) for x in self.model.init]
 
     def parameter_names(self) -> list[str]:
@@ -164,7 +164,7 @@ class Session:
         return list(self.model.parameter_names)
 
     def reset(self) -> None:
-        """Forget the last fits, and count steps from zero."""
+        """Forget the last fits, and count steps from zero again."""
         self.step = 0
         self.failures.clear()
         self._forget()
@@ -172,7 +172,7 @@ class Session:
     def statistic(
         self, keys: tuple[templates.Key, ...], tests_mu: bool = False
     ) -> programs.Statistic:
-        """What to compute with this model, of templates of these names."""
+        """The statistic of this model with templates of these names."""
         if (keys, tests_mu) not in self._statistics:
             self._statistics[keys, tests_mu] = programs.Statistic(
                 self.model.about, keys, self.objective, self._fixed, self.variations, tests_mu
@@ -182,14 +182,14 @@ class Session:
     # --- calls ------------------------------------------------------------------------------------
 
     def run(self, quantity: Quantity, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """A statistic and its gradient, packed; fits that fail are dealt with."""
+        """A statistic and its gradient, packed; failed fits are handled as `on_failure` says."""
         self.step += 1
-        # The fits do not depend on what is made of their result, nor much on the strength tested.
+        # The fits do not depend on how their result is transformed, and little on the tested μ.
         key = (quantity.spec, quantity.rows, tensors[0].device)
         nearby = self.warm_start and key in self._near
         packed, header = self._call(quantity, tensors, key, nearby)
         if nearby and not _converged(header):
-            # What started near may have started badly.
+            # The warm start may have been a bad one.
             packed, header = self._call(quantity, tensors, key, nearby=False)
         self._require_possible(quantity.spec, header)
         if _converged(header):
@@ -201,7 +201,7 @@ class Session:
     def hessian_product(
         self, quantity: Quantity, tensors: Sequence[torch.Tensor], vectors: Sequence[torch.Tensor]
     ) -> torch.Tensor:
-        """The Hessian of a statistic times vectors, one after the other in one tensor."""
+        """The Hessian of a statistic times vectors, concatenated in one tensor."""
         with self._on(tensors[0].device) as there:
             near = self._near.get((quantity.spec, None, tensors[0].device))
             return to_torch(
@@ -219,7 +219,7 @@ class Session:
         tensors: Sequence[torch.Tensor],
         parameters: torch.Tensor,
     ) -> torch.Tensor:
-        """The negative log-likelihood at any parameters and its gradient, packed."""
+        """The negative log-likelihood at given parameters and its gradient, packed."""
         with self._on(tensors[0].device, factorises=False) as there:
             arrays, data = self._put("model", lambda: (self.model.arrays, self._data), there)
             values = tuple(to_jax(t) for t in tensors)
@@ -231,12 +231,12 @@ class Session:
     def initial_likelihood(
         self, spec: programs.Statistic, tensors: Sequence[torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The negative log-likelihood at the initial parameters and its gradient by yields."""
+        """The negative log-likelihood at the initial parameters, and its gradient."""
         key = (spec, tensors[0].device)
         if key not in self._fixed_points:
             self._fixed_points[key] = self._fixed_point(spec, tensors)
         packed = self._fixed_points[key].evaluate(tensors)
-        _, least, greatest = packed[:POINT_HEADER].tolist()  # the one time that the host waits
+        _, least, greatest = packed[:POINT_HEADER].tolist()  # the only point where the host waits
         if not 0 <= least <= greatest < math.inf:
             self._refuse(spec, tensors)
         return packed[0].clone(), packed[POINT_HEADER:]
@@ -245,7 +245,7 @@ class Session:
         with self._on(tensors[0].device, factorises=False) as there:
             arrays, data = self._put("model", lambda: (self.model.arrays, self._data), there)
             point = self._put("init", lambda: np.asarray(self.model.init), there)
-            # Any yields will do, the derivative is the same; with one in each all is expected.
+            # The derivative is the same for any yields; ones make every bin expect something.
             ones = tuple(to_jax(torch.ones_like(t, dtype=torch.float64)) for t in tensors)
             found = programs.response(spec)(arrays, data, point, ones)
             return FixedPoint.of(*(to_torch(a).clone() for a in found))
@@ -258,31 +258,31 @@ class Session:
     def _call(
         self, quantity: Quantity, tensors: Sequence[torch.Tensor], key: Any, nearby: bool
     ) -> tuple[torch.Tensor, list[Any]]:
-        """Call the program; what it says of its fits, and where they ended, is kept under `key`."""
+        """Call the program; returns its result and header, and keeps where its fits ended."""
         program = programs.statistic if quantity.rows is None else programs.batch
         with self._on(tensors[0].device) as there:
             numbers = self._numbers(quantity, there, nearby)
-            values = self._taken_in(tensors)
-            # Taken out: the program writes to the same memory, so that it stays where it is.
+            values = self._inputs(tensors)
+            # Popped, because the program overwrites this memory with its result.
             near = self._near.pop(key, None)
             near = self._far(there, quantity.rows) if near is None else near
             found, self._near[key] = program(quantity.spec)(*numbers, near, values)
             packed = to_torch(found)
-        # The one time that the host waits.
+        # The only point where the host waits.
         return packed, packed[..., : programs.HEADER].tolist()
 
-    def _taken_in(self, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-        """Tensors as arguments of a program that the host waits for before it calls the next."""
+    def _inputs(self, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+        """Tensors as arguments of a program that finishes before the next is called."""
         if tensors[0].device.type == "cpu":
             return tuple(to_jax(t) for t in tensors)
         key = tuple((t.shape, t.device) for t in tensors)
-        if key not in self._inlets:
-            self._inlets[key] = Inlet(tensors)
-        return self._inlets[key].take_in(tensors)
+        if key not in self._fixed_inputs:
+            self._fixed_inputs[key] = FixedAddressInputs(tensors)
+        return self._fixed_inputs[key].copy_in(tensors)
 
     @contextlib.contextmanager
     def _on(self, device: torch.device, factorises: bool = True) -> Iterator[Any]:
-        """A device of JAX, with the precision and the threads of the engine."""
+        """A JAX device, with the precision and the threads of the engine."""
         if device not in self._devices:
             self._devices[device] = jax_device(device)
         by_blas = factorises and device.type == "cpu"
@@ -290,9 +290,9 @@ class Session:
             yield self._devices[device]
 
     def _numbers(self, quantity: Quantity, there: Any, nearby: bool = True) -> tuple[Any, ...]:
-        """Model, data and what is asked, on a device."""
+        """Model, data and request, on a device."""
 
-        def asked() -> Any:
+        def request() -> Any:
             form = (quantity.eps is not None, quantity.eps or 0.0, quantity.sign, nearby)
             if quantity.rows is None:
                 return np.array([quantity.mu, *form], np.float64)
@@ -300,22 +300,22 @@ class Session:
             return np.array([[mu, *form] for mu in mus], np.float64)
 
         arrays, data = self._put("model", lambda: (self.model.arrays, self._data), there)
-        return arrays, data, self._put(("asked", quantity[1:], nearby), asked, there)
+        return arrays, data, self._put(("request", quantity[1:], nearby), request, there)
 
     def _far(self, there: Any, rows: int | None) -> Any:
-        """Nothing is known of where the fits may end."""
+        """A start for fits of which nothing is known yet."""
         size = 2 * self.n_params() + 1
         return jax.device_put(np.zeros(size if rows is None else (rows, size)), there)
 
     def _put(self, name: Any, make: Callable[[], Any], there: Any) -> Any:
-        """What `make` makes, on a device; made once, or again after many others."""
+        """The result of `make` on a device, cached."""
         if (name, there) not in self._kept:
             if len(self._kept) > 256:  # a new signal strength at every step
                 self._kept.clear()
             self._kept[name, there] = jax.device_put(make(), there)
         return self._kept[name, there]
 
-    # --- what went wrong --------------------------------------------------------------------------
+    # --- failures ---------------------------------------------------------------------------------
 
     def _require_possible(self, spec: programs.Statistic, header: list[Any]) -> None:
         rows = header if isinstance(header[0], list) else [header]
@@ -333,14 +333,16 @@ class Session:
         message = _explained(rows, bad)
         if self.on_failure == "raise":
             raise FitError(
-                f"step {self.step}: {message} To go on in such a case: on_failure='skip' or "
-                "'last_good'."
+                f"step {self.step}: {message} To continue after a failed fit, set "
+                "on_failure='skip' or 'last_good'."
             )
         self.failures.append(Failure(self.step, message))
         instead = (
-            "its gradient is zero" if self.on_failure == "skip" else "the last good one counts"
+            "its gradient is zero" if self.on_failure == "skip" else "the last good step is used"
         )
-        warnings.warn(f"step {self.step}: {message} Here {instead}.", RuntimeWarning, stacklevel=6)
+        warnings.warn(
+            f"step {self.step}: {message} Instead, {instead}.", RuntimeWarning, stacklevel=6
+        )
         repaired = packed.clone().reshape(len(rows), -1)
         last = self._good.get((quantity, packed.device))
         for i in bad:
@@ -348,7 +350,7 @@ class Session:
                 repaired[i] = last.reshape(len(rows), -1)[i]
             else:
                 repaired[i, programs.HEADER :] = 0.0
-                # An infinite value times a gradient of zero would be no number.
+                # An infinite value times a zero gradient would be NaN.
                 repaired[i, programs.VALUE].nan_to_num_(0.0, 0.0, 0.0)
         return repaired.reshape(packed.shape)
 
@@ -367,7 +369,7 @@ def _explained(rows: list[Any], bad: list[int]) -> str:
     which = "free" if row[programs.FREE] else "conditional"
     code = int(row[programs.FREE] or row[programs.CONDITIONAL])
     where = f" of row {bad[0]} (and {len(bad) - 1} more)" if len(rows) > 1 else ""
-    return f"the {which} fit{where} has no minimum: {Status(code).message}"
+    return f"the {which} fit{where} found no minimum: {Status(code).message}"
 
 
 def _as_model(model: Any) -> Model:
@@ -376,6 +378,6 @@ def _as_model(model: Any) -> Model:
     if isinstance(model, (str, bytes, Mapping)):
         return from_pyhf(model)
     raise LossError(
-        f"model is {type(model).__module__}.{type(model).__name__}; give what "
-        "firstlight.torch.from_pyhf or firstlight.histfactory.load made, or a workspace."
+        f"model is {type(model).__module__}.{type(model).__name__}; give a model from "
+        "firstlight.torch.from_pyhf or firstlight.histfactory.load, or a workspace."
     )

@@ -1,1 +1,1 @@
-"""What is measured: a catalogue of names and parameters, and the programs themselves."""
+"""What is measured: a catalogue of workloads and their parameters, and the programs."""

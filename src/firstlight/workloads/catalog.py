@@ -1,7 +1,7 @@
 """What can be measured, as data: backends, workloads with their sizes, and the suites.
 
-Nothing here is imported by the measured process, and nothing here imports a framework: a program is
-named by `"module:function"` and loaded in the worker only. Other packages add theirs through the
+The measured process imports nothing from here, and nothing here imports a framework: a program is
+named as `"module:function"` and loaded only in the worker. Other packages add theirs through the
 entry-point groups `firstlight.backends` and `firstlight.workloads` (a `Backend` or `Workload`, or
 a list of them).
 """
@@ -16,18 +16,18 @@ from firstlight.errors import FirstlightError
 
 
 class CatalogError(FirstlightError):
-    """A backend or workload that is registered cannot be used."""
+    """A registered backend or workload cannot be used."""
 
 
 MAX_NAME = 200
 
 
 def check_name(what: str, name: object) -> None:
-    """Refuse a name that is no single line of plain text: a log of CI obeys some lines."""
+    """Reject a name that is not one line of plain text: CI systems obey some lines of a log."""
     if not isinstance(name, str) or not name or not name.isprintable() or len(name) > MAX_NAME:
         raise CatalogError(
-            f"{what} {str(name)[:MAX_NAME]!r} is no usable name. Give it 1 to {MAX_NAME} printable "
-            "characters, without line breaks and control characters."
+            f"{what} {str(name)[:MAX_NAME]!r} is not a valid name. Use 1 to {MAX_NAME} printable "
+            "characters, without line breaks or control characters."
         )
 
 
@@ -37,11 +37,11 @@ class Backend:
 
     name: str
     title: str
-    framework: str  # selects the program of a workload: its key in `Workload.programs`
-    adapter: str  # "module:class", an `firstlight.measure.adapters.Adapter`
+    framework: str  # the key of its program in `Workload.programs`
+    adapter: str  # "module:class", a `firstlight.measure.adapters.Adapter`
     requires: tuple[str, ...]  # modules that must be installed
-    compiled: bool  # does its first call pay for something that later calls use?
-    cache: str | None = None  # which persistent cache it has: "jax", "torch" or none
+    compiled: bool  # whether the first call does work that later calls reuse
+    cache: str | None = None  # its persistent cache: "jax", "torch" or None
     extra: str | None = None  # `pip install 'firstlight[extra]'`
 
     def __post_init__(self) -> None:
@@ -53,14 +53,14 @@ class Size:
     """Parameters of one size of a workload."""
 
     parameters: Mapping[str, Any]
-    tolerance: float | None = None  # of this size, where it is not the workload's
-    frameworks: tuple[str, ...] | None = None  # where not every framework has it
+    tolerance: float | None = None  # for this size, if not the workload's
+    frameworks: tuple[str, ...] | None = None  # if not all frameworks have it
     note: str | None = None
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A program shape with its sizes, one program for each framework, and its reference."""
+    """A kind of program with its sizes, one program per framework, and its reference."""
 
     name: str
     title: str
@@ -69,10 +69,10 @@ class Workload:
     sizes: Mapping[str, Size]
     tolerance: float  # max|x - ref| / max|ref| allowed in float32
     environment: Mapping[str, str] = field(default_factory=dict)
-    seed: int | None = 0  # None: the program's own affair
+    seed: int | None = 0  # None: the program uses none, or its own
     file: str | None = None  # a user's own benchmark file
-    backends: tuple[str, ...] | None = None  # where not every backend makes sense
-    standard: tuple[str, ...] | None = None  # its sizes in the standard suite; else the first
+    backends: tuple[str, ...] | None = None  # if not every backend makes sense
+    standard: tuple[str, ...] | None = None  # its sizes in the standard suite; default: the first
 
     def __post_init__(self) -> None:
         check_name("the workload", self.name)
@@ -121,7 +121,7 @@ BACKENDS = (
         cache="torch",
         extra="torch",
     ),
-    # For a user's own file, whose functions are compiled (or not) as they were written.
+    # For a user's own file, whose functions are compiled (or not) as written.
     Backend(
         "jax",
         "JAX, as written",
@@ -161,7 +161,7 @@ BACKENDS = (
         cache="jax",
         extra="all",
     ),
-    # Peers of firstlight.histfactory: programs that fit the same workspaces.
+    # Peers of firstlight.histfactory: other programs that fit the same workspaces.
     Backend(
         "pyhf-numpy",
         "pyhf on NumPy",
@@ -211,7 +211,7 @@ def _workload(
         reference=f"{path}:reference",
         sizes=sizes,
         tolerance=tolerance,
-        # On a GPU JAX multiplies float32 matrices in TF32 unless told not to; torch does not.
+        # On a GPU, JAX multiplies float32 matrices in TF32 by default; torch does not.
         environment={"JAX_DEFAULT_MATMUL_PRECISION": "highest", **(environment or {})},
         **options,
     )
@@ -222,7 +222,7 @@ def _sizes(small: Mapping[str, Any], large: Mapping[str, Any]) -> dict[str, Size
 
 
 def _precisions(**sizes: Mapping[str, Any]) -> dict[str, Size]:
-    """Every size in both precisions; the error beside the time is the price of the faster one."""
+    """Every size in both precisions; the error shows the price of the faster one."""
     return {
         f"{size}-{precision}": Size(
             {"precision": precision, **parameters},
@@ -236,14 +236,14 @@ def _precisions(**sizes: Mapping[str, Any]) -> dict[str, Size]:
 
 
 def _sweep(padded: bool) -> dict[str, Size]:
-    note = "padded to one shape" if padded else "a new shape at every point"
+    note = "padded to one shape" if padded else "a new shape for every point"
     return {
         "small": Size({"points": 8, "features": 8, "padded": padded}, note=note),
         "large": Size({"points": 24, "features": 32, "padded": padded}, note=note),
     }
 
 
-#: Which function of which file computes a task of the HistFactory workload, for each framework.
+#: The module and function that compute a task of the HistFactory workload, per framework.
 _HISTFACTORY_PROGRAMS = {
     "jax": "histfactory_jax:build_{}",
     "nextstat": "histfactory_nextstat:build_{}",
@@ -255,7 +255,7 @@ _HISTFACTORY_ENVIRONMENT = {
     "JAX_ENABLE_X64": "true",
     "JAX_DEFAULT_MATMUL_PRECISION": "highest",
     # OpenBLAS splits Cholesky factors of 0.1 ms over all cores and spins until each has run: ten
-    # times slower as soon as a core has something else to do.
+    # times slower as soon as one core is busy.
     "OPENBLAS_NUM_THREADS": "1",
 }
 
@@ -277,7 +277,7 @@ def _histfactory(
         sizes={"complex-8p": complex_8p, "thu-184p": thu_184p},
         tolerance=tolerance,
         environment=_HISTFACTORY_ENVIRONMENT,
-        # Not op by op: a search for a minimum is a loop of thousands of operations.
+        # Not op by op: minimisation is a loop of thousands of operations.
         backends=("jax-jit", "pyhf-jax", "pyhf-numpy", "nextstat"),
         standard=("complex-8p", "thu-184p"),
     )
@@ -286,7 +286,7 @@ def _histfactory(
 def _preset(
     preset: str, without: tuple[str, ...] = (), note: str | None = None, **parameters: Any
 ) -> Size:
-    """A synthetic workspace, and who is not asked to fit it."""
+    """A synthetic workspace, and the frameworks that do not run it."""
     asked = tuple(f for f in _HISTFACTORY_FRAMEWORKS if f not in without)
     return Size({"preset": preset, **parameters}, frameworks=asked, note=note)
 
@@ -314,7 +314,7 @@ def _presets(**parameters: Any) -> dict[str, Size]:
 
 
 def _parts(*parts: str) -> dict[str, Size]:
-    """Both sizes, each part of a training step by itself."""
+    """Both sizes, with each part of a training step separately."""
     return {
         f"{preset}-{part}": Size({**size.parameters, "part": part}, note=f"the {part} alone")
         if part != "step"
@@ -325,11 +325,11 @@ def _parts(*parts: str) -> dict[str, Size]:
 
 
 _PYHF_NUMPY_LEFT_OUT = (
-    "pyhf on NumPy is left out: it has no derivatives, and one fit takes it half a minute"
+    "pyhf on NumPy is left out: it has no derivatives, and one fit takes half a minute"
 )
 _PYHF_LEFT_OUT = (
-    "pyhf is left out: a call takes it from ten seconds (JAX) to minutes (NumPy); "
-    "histfactory_fit has it at this size"
+    "pyhf is left out: one call takes from ten seconds (JAX) to minutes (NumPy); "
+    "histfactory_fit includes it at this size"
 )
 
 WORKLOADS = (
@@ -375,7 +375,7 @@ WORKLOADS = (
         "Monte Carlo Greeks of an Asian option",
         _sizes({"paths": 4096, "dates": 12}, {"paths": 65536, "dates": 52}),
         # A path that ends within rounding of the strike may fall on either side of it, and one
-        # path of 4096 is worth 4e-4 of delta.
+        # path of 4096 changes delta by 4e-4.
         tolerance=5e-4,
     ),
     _workload(
@@ -422,8 +422,8 @@ WORKLOADS = (
     _histfactory(
         "fit",
         "HistFactory maximum-likelihood fit",
-        # Of -ln L at the minimum. Minimisers at their defaults stop up to 1e-5 above a minimum of
-        # about 190: the error beside the time says who went how far.
+        # For -ln L at the minimum. With default settings, minimisers stop up to 1e-5 above a
+        # minimum of about 190: the error next to the time shows how far each one went.
         1e-7,
         _preset("complex-8p"),
         _preset("thu-184p", ("pyhf-numpy",), _PYHF_NUMPY_LEFT_OUT),
@@ -431,8 +431,8 @@ WORKLOADS = (
     _histfactory(
         "q0",
         "HistFactory discovery significance (two fits)",
-        # Twice the difference of two such minima, over a q0 of 0.3 (complex) or 7 (tHu); the
-        # largest error seen is 7e-7.
+        # Twice the difference of two such minima, relative to a q0 of 0.3 (complex) or 7 (tHu);
+        # the largest error seen is 7e-7.
         1e-5,
         _preset("complex-8p"),
         _preset("thu-184p", ("pyhf-numpy", "pyhf-jax"), _PYHF_LEFT_OUT),
@@ -445,23 +445,28 @@ WORKLOADS = (
         _preset("complex-8p", toys=20),
         _preset("thu-184p", ("pyhf-numpy", "pyhf-jax"), _PYHF_LEFT_OUT, toys=4),
     ),
-    # The recorded error of these is that of the gradient, where it is larger than the value's.
+    # The recorded error of these is the larger of the errors of value and gradient.
     _significance(
-        "nll_signal_grad", "HistFactory likelihood, gradient by signal yields", 1e-10, _presets()
+        "nll_signal_grad",
+        "HistFactory likelihood, gradient with respect to signal yields",
+        1e-10,
+        _presets(),
     ),
-    _significance("profiled_q0", "Profiled q0, gradient by signal yields", 1e-9, _presets()),
+    _significance(
+        "profiled_q0", "Profiled q0, gradient with respect to signal yields", 1e-9, _presets()
+    ),
     _significance(
         "significance_train_20",
         "20 training steps on the expected significance",
-        # Rounding, through twenty steps of Adam, which divides by roots of small gradients.
+        # Rounding, amplified by twenty steps of Adam, which divides by roots of small gradients.
         1e-7,
         _parts("forward", "backward", "step"),
     ),
 )
 
-#: The quick suite answers one question with each workload, in three minutes on two cores.
+#: The quick suite answers one question per workload, in three minutes on two cores.
 QUICK = (
-    # Where does the time to a first result go, in three frameworks?
+    # Where does the time to first result go, in three frameworks?
     "matmul[small]/numpy/none",
     "matmul[small]/jax-jit/none",
     "matmul[small]/torch-eager/none",
@@ -469,7 +474,7 @@ QUICK = (
     "mlp_train[small]/numpy/none",
     "mlp_train[small]/jax-jit/none",
     "mlp_train[small]/jax-jit/warm",
-    # What does jit buy over op by op?
+    # What does jit gain over op by op?
     "option_greeks[small]/numpy/none",
     "option_greeks[small]/jax-eager/none",
     "option_greeks[small]/jax-jit/none",
@@ -497,7 +502,7 @@ def registered() -> tuple[dict[str, Backend], dict[str, Workload]]:
                 if item.name in known:
                     raise CatalogError(
                         f"entry point {point.name!r} ({group}) registers {item.name!r}, which "
-                        "exists already. Rename it in the package that registers it."
+                        "already exists. Rename it in the package that registers it."
                     )
                 known[item.name] = item
     return backends, workloads
@@ -515,7 +520,7 @@ def _loaded(point: Any, kind: type) -> Iterable[Any]:
     for item in items:
         if not isinstance(item, kind):
             raise CatalogError(
-                f"entry point {point.name!r} ({point.group}) gives {type(item).__name__}, "
-                f"expected {kind.__name__}."
+                f"entry point {point.name!r} ({point.group}) provides a {type(item).__name__}, "
+                f"expected a {kind.__name__}."
             )
     return items

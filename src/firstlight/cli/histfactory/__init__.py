@@ -1,4 +1,4 @@
-"""`firstlight hf …`: fits, tests, limits and plots of a pyhf workspace; one file a command."""
+"""`firstlight hf …`: fits, tests, limits and plots of a pyhf workspace; one module per command."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from firstlight.cli.histfactory import (
 
 EPILOG = """\
 start with:
-  firstlight hf inspect workspace.json              what is in it, what is odd; loads no JAX
+  firstlight hf inspect workspace.json              what it contains, what looks odd; needs no JAX
   firstlight hf fit workspace.json
 
-exit codes: 0 all is well, 1 a fit did not converge, 2 wrong usage or a workspace that cannot be
-used, 130 interrupted"""
+exit codes: 0 success, 1 a fit did not converge, 2 wrong usage or an unusable workspace,
+130 interrupted"""
 
 
 def add_to(commands: Any) -> None:

@@ -37,7 +37,7 @@ def add_statistic(parser: argparse.ArgumentParser) -> None:
         "--test-statistic",
         choices=("qtilde", "q"),
         default="qtilde",
-        help="q lets the best fit have a negative signal (default qtilde)",
+        help="q allows a negative best-fit signal (default qtilde)",
     )
 
 
@@ -90,4 +90,4 @@ def print_results(results: list[CLs], poi: str | None) -> None:
     columns = (str(poi), "", "observed", *(f"exp. {name}" for name in BAND_NAMES))
     console = Terminal()
     console.table("CLs", columns, rows, texts=2)
-    console.say("Values below 0.05 are excluded at 95% confidence level.", "dim")
+    console.say("Values below 0.05 are excluded at the 95% confidence level.", "dim")

@@ -1,4 +1,4 @@
-"""What is worth knowing about a workspace before it is fitted; needs no JAX."""
+"""What to know about a workspace before fitting it; needs no JAX."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Place = tuple[Channel, Sample, Modifier]
 
 
 def findings(spec: Specification) -> list[str]:
-    """One sentence for each thing that may surprise."""
+    """One sentence per thing that may surprise the user."""
     return [
         *_about_poi(spec),
         *_unused_settings(spec),
@@ -47,8 +47,8 @@ def _unused_settings(spec: Specification) -> Iterator[str]:
     names = [one.name for one in spec.parameter_sets]
     for unused in spec.unused_settings:
         close = get_close_matches(unused, names, 1)
-        hint = f": perhaps {close[0]!r} is meant" if close else ""
-        yield f"the settings of {unused!r} have no effect, no modifier has this name{hint}"
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        yield f"the settings of {unused!r} have no effect: no modifier has this name{hint}"
 
 
 def _unused_observations(spec: Specification) -> Iterator[str]:
@@ -57,13 +57,13 @@ def _unused_observations(spec: Specification) -> Iterator[str]:
 
 
 def _held(spec: Specification) -> Iterator[str]:
-    """Parameters that the measurement, or a bin without uncertainty, holds."""
+    """Parameters fixed by the measurement, or by a bin without uncertainty."""
     names: list[str] = []
     for one in spec.parameter_sets:
         if "lumi" in one.types and one.fixed.any():
             yield (
-                f"the luminosity {one.name!r} is fixed at {one.init[0]:g}: its uncertainty "
-                "takes no part (--free frees it)"
+                f"the luminosity {one.name!r} is fixed at {one.init[0]:g}: its uncertainty is not "
+                "used (--free frees it)"
             )
         else:
             names += [name for name in _fixed_names(one) if name != spec.poi]
@@ -92,28 +92,28 @@ def _bins(spec: Specification) -> Iterator[str]:
         begin += channel.bins
     if impossible:
         yield (
-            f"{_count(len(impossible), 'bin has', 'bins have')} events but no expectation at "
+            f"{_count(len(impossible), 'bin has', 'bins have')} events but no expected yield at "
             f"nominal: {_some(impossible)}"
         )
     if empty:
         yield f"{_count(len(empty), 'bin expects', 'bins expect')} nothing: {_some(empty)}"
     if negative:
         yield (
-            f"{_count(len(negative), 'sample has', 'samples have')} bins below zero: "
+            f"{_count(len(negative), 'sample has', 'samples have')} negative bins: "
             f"{_some(negative)}"
         )
     if spec.observed is None:
         yield "there are no observed data"
     elif not np.array_equal(spec.observed, np.round(spec.observed)):
-        yield "observed counts are not whole numbers: perhaps Asimov data"
+        yield "observed counts are not whole numbers, so they may be Asimov data"
 
 
 def _idle(spec: Specification) -> Iterator[str]:
-    """Parameters that change no yield at all."""
+    """Parameters that change no yield."""
     acting = {m.name for c, s, m in _places(spec) if _acts(s, m)}
     names = [one.name for one in spec.parameter_sets if one.name not in acting]
     if names:
-        yield f"{_count(len(names), 'parameter acts', 'parameters act')} on nothing: {_some(names)}"
+        yield f"{_count(len(names), 'parameter has', 'parameters have')} no effect: {_some(names)}"
 
 
 def _acts(sample: Sample, modifier: Modifier) -> bool:
@@ -128,7 +128,7 @@ def _acts(sample: Sample, modifier: Modifier) -> bool:
 
 
 def _negative_uncertainties(spec: Specification) -> Iterator[str]:
-    """pyhf takes a negative uncertainty for none: the bin's parameter is then fixed."""
+    """pyhf treats a negative uncertainty as no uncertainty: the bin's parameter is then fixed."""
     places = [
         f"{modifier.name} ({channel.name}/{sample.name}[{index}])"
         for channel, sample, modifier in _places(spec)
@@ -138,7 +138,7 @@ def _negative_uncertainties(spec: Specification) -> Iterator[str]:
     if places:
         yield (
             f"{_count(len(places), 'shapesys uncertainty is', 'shapesys uncertainties are')} "
-            f"negative and count as none, which fixes the parameter: {_some(places)}"
+            f"negative and ignored, which fixes the parameter: {_some(places)}"
         )
 
 
@@ -152,7 +152,7 @@ def _one_sided(spec: Specification) -> Iterator[str]:
         examples = [f"{m.name} ({c.name}/{s.name})" for c, s, m in places]
         yield (
             f"{_count(len(places), f'{kind} is', f'{kind} are')} one-sided (up and down move "
-            f"a yield the same way, or one of them not at all), of "
+            f"a yield the same way, or only one moves it), on "
             f"{_count(len(names), 'parameter', 'parameters')}: {_some(examples, 3)}"
         )
 
@@ -165,7 +165,7 @@ def _is_one_sided(sample: Sample, modifier: Modifier) -> bool:
 
 
 def _shifts(sample: Sample, modifier: Modifier) -> tuple[Floats, Floats]:
-    """Change of the yields up and down; of a normsys, of its factor."""
+    """Change of the yields up and down; for a normsys, of its factor."""
     assert modifier.lo is not None and modifier.hi is not None
     base = sample.nominal if modifier.type == "histosys" else np.ones(1)
     return np.asarray(modifier.hi - base), np.asarray(modifier.lo - base)
@@ -192,7 +192,7 @@ def uses(spec: Specification) -> dict[str, dict[str, int]]:
 
 
 def constraint_text(one: ParameterSet) -> str:
-    """A constraint in words; of several components, the range of its widths."""
+    """A constraint in words; with several components, the range of their widths."""
     if one.constraint is None or one.auxdata is None:
         return ""
     if one.constraint == "normal":

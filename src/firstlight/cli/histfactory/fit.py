@@ -24,13 +24,15 @@ def add_to(commands: Any) -> None:
     )
     shared.add_model(parser)
     shared.add_data(parser)
-    shared.add_top(parser, "rows of each table, and of the plots of pulls and correlations")
+    shared.add_top(parser, "rows in each table and in the plots of pulls and correlations")
     parser.add_argument(
-        "--correlation", action="store_true", help="also the largest correlations; JSON: the matrix"
+        "--correlation",
+        action="store_true",
+        help="also show the largest correlations (JSON: the matrix)",
     )
     shared.add_plot(parser, "pulls and constraints", "--plot-pulls")
     shared.add_plot(parser, "the correlation matrix", "--plot-correlation")
-    shared.add_plot(parser, "yields before and after the fit with the data", "--plot-yields")
+    shared.add_plot(parser, "yields before and after the fit, with the data", "--plot-yields")
 
 
 def handle(options: argparse.Namespace) -> int:
@@ -74,7 +76,7 @@ def summary(result: FitResult) -> dict[str, Any]:
 
 
 def describe(job: Job, result: FitResult) -> dict[str, dict[str, Any]]:
-    """Everything about every parameter, by name, in the order of the model."""
+    """All results for every parameter, by name, in the order of the model."""
     from firstlight.histfactory.scans import constraint_widths as constraint_terms
 
     width, centre = constraint_terms(job.model)
@@ -95,7 +97,7 @@ def describe(job: Job, result: FitResult) -> dict[str, dict[str, Any]]:
 def chosen(
     rows: dict[str, dict[str, Any]], poi: str | None, top: int
 ) -> list[tuple[str, dict[str, Any]]]:
-    """The POI first, then what has no constraint, then the largest pulls."""
+    """The POI first, then unconstrained parameters, then the largest pulls."""
 
     def rank(item: tuple[str, dict[str, Any]]) -> tuple[int, float]:
         name, row = item
@@ -139,7 +141,7 @@ def print_fit(
 
 
 def strongest_pairs(result: FitResult, top: int) -> list[tuple[str, str, float]]:
-    """Pairs of free parameters by the size of their correlation."""
+    """Pairs of free parameters, ordered by the size of their correlation."""
     import numpy as np
 
     matrix = np.asarray(result.correlation)

@@ -1,4 +1,4 @@
-"""`firstlight hf impacts`: nuisance parameters ranked by what they do to the POI."""
+"""`firstlight hf impacts`: nuisance parameters ranked by their impact on the POI."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def add_to(commands: Any) -> None:
     )
     shared.add_model(parser)
     shared.add_data(parser)
-    shared.add_top(parser, "rows of the table and of the plot")
+    shared.add_top(parser, "rows in the table and in the plot")
     shared.add_plot(parser, "the ranking: pulls, and impacts before and after the fit")
 
 
@@ -62,7 +62,7 @@ def handle(options: argparse.Namespace) -> int:
 
         draw(options.plot, lambda: plots.ranking(result, top))
     several_minima(result.branches)
-    some = f"{result.not_converged} of the fits with a parameter held DID NOT CONVERGE."
+    some = f"{result.not_converged} of the fits with one parameter fixed DID NOT CONVERGE."
     return ending(
         [*unconverged(result.best, "the best fit"), *([some] if result.not_converged else [])]
     )

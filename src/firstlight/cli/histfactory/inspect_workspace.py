@@ -1,4 +1,4 @@
-"""`firstlight hf inspect`: what is in a workspace, without fitting it and without JAX."""
+"""`firstlight hf inspect`: the contents of a workspace, without fitting it and without JAX."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ def add_to(commands: Any) -> None:
     parser = shared.command(
         commands,
         "inspect",
-        "what is in a workspace, and what is odd about it; loads no JAX",
+        "contents of a workspace, and what looks odd about it; needs no JAX",
         "firstlight hf inspect workspace.json --bins",
         handle,
     )
-    parser.add_argument("--bins", action="store_true", help="also every bin: nominal and observed")
     parser.add_argument(
-        "--all", action="store_true", help=f"all parameters, not the first {ROWS} only"
+        "--bins", action="store_true", help="also show nominal and observed counts per bin"
+    )
+    parser.add_argument(
+        "--all", action="store_true", help=f"show all parameters, not only the first {ROWS}"
     )
 
 
@@ -41,7 +43,7 @@ def handle(options: argparse.Namespace) -> int:
 
 
 def measurements(options: argparse.Namespace) -> list[str]:
-    """The names of all measurements, after the patches."""
+    """The names of all measurements, after patching."""
     import os
 
     from firstlight.cli.histfactory.job import patches
@@ -131,7 +133,7 @@ def print_workspace(content: dict[str, Any], options: argparse.Namespace) -> Non
         for kind, n in content["modifiers"].items()
     ]
     console.table("modifiers", ("type", "modifiers", "names", "parameters"), counts)
-    # The parameter of interest and what has no constraint first, otherwise in the model's order.
+    # The parameter of interest and unconstrained parameters first, otherwise the model's order.
     sets = sorted(sets, key=lambda s: (s["name"] != content["poi"], s["constraint"] is not None))
     shown = sets if options.all else sets[:ROWS]
     rows = [_set_row(one, content["poi"]) for one in shown]

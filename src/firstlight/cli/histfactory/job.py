@@ -1,7 +1,7 @@
-"""From the options of a command to a model with its data: checked before anything is computed.
+"""From the options of a command to a model with its data, checked before anything is computed.
 
 FirstlightError
-└── CommandError      options that do not go together, or a library that is missing
+└── CommandError      contradictory options, or a missing library
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ SUFFIXES = (".png", ".svg")
 
 
 class CommandError(FirstlightError):
-    """Options that do not go together, or a library that is missing."""
+    """Contradictory options, or a missing library."""
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A model, the data to compute with, and what is held."""
+    """A model, the data to use, and the fixed parameters."""
 
     model: Model
-    data: Any  # None: the observed ones
+    data: Any  # None: the observed data
     fixed: dict[str, Any]  # as `fit` takes it
-    header: dict[str, Any]  # what every JSON answer begins with
+    header: dict[str, Any]  # the first entries of every JSON output
 
 
 def read(options: argparse.Namespace, require_observations: bool = True) -> Specification:
-    """The workspace with its patches, and the parameter of interest that was asked for."""
+    """The patched workspace, with the parameter of interest that the options choose."""
     if options.no_poi and options.poi is not None:
         raise CommandError("--poi and --no-poi contradict each other. Give one of them.")
     chosen = MEASUREMENT_POI if options.poi is None else options.poi
@@ -59,16 +59,16 @@ def read(options: argparse.Namespace, require_observations: bool = True) -> Spec
 
 
 def patches(options: argparse.Namespace) -> list[Patch]:
-    """Files as they are; choices from patchsets as pairs."""
+    """Files as paths; choices from patchsets as pairs."""
     return [p if isinstance(p, str) else (p[0], p[1]) for p in options.patches]
 
 
 def prepare(
     options: argparse.Namespace, *, poi: bool = True, plots: tuple[str, ...] = ("plot",)
 ) -> Job:
-    """A model that is ready to be fitted.
+    """A model that is ready to fit.
 
-    poi: whether the command needs a parameter of interest that moves.
+    poi: whether the command needs a free parameter of interest.
     plots: names of the options that hold the path of a plot.
     """
     for name in plots:
@@ -78,10 +78,10 @@ def prepare(
     blind = getattr(options, "blind", False)
     asimov = getattr(options, "asimov", None)
     if blind and asimov is None:
-        raise CommandError("--blind says how Asimov data are made: give --asimov MU as well.")
+        raise CommandError("--blind needs --asimov MU: it says how the Asimov data are made.")
     from firstlight.cli.histfactory.output import note
 
-    # Before JAX is imported: what is wrong with a file is said at once.
+    # Parsed before JAX is imported, so that errors in the file are reported at once.
     spec = read(options, require_observations=not blind)
     from firstlight.histfactory.loading import from_specification
 
@@ -95,7 +95,7 @@ def prepare(
 
 
 def with_asimov(job: Job, mu: float | None, blind: bool) -> Job:
-    """The job on Asimov data, if a signal strength is given."""
+    """The job with Asimov data, if a signal strength is given."""
     if mu is None:
         return job
     from dataclasses import replace
@@ -120,23 +120,23 @@ def require_poi(model: Model, fixed: dict[str, Any], *, moves: bool = True) -> N
     if moves and held is not False:
         by = "--fix" if model.poi in fixed else f"measurement {model.about.measurement!r}"
         raise CommandError(
-            f"{model.about.source}: the parameter of interest {model.poi!r} is held by {by}. "
-            f"Leave it free: --free {model.poi}, without --fix."
+            f"{model.about.source}: the parameter of interest {model.poi!r} is fixed by {by}. "
+            f"Free it: --free {model.poi}, without --fix."
         )
 
 
 def _fixed(options: argparse.Namespace, spec: Specification, model: Model) -> dict[str, Any]:
-    """--fix and --free by parameter; the name of a set stands for all its components."""
+    """--fix and --free per parameter; the name of a set stands for all its components."""
     components = {one.name: one.names for one in spec.parameter_sets}
     fixed: dict[str, Any] = {}
     asked = [(n, True if v is None else v) for n, v in options.fix]
     for name, value in [*asked, *((n, False) for n in options.free)]:
         for one in components.get(name, (name,)):
             index = model.index(one)
-            # True is 1.0 and False is 0.0 to Python, but not to the one who asks.
+            # True == 1.0 and False == 0.0 in Python, but they mean different things here.
             before = fixed.get(one, value)
             if (type(before), before) != (type(value), value):
-                raise CommandError(f"{one!r} is asked for twice, with --fix or --free. Choose one.")
+                raise CommandError(f"{one!r} is given twice, with --fix or --free. Choose one.")
             if not isinstance(value, bool):
                 _require_inside(model, one, index, value)
             fixed[one] = value
@@ -146,7 +146,7 @@ def _fixed(options: argparse.Namespace, spec: Specification, model: Model) -> di
 def _require_inside(model: Model, name: str, index: int, value: float) -> None:
     low, high = float(model.lower[index]), float(model.upper[index])
     if not low <= value <= high:
-        raise CommandError(f"--fix {name}={value:g}: its bounds are [{low:g}, {high:g}].")
+        raise CommandError(f"--fix {name}={value:g}: outside its bounds [{low:g}, {high:g}].")
 
 
 def _header(
@@ -168,15 +168,15 @@ def _header(
 
 
 def require_plot(path: Path | None) -> None:
-    """Fails if a plot could not be written in the end."""
+    """Fails early if the plot could not be written."""
     if path is None:
         return
     if path.suffix.lower() not in SUFFIXES:
-        raise CommandError(f"{path}: plots are written as .png or .svg. Give such a name.")
+        raise CommandError(f"{path}: plots are .png or .svg files. Use one of these suffixes.")
     if not path.parent.is_dir():
-        raise CommandError(f"{path}: there is no directory {path.parent}. Create it first.")
+        raise CommandError(f"{path}: directory {path.parent} does not exist. Create it first.")
     if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise CommandError(f"{path}: cannot be written.")
+        raise CommandError(f"{path}: not writable. Check its permissions, or choose another path.")
     if find_spec("matplotlib") is None:
         raise CommandError(
             "plots need matplotlib, which is not installed: pip install 'firstlight[plots]'"
@@ -184,7 +184,7 @@ def require_plot(path: Path | None) -> None:
 
 
 def draw(path: Path | None, figure: Any) -> None:
-    """Write a plot, if one was asked for; `figure` makes it."""
+    """Write a plot if a path is given; `figure` makes it."""
     if path is None:
         return
     from firstlight.histfactory.plots import save

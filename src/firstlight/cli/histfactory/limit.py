@@ -1,4 +1,4 @@
-"""`firstlight hf limit`: the upper limit on the signal strength, and the plot of its bands."""
+"""`firstlight hf limit`: the upper limit on the signal strength, and a plot of its bands."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def add_to(commands: Any) -> None:
         type=shared.level,
         default=0.05,
         metavar="P",
-        help="CLs at the limit (default 0.05, a limit at 95%% confidence level)",
+        help="CLs at the limit (default 0.05, for the 95%% confidence level)",
     )
     add_statistic(parser)
-    shared.add_plot(parser, "CLs over the signal strength with its expected bands")
+    shared.add_plot(parser, "CLs against the signal strength, with the expected bands")
 
 
 def handle(options: argparse.Namespace) -> int:
@@ -43,7 +43,7 @@ def handle(options: argparse.Namespace) -> int:
 
     job = prepare(options)
     results: CLs | None = None
-    with Working("searching the limits"):
+    with Working("finding the limits"):
         from firstlight.histfactory.limits import upper_limit
 
         job = with_asimov(job, options.asimov, options.blind)
@@ -66,8 +66,8 @@ def handle(options: argparse.Namespace) -> int:
 
         draw(options.plot, lambda: plots.limit_band(results, limit, str(job.model.poi)))
     several_minima(limit.branches)
-    problem = "the limits DID NOT CONVERGE: a fit failed, or CLs does not fall to the level."
-    problem += " There is no plot." if options.plot else ""
+    problem = "the limits DID NOT CONVERGE: a fit failed, or CLs never falls to the level."
+    problem += " No plot was written." if options.plot else ""
     return ending([] if limit.converged else [problem])
 
 

@@ -1,4 +1,4 @@
-"""Options that several commands share. Only argparse: nothing here reads a workspace."""
+"""Options that several commands share. Imports argparse only; nothing here reads a workspace."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-#: Codes of normsys and of histosys, as `firstlight.histfactory.interpolation` has them.
+#: Codes of normsys and of histosys, as in `firstlight.histfactory.interpolation`.
 CODES = (("code1", "code4"), ("code0", "code2", "code4p"))
 
 
 def command(
     commands: Any, name: str, help: str, example: str, handle: Callable[[argparse.Namespace], int]
 ) -> argparse.ArgumentParser:
-    """A parser with the workspace, its choice options and --json."""
+    """A parser with the workspace, the options that select from it, and --json."""
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help=help,
@@ -25,7 +25,11 @@ def command(
     )
     add = parser.add_argument
     add("workspace", type=Path, metavar="WORKSPACE", help="a pyhf JSON workspace")
-    add("--measurement", metavar="NAME", help="of the workspace (default: its first)")
+    add(
+        "--measurement",
+        metavar="NAME",
+        help="measurement to use (default: the first in the workspace)",
+    )
     add(
         "--patch",
         dest="patches",
@@ -42,22 +46,31 @@ def command(
         metavar=("FILE", "NAME"),
         help="apply the patch NAME of a pyhf patchset (repeatable)",
     )
-    add("--poi", metavar="NAME", help="another parameter of interest than the measurement's")
-    add("--no-poi", action="store_true", help="no parameter of interest, for backgrounds alone")
-    add("--json", action="store_true", help="print one JSON object; what is not finite is null")
+    add("--poi", metavar="NAME", help="parameter of interest, instead of the measurement's")
+    add(
+        "--no-poi",
+        action="store_true",
+        help="no parameter of interest, for background-only workspaces",
+    )
+    add(
+        "--json",
+        action="store_true",
+        help="print one JSON object; numbers that are not finite become null",
+    )
     parser.set_defaults(handle=handle)
     return parser
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """What changes the model: interpolation, parameters fixed or free."""
+    """Options that change the model: interpolation, fixed and free parameters."""
     add = parser.add_argument
     add(
         "--interpolation",
         type=_codes,
         default=("code4", "code4p"),
         metavar="NORMSYS,HISTOSYS",
-        help="default code4,code4p; normsys: code1, code4; histosys: code0, code2, code4p",
+        help="interpolation codes: code1 or code4 for normsys, code0, code2 or code4p for histosys "
+        "(default code4,code4p)",
     )
     add(
         "--fix",
@@ -65,8 +78,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME[=VALUE]",
-        help="hold a parameter, at its initial value if none is given (repeatable; the name "
-        "without an index holds all bins)",
+        help="fix a parameter, at its initial value if no value is given (repeatable; a name "
+        "without an index fixes all bins)",
     )
     add(
         "--free",
@@ -84,13 +97,14 @@ def add_data(parser: argparse.ArgumentParser, asimov_help: str | None = None) ->
         type=number,
         metavar="MU",
         help=asimov_help
-        or "use Asimov data at this signal strength; the other parameters fit the observed data",
+        or "use Asimov data at this signal strength, with the other parameters fitted to the "
+        "observed data",
     )
     parser.add_argument(
         "--blind",
         action="store_true",
-        help="with --asimov: the other parameters at their initial values, so that the observed "
-        "data are not looked at",
+        help="with --asimov: keep the other parameters at their initial values, so that the "
+        "observed data are not used",
     )
 
 
@@ -145,7 +159,7 @@ def count_or_all(text: str) -> int:
 
 
 def _fixed(text: str) -> tuple[str, float | None]:
-    """NAME or NAME=VALUE. What follows the last `=` but is no number belongs to the name."""
+    """NAME or NAME=VALUE. Text after the last `=` that is not a number belongs to the name."""
     name, equals, value = text.rpartition("=")
     if equals:
         try:
@@ -153,7 +167,7 @@ def _fixed(text: str) -> tuple[str, float | None]:
         except ValueError:
             return text, None
         if not math.isfinite(number):
-            raise argparse.ArgumentTypeError(f"{text!r}: a parameter is held at a finite number")
+            raise argparse.ArgumentTypeError(f"{text!r}: the value must be finite")
         return name, number
     return text, None
 

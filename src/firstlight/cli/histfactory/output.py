@@ -24,7 +24,7 @@ BAND_NAMES = ("−2σ", "−1σ", "median", "+1σ", "+2σ")
 
 
 class Terminal(Console):
-    """Wide enough without a terminal (CI, a pipe), and quiet when its reader goes away."""
+    """Wide enough without a terminal (CI, a pipe), and silent once its reader has gone."""
 
     def __init__(self) -> None:
         super().__init__(width=None if sys.stdout.isatty() else 150, highlight=False)
@@ -33,14 +33,14 @@ class Terminal(Console):
         raise BrokenPipeError
 
     def say(self, text: str, style: str = "") -> None:
-        """Text from anywhere, as it is."""
+        """Print text from any source, without interpreting markup."""
         self.print(escape(text), style=style, soft_wrap=True)
 
     def table(
         self, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1
     ) -> None:
-        """A table whose first `texts` columns are text, and the others numbers."""
-        self.say(title, "bold")  # not the table's own: that one is folded at the table's width
+        """Print a table whose first `texts` columns are text and the others numbers."""
+        self.say(title, "bold")  # not the table's own title, which wraps at the table's width
         table = Table(box=box.SIMPLE_HEAD)
         for index, name in enumerate(columns):
             is_text = index < texts
@@ -52,15 +52,15 @@ class Terminal(Console):
 
 def print_json(header: dict[str, Any], content: dict[str, Any]) -> None:
     text = json.dumps(finite({**header, **content}), indent=1, allow_nan=False, ensure_ascii=False)
-    # Half a character in a name cannot be written, but its escape can.
+    # A lone surrogate in a name cannot be encoded, but its escape can.
     print(text.encode("utf-8", "backslashreplace").decode("utf-8"))
 
 
 def finite(value: Any) -> Any:
-    """Arrays as lists, and null in the place of every number that is not finite."""
+    """Arrays as lists, and null in place of every number that is not finite."""
     if isinstance(value, dict):
         return {str(key): finite(item) for key, item in value.items()}
-    if hasattr(value, "tolist"):  # arrays and scalars of NumPy
+    if hasattr(value, "tolist"):  # NumPy arrays and scalars
         value = value.tolist()
     if isinstance(value, (list, tuple)):
         return [finite(item) for item in value]
@@ -70,21 +70,21 @@ def finite(value: Any) -> Any:
 
 
 def note(text: str) -> None:
-    """Something to know that is no failure, on stderr."""
+    """Print a note that is not a failure, on stderr."""
     print(f"firstlight: note: {printable(text)}.", file=sys.stderr)
 
 
 def several_minima(branches: int) -> None:
-    """Says so where fits found more than one minimum."""
+    """Print a note if a fit found more than one minimum."""
     if branches > 1:
         note(
-            f"the likelihood has at least {branches} minima; the numbers are those of the lowest "
-            "that was found"
+            f"the likelihood has at least {branches} minima; the results are those of the lowest "
+            "one found"
         )
 
 
 def ending(problems: Iterable[str]) -> int:
-    """The exit code: 1 if there are problems, which are printed on stderr."""
+    """Print the problems on stderr; the exit code is 1 if there are any."""
     code = 0
     for problem in problems:
         print(f"firstlight: {printable(problem)}", file=sys.stderr)
@@ -98,7 +98,7 @@ def unconverged(result: Any, what: str) -> list[str]:
 
 
 def measured(value: float, sigma: float) -> tuple[str, str]:
-    """A value and its uncertainty, to two digits of the uncertainty."""
+    """A value and its uncertainty, rounded to two digits of the uncertainty."""
     if not (math.isfinite(sigma) and sigma > 0):
         return significant(value), ""
     places = 1 - math.floor(math.log10(sigma))
@@ -115,7 +115,7 @@ def significant(value: float | None, digits: int = 4) -> str:
 
 
 def signed(value: float, places: int | None = None) -> str:
-    """With its sign; so many places after the point, or three digits."""
+    """With its sign; to the given number of decimal places, or three significant digits."""
     if not math.isfinite(value):
         return ABSENT
     text = f"{value:+#.3g}" if places is None else f"{value:+.{places}f}"
@@ -123,7 +123,7 @@ def signed(value: float, places: int | None = None) -> str:
 
 
 class Working:
-    """One line on stderr that says what is going on; only where stderr is a terminal."""
+    """One progress line on stderr, if stderr is a terminal."""
 
     def __init__(self, what: str, stream: TextIO | None = None) -> None:
         self._what = what
@@ -149,7 +149,7 @@ class Working:
         if not self._live:
             return
         width = shutil.get_terminal_size().columns - 1
-        # Whoever reads stderr may have gone: the work goes on.
+        # The reader of stderr may have gone; the work goes on.
         with contextlib.suppress(OSError):
             self._stream.write(f"\r\x1b[2K{text[:width]}")
             self._stream.flush()

@@ -18,24 +18,38 @@ def add_to(commands: Any) -> None:
     parser = shared.command(
         commands,
         "scan",
-        "profile likelihood along a parameter, with its intervals",
+        "profile likelihood along one parameter, with intervals",
         "firstlight hf scan workspace.json --parameter mu --from 0 --to 3 --plot scan.svg",
         handle,
     )
     shared.add_model(parser)
     shared.add_data(parser)
     add = parser.add_argument
-    add("--parameter", metavar="NAME", help="default: the parameter of interest")
-    add("--from", dest="begin", type=shared.number, metavar="X", help="with --to: the range")
+    add(
+        "--parameter", metavar="NAME", help="parameter to scan (default: the parameter of interest)"
+    )
+    add(
+        "--from",
+        dest="begin",
+        type=shared.number,
+        metavar="X",
+        help="start of the range; needs --to",
+    )
     add(
         "--to",
         dest="end",
         type=shared.number,
         metavar="X",
-        help="default range: best fit ± 3 standard deviations, within the bounds",
+        help="end of the range (without a range: best fit ± 3 standard deviations, within bounds)",
     )
-    add("--points", type=shared.positive, default=41, metavar="N", help="default 41")
-    shared.add_plot(parser, "the profile with its 1σ and 2σ intervals")
+    add(
+        "--points",
+        type=shared.positive,
+        default=41,
+        metavar="N",
+        help="number of points (default 41)",
+    )
+    shared.add_plot(parser, "the profile with 1σ and 2σ intervals")
 
 
 def handle(options: argparse.Namespace) -> int:
@@ -85,27 +99,27 @@ def grid(options: argparse.Namespace) -> list[float] | None:
     from firstlight.cli.histfactory.job import CommandError
 
     if (options.begin is None) != (options.end is None):
-        raise CommandError("--from and --to go together: give both, or none.")
+        raise CommandError("--from and --to go together: give both or neither.")
     if options.begin is None:
         return None
     if options.begin >= options.end:
         raise CommandError("--from must be below --to.")
     if options.points < 2:
-        raise CommandError("a range needs at least two --points.")
+        raise CommandError("a range needs at least two points: --points 2.")
     step = (options.end - options.begin) / (options.points - 1)
     inner = [options.begin + i * step for i in range(options.points - 1)]
     return [*inner, options.end]
 
 
 def require_moving(job: Job, parameter: str | None) -> None:
-    """A parameter that is held has no best fit to compare with."""
+    """Fails for a fixed parameter, which has no best fit to compare with."""
     from firstlight.cli.histfactory.job import CommandError
 
     if parameter is None:
         return
     held = job.fixed.get(parameter, bool(job.model.fixed[job.model.index(parameter)]))
     if held is not False:
-        raise CommandError(f"{parameter!r} is fixed. To scan it leave it free: --free {parameter}.")
+        raise CommandError(f"{parameter!r} is fixed. To scan it, free it: --free {parameter}.")
 
 
 def describe(result: Scan, ends: dict[str, tuple[float | None, float | None]]) -> dict[str, Any]:
@@ -141,6 +155,6 @@ def print_scan(result: Scan, ends: dict[str, tuple[float | None, float | None]])
     value, sigma = measured(result.best.parameters[name], result.best.uncertainties[name])
     console.say(f"best fit: {name} = {value}" + (f" ± {sigma}" if sigma else ""))
     for label, (low, high) in ends.items():
-        beyond = "beyond the scan"
+        beyond = "outside the scan"
         low_text, high_text = (beyond if e is None else significant(e, 5) for e in (low, high))
         console.say(f"{label} interval: [{low_text}, {high_text}]")

@@ -1,4 +1,4 @@
-"""`firstlight hf significance`: how badly the data disagree with no signal."""
+"""`firstlight hf significance`: how strongly the data disagree with no signal."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def add_to(commands: Any) -> None:
     shared.add_model(parser)
     shared.add_data(
         parser,
-        "also the expected significance: that of Asimov data at this signal strength, whose other "
-        "parameters fit the observed data. With --blind only this one",
+        "also report the expected significance, from Asimov data at this signal strength with the "
+        "other parameters fitted to the observed data; with --blind, report only this one",
     )
 
 
@@ -89,4 +89,4 @@ def print_significance(
     console = Terminal()
     console.table("significance of a signal", columns, rows, texts=2)
     if any(result["muhat"] <= 0 for result in content.values()):
-        console.say(f"There is no excess where {poi} ≤ 0: the significance is zero.", "dim")
+        console.say(f"{poi} ≤ 0 is no excess: the significance is zero.", "dim")

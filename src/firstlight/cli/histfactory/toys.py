@@ -16,7 +16,7 @@ def add_to(commands: Any) -> None:
     parser = shared.command(
         commands,
         "toys",
-        "pseudo-experiments: draw data, fit them all; or CLs from them",
+        "pseudo-experiments: draw data and fit them, or compute CLs from them",
         "firstlight hf toys workspace.json -n 1000 --mu 1\n"
         "  firstlight hf toys workspace.json -n 5000 --cls 2 --seed 7",
         handle,
@@ -28,22 +28,22 @@ def add_to(commands: Any) -> None:
         type=shared.positive,
         default=1000,
         metavar="N",
-        help="toys; with --cls, of each hypothesis (default 1000)",
+        help="number of toys; with --cls, per hypothesis (default 1000)",
     )
-    add("--seed", type=int, default=0, metavar="N", help="the same seed, the same toys (default 0)")
+    add("--seed", type=int, default=0, metavar="N", help="equal seeds draw equal toys (default 0)")
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--mu",
         type=shared.number,
         metavar="MU",
-        help="draw at this signal strength, the other parameters as they fit the observed data "
-        "(default: the best fit)",
+        help="draw at this signal strength, with the other parameters fitted to the observed data "
+        "(default: draw at the best fit)",
     )
     what.add_argument(
         "--cls", type=shared.number, metavar="MU", help="CLs of this signal strength from toys"
     )
     add_statistic(parser)
-    shared.add_top(parser, "rows of the table", default=10)
+    shared.add_top(parser, "rows in the table", default=10)
 
 
 def handle(options: argparse.Namespace) -> int:
@@ -85,12 +85,12 @@ def fit_toys(options: argparse.Namespace, job: Any) -> int:
 
 
 def failed(count: int, of: int) -> list[str]:
-    text = f"{count} of {of} toys DID NOT CONVERGE; they are left out of these numbers."
+    text = f"{count} of {of} toys DID NOT CONVERGE; they are left out of these results."
     return [text] if count else []
 
 
 def summarise(result: Toys) -> dict[str, dict[str, float]]:
-    """Mean, spread and quantiles of the fitted values, over toys that converged."""
+    """Mean, standard deviation and quantiles of the fitted values, over converged toys."""
     import numpy as np
 
     good = result.values[result.converged]
@@ -133,7 +133,7 @@ def print_toys(
     console.say(f"{options.n - result.not_converged} of {options.n} fits converged.")
     several = int((result.branches > 1).sum())
     if several:
-        console.say(f"{several} of them found more than one minimum; the lowest counts.")
+        console.say(f"{several} of them found more than one minimum; the lowest is used.")
 
 
 def cls_from_toys(options: argparse.Namespace, job: Any) -> int:
@@ -165,7 +165,7 @@ def cls_from_toys(options: argparse.Namespace, job: Any) -> int:
 
 
 def statistical_error(result: ToyCLs) -> float:
-    """Standard deviation of the observed CLs that the number of toys leaves."""
+    """Standard deviation of the observed CLs due to the finite number of toys."""
     import math
 
     import numpy as np

@@ -1,12 +1,12 @@
 """A small-request server: a network written for one request, mapped over a batch of requests.
 
-The three-layer network (relu, tanh, linear) takes one feature vector. JAX and PyTorch batch it by
-`vmap`, as a user does who writes the model for one example; NumPy batches by matrix products.
+The three-layer network (relu, tanh, linear) takes one feature vector. JAX and PyTorch batch it with
+`vmap`, as a user who writes the model for one example would; NumPy batches by matrix products.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # not typing's: nothing may be imported here, because imports are timed
+TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -20,7 +20,7 @@ ANSWERS = 8
 
 
 def make_inputs(seed: int, requests: int, width: int) -> tuple[NDArray[Any], ...]:
-    """The weights and biases of the three layers, then the requests, one a row."""
+    """The weights and biases of the three layers, then the requests, one per row."""
     import numpy as np
 
     rng = np.random.default_rng(seed)

@@ -1,14 +1,14 @@
-"""One data-parallel step of training over every device there is.
+"""One data-parallel training step over all devices.
 
 Each device holds a copy of the parameters and its shard of the batch; gradients are averaged over
 the devices and one step of gradient descent is taken. The network is a classifier with one hidden
-tanh layer. `batch` must be a multiple of the number of devices. There is no PyTorch twin: its way
-is one process a device.
+tanh layer. `batch` must be a multiple of the number of devices. There is no PyTorch version,
+because PyTorch uses one process per device.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # not typing's: nothing may be imported here, because imports are timed
+TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -76,7 +76,7 @@ def build_jax(compile: Callable[[Step], Step], seed: int, batch: int, width: int
         pairs = zip(params, gradients, strict=True)
         return loss, *(p - LEARNING_RATE * g for p, g in pairs)
 
-    # check_vma would have the gradient of replicated parameters summed before pmean averages it.
+    # With check_vma the gradient of replicated parameters would be summed before pmean averages it.
     specs = {"in_specs": (everywhere, split, split), "out_specs": everywhere}
     sharded = jax.shard_map(local_step, mesh=mesh, check_vma=False, **specs)
 

@@ -1,20 +1,20 @@
 """A measurement from binned data: likelihood, gradient, fit, significance, pseudo-experiments.
 
-What is fitted are synthetic pyhf workspaces with the dimensions of two that are used elsewhere to
-compare programs ("complex": 8 parameters; "tHu": 184 parameters in 11 channels), drawn from the
-seed, so that anybody can repeat the figures without the data. Here are the inputs and the
+The fits use synthetic pyhf workspaces with the dimensions of two that are used elsewhere to compare
+programs ("complex": 8 parameters; "tHu": 184 parameters in 11 channels), drawn from the seed, so
+that anyone can reproduce the figures without the data. This module has the inputs and the
 references; the programs are in `histfactory_jax`, `histfactory_pyhf` and `histfactory_nextstat`,
-one file for each library, which it imports at its top: that is the phase `import`. Drawing the
-workspace is part of everybody's `setup`.
+one module per library, imported at its top, which is the phase `import`. Drawing the workspace is
+part of every program's `setup`.
 
-All of them compute -ln L with its constants in float64, interpolation codes 4 and 4p, and every fit
-begins at the workspace's own initial values and has its library's default settings. A fit is
-judged by the likelihood that it reaches: that is where libraries differ, by how far they go.
+All of them compute -ln L with its constants in float64, with interpolation codes 4 and 4p; every
+fit starts at the workspace's initial values and uses its library's default settings. A fit is
+judged by the likelihood it reaches, because libraries differ in how far they go.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # not typing's: nothing may be imported here, because imports are timed
+TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
@@ -44,7 +44,7 @@ def point(seed: int, names: Iterable[str]) -> dict[str, float]:
 
 
 def toy_counts(seed: int, content: dict[str, Any], toys: int) -> dict[str, NDArray[Any]]:
-    """Poisson counts about the nominal expectation by channel, (toys, bins) each.
+    """Poisson counts around the nominal expectation by channel, (toys, bins) each.
 
     The auxiliary data stay nominal: NextStat cannot fit others.
     """
@@ -61,14 +61,14 @@ def toy_counts(seed: int, content: dict[str, Any], toys: int) -> dict[str, NDArr
 
 
 def side_by_side(counts: dict[str, NDArray[Any]], channels: Iterable[str]) -> NDArray[Any]:
-    """(toys, bins of all channels) in the order that a library wants."""
+    """(toys, bins of all channels) in the order that a library requires."""
     import numpy as np
 
     return np.concatenate([counts[name] for name in channels], axis=1)
 
 
 def reference_nll(seed: int, preset: str) -> tuple[Any, ...]:
-    """-ln L, by the plain NumPy of `histfactory_reference`, as all that follow."""
+    """-ln L, by the plain NumPy of `histfactory_reference`, like all references below."""
     likelihood, theta = _likelihood_at(seed, preset)
     return (likelihood.nll(theta, likelihood.observed),)
 
@@ -108,7 +108,7 @@ def _likelihood(content: dict[str, Any]) -> Likelihood:
     from firstlight.histfactory.spec import parse
     from firstlight.workloads.programs.histfactory_reference import Likelihood
 
-    # Only the order is taken from our own reader; pyhf and NextStat are held to the same.
+    # Only the order comes from our own reader; pyhf and NextStat must use the same one.
     return Likelihood(content, parse(content).parameter_names)
 
 

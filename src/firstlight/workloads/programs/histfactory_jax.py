@@ -1,7 +1,7 @@
-"""The HistFactory workload by `firstlight.histfactory`, compiled by its caller.
+"""The HistFactory workload with `firstlight.histfactory`, compiled by its caller.
 
-The model is a constant of the compiled function, as in a script that analyses one workspace; what
-varies, parameters or counts, is its argument.
+The model is a constant of the compiled function, as in a script that analyses one workspace; the
+parameters or counts, which vary, are its argument.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from firstlight.histfactory.inference import discovery
 from firstlight.histfactory.loading import load
 from firstlight.workloads.programs.histfactory import point, side_by_side, toy_counts, workspace
 
-TYPE_CHECKING = False  # not typing's: imports are timed
+TYPE_CHECKING = False  # not from typing: imports are timed
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -48,7 +48,7 @@ def build_q0(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
 
 
 def build_toys(compile: Callable[[Step], Step], seed: int, preset: str, toys: int) -> Built:
-    """The minimum of every toy: one after the other on a CPU, all at once on a GPU."""
+    """The minimum of every toy: sequentially on a CPU, all at once on a GPU."""
     content = workspace(seed, preset)
     model = load(content)
     together = jax.vmap if jax.default_backend() != "cpu" else _one_by_one

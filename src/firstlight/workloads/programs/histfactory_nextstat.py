@@ -1,4 +1,4 @@
-"""The HistFactory workload by NextStat, on the CPU: the wheel on PyPI has no CUDA."""
+"""The HistFactory workload with NextStat, on the CPU: the wheel on PyPI has no CUDA."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import nextstat
 
 from firstlight.workloads.programs.histfactory import point, side_by_side, toy_counts, workspace
 
-TYPE_CHECKING = False  # not typing's: imports are timed
+TYPE_CHECKING = False  # not from typing: imports are timed
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Arranged:
-    """Numbers in NextStat's own order, put into pyhf's when they are looked at: not while timed."""
+    """Numbers in NextStat's own order, converted to pyhf's when read, which is not timed."""
 
     __slots__ = ("order", "values")
 
@@ -39,7 +39,7 @@ def build_nll(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
 
 
 def build_nll_grad(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
-    """-ln L and its gradient by two calls: version 0.10.1 has none that gives both."""
+    """-ln L and its gradient in two calls: version 0.10.1 has none that returns both."""
     content = workspace(seed, preset)
     model = _load(content)
     nll, gradient = model.nll, model.grad_nll
@@ -64,7 +64,7 @@ def build_fit(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
 
 
 def build_q0(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
-    """q0 by a free and a conditional fit: there is no call for it."""
+    """q0 by a free and a conditional fit: NextStat has no function for it."""
     model = _load(workspace(seed, preset))
     minimise, poi = nextstat.MaximumLikelihoodEstimator().fit_minimum, model.poi_index()
     bounds, start = model.suggested_bounds(), model.suggested_init()

@@ -1,7 +1,7 @@
-"""The HistFactory workload by pyhf, on NumPy and on JAX, with its default minimiser (SLSQP).
+"""The HistFactory workload with pyhf, on NumPy and on JAX, with its default minimiser (SLSQP).
 
-On JAX pyhf compiles the objective of its fits itself. Its log-likelihood runs operation by
-operation there, a hundred times slower than compiled, so that is compiled as a user would.
+On JAX, pyhf itself compiles the objective of its fits. Its log-likelihood runs operation by
+operation there, a hundred times slower than compiled, so it is compiled here, as users would.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pyhf
 
 from firstlight.workloads.programs.histfactory import point, side_by_side, toy_counts, workspace
 
-TYPE_CHECKING = False  # not typing's: imports are timed
+TYPE_CHECKING = False  # not from typing: imports are timed
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -36,7 +36,7 @@ def build_nll_jax(compile: Callable[[Step], Step], seed: int, preset: str) -> Bu
 
 
 def build_nll_grad_jax(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
-    """-ln L and its gradient by differentiation, compiled."""
+    """-ln L and its gradient by automatic differentiation, compiled."""
     import jax
 
     model, data = _load("jax", workspace(seed, preset))
@@ -45,7 +45,7 @@ def build_nll_grad_jax(compile: Callable[[Step], Step], seed: int, preset: str) 
 
 
 def build_fit_numpy(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
-    """The minimum of -ln L, by numerical derivatives."""
+    """The minimum of -ln L, with numerical derivatives."""
     return _fit("numpy", seed, preset)
 
 
@@ -65,12 +65,12 @@ def build_q0_jax(compile: Callable[[Step], Step], seed: int, preset: str) -> Bui
 
 
 def build_toys_numpy(compile: Callable[[Step], Step], seed: int, preset: str, toys: int) -> Built:
-    """The minimum of every toy, one after the other, by numerical derivatives."""
+    """The minimum of every toy, sequentially, with numerical derivatives."""
     return _toys("numpy", seed, preset, toys)
 
 
 def build_toys_jax(compile: Callable[[Step], Step], seed: int, preset: str, toys: int) -> Built:
-    """The minimum of every toy, one after the other."""
+    """The minimum of every toy, sequentially."""
     return _toys("jax", seed, preset, toys)
 
 

@@ -1,10 +1,10 @@
-"""The likelihood of a HistFactory workspace in plain NumPy, to judge others: slow, short, sure.
+"""The likelihood of a HistFactory workspace in plain NumPy, as a reference: slow, short, reliable.
 
-Written from the definitions (arXiv:1007.1727; CERN-OPEN-2012-016; codes 4 and 4p as pyhf 0.7.6
-has them), with nothing of the engine under test: dense arrays over all (parameter, cell) pairs,
-where a cell is one bin of one sample, derivatives of the interpolation by complex step, and Fisher
-scoring for the minimum. It knows what the synthetic workspaces use and refuses the rest: no
-shapesys, no staterror of zero.
+Written from the definitions (arXiv:1007.1727; CERN-OPEN-2012-016; codes 4 and 4p as in pyhf 0.7.6),
+without any code of the engine under test: dense arrays over all (parameter, cell) pairs, where a
+cell is one bin of one sample, derivatives of the interpolation by complex step, and Fisher scoring
+for the minimum. It supports what the synthetic workspaces use and rejects the rest: no shapesys, no
+staterror of zero.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-#: Where a search ends: the estimated distance to the minimum, in units of -ln L.
+#: Where a search stops: the estimated distance to the minimum, in units of -ln L.
 EDM_GOAL = 1e-14
 ITERATION_LIMIT = 500
-_COMPLEX_STEP = 1e-30  # nothing is subtracted, so it may be as small as one likes
+_COMPLEX_STEP = 1e-30  # nothing is subtracted, so it may be arbitrarily small
 _ONE_VALUE = ("normsys", "histosys", "normfactor", "lumi")
 
 
 class Likelihood:
     """-ln L of a workspace as a function of parameters in the order `names`, and of main counts.
 
-    The counts are those of all channels in turn, sorted by name.
+    The counts are those of all channels, concatenated in order of their names.
     """
 
     def __init__(self, workspace: Mapping[str, Any], names: Sequence[str]) -> None:
@@ -43,7 +43,7 @@ class Likelihood:
         self._collect_constraints(workspace)
         self._hessians: dict[Any, tuple[Array, Array, Array]] = {}
 
-    # --- what the workspace says ---
+    # --- the workspace ---
 
     def _samples(self, workspace: Mapping[str, Any]) -> Iterator[tuple[str, Any, slice]]:
         """(channel, sample, its cells), channels sorted."""
@@ -82,10 +82,10 @@ class Likelihood:
                     hi[rows, cells], lo[rows, cells] = data["hi"], data["lo"]
                 elif kind in ("normfactor", "lumi"):
                     self._scales[rows, cells] = True
-                elif kind in ("shapefactor", "staterror"):  # one parameter for each bin
+                elif kind in ("shapefactor", "staterror"):  # one parameter per bin
                     self._scales[rows, np.arange(cells.start, cells.stop)] = True
                 else:
-                    raise NotImplementedError(f"the reference has no {kind}")
+                    raise NotImplementedError(f"the reference does not support {kind}")
                 if kind == "staterror":
                     self._staterrors.setdefault(name, []).append((nominal, np.array(data)))
         self._alphas = np.flatnonzero(((up != 0) | (down != 0) | (hi != 1) | (lo != 1)).any(1))
@@ -111,7 +111,7 @@ class Likelihood:
             variance = np.sum([errors**2 for _, errors in parts], axis=0)
             width = np.sqrt(variance) / np.sum([nominal for nominal, _ in parts], axis=0)
             if not np.all(width > 0):
-                raise NotImplementedError("the reference has no staterror of zero")
+                raise NotImplementedError("the reference does not support a staterror of zero")
             self._width[self._rows("staterror", name, len(width))] = width
         for setting in workspace["measurements"][0]["config"]["parameters"]:
             index = self._place[setting["name"]]
@@ -125,7 +125,7 @@ class Likelihood:
     # --- other yields ---
 
     def cells_of(self, samples: Sequence[str]) -> Array:
-        """Cells of samples: one sample after the other, each in its channels, sorted."""
+        """Cells of samples: sample by sample, each in its sorted channels."""
         found = [
             np.arange(cells.start, cells.stop)
             for sample in samples
@@ -154,7 +154,7 @@ class Likelihood:
         return other
 
     def response(self, theta: Array, cells: Array) -> Array:
-        """Derivatives of the expected counts by yields, [yield, bin]: differences of a line."""
+        """∂(expected counts)/∂(yields), [yield, bin]: differences, exact because it is linear."""
         base, at = self.expected(theta), self.yields(cells)
         rows = []
         for i in range(len(cells)):
@@ -167,7 +167,7 @@ class Likelihood:
 
     @property
     def initial(self) -> Array:
-        """Where parameters start."""
+        """Initial values of the parameters."""
         return self._initial.copy()
 
     def expected(self, theta: Array) -> Array:
@@ -175,7 +175,7 @@ class Likelihood:
         return self._expected(theta)[0]
 
     def nll(self, theta: Array, counts: Array) -> float:
-        """-ln L with all constants; infinite where a bin expects nothing or less."""
+        """-ln L with all constants; infinite if a bin expects zero or less."""
         expected = self._expected(theta)[0]
         if not np.all(expected > 0):
             return math.inf
@@ -187,23 +187,23 @@ class Likelihood:
         return poisson + math.fsum(0.5 * pull**2 + normalisation)
 
     def gradient(self, theta: Array, counts: Array) -> Array:
-        """Derivative of -ln L by every parameter."""
+        """Gradient of -ln L with respect to the parameters."""
         expected, jacobian = self._expected(theta)
         gradient: Array = jacobian @ (1.0 - counts / expected)
         gradient += (theta - self._centre) / self._width**2
         return gradient
 
     def minimum(self, counts: Array, held: Mapping[str, float] | None = None) -> float:
-        """-ln L at its minimum within the bounds, the parameters in `held` kept at their values."""
+        """-ln L at its minimum within the bounds, with the parameters in `held` fixed."""
         return self.minimum_at(counts, held)[0]
 
     def exact_minimum(
         self, counts: Array, held: Mapping[str, float] | None = None
     ) -> tuple[float, Array]:
-        """The same, and where it is, to rounding: Newton's method with one good Hessian.
+        """The same with its position, to rounding: Newton's method with one good Hessian.
 
-        Scoring comes near but creeps at the end, where expected and observed information differ.
-        A Hessian, and where it was taken, serves other yields too, if they are not too different.
+        Scoring comes close but is slow at the end, where expected and observed information differ.
+        A Hessian and its position can be reused for other yields that do not differ too much.
         """
         key = tuple(sorted((held or {}).items()))
         if key in self._hessians:
@@ -217,12 +217,12 @@ class Likelihood:
         hessian = self._hessian(theta, free, counts)
         found = self._settled(theta, free, hessian, counts)
         if found is None:
-            raise ValueError("Newton's method does not stay at the minimum")
+            raise ValueError("Newton's method does not converge to the minimum")
         self._hessians[key] = found.copy(), free, hessian
         return self.nll(found, counts), found
 
     def _hessian(self, theta: Array, free: Array, counts: Array) -> Array:
-        """By central differences of the gradient: good to eight digits or so."""
+        """By central differences of the gradient: accurate to about eight digits."""
         rows, width = np.flatnonzero(free), 1e-4
         hessian = np.empty((len(rows), len(rows)))
         for i, row in enumerate(rows):
@@ -234,7 +234,7 @@ class Likelihood:
         return hessian
 
     def _settled(self, theta: Array, free: Array, hessian: Array, counts: Array) -> Array | None:
-        """Where steps with this Hessian end; None if they do not, or end out of bounds."""
+        """Where steps with this Hessian end; None if they do not end, or end out of bounds."""
         size = math.inf
         for _ in range(60):
             slope = self.gradient(theta, counts)[free]
@@ -248,7 +248,7 @@ class Likelihood:
     def minimum_at(
         self, counts: Array, held: Mapping[str, float] | None = None, goal: float = EDM_GOAL
     ) -> tuple[float, Array]:
-        """The minimum and where it is, up to √goal of a standard deviation."""
+        """The minimum and its position, to within √goal of a standard deviation."""
         theta, movable = self._initial.copy(), ~self._fixed
         for name, value in (held or {}).items():
             theta[self._place[name]], movable[self._place[name]] = value, False
@@ -263,7 +263,7 @@ class Likelihood:
     def _descend(
         self, theta: Array, value: float, step: Array, counts: Array
     ) -> tuple[Array, float]:
-        """The first of ever smaller steps that does not raise -ln L (but for its rounding)."""
+        """The first of ever smaller steps that does not raise -ln L, apart from rounding."""
         length = 1.0
         while length > 1e-12:
             trial = np.where(
@@ -273,10 +273,10 @@ class Likelihood:
             if lower <= value + 1e-13 * abs(value):
                 return trial, lower
             length /= 2.0
-        raise ValueError("no step lowers the likelihood")
+        raise ValueError("no step lowers -ln L")
 
     def _scoring_step(self, theta: Array, counts: Array, movable: Array) -> tuple[Array, float]:
-        """Newton's step with the expected in place of the observed information, and its EDM.
+        """The Newton step with expected instead of observed information, and its EDM.
 
         A parameter at a bound stays there while the gradient pushes it out.
         """
@@ -305,7 +305,9 @@ class Likelihood:
         cells = shifted * scales.prod(0) * factors.prod(0)
         slopes = np.zeros_like(factors)
         np.divide(cells, factors, out=slopes, where=self._scales & (factors != 0))
-        for index in np.flatnonzero(self._scales.any(1) & (theta == 0)):  # 0 / 0 is no derivative
+        for index in np.flatnonzero(
+            self._scales.any(1) & (theta == 0)
+        ):  # 0 / 0 is not a derivative
             others = np.delete(factors, index, axis=0).prod(0)
             slopes[index] = self._scales[index] * shifted * scales.prod(0) * others
         slopes[self._alphas] = scales.prod(0) * factors.prod(0) * shift_slopes
@@ -341,7 +343,7 @@ def _with_slope(function: Any, alpha: Array) -> tuple[Array, Array]:
 
 
 def _code4_polynomial(hi: Array, lo: Array) -> Array:
-    """Coefficients 1 to 6 that meet hi^α and lo^-α at α = ±1 with two derivatives."""
+    """Coefficients 1 to 6 that match hi^α and lo^-α and two derivatives at α = ±1."""
     degrees = np.arange(1, 7)
     signs = np.array([1.0, -1.0])[:, None]
     conditions = np.concatenate(

@@ -1,14 +1,14 @@
-"""Hyperparameters by gradient: differentiate through an inner optimisation.
+"""Gradient-based hyperparameter tuning: differentiate through an inner optimisation.
 
-The inner problem is ridge regression by `inner_steps` of gradient descent; the result is the
-validation loss of the fitted weights, and its gradient in the logarithms of the ridge penalty and
-of the learning rate. JAX scans over the inner steps, PyTorch loops; NumPy and the reference carry
-the two tangents of the weights forward.
+The inner problem is ridge regression by `inner_steps` steps of gradient descent; the result is the
+validation loss of the fitted weights, and its gradient with respect to the logarithms of the ridge
+penalty and the learning rate. JAX scans over the inner steps, PyTorch loops; NumPy and the
+reference carry the two tangents of the weights forward.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # not typing's: nothing may be imported here, because imports are timed
+TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -26,7 +26,8 @@ def make_inputs(seed: int, rows: int, features: int, inner_steps: int) -> tuple[
 
     rng = np.random.default_rng(seed)
     truth = rng.standard_normal(features)
-    # Column scales fall by ten, so that the descent is far from converged in some directions.
+    # Column scales span a factor of ten, so that the descent is far from converged in some
+    # directions.
     x = rng.standard_normal((2, rows, features)) * np.geomspace(1.0, 0.1, features)
     y = x @ truth + 0.5 * rng.standard_normal((2, rows))
     logs = np.log([PENALTY, LEARNING_RATE])
@@ -93,8 +94,8 @@ def build_torch(
 ) -> Built:
     """Reverse differentiation of a Python loop over compiled inner steps.
 
-    The inner step is compiled, not the loop: torch.compile unrolls loops, and fifty steps of this
-    one took it a hundred seconds.
+    The inner step is compiled, not the loop: torch.compile unrolls loops, which took a hundred
+    seconds for fifty steps of this one.
     """
     import torch
 

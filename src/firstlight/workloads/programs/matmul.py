@@ -1,8 +1,8 @@
-"""One square matrix product: the smallest program worth compiling, the baseline of the others."""
+"""One square matrix product: the smallest program worth compiling, and the baseline."""
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # not typing's: nothing may be imported here, because imports are timed
+TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def make_inputs(seed: int, n: int) -> tuple[NDArray[Any], ...]:
-    """Two n by n matrices of unit normals, the right one scaled so that the product is too."""
+    """Two n by n matrices of standard normals, the right one scaled to keep unit variance."""
     import numpy as np
 
     rng = np.random.default_rng(seed)
@@ -24,7 +24,7 @@ def make_inputs(seed: int, n: int) -> tuple[NDArray[Any], ...]:
 
 
 def build_numpy(compile: Callable[[Step], Step], seed: int, n: int) -> Built:
-    """The product by NumPy's BLAS."""
+    """The product with NumPy's BLAS."""
 
     def step(left: Any, right: Any) -> Any:
         return left @ right
@@ -33,7 +33,7 @@ def build_numpy(compile: Callable[[Step], Step], seed: int, n: int) -> Built:
 
 
 def build_jax(compile: Callable[[Step], Step], seed: int, n: int) -> Built:
-    """The product by XLA, at JAX's default precision (TF32 on some GPUs)."""
+    """The product with XLA, at JAX's default precision (TF32 on some GPUs)."""
     import jax
 
     def step(left: Any, right: Any) -> Any:
@@ -43,7 +43,7 @@ def build_jax(compile: Callable[[Step], Step], seed: int, n: int) -> Built:
 
 
 def build_torch(compile: Callable[[Step], Step], seed: int, n: int) -> Built:
-    """The product by PyTorch."""
+    """The product with PyTorch."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"

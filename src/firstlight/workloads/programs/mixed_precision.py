@@ -1,13 +1,13 @@
 """Loss and gradients of a network with parameters in float32 and arithmetic in `precision`.
 
-Parameters and examples are cast on the way in ("bfloat16" or "float32"); the loss is taken, and the
-gradients come back, in float32. Layers 32 -> width -> width -> 1 with SiLU. NumPy has no bfloat16:
-its twin computes in float32 whatever `precision` says, and stands beside the float32 variant only.
+Parameters and examples are cast on input ("bfloat16" or "float32"); the loss and the gradients are
+float32. Layers 32 -> width -> width -> 1 with SiLU. NumPy has no bfloat16: its version always
+computes in float32, and is compared with the float32 variant only.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # not typing's: nothing may be imported here, because imports are timed
+TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any

@@ -7,7 +7,7 @@ half the mean squared error.
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # not typing's: nothing may be imported here, because imports are timed
+TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any

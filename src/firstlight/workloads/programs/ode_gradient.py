@@ -1,14 +1,15 @@
 """Differentiable simulation: fit the rates of a predator-prey model to observed trajectories.
 
 An ensemble of Lotka-Volterra trajectories is integrated by the classical Runge-Kutta method; the
-result is the mean squared distance to the observations and its gradient in the four rates. JAX
-scans over time; PyTorch and NumPy loop in Python. NumPy, and the reference, carry the sensitivities
-forward (the tangent-linear equations of the same scheme), where the others differentiate backward.
+result is the mean squared distance to the observations and its gradient with respect to the four
+rates. JAX scans over time; PyTorch and NumPy loop in Python. NumPy and the reference carry the
+sensitivities forward (the tangent-linear equations of the same scheme); the others differentiate
+backward.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # not typing's: nothing may be imported here, because imports are timed
+TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -53,7 +54,7 @@ def _runge_kutta(derivative: Step, state: Any) -> Any:
 
 
 def _tangent_linear(bundle: Any, rates: Any) -> Any:
-    """Derivative of a bundle (5, 2, trajectories): the state, then its tangent in each rate."""
+    """Derivative of a bundle (5, 2, trajectories): the state, then its tangent for each rate."""
     import numpy as np
 
     (prey, predators), tangents = bundle[0], bundle[1:]
@@ -110,8 +111,8 @@ def build_jax(compile: Callable[[Step], Step], seed: int, trajectories: int, ste
 def build_torch(compile: Callable[[Step], Step], seed: int, trajectories: int, steps: int) -> Built:
     """Loss and gradient by reverse differentiation of a Python loop over compiled time steps.
 
-    The time step is compiled, not the loop: torch.compile unrolls loops, and forty steps of this
-    one took it over four minutes.
+    The time step is compiled, not the loop: torch.compile unrolls loops, which took over four
+    minutes for forty steps of this one.
     """
     import torch
 

@@ -7,7 +7,7 @@ price path by path. The normals are an input, so that every framework prices the
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # not typing's: nothing may be imported here, because imports are timed
+TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -21,7 +21,7 @@ STRIKE, MATURITY_YEARS = 100.0, 1.0
 
 
 def make_inputs(seed: int, paths: int, dates: int) -> tuple[NDArray[Any], ...]:
-    """Spot, volatility and rate as 0-d arrays, then the normals, one path a row."""
+    """Spot, volatility and rate as 0-d arrays, then the normals, one path per row."""
     import numpy as np
 
     rng = np.random.default_rng(seed)

@@ -1,13 +1,14 @@
-"""A physics-informed network: the loss itself holds second derivatives of the network.
+"""A physics-informed network: the loss itself contains second derivatives of the network.
 
 One hidden layer, u(x) = sum_j a_j tanh(w_j x + b_j) + c, is to solve u'' = f on [0, 1] with
 u(0) = u(1) = 0 and f = -pi^2 sin(pi x). The loss is the mean squared residual at the collocation
-points plus the squared boundary values; the result is the loss and its gradient in a, w, b and c.
+points plus the squared boundary values; the result is the loss and its gradient with
+respect to a, w, b and c.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # not typing's: nothing may be imported here, because imports are timed
+TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -88,7 +89,7 @@ def build_jax(compile: Callable[[Step], Step], seed: int, points: int, hidden: i
 
 
 def build_torch(compile: Callable[[Step], Step], seed: int, points: int, hidden: int) -> Built:
-    """The same nesting by `torch.func`."""
+    """The same nesting with `torch.func`."""
     import torch
     from torch.func import grad, grad_and_value, vmap
 

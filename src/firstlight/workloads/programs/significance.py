@@ -1,19 +1,19 @@
-"""Training on significance: likelihood and q0 with gradients by signal yields, and twenty steps.
+"""Training on significance: likelihood and q0 with gradients for signal yields, and twenty steps.
 
-The workspaces are those of `histfactory`. A network of 2 -> 32 -> 1 gives every one of 512 signal
-events a score between 0 and 1; their soft histogram, scaled to the yields of the workspace, is the
-signal in all its bins; the loss is minus the expected significance with all systematics profiled.
-Of the parts, `forward` is twenty losses, `backward` twenty losses with their gradients, and `step`
-twenty updates by Adam.
+The workspaces are those of `histfactory`. A network of 2 -> 32 -> 1 gives each of 512 signal events
+a score between 0 and 1; their soft histogram, scaled to the yields of the workspace, is the signal
+in all its bins; the loss is minus the expected significance with all systematics profiled. The part
+`forward` is twenty losses, `backward` twenty losses with their gradients, and `step` twenty Adam
+updates.
 
-Here are the inputs and the references, in plain NumPy and float64: derivatives of q0 by the
-envelope theorem at minima found to rounding, backpropagation by hand. The programs are in
+This module has the inputs and the references, in plain NumPy and float64: derivatives of q0 by the
+envelope theorem at minima found to rounding, and backpropagation by hand. The programs are in
 `significance_jax` and `significance_torch`.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # not typing's: nothing may be imported here, because imports are timed
+TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
     from typing import Any
 
@@ -40,7 +40,7 @@ def signal_samples(content: dict[str, Any]) -> list[str]:
 
 
 def signal_yields(content: dict[str, Any]) -> dict[str, NDArray[Any]]:
-    """Their yields, channels sorted by name, a tenth more than in the workspace."""
+    """Their yields, channels sorted by name, 10 % larger than in the workspace."""
     import numpy as np
 
     channels = sorted(content["channels"], key=lambda c: str(c["name"]))
@@ -68,7 +68,7 @@ def network(seed: int) -> tuple[Any, list[Any]]:
 
 
 def reference_nll_signal_grad(seed: int, preset: str) -> tuple[Any, ...]:
-    """-ln L at the initial parameters, and its derivative by the signal yields."""
+    """-ln L at the initial parameters, and its gradient with respect to the signal yields."""
     likelihood, cells, _ = _likelihood(seed, preset)
     theta, counts = likelihood.initial, likelihood.observed
     slope = likelihood.response(theta, cells) @ (1 - counts / likelihood.expected(theta))
@@ -76,7 +76,7 @@ def reference_nll_signal_grad(seed: int, preset: str) -> tuple[Any, ...]:
 
 
 def reference_profiled_q0(seed: int, preset: str) -> tuple[Any, ...]:
-    """q0 of the observed data, and its derivative: the likelihood's at both minima."""
+    """q0 of the observed data, and its gradient, from that of the likelihood at both minima."""
     likelihood, cells, _ = _likelihood(seed, preset)
     counts = likelihood.observed
     values, slopes = [], []
@@ -89,7 +89,7 @@ def reference_profiled_q0(seed: int, preset: str) -> tuple[Any, ...]:
 
 
 def reference_significance_train_20(seed: int, preset: str, part: str) -> tuple[Any, ...]:
-    """The last loss; its gradient by the first layer (backward); that layer at the end (step)."""
+    """The last loss; its gradient for the first layer (backward); that layer at the end (step)."""
     import numpy as np
 
     likelihood, cells, yields = _likelihood(seed, preset)
@@ -118,7 +118,7 @@ def reference_significance_train_20(seed: int, preset: str, part: str) -> tuple[
 def _loss(
     likelihood: Likelihood, cells: Any, total: float, x: Any, weights: list[Any]
 ) -> tuple[float, list[Any]]:
-    """Minus the expected significance, and its gradient by all weights."""
+    """Minus the expected significance, and its gradient with respect to all weights."""
     import numpy as np
 
     w1, b1, w2, b2 = weights
@@ -133,7 +133,7 @@ def _loss(
 
 
 def _soft_shares(scores: Any, bins: int) -> tuple[Any, Any]:
-    """How much of every event is in every bin, and its derivative by the score."""
+    """The fraction of every event in every bin, and its derivative with respect to the score."""
     import math
 
     import numpy as np
@@ -150,10 +150,10 @@ def _soft_shares(scores: Any, bins: int) -> tuple[Any, Any]:
 
 
 def _expected_significance(likelihood: Likelihood, cells: Any, yields: Any) -> tuple[float, Any]:
-    """Z0 of the data expected with signal before a fit, and its derivative by the yields.
+    """Z0 of the data expected with signal before a fit, and its gradient for the yields.
 
-    Without signal nothing in the likelihood depends on them, so they move q0 by the data alone:
-    ∂q0/∂n = 2 ln(n/ν) at the minimum without signal, arXiv:1007.1727.
+    Without signal the likelihood does not depend on the yields, so they change q0 only through the
+    data: ∂q0/∂n = 2 ln(n/ν) at the minimum without signal, arXiv:1007.1727.
     """
     import math
 
@@ -176,7 +176,7 @@ def _likelihood(seed: int, preset: str) -> tuple[Likelihood, Any, Any]:
     from firstlight.workloads.programs.histfactory_reference import Likelihood
 
     content = workspace(seed, preset)
-    # Only the order is taken from our own reader.
+    # Only the order comes from our own reader.
     plain = Likelihood(content, parse(content).parameter_names)
     yields = signal_yields(content)
     cells = plain.cells_of(list(yields))

@@ -1,4 +1,4 @@
-"""Training on significance by `firstlight.losses`, compiled by its caller."""
+"""Training on significance with `firstlight.losses`, compiled by its caller."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from firstlight.workloads.programs.significance import (
     signal_yields,
 )
 
-TYPE_CHECKING = False  # not typing's: imports are timed
+TYPE_CHECKING = False  # not from typing: imports are timed
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 
 def build_nll_signal_grad(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
-    """-ln L and its derivative by the signal yields."""
+    """-ln L and its gradient with respect to the signal yields."""
     return _with_gradient(compile, seed, preset, nll)
 
 
 def build_profiled_q0(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
-    """q0 and its derivative by the signal yields."""
+    """q0 and its gradient with respect to the signal yields."""
     return _with_gradient(compile, seed, preset, q0)
 
 
 def build_significance_train_20(
     compile: Callable[[Step], Step], seed: int, preset: str, part: str
 ) -> Built:
-    """Twenty calls of one compiled part of a training step, in a loop of Python."""
+    """Twenty calls of one compiled part of a training step, in a Python loop."""
     import numpy as np
 
     content = workspace(seed, preset)

@@ -1,4 +1,4 @@
-"""Training on significance by `firstlight.torch`: a PyTorch network, the likelihood in JAX."""
+"""Training on significance with `firstlight.torch`: a PyTorch network, the likelihood in JAX."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from firstlight.workloads.programs.significance import (
     signal_yields,
 )
 
-TYPE_CHECKING = False  # not typing's: imports are timed
+TYPE_CHECKING = False  # not from typing: imports are timed
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 def build_nll_signal_grad(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
-    """-ln L and its derivative by the signal yields."""
+    """-ln L and its gradient with respect to the signal yields."""
     content = workspace(seed, preset)
     session = create_session(from_pyhf(content), list(signal_yields(content)))
     return _with_gradient(compile, content, lambda signal: nll_loss(signal, session))
 
 
 def build_profiled_q0(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
-    """q0 and its derivative by the signal yields."""
+    """q0 and its gradient with respect to the signal yields."""
     content = workspace(seed, preset)
     session = create_profiled_session(from_pyhf(content), list(signal_yields(content)))
     return _with_gradient(compile, content, lambda signal: profiled_q0_loss(signal, session))
@@ -42,7 +42,7 @@ def build_profiled_q0(compile: Callable[[Step], Step], seed: int, preset: str) -
 def build_significance_train_20(
     compile: Callable[[Step], Step], seed: int, preset: str, part: str
 ) -> Built:
-    """Twenty times a part of a training step."""
+    """One part of a training step, twenty times."""
     import numpy as np
 
     content = workspace(seed, preset)

@@ -2,14 +2,14 @@
 
 For each of `points` settings a ridge regression is fitted to the first n_k rows, every n_k
 different and every penalty too, and scored by its mean squared error on held-out rows. The fit is
-what the user compiles, so a compiler that specialises on shapes compiles it once a setting. With
-`padded` the rows are filled up to one size and a mask tells which count: the same results, one
-compile.
+what the user compiles, so a compiler that specialises on shapes compiles it once per setting. With
+`padded` the rows are padded to one size and a mask selects those that count: the same results with
+one compilation.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # not typing's: nothing may be imported here, because imports are timed
+TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -22,7 +22,7 @@ FIRST_ROWS, ROW_STEP, HELD_OUT_ROWS = 200, 25, 256
 
 
 def make_inputs(seed: int, points: int, features: int, padded: bool) -> tuple[NDArray[Any], ...]:
-    """Rows and targets, held-out rows and targets, the penalties, one a setting."""
+    """Rows and targets, held-out rows and targets, the penalties, one per setting."""
     import numpy as np
 
     rng = np.random.default_rng(seed)
@@ -74,7 +74,7 @@ def build_numpy(
 def build_jax(
     compile: Callable[[Step], Step], seed: int, points: int, features: int, padded: bool
 ) -> Built:
-    """The sweep with JAX; only `fit` is compiled, for each setting is cut on the host."""
+    """The sweep with JAX; only `fit` is compiled, because settings are cut on the host."""
     import jax
     import jax.numpy as jnp
 
@@ -87,7 +87,7 @@ def build_jax(
     compiled_fit = compile(fit)
 
     def step(x: Any, y: Any, x_held: Any, y_held: Any, penalties: Any) -> tuple[Any, ...]:
-        # Placed by device_put: slicing a device array would compile one program a shape.
+        # Placed by device_put: slicing a device array would compile one program per shape.
         settings = (jax.device_put(s) for s in _settings(x, y, penalties, padded))
         fits = [compiled_fit(*s, x_held, y_held) for s in settings]
         return *(score for score, _ in fits), *(coefficients for _, coefficients in fits)
@@ -99,7 +99,7 @@ def build_jax(
 def build_torch(
     compile: Callable[[Step], Step], seed: int, points: int, features: int, padded: bool
 ) -> Built:
-    """The sweep with PyTorch, whose compiler turns to dynamic shapes when it sees a second one."""
+    """The sweep with PyTorch, whose compiler uses dynamic shapes once it sees a second one."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -108,7 +108,7 @@ def build_torch(
     def fit(x: Any, y: Any, mask: Any, penalty: Any, x_held: Any, y_held: Any) -> Any:
         kept = x * mask[:, None]
         gram = kept.T @ x / mask.sum() + penalty * torch.eye(x.shape[1], device=x.device)
-        # Not `solve`: its error check is an effect, and torch.compile caches no graph that has one.
+        # Not `solve`: its error check is a side effect, which keeps torch.compile from caching.
         coefficients, _ = torch.linalg.solve_ex(gram, kept.T @ y / mask.sum())
         return torch.mean((x_held @ coefficients - y_held) ** 2), coefficients
 

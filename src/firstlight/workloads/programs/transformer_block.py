@@ -1,12 +1,12 @@
 """Forward and backward pass of one pre-norm transformer block.
 
 Layer norm, causal self-attention, residual; layer norm, GELU (tanh form) network, residual; mean
-squared loss. Every gradient is computed; the large ones come back as norms, to keep results small.
+squared loss. Every gradient is computed; large ones are returned as norms, to keep results small.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # not typing's: nothing may be imported here, because imports are timed
+TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -57,7 +57,7 @@ def _norm_backward(d_out: Any, unit: Any, inverse: Any, scale: Any) -> tuple[Any
 
 
 def _loss_and_gradients(heads: int, x: Any, target: Any, *weights: Any) -> tuple[Any, ...]:
-    """The outputs of a step, with the backward pass written out by hand."""
+    """The outputs of a step, with a hand-written backward pass."""
     import numpy as np
 
     scale_1, shift_1, w_qkv, w_out, scale_2, shift_2, w_up, w_down = weights
@@ -109,7 +109,7 @@ def _loss_and_gradients(heads: int, x: Any, target: Any, *weights: Any) -> tuple
 def build_numpy(
     compile: Callable[[Step], Step], seed: int, batch: int, tokens: int, width: int, heads: int
 ) -> Built:
-    """Loss, norm of each token's gradient, norm of each weight's, two gradients in full."""
+    """Loss, norms of each token's and each weight's gradient, and two gradients in full."""
 
     def step(*args: Any) -> Any:
         return _loss_and_gradients(heads, *args)
