@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from firstlight.histfactory import likelihood
+from firstlight.histfactory.array_types import Array, ArrayLike, Number, Parameters
 from firstlight.histfactory.engine import Engine, Traced, compiler_options, engine_for
 from firstlight.histfactory.internal_order import data_of, data_vector, to_internal, to_public
 from firstlight.histfactory.likelihood import Data, Prepared
@@ -22,7 +23,9 @@ from firstlight.histfactory.precision import in_float64, is_traced
 
 
 @in_float64
-def expected_data(model: Model, parameters: Any = None, include_auxdata: bool = True) -> Any:
+def expected_data(
+    model: Model, parameters: Parameters | None = None, include_auxdata: bool = True
+) -> Array:
     """Expected counts of every bin, channel by channel, and the expected auxiliary data."""
     theta = to_internal(model, model.vector(parameters))
     engine = engine_for(model, theta)
@@ -35,7 +38,9 @@ def expected_data(model: Model, parameters: Any = None, include_auxdata: bool = 
 
 
 @in_float64
-def nll(model: Model, parameters: Any = None, data: Any = None) -> Any:
+def nll(
+    model: Model, parameters: Parameters | None = None, data: ArrayLike | None = None
+) -> Number:
     """Negative log-likelihood with pyhf's constants; infinite where the likelihood is zero."""
     engine, theta, data = _arguments(model, parameters, data)
     value = _program("nll", engine, theta)(engine.prepared, data, theta)
@@ -43,20 +48,26 @@ def nll(model: Model, parameters: Any = None, data: Any = None) -> Any:
 
 
 @in_float64
-def nll_and_gradient(model: Model, parameters: Any = None, data: Any = None) -> tuple[Any, Any]:
+def nll_and_gradient(
+    model: Model, parameters: Parameters | None = None, data: ArrayLike | None = None
+) -> tuple[Number, Array]:
     """Negative log-likelihood and its gradient with respect to the parameters, in closed form."""
     engine, theta, data = _arguments(model, parameters, data)
     value, gradient = _program("nll_and_gradient", engine, theta)(engine.prepared, data, theta)
     return _plain(value) + _constants(engine, data), to_public(model, gradient)
 
 
-def gradient(model: Model, parameters: Any = None, data: Any = None) -> Any:
+def gradient(
+    model: Model, parameters: Parameters | None = None, data: ArrayLike | None = None
+) -> Array:
     """Gradient of the negative log-likelihood with respect to the parameters, in closed form."""
     return nll_and_gradient(model, parameters, data)[1]
 
 
 @in_float64
-def hessian(model: Model, parameters: Any = None, data: Any = None) -> Any:
+def hessian(
+    model: Model, parameters: Parameters | None = None, data: ArrayLike | None = None
+) -> Array:
     """Hessian of the negative log-likelihood with respect to the parameters, in closed form."""
     engine, theta, data = _arguments(model, parameters, data)
     matrix = _program("hessian", engine, theta)(engine.prepared, data, theta)

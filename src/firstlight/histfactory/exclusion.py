@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from firstlight.histfactory.array_types import Array, ArrayLike, Count, Number, Parameters, Truth
 from firstlight.histfactory.engine import Engine, Traced, engine_for
 from firstlight.histfactory.fitting import Fixed, as_fixed, problem_of
 from firstlight.histfactory.inference import (
@@ -46,25 +47,25 @@ BANDS = (-2, -1, 0, 1, 2)
 class CLs:
     """CLs of one signal strength: observed, and expected without signal at -2, -1, 0, 1, 2 σ."""
 
-    observed: Any
-    expected: Any
-    mu: Any
-    clsb: Any
-    clb: Any
-    q: Any
-    q_asimov: Any
-    muhat: Any
-    converged: Any
-    branches: Any  # the largest number of minima found by one of its fits
+    observed: Number
+    expected: Array
+    mu: Number
+    clsb: Number
+    clb: Number
+    q: Number
+    q_asimov: Number
+    muhat: Number
+    converged: Truth
+    branches: Count  # the largest number of minima found by one of its fits
 
 
 @in_float64
 def cls(
     model: Model,
-    mu: Any,
-    data: Any = None,
+    mu: Number,
+    data: ArrayLike | None = None,
     fixed: Fixed = None,
-    init: Any = None,
+    init: Parameters | None = None,
     test_statistic: str = "qtilde",
 ) -> CLs:
     """CLs of a signal strength, asymptotically: observed and five expected values.
@@ -100,7 +101,7 @@ class Setup(NamedTuple):
         free, null = hypotheses(engine, self.data, [None, 0.0], self.fixed, self.init)
         return [bounded(engine, free, self.test_statistic), null]
 
-    def problems_at(self, mu: Any, asimov: Data, near: tuple[Any, Any]) -> list[Problem]:
+    def problems_at(self, mu: Number, asimov: Data, near: tuple[Any, Any]) -> list[Problem]:
         """The fits at a signal strength, of the data and of Asimov data, started `near`."""
         engine = self.engine
         base = at_strength(engine, problem_of(engine, self.data, self.fixed, self.init), mu)
@@ -134,7 +135,7 @@ class HypothesisTest:
         self.asimov = self.engine.asimov(self.engine.followed(self.null, problems[1]))
         self._solved: list[tuple[float, Any, Any]] = []  # (μ, parameters of both fits)
 
-    def fits_at(self, mu: Any, found: list[Minimum] | None = None) -> list[Minimum]:
+    def fits_at(self, mu: Number, found: list[Minimum] | None = None) -> list[Minimum]:
         """Conditional fits of the data and of the background-only Asimov data."""
         problems = self.setup.problems_at(mu, self.asimov, self._nearest(mu))
         if found is not None:
@@ -143,20 +144,20 @@ class HypothesisTest:
         self._solved.append((float(mu), on_data.theta, on_asimov.theta))
         return [on_data, on_asimov]
 
-    def _nearest(self, mu: Any) -> tuple[Any, Any]:
+    def _nearest(self, mu: Number) -> tuple[Any, Any]:
         """Where the fits at the nearest signal strength ended, or those made at first."""
         if not self._solved:
             return self.free.theta, self.null.theta
         _, on_data, on_asimov = min(self._solved, key=lambda solved: abs(solved[0] - mu))
         return on_data, on_asimov
 
-    def at(self, mu: Any, found: list[Minimum] | None = None) -> CLs:
+    def at(self, mu: Number, found: list[Minimum] | None = None) -> CLs:
         """CLs of a signal strength; `found` as for `fits_at`."""
         minima = Minima(self.free, self.null, *self.fits_at(mu, found))
         return cls_of(self.engine, mu, minima, self.setup.test_statistic)
 
 
-def cls_of(engine: Engine, mu: Any, minima: Minima, test_statistic: str) -> CLs:
+def cls_of(engine: Engine, mu: Number, minima: Minima, test_statistic: str) -> CLs:
     """CLs from the four fits."""
     xp = engine.xp
     free, null, on_data, on_asimov = minima
@@ -217,7 +218,7 @@ class PairSearch:
         engine.prepared = jax.lax.stop_gradient(engine.prepared)
         self.setup, self.engine = setup._replace(engine=engine), engine
 
-    def __call__(self, is_first: Any, first: Minimum, mu: Any) -> Minimum:
+    def __call__(self, is_first: Any, first: Minimum, mu: Number) -> Minimum:
         """The pair that does not depend on `mu`; or, where that is known, the pair at `mu`."""
         asimov = self.engine.asimov(first.theta[1])
         at_mu = self.setup.problems_at(mu, asimov, (first.theta[0], first.theta[1]))
@@ -241,7 +242,7 @@ def as_pair(found: Minimum) -> list[Minimum]:
     return [jax.tree.map(lambda a, i=i: a[i], found) for i in range(2)]
 
 
-def _in_program(setup: Setup, mu: Any) -> CLs:
+def _in_program(setup: Setup, mu: Number) -> CLs:
     """The same in a program: both pairs by one search, then their derivatives."""
     search = PairSearch(setup)
     still_mu = jax.lax.stop_gradient(mu)
@@ -255,7 +256,7 @@ def _in_program(setup: Setup, mu: Any) -> CLs:
     return HypothesisTest(setup, first).at(mu, at_mu)
 
 
-def require_possible_strength(mu: Any, test_statistic: str) -> None:
+def require_possible_strength(mu: Number, test_statistic: str) -> None:
     """Fails for a negative signal with q̃, where there is nothing to exclude below zero."""
     if test_statistic == "qtilde" and not is_traced(mu) and np.any(np.asarray(mu) < 0):
         raise ModelError(

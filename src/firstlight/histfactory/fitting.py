@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from firstlight.histfactory.array_types import Array, ArrayLike, Count, Number, Parameters, Truth
 from firstlight.histfactory.engine import Engine, engine_for
 from firstlight.histfactory.internal_order import data_of, to_internal, to_public
 from firstlight.histfactory.layout import Sizes
@@ -50,14 +51,14 @@ class _Point(NamedTuple):
 class FitResult:
     """Where a fit ended. Arrays are in the order of `names`."""
 
-    values: Any  # best-fit parameters
-    nll: Any  # with all constants, as in pyhf
-    edm: Any
-    iterations: Any
-    status_code: Any
-    is_free: Any  # 1 where a parameter moved freely
-    at_bound: Any  # True where a bound holds it
-    branches: Any  # number of minima found; this is the lowest
+    values: Array  # best-fit parameters
+    nll: Number  # with all constants, as in pyhf
+    edm: Number
+    iterations: Count
+    status_code: Count
+    is_free: Array  # 1 where a parameter moved freely
+    at_bound: Array  # True where a bound holds it
+    branches: Count  # number of minima found; this is the lowest
     _free: Any  # `is_free` in internal order
     _hessian: Curvature | _Point
     about: Description = field(metadata={"static": True})
@@ -67,12 +68,12 @@ class FitResult:
         return self.about.parameters
 
     @property
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> dict[str, Number]:
         """Best-fit values by name."""
         return self._by_name(self.values)
 
     @property
-    def uncertainties(self) -> dict[str, Any]:
+    def uncertainties(self) -> dict[str, Number]:
         """Square roots of the covariance's diagonal by name; 0 for parameters that did not move."""
         return self._by_name(_diagonal(self.covariance) ** 0.5)
 
@@ -92,12 +93,12 @@ class FitResult:
         return Status(int(self.status_code))
 
     @property
-    def converged(self) -> Any:
+    def converged(self) -> Truth:
         """Whether the fit reached its EDM tolerance."""
         return self.status_code == int(Status.CONVERGED)
 
     @property
-    def covariance(self) -> Any:
+    def covariance(self) -> Array:
         """Inverse of the exact Hessian of the free parameters; zero for the others.
 
         Constant under differentiation; differentiate `hessian` instead.
@@ -113,7 +114,7 @@ class FitResult:
         return inverse[..., slot[:, None], slot]
 
     @property
-    def correlation(self) -> Any:
+    def correlation(self) -> Array:
         """Correlations of the free parameters; zero for the others."""
         covariance = self.covariance
         xp: Any = jnp if is_traced(covariance) else np
@@ -174,9 +175,9 @@ def _inverse_over(axes: int) -> Any:
 @in_float64
 def fit(
     model: Model,
-    data: Any = None,
+    data: ArrayLike | None = None,
     fixed: Fixed = None,
-    init: Any = None,
+    init: Parameters | None = None,
 ) -> FitResult:
     """Maximum-likelihood fit of the parameters.
 
@@ -194,7 +195,9 @@ def fit(
     return result_of(engine, found._replace(theta=engine.followed(found, problem)), problem)
 
 
-def problem_of(engine: Engine, data: Data, fixed: Fixed = None, init: Any = None) -> Problem:
+def problem_of(
+    engine: Engine, data: Data, fixed: Fixed = None, init: Parameters | None = None
+) -> Problem:
     """A fit in internal order. Bounds do not apply to fixed parameters."""
     model, xp = engine.model, engine.xp
     start = require_finite(model.vector(init), "init")

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from firstlight.histfactory.array_types import Array, ArrayLike, Count, Number, Parameters, Truth
 from firstlight.histfactory.engine import Engine, Traced, engine_for
 from firstlight.histfactory.fitting import FitResult, Fixed, as_fixed, problem_of, result_of
 from firstlight.histfactory.internal_order import data_of, data_vector, poi_position, to_internal
@@ -28,21 +29,21 @@ from firstlight.histfactory.precision import in_float64, is_traced
 class Discovery:
     """How strongly the data disagree with no signal."""
 
-    q0: Any
-    z0: Any  # significance, √q0
-    p0: Any
-    muhat: Any  # constant under differentiation, like the fits: use `fit` for derivatives
+    q0: Number
+    z0: Number  # significance, √q0
+    p0: Number
+    muhat: Number  # constant under differentiation, like the fits: use `fit` for derivatives
     free: FitResult
     conditional: FitResult  # without signal
 
     @property
-    def converged(self) -> Any:
+    def converged(self) -> Truth:
         """Whether both fits converged."""
         good = (self.free.status_code == 0) & (self.conditional.status_code == 0)
         return good if is_traced(good) or np.ndim(good) else bool(good)
 
     @property
-    def branches(self) -> Any:
+    def branches(self) -> Count:
         """The larger of the numbers of minima that the fits found."""
         return most_branches(self.free.branches, self.conditional.branches)
 
@@ -57,8 +58,8 @@ class Discovery:
 class Ratio:
     """A profile likelihood ratio: the test statistic and its two fits."""
 
-    q: Any
-    muhat: Any
+    q: Number
+    muhat: Number
     free: FitResult | None  # None if the minimum is known without a fit
     conditional: FitResult
 
@@ -66,9 +67,9 @@ class Ratio:
 @in_float64
 def discovery(
     model: Model,
-    data: Any = None,
+    data: ArrayLike | None = None,
     fixed: Fixed = None,
-    init: Any = None,
+    init: Parameters | None = None,
     warm_start: WarmStart | None = None,
 ) -> Discovery:
     """Test statistic q0 of the background-only hypothesis, its significance and its p-value.
@@ -94,11 +95,11 @@ def discovery(
 @in_float64
 def likelihood_ratio(
     model: Model,
-    mu: Any,
+    mu: Number,
     statistic: str,
-    data: Any = None,
+    data: ArrayLike | None = None,
     fixed: Fixed = None,
-    init: Any = None,
+    init: Parameters | None = None,
     warm_start: WarmStart | None = None,
 ) -> Ratio:
     """The test statistic q0 (`mu` None), q or qtilde (Eqs. 12, 14, 16), and its two fits."""
@@ -122,7 +123,11 @@ def likelihood_ratio(
 
 @in_float64
 def expected_ratio(
-    model: Model, mu: Any, mu_true: float, fixed: Fixed = None, warm_start: WarmStart | None = None
+    model: Model,
+    mu: Number,
+    mu_true: float,
+    fixed: Fixed = None,
+    warm_start: WarmStart | None = None,
 ) -> Ratio:
     """The test statistic of data without fluctuations, as the model expects them before any fit.
 
@@ -155,23 +160,37 @@ def _internal(model: Model, warm_start: WarmStart | None) -> WarmStart | None:
 
 
 @in_float64
-def qmu(model: Model, mu: Any, data: Any = None, fixed: Fixed = None, init: Any = None) -> Any:
+def qmu(
+    model: Model,
+    mu: Number,
+    data: ArrayLike | None = None,
+    fixed: Fixed = None,
+    init: Parameters | None = None,
+) -> Number:
     """Test statistic for upper limits, Eq. 14: the best fit may have a negative signal."""
     return likelihood_ratio(model, mu, "q", data, fixed, init).q
 
 
 @in_float64
 def qmu_tilde(
-    model: Model, mu: Any, data: Any = None, fixed: Fixed = None, init: Any = None
-) -> Any:
+    model: Model,
+    mu: Number,
+    data: ArrayLike | None = None,
+    fixed: Fixed = None,
+    init: Parameters | None = None,
+) -> Number:
     """Test statistic for upper limits, Eq. 16: a negative best fit counts as zero signal."""
     return likelihood_ratio(model, mu, "qtilde", data, fixed, init).q
 
 
 @in_float64
 def asimov(
-    model: Model, mu: Any = None, data: Any = None, fixed: Fixed = None, parameters: Any = None
-) -> Any:
+    model: Model,
+    mu: Number | None = None,
+    data: ArrayLike | None = None,
+    fixed: Fixed = None,
+    parameters: Parameters | None = None,
+) -> Array:
     """The data set without fluctuations, main and auxiliary, in pyhf's order.
 
     With `mu`, the other parameters are fitted to the data at this signal strength; with
@@ -206,7 +225,7 @@ def hypotheses(
     return [base if mu is None else at_strength(engine, base, mu) for mu in mus]
 
 
-def at_strength(engine: Engine, problem: Problem, mu: Any) -> Problem:
+def at_strength(engine: Engine, problem: Problem, mu: Number) -> Problem:
     """The problem at a signal strength."""
     model = engine.model
     index = poi_position(model)
@@ -263,7 +282,7 @@ def _difference(engine: Engine, conditional: Minimum, free: Minimum) -> Any:
         return engine.xp.maximum(2 * (conditional.nll - free.nll), 0.0)
 
 
-def one_sided(engine: Engine, mu: Any, free: Minimum, at_mu: Minimum) -> Any:
+def one_sided(engine: Engine, mu: Number, free: Minimum, at_mu: Minimum) -> Any:
     muhat = poi_value(engine, free)
     return engine.xp.where(muhat > mu, 0.0, _difference(engine, at_mu, free))
 

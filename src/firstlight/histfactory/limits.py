@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from firstlight.histfactory.array_types import Array, ArrayLike, Count, Number, Parameters, Truth
 from firstlight.histfactory.engine import Traced, engine_for
 from firstlight.histfactory.exclusion import (
     BANDS,
@@ -39,20 +40,20 @@ _STEPS = 60
 class UpperLimit:
     """Upper limit at confidence level 1 - `level`: observed, and expected at -2, -1, 0, 1, 2 σ."""
 
-    observed: Any
-    expected: Any
-    level: Any
-    converged: Any
-    branches: Any  # the largest number of minima found by one of its fits
+    observed: Number
+    expected: Array
+    level: Number
+    converged: Truth
+    branches: Count  # the largest number of minima found by one of its fits
 
 
 @in_float64
 def upper_limit(
     model: Model,
     level: float = 0.05,
-    data: Any = None,
+    data: ArrayLike | None = None,
     fixed: Fixed = None,
-    init: Any = None,
+    init: Parameters | None = None,
     test_statistic: str = "qtilde",
 ) -> UpperLimit:
     """The signal strength at which CLs falls to `level`, which may be beyond its bounds.
@@ -130,7 +131,7 @@ def _height(xp: Any, result: CLs, band: Any, level: float) -> Any:
     return xp.log(xp.maximum(value, 1e-300) / level)
 
 
-def _sigma(test: HypothesisTest, mu: Any) -> Any:
+def _sigma(test: HypothesisTest, mu: Number) -> Any:
     """Standard deviation of the estimator from the Asimov data, Eq. 30."""
     xp = test.engine.xp
     _, on_asimov = test.fits_at(mu)
@@ -173,7 +174,7 @@ class _Search(NamedTuple):
     bracket: _Bracket
     band: Any  # whose root is being searched
     started: Any
-    roots: Any  # of every band
+    roots: Array  # of every band
     closed: Any
     pairs: Minimum  # the fits at every root
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from firstlight.errors import FirstlightError
 from firstlight.histfactory import layout
+from firstlight.histfactory.array_types import Array, ArrayLike, Parameters
 from firstlight.histfactory.likelihood import Data, Prepared, prepare, saturated_nll
 from firstlight.histfactory.precision import float64_scope, is_traced
 
@@ -65,18 +66,18 @@ def as_numbers(values: Any, what: str) -> Any:
 class Arrays:
     """The numbers of a workspace in the padded grid of `layout`; each may be differentiated."""
 
-    nominal: Any  # [slot, bin]
-    normsys_lo: Any  # [α of rates, slot, channel]; 1 where there is no normsys
-    normsys_hi: Any
-    histosys_lo: Any  # [α of shapes, slot, bin]; used where `Structure.histosys_used`
-    histosys_hi: Any
-    observed: Any  # [bin]
-    auxdata: Any  # [parameter], like all below
-    sigma: Any
-    tau: Any
-    init: Any
-    lower: Any
-    upper: Any
+    nominal: Array  # [slot, bin]
+    normsys_lo: Array  # [α of rates, slot, channel]; 1 where there is no normsys
+    normsys_hi: Array
+    histosys_lo: Array  # [α of shapes, slot, bin]; used where `Structure.histosys_used`
+    histosys_hi: Array
+    observed: Array  # [bin]
+    auxdata: Array  # [parameter], like all below
+    sigma: Array
+    tau: Array
+    init: Array
+    lower: Array
+    upper: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,16 +196,16 @@ class Model:
         return self.index(self.about.poi)
 
     @property
-    def init(self) -> Any:
+    def init(self) -> Array:
         """Suggested starting values, a parameter vector."""
         return self._settings.init[self._order]
 
     @property
-    def lower(self) -> Any:
+    def lower(self) -> Array:
         return self._settings.lower[self._order]
 
     @property
-    def upper(self) -> Any:
+    def upper(self) -> Array:
         return self._settings.upper[self._order]
 
     @cached_property
@@ -223,7 +224,7 @@ class Model:
         return flags
 
     @property
-    def observed(self) -> Any:
+    def observed(self) -> Array:
         """Main data: one count per bin, channel by channel."""
         return self._settings.observed[: self.n_bins]
 
@@ -264,7 +265,7 @@ class Model:
         hint = f"Did you mean {', '.join(close)}?" if close else "See model.parameter_names."
         return f"there is no parameter {name!r}. {hint}"
 
-    def vector(self, parameters: Any = None) -> Any:
+    def vector(self, parameters: Parameters | None = None) -> Array:
         """A parameter vector, from a mapping of names (others at their init) or from a vector."""
         if parameters is None:
             return self.init
@@ -280,16 +281,17 @@ class Model:
                 else:
                     values[index] = checked
             return values
-        if isinstance(parameters, (list, tuple)):
-            parameters = as_numbers(parameters, "parameters")
-        shape = np.shape(parameters)
+        vector: Any = parameters
+        if isinstance(vector, (list, tuple)):
+            vector = as_numbers(vector, "parameters")
+        shape = np.shape(vector)
         if not shape or shape[-1] != self.n_parameters:
             raise ModelError(
                 f"{self.about.source}: parameters have shape {shape}, but the model has "
                 f"{self.n_parameters} parameters. Give one value each, in the order of "
                 "model.parameter_names, or a mapping from names to values."
             )
-        return parameters
+        return cast(Array, vector)
 
     @cached_property
     def _observed_data(self) -> Data:
@@ -314,7 +316,7 @@ class Model:
         """The part of the negative log-likelihood that depends on the observed data alone."""
         return float(saturated_nll(np.asarray(self._prepared.tau), self._observed_data, np))
 
-    def template(self, *name: str) -> Any:
+    def template(self, *name: str) -> Array:
         """The numbers of a template; in a gradient, the derivatives with respect to them.
 
         `template("SR", "signal")` returns the yields of a sample in a channel, `template("signal")`
@@ -328,11 +330,11 @@ class Model:
         # An array that is not traced stays a number inside an active trace.
         return (values if is_traced(values) else np.asarray(values))[place.where]
 
-    def nominal(self, channel: str, sample: str) -> Any:
+    def nominal(self, channel: str, sample: str) -> Array:
         """Nominal yields of one sample in one channel."""
         return self.template(channel, sample)
 
-    def with_nominal(self, yields: Mapping[Any, Any]) -> Model:
+    def with_nominal(self, yields: Mapping[str | tuple[str, ...], ArrayLike]) -> Model:
         """The same model with other nominal yields: {(channel, sample): values}.
 
         Variations and constraint widths stay. Differentiable with respect to the values. For other

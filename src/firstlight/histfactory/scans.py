@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from firstlight.histfactory.array_types import ArrayLike
 from firstlight.histfactory.engine import Eager, Progress
 from firstlight.histfactory.fitting import FitResult, Fixed, as_fixed, fit, problem_of
 from firstlight.histfactory.internal_order import data_of, to_internal, to_public
@@ -59,7 +60,7 @@ def scan(
     model: Model,
     parameter: str | None = None,
     values: Sequence[float] | None = None,
-    data: Any = None,
+    data: ArrayLike | None = None,
     fixed: Fixed = None,
     *,
     points: int = 41,
@@ -110,7 +111,7 @@ def scan(
 @in_float64
 def impacts(
     model: Model,
-    data: Any = None,
+    data: ArrayLike | None = None,
     fixed: Fixed = None,
     *,
     parameters: Sequence[str] | None = None,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from firstlight.histfactory.array_types import ArrayLike, Parameters, Truth
 from firstlight.histfactory.engine import Eager, Progress
 from firstlight.histfactory.exclusion import (
     BANDS,
@@ -49,7 +50,7 @@ class Toys:
     data: Floats  # [toy, main and auxiliary data in pyhf's order]
 
     @property
-    def converged(self) -> Any:
+    def converged(self) -> Truth:
         """True for each toy whose fit converged."""
         return self.status_code == int(Status.CONVERGED)
 
@@ -80,9 +81,9 @@ def toys(
     n: int | None = None,
     key: Any = 0,
     *,
-    parameters: Any = None,
+    parameters: Parameters | None = None,
     mu: float | None = None,
-    data: Any = None,
+    data: ArrayLike | None = None,
     fixed: Fixed = None,
     progress: Progress | None = None,
 ) -> Toys:
@@ -121,7 +122,7 @@ def toy_cls(
     n: int,
     key: Any = 0,
     *,
-    data: Any = None,
+    data: ArrayLike | None = None,
     fixed: Fixed = None,
     test_statistic: str = "qtilde",
     progress: Progress | None = None,

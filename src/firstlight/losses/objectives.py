@@ -32,6 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from firstlight.histfactory import evaluation, limits, templates
+from firstlight.histfactory.array_types import ArrayLike, Count, Number, Parameters, Truth
 from firstlight.histfactory.fitting import Fixed
 from firstlight.histfactory.inference import (
     Ratio,
@@ -47,7 +48,7 @@ from firstlight.histfactory.precision import float64_scope, in_float64, is_trace
 from firstlight.losses.binning import LossError, checked_choice
 
 OBJECTIVES = ("observed", "asimov")
-Histograms = Mapping[templates.Key, Any]
+Histograms = Mapping[templates.Key, ArrayLike]
 
 
 @jax.tree_util.register_dataclass
@@ -56,12 +57,12 @@ class State:
     """How the fits behind a result went, and where the next ones can start."""
 
     warm_start: WarmStart
-    muhat: Any
-    status_code: Any  # of the free and the conditional fit; see `histfactory.Status`
-    iterations: Any  # steps of both fits
+    muhat: Number
+    status_code: Count  # of the free and the conditional fit; see `histfactory.Status`
+    iterations: Count  # steps of both fits
 
     @property
-    def converged(self) -> Any:
+    def converged(self) -> Truth:
         """Whether both fits converged."""
         return self.warm_start.known
 
@@ -71,12 +72,12 @@ def significance(
     histograms: Histograms,
     objective: str = "observed",
     *,
-    data: Any = None,
+    data: ArrayLike | None = None,
     fixed: Fixed = None,
     variations: str = "absolute",
-) -> Any:
+) -> Number:
     """Discovery significance Z0 = √q0; zero, with zero derivative, if there is no excess."""
-    options = {"data": data, "fixed": fixed, "variations": variations}
+    options: dict[str, Any] = {"data": data, "fixed": fixed, "variations": variations}
     return statistic_and_state(model, histograms, "z0", None, objective, **options)[0]
 
 
@@ -85,57 +86,57 @@ def q0(
     histograms: Histograms,
     objective: str = "observed",
     *,
-    data: Any = None,
+    data: ArrayLike | None = None,
     fixed: Fixed = None,
     variations: str = "absolute",
-) -> Any:
+) -> Number:
     """Test statistic of the background-only hypothesis."""
-    options = {"data": data, "fixed": fixed, "variations": variations}
+    options: dict[str, Any] = {"data": data, "fixed": fixed, "variations": variations}
     return statistic_and_state(model, histograms, "q0", None, objective, **options)[0]
 
 
 def qmu(
     model: Model,
     histograms: Histograms,
-    mu: Any,
+    mu: Number,
     objective: str = "observed",
     *,
-    data: Any = None,
+    data: ArrayLike | None = None,
     fixed: Fixed = None,
     variations: str = "absolute",
-) -> Any:
+) -> Number:
     """Test statistic for upper limits, Eq. 14: the best fit may have a negative signal."""
-    options = {"data": data, "fixed": fixed, "variations": variations}
+    options: dict[str, Any] = {"data": data, "fixed": fixed, "variations": variations}
     return statistic_and_state(model, histograms, "qmu", mu, objective, **options)[0]
 
 
 def qmu_tilde(
     model: Model,
     histograms: Histograms,
-    mu: Any,
+    mu: Number,
     objective: str = "observed",
     *,
-    data: Any = None,
+    data: ArrayLike | None = None,
     fixed: Fixed = None,
     variations: str = "absolute",
-) -> Any:
+) -> Number:
     """Test statistic for upper limits, Eq. 16: a negative best fit counts as zero signal."""
-    options = {"data": data, "fixed": fixed, "variations": variations}
+    options: dict[str, Any] = {"data": data, "fixed": fixed, "variations": variations}
     return statistic_and_state(model, histograms, "qmu_tilde", mu, objective, **options)[0]
 
 
 def z_mu(
     model: Model,
     histograms: Histograms,
-    mu: Any,
+    mu: Number,
     objective: str = "observed",
     *,
-    data: Any = None,
+    data: ArrayLike | None = None,
     fixed: Fixed = None,
     variations: str = "absolute",
-) -> Any:
+) -> Number:
     """√q̃μ: the exclusion of a signal strength, in standard deviations."""
-    options = {"data": data, "fixed": fixed, "variations": variations}
+    options: dict[str, Any] = {"data": data, "fixed": fixed, "variations": variations}
     return statistic_and_state(model, histograms, "z_mu", mu, objective, **options)[0]
 
 
@@ -153,14 +154,14 @@ def statistic_and_state(
     model: Model,
     histograms: Histograms,
     statistic: str = "z0",
-    mu: Any = None,
+    mu: Number | None = None,
     objective: str = "observed",
     *,
-    data: Any = None,
+    data: ArrayLike | None = None,
     fixed: Fixed = None,
     variations: str = "absolute",
     state: State | None = None,
-) -> tuple[Any, State]:
+) -> tuple[Number, State]:
     """A statistic, and the state from which its fits start in the next step.
 
     statistic: "z0", "q0", or with `mu` "qmu", "qmu_tilde", "z_mu", like the functions of these
@@ -195,10 +196,10 @@ def upper_limit(
     *,
     level: float = 0.05,
     test_statistic: str = "qtilde",
-    data: Any = None,
+    data: ArrayLike | None = None,
     fixed: Fixed = None,
     variations: str = "absolute",
-) -> Any:
+) -> Number:
     """Upper limit on the signal strength at CLs = `level`."""
     keys, values = _checked(model, histograms, objective, data)
     return _limit(model, keys, values, objective, data, fixed, variations, level, test_statistic)
@@ -207,11 +208,11 @@ def upper_limit(
 def nll(
     model: Model,
     histograms: Histograms,
-    parameters: Any = None,
+    parameters: Parameters | None = None,
     *,
-    data: Any = None,
+    data: ArrayLike | None = None,
     variations: str = "absolute",
-) -> Any:
+) -> Number:
     """Negative log-likelihood at `parameters` (a mapping or a vector; by default, their init)."""
     keys, values = _checked(model, histograms, "observed", data)
     return _nll(model, keys, values, parameters, data, variations)
@@ -224,7 +225,7 @@ def tested(
     values: tuple[Any, ...],
     *,
     objective: str,
-    mu: Any,
+    mu: Number,
     test_statistic: str,
     data: Any,
     fixed: Fixed,
@@ -288,7 +289,7 @@ def _limit(
     data: Any,
     fixed: Fixed,
     variations: str,
-    level: Any,
+    level: Number,
     test_statistic: str,
 ) -> Any:
     changed = templates.exchange(model, dict(zip(keys, values, strict=True)), variations)

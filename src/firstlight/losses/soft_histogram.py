@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from firstlight.histfactory.array_types import Array, ArrayLike, Number
 from firstlight.histfactory.precision import in_float64, is_traced
 from firstlight.losses.binning import (
     KINDS,
@@ -23,13 +24,13 @@ from firstlight.losses.binning import (
 
 
 def soft_histogram(
-    scores: Any,
-    edges: Any,
-    weights: Any = None,
-    bandwidth: Any = "auto",
+    scores: ArrayLike,
+    edges: ArrayLike,
+    weights: ArrayLike | None = None,
+    bandwidth: Number | str = "auto",
     kind: str = "kde",
     overflow: str = "drop",
-) -> Any:
+) -> Array:
     """Yield per bin in float64, differentiable in scores, weights, edges and bandwidth.
 
     scores, weights: one number per event. edges: increasing; the outermost may be infinite.
@@ -55,7 +56,8 @@ def soft_histogram(
     if not is_traced(bandwidth):
         if is_traced(edges) and isinstance(bandwidth, str):
             raise LossError("bandwidth: give a number if the edges are traced (jit, grad).")
-        bandwidth = checked_bandwidth(bandwidth, np.zeros(0) if is_traced(edges) else edges)
+        known = np.zeros(0) if is_traced(edges) else np.asarray(edges, np.float64)
+        bandwidth = checked_bandwidth(bandwidth, known)
     drop, ends = overflow == "drop", open_ends(edges, overflow)
     return _histogram(scores, edges, weights, bandwidth, kind, drop, ends)
 
