@@ -9,10 +9,6 @@ PYTEST_DONT_REWRITE: a traced pytest finds this package imported already, and wo
 __version__ = "0.1.0"
 __all__ = ["Run", "__version__", "bench", "run"]
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from firstlight.runs import Run, run
-
 
 def __getattr__(name):  # type: ignore[no-untyped-def]
     if name not in ("Run", "run"):

@@ -1,0 +1,22 @@
+# The types of `__init__.py`, which may not import what would be needed to write them there.
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, overload
+
+from firstlight.runs import Run as Run
+from firstlight.runs import run as run
+
+__version__: str
+_Builder = TypeVar("_Builder", bound=Callable[..., Any])
+
+@overload
+def bench(function: _Builder, /) -> _Builder: ...
+@overload
+def bench(
+    *,
+    workload: str = ...,
+    backend: str = ...,
+    sizes: Mapping[str, Mapping[str, Any]] = ...,
+    reference: Callable[..., Any] | None = ...,
+    tolerance: float = ...,
+    environment: Mapping[str, str] = ...,
+) -> Callable[[_Builder], _Builder]: ...
