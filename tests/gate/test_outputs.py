@@ -26,8 +26,8 @@ from firstlight.gate.outputs import (
     markdown,
 )
 from firstlight.gate.terminal import print_gate
+from firstlight.present.plain_text import xml_text
 from firstlight.records import Estimate
-from firstlight.report.plain_text import xml_text
 from firstlight.statistics.effects import Effect
 
 HOSTILE = (
@@ -117,7 +117,7 @@ def rendered(text: str) -> Page:
 
 def plain(name: str) -> str:
     """A name as it may appear: on one line, without what steers a terminal."""
-    from firstlight.report.plain_text import printable
+    from firstlight.present.plain_text import printable
 
     return " ".join(printable(name).replace("\ufffe", "\ufffd").split())
 

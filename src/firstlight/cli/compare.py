@@ -112,8 +112,8 @@ def _load_snapshot(name: str) -> list[Measured]:
 
 
 def print_report(report: RunsReport, every: bool) -> None:
+    from firstlight.present.terminal import Terminal, escape, output_width
     from firstlight.report.comparison_table import comparison_table
-    from firstlight.report.terminal import Terminal, escape, output_width
 
     console = Terminal(width=output_width())
     headline = ("cold_seconds", "warm_call_seconds")  # also where it could not be judged

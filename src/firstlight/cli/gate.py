@@ -215,8 +215,8 @@ def carry_out(
     from firstlight.gate.measuring import Pair
     from firstlight.gate.outputs import failing_cases, markdown, measured_cases
     from firstlight.gate.provenance import require_own_code
+    from firstlight.present.progress import Progress
     from firstlight.records import write_json
-    from firstlight.report.progress import Progress
 
     for name, reason in gate.selection.skipped.items():
         say(f"Skipped: {name}, because {reason}.")
@@ -307,6 +307,6 @@ def print_report(gate: Gate, report: GateReport, explanations: list[Explanation]
 
 
 def say(text: str) -> None:
-    from firstlight.report.plain_text import printable
+    from firstlight.present.plain_text import printable
 
     print(printable(text), file=sys.stderr)

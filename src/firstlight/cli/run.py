@@ -156,7 +156,7 @@ def begin(options: argparse.Namespace) -> tuple[RunDirectory, Plan]:
 def measure(directory: RunDirectory, plan: Plan) -> bool:
     """Run every process that is missing; True if it was interrupted."""
     from firstlight.measure.runner import Runner
-    from firstlight.report.progress import Progress
+    from firstlight.present.progress import Progress
 
     progress = Progress(sys.stderr)
     done = directory.samples()

@@ -362,7 +362,7 @@ _COMMANDS = {"report": _report_again, "diff": _diff}
 
 
 def _say(text: str) -> None:
-    from firstlight.report.plain_text import printable
+    from firstlight.present.plain_text import printable
 
     _shown(lambda: print(f"firstlight: {printable(text)}", file=sys.stderr))
 

@@ -16,8 +16,8 @@ from firstlight.compare.verdicts import Comparison, CountChange, change, may_be_
 from firstlight.gate.breakage import Flakiness, flaky_sentence
 from firstlight.gate.decision import GateReport, control_sentences
 from firstlight.gate.explain import Explanation
-from firstlight.report import quantities
-from firstlight.report.plain_text import xml_text
+from firstlight.present import quantities
+from firstlight.present.plain_text import xml_text
 
 HEADLINES = {
     "pass": "passed: nothing got worse",

@@ -11,8 +11,8 @@ from rich.table import Table
 from firstlight.gate.decision import GateReport
 from firstlight.gate.explain import Explanation
 from firstlight.gate.outputs import HEADLINES, changed_counts, decisive, explained, is_judged
+from firstlight.present.terminal import Terminal, escape, output_width
 from firstlight.report.comparison_table import comparison_table
-from firstlight.report.terminal import Terminal, escape, output_width
 from firstlight.statistics.calibration import Threshold
 
 _STYLES = {"regression": "bold red", "improvement": "green", "same": "", "inconclusive": "yellow"}

@@ -8,9 +8,9 @@ from rich import box
 from rich.table import Table
 
 from firstlight.compare.verdicts import Comparison, change
+from firstlight.present import quantities
+from firstlight.present.terminal import escape
 from firstlight.records import Estimate
-from firstlight.report import quantities
-from firstlight.report.terminal import escape
 
 _STYLE = {"regression": "red", "improvement": "green", "inconclusive": "yellow", "same": ""}
 

@@ -6,11 +6,11 @@ import html
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from firstlight.present.document import LOGO, themes
+from firstlight.present.quantities import THIN_SPACE, size
 from firstlight.records import Run
 from firstlight.report import protocols
 from firstlight.report.admission import Workload, flag
-from firstlight.report.document import LOGO, themes
-from firstlight.report.quantities import THIN_SPACE, size
 
 
 def header(run: Run, workloads: Sequence[Workload], sample_count: int) -> str:

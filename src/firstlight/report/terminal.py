@@ -8,26 +8,13 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape as escape_markup
 from rich.table import Table
 
+from firstlight.present import quantities
+from firstlight.present.terminal import Terminal, escape, output_width
 from firstlight.records import PHASES, BreakEven, CaseSummary, Estimate, Run
-from firstlight.report import quantities
-from firstlight.report.plain_text import printable
 
 _STATUS_STYLE = {"ok": "", "skipped": "dim", "incomplete": "yellow", "unproven": "yellow"}
-
-
-class Terminal(Console):
-    """rich would end the program with exit code 1 when its reader goes away (`| head`)."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
-
-
-def escape(text: str) -> str:
-    """Text from a program or a file: no markup, and nothing that steers the terminal."""
-    return escape_markup(printable(text))
 
 
 def print_run(run: Run, console: Console | None = None) -> None:
@@ -74,13 +61,6 @@ def _essentials(cases: Sequence[CaseSummary]) -> str:
     dtypes = sorted({str(item["dtype"]) for item in protocol.data})
     data = [*dtypes, quantities.size(protocol.data_bytes)] if protocol.data else []
     return "".join(f" · {part}" for part in (", ".join(values), " ".join(data)) if part)
-
-
-def output_width() -> int | None:
-    """Without a terminal (CI, a pipe) wide enough that nothing is cut."""
-    import sys
-
-    return None if sys.stdout.isatty() else 150
 
 
 def _estimate(estimate: Estimate | None) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 
-from firstlight.report import palette
-from firstlight.report.document import HATCH, LOGO, head, packaged, themes
-from firstlight.report.svg import element
+from firstlight.present import palette
+from firstlight.present.document import HATCH, LOGO, head, packaged, themes
+from firstlight.present.svg import element
 
 #: Scripts and data come from the site alone; nothing inline is ever run, whoever put it there.
 _POLICY = (

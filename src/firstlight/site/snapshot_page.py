@@ -6,10 +6,10 @@ import html
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from firstlight.present.quantities import ABSENT, estimate, size
 from firstlight.records import CaseSummary, Run, Sample, slug
 from firstlight.report import blocks, protocols
 from firstlight.report.admission import admit
-from firstlight.report.quantities import ABSENT, estimate, size
 from firstlight.site.admission import status
 from firstlight.site.frame import badge, counted, link, page, table
 from firstlight.site.listing import when

@@ -16,8 +16,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from firstlight.report.plain_text import printable
-from firstlight.report.terminal import escape
+from firstlight.present.plain_text import printable
+from firstlight.present.terminal import escape
 
 ABSENT = "—"
 BAND_NAMES = ("−2σ", "−1σ", "median", "+1σ", "+2σ")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from firstlight.report.plain_text import printable
+from firstlight.present.markup import escaped
+from firstlight.present.plain_text import printable
 from firstlight.trace.quantities import seconds
 from firstlight.trace.read import phases
 from firstlight.trace.read.model import Finding, Function, Trace
-from firstlight.trace.show.markup import escaped
 from firstlight.trace.show.verdict import headline, unknown
 from firstlight.trace.wording import OF_JAX, place, sentence_of
 

@@ -214,8 +214,8 @@ def print_comparison(found: Comparison, every: bool, console: Console | None = N
     """Versions, totals, then the functions that changed, worst first."""
     from rich.text import Text
 
-    from firstlight.report.plain_text import printable
-    from firstlight.report.terminal import Terminal, output_width
+    from firstlight.present.plain_text import printable
+    from firstlight.present.terminal import Terminal, output_width
 
     console = console or Terminal(width=output_width(), highlight=False)
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from firstlight.report.document import LOGO, document, packaged, themes
+from firstlight.present.document import LOGO, document, packaged, themes
+from firstlight.present.markup import escaped
 from firstlight.trace.quantities import counted, seconds
 from firstlight.trace.read.model import Finding, Process, Trace
 from firstlight.trace.read.source_lines import SourceLines
 from firstlight.trace.show import page_functions, page_recompiles, page_sections, page_timeline
-from firstlight.trace.show.markup import escaped
 from firstlight.trace.show.verdict import headline, nothing_found, unknown
 from firstlight.trace.wording import place, sentence_of
 

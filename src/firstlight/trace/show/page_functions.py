@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from firstlight.report.quantities import size
+from firstlight.present.markup import breakable, escaped
+from firstlight.present.quantities import size
 from firstlight.trace.quantities import counted, seconds
 from firstlight.trace.read.model import Compile, Function, Place, Trace
 from firstlight.trace.read.source_lines import SourceLines
-from firstlight.trace.show.markup import breakable, escaped
 from firstlight.trace.wording import OF_JAX, called_from, place, signature
 
 #: key, heading, whether it is a number

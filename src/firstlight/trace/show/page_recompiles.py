@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from firstlight.present.markup import escaped
 from firstlight.trace.quantities import counted, listed, seconds
 from firstlight.trace.read.model import Compile, Difference, Function, Reason, Trace
-from firstlight.trace.show.markup import escaped
 from firstlight.trace.wording import called_from, why_again
 
 _MOST_FUNCTIONS = 50

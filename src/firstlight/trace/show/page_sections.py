@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from firstlight.present.markup import escaped
 from firstlight.trace.quantities import counted, seconds
 from firstlight.trace.read import phases
 from firstlight.trace.read.model import ImportedPackage, Process, Trace
 from firstlight.trace.read.torch_regions import Region, regions, why
-from firstlight.trace.show.markup import escaped
 from firstlight.trace.wording import place
 
 _MOST_PACKAGES = 15

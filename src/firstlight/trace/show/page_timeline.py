@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from firstlight.report.svg import Linear
+from firstlight.present.markup import escaped
+from firstlight.present.svg import Linear
 from firstlight.trace.quantities import counted, seconds
 from firstlight.trace.read import phases
 from firstlight.trace.read.model import Process, Span, Trace
-from firstlight.trace.show.markup import escaped
 from firstlight.trace.wording import spent_on
 
 #: A lane shows so many boxes at most; the shortest are merged with their neighbours.

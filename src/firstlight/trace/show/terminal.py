@@ -11,8 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from firstlight.report.plain_text import printable
-from firstlight.report.terminal import Terminal
+from firstlight.present.plain_text import printable
+from firstlight.present.terminal import Terminal
 from firstlight.trace.findings.limits import Excess
 from firstlight.trace.quantities import counted, seconds
 from firstlight.trace.read import phases

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from firstlight.present.markup import escaped
 from firstlight.trace.quantities import counted, seconds
-from firstlight.trace.show.markup import escaped
 from firstlight.trace.show.page_sections import table
 from firstlight.trace.what_if import Spread, WhatIf
 

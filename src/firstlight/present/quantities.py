@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
-from firstlight.records import Estimate
+if TYPE_CHECKING:
+    from firstlight.records import Estimate
 
 ABSENT = "—"
 THIN_SPACE = "\u202f"  # groups digits and does not break the line
