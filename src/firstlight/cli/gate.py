@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from firstlight.cli.gate_arguments import add_cases, add_outputs, add_rules, add_sides
-from firstlight.cli.run import duration, signals_interrupt
+from firstlight.cli.run import signals_interrupt
 
 if TYPE_CHECKING:
     from firstlight.gate.decision import GateReport
@@ -70,6 +70,7 @@ def handle(options: argparse.Namespace) -> int:
     with signals_interrupt(), sides_of(options) as sides:
         from firstlight.gate.directory import GateDirectory, require_same_sides
         from firstlight.gate.planning import plan_gate
+        from firstlight.present.quantities import duration
 
         if resumed is not None:
             require_same_sides(resumed, sides)

@@ -92,6 +92,7 @@ that breaks its contract) or a machine problem, 130 interrupted"""
 
 
 def handle(options: argparse.Namespace) -> int:
+    from firstlight.present.quantities import duration
     from firstlight.report.terminal import print_run
     from firstlight.runs import conclude
 
@@ -195,8 +196,3 @@ def exit_code(run: Run) -> int:
     if any(s.facts.get("usage") for s in run.samples):
         return 2
     return 0 if run.ok else 1
-
-
-def duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -114,8 +114,3 @@ def table(
         f'<div class="scroll" tabindex="0"><table class="{class_} cards">'
         f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
     )
-
-
-def counted(number: int, noun: str) -> str:
-    """'1 run', '2 runs'."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
+from firstlight.present.quantities import listed, times
 from firstlight.trace.findings import shapes
-from firstlight.trace.quantities import listed, times
 from firstlight.trace.read.model import (
     ByIdentity,
     Compile,

@@ -6,12 +6,12 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
+from firstlight.present.quantities import times
 from firstlight.trace.findings import shapes
 from firstlight.trace.findings import thresholds as limits
 from firstlight.trace.findings.costs import cost
 from firstlight.trace.findings.recompile_words import by_identity, words
 from firstlight.trace.findings.source import where_made
-from firstlight.trace.quantities import times
 from firstlight.trace.read.model import (
     CONTROL_FLOW,
     Compile,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from firstlight.present.quantities import size
+from firstlight.present.quantities import listed, size
 from firstlight.trace.findings import thresholds as limits
 from firstlight.trace.findings.costs import cost, is_part_of_start
 from firstlight.trace.findings.jits import jit_for
-from firstlight.trace.quantities import listed
 from firstlight.trace.read.model import (
     CONTROL_FLOW,
     Argument,

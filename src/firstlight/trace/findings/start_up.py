@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from firstlight.present.quantities import duration, listed
 from firstlight.trace.findings import thresholds as limits
 from firstlight.trace.findings.costs import cost, is_part_of_start
 from firstlight.trace.findings.jits import (
@@ -16,7 +17,6 @@ from firstlight.trace.findings.jits import (
     named_function,
     prepares_data,
 )
-from firstlight.trace.quantities import listed, seconds
 from firstlight.trace.read.imported_packages import JAX_ITSELF
 from firstlight.trace.read.model import (
     CONTROL_FLOW,
@@ -226,7 +226,7 @@ def _import_finding(package: ImportedPackage) -> Finding:
     return Finding(
         kind="expensive-import",
         seconds=package.beyond_jax_seconds,
-        title=f"Importing {package.name} takes {seconds(package.beyond_jax_seconds)}.",
+        title=f"Importing {package.name} takes {duration(package.beyond_jax_seconds)}.",
         function=package.name,
         place=package.site,
         remedy=_import_remedy(package),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
+from firstlight.present.quantities import listed, times
 from firstlight.trace.findings import thresholds as limits
-from firstlight.trace.quantities import listed, times
 from firstlight.trace.read.model import Finding, Place, Trace
 from firstlight.trace.read.torch_regions import GraphBreak, Region, regions
 from firstlight.trace.wording import location, short
