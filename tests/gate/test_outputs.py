@@ -18,7 +18,7 @@ from firstlight.gate.breakage import Flakiness
 from firstlight.gate.decision import GateReport
 from firstlight.gate.explain import Explanation, FunctionChange
 from firstlight.gate.outputs import (
-    Place,
+    CaseLine,
     effect,
     failing_cases,
     github_annotations,
@@ -305,7 +305,7 @@ def understood(line: str) -> tuple[str, dict[str, str], str]:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_an_annotation_is_one_command_whatever_a_case_is_called(name: str) -> None:
-    places = {name: Place("bench,odd:name%.py", 7)}
+    places = {name: CaseLine("bench,odd:name%.py", 7)}
     [line] = github_annotations(report(comparison(name)), places)
     level, properties, message = understood(line)
     assert level == "error"

@@ -31,7 +31,7 @@ _MARKS = {"regression": "✗", "improvement": "↑", "same": "✓", "inconclusiv
 
 
 @dataclass(frozen=True)
-class Place:
+class CaseLine:
     """Where a case is written, for annotations: a path in the repository and a line."""
 
     file: str
@@ -273,7 +273,9 @@ def _count(suite: ElementTree.Element) -> None:
 # --- GitHub annotations ---------------------------------------------------------------------------
 
 
-def github_annotations(report: GateReport, places: Mapping[str, Place] | None = None) -> list[str]:
+def github_annotations(
+    report: GateReport, places: Mapping[str, CaseLine] | None = None
+) -> list[str]:
     """Workflow commands: an error for each regression, a warning for what proves nothing."""
     lines, by_head = [], report.broken_by_head
     rows: Iterable[tuple[str, str, str, str]] = (
@@ -300,7 +302,7 @@ def _said(found: Comparison) -> str:
     return f"{words}: {found.reason}" if found.reason else words
 
 
-def _command(level: str, case: str, what: str, message: str, place: Place | None) -> str:
+def _command(level: str, case: str, what: str, message: str, place: CaseLine | None) -> str:
     properties = {"title": f"{case}: {what}"}
     if place is not None:
         file = str(PurePosixPath(place.file))

@@ -18,10 +18,10 @@ from firstlight.trace.read.model import (
     Difference,
     Finding,
     Function,
-    Place,
     Process,
     Reason,
     Signature,
+    SourceLine,
 )
 from firstlight.trace.read.recompiles import described, is_wide
 
@@ -29,7 +29,7 @@ from firstlight.trace.read.recompiles import described, is_wide
 OF_JAX = "JAX's own"
 
 
-def place(where: Place | None) -> str:
+def place(where: SourceLine | None) -> str:
     """file:line as seen from here, or by name where that is shorter."""
     if where is None:
         return "unknown place"
@@ -123,22 +123,17 @@ def compile_line(function: Function, compile_: Compile) -> str:
     return f"{function.name}({signature(compile_.signature)}) {about}"
 
 
-def location(place: Place | None) -> str | None:
-    """`file:line`, to jump to."""
-    return None if place is None else place.location
-
-
-def short(place: Place | None) -> str:
+def short(place: SourceLine | None) -> str:
     """`train.py:12`, to read."""
     return "an unknown line" if place is None else f"{os.path.basename(place.file)}:{place.line}"
 
 
-def where_called(one: Compile) -> Place | None:
+def where_called(one: Compile) -> SourceLine | None:
     """The line of the user that called; of a package, where there is none of the user."""
     return one.user_site or one.site
 
 
-def where_to_jit(one: Compile) -> Place | None:
+def where_to_jit(one: Compile) -> SourceLine | None:
     """The line of the user that a jit can be put around.
 
     A layer is run by the package of its network: that is the line which calls the network.

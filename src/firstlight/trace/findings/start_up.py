@@ -23,12 +23,12 @@ from firstlight.trace.read.model import (
     Compile,
     Finding,
     ImportedPackage,
-    Place,
     Process,
+    SourceLine,
     Span,
     Trace,
 )
-from firstlight.trace.wording import location, short, where_to_jit
+from firstlight.trace.wording import short, where_to_jit
 
 
 def one_op_compiles(trace: Trace) -> Iterator[Finding]:
@@ -75,12 +75,12 @@ def _traced_by_thread(trace: Trace) -> dict[tuple[int, int], list[Span]]:
     return found
 
 
-_Lines = list[tuple[Place, list[Compile]]]
+_Lines = list[tuple[SourceLine, list[Compile]]]
 
 
 def _by_line(compiles: list[Compile]) -> _Lines:
     """The lines that operations are called from, the most expensive first."""
-    lines: dict[Place, list[Compile]] = defaultdict(list)
+    lines: dict[SourceLine, list[Compile]] = defaultdict(list)
     for one in compiles:
         place = where_to_jit(one)
         assert place is not None
@@ -91,7 +91,7 @@ def _by_line(compiles: list[Compile]) -> _Lines:
 def _evidence(compiles: list[Compile], lines: _Lines) -> dict[str, Any]:
     return {
         "operations": dict(Counter(one.name for one in compiles).most_common(10)),
-        "lines": [[location(p), len(of), sum(c.seconds for c in of)] for p, of in lines[:20]],
+        "lines": [[p.location, len(of), sum(c.seconds for c in of)] for p, of in lines[:20]],
     }
 
 

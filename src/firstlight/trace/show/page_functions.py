@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from firstlight.present.markup import breakable, escaped
 from firstlight.present.quantities import counted, duration, size
-from firstlight.trace.read.model import Compile, Function, Place, Trace
+from firstlight.trace.read.model import Compile, Function, SourceLine, Trace
 from firstlight.trace.read.source_lines import SourceLines
 from firstlight.trace.wording import OF_JAX, called_from, place, signature
 
@@ -144,7 +144,7 @@ def _called(compile_: Compile, source: SourceLines) -> str:
     return f'{text}<details><summary>stack</summary><ol class="stack">{frames}</ol></details>'
 
 
-def _frame(where: Place, source: SourceLines) -> str:
+def _frame(where: SourceLine, source: SourceLines) -> str:
     within = f" in {where.function}" if where.function else ""
     line = source.of(where)
     shown = f"<br><code>{escaped(line)}</code>" if line else ""

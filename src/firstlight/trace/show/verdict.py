@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from firstlight.present.quantities import counted, duration, listed
 from firstlight.trace.read import phases
-from firstlight.trace.read.model import Place, Process, Trace, Witness
+from firstlight.trace.read.model import Process, SourceLine, Trace, Witness
 from firstlight.trace.read.torch_regions import regions
 from firstlight.trace.wording import place, why_again
 
@@ -42,7 +42,7 @@ def _beside(trace: Trace) -> str:
     return f" ({'; '.join(found)})" if found else ""
 
 
-def _other_moments(process: Process) -> list[tuple[str, Place | None]]:
+def _other_moments(process: Process) -> list[tuple[str, SourceLine | None]]:
     """What was read before the first result, and what was put out after it, and where."""
     first, read, output = process.first_result_seconds, process.first_read, process.first_output
     apart = _ANOTHER_MOMENT * (first or 0.0)
