@@ -16,11 +16,11 @@ from firstlight import records
 from firstlight.measure.host import describe_host
 from firstlight.measure.planning import Request, plan_run
 from firstlight.measure.runner import Runner
+from firstlight.present.progress import Progress
 from firstlight.records import CaseSummary, Plan, Sample, stamp
 from firstlight.records.run_directory import RunDirectory
 from firstlight.report.html import render
 from firstlight.report.notebook import run_html
-from firstlight.report.progress import Progress
 from firstlight.report.terminal import run_tables
 from firstlight.statistics.run_summaries import assemble, load
 

@@ -18,7 +18,7 @@ from firstlight.gate.breakage import Flakiness
 from firstlight.gate.decision import GateReport
 from firstlight.gate.explain import Explanation, FunctionChange
 from firstlight.gate.outputs import (
-    Place,
+    CaseLine,
     effect,
     failing_cases,
     github_annotations,
@@ -26,8 +26,8 @@ from firstlight.gate.outputs import (
     markdown,
 )
 from firstlight.gate.terminal import print_gate
+from firstlight.present.plain_text import xml_text
 from firstlight.records import Estimate
-from firstlight.report.plain_text import xml_text
 from firstlight.statistics.effects import Effect
 
 HOSTILE = (
@@ -117,7 +117,7 @@ def rendered(text: str) -> Page:
 
 def plain(name: str) -> str:
     """A name as it may appear: on one line, without what steers a terminal."""
-    from firstlight.report.plain_text import printable
+    from firstlight.present.plain_text import printable
 
     return " ".join(printable(name).replace("\ufffe", "\ufffd").split())
 
@@ -305,7 +305,7 @@ def understood(line: str) -> tuple[str, dict[str, str], str]:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_an_annotation_is_one_command_whatever_a_case_is_called(name: str) -> None:
-    places = {name: Place("bench,odd:name%.py", 7)}
+    places = {name: CaseLine("bench,odd:name%.py", 7)}
     [line] = github_annotations(report(comparison(name)), places)
     level, properties, message = understood(line)
     assert level == "error"

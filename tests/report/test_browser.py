@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from synthetic import rich
 
-from firstlight.report import palette
+from firstlight.present import palette
 from firstlight.report.html import render
 from real_browser import browse, framed, witness
 

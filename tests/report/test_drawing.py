@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firstlight.report import palette, svg, warm
+from firstlight.present import palette, svg
+from firstlight.report import warm
 
 Colour = tuple[float, float, float]
 

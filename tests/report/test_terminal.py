@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from firstlight.present.progress import Progress
 from firstlight.records import Run, load_run
-from firstlight.report.progress import Progress
 from firstlight.report.terminal import print_run, print_system
 
 RUN = Path(__file__).parent.parent / "fixtures" / "run-1.json"

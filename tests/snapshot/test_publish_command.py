@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from firstlight.cli import main
-from firstlight.report.progress import Steps
+from firstlight.present.progress import Steps
 from firstlight.snapshot.opening import open_snapshot
 from firstlight.snapshot.publishing import Published, publish
 from firstlight.snapshot.storage import LocalStore, open_store

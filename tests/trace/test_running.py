@@ -146,6 +146,17 @@ def test_before_the_program_only_the_standard_library_is_loaded(
     assert {name.partition(".")[0] for name in more - ours} <= set(sys.stdlib_module_names)
 
 
+def test_beside_the_program_neither_records_nor_rich_nor_numpy_is_loaded(
+    tmp_path: Path, write: Write
+) -> None:
+    write("program.py", "print()")
+    code = "import sys; from firstlight.cli import main; main(sys.argv[1:]); print(*sys.modules)"
+    command = [sys.executable, "-c", code, "trace", "--quiet", "--out", "logs", "program.py"]
+    loaded = set(subprocess.check_output(command, cwd=tmp_path, text=True).split())
+    assert "firstlight.trace.show.html" in loaded
+    assert not {"firstlight.records", "rich", "numpy"} & loaded
+
+
 def test_descriptors_of_the_shell_reach_the_program(tmp_path: Path, write: Write) -> None:
     write("program.py", "import os, sys\nprint(os.read(int(sys.argv[1]), 9))")
     (tmp_path / "data").write_text("from fd")

@@ -13,10 +13,10 @@ from firstlight.trace.read.model import (
     Finding,
     Function,
     ImportedPackage,
-    Place,
     Process,
     Reason,
     Signature,
+    SourceLine,
     Span,
     Trace,
     Wait,
@@ -46,8 +46,8 @@ def compiled(
         end_seconds=begin + sum(took),
         stage_seconds=dict(zip(("trace", "lower", "compile"), took, strict=True)),
         signature=signature(),
-        site=Place(TRAIN, 40, "main"),
-        user_site=Place(TRAIN, 40, "main"),
+        site=SourceLine(TRAIN, 40, "main"),
+        user_site=SourceLine(TRAIN, 40, "main"),
         compiled=True,
         cache=CacheUse("miss", "no entry", False),
         equations=12,
@@ -70,7 +70,9 @@ def again(begin: float, shape: tuple[int, ...], **changes: Any) -> Compile:
 
 
 def function(name: str = "step", *compiles: Compile, line: int = 12, **changes: Any) -> Function:
-    plain = Function(name, Place(TRAIN, line), "__main__", False, compiles or (compiled(name),))
+    plain = Function(
+        name, SourceLine(TRAIN, line), "__main__", False, compiles or (compiled(name),)
+    )
     return replace(plain, **changes)
 
 
@@ -98,14 +100,14 @@ def process(**changes: Any) -> Process:
         torch_version=None,
         wall_seconds=4.0,
         first_result_seconds=FIRST_RESULT,
-        first_result_site=Place(TRAIN, 41, "main"),
+        first_result_site=SourceLine(TRAIN, 41, "main"),
         phases_seconds=phases,
         timeline=timeline,
         imports=(
             ImportedPackage("jax", 0.6, 0.8, 300, 0.1),
             ImportedPackage("numpy", 0.2, 0.2, 100, 0.2),
         ),
-        waits=(Wait(Place(TRAIN, 41), Place(TRAIN, 41), 3, 0.2, 1.55, 3.0),),
+        waits=(Wait(SourceLine(TRAIN, 41), SourceLine(TRAIN, 41), 3, 0.2, 1.55, 3.0),),
         short_waits=7,
         short_waits_seconds=0.0002,
         own_seconds=0.004,
@@ -121,7 +123,7 @@ def finding(**changes: Any) -> Finding:
         seconds=1.1,
         title="step compiled 3 times for shapes that differ in one dimension",
         function="step",
-        place=Place(TRAIN, 12),
+        place=SourceLine(TRAIN, 12),
         remedy="Pad the first dimension of x to 8 or 16.",
         evidence={"sizes": [8, 9, 10], "buckets": {"8": 1, "16": 2}},
     )

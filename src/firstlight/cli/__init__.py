@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         # records is the standard library only, but even that waits until something went wrong.
         from firstlight.errors import FirstlightError
-        from firstlight.report.plain_text import printable
+        from firstlight.present.plain_text import printable
 
         if not isinstance(error, FirstlightError):
             raise

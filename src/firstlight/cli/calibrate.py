@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from firstlight.cli import gate as gate_command
 from firstlight.cli import values
 from firstlight.cli.gate_arguments import add_cases
-from firstlight.cli.run import duration, signals_interrupt
+from firstlight.cli.run import signals_interrupt
 
 if TYPE_CHECKING:
     from firstlight.gate.decision import GateReport
@@ -89,6 +89,7 @@ def handle(options: argparse.Namespace) -> int:
     from firstlight.compare.conditions import machine_class
     from firstlight.gate.calibrating import default_path
     from firstlight.measure.host import describe_host
+    from firstlight.present.quantities import duration
     from firstlight.records import now, stamp
     from firstlight.statistics.calibration import Thresholds, load_thresholds
 

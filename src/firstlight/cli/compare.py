@@ -112,26 +112,26 @@ def _load_snapshot(name: str) -> list[Measured]:
 
 
 def print_report(report: RunsReport, every: bool) -> None:
+    from firstlight.present.terminal import Terminal, escape
     from firstlight.report.comparison_table import comparison_table
-    from firstlight.report.terminal import Terminal, escape, output_width
 
-    console = Terminal(width=output_width())
+    console = Terminal()
     headline = ("cold_seconds", "warm_call_seconds")  # also where it could not be judged
     shown = [c for c in report.comparisons if every or c.gated or c.quantity in headline]
     title = f"{_names(report.base)} → {_names(report.head)}"
     console.print(comparison_table(shown, escape(title)))
     for count in report.counts:
         if count.verdict != "same" and (count.gated or every):
-            console.print(f"  {escape(count.case)}: {escape(count.reason or '')}", highlight=False)
+            console.print(f"  {escape(count.case)}: {escape(count.reason or '')}")
     for case, why in report.left_out.items():
-        console.print(f"  Not compared: {escape(case)}: {escape(why)}", highlight=False)
+        console.print(f"  Not compared: {escape(case)}: {escape(why)}")
     if report.changed:
-        console.print(f"Changed: {escape('; '.join(report.changed))}.", highlight=False)
+        console.print(f"Changed: {escape('; '.join(report.changed))}.")
     for difference in report.overridden:
-        console.print(f"Compared anyway: {escape(difference)}", highlight=False, style="red")
+        console.print(f"Compared anyway: {escape(difference)}", style="red")
     for warning in report.warnings:
-        console.print(f"Note: {escape(warning)}.", highlight=False, style="yellow")
-    console.print(_protocol(report, every), highlight=False, style="dim")
+        console.print(f"Note: {escape(warning)}.", style="yellow")
+    console.print(_protocol(report, every), style="dim")
 
 
 def _names(names: tuple[str, ...]) -> str:

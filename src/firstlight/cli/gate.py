@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from firstlight.cli.gate_arguments import add_cases, add_outputs, add_rules, add_sides
-from firstlight.cli.run import duration, signals_interrupt
+from firstlight.cli.run import signals_interrupt
 
 if TYPE_CHECKING:
     from firstlight.gate.decision import GateReport
@@ -70,6 +70,7 @@ def handle(options: argparse.Namespace) -> int:
     with signals_interrupt(), sides_of(options) as sides:
         from firstlight.gate.directory import GateDirectory, require_same_sides
         from firstlight.gate.planning import plan_gate
+        from firstlight.present.quantities import duration
 
         if resumed is not None:
             require_same_sides(resumed, sides)
@@ -215,8 +216,8 @@ def carry_out(
     from firstlight.gate.measuring import Pair
     from firstlight.gate.outputs import failing_cases, markdown, measured_cases
     from firstlight.gate.provenance import require_own_code
+    from firstlight.present.progress import Progress
     from firstlight.records import write_json
-    from firstlight.report.progress import Progress
 
     for name, reason in gate.selection.skipped.items():
         say(f"Skipped: {name}, because {reason}.")
@@ -307,6 +308,6 @@ def print_report(gate: Gate, report: GateReport, explanations: list[Explanation]
 
 
 def say(text: str) -> None:
-    from firstlight.report.plain_text import printable
+    from firstlight.present.plain_text import printable
 
     print(printable(text), file=sys.stderr)

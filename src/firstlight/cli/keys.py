@@ -154,7 +154,7 @@ def forget_key(options: argparse.Namespace) -> int:
 
 
 def list_keys(options: argparse.Namespace) -> int:
-    from firstlight.report.plain_text import printable
+    from firstlight.present.plain_text import printable
     from firstlight.snapshot.trust import TrustedKeys
 
     trusted = TrustedKeys.of_user()

@@ -20,7 +20,7 @@ def add_to(commands: Any) -> None:
 
 def handle(options: argparse.Namespace) -> int:
     from firstlight.measure.case_selection import select
-    from firstlight.report.plain_text import printable
+    from firstlight.present.plain_text import printable
     from firstlight.workloads.catalog import SUITES, registered
 
     backends, workloads = registered()

@@ -78,7 +78,7 @@ def add_to(commands: Any) -> None:
 
 
 def handle(options: argparse.Namespace) -> int:
-    from firstlight.report.progress import Steps
+    from firstlight.present.progress import Steps
     from firstlight.snapshot.publishing import publish
     from firstlight.snapshot.storage import open_store
 
@@ -246,7 +246,7 @@ def tell_replaced(done: Published) -> None:
 def tell(done: Published, beside: Mapping[str, str], signer: str | None) -> None:
     from shlex import quote
 
-    from firstlight.report.plain_text import printable
+    from firstlight.present.plain_text import printable
     from firstlight.snapshot.keys import PublicKey
 
     state = "Published" if done.new else "Was there already"

@@ -122,7 +122,7 @@ def require_free(out: Path) -> None:
 
 def announce(job: Job) -> None:
     """What will run, before anything does."""
-    from firstlight.report.plain_text import printable
+    from firstlight.present.plain_text import printable
 
     cases = sum(len(task.selection.cases) for task in job.tasks)
     print(f"Verified: {job.snapshot.id}", file=sys.stderr)
@@ -153,9 +153,9 @@ def measure_task(task: Task, folder: Path) -> bool:
 
 def tell(report: Replication, signed: bool) -> None:
     from firstlight.compare.verdicts import change
+    from firstlight.present.plain_text import printable
     from firstlight.records import to_json
     from firstlight.replication.wording import case_reasons
-    from firstlight.report.plain_text import printable
 
     for case, reasons in zip(report.cases, case_reasons(to_json(report)), strict=True):
         print(f"{case.verdict:<15} {printable(case.case)}")
@@ -179,9 +179,9 @@ def tell(report: Replication, signed: bool) -> None:
 
 def check(folder: Path, snapshot: str | None, expected_id: str | None, as_json: bool) -> int:
     """Print what holds of a report; 1 if something does not."""
+    from firstlight.present.plain_text import printable
     from firstlight.records import to_json
     from firstlight.replication.checking import check_report
-    from firstlight.report.plain_text import printable
 
     found = check_report(folder, snapshot=snapshot, expected_id=expected_id)
     if as_json:

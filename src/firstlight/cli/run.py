@@ -92,6 +92,7 @@ that breaks its contract) or a machine problem, 130 interrupted"""
 
 
 def handle(options: argparse.Namespace) -> int:
+    from firstlight.present.quantities import duration
     from firstlight.report.terminal import print_run
     from firstlight.runs import conclude
 
@@ -156,7 +157,7 @@ def begin(options: argparse.Namespace) -> tuple[RunDirectory, Plan]:
 def measure(directory: RunDirectory, plan: Plan) -> bool:
     """Run every process that is missing; True if it was interrupted."""
     from firstlight.measure.runner import Runner
-    from firstlight.report.progress import Progress
+    from firstlight.present.progress import Progress
 
     progress = Progress(sys.stderr)
     done = directory.samples()
@@ -195,8 +196,3 @@ def exit_code(run: Run) -> int:
     if any(s.facts.get("usage") for s in run.samples):
         return 2
     return 0 if run.ok else 1
-
-
-def duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -60,7 +60,7 @@ def handle(options: argparse.Namespace) -> int:
 
 
 def tell(built: Any) -> None:
-    from firstlight.report.plain_text import printable
+    from firstlight.present.plain_text import printable
 
     print(
         f"Site: {built.out} ({built.shown} snapshots, {built.cases} cases; "

@@ -22,7 +22,7 @@ def add_to(commands: Any) -> None:
 
 
 def handle(options: argparse.Namespace) -> int:
-    from firstlight.report.plain_text import printable
+    from firstlight.present.plain_text import printable
     from firstlight.snapshot.catalogue import Catalogue
 
     catalogue = Catalogue(options.place)
@@ -43,8 +43,8 @@ def handle(options: argparse.Namespace) -> int:
 
 
 def tell(entries: Sequence[Entry]) -> None:
+    from firstlight.present.plain_text import printable
     from firstlight.records import NOISY_SHARE
-    from firstlight.report.plain_text import printable
 
     for entry in entries:
         busy = entry.cpu_busy_ratio or 0.0

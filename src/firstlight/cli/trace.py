@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,18 +124,23 @@ def _trace(program: list[str], options: argparse.Namespace) -> int:
     command = running.command_of(program, options.module)
     dumping = running.dumping(folder) if options.dump_hlo else {}
     variables = {**_looking_for(options), **dumping}
-    outcome = running.run(command, folder, variables, meanwhile=_load_what_reports_need)
+    outcome = running.run(
+        command, folder, variables, meanwhile=partial(_load_what_reports_need, options.quiet)
+    )
     name = "" if options.redact else " ".join(program)
     hold = _report(command, folder, outcome, _limits(options), options, name)
     gc.freeze()  # or Python looks through all of it for garbage once more before it ends
     return 1 if not hold and outcome.succeeded else running.end_like(outcome)
 
 
-def _load_what_reports_need() -> None:
+def _load_what_reports_need(quiet: bool) -> None:
     """Import it while the program runs, so that nobody waits for it afterwards."""
     with suppress(Exception):  # whatever it is, it comes again when it is needed
         from firstlight.trace import findings  # noqa: F401
-        from firstlight.trace.show import html, terminal  # noqa: F401
+        from firstlight.trace.show import html  # noqa: F401
+
+        if not quiet:
+            from firstlight.trace.show import terminal  # noqa: F401
 
 
 def _report(
@@ -189,8 +195,6 @@ def _outputs(
     what_if: Any,
     name: str,
 ) -> None:
-    from firstlight.trace.show.terminal import print_exceeded
-
     page = None
     try:
         if options.json:
@@ -202,6 +206,8 @@ def _outputs(
         if not options.quiet:
             _shown(_print, trace, what_if, page, name, outcome)
         if found:
+            from firstlight.trace.show.terminal import print_exceeded
+
             _shown(print_exceeded, found)
 
 
@@ -246,8 +252,8 @@ def _write_chrome(path: Path, trace: Trace) -> None:
 def _write_html(
     trace: Trace, folder: Path, options: argparse.Namespace, what_if: Any
 ) -> Path | None:
-    from firstlight.records import write_text
     from firstlight.trace.show.html import render
+    from firstlight.whole_files import write_text
 
     page: Path = options.html or folder / "report.html"
     write_text(page, render(trace, what_if))
@@ -362,7 +368,7 @@ _COMMANDS = {"report": _report_again, "diff": _diff}
 
 
 def _say(text: str) -> None:
-    from firstlight.report.plain_text import printable
+    from firstlight.present.plain_text import printable
 
     _shown(lambda: print(f"firstlight: {printable(text)}", file=sys.stderr))
 

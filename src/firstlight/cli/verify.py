@@ -105,8 +105,8 @@ def checked(location: str, options: argparse.Namespace) -> Verification | Unusab
 
 def verify_all(options: argparse.Namespace, ids: Sequence[str]) -> int:
     """One line for each snapshot of a store; what is found follows its line."""
-    from firstlight.report.plain_text import printable
-    from firstlight.report.progress import Steps
+    from firstlight.present.plain_text import printable
+    from firstlight.present.progress import Steps
     from firstlight.snapshot.storage import open_store
 
     steps, shown = Steps(sys.stderr), []
@@ -159,7 +159,7 @@ def _with_distrust(found: Verification) -> Verification:
 
 
 def tell(found: Verification) -> None:
-    from firstlight.report.plain_text import printable
+    from firstlight.present.plain_text import printable
 
     print(f"Snapshot {found.id}")
     for text in found.checked:

@@ -16,8 +16,8 @@ from firstlight.compare.verdicts import Comparison, CountChange, change, may_be_
 from firstlight.gate.breakage import Flakiness, flaky_sentence
 from firstlight.gate.decision import GateReport, control_sentences
 from firstlight.gate.explain import Explanation
-from firstlight.report import quantities
-from firstlight.report.plain_text import xml_text
+from firstlight.present.plain_text import xml_text
+from firstlight.present.quantities import plain_seconds
 
 HEADLINES = {
     "pass": "passed: nothing got worse",
@@ -31,7 +31,7 @@ _MARKS = {"regression": "✗", "improvement": "↑", "same": "✓", "inconclusiv
 
 
 @dataclass(frozen=True)
-class Place:
+class CaseLine:
     """Where a case is written, for annotations: a path in the repository and a line."""
 
     file: str
@@ -56,10 +56,6 @@ def failing_cases(report: GateReport) -> list[str]:
 
 def measured_cases(report: GateReport) -> list[str]:
     return list(dict.fromkeys(c.case for c in report.comparisons))
-
-
-def duration(seconds: float) -> str:
-    return quantities.seconds(seconds).replace(quantities.THIN_SPACE, " ")
 
 
 # --- Markdown -------------------------------------------------------------------------------------
@@ -96,16 +92,13 @@ def explained(explanation: Explanation) -> list[str]:
     lines = []
     for phase in explanation.phases:
         shift = phase.head.median - phase.base.median
-        lines.append(
-            f"phase {phase.quantity}: {duration(phase.base.median)} → "
-            f"{duration(phase.head.median)} ({'+' if shift > 0 else '−'}{duration(abs(shift))}), "
-            f"{effect(phase)}"
-        )
+        moved = f"{'+' if shift > 0 else '−'}{plain_seconds(abs(shift))}"
+        lines.append(f"phase {phase.quantity}: {_medians(phase)} ({moved}), {effect(phase)}")
     for f in explanation.functions[:_MAX_SHOWN]:
         times = f", {f.base_times} → {f.head_times} times" if f.base_times != f.head_times else ""
         lines.append(
-            f"function {f.function}, {f.phase}: {duration(f.base_seconds)} → "
-            f"{duration(f.head_seconds)}{times}"
+            f"function {f.function}, {f.phase}: {plain_seconds(f.base_seconds)} → "
+            f"{plain_seconds(f.head_seconds)}{times}"
         )
     programs = [p for p in explanation.programs if p.status != "same"]
     same = len(explanation.programs) - len(programs)
@@ -128,8 +121,8 @@ def _markdown_table(rows: Sequence[Comparison]) -> list[str]:
         return []
     head = ["| case | quantity | base | head | change | |", "|---|---|---:|---:|---:|---|"]
     return head + [
-        f"| {code(c.case)} | {code(c.quantity)} | {duration(c.base.median)} "
-        f"| {duration(c.head.median)} | {effect(c)} | {_MARKS[c.verdict]} {c.verdict} |"
+        f"| {code(c.case)} | {code(c.quantity)} | {plain_seconds(c.base.median)} "
+        f"| {plain_seconds(c.head.median)} | {effect(c)} | {_MARKS[c.verdict]} {c.verdict} |"
         for c in rows
     ]
 
@@ -168,6 +161,10 @@ def effect(found: Comparison) -> str:
     e = found.effect
     shown = change if max(e.high, 1 / e.low) < 4 else _factor
     return f"{shown(e.ratio)} [{shown(e.low)}, {shown(e.high)}]"
+
+
+def _medians(found: Comparison) -> str:
+    return f"{plain_seconds(found.base.median)} → {plain_seconds(found.head.median)}"
 
 
 def _factor(ratio: float) -> str:
@@ -276,7 +273,9 @@ def _count(suite: ElementTree.Element) -> None:
 # --- GitHub annotations ---------------------------------------------------------------------------
 
 
-def github_annotations(report: GateReport, places: Mapping[str, Place] | None = None) -> list[str]:
+def github_annotations(
+    report: GateReport, places: Mapping[str, CaseLine] | None = None
+) -> list[str]:
     """Workflow commands: an error for each regression, a warning for what proves nothing."""
     lines, by_head = [], report.broken_by_head
     rows: Iterable[tuple[str, str, str, str]] = (
@@ -299,11 +298,11 @@ def github_annotations(report: GateReport, places: Mapping[str, Place] | None = 
 
 
 def _said(found: Comparison) -> str:
-    words = f"{duration(found.base.median)} → {duration(found.head.median)}, {effect(found)}"
+    words = f"{_medians(found)}, {effect(found)}"
     return f"{words}: {found.reason}" if found.reason else words
 
 
-def _command(level: str, case: str, what: str, message: str, place: Place | None) -> str:
+def _command(level: str, case: str, what: str, message: str, place: CaseLine | None) -> str:
     properties = {"title": f"{case}: {what}"}
     if place is not None:
         file = str(PurePosixPath(place.file))

@@ -12,7 +12,7 @@ from firstlight.compare.quantities import GATED, QUANTITIES
 from firstlight.compare.verdicts import MINIMUM_EFFECT
 from firstlight.gate.calibrating import default_path
 from firstlight.gate.job import Rules, looks_for
-from firstlight.gate.outputs import Place
+from firstlight.gate.outputs import CaseLine
 from firstlight.gate.selection import (
     CONTROL,
     Selection,
@@ -59,7 +59,7 @@ class Gate:
     selection: Selection
     settings: Settings
     rules: Rules
-    places: Mapping[str, Place]  # where each case is written
+    places: Mapping[str, CaseLine]  # where each case is written
     target: str
     host: Mapping[str, Any]
 
@@ -152,13 +152,13 @@ def _thresholds(request: Request, host: Mapping[str, Any]) -> Thresholds | None:
     return load_thresholds(path, machine) if path.exists() else None
 
 
-def _places(target: str, head: Side, selection: Selection) -> dict[str, Place]:
+def _places(target: str, head: Side, selection: Selection) -> dict[str, CaseLine]:
     if not target.endswith(".py"):
         return {}
     lines = function_lines(file_on(head, Path(target)))
     shown = target if head.file_root is None else path_in_repository(Path(target)).as_posix()
     return {
-        pair.id: Place(shown, lines[pair.head.program])
+        pair.id: CaseLine(shown, lines[pair.head.program])
         for pair in selection.cases
         if pair.head.program in lines
     }

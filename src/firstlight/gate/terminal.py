@@ -11,8 +11,8 @@ from rich.table import Table
 from firstlight.gate.decision import GateReport
 from firstlight.gate.explain import Explanation
 from firstlight.gate.outputs import HEADLINES, changed_counts, decisive, explained, is_judged
+from firstlight.present.terminal import Terminal, escape
 from firstlight.report.comparison_table import comparison_table
-from firstlight.report.terminal import Terminal, escape, output_width
 from firstlight.statistics.calibration import Threshold
 
 _STYLES = {"regression": "bold red", "improvement": "green", "same": "", "inconclusive": "yellow"}
@@ -23,9 +23,9 @@ def print_gate(
     report: GateReport, sides: Mapping[str, str], console: Console | None = None
 ) -> None:
     """The decisive comparisons, the counts that changed, the control, and the verdict."""
-    console = console or Terminal(width=output_width())
+    console = console or Terminal()
     for name, what in sides.items():
-        console.print(f"{name}: {escape(what)}", highlight=False)
+        console.print(f"{name}: {escape(what)}")
     console.print()
     rows = decisive(report)
     # The control last: it says whether the others may be believed.
@@ -37,19 +37,18 @@ def print_gate(
         console.print(_counts(report))
     same = sum(1 for c in report.counts if c.verdict == "same" and c.gated)
     if same:
-        console.print(f"{same} exact counts are the same on both sides.", highlight=False)
+        console.print(f"{same} exact counts are the same on both sides.")
     console.print()
     style = _VERDICT_STYLES.get(report.verdict, "yellow")
-    console.print(f"The gate {HEADLINES[report.verdict]}.", style=style, highlight=False)
+    console.print(f"The gate {HEADLINES[report.verdict]}.", style=style)
     for reason in report.reasons:
-        console.print(f"· {escape(reason)}", highlight=False)
+        console.print(f"· {escape(reason)}")
     if not is_judged(report):
         return
     console.print(
         f"{report.rounds} rounds, error rate {report.alpha:.0%} at this look. "
         f"Calibration: {escape(report.calibration)}.",
         style="dim",
-        highlight=False,
     )
 
 
@@ -67,11 +66,11 @@ def _counts(report: GateReport) -> Table:
 
 def print_explanation(explanation: Explanation, console: Console | None = None) -> None:
     """What moved in a case."""
-    console = console or Terminal(width=output_width())
+    console = console or Terminal()
     console.print()
-    console.print(f"What moved in {escape(explanation.case)}:", highlight=False)
+    console.print(f"What moved in {escape(explanation.case)}:")
     for line in explained(explanation):
-        console.print(f"· {escape(line)}", highlight=False)
+        console.print(f"· {escape(line)}")
 
 
 def print_thresholds(
@@ -80,7 +79,7 @@ def print_thresholds(
     console: Console | None = None,
 ) -> None:
     """What a gate on this machine would have to exceed."""
-    console = console or Terminal(width=output_width())
+    console = console or Terminal()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("case", "quantity", "A/A ratios", "threshold", ""):
         table.add_column(name, justify="right" if name in ("A/A ratios", "threshold") else "left")

@@ -109,7 +109,7 @@ def _rounded(values: Floats | Sequence[float]) -> list[float]:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _ChannelSample:
     """One sample in one channel."""
 
     channel: int
@@ -120,7 +120,7 @@ class _Place:
 class _Layout:
     """Where each sample is, and which alphas act on it and how."""
 
-    places: tuple[_Place, ...]  # channel by channel
+    places: tuple[_ChannelSample, ...]  # channel by channel
     normsys: npt.NDArray[np.bool_]  # (places, alphas)
     histosys: npt.NDArray[np.bool_]
 
@@ -128,7 +128,7 @@ class _Layout:
 def _lay_out(d: Dimensions, draws: _Draws) -> _Layout:
     presence = [_channels_of(d, sample, draws) for sample in range(d.samples)]
     places = tuple(
-        _Place(channel, sample)
+        _ChannelSample(channel, sample)
         for channel in range(d.channels)
         for sample in range(d.samples)
         if channel in presence[sample]
@@ -184,7 +184,7 @@ def _choose(
 # How large they are
 
 
-def _nominal_yields(d: Dimensions, places: Sequence[_Place], draws: _Draws) -> list[Floats]:
+def _nominal_yields(d: Dimensions, places: Sequence[_ChannelSample], draws: _Draws) -> list[Floats]:
     """Expected events of every place, one value per bin."""
     level = np.clip(130.0 * np.exp(0.8 * draws.normal(d.channels)), 40.0, 450.0)
     fall = 0.3 + 0.6 * draws.uniform(d.channels)
@@ -220,7 +220,7 @@ def _nominal_yields(d: Dimensions, places: Sequence[_Place], draws: _Draws) -> l
     return yields
 
 
-def _control_regions(d: Dimensions, places: Sequence[_Place]) -> dict[int, int]:
+def _control_regions(d: Dimensions, places: Sequence[_ChannelSample]) -> dict[int, int]:
     """The channel that each freely scaled background dominates, so that its factor can be measured.
 
     Starts at the last channel, and uses each channel once as long as there are enough.
@@ -414,7 +414,7 @@ def _alpha_name(alpha: int) -> str:
     return f"alpha{alpha + 1:03d}"
 
 
-def _factors(d: Dimensions, place: _Place) -> list[dict[str, Any]]:
+def _factors(d: Dimensions, place: _ChannelSample) -> list[dict[str, Any]]:
     """The normfactor, lumi and shapefactor of a place."""
     normfactor = _normfactor_name(d, place.sample)
     found = [{"name": normfactor, "type": "normfactor", "data": None}] if normfactor else []
@@ -447,7 +447,7 @@ def _systematics(
     return found
 
 
-def _bin_uncertainties(d: Dimensions, place: _Place, sigma: Floats) -> list[dict[str, Any]]:
+def _bin_uncertainties(d: Dimensions, place: _ChannelSample, sigma: Floats) -> list[dict[str, Any]]:
     """The staterror or shapesys of a place; sigma in events."""
     name = _channel_name(d, place.channel)
     shapefactor_from = d.channels - d.shapefactor_channels

@@ -34,7 +34,7 @@ VARIATIONS = ("absolute", "relative")
 SIDES = ("lo", "hi")
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Where the values of a template are: the name of an array, and an index for every value."""
 
     array: str
@@ -50,7 +50,7 @@ class Place(NamedTuple):
         return int(self.where[-1].ndim)
 
 
-def place_of(model: Model, key: Key) -> Place:
+def place_of(model: Model, key: Key) -> Position:
     """Where a template of this name is; raises a `ModelError` that lists the known names."""
     if isinstance(key, str):
         return _nominal(model, [(c, key) for c in _channels_with(model, key)])
@@ -88,7 +88,7 @@ def exchange(model: Model, templates: Mapping[Key, Any], variations: str = "abso
 _ARRAYS = ("nominal", "histosys_lo", "histosys_hi", "normsys_lo", "normsys_hi")
 
 
-def require_size(model: Model, key: Key, place: Place, shape: tuple[int, ...]) -> None:
+def require_size(model: Model, key: Key, place: Position, shape: tuple[int, ...]) -> None:
     """Checks for one value per bin, or one number for a factor."""
     wanted = (place.size,) * place.axes
     if shape != wanted:
@@ -98,7 +98,7 @@ def require_size(model: Model, key: Key, place: Place, shape: tuple[int, ...]) -
         )
 
 
-def _require_apart(model: Model, places: Mapping[Key, Place]) -> None:
+def _require_apart(model: Model, places: Mapping[Key, Position]) -> None:
     taken: dict[Any, Key] = {}
     for key, place in places.items():
         for cell in zip(*(np.ravel(w) for w in place.where), strict=True):
@@ -145,16 +145,16 @@ def _channels_with(model: Model, sample: str) -> list[str]:
     return [c for c in model.channel_names if c in found]
 
 
-def _nominal(model: Model, cells: list[Any]) -> Place:
+def _nominal(model: Model, cells: list[Any]) -> Position:
     slots, bins = [], []
     for channel, sample in cells:
         slot, here = _cells(model, channel, sample)
         bins.append(np.arange(here.start, here.stop))
         slots.append(np.full(here.stop - here.start, slot))
-    return Place("nominal", (np.concatenate(slots), np.concatenate(bins)))
+    return Position("nominal", (np.concatenate(slots), np.concatenate(bins)))
 
 
-def _variation(model: Model, channel: str, sample: str, modifier: str, side: str) -> Place:
+def _variation(model: Model, channel: str, sample: str, modifier: str, side: str) -> Position:
     slot, bins = _cells(model, channel, sample)
     if side not in SIDES:
         raise ModelError(f"{model.about.source}: a variation is 'hi' or 'lo', not {side!r}.")
@@ -163,7 +163,7 @@ def _variation(model: Model, channel: str, sample: str, modifier: str, side: str
     used = row < sizes.shapes and structure.histosys_used[row, slot, bins].any()
     if used:
         where = np.arange(bins.start, bins.stop)
-        return Place(
+        return Position(
             f"histosys_{side}", (np.full_like(where, row), np.full_like(where, slot), where)
         )
     rate = row - (sizes.alphas - sizes.rates)
@@ -173,7 +173,7 @@ def _variation(model: Model, channel: str, sample: str, modifier: str, side: str
             f"{model.about.source}: channel {channel!r}, sample {sample!r} has no normsys or "
             f"histosys {modifier!r}."
         )
-    return Place(f"normsys_{side}", (np.array(rate), np.array(slot), np.array(number)))
+    return Position(f"normsys_{side}", (np.array(rate), np.array(slot), np.array(number)))
 
 
 def _cells(model: Model, channel: str, sample: str) -> tuple[int, slice]:

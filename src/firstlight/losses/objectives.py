@@ -337,7 +337,7 @@ def _checked(
     return tuple(histograms), tuple(histograms.values())
 
 
-def require_possible(key: templates.Key, place: templates.Place, values: Any) -> None:
+def require_possible(key: templates.Key, place: templates.Position, values: Any) -> None:
     """Checks that yields and factors are finite, and that nominal yields are not negative."""
     if not np.all(np.isfinite(values)):
         raise LossError(f"histograms: the template {templates.name_of(key)} has NaN or infinity.")

@@ -25,7 +25,6 @@ from firstlight.records.files import (
     stamp,
     write_json,
     write_new,
-    write_text,
 )
 from firstlight.records.host import NOISY_SHARE, SECRET_NAME, noisy_share
 from firstlight.records.plan import Case, Plan, Settings, jobs, rounds, slug
@@ -49,6 +48,7 @@ from firstlight.records.summary import (
     Run,
     WarmEstimate,
 )
+from firstlight.whole_files import write_text
 
 __all__ = [
     "NOISY_SHARE",

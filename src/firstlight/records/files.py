@@ -19,6 +19,7 @@ from firstlight.records.errors import (
 from firstlight.records.plan import PLAN_SCHEMA, Plan
 from firstlight.records.samples import Sample
 from firstlight.records.summary import SCHEMA_VERSION, Run
+from firstlight.whole_files import write_text
 
 
 def now() -> str:
@@ -40,32 +41,6 @@ def write_json(path: Path, value: Any, schema: str | None = None) -> None:
     if schema is not None:
         _validate(plain, schema)
     write_text(path, json.dumps(plain, indent=1, allow_nan=False) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write to a temporary name beside `path`, then rename.
-
-    What is no file (a pipe, a device) is written to as it is; of a link, what it points to.
-    """
-    path = path.resolve() if path.is_symlink() else path
-    if path.exists() and not path.is_file():
-        try:
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text)
-        except OSError as error:
-            error.filename = str(path)  # a write does not say where
-            raise
-        return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def can_validate() -> bool:

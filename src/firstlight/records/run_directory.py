@@ -21,11 +21,11 @@ from firstlight.records.files import (
     load_plan,
     load_samples,
     write_json,
-    write_text,
 )
 from firstlight.records.plan import Plan
 from firstlight.records.samples import Sample
 from firstlight.records.summary import Run
+from firstlight.whole_files import write_text
 
 
 class RunDirectory:

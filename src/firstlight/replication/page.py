@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from firstlight.compare.verdicts import change
+from firstlight.present.document import document
+from firstlight.present.quantities import ABSENT, count, scientific, seconds
 from firstlight.replication.wording import case_reasons
-from firstlight.report.document import document
-from firstlight.report.quantities import ABSENT, count, scientific, seconds
 
 _HEADLINE = ("cold_seconds", "warm_call_seconds")
 _OWN = """

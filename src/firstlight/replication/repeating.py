@@ -14,7 +14,7 @@ from firstlight.compare.runs import DRIFT, Measured
 from firstlight.measure.case_selection import filter_cases
 from firstlight.records import Case, Plan, Run, Sample, Settings, now
 from firstlight.replication.agreement import Pairing, replicate_cases, replicate_ratios
-from firstlight.replication.report import LeftOut, Replication, RunReplication, counted
+from firstlight.replication.report import LeftOut, Replication, RunReplication, verdict_counts
 from firstlight.replication.selection import (
     Installation,
     ReplicationError,
@@ -125,7 +125,7 @@ def report_of(
             for task in job.tasks
             for case, why in task.selection.left_out.items()
         ),
-        verdicts=counted(cases),
+        verdicts=verdict_counts(cases),
         drift=DRIFT,
     )
 

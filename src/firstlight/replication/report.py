@@ -85,7 +85,7 @@ class Replication:
         return 0 if self.verdicts["agrees"] == sum(self.verdicts.values()) else 3
 
 
-def counted(cases: Sequence[CaseReplication]) -> dict[str, int]:
+def verdict_counts(cases: Sequence[CaseReplication]) -> dict[str, int]:
     """{'agrees': 3, …}: every verdict, also those that nothing has."""
     return {verdict: sum(c.verdict == verdict for c in cases) for verdict in VERDICTS}
 

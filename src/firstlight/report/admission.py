@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from firstlight.present.palette import Mark, marks
+from firstlight.present.quantities import known
 from firstlight.records import CaseSummary, Estimate, Run, Sample
-from firstlight.report.palette import Mark, marks
-from firstlight.report.quantities import known
 
 #: Statuses whose numbers are of nothing: a wrong result, or none.
 SILENT = frozenset({"failed", "skipped"})

@@ -6,10 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from firstlight.records import CaseSummary, Estimate
-from firstlight.report import quantities
-from firstlight.report.admission import Workload, flag, hollow, label
-from firstlight.report.svg import (
+from firstlight.present import quantities
+from firstlight.present.svg import (
     Logarithmic,
     canvas,
     element,
@@ -20,6 +18,8 @@ from firstlight.report.svg import (
     text_width,
     title,
 )
+from firstlight.records import CaseSummary, Estimate
+from firstlight.report.admission import Workload, flag, hollow, label
 
 _FONT = 11.5
 _POINTS = 32

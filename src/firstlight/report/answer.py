@@ -10,11 +10,12 @@ import html
 import math
 from collections.abc import Sequence, Set
 
+from firstlight.present import quantities
+from firstlight.present.palette import name_with_swatch
 from firstlight.records import BreakEven, CaseSummary, Estimate
-from firstlight.report import quantities, ribbon
+from firstlight.report import ribbon
 from firstlight.report.admission import Workload, flag, hollow, label, quotable
 from firstlight.report.cheapest import PolicyGroup, leaders, policy_groups
-from firstlight.report.palette import name_with_swatch
 
 POLICIES = {
     "none": "no compile cache",

@@ -6,11 +6,11 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from firstlight.present import quantities
+from firstlight.present.palette import PHASE_FILLS, Mark
+from firstlight.present.svg import Linear, canvas, element, line, rectangle, text, text_width, title
 from firstlight.records import PHASES, CaseSummary
-from firstlight.report import quantities
 from firstlight.report.admission import Workload, flag, hollow, label
-from firstlight.report.palette import PHASE_FILLS, Mark
-from firstlight.report.svg import Linear, canvas, element, line, rectangle, text, text_width, title
 
 WIDE, NARROW = 920.0, 358.0
 _FONT = 12.0

@@ -5,11 +5,12 @@ from __future__ import annotations
 import html
 from collections.abc import Callable
 
+from firstlight.present import quantities
+from firstlight.present.palette import name_with_swatch
 from firstlight.records import CaseSummary
-from firstlight.report import amortisation, bars, protocols, quantities, strips, warm
+from firstlight.report import amortisation, bars, protocols, strips, warm
 from firstlight.report.admission import Workload, flag, has_number, hollow, label, why
 from firstlight.report.answer import title_of
-from firstlight.report.palette import name_with_swatch
 
 #: Beyond this ratio of the longest to the shortest bar, the phases of the short one are invisible.
 _NEEDS_SHARES = 4.0

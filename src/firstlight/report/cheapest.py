@@ -10,10 +10,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from firstlight.present.quantities import has_interval
 from firstlight.records import CaseSummary, Estimate
 from firstlight.report.admission import Workload, quotable
 from firstlight.report.amortisation import Curve, curves
-from firstlight.report.quantities import has_interval
 
 _ORDER = ("none", "cold", "warm")
 

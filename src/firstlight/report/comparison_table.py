@@ -8,9 +8,8 @@ from rich import box
 from rich.table import Table
 
 from firstlight.compare.verdicts import Comparison, change
-from firstlight.records import Estimate
-from firstlight.report import quantities
-from firstlight.report.terminal import escape
+from firstlight.present import quantities
+from firstlight.present.terminal import escape
 
 _STYLE = {"regression": "red", "improvement": "green", "inconclusive": "yellow", "same": ""}
 
@@ -41,18 +40,10 @@ def _cells(found: Comparison) -> list[str]:
     verdict = found.verdict if found.gated else f"({found.verdict})"
     cells = [
         found.quantity,
-        _median(found.base),
-        _median(found.head),
+        quantities.plain_seconds(found.base.median),
+        quantities.plain_seconds(found.head.median),
         interval.replace(" %", "%"),
-        _probability(found.p_adjusted) if found.can_be_significant else "too few",
+        quantities.probability(found.p_adjusted) if found.can_be_significant else "too few",
         f"{verdict}: {escape(found.reason)}" if found.reason else verdict,
     ]
     return [f"[{style}]{cell}[/{style}]" if style else cell for cell in cells]
-
-
-def _median(estimate: Estimate) -> str:
-    return quantities.seconds(estimate.median).replace(quantities.THIN_SPACE, " ")
-
-
-def _probability(p: float) -> str:
-    return "< 0.0001" if p < 1e-4 else f"{p:.4f}" if p < 0.1 else f"{p:.2f}"

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from firstlight.present.document import document, packaged
 from firstlight.records import Run, Sample
 from firstlight.report import answer, blocks, protocols, sections, table, warm
 from firstlight.report.admission import Workload, admit
-from firstlight.report.document import document, packaged
 
 #: Blocks that are unfolded when the page opens; a reader of more finds the rest by its name.
 _UNFOLDED = 3
@@ -34,7 +34,9 @@ def render(run: Run, samples: Sequence[Sample]) -> str:
             "</main>",
         )
     )
-    return document(f"Firstlight: {run.id}", body, script=packaged("behaviour.js"))
+    return document(
+        f"Firstlight: {run.id}", body, script=packaged("behaviour.js", "firstlight.report")
+    )
 
 
 def _answers(workloads: Sequence[Workload]) -> str:

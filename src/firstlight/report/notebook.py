@@ -5,11 +5,11 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
+from firstlight.present.document import document
 from firstlight.records import Run, Sample
 from firstlight.report import amortisation, table
 from firstlight.report.admission import Workload, admit
 from firstlight.report.answer import title_of
-from firstlight.report.document import document
 
 _COLUMNS = ("cold", "n", "warm", "class", "break-even")
 _WIDTH = 720.0

@@ -6,9 +6,9 @@ import html
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from firstlight.present.quantities import size
 from firstlight.records import CaseSummary, Protocol, to_json
 from firstlight.report.admission import Workload, label
-from firstlight.report.quantities import size
 
 Reader = Callable[[CaseSummary], str | None]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from firstlight.report import quantities
+from firstlight.present import quantities
+from firstlight.present.svg import Logarithmic, canvas, element, line, rectangle, text, text_width
+from firstlight.present.svg import title as tooltip
 from firstlight.report.admission import Workload, label
 from firstlight.report.cheapest import CheapestSpan, PolicyGroup, cheapest_spans
-from firstlight.report.svg import Logarithmic, canvas, element, line, rectangle, text, text_width
-from firstlight.report.svg import title as tooltip
 
 _WIDTH, _BAR, _ABOVE = 400.0, 26.0, 16.0
 

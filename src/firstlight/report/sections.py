@@ -6,11 +6,11 @@ import html
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from firstlight.present.document import LOGO, themes
+from firstlight.present.quantities import THIN_SPACE, counted, size
 from firstlight.records import Run
 from firstlight.report import protocols
 from firstlight.report.admission import Workload, flag
-from firstlight.report.document import LOGO, themes
-from firstlight.report.quantities import THIN_SPACE, size
 
 
 def header(run: Run, workloads: Sequence[Workload], sample_count: int) -> str:
@@ -18,9 +18,9 @@ def header(run: Run, workloads: Sequence[Workload], sample_count: int) -> str:
     cases = [case for workload in workloads for case in workload.cases]
     troubled = sum(1 for case in cases if flag(case))
     facts = [
-        f"{_counted(len(cases), 'case')} of {_counted(len(workloads), 'workload')}",
+        f"{counted(len(cases), 'case')} of {counted(len(workloads), 'workload')}",
         f"{sample_count} processes",
-        f"{_counted(troubled, 'case')} not valid, marked below" if troubled else "every case valid",
+        f"{counted(troubled, 'case')} not valid, marked below" if troubled else "every case valid",
     ]
     when = f'<time datetime="{html.escape(run.created_at)}">{_when(run.created_at)}</time>'
     if run.finished_at:
@@ -34,10 +34,6 @@ def header(run: Run, workloads: Sequence[Workload], sample_count: int) -> str:
         f"<p>{html.escape(_software(run))}</p><p>{', '.join(facts)}</p></div>{themes()}</header>"
         + _warnings(run.warnings)
     )
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _when(moment: str, since: str = "") -> str:

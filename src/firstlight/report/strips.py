@@ -10,11 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from firstlight.records import CaseSummary, Estimate, Sample
-from firstlight.report import quantities
-from firstlight.report.admission import Workload, flag, hollow, label
-from firstlight.report.palette import Mark
-from firstlight.report.svg import (
+from firstlight.present import quantities
+from firstlight.present.palette import Mark
+from firstlight.present.svg import (
     Logarithmic,
     canvas,
     element,
@@ -24,7 +22,9 @@ from firstlight.report.svg import (
     text,
     text_width,
 )
-from firstlight.report.svg import title as tooltip
+from firstlight.present.svg import title as tooltip
+from firstlight.records import CaseSummary, Estimate, Sample
+from firstlight.report.admission import Workload, flag, hollow, label
 
 _PITCH, _STRIP = 58.0, 30.0
 _PERCENTS = (0, 100, -50, 10, -10, 20, -20, 50, 400, 5, -5, 2, -2, 1, -1, 900, 200, -75, -90)

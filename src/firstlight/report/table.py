@@ -6,11 +6,11 @@ import html
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from firstlight.present import quantities
+from firstlight.present.palette import swatch
 from firstlight.records import PHASES, CaseSummary, Estimate
-from firstlight.report import quantities
 from firstlight.report.admission import Workload, flag, hollow
 from firstlight.report.bars import phase_name
-from firstlight.report.palette import swatch
 
 
 @dataclass(frozen=True)

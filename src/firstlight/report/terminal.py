@@ -2,45 +2,31 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape as escape_markup
 from rich.table import Table
 
+from firstlight.present import quantities
+from firstlight.present.terminal import Terminal, escape
 from firstlight.records import PHASES, BreakEven, CaseSummary, Estimate, Run
-from firstlight.report import quantities
-from firstlight.report.plain_text import printable
 
 _STATUS_STYLE = {"ok": "", "skipped": "dim", "incomplete": "yellow", "unproven": "yellow"}
 
 
-class Terminal(Console):
-    """rich would end the program with exit code 1 when its reader goes away (`| head`)."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
-
-
-def escape(text: str) -> str:
-    """Text from a program or a file: no markup, and nothing that steers the terminal."""
-    return escape_markup(printable(text))
-
-
 def print_run(run: Run, console: Console | None = None) -> None:
     """One table per workload and size, then the protocol that all numbers stand under."""
-    console = console or Terminal(width=output_width())
+    console = console or Terminal()
     for title, rows in _groups(run):
         console.print(_table(title, rows, console.width))
         for line in _remarks(rows):
-            console.print(line, highlight=False)
+            console.print(line)
         console.print()
-    console.print(_protocol(run), highlight=False, style="dim")
+    console.print(_protocol(run), style="dim")
     for warning in run.warnings:
-        console.print(f"Note: {escape(warning)}.", highlight=False, style="yellow")
+        console.print(f"Note: {escape(warning)}.", style="yellow")
 
 
 def run_tables(run: Run, width: int = 110) -> str:
@@ -51,7 +37,7 @@ def run_tables(run: Run, width: int = 110) -> str:
     for title, rows in _groups(run):
         console.print(_table(title, rows, width))
         for line in _remarks(rows):
-            console.print(line, highlight=False)
+            console.print(line)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in text.splitlines())
 
@@ -76,24 +62,11 @@ def _essentials(cases: Sequence[CaseSummary]) -> str:
     return "".join(f" · {part}" for part in (", ".join(values), " ".join(data)) if part)
 
 
-def output_width() -> int | None:
-    """Without a terminal (CI, a pipe) wide enough that nothing is cut."""
-    import sys
-
-    return None if sys.stdout.isatty() else 150
-
-
 def _estimate(estimate: Estimate | None) -> str:
     if estimate is None:
         return ""
     middle, ends = quantities.interval(estimate)
-    return _unbroken(f"{middle} {escape(ends)}" if ends else f"{middle} n={estimate.n}")
-
-
-def _unbroken(text: str) -> str:
-    """Digits without thin spaces between them: a terminal would break the line there."""
-    grouped = re.sub(f"(?<=[0-9]){quantities.THIN_SPACE}(?=[0-9])", "", text)
-    return grouped.replace(quantities.THIN_SPACE, " ")
+    return quantities.unbroken(f"{middle} {escape(ends)}" if ends else f"{middle} n={estimate.n}")
 
 
 def _steady_class(case: CaseSummary) -> str:
@@ -115,7 +88,7 @@ def _break_even(even: BreakEven | None) -> str:
     if even.calls == "never" == even.low:
         return "never"
     low, high = quantities.calls(even.low), quantities.calls(even.high)
-    return _unbroken(f"{quantities.calls(even.calls)} {escape(f'[{low}, {high}]')}")
+    return quantities.unbroken(f"{quantities.calls(even.calls)} {escape(f'[{low}, {high}]')}")
 
 
 #: Columns with the width of the terminal from which on they are shown.
@@ -169,7 +142,7 @@ def _counted(case: CaseSummary) -> str:
     parts = []
     compiles = case.counts.get("compiles")
     if compiles:
-        parts.append("1 compilation" if compiles == 1 else f"{compiles} compilations")
+        parts.append(quantities.counted(compiles, "compilation"))
     if case.correctness and case.correctness.max_relative_error is not None:
         parts.append(f"relative error {case.correctness.max_relative_error:.1e}")
     return f": {', '.join(parts)}" if parts else ""
@@ -207,13 +180,13 @@ def print_system(
     console: Console | None = None,
 ) -> None:
     """What is recorded of the machine, as one table."""
-    console = console or Terminal(width=output_width())
+    console = console or Terminal()
     table = Table(show_header=False, pad_edge=False, box=None)
     for key, value in _flat({"harness": harness, **host}):
         table.add_row(f"[bold]{escape(key)}[/bold]", escape(value))
     console.print(table)
     for warning in warnings:
-        console.print(f"Note: {escape(warning)}.", highlight=False, style="yellow")
+        console.print(f"Note: {escape(warning)}.", style="yellow")
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:

@@ -9,11 +9,11 @@ from functools import lru_cache
 from itertools import pairwise
 from operator import itemgetter
 
+from firstlight.present import quantities
+from firstlight.present.palette import Mark, name_with_swatch
+from firstlight.present.svg import Logarithmic, canvas, line, number, rectangle, text
 from firstlight.records import CaseSummary, Sample, WarmEstimate
-from firstlight.report import quantities
 from firstlight.report.admission import Workload, flag, hollow, label
-from firstlight.report.palette import Mark, name_with_swatch
-from firstlight.report.svg import Logarithmic, canvas, line, number, rectangle, text
 
 _WIDTH, _HEIGHT = 320.0, 132.0
 #: Points that the whole page may spend on calls: at 9 bytes each, a fifth of its 3 MB.

@@ -40,7 +40,16 @@ from firstlight.snapshot.trust import TrustedKeys
 from firstlight.snapshot.verification import Verification
 
 #: What a page of a snapshot depends on besides the snapshot.
-_MAKERS = ("compare", "records", "replication", "report", "site", "snapshot", "statistics")
+_MAKERS = (
+    "compare",
+    "present",
+    "records",
+    "replication",
+    "report",
+    "site",
+    "snapshot",
+    "statistics",
+)
 
 
 class SiteOptionError(FirstlightError):

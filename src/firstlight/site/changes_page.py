@@ -8,11 +8,12 @@ import re
 from collections.abc import Collection, Sequence
 
 from firstlight.compare.verdicts import change
+from firstlight.present.quantities import counted
 from firstlight.records import slug
 from firstlight.site.admission import Refused
 from firstlight.site.changes import RECENT_DAYS, Change, Departure, Moved, Summary
 from firstlight.site.comparisons import SnapshotPair
-from firstlight.site.frame import FEED, counted, link, page, table
+from firstlight.site.frame import FEED, link, page, table
 from firstlight.site.trend_chart import day
 
 MAX_STEPS = 200  # on the page; the trends have them all

@@ -9,9 +9,9 @@ from typing import Any
 
 from firstlight.compare.runs import RunsReport
 from firstlight.compare.verdicts import Comparison, change
-from firstlight.report.quantities import probability, seconds
+from firstlight.present.quantities import counted, probability, seconds
 from firstlight.site.comparisons import SnapshotPair
-from firstlight.site.frame import counted, link, page, table
+from firstlight.site.frame import link, page, table
 from firstlight.site.listing import when
 
 UP = "../"

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from xml.etree import ElementTree
 
 from firstlight.compare.verdicts import change
+from firstlight.present.plain_text import xml_text
 from firstlight.records import slug
-from firstlight.report.plain_text import xml_text
 from firstlight.site.changes import Change
 from firstlight.site.changes_page import NAMES
 from firstlight.site.frame import FEED

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 
-from firstlight.report import palette
-from firstlight.report.document import HATCH, LOGO, head, packaged, themes
-from firstlight.report.svg import element
+from firstlight.present import palette
+from firstlight.present.document import HATCH, LOGO, head, packaged, themes
+from firstlight.present.svg import element
 
 #: Scripts and data come from the site alone; nothing inline is ever run, whoever put it there.
 _POLICY = (
@@ -114,8 +114,3 @@ def table(
         f'<div class="scroll" tabindex="0"><table class="{class_} cards">'
         f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
     )
-
-
-def counted(number: int, noun: str) -> str:
-    """'1 run', '2 runs'."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -9,7 +9,8 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from firstlight.site.frame import counted, page
+from firstlight.present.quantities import counted
+from firstlight.site.frame import page
 from firstlight.snapshot.strict_json import compact
 
 ROWS, PIECE = 50, 500

@@ -6,12 +6,12 @@ import html
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from firstlight.present.quantities import ABSENT, counted, estimate, size
 from firstlight.records import CaseSummary, Run, Sample, slug
 from firstlight.report import blocks, protocols
 from firstlight.report.admission import admit
-from firstlight.report.quantities import ABSENT, estimate, size
 from firstlight.site.admission import status
-from firstlight.site.frame import badge, counted, link, page, table
+from firstlight.site.frame import badge, link, page, table
 from firstlight.site.listing import when
 from firstlight.snapshot.citation import machine
 from firstlight.snapshot.layout import INDEX, FileEntry

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from itertools import pairwise
 
 from firstlight.compare.verdicts import change
-from firstlight.report import quantities
-from firstlight.report.palette import Mark
-from firstlight.report.svg import (
+from firstlight.present import quantities
+from firstlight.present.palette import Mark
+from firstlight.present.svg import (
     Linear,
     Logarithmic,
     canvas,
@@ -25,7 +25,7 @@ from firstlight.report.svg import (
     text,
     text_width,
 )
-from firstlight.report.svg import title as tooltip
+from firstlight.present.svg import title as tooltip
 from firstlight.site.trends import Curve, Point
 from firstlight.statistics.intervals import median
 

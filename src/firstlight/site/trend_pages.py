@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from firstlight.compare.verdicts import change
+from firstlight.present import quantities
+from firstlight.present.palette import Mark, marks
+from firstlight.present.quantities import counted
 from firstlight.records import slug
-from firstlight.report import protocols, quantities
-from firstlight.report.palette import Mark, marks
-from firstlight.site.frame import counted, link, page, table
+from firstlight.report import protocols
+from firstlight.site.frame import link, page, table
 from firstlight.site.trend_chart import day, draw
 from firstlight.site.trends import Curve, MarkedStep, Point, Series, differing
 

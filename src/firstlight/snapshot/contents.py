@@ -27,7 +27,7 @@ from firstlight.snapshot.validation import validation_report
 from firstlight.snapshot.validation_page import validation_html
 
 #: What turns raw runs into the rest. Pictures of the same run by other code may look different.
-_MAKERS = ("records", "report", "snapshot", "statistics")
+_MAKERS = ("present", "records", "report", "snapshot", "statistics")
 
 
 @functools.cache

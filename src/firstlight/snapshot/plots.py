@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from firstlight.present import palette, quantities
+from firstlight.present.document import PATTERN, packaged
+from firstlight.present.svg import canvas, rectangle, text, text_width
 from firstlight.records import PHASES
-from firstlight.report import bars, palette, quantities, strips
+from firstlight.report import bars, strips
 from firstlight.report.admission import Workload, admit, has_number
-from firstlight.report.document import PATTERN, packaged
-from firstlight.report.svg import canvas, rectangle, text, text_width
 from firstlight.snapshot.machines import machine
 from firstlight.snapshot.raw_runs import RawRun
 

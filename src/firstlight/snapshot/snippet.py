@@ -6,8 +6,8 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from firstlight.present.quantities import estimate
 from firstlight.records import CaseSummary
-from firstlight.report.quantities import estimate
 from firstlight.snapshot.machines import machine
 from firstlight.snapshot.raw_runs import RawRun, has_number
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from firstlight.report.document import document
-from firstlight.report.quantities import ABSENT, percent, scientific
+from firstlight.present.document import document
+from firstlight.present.quantities import ABSENT, percent, scientific
 from firstlight.snapshot.citation import abstract
 from firstlight.snapshot.validation import GATES
 

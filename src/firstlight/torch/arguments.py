@@ -30,7 +30,7 @@ class Arguments:
         self.model = model
         self.signal = _as_keys(signal)
         self.device = checked_choice("device", device, DEVICES)
-        self._places: dict[templates.Key, templates.Place] = {}
+        self._places: dict[templates.Key, templates.Position] = {}
         self._sizes = [self._place(key).size for key in self.signal]
 
     def named(self, histograms: Histograms) -> Templates:
@@ -68,7 +68,7 @@ class Arguments:
         """Axes of one template: one for yields, none for a factor."""
         return self._place(key).axes
 
-    def _place(self, key: templates.Key) -> templates.Place:
+    def _place(self, key: templates.Key) -> templates.Position:
         if key not in self._places:
             self._places[key] = templates.place_of(self.model, key)
         return self._places[key]

@@ -78,7 +78,7 @@ def _wrong(item: pytest.Item, why: str) -> NoReturn:
 
 
 def _judge(recorded: Recording, limits: Limits) -> None:
-    from firstlight.report.plain_text import printable
+    from firstlight.present.plain_text import printable
     from firstlight.trace.findings.limits import exceeded
 
     lines: list[str] = []

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import islice
 
-from firstlight.trace.quantities import counted, listed, seconds, times
+from firstlight.present.quantities import counted, duration, listed, times
 from firstlight.trace.read.model import (
     BY_POSITION,
     ByIdentity,
@@ -18,10 +18,10 @@ from firstlight.trace.read.model import (
     Difference,
     Finding,
     Function,
-    Place,
     Process,
     Reason,
     Signature,
+    SourceLine,
 )
 from firstlight.trace.read.recompiles import described, is_wide
 
@@ -29,7 +29,7 @@ from firstlight.trace.read.recompiles import described, is_wide
 OF_JAX = "JAX's own"
 
 
-def place(where: Place | None) -> str:
+def place(where: SourceLine | None) -> str:
     """file:line as seen from here, or by name where that is shorter."""
     if where is None:
         return "unknown place"
@@ -62,12 +62,12 @@ def spent_on(process: Process, total: float) -> str:
     """Which time of a process is now divided; total: the seconds of it."""
     first, start = process.first_result_seconds, process.starts_at_seconds
     if first is None:
-        return f"Where the {seconds(total)} of the whole run went"
+        return f"Where the {duration(total)} of the whole run went"
     if start < 0.0005 * first:
-        return f"Where the {seconds(first)} until the first result went"
+        return f"Where the {duration(first)} until the first result went"
     return (
-        f"Where the {seconds(total)} of process {process.pid} went, from its start at "
-        f"{seconds(start)} until the first result at {seconds(first)}"
+        f"Where the {duration(total)} of process {process.pid} went, from its start at "
+        f"{duration(start)} until the first result at {duration(first)}"
     )
 
 
@@ -78,7 +78,7 @@ def sentence_of(finding: Finding) -> str:
         return finding.title
     if early < 0.01 * cost:
         return f"{finding.title} All of that is after the first result."
-    return f"{finding.title} Of that, {seconds(early)} are before the first result."
+    return f"{finding.title} Of that, {duration(early)} are before the first result."
 
 
 def signature(value: Signature | None, most: int = 6) -> str:
@@ -110,35 +110,30 @@ def function_line(function: Function) -> str:
     where = place(function.place) if not function.library else OF_JAX
     more = f" and {len(calls) - 1} more" if len(calls) > 1 else ""
     called = f", called from {calls[0]}{more}" if calls else ""
-    return f"{function.name} ({where}): {times}, {seconds(function.seconds)}{called}"
+    return f"{function.name} ({where}): {times}, {duration(function.seconds)}{called}"
 
 
 def compile_line(function: Function, compile_: Compile) -> str:
     """One compile with its arguments, its place, and why it was needed again."""
     reason = why_again(compile_)
-    when = f"at {seconds(compile_.begin_seconds)}, {seconds(compile_.seconds)}"
+    when = f"at {duration(compile_.begin_seconds)}, {duration(compile_.seconds)}"
     about = f"{when}, called from {called_from(compile_)}"
     if reason:  # says what differs: among all arguments it would be hard to find
         return f"{function.name} {about}: {reason}"
     return f"{function.name}({signature(compile_.signature)}) {about}"
 
 
-def location(place: Place | None) -> str | None:
-    """`file:line`, to jump to."""
-    return None if place is None else place.location
-
-
-def short(place: Place | None) -> str:
+def short(place: SourceLine | None) -> str:
     """`train.py:12`, to read."""
     return "an unknown line" if place is None else f"{os.path.basename(place.file)}:{place.line}"
 
 
-def where_called(one: Compile) -> Place | None:
+def where_called(one: Compile) -> SourceLine | None:
     """The line of the user that called; of a package, where there is none of the user."""
     return one.user_site or one.site
 
 
-def where_to_jit(one: Compile) -> Place | None:
+def where_to_jit(one: Compile) -> SourceLine | None:
     """The line of the user that a jit can be put around.
 
     A layer is run by the package of its network: that is the line which calls the network.

@@ -16,7 +16,7 @@ from firstlight.trace.findings.shapes import Varying, remedy
 from firstlight.trace.findings.slow_programs import dominating_function
 from firstlight.trace.findings.start_up import one_op_compiles
 from firstlight.trace.read.cache_use import cache_use
-from firstlight.trace.read.model import Argument, CacheUse, Compile, Difference, Place, Reason
+from firstlight.trace.read.model import Argument, CacheUse, Compile, Difference, Reason, SourceLine
 from firstlight.trace.record import cache_folder, program_contents
 from firstlight.trace.show.what_if_text import verdict
 from firstlight.trace.what_if import Spread, Variant, WhatIf
@@ -105,7 +105,7 @@ def test_a_comprehension_at_the_top_of_a_file_is_the_files(inner: str) -> None:
     names = [inner] * 5 + ["<module>"] * 5  # fewer than are told of each alone
     operations = [
         samples.function(
-            f"op{n}", samples.compiled(user_site=Place(samples.TRAIN, n, name)), library=True
+            f"op{n}", samples.compiled(user_site=SourceLine(samples.TRAIN, n, name)), library=True
         )
         for n, name in enumerate(names)
     ]

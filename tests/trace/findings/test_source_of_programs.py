@@ -14,7 +14,7 @@ import trace_samples as samples
 from firstlight.trace.findings.recompiling import recompiles
 from firstlight.trace.findings.source import is_generator, where_made
 from firstlight.trace.findings.start_up import one_op_compiles
-from firstlight.trace.read.model import Compile, Difference, Function, Place, Reason
+from firstlight.trace.read.model import Compile, Difference, Function, Reason, SourceLine
 
 Write = Callable[[str, str], Path]
 
@@ -74,22 +74,22 @@ def test_what_a_call_is_given_is_found_where_it_is_made(
     program: str, argument: str, line: int | None
 ) -> None:
     """An assignment, a loop, the one call of the function around it."""
-    made = where_made(Place(program, 10), "step", argument, LATER)
+    made = where_made(SourceLine(program, 10), "step", argument, LATER)
     assert (made and made.line) == line
 
 
 def test_a_name_of_a_function_within_is_another_one(program: str) -> None:
-    made = where_made(Place(program, 27), "step", "params", LATER)
+    made = where_made(SourceLine(program, 27), "step", "params", LATER)
     assert made is not None and made.line == 21
 
 
 def test_what_is_made_of_itself_was_made_before(program: str) -> None:
-    made = where_made(Place(program, 30), "step", "params", LATER)
+    made = where_made(SourceLine(program, 30), "step", "params", LATER)
     assert made is not None and made.line == 34
 
 
 def test_without_the_source_nothing_is_told(tmp_path: Path) -> None:
-    gone = Place(str(tmp_path / "gone.py"), 10)
+    gone = SourceLine(str(tmp_path / "gone.py"), 10)
     assert where_made(gone, "step", "rate", LATER) is None and not is_generator(gone, LATER)
     (tmp_path / "gone.py").write_text("def f(:")
     assert where_made(gone, "step", "rate", LATER) is None
@@ -99,7 +99,7 @@ def test_a_recompile_says_where_the_value_is_made(program: str) -> None:
     again = samples.again(
         2.0,
         (9, 4),
-        user_site=Place(program, 10, "fit"),
+        user_site=SourceLine(program, 10, "fit"),
         recompile_reason=Reason.WEAK,
         recompile_differences=(Difference(Reason.WEAK, "rate", "f32[]", "f32[] (weak)"),),
     )
@@ -116,7 +116,7 @@ def test_a_recompile_says_where_the_value_is_made(program: str) -> None:
 
 
 def operations(function: str, line: int, names: str, file: str = samples.TRAIN) -> list[Compile]:
-    where = Place(file, line, function)
+    where = SourceLine(file, line, function)
     return [samples.compiled(name, user_site=where, site=where) for name in names.split()]
 
 
@@ -147,7 +147,7 @@ MATHS = "sin cos tan exp log mul add div"
 
 
 def test_no_jit_is_put_around_an_epoch() -> None:
-    where = Place(samples.TRAIN, 60, "train_epoch")
+    where = SourceLine(samples.TRAIN, 60, "train_epoch")
     step = samples.function("step", replace(samples.compiled(), user_site=where))
     told = remedy_for(operations("train_epoch", 55, MATHS), step)
     assert told.startswith("Put line 55 into a function under jax.jit: one compile instead of 8")

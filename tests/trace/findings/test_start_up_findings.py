@@ -22,7 +22,7 @@ from firstlight.trace.read.model import (
     Compile,
     Finding,
     ImportedPackage,
-    Place,
+    SourceLine,
     Span,
     Trace,
 )
@@ -80,7 +80,7 @@ def traced(folder: Path, *command: str, **files: str) -> Trace:
 
 
 def operations(n: int, line: int = 40, function: str = "main", **changes: Any) -> Trace:
-    place = Place(samples.TRAIN, line, function)
+    place = SourceLine(samples.TRAIN, line, function)
     every = tuple(
         samples.function(
             f"op{i}", samples.compiled(f"op{i}", user_site=place, **changes), library=True
@@ -118,7 +118,7 @@ def test_operations_of_a_layer_are_told_at_the_call_of_its_network(tmp_path: Pat
 def test_operations_within_a_package_name_it_and_the_jit_that_it_brings(
     file: str, jit: str
 ) -> None:
-    site = Place(f"/v/site-packages/{file}", 7, "init")
+    site = SourceLine(f"/v/site-packages/{file}", 7, "init")
     one = only(one_op_compiles(operations(9, site=site)))
     assert f"run by {file.partition('/')[0]}" in one.remedy
     assert f"a function under {jit} if" in one.remedy
@@ -168,7 +168,7 @@ def test_a_cache_that_would_save_a_tenth_of_the_start_is_told_of() -> None:
 
 def test_a_loop_outside_of_jit_is_not_told_to_be_compiled_needlessly() -> None:
     """Under jit its body would be compiled as well."""
-    place = Place(samples.TRAIN, 52, "inference_loop")
+    place = SourceLine(samples.TRAIN, 52, "inference_loop")
     once = samples.compiled(user_site=place, took=(0.0, 0.0, 3.0))
     for name, told in (("scan", False), ("_normal", True)):
         run = samples.function(name, replace(once, name=name), library=True)
@@ -193,7 +193,7 @@ def test_an_operation_of_jax_that_dominates_is_told_at_its_call_with_what_can_be
     assert "train.py:40" in one.remedy
 
 
-def imports_found(site: Place | None, begin_seconds: float = 0.1) -> list[Finding]:
+def imports_found(site: SourceLine | None, begin_seconds: float = 0.1) -> list[Finding]:
     package = ImportedPackage("pytest", 0.5, 0.5, 90, begin_seconds, None, site, 0.5)
     jax = ImportedPackage("jax", 0.6, 0.8, 300, 0.1)
     process = samples.process(imports=(jax, package), first_result_seconds=1.5)
@@ -201,17 +201,17 @@ def imports_found(site: Place | None, begin_seconds: float = 0.1) -> list[Findin
 
 
 def test_what_starts_the_program_is_no_import_to_move() -> None:
-    assert imports_found(Place(samples.TRAIN, 3, "<module>"))
+    assert imports_found(SourceLine(samples.TRAIN, 3, "<module>"))
     assert not imports_found(None)
 
 
 def test_what_is_imported_after_the_first_result_did_not_delay_it() -> None:
-    assert not imports_found(Place(samples.TRAIN, 3, "plot"), begin_seconds=1.6)
+    assert not imports_found(SourceLine(samples.TRAIN, 3, "plot"), begin_seconds=1.6)
 
 
 def test_an_import_within_a_function_is_not_to_be_moved_into_one() -> None:
-    (at_top,) = imports_found(Place(samples.TRAIN, 3, "<module>"))
-    (within,) = imports_found(Place(samples.TRAIN, 30, "plot"))
+    (at_top,) = imports_found(SourceLine(samples.TRAIN, 3, "<module>"))
+    (within,) = imports_found(SourceLine(samples.TRAIN, 30, "plot"))
     assert "move the import from train.py:3 into" in at_top.remedy
     assert within.remedy == (
         "If the first result needs neither pytest nor a package that imports it, call plot, which "
@@ -226,7 +226,7 @@ def test_an_import_is_at_the_line_that_asked_for_it(tmp_path: Path) -> None:
     program = "import importlib\nimportlib.import_module('slow')\n"
     found = traced(tmp_path, "-m", "program", slow=SLOW, program=program)
     sites = {p.name: p.site for p in found.processes[0].imports}
-    assert sites["slow"] == Place(str(tmp_path / "program.py"), 2, "<module>")
+    assert sites["slow"] == SourceLine(str(tmp_path / "program.py"), 2, "<module>")
 
 
 def test_a_module_that_python_was_told_to_run_has_no_such_line(tmp_path: Path) -> None:

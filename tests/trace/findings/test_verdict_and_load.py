@@ -16,8 +16,8 @@ from firstlight.trace.read.model import (
     CacheUse,
     Finding,
     ImportedPackage,
-    Place,
     Reason,
+    SourceLine,
     Span,
     Thread,
     Trace,
@@ -50,10 +50,10 @@ def programs() -> Iterator[Trace]:
             again = replace(late, recompile_reason=Reason.SHAPE)
             op = function("iota", replace(step, name="iota"), library=True)
             plots = ImportedPackage(
-                "plots", took, took, 9, 0.2, None, Place(samples.TRAIN, 3), took
+                "plots", took, took, 9, 0.2, None, SourceLine(samples.TRAIN, 3), took
             )
             jax = ImportedPackage("jax", 0.6, 0.8, 300, 0.1)
-            line, waited = Place(samples.TRAIN, 50), 0.03 * took
+            line, waited = SourceLine(samples.TRAIN, 50), 0.03 * took
             wait = Wait(line, line, 30, waited, 1.8, 1.8 + 2 * waited)
             run = process(imports=(jax, plots), waits=(wait,))
             short = function(

@@ -19,7 +19,7 @@ from firstlight.trace.findings.after_start import synchronisation
 from firstlight.trace.findings.recompiling import recompiles
 from firstlight.trace.findings.shapes import Varying, remedy
 from firstlight.trace.findings.start_up import expensive_imports, one_op_compiles
-from firstlight.trace.read.model import Difference, Finding, Place, Reason, Span, Trace, Wait
+from firstlight.trace.read.model import Difference, Finding, Reason, SourceLine, Span, Trace, Wait
 from firstlight.trace.show.verdict import nothing_found
 
 pytestmark = pytest.mark.slow
@@ -86,8 +86,8 @@ def test_a_runner_of_tests_is_not_the_call_of_a_package_that_runs_one_of_them(
 
 
 def test_two_lines_of_a_package_are_not_one_line_in_a_loop() -> None:
-    user = Place(samples.TRAIN, 16, "main")
-    lines = [Place("/v/site-packages/flows/loops.py", n, "fit") for n in (157, 173)]
+    user = SourceLine(samples.TRAIN, 16, "main")
+    lines = [SourceLine("/v/site-packages/flows/loops.py", n, "fit") for n in (157, 173)]
     first = samples.compiled(user_site=user, site=lines[0])
     again = replace(samples.again(2.0, (500, 4)), user_site=user)
     apart = samples.function("batches", first, replace(again, site=lines[1]))
@@ -97,8 +97,8 @@ def test_two_lines_of_a_package_are_not_one_line_in_a_loop() -> None:
 
 
 def test_a_wait_within_a_package_is_not_the_users_to_leave_out() -> None:
-    user = Place(samples.TRAIN, 19, "main")
-    site = Place("/v/site-packages/numpyro/hmc.py", 758, "update")
+    user = SourceLine(samples.TRAIN, 19, "main")
+    site = SourceLine("/v/site-packages/numpyro/hmc.py", 758, "update")
 
     assert not told_of(Wait(site, user, 1090, 3.0, 1.0, 5.0), rest=2.0)
     (by_user,) = told_of(Wait(user, user, 1090, 3.0, 1.0, 5.0), rest=2.0)
@@ -116,7 +116,7 @@ def told_of(wait: Wait, rest: float) -> list[Finding]:
 
 def test_a_wait_costs_what_the_program_works_meanwhile_and_no_more() -> None:
     """While it waits, the device computes: that takes as long wherever it is waited for."""
-    line = Place(samples.TRAIN, 19, "main")
+    line = SourceLine(samples.TRAIN, 19, "main")
     (busy,) = told_of(Wait(line, line, 100, 3.0, 1.0, 5.0), rest=1.0)
     assert busy.seconds == pytest.approx(1.0)
     (short,) = told_of(Wait(line, line, 100, 0.5, 1.0, 5.0), rest=3.5)
@@ -211,7 +211,7 @@ def test_an_accident_is_told_from_the_first_on_also_from_a_second_line(
 ) -> None:
     """Another shape or structure at another line may be meant; then it is not passed over."""
     other_line = samples.again(
-        2.0, (9, 4), user_site=Place(samples.TRAIN, 80, "evaluate"), recompile_reason=reason
+        2.0, (9, 4), user_site=SourceLine(samples.TRAIN, 80, "evaluate"), recompile_reason=reason
     )
     trace = samples.trace(samples.function("step", samples.compiled(), other_line), findings=())
     assert bool(list(recompiles(trace))) == is_told

@@ -24,7 +24,7 @@ from firstlight.trace import running
 from firstlight.trace.findings.limits import Limits, exceeded
 from firstlight.trace.read.first_result import first_result
 from firstlight.trace.read.log_events import ProcessLog
-from firstlight.trace.read.model import Place, Process, Read, Witness
+from firstlight.trace.read.model import Process, Read, SourceLine, Witness
 from firstlight.trace.record import marks
 from firstlight.trace.running import Outcome
 from firstlight.trace.show.json_report import report
@@ -283,7 +283,7 @@ def test_the_command_tells_the_program_what_to_look_for(
 
 def late(**changes: Any) -> Process:
     """Put out after 14.4 s, read by a package after 2."""
-    early = Read(2.05, Place(samples.TRAIN, 13), "numpyro")
+    early = Read(2.05, SourceLine(samples.TRAIN, 13), "numpyro")
     put_out = {"first_result_seconds": 14.4, "first_result_witness": Witness.PUT_OUT}
     return samples.process(**{**put_out, "first_read": early, **changes})
 
@@ -302,7 +302,7 @@ def test_both_moments_are_told_and_the_limit_judges_the_result() -> None:
 
 
 def test_where_all_moments_are_one_nothing_is_added() -> None:
-    read = Read(1.74, Place(samples.TRAIN, 41))
+    read = Read(1.74, SourceLine(samples.TRAIN, 41))
     same = samples.process(first_read=read, first_output=Read(1.76, read.site))
     assert headline(samples.trace(processes=(same,))).startswith("First result after 1.75 s; ")
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from trace_logs import MAIN, Log, whole_log
 
+from firstlight.present.quantities import duration
 from firstlight.trace.findings import load
-from firstlight.trace.quantities import seconds
 from firstlight.trace.read.log_events import TraceLogError
 from firstlight.trace.read.model import Process, Trace
 from firstlight.trace.read.timeline import Interval, SummedWait, parts, phases, spans
@@ -390,7 +390,7 @@ for n in (3, 4):
     assert loop.before_first_result_seconds is not None
     share = loop.before_first_result_seconds / loop.seconds
     assert share == pytest.approx(early.seconds / (early.seconds + late.seconds))
-    assert f"Of that, {seconds(loop.before_first_result_seconds)} are before" in sentence_of(loop)
+    assert f"Of that, {duration(loop.before_first_result_seconds)} are before" in sentence_of(loop)
 
 
 def test_a_kill_while_compiling_leaves_a_log_that_says_what_it_was(

@@ -14,7 +14,7 @@ import trace_samples as samples
 
 from firstlight.trace.findings import load
 from firstlight.trace.findings.recompiling import recompiles
-from firstlight.trace.read.model import Argument, Compile, Place, Signature
+from firstlight.trace.read.model import Argument, Compile, Signature, SourceLine
 from firstlight.trace.read.recompiles import (
     described,
     differences,
@@ -199,7 +199,7 @@ def test_of_many_arguments_that_differ_all_are_counted() -> None:
 def test_the_title_of_a_recompile_has_an_example_of_what_differs(
     before: Signature, now: Signature, title: str
 ) -> None:
-    line = {"user_site": Place("/p/a.py", 9), "site": Place("/p/a.py", 9)}
+    line = {"user_site": SourceLine("/p/a.py", 9), "site": SourceLine("/p/a.py", 9)}
     first, again = with_reasons([compiled(before, 0.0, **line), compiled(now, 1.0, **line)])
     of_step = samples.function("step", first, again, replace(again, begin_seconds=2.0))
     (found,) = recompiles(samples.trace(of_step))

@@ -14,7 +14,7 @@ import trace_samples as samples
 
 from firstlight.trace.findings import load
 from firstlight.trace.findings.slow_programs import large_constants
-from firstlight.trace.read.model import Compile, Constant, Place, Trace
+from firstlight.trace.read.model import Compile, Constant, SourceLine, Trace
 from firstlight.trace.read.redaction import redact_copy
 from firstlight.trace.read.source_lines import SourceLines
 from firstlight.trace.show.html import render
@@ -95,7 +95,9 @@ def test_arrays_from_outside_are_named_as_the_function_knows_them() -> None:
 
 
 def test_a_finding_of_constants_names_them_and_tells_what_to_pass() -> None:
-    table = Constant("TABLE", "global", "float32", (600, 600), 1_440_000, Place(samples.TRAIN, 6))
+    table = Constant(
+        "TABLE", "global", "float32", (600, 600), 1_440_000, SourceLine(samples.TRAIN, 6)
+    )
     one = samples.compiled(constant_bytes=1_440_000, constants=(table,))
     (found,) = large_constants(samples.trace(samples.function("step", one)))
     assert "TABLE f32[600,600] (global, used at train.py:6)" in found.title
@@ -128,7 +130,7 @@ def test_a_file_that_was_changed_since_is_not_shown(tmp_path: Path) -> None:
 
     def at(started: float | None, line: int) -> str:
         process = samples.process(started_at=started)
-        return SourceLines(samples.trace(processes=(process,))).of(Place(str(file), line))
+        return SourceLines(samples.trace(processes=(process,))).of(SourceLine(str(file), line))
 
     assert at(2000.0, 5) == "return 1"
     assert at(2000.0, 1) == "def f():"  # a function begins with what decorates it

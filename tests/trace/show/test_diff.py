@@ -9,7 +9,7 @@ import pytest
 import trace_samples as samples
 from rich.console import Console
 
-from firstlight.trace.read.model import Place
+from firstlight.trace.read.model import SourceLine
 from firstlight.trace.show.diff import compare, print_comparison
 
 
@@ -51,7 +51,7 @@ def test_a_function_that_compiles_more_often_comes_with_the_reasons() -> None:
 
 
 def test_a_function_is_the_same_after_its_file_moved() -> None:
-    moved = taking("f", 1.0, place=Place("/elsewhere/train.py", 99))
+    moved = taking("f", 1.0, place=SourceLine("/elsewhere/train.py", 99))
     assert statuses([taking("f", 1.0)], [moved]) == {"f": "same"}
 
 

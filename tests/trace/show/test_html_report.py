@@ -14,8 +14,8 @@ from firstlight.trace.read.model import (
     Constant,
     Difference,
     ImportedPackage,
-    Place,
     Reason,
+    SourceLine,
     Span,
     Thread,
     Trace,
@@ -61,7 +61,7 @@ def read(page: str) -> Reader:
 
 def nasty() -> Trace:
     """A trace in which every text of the program is an attack."""
-    place = Place(f"/tmp/{NASTY}.py", 3, NASTY)
+    place = SourceLine(f"/tmp/{NASTY}.py", 3, NASTY)
     argument = replace(samples.signature().arguments[0], path=NASTY, dtype=NASTY)
     signature = samples.signature(arguments=(argument,), static={NASTY: NASTY}, tree=NASTY)
     one = samples.compiled(NASTY, signature=signature, site=place, user_site=place)
@@ -91,7 +91,7 @@ def nasty() -> Trace:
         kind=NASTY,
         title=NASTY,
         function=NASTY,
-        place=Place(NASTY, 12),
+        place=SourceLine(NASTY, 12),
         remedy=NASTY,
         evidence={NASTY: [NASTY, {NASTY: NASTY}]},
     )
@@ -144,7 +144,7 @@ def test_the_page_asks_for_nothing_from_anywhere() -> None:
 
 
 def test_a_name_that_is_no_text_can_be_written() -> None:
-    odd = samples.function("f\udcff", place=Place("/tmp/\udcff.py", 1))
+    odd = samples.function("f\udcff", place=SourceLine("/tmp/\udcff.py", 1))
     assert render(samples.trace(odd)).encode("utf-8")
 
 
@@ -259,7 +259,7 @@ def test_sorting_searching_and_zooming_work_and_nothing_is_too_wide(
         samples.function("step", samples.compiled(), samples.again(2.0, (9, 4))),
         samples.function("loss", samples.compiled("loss", took=(0.1, 0.2, 2.0)), line=30),
         samples.function(
-            "a_function_with_a_very_long_name_" * 3, long, place=Place(FAR_AWAY, 1234)
+            "a_function_with_a_very_long_name_" * 3, long, place=SourceLine(FAR_AWAY, 1234)
         ),
         samples.function("add", samples.compiled("add", took=(0.0, 0.0, 0.01)), library=True),
     ]

@@ -80,7 +80,8 @@ def describe(result: CLs) -> dict[str, Any]:
 
 
 def print_results(results: list[CLs], poi: str | None) -> None:
-    from firstlight.cli.histfactory.output import BAND_NAMES, Terminal, significant
+    from firstlight.cli.histfactory.output import BAND_NAMES, significant
+    from firstlight.present.terminal import Terminal
 
     rows = []
     for result in results:

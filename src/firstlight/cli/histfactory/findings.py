@@ -16,7 +16,7 @@ from firstlight.histfactory.spec import (
     ignored_observations,
 )
 
-Place = tuple[Channel, Sample, Modifier]
+ModifierPosition = tuple[Channel, Sample, Modifier]
 
 
 def findings(spec: Specification) -> list[str]:
@@ -171,7 +171,7 @@ def _shifts(sample: Sample, modifier: Modifier) -> tuple[Floats, Floats]:
     return np.asarray(modifier.hi - base), np.asarray(modifier.lo - base)
 
 
-def _places(spec: Specification) -> Iterator[Place]:
+def _places(spec: Specification) -> Iterator[ModifierPosition]:
     for channel in spec.channels:
         for sample in channel.samples:
             for modifier in sample.modifiers:

@@ -114,7 +114,8 @@ def chosen(
 def print_fit(
     job: Job, result: FitResult, rows: dict[str, dict[str, Any]], options: argparse.Namespace
 ) -> None:
-    from firstlight.cli.histfactory.output import Terminal, measured, signed
+    from firstlight.cli.histfactory.output import measured, signed
+    from firstlight.present.terminal import Terminal
 
     console = Terminal()
     shown = chosen(rows, job.model.poi, options.top)

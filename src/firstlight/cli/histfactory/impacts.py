@@ -88,7 +88,8 @@ def describe(result: Impacts) -> dict[str, Any]:
 
 
 def print_impacts(result: Impacts, top: int) -> None:
-    from firstlight.cli.histfactory.output import Terminal, measured, signed
+    from firstlight.cli.histfactory.output import measured, signed
+    from firstlight.present.terminal import Terminal
 
     rows = []
     for i, name in enumerate(result.names[:top]):

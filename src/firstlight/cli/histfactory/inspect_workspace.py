@@ -111,7 +111,7 @@ def _parameter_sets(spec: Specification) -> list[dict[str, Any]]:
 
 
 def print_workspace(content: dict[str, Any], options: argparse.Namespace) -> None:
-    from firstlight.cli.histfactory.output import Terminal
+    from firstlight.present.terminal import Terminal
 
     console = Terminal()
     channels, sets = content["channels"], content["parameter_sets"]
@@ -154,7 +154,8 @@ _SET_COLUMNS = ("parameter", "modifiers", "constraint", "init", "bounds", "state
 
 
 def _channel_row(channel: dict[str, Any]) -> tuple[str, ...]:
-    from firstlight.cli.histfactory.output import ABSENT, significant
+    from firstlight.cli.histfactory.output import significant
+    from firstlight.present.quantities import ABSENT
 
     nominal = float(channel["nominal"].sum())
     counts = channel["observed"]
@@ -171,7 +172,8 @@ def _channel_row(channel: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _bin_rows(channel: dict[str, Any]) -> list[tuple[str, ...]]:
-    from firstlight.cli.histfactory.output import ABSENT, significant
+    from firstlight.cli.histfactory.output import significant
+    from firstlight.present.quantities import ABSENT
 
     observed = channel["observed"]
     return [

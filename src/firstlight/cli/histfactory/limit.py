@@ -98,7 +98,8 @@ def describe(limit: UpperLimit, results: CLs | None, options: argparse.Namespace
 
 
 def print_limit(limit: UpperLimit, poi: str | None) -> None:
-    from firstlight.cli.histfactory.output import BAND_NAMES, Terminal, significant
+    from firstlight.cli.histfactory.output import BAND_NAMES, significant
+    from firstlight.present.terminal import Terminal
 
     rows = [("observed", significant(limit.observed, 5))]
     expected = zip(BAND_NAMES, limit.expected.tolist(), strict=True)

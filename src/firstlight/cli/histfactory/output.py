@@ -1,4 +1,4 @@
-"""What the commands print: tables for people, one JSON object for programs, progress on stderr."""
+"""What the commands print: numbers for people, one JSON object for programs, progress on stderr."""
 
 from __future__ import annotations
 
@@ -9,45 +9,13 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, TextIO
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
+from firstlight.present.plain_text import printable
+from firstlight.present.quantities import ABSENT
 
-from firstlight.report.plain_text import printable
-from firstlight.report.terminal import escape
-
-ABSENT = "—"
 BAND_NAMES = ("−2σ", "−1σ", "median", "+1σ", "+2σ")
-
-
-class Terminal(Console):
-    """Wide enough without a terminal (CI, a pipe), and silent once its reader has gone."""
-
-    def __init__(self) -> None:
-        super().__init__(width=None if sys.stdout.isatty() else 150, highlight=False)
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
-
-    def say(self, text: str, style: str = "") -> None:
-        """Print text from any source, without interpreting markup."""
-        self.print(escape(text), style=style, soft_wrap=True)
-
-    def table(
-        self, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1
-    ) -> None:
-        """Print a table whose first `texts` columns are text and the others numbers."""
-        self.say(title, "bold")  # not the table's own title, which wraps at the table's width
-        table = Table(box=box.SIMPLE_HEAD)
-        for index, name in enumerate(columns):
-            is_text = index < texts
-            table.add_column(escape(name), justify="left" if is_text else "right", overflow="fold")
-        for row in rows:
-            table.add_row(*map(escape, row))
-        self.print(table)
 
 
 def print_json(header: dict[str, Any], content: dict[str, Any]) -> None:

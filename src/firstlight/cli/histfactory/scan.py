@@ -141,7 +141,8 @@ def describe(result: Scan, ends: dict[str, tuple[float | None, float | None]]) -
 
 
 def print_scan(result: Scan, ends: dict[str, tuple[float | None, float | None]]) -> None:
-    from firstlight.cli.histfactory.output import Terminal, measured, significant
+    from firstlight.cli.histfactory.output import measured, significant
+    from firstlight.present.terminal import Terminal
 
     console = Terminal()
     rows = [

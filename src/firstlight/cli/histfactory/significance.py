@@ -76,7 +76,8 @@ def failed(name: str, result: Discovery) -> list[str]:
 def print_significance(
     content: dict[str, dict[str, Any]], poi: str | None, asimov: float | None
 ) -> None:
-    from firstlight.cli.histfactory.output import Terminal, measured, significant
+    from firstlight.cli.histfactory.output import measured, significant
+    from firstlight.present.terminal import Terminal
 
     labels = {"observed": "observed", "expected": f"expected, {poi} = {asimov}"}
     rows = []

@@ -114,7 +114,8 @@ def summarise(result: Toys) -> dict[str, dict[str, float]]:
 def print_toys(
     result: Toys, summary: dict[str, dict[str, float]], poi: str | None, options: argparse.Namespace
 ) -> None:
-    from firstlight.cli.histfactory.output import Terminal, measured, significant
+    from firstlight.cli.histfactory.output import measured, significant
+    from firstlight.present.terminal import Terminal
 
     ordered = sorted(summary, key=lambda name: name != poi)
     rows = []
@@ -180,7 +181,8 @@ def statistical_error(result: ToyCLs) -> float:
 
 
 def print_toy_cls(result: ToyCLs, error: float, poi: str | None, n: int) -> None:
-    from firstlight.cli.histfactory.output import BAND_NAMES, Terminal, measured, significant
+    from firstlight.cli.histfactory.output import BAND_NAMES, measured, significant
+    from firstlight.present.terminal import Terminal
 
     value, sigma = measured(result.observed, error)
     rows = [("observed", value, sigma)]

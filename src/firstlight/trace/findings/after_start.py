@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from firstlight.present.quantities import duration, times
 from firstlight.trace.findings import thresholds as limits
-from firstlight.trace.quantities import seconds, times
 from firstlight.trace.read.model import Compile, Finding, Function, Process, Trace, Wait
 from firstlight.trace.record.log_format import WORTH_ASKING_NS
 from firstlight.trace.wording import readable, short, where_called, why_again
@@ -101,7 +101,7 @@ def _late_finding(function: Function, compiles: list[Compile]) -> Finding:
         kind="late-stall",
         seconds=sum(c.seconds for c in compiles),
         title=f"{readable(function)} is compiled again in the middle of the run, "
-        f"{times(len(compiles))} (at {seconds(first.begin_seconds)}{after}): "
+        f"{times(len(compiles))} (at {duration(first.begin_seconds)}{after}): "
         f"{why_again(first)}.",
         function=function.name,
         place=where_called(first) or function.place,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from firstlight.present.quantities import counted, duration, listed
 from firstlight.trace.findings import thresholds as limits
 from firstlight.trace.findings.costs import cost, is_part_of_start
-from firstlight.trace.quantities import counted, listed, seconds
 from firstlight.trace.read import phases
 from firstlight.trace.read.model import (
     CacheStatus,
@@ -75,8 +75,8 @@ def _left_with_cache(trace: Trace) -> tuple[str, dict[str, float]]:
         return "Tracing and lowering are left.", {}
     left = first - phases.compiling_waited_for(leading, first)
     told = (
-        f"From the second start on the first result then comes after about {seconds(left)} instead "
-        f"of {seconds(first)}: imports, tracing and lowering are left."
+        f"From the second start on the first result then comes after about {duration(left)} "
+        f"instead of {duration(first)}: imports, tracing and lowering are left."
     )
     return told, {"first_result_with_cache_seconds": left}
 

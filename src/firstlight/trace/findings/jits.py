@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from firstlight.trace.findings.source import is_generator
-from firstlight.trace.read.model import Compile, Place, Trace
+from firstlight.trace.read.model import Compile, SourceLine, Trace
 from firstlight.trace.wording import where_to_jit
 
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
@@ -25,7 +25,7 @@ _OF_DATA = re.compile("batch|collate|data|load|tokeni[sz]e|augment|shuffle", re.
 _FORMING = re.compile("prepare|preprocess|normali[sz]e|standardi[sz]e|encode|split", re.IGNORECASE)
 
 
-def named_function(place: Place) -> str | None:
+def named_function(place: SourceLine) -> str | None:
     """The function around a lambda or a comprehension, whose name says more."""
     name = place.function
     while name and name.rpartition(".")[2].startswith("<") and ".<locals>." in name:
@@ -60,7 +60,7 @@ def prepares_data(function: str, compiles: list[Compile]) -> bool:
     return bool(_FORMING.search(bare)) or 2 * moved > len(names)
 
 
-def can_be_jitted(place: Place, trace: Trace) -> bool:
+def can_be_jitted(place: SourceLine, trace: Trace) -> bool:
     """Whether a whole function can: not one that yields, calls what is compiled, or reads results.
 
     An epoch is such a one: its steps would be unrolled into one program.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 
 from firstlight.errors import FirstlightError
-from firstlight.trace.quantities import counted, seconds
+from firstlight.present.quantities import counted, duration
 from firstlight.trace.read import phases
 from firstlight.trace.read.model import Compile, Function, Trace
 from firstlight.trace.wording import compile_line, function_line
@@ -144,7 +144,7 @@ def _first_result(trace: Trace, limits: Limits) -> Excess | None:
         return None
     if found is None:
         return Excess("max-ttfr", allowed, None, "no first result was seen", ())
-    sentence = f"first result after {seconds(found)}, {seconds(allowed)} allowed"
+    sentence = f"first result after {duration(found)}, {duration(allowed)} allowed"
     return Excess("max-ttfr", allowed, found, sentence, _cut(_before_first_result(trace)))
 
 
@@ -162,7 +162,7 @@ def _before_first_result(trace: Trace) -> list[str]:
         if c.compiled and c.process == process.number and c.before_first_result
     ]
     compiles.sort(key=lambda pair: -pair[1].seconds)
-    kinds = [f"{phases.name_of(kind)}: {seconds(value)}" for kind, value in spent]
+    kinds = [f"{phases.name_of(kind)}: {duration(value)}" for kind, value in spent]
     return [*kinds[:_MOST_PHASES], *(compile_line(f, c) for f, c in compiles)]
 
 
@@ -172,7 +172,7 @@ def _late_by_time(trace: Trace, limits: Limits) -> Excess | None:
         return None
     starts = [p.starts_at_seconds for p in trace.processes]
     late = _late(trace, lambda c: c.begin_seconds - starts[c.process] > moment)
-    words = f"after {seconds(moment)}"
+    words = f"after {duration(moment)}"
     return _late_excess(moment, late, words) if late else None
 
 

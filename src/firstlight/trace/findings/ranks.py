@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from firstlight.present.quantities import counted
 from firstlight.trace.findings import thresholds as limits
 from firstlight.trace.findings.costs import start_seconds
-from firstlight.trace.quantities import counted
 from firstlight.trace.read.model import Compile, Finding, Function, Trace
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
+from firstlight.present.quantities import listed, times
 from firstlight.trace.findings import shapes
-from firstlight.trace.quantities import listed, times
 from firstlight.trace.read.model import (
     ByIdentity,
     Compile,
     Difference,
     Function,
-    Place,
     Reason,
+    SourceLine,
 )
 from firstlight.trace.read.recompiles import OF_PYTHON, dtype_of, is_number, is_wide
 from firstlight.trace.wording import (
@@ -137,7 +137,7 @@ def _owner(function: Function) -> str | None:
 
 def _called(function: Function) -> str:
     """The line that called most objects of it, which may have made them, or was given them."""
-    objects: dict[Place, set[int]] = defaultdict(set)
+    objects: dict[SourceLine, set[int]] = defaultdict(set)
     for one in function.compiles:
         place = where_called(one)
         if one.compiled and one.signature is not None and place is not None:

@@ -6,22 +6,22 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
+from firstlight.present.quantities import times
 from firstlight.trace.findings import shapes
 from firstlight.trace.findings import thresholds as limits
 from firstlight.trace.findings.costs import cost
 from firstlight.trace.findings.recompile_words import by_identity, words
 from firstlight.trace.findings.source import where_made
-from firstlight.trace.quantities import times
 from firstlight.trace.read.model import (
     CONTROL_FLOW,
     Compile,
     Finding,
     Function,
-    Place,
     Reason,
+    SourceLine,
     Trace,
 )
-from firstlight.trace.wording import location, short, where_called, why_again
+from firstlight.trace.wording import short, where_called, why_again
 
 #: Kinds of findings by the reason of the recompiles.
 KINDS = {
@@ -59,7 +59,7 @@ def _control_flow(operation: Function) -> Iterator[Finding]:
 
     Outside of jit, JAX knows a loop by the object of its body.
     """
-    at_line: dict[tuple[int, Place | None], list[Compile]] = defaultdict(list)
+    at_line: dict[tuple[int, SourceLine | None], list[Compile]] = defaultdict(list)
     for one in operation.compiles if operation.name in CONTROL_FLOW else ():
         if one.recompile_reason == Reason.UNKNOWN and one.signature is not None:
             at_line[one.process, where_called(one)].append(one)
@@ -77,7 +77,7 @@ def _control_flow(operation: Function) -> Iterator[Finding]:
             remedy=f"Put the call that runs it at {short(place)} into a function under jax.jit "
             "which is made once (a solver or a loop with all that it closes over), or define the "
             f"body of the {name} once, outside, and pass what it needs as operands.",
-            evidence={"recompiles": len(again), "run_at": location(again[0].site)},
+            evidence={"recompiles": len(again), "run_at": again[0].site and again[0].site.location},
         )
 
 
@@ -95,13 +95,13 @@ def _is_told(function: Function, reason: Reason, again: Sequence[Compile]) -> bo
 
 def _at_lines_seen_before(
     function: Function, again: Sequence[Compile]
-) -> dict[tuple[Place | None, ...], int]:
+) -> dict[tuple[SourceLine | None, ...], int]:
     """Recompiles by line, of those lines from which the function had been compiled already.
 
     One line of the user may be two of a package: one for training, one for testing.
     """
     seen: set[object] = set()
-    counts: dict[tuple[Place | None, ...], int] = defaultdict(int)
+    counts: dict[tuple[SourceLine | None, ...], int] = defaultdict(int)
     chosen = {id(one) for one in again}
     for one in function.compiles:
         places = (one.user_site, one.site)
@@ -117,12 +117,12 @@ def _finding(
     function: Function, reason: Reason, again: Sequence[Compile], started_at: float | None
 ) -> Finding:
     title, remedy = words(function, reason, again)
-    lines = sorted({location(p) or "" for one in again if (p := where_called(one))})
+    lines = sorted({p.location for one in again if (p := where_called(one))})
     evidence: dict[str, object] = {
         "recompiles": len(again),
         "differences": [why_again(one) for one in again[:20]],
         "called_at": lines,
-        "defined_at": location(function.place),
+        "defined_at": function.place and function.place.location,
     }
     if reason == Reason.SHAPE:
         evidence |= shapes.evidence(function)
@@ -130,7 +130,7 @@ def _finding(
     if made is not None:
         argument, place = made
         remedy += f" {argument} is made at {short(place)}."
-        evidence["made_at"] = location(place)
+        evidence["made_at"] = place.location
     return Finding(
         kind=KINDS[reason],
         # What differs in another way as well would be compiled again in any case.
@@ -145,7 +145,7 @@ def _finding(
 
 def _made(
     function: Function, again: Sequence[Compile], started_at: float | None
-) -> tuple[str, Place] | None:
+) -> tuple[str, SourceLine] | None:
     """The first argument that differs, with the line that makes it, where the source tells."""
     bare = function.name.rpartition(".")[2]
     for argument in _roots(path for one in again for path in one.differing):

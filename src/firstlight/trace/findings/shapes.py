@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from firstlight.trace.quantities import counted, listed
+from firstlight.present.quantities import counted, listed
 from firstlight.trace.read.model import Argument, Function, Reason, Signature
 from firstlight.trace.read.recompiles import dtype_of, is_wide, transformation
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from firstlight.report.quantities import size
+from firstlight.present.quantities import listed, size
 from firstlight.trace.findings import thresholds as limits
 from firstlight.trace.findings.costs import cost, is_part_of_start
 from firstlight.trace.findings.jits import jit_for
-from firstlight.trace.quantities import listed
 from firstlight.trace.read.model import (
     CONTROL_FLOW,
     Argument,
@@ -16,11 +15,11 @@ from firstlight.trace.read.model import (
     Constant,
     Finding,
     Function,
-    Place,
+    SourceLine,
     Trace,
 )
 from firstlight.trace.read.recompiles import described
-from firstlight.trace.wording import location, readable, short, where_called, where_to_jit
+from firstlight.trace.wording import readable, short, where_called, where_to_jit
 
 
 def large_constants(trace: Trace) -> Iterator[Finding]:
@@ -85,12 +84,12 @@ def unrolled_loops(trace: Trace) -> Iterator[Finding]:
             "while_loop): its body is then traced and compiled once.",
             evidence={
                 "equations": worst.equations,
-                "lines": [[location(place), n, r] for place, n, r in lines],
+                "lines": [[place.location, n, r] for place, n, r in lines],
             },
         )
 
 
-def _looped(one: Compile) -> list[tuple[Place, int, int]]:
+def _looped(one: Compile) -> list[tuple[SourceLine, int, int]]:
     """Lines of the user in a program that ran many times: (place, equations, repeats)."""
     pairs = zip(one.equation_lines, one.equation_repeats, strict=False)
     looped = [

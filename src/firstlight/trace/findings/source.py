@@ -9,13 +9,13 @@ import ast
 from collections.abc import Iterator
 from functools import lru_cache
 
-from firstlight.trace.read.model import Place
+from firstlight.trace.read.model import SourceLine
 from firstlight.trace.read.source_lines import source_of
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def is_generator(place: Place, started_at: float | None) -> bool:
+def is_generator(place: SourceLine, started_at: float | None) -> bool:
     """Whether a line is in a function that yields: no jit can be put around it."""
     tree = _parsed(place.file, started_at)
     around = None if tree is None else _function_around(tree, place.line)
@@ -25,8 +25,8 @@ def is_generator(place: Place, started_at: float | None) -> bool:
 
 
 def where_made(
-    place: Place | None, function: str, argument: str, started_at: float | None
-) -> Place | None:
+    place: SourceLine | None, function: str, argument: str, started_at: float | None
+) -> SourceLine | None:
     """The line that makes what a call of `function` at `place` is given as `argument`.
 
     The last assignment before the call that does not make it of itself; of a parameter of the
@@ -38,7 +38,7 @@ def where_made(
         return None
     value = _given(tree, place.line, function, argument)
     line = _made(tree, value, place.line, 3) if isinstance(value, ast.Name) else None
-    return None if line in (None, place.line) else Place(place.file, line or 0)
+    return None if line in (None, place.line) else SourceLine(place.file, line or 0)
 
 
 def _made(tree: ast.Module, value: ast.expr, at: int, callers: int) -> int | None:

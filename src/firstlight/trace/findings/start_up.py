@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from firstlight.present.quantities import duration, listed
 from firstlight.trace.findings import thresholds as limits
 from firstlight.trace.findings.costs import cost, is_part_of_start
 from firstlight.trace.findings.jits import (
@@ -16,19 +17,18 @@ from firstlight.trace.findings.jits import (
     named_function,
     prepares_data,
 )
-from firstlight.trace.quantities import listed, seconds
 from firstlight.trace.read.imported_packages import JAX_ITSELF
 from firstlight.trace.read.model import (
     CONTROL_FLOW,
     Compile,
     Finding,
     ImportedPackage,
-    Place,
     Process,
+    SourceLine,
     Span,
     Trace,
 )
-from firstlight.trace.wording import location, short, where_to_jit
+from firstlight.trace.wording import short, where_to_jit
 
 
 def one_op_compiles(trace: Trace) -> Iterator[Finding]:
@@ -75,12 +75,12 @@ def _traced_by_thread(trace: Trace) -> dict[tuple[int, int], list[Span]]:
     return found
 
 
-_Lines = list[tuple[Place, list[Compile]]]
+_Lines = list[tuple[SourceLine, list[Compile]]]
 
 
 def _by_line(compiles: list[Compile]) -> _Lines:
     """The lines that operations are called from, the most expensive first."""
-    lines: dict[Place, list[Compile]] = defaultdict(list)
+    lines: dict[SourceLine, list[Compile]] = defaultdict(list)
     for one in compiles:
         place = where_to_jit(one)
         assert place is not None
@@ -91,7 +91,7 @@ def _by_line(compiles: list[Compile]) -> _Lines:
 def _evidence(compiles: list[Compile], lines: _Lines) -> dict[str, Any]:
     return {
         "operations": dict(Counter(one.name for one in compiles).most_common(10)),
-        "lines": [[location(p), len(of), sum(c.seconds for c in of)] for p, of in lines[:20]],
+        "lines": [[p.location, len(of), sum(c.seconds for c in of)] for p, of in lines[:20]],
     }
 
 
@@ -226,7 +226,7 @@ def _import_finding(package: ImportedPackage) -> Finding:
     return Finding(
         kind="expensive-import",
         seconds=package.beyond_jax_seconds,
-        title=f"Importing {package.name} takes {seconds(package.beyond_jax_seconds)}.",
+        title=f"Importing {package.name} takes {duration(package.beyond_jax_seconds)}.",
         function=package.name,
         place=package.site,
         remedy=_import_remedy(package),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
+from firstlight.present.quantities import listed, times
 from firstlight.trace.findings import thresholds as limits
-from firstlight.trace.quantities import listed, times
-from firstlight.trace.read.model import Finding, Place, Trace
+from firstlight.trace.read.model import Finding, SourceLine, Trace
 from firstlight.trace.read.torch_regions import GraphBreak, Region, regions
-from firstlight.trace.wording import location, short
+from firstlight.trace.wording import short
 
 #: One function is worth to be told only where compiling it takes so many times as long as importing
 #: torch itself: Inductor takes seconds for anything at all. What torch imports meanwhile is not
@@ -84,7 +84,7 @@ def _seconds_of_breaks(
     return seconds
 
 
-def _break_remedy(one: GraphBreak, place: Place | None) -> str:
+def _break_remedy(one: GraphBreak, place: SourceLine | None) -> str:
     hints = [hint for hint in one.hints if not hint.startswith(_NO_REMEDY)]
     torch_says = f" Torch says: {' '.join(hints[:2])}" if hints else ""
     return (
@@ -145,7 +145,7 @@ def _is_told(compiles: Sequence[Region], again: Sequence[Region]) -> bool:
     """From a line that compiled it before, one is enough; from several lines it takes a habit."""
     if len(again) >= limits.RECOMPILES_AT_SEVERAL_LINES or any(r.beyond_limit for r in again):
         return True
-    seen: set[tuple[int, Place | None]] = set()
+    seen: set[tuple[int, SourceLine | None]] = set()
     count = 0
     for one in compiles:
         key = (one.process, one.user_site)
@@ -172,7 +172,7 @@ def _recompile_finding(kind: str, again: Sequence[Region], rests: Sequence[Regio
             "recompiles": count,
             "recompiles_after_breaks": len(rests),
             "guards": [one.recompile_detail for one in again[:20]],
-            "defined_at": location(first.place),
+            "defined_at": first.place and first.place.location,
             "limit_reached": bool(beyond),
         },
     )
@@ -245,6 +245,6 @@ def _compile_finding(compiles: Sequence[Region], seconds: float) -> Finding:
             "regions": len(compiles),
             "backend_seconds": backend,
             "cache_misses": misses,
-            "called_at": location(first.user_site),
+            "called_at": first.user_site and first.user_site.location,
         },
     )

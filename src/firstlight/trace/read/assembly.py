@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from firstlight.trace.quantities import counted
+from firstlight.present.quantities import counted
 from firstlight.trace.read import recompiles, timeline
 from firstlight.trace.read.compiles import FunctionKey, compiles_of
 from firstlight.trace.read.first_result import first_read, first_result, put_out

@@ -18,8 +18,8 @@ from firstlight.trace.read.model import (
     Compile,
     Constant,
     Identity,
-    Place,
     Signature,
+    SourceLine,
     Span,
 )
 
@@ -32,7 +32,7 @@ class FunctionKey:
     """What makes two compiles ones of the same function: its name, place, and all of its code."""
 
     name: str
-    place: Place | None
+    place: SourceLine | None
     module: str | None
     library: bool
     kind: str | None
@@ -171,7 +171,7 @@ def _compile(
         compiled=compiled is not None,
         cache=cache_use(compiled, log.head.get("rank")) if compiled else None,
         equations=lowered.get("equations"),
-        equation_lines=tuple((Place(one[0], one[1]), one[2]) for one in lines),
+        equation_lines=tuple((SourceLine(one[0], one[1]), one[2]) for one in lines),
         equation_repeats=tuple(one[3] if len(one) > 3 else 1 for one in lines),
         constant_bytes=lowered.get("constant_bytes"),
         constants=tuple(map(_constant, lowered.get("constants", ()))),

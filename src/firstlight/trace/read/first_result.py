@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from firstlight.trace.read.log_events import ProcessLog, place_of
-from firstlight.trace.read.model import CONTROL_FLOW, Place, Read, Witness
+from firstlight.trace.read.model import CONTROL_FLOW, Read, SourceLine, Witness
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class FirstResult:
     """When it was there, by the clock of the log."""
 
     ns: int
-    site: Place | None
+    site: SourceLine | None
     witness: Witness
 
 

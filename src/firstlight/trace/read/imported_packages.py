@@ -12,7 +12,7 @@ from typing import Any
 
 from firstlight.trace.read import timeline
 from firstlight.trace.read.log_events import ProcessLog, place_of
-from firstlight.trace.read.model import ImportedPackage, Place
+from firstlight.trace.read.model import ImportedPackage, SourceLine
 
 #: What comes with JAX. Who imports it first does not make it slower: the program needs it. Not
 #: SciPy, which JAX requires to be installed and does not import, or only where it is needed.
@@ -31,7 +31,7 @@ class _Package:
     whole_ns: int = 0
     jax_ns: int = 0  # of the whole: JAX and what comes with it
     modules: int = 0
-    site: Place | None = None
+    site: SourceLine | None = None
 
 
 def packages(log: ProcessLog) -> tuple[ImportedPackage, ...]:

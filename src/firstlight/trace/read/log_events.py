@@ -11,7 +11,7 @@ from typing import Any
 
 from firstlight.errors import FirstlightError
 from firstlight.trace.read.event_checks import MOST_TEXT, checked, cut
-from firstlight.trace.read.model import Place
+from firstlight.trace.read.model import SourceLine
 from firstlight.trace.record.log_format import SCHEMA, VERSION
 
 #: Keys that hold times of their own, beside those of an event.
@@ -75,11 +75,11 @@ class ProcessLog:
         return self.start_ns - (self.start_of_day_ns - self.program_start_of_day_ns)
 
 
-def place_of(told: Sequence[Any] | None) -> Place | None:
+def place_of(told: Sequence[Any] | None) -> SourceLine | None:
     """[file, line, function] or [file, line] as a place."""
     if not told or told[0] is None:
         return None
-    return Place(str(told[0]), int(told[1]), told[2] if len(told) > 2 else None)
+    return SourceLine(str(told[0]), int(told[1]), told[2] if len(told) > 2 else None)
 
 
 def read_logs(folder: Path) -> list[ProcessLog]:

@@ -21,7 +21,7 @@ STAGES = ("trace", "lower", "compile")
 
 
 @dataclass(frozen=True)
-class Place:
+class SourceLine:
     """A line of source."""
 
     file: str
@@ -128,7 +128,7 @@ class Constant:
     dtype: str
     shape: tuple[Any, ...]
     bytes: int
-    place: Place | None  # the line that uses it first
+    place: SourceLine | None  # the line that uses it first
 
 
 class CacheStatus(StrEnum):
@@ -171,12 +171,12 @@ class Compile:
     end_seconds: float
     stage_seconds: Mapping[str, float | None]  # exclusive: what ran inside is not counted twice
     signature: Signature | None
-    site: Place | None  # the call, nearest outside of JAX
-    user_site: Place | None  # nearest outside of any installed package
+    site: SourceLine | None  # the call, nearest outside of JAX
+    user_site: SourceLine | None  # nearest outside of any installed package
     compiled: bool  # False: traced or lowered only
     cache: CacheUse | None = None
     equations: int | None = None
-    equation_lines: tuple[tuple[Place, int], ...] = ()
+    equation_lines: tuple[tuple[SourceLine, int], ...] = ()
     constant_bytes: int | None = None
     constants: tuple[Constant, ...] = ()  # the large ones of them, the largest first
     executable_bytes: int | None = None
@@ -186,10 +186,10 @@ class Compile:
     equation_repeats: tuple[int, ...] = ()
     cache_settings: Mapping[str, Any] = field(default_factory=dict)
     results_before: int | None = None  # how often the program had waited for a result by then
-    entry_site: Place | None = None  # the user's call of a package that called `user_site`
+    entry_site: SourceLine | None = None  # the user's call of a package that called `user_site`
     before_first_result: bool = True  # or there was none
     packages: tuple[str, ...] = ()  # whose code took part in it
-    stack: tuple[Place, ...] = ()  # from the call outwards, without frames of JAX
+    stack: tuple[SourceLine, ...] = ()  # from the call outwards, without frames of JAX
     stages: tuple[Span, ...] = ()  # from begin to end, with what ran inside
 
     @property
@@ -218,7 +218,7 @@ class Function:
     """All compiles of one function: of the same code, whatever object it was."""
 
     name: str
-    place: Place | None
+    place: SourceLine | None
     module: str | None
     library: bool  # of JAX itself: an operation outside of any jit
     compiles: tuple[Compile, ...]
@@ -253,7 +253,7 @@ class ImportedPackage:
     modules: int
     begin_seconds: float
     imported_by: str | None = None  # the package around it; None: the program itself
-    site: Place | None = None  # the import statement, of expensive ones
+    site: SourceLine | None = None  # the import statement, of expensive ones
     beyond_jax_seconds: float = 0.0  # with others, but without JAX and what comes with it
 
 
@@ -261,8 +261,8 @@ class ImportedPackage:
 class Wait:
     """A line that waited for results, over the whole run."""
 
-    site: Place | None
-    user_site: Place | None
+    site: SourceLine | None
+    user_site: SourceLine | None
     count: int
     seconds: float
     first_seconds: float
@@ -282,7 +282,7 @@ class Read:
     """A moment at which a result was read, or put out."""
 
     seconds: float
-    site: Place | None
+    site: SourceLine | None
     package: str | None = None  # that read it for itself
 
 
@@ -318,7 +318,7 @@ class Process:
     torch_version: str | None
     wall_seconds: float | None  # None: it did not get to its end
     first_result_seconds: float | None  # of the program itself: see `first_result`
-    first_result_site: Place | None
+    first_result_site: SourceLine | None
     phases_seconds: Mapping[str, float]  # by kind of span; they add up to the wall time
     timeline: tuple[Span, ...]  # of the main thread
     imports: tuple[ImportedPackage, ...]
@@ -347,7 +347,7 @@ class Finding:
     seconds: float  # what it costs, at most; findings may overlap
     title: str  # a sentence
     function: str | None
-    place: Place | None
+    place: SourceLine | None
     remedy: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
     before_first_result_seconds: float | None = None  # of the seconds; None: not told

@@ -18,10 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from firstlight.records import write_text
 from firstlight.trace.read.log_events import parsed
 from firstlight.trace.read.recompiles import is_number
 from firstlight.trace.record.log_format import WHOLE
+from firstlight.whole_files import write_text
 
 _PLACES = ("place", "site", "user_site", "entry_site")
 _DROPPED = ("folder", "command")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from firstlight.trace.read.model import Place, Trace
+from firstlight.trace.read.model import SourceLine, Trace
 
 _LONGEST = 90
 #: The start of a process is known to ten milliseconds, and its file may be written right before it.
@@ -36,7 +36,7 @@ class SourceLines:
         self._started_at = trace.started_at
         self._files: dict[str, list[str]] = {}
 
-    def of(self, place: Place | None) -> str:
+    def of(self, place: SourceLine | None) -> str:
         """The line without its indent, cut where it is long; empty: it cannot be shown."""
         if place is None:
             return ""

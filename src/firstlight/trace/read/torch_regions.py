@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from firstlight.trace.read.log_events import place_of
-from firstlight.trace.read.model import Place, Trace
+from firstlight.trace.read.model import SourceLine, Trace
 
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+)_at_(\d+)$")
 _NUMBER_BEFORE = re.compile(r"^\d+/\d+: ")
@@ -26,10 +26,10 @@ class GraphBreak:
     reason: str
     explanation: str | None
     hints: tuple[str, ...]
-    stack: tuple[Place, ...]  # from the compiled function inwards
+    stack: tuple[SourceLine, ...]  # from the compiled function inwards
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> SourceLine | None:
         """The innermost line of the user; of a package, where there is none of the user."""
         own = [place for place in self.stack if place.package is None] or self.stack
         return own[-1] if own else None
@@ -40,7 +40,7 @@ class Region:
     """One compile by torch.compile: of a function, of its rest after a graph break, backward."""
 
     name: str
-    place: Place | None
+    place: SourceLine | None
     process: int
     direction: str  # forward, backward, at run time
     number: str | None  # torch's: frame/compile
@@ -48,7 +48,7 @@ class Region:
     own_seconds: float  # without what it imported
     backend_seconds: float | None
     restart_seconds: float | None  # traced in vain, up to the breaks
-    user_site: Place | None
+    user_site: SourceLine | None
     recompile_kind: str | None  # size, dtype, value, …; None: the first
     recompile_detail: str | None
     breaks: tuple[GraphBreak, ...]

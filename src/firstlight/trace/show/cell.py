@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from firstlight.report.plain_text import printable
-from firstlight.trace.quantities import seconds
+from firstlight.present.markup import escaped
+from firstlight.present.plain_text import printable
+from firstlight.present.quantities import duration
 from firstlight.trace.read import phases
 from firstlight.trace.read.model import Finding, Function, Trace
-from firstlight.trace.show.markup import escaped
 from firstlight.trace.show.verdict import headline, unknown
 from firstlight.trace.wording import OF_JAX, place, sentence_of
 
@@ -17,7 +17,7 @@ def as_text(trace: Trace) -> str:
     """The verdict in plain lines."""
     lines = [headline(trace)]
     for number, finding in enumerate(trace.findings, start=1):
-        lines.append(f"{number}. {seconds(finding.seconds)}  {sentence_of(finding)}")
+        lines.append(f"{number}. {duration(finding.seconds)}  {sentence_of(finding)}")
         if finding.place:
             lines.append(f"   {place(finding.place)}")
         lines.append(f"   → {finding.remedy}")
@@ -40,7 +40,7 @@ def as_html(trace: Trace) -> str:
 def _finding(finding: Finding) -> str:
     where = f" <code>{escaped(place(finding.place))}</code>" if finding.place else ""
     return (
-        f"<li><b>{seconds(finding.seconds)}</b> {escaped(sentence_of(finding))}{where}"
+        f"<li><b>{duration(finding.seconds)}</b> {escaped(sentence_of(finding))}{where}"
         f"<br>→ {escaped(finding.remedy)}</li>"
     )
 
@@ -50,11 +50,11 @@ def _shares(trace: Trace) -> str:
     by_kind = phases.until(process, None) if process else {}
     total = sum(by_kind.values())
     words = ", ".join(
-        f"{phases.name_of(k)} {seconds(v)}"
+        f"{phases.name_of(k)} {duration(v)}"
         for k, v in sorted(by_kind.items(), key=lambda item: -item[1])
         if v >= 0.01 * total
     )
-    return f"<div>{escaped(f'{seconds(total)} in all: {words}')}</div>" if total else ""
+    return f"<div>{escaped(f'{duration(total)} in all: {words}')}</div>" if total else ""
 
 
 def _functions(trace: Trace) -> str:
@@ -73,6 +73,6 @@ def _row(function: Function) -> str:
         function.name,
         OF_JAX if function.library else place(function.place),
         str(sum(c.compiled for c in function.compiles)),
-        *(seconds(value) for value in function.stage_seconds.values()),
+        *(duration(value) for value in function.stage_seconds.values()),
     )
     return f"<tr>{''.join(f'<td>{escaped(cell)}</td>' for cell in cells)}</tr>"

@@ -15,7 +15,7 @@ from firstlight.trace.read import phases
 from firstlight.trace.read.model import STAGES, Compile, Function, Process, Span, Trace, Witness
 from firstlight.trace.read.source_lines import SourceLines
 from firstlight.trace.show.verdict import headline
-from firstlight.trace.wording import called_from, location, place, signature, why_again
+from firstlight.trace.wording import called_from, place, signature, why_again
 
 _Event = dict[str, Any]
 #: Lanes of one thread: itself, and its stages.
@@ -118,7 +118,7 @@ def _compile(
 
 def _args(function: Function, one: Compile, source: SourceLines) -> dict[str, Any]:
     told = {
-        "defined": location(function.place),
+        "defined": function.place and function.place.location,
         "called from": called_from(one),
         "line": source.of(one.user_site or one.site),
         "arguments": signature(one.signature, most=20),

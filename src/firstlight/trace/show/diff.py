@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from firstlight.trace.quantities import counted, seconds
+from firstlight.present.quantities import counted, duration
 from firstlight.trace.read.model import STAGES, Function, Trace
 from firstlight.trace.wording import place
 
@@ -214,10 +214,10 @@ def print_comparison(found: Comparison, every: bool, console: Console | None = N
     """Versions, totals, then the functions that changed, worst first."""
     from rich.text import Text
 
-    from firstlight.report.plain_text import printable
-    from firstlight.report.terminal import Terminal, output_width
+    from firstlight.present.plain_text import printable
+    from firstlight.present.terminal import Terminal
 
-    console = console or Terminal(width=output_width(), highlight=False)
+    console = console or Terminal()
 
     def say(line: str, style: str = "") -> None:
         console.print(Text(printable(line), style=style))
@@ -244,17 +244,17 @@ def print_comparison(found: Comparison, every: bool, console: Console | None = N
     if found.programs:
         say("The whole text of each program that changed: --json FILE.", "dim")
     say(
-        f"One run of each: differences below {seconds(LEAST_SECONDS)} or {LEAST_RATIO - 1:.0%} are "
-        "not told from noise.",
+        f"One run of each: differences below {duration(LEAST_SECONDS)} or {LEAST_RATIO - 1:.0%} "
+        "are not told from noise.",
         "dim",
     )
 
 
 def _totals(found: Comparison) -> str:
     first = " → ".join(
-        "none" if s is None else seconds(s) for s in found.time_to_first_result_seconds
+        "none" if s is None else duration(s) for s in found.time_to_first_result_seconds
     )
-    compiling = " → ".join(seconds(s) for s in found.compiling_seconds)
+    compiling = " → ".join(duration(s) for s in found.compiling_seconds)
     return (
         f"First result {first}; compiles {found.compiles[0]} → {found.compiles[1]}, again "
         f"{found.recompiles[0]} → {found.recompiles[1]}; compiling {compiling}."
@@ -273,7 +273,7 @@ def _table(changes: Sequence[FunctionChange]) -> Any:
                 change.name,
                 change.location or "",
                 f"{change.compiles[0]} → {change.compiles[1]}",
-                " → ".join("none" if s is None else seconds(s) for s in change.seconds),
+                " → ".join("none" if s is None else duration(s) for s in change.seconds),
                 ", ".join(f"{n} {reason}" for reason, n in change.reasons.items()),
             ),
             styles.get(change.status, ""),

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from firstlight.report.document import LOGO, document, packaged, themes
-from firstlight.trace.quantities import counted, seconds
+from firstlight.present.document import LOGO, document, packaged, themes
+from firstlight.present.markup import escaped
+from firstlight.present.quantities import counted, duration
 from firstlight.trace.read.model import Finding, Process, Trace
 from firstlight.trace.read.source_lines import SourceLines
 from firstlight.trace.show import page_functions, page_recompiles, page_sections, page_timeline
-from firstlight.trace.show.markup import escaped
 from firstlight.trace.show.verdict import headline, nothing_found, unknown
 from firstlight.trace.wording import place, sentence_of
 
@@ -77,7 +77,7 @@ def _what_if(found: WhatIf | None) -> str:
 
 def _header(trace: Trace) -> str:
     first = trace.time_to_first_result_seconds
-    title = "No first result" if first is None else f"First result after {seconds(first)}"
+    title = "No first result" if first is None else f"First result after {duration(first)}"
     lines = "".join(f"<p>{line}</p>" for line in _about(trace.processes))
     return (
         f'<header id="top">{LOGO}<div class="lead"><p class="brand">Firstlight trace</p>'
@@ -105,7 +105,7 @@ def _about(processes: Sequence[Process]) -> list[str]:
     if len(processes) > 1:
         lines.append(counted(len(processes), "process", "processes"))
     if first.wall_seconds is not None and first.whole:
-        lines[-1] += f", {seconds(first.wall_seconds)} in all"
+        lines[-1] += f", {duration(first.wall_seconds)} in all"
     return lines
 
 
@@ -142,7 +142,7 @@ def _finding(finding: Finding, source: SourceLines) -> str:
     where = [finding.function, finding.place and place(finding.place), source.of(finding.place)]
     shown = " · ".join(f"<code>{escaped(w)}</code>" for w in where if w)
     return (
-        f'<li><div class="cost">{seconds(finding.seconds)}</div><div class="found">'
+        f'<li><div class="cost">{duration(finding.seconds)}</div><div class="found">'
         f"<h3>{escaped(sentence_of(finding))}</h3>"
         f'<p class="where">{shown}</p>'
         f'<p class="remedy">{escaped(finding.remedy)}</p>'

@@ -9,7 +9,7 @@ from firstlight import __version__
 from firstlight.records import to_json
 from firstlight.trace.findings.limits import Excess
 from firstlight.trace.read.model import Compile, Function, Process, Read, Trace
-from firstlight.trace.wording import location, signature, why_again
+from firstlight.trace.wording import signature, why_again
 
 SCHEMA, VERSION = "firstlight.trace-report", 1
 
@@ -53,7 +53,7 @@ def report(
 def _function(function: Function) -> dict[str, Any]:
     return {
         "name": function.name,
-        "location": location(function.place),
+        "location": function.place and function.place.location,
         "module": function.module,
         "library": function.library,
         "compiles": sum(c.compiled for c in function.compiles),
@@ -72,9 +72,9 @@ def _compile(compile_: Compile) -> dict[str, Any]:
         "begin_seconds": compile_.begin_seconds,
         "seconds": dict(compile_.stage_seconds),
         "compiled": compile_.compiled,
-        "site": location(compile_.site),
-        "user_site": location(compile_.user_site),
-        "stack": [location(place) for place in compile_.stack],
+        "site": compile_.site and compile_.site.location,
+        "user_site": compile_.user_site and compile_.user_site.location,
+        "stack": [place.location for place in compile_.stack],
         "signature": signature(compile_.signature, most=100) if compile_.signature else None,
         "recompile_reason": compile_.recompile_reason,
         "recompile_detail": why_again(compile_),
@@ -90,7 +90,11 @@ def _compile(compile_: Compile) -> dict[str, Any]:
 def _moment(read: Read | None) -> dict[str, Any] | None:
     if read is None:
         return None
-    return {"seconds": read.seconds, "location": location(read.site), "package": read.package}
+    return {
+        "seconds": read.seconds,
+        "location": read.site and read.site.location,
+        "package": read.package,
+    }
 
 
 def _process(process: Process) -> dict[str, Any]:
@@ -105,7 +109,7 @@ def _process(process: Process) -> dict[str, Any]:
         "whole": process.whole,
         "wall_seconds": process.wall_seconds,
         "first_result_seconds": process.first_result_seconds,
-        "first_result_location": location(process.first_result_site),
+        "first_result_location": process.first_result_site and process.first_result_site.location,
         "first_result_witness": witness.value if witness else None,
         "first_read": _moment(process.first_read),
         "first_output": _moment(process.first_output),
@@ -113,7 +117,7 @@ def _process(process: Process) -> dict[str, Any]:
         "imports": [to_json(package) for package in process.imports],
         "waits": [
             {
-                "location": location(w.user_site or w.site),
+                "location": (site := w.user_site or w.site) and site.location,
                 "count": w.count,
                 "seconds": w.seconds,
             }

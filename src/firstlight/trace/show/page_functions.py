@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from firstlight.report.quantities import size
-from firstlight.trace.quantities import counted, seconds
-from firstlight.trace.read.model import Compile, Function, Place, Trace
+from firstlight.present.markup import breakable, escaped
+from firstlight.present.quantities import counted, duration, size
+from firstlight.trace.read.model import Compile, Function, SourceLine, Trace
 from firstlight.trace.read.source_lines import SourceLines
-from firstlight.trace.show.markup import breakable, escaped
 from firstlight.trace.wording import OF_JAX, called_from, place, signature
 
 #: key, heading, whether it is a number
@@ -63,12 +62,12 @@ def _row(function: Function) -> str:
         "place": _place(function),
         "compiles": _count(sum(c.compiled for c in function.compiles)),
         "again": _count(0 if function.library else function.recompiles),
-        **{stage: (f"{value:.9f}", seconds(value)) for stage, value in stages.items()},
-        "total": (f"{function.seconds:.9f}", seconds(function.seconds)),
+        **{stage: (f"{value:.9f}", duration(value)) for stage, value in stages.items()},
+        "total": (f"{function.seconds:.9f}", duration(function.seconds)),
         "cache": (_cache(function), _cache(function)),
         "equations": _count(equations),
         "constants": (constants, size(constants) if constants else ""),
-        "first": (f"{first:.9f}", seconds(first)),
+        "first": (f"{first:.9f}", duration(first)),
     }
     name = escaped(function.name)
     searched = escaped(_searched(function))
@@ -126,8 +125,8 @@ def _call(compile_: Compile, source: SourceLines) -> str:
     cache = compile_.cache
     status = "" if cache is None else cache.status + (f": {cache.reason}" if cache.reason else "")
     cells: Sequence[str] = (
-        seconds(compile_.begin_seconds),
-        seconds(compile_.seconds),
+        duration(compile_.begin_seconds),
+        duration(compile_.seconds),
         signature(compile_.signature, most=20) or "unknown",
     )
     plain = "".join(f"<td>{escaped(cell)}</td>" for cell in cells)
@@ -145,7 +144,7 @@ def _called(compile_: Compile, source: SourceLines) -> str:
     return f'{text}<details><summary>stack</summary><ol class="stack">{frames}</ol></details>'
 
 
-def _frame(where: Place, source: SourceLines) -> str:
+def _frame(where: SourceLine, source: SourceLines) -> str:
     within = f" in {where.function}" if where.function else ""
     line = source.of(where)
     shown = f"<br><code>{escaped(line)}</code>" if line else ""

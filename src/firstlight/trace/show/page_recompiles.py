@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from firstlight.trace.quantities import counted, listed, seconds
+from firstlight.present.markup import escaped
+from firstlight.present.quantities import counted, duration, listed
 from firstlight.trace.read.model import Compile, Difference, Function, Reason, Trace
-from firstlight.trace.show.markup import escaped
 from firstlight.trace.wording import called_from, why_again
 
 _MOST_FUNCTIONS = 50
@@ -39,7 +39,7 @@ def _function(function: Function, unfolded: bool) -> str:
     more = sum(map(len, groups[_MOST_GROUPS:]))
     rest = f'<p class="hint">and {more} more of other kinds</p>' if more else ""
     again = dict.fromkeys(c.recompile_reason for c in function.compiles if c.recompile_reason)
-    hint = f"{counted(function.recompiles, 'time')} again, {seconds(_cost(function))}: "
+    hint = f"{counted(function.recompiles, 'time')} again, {duration(_cost(function))}: "
     hint += ", ".join(again)
     name = escaped(function.name)
     return (
@@ -59,8 +59,8 @@ def _alike(function: Function) -> list[list[Compile]]:
 
 
 def _group(group: Sequence[Compile]) -> str:
-    first, spent = group[0], seconds(sum(c.seconds for c in group))
-    when = listed((seconds(c.begin_seconds) for c in group), 3)
+    first, spent = group[0], duration(sum(c.seconds for c in group))
+    when = listed((duration(c.begin_seconds) for c in group), 3)
     took = f"took {spent}" if len(group) == 1 else f"took {spent} together"
     head = (
         f'<p><span class="badge">{escaped(first.recompile_reason or "")}</span> '

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from firstlight.trace.quantities import counted, seconds
+from firstlight.present.markup import escaped
+from firstlight.present.quantities import counted, duration
 from firstlight.trace.read import phases
 from firstlight.trace.read.model import ImportedPackage, Process, Trace
 from firstlight.trace.read.torch_regions import Region, regions, why
-from firstlight.trace.show.markup import escaped
 from firstlight.trace.wording import place
 
 _MOST_PACKAGES = 15
@@ -27,7 +27,7 @@ def imports(trace: Trace) -> str:
     rows = "".join(_package(p, longest) for p in shown)
     rest = sum(p.seconds for p in packages) - sum(p.seconds for p in shown)
     left = len(packages) - len(shown)
-    more = f" {counted(left, 'more package')} took {seconds(rest)} together." if left else ""
+    more = f" {counted(left, 'more package')} took {duration(rest)} together." if left else ""
     return (
         f'<table class="bars"><tbody>{rows}</tbody></table><p class="hint">Own time of each '
         "top-level package, without those that it imports; in brackets, with them where it was the "
@@ -37,13 +37,13 @@ def imports(trace: Trace) -> str:
 
 def _package(package: ImportedPackage, longest: float) -> str:
     width = 100 * package.seconds / longest
-    whole = f" ({seconds(package.with_others_seconds)})"
+    whole = f" ({duration(package.with_others_seconds)})"
     if package.with_others_seconds < 1.05 * package.seconds + 0.001:
         whole = ""
     return (
         f'<tr><th scope="row"><code>{escaped(package.name)}</code></th>'
         f'<td class="bar"><span class="p-import" style="width:{width:.2f}%"></span></td>'
-        f"<td>{seconds(package.seconds)}{whole}</td>"
+        f"<td>{duration(package.seconds)}{whole}</td>"
         f'<td class="hint">{counted(package.modules, "module")}</td></tr>'
     )
 
@@ -59,13 +59,13 @@ def waits(trace: Trace) -> str:
         (
             place(w.user_site or w.site),
             str(w.count),
-            seconds(w.seconds),
-            f"{seconds(w.first_seconds)} to {seconds(w.last_seconds)}",
+            duration(w.seconds),
+            f"{duration(w.first_seconds)} to {duration(w.last_seconds)}",
         )
         for _, w in found[:_MOST_WAITS]
     ]
     lines = table(("line", "waits", "waited", "from … to"), rows) if rows else ""
-    brief = seconds(sum(p.short_waits_seconds for p in trace.processes))
+    brief = duration(sum(p.short_waits_seconds for p in trace.processes))
     note = f" {counted(short, 'wait')} of less than 0.1 ms took {brief} together." if short else ""
     return (
         f'{lines}<p class="hint">Where the program waited for a device: reading a value or '
@@ -96,11 +96,11 @@ def _process(process: Process, kinds: Iterable[str]) -> tuple[str, ...]:
     return (
         str(process.pid) + ("" if process.whole else ", from within"),
         process.rank or "",
-        seconds(process.starts_at_seconds),
-        "none" if first is None else seconds(first),
-        "did not end" if process.wall_seconds is None else seconds(process.wall_seconds),
-        *(seconds(process.phases_seconds.get(k, 0.0)) for k in kinds),
-        seconds(process.own_seconds),
+        duration(process.starts_at_seconds),
+        "none" if first is None else duration(first),
+        "did not end" if process.wall_seconds is None else duration(process.wall_seconds),
+        *(duration(process.phases_seconds.get(k, 0.0)) for k in kinds),
+        duration(process.own_seconds),
     )
 
 
@@ -113,9 +113,9 @@ def _regions(compiled: Sequence[Region]) -> str:
             place(one.place),
             one.number or "",
             place(one.user_site),
-            seconds(one.seconds),
-            seconds(one.seconds - one.own_seconds),
-            "" if one.backend_seconds is None else seconds(one.backend_seconds),
+            duration(one.seconds),
+            duration(one.seconds - one.own_seconds),
+            "" if one.backend_seconds is None else duration(one.backend_seconds),
             why(one),
         )
         for one in compiled

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from firstlight.report.svg import Linear
-from firstlight.trace.quantities import counted, seconds
+from firstlight.present.markup import escaped
+from firstlight.present.quantities import counted, duration
+from firstlight.present.svg import Linear
 from firstlight.trace.read import phases
 from firstlight.trace.read.model import Process, Span, Trace
-from firstlight.trace.show.markup import escaped
 from firstlight.trace.wording import spent_on
 
 #: A lane shows so many boxes at most; the shortest are merged with their neighbours.
@@ -53,19 +53,19 @@ def _shares(process: Process) -> str:
     title = escaped(spent_on(process, total))
     boxes = "".join(
         f'<span class="box {phases.class_of(k)}" style="flex-grow:{v / total:.5f}" '
-        f'title="{escaped(phases.name_of(k))} {seconds(v)}"></span>'
+        f'title="{escaped(phases.name_of(k))} {duration(v)}"></span>'
         for k, v in by_kind.items()
     )
     items = "".join(
         f'<li><i class="{phases.class_of(k)}"></i>{escaped(phases.name_of(k))} '
-        f'<b>{seconds(v)}</b> <span class="hint">{v / total:.0%}</span></li>'
+        f'<b>{duration(v)}</b> <span class="hint">{v / total:.0%}</span></li>'
         for k, v in sorted(by_kind.items(), key=lambda item: -item[1])
     )
     bar = f'<h3>{title}</h3><div class="shares">{boxes}</div><ul class="legend">{items}</ul>'
     elsewhere = phases.in_other_threads(process, moment)
     if not elsewhere:
         return bar
-    spent = ", ".join(f"{phases.name_of(k)} {seconds(v)}" for k, v in elsewhere.items())
+    spent = ", ".join(f"{phases.name_of(k)} {duration(v)}" for k, v in elsewhere.items())
     threads = counted(len(process.threads), "other thread")
     return f'{bar}<p class="hint">At the same time, in {threads}: {escaped(spent)}.</p>'
 
@@ -97,7 +97,7 @@ def _process(process: Process, end: float, several: bool) -> str:
     if first is not None:
         mark = (
             f'<span class="first" style="left:{100 * first / end:.4f}%">'
-            f"<b>first result {seconds(first)}</b></span>"
+            f"<b>first result {duration(first)}</b></span>"
         )
     rank = f", rank {process.rank}" if process.rank else ""
     name = f"process {process.pid}{rank}" if several else "main thread" if process.threads else ""
@@ -119,7 +119,7 @@ def _box(span: Span, end: float) -> str:
     label = escaped(_short(span))
     words = f"<b>{label}</b>" if width / end > _ROOM_FOR_WORDS else ""
     what = f"{phases.name_of(span.kind)}: {span.label}" if span.label else phases.name_of(span.kind)
-    about = f"{what}, {seconds(width)} from {seconds(span.begin_seconds)}"
+    about = f"{what}, {duration(width)} from {duration(span.begin_seconds)}"
     left = 100 * span.begin_seconds / end
     return (
         f'<span class="box {phases.class_of(span.kind)}" '

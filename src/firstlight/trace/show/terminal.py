@@ -11,10 +11,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from firstlight.report.plain_text import printable
-from firstlight.report.terminal import Terminal
+from firstlight.present.plain_text import printable
+from firstlight.present.quantities import counted, duration
+from firstlight.present.terminal import Terminal
 from firstlight.trace.findings.limits import Excess
-from firstlight.trace.quantities import counted, seconds
 from firstlight.trace.read import phases
 from firstlight.trace.read.model import Finding, Function, Process, Trace
 from firstlight.trace.read.source_lines import SourceLines
@@ -32,11 +32,7 @@ _PLAIN_WIDTH = 100
 
 def terminal() -> Console:
     """Ours is stderr: stdout belongs to the program."""
-    import sys
-
-    return Terminal(
-        stderr=True, width=None if sys.stderr.isatty() else _PLAIN_WIDTH, highlight=False
-    )
+    return Terminal(stderr=True, plain_width=_PLAIN_WIDTH)
 
 
 def print_trace(trace: Trace, console: Console | None = None, title: str = "") -> None:
@@ -97,7 +93,7 @@ def _print_findings(trace: Trace, console: Console) -> None:
 
 def _finding(finding: Finding, source: SourceLines) -> Group:
     head = Text.assemble(
-        (seconds(finding.seconds), "bold yellow"), "  ", (printable(sentence_of(finding)), "bold")
+        (duration(finding.seconds), "bold yellow"), "  ", (printable(sentence_of(finding)), "bold")
     )
     parts = [head]
     if finding.place:
@@ -120,12 +116,12 @@ def _print_phases(process: Process, console: Console) -> None:
     for kind, value in sorted(by_kind.items(), key=lambda item: -item[1]):
         name, _, style, sign = phases.LOOKS.get(kind, (kind, "", "", "?"))
         mark = "█" if console.is_terminal else sign
-        words = f"{name} {seconds(value)} ({value / total:.0%})"
+        words = f"{name} {duration(value)} ({value / total:.0%})"
         legend.append(Text.assemble((f"{mark} ", style), words))
     console.print(Columns(legend, padding=(0, 2)))
     elsewhere = phases.in_other_threads(process, moment)
     if elsewhere:
-        spent = ", ".join(f"{phases.name_of(k)} {seconds(v)}" for k, v in elsewhere.items())
+        spent = ", ".join(f"{phases.name_of(k)} {duration(v)}" for k, v in elsewhere.items())
         threads = counted(len(process.threads), "other thread")
         console.print(f"At the same time, in {threads}: {spent}.")
     imported = _imported(process, moment)
@@ -140,10 +136,10 @@ def _imported(process: Process, moment: float | None) -> str:
     """The packages that took longest until then, and the sum of all others."""
     until_then = [p for p in process.imports if moment is None or p.begin_seconds < moment]
     shown = [p for p in until_then[:_MOST_PACKAGES] if p.seconds >= _PACKAGE_SECONDS]
-    words = [f"{p.name} {seconds(p.seconds)}" for p in shown]
+    words = [f"{p.name} {duration(p.seconds)}" for p in shown]
     others = until_then[len(shown) :]
     if shown and others:
-        words.append(f"{counted(len(others), 'other')} {seconds(sum(p.seconds for p in others))}")
+        words.append(f"{counted(len(others), 'other')} {duration(sum(p.seconds for p in others))}")
     return ", ".join(words)
 
 
@@ -205,8 +201,8 @@ def _row(function: Function, stages: bool) -> list[str]:
         OF_JAX if function.library else short(function.place),
         str(sum(c.compiled for c in function.compiles)),
         str(function.recompiles or "") if not function.library else "",
-        *([seconds(s) for s in function.stage_seconds.values()] if stages else []),
-        seconds(function.seconds),
+        *([duration(s) for s in function.stage_seconds.values()] if stages else []),
+        duration(function.seconds),
         "off" if set(cache) == {"off"} else ", ".join(f"{n} {s}" for s, n in cache.items()),
     ]
 
@@ -222,7 +218,7 @@ def _regions(compiled: Sequence[Region]) -> Table:
     rows = []
     for one in shown:
         imports = one.seconds - one.own_seconds
-        times = (seconds(one.own_seconds), seconds(imports) if imports >= 0.0005 else "")
+        times = (duration(one.own_seconds), duration(imports) if imports >= 0.0005 else "")
         rows.append(((_bare(one.readable), short(one.place), *times, why(one)), ""))
     columns = ("function", "defined", "compiling", "imports", "what happened")
     return table(f"Compiled by torch{some}", columns, rows)
@@ -234,10 +230,10 @@ def _processes(processes: Sequence[Process]) -> Table:
         (
             str(p.pid),
             p.rank or "",
-            seconds(p.starts_at_seconds),
-            seconds(p.first_result_seconds) if p.first_result_seconds is not None else "none",
-            seconds(p.wall_seconds) if p.wall_seconds is not None else "did not end",
-            seconds(sum(p.phases_seconds.get(k, 0.0) for k in ("trace", "lower", "compile"))),
+            duration(p.starts_at_seconds),
+            duration(p.first_result_seconds) if p.first_result_seconds is not None else "none",
+            duration(p.wall_seconds) if p.wall_seconds is not None else "did not end",
+            duration(sum(p.phases_seconds.get(k, 0.0) for k in ("trace", "lower", "compile"))),
         )
         for p in processes
     ]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from firstlight.trace.quantities import counted, listed, seconds
+from firstlight.present.quantities import counted, duration, listed
 from firstlight.trace.read import phases
-from firstlight.trace.read.model import Place, Process, Trace, Witness
+from firstlight.trace.read.model import Process, SourceLine, Trace, Witness
 from firstlight.trace.read.torch_regions import regions
 from firstlight.trace.wording import place, why_again
 
@@ -18,7 +18,7 @@ def headline(trace: Trace) -> str:
         if not any(p.jax_version or p.torch_version for p in trace.processes):
             return _without_jax(trace, begin)
     else:
-        begin = f"First result after {seconds(first)}"
+        begin = f"First result after {duration(first)}"
     begin += _beside(trace)
     sentence = f"{begin}; {compiled}{_cut_off(trace)}."
     gap = _gap(trace)
@@ -42,16 +42,16 @@ def _beside(trace: Trace) -> str:
     return f" ({'; '.join(found)})" if found else ""
 
 
-def _other_moments(process: Process) -> list[tuple[str, Place | None]]:
+def _other_moments(process: Process) -> list[tuple[str, SourceLine | None]]:
     """What was read before the first result, and what was put out after it, and where."""
     first, read, output = process.first_result_seconds, process.first_read, process.first_output
     apart = _ANOTHER_MOMENT * (first or 0.0)
     found = []
     if read is not None and (first is None or first - read.seconds > apart):
         by = read.package or "the program"
-        found.append((f"{by} read an array after {seconds(read.seconds)}", read.site))
+        found.append((f"{by} read an array after {duration(read.seconds)}", read.site))
     if output is not None and first is not None and output.seconds - first > apart:
-        found.append((f"the first output came after {seconds(output.seconds)}", output.site))
+        found.append((f"the first output came after {duration(output.seconds)}", output.site))
     return found
 
 
@@ -121,7 +121,7 @@ def _compiled(trace: Trace) -> str:
     if not trace.compiles:
         return by_torch or "nothing was compiled"
     spent = sum(f.seconds for f in trace.functions)
-    told = f"{_programs(trace)}, in {seconds(spent)} with tracing and lowering"
+    told = f"{_programs(trace)}, in {duration(spent)} with tracing and lowering"
     return f"{told}{_after(trace)}" + (f"; {by_torch}" if by_torch else "")
 
 
@@ -144,7 +144,7 @@ def _after(trace: Trace) -> str:
     if not compiled:
         return ""
     spent = sum(c.seconds for c in late)
-    return f" ({compiled} of them after the first result, in {seconds(spent)})"
+    return f" ({compiled} of them after the first result, in {duration(spent)})"
 
 
 def _by_torch(trace: Trace) -> str:
@@ -153,7 +153,7 @@ def _by_torch(trace: Trace) -> str:
         return ""
     again = sum(one.recompile_kind is not None for one in compiled)
     of_them = f", {again} of them again" if again else ""
-    spent = seconds(sum(one.own_seconds for one in compiled))
+    spent = duration(sum(one.own_seconds for one in compiled))
     return f"{counted(len(compiled), 'region')} compiled by torch{of_them}, in {spent}"
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from firstlight.trace.quantities import counted, seconds
-from firstlight.trace.show.markup import escaped
+from firstlight.present.markup import escaped
+from firstlight.present.quantities import counted, duration
 from firstlight.trace.show.page_sections import table
 from firstlight.trace.what_if import Spread, WhatIf
 
@@ -18,8 +18,8 @@ def spread_text(spread: Spread | None) -> str:
     if spread is None:
         return "none"
     if spread.low == spread.high:
-        return seconds(spread.median)
-    middle, low, high = map(seconds, (spread.median, spread.low, spread.high))
+        return duration(spread.median)
+    middle, low, high = map(duration, (spread.median, spread.low, spread.high))
     units = {text.rpartition(" ")[2] for text in (middle, low, high)}
     if len(units) == 1:
         low, high = (text.rpartition(" ")[0] for text in (low, high))
@@ -46,8 +46,8 @@ def verdict(found: WhatIf) -> str:
     whole = ""
     if base.wall_seconds and best.wall_seconds and best.wall_seconds.low > base.wall_seconds.high:
         longer = best.wall_seconds.median - base.wall_seconds.median
-        whole = f", but the whole run takes {seconds(longer)} longer"
-    return f"Soonest: {best.name}, {seconds(gained)} before the program as it is{whole}."
+        whole = f", but the whole run takes {duration(longer)} longer"
+    return f"Soonest: {best.name}, {duration(gained)} before the program as it is{whole}."
 
 
 def print_what_if(found: WhatIf, console: Console) -> None:

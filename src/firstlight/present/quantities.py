@@ -1,4 +1,4 @@
-"""Numbers as a reader wants them: three significant digits, a unit, and an interval beside it.
+"""Numbers, times and counts as a reader wants them: digits, a unit, an interval, words.
 
 Every function returns text without markup. What is null or not finite is an em dash, never 0.
 """
@@ -6,10 +6,12 @@ Every function returns text without markup. What is null or not finite is an em 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TypeGuard
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, TypeGuard
 
-from firstlight.records import Estimate
+if TYPE_CHECKING:
+    from firstlight.records import Estimate
 
 ABSENT = "—"
 THIN_SPACE = "\u202f"  # groups digits and does not break the line
@@ -88,8 +90,19 @@ def probability(p: float) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """0.0003215 is '322 µs'."""
+    """A time that was measured many times, to three digits: 0.0003215 is '322 µs'."""
     return _with_unit(value, TIME_UNITS)
+
+
+def plain_seconds(value: float | None) -> str:
+    """The same with usual spaces, for a terminal or Markdown."""
+    return unbroken(seconds(value))
+
+
+def unbroken(text: str) -> str:
+    """Digits without thin spaces between them: a terminal would break the line there."""
+    grouped = re.sub(f"(?<=[0-9]){THIN_SPACE}(?=[0-9])", "", text)
+    return grouped.replace(THIN_SPACE, " ")
 
 
 def size(value: float | None) -> str:
@@ -163,3 +176,35 @@ def estimate(value: Estimate | None, units: Units | None = TIME_UNITS) -> str:
     if value is None or not known(value.median):
         return ABSENT
     return " ".join(part for part in interval(value, units) if part)
+
+
+def duration(value: float | None) -> str:
+    """How long something took, once: '12 ms', '12.3 s', '12 min 34 s', three digits at most."""
+    if value is None:
+        return "unknown"
+    if value < 0:
+        return "−" + duration(-value)
+    if value < 0.0005:
+        return f"{value * 1e6:.0f} µs" if value else "0 s"
+    if value < 0.9995:
+        return f"{value * 1e3:.0f} ms" if value >= 0.00995 else f"{value * 1e3:.1f} ms"
+    if value < 120:
+        return f"{value:.2f} s" if value < 9.995 else f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest} s"
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """'1 compile', '2 compiles'."""
+    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
+
+
+def times(n: int) -> str:
+    return {1: "once", 2: "twice"}.get(n, f"{n} times")
+
+
+def listed(words: Iterable[str], most: int = 6) -> str:
+    """`a, b, c and 4 more`."""
+    every = list(words)
+    more = f" and {len(every) - most} more" if len(every) > most else ""
+    return ", ".join(every[:most]) + more

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol, TextIO
 
-from firstlight.report.plain_text import printable
+from firstlight.present.plain_text import printable
 
 
 class Named(Protocol):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 from dataclasses import dataclass
 
-from firstlight.report.svg import number
+from firstlight.present.svg import number
 
 #: CSS variable: (light, dark)
 INK: dict[str, tuple[str, str]] = {

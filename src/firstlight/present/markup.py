@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 
-from firstlight.report.plain_text import printable
+from firstlight.present.plain_text import printable
 
 
 def escaped(text: str) -> str:

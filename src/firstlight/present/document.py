@@ -7,7 +7,7 @@ import hashlib
 import html
 from importlib.resources import files
 
-from firstlight.report import palette
+from firstlight.present import palette
 
 LOGO = (
     '<svg viewBox="0 0 48 32" class="logo" aria-hidden="true">'
@@ -71,6 +71,6 @@ def themes() -> str:
     return f'<fieldset class="themes"><legend>Theme</legend>{choices}</fieldset>'
 
 
-def packaged(name: str, package: str = "firstlight.report") -> str:
+def packaged(name: str, package: str = "firstlight.present") -> str:
     """A style sheet or a script that lies beside a package's modules."""
     return files(package).joinpath(name).read_text("utf-8")

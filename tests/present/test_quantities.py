@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from firstlight.present import quantities
 from firstlight.records import Estimate
-from firstlight.report import quantities
 
 
 @pytest.mark.parametrize(
