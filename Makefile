@@ -26,8 +26,8 @@ test-fast: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not slow'
 
-# What touches JAX, with the oldest and the newest JAX that are supported; a Python that is not found is
-# an error. Others: make test-matrix MATRIX="python3.12:0.8.3".
+# The tests that use JAX, with the versions listed; a missing Python is an error. For other versions:
+# make test-matrix MATRIX="python3.12:0.8.3".
 MATRIX ?= python3.11:0.8.3 python3.13:0.12.0.1
 test-matrix:
 	@for pair in $(MATRIX); do sh tools/test-with-versions.sh "$${pair%%:*}" "$${pair##*:}" || exit 1; done

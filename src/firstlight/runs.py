@@ -1,4 +1,4 @@
-"""Measuring from Python: `firstlight.run(...)` gives a `Run`, which a notebook shows as it is.
+"""Measuring from Python: `firstlight.run(...)` returns a `Run`, which a notebook renders.
 
 The command line does the same with the same parts: plan, measure, `conclude`.
 """
@@ -27,7 +27,7 @@ from firstlight.statistics.run_summaries import assemble, load
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """A run that was measured: its summaries, its samples, and where they lie on disk."""
+    """A measured run: its summaries, its samples, and where they are on disk."""
 
     path: Path
     record: records.Run  # everything that `run.json` holds: host, settings, warnings, cases
@@ -35,7 +35,7 @@ class Run:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Run:
-        """The run in a directory, as `firstlight run` or `firstlight.run` left it."""
+        """Load the run in a directory, as `firstlight run` or `firstlight.run` left it."""
         record, samples = load(Path(path))
         return cls(Path(path), record, tuple(samples))
 
@@ -59,7 +59,7 @@ class Run:
         for summary in self.cases:
             if summary.case == case:
                 return summary
-        raise KeyError(f"{case!r} is none of {', '.join(summary.case for summary in self.cases)}")
+        raise KeyError(f"{case!r}: choose from {', '.join(summary.case for summary in self.cases)}")
 
     def __repr__(self) -> str:
         return f"{run_tables(self.record)}\n{self.path}"
@@ -82,23 +82,23 @@ def run(
     seed: int = 0,
     progress: bool = True,
 ) -> Run:
-    """Measure a suite, a workload or a file of yours in fresh processes, as `firstlight run` does.
+    """Measure a suite, a workload or your own file in fresh processes, as `firstlight run` does.
 
-    - `target`: `quick`, `standard`, `full`, the name of a workload, or a path that ends in `.py`
-      with functions marked `@firstlight.bench`. What a notebook defines itself cannot be measured,
+    - `target`: `quick`, `standard`, `full`, the name of a workload, or a path ending in `.py`
+      with functions marked `@firstlight.bench`. Functions defined in a notebook cannot be measured,
       because every process starts afresh.
     - `pattern`: only cases whose name contains a match of this regular expression.
-    - `backends`, `caches`: only these backends, and these policies of the persistent compile cache.
-    - `out`: the directory to write, which must be new; default `firstlight-runs/TIME-TARGET`.
+    - `backends`, `caches`: only these backends, and these persistent compilation cache policies.
+    - `out`: the output directory, which must be new; default `firstlight-runs/TIME-TARGET`.
     - `processes`: fresh processes per case; default 6 (quick), 20 (full), otherwise 10.
     - `effort`: `quick` (6 processes, short warm part) or `rigorous` (30, long).
     - `affinity`: CPUs that the workers are pinned to.
-    - `timeout_seconds`: limit for one process.
-    - `seed`: of the random run order.
-    - `progress`: whether to say on stderr what is being measured.
+    - `timeout_seconds`: limit per process.
+    - `seed`: seed of the random run order.
+    - `progress`: whether to print progress on stderr.
 
-    Raises a `FirstlightError` that says what to do where nothing can be measured. A case that
-    fails raises nothing: see `Run.ok` and the `status` of its summary. After an interruption what
+    Raises a `FirstlightError` that says what to do if nothing can be measured. A case that
+    fails raises nothing: see `Run.ok` and the `status` of its summary. After an interruption, what
     was measured is on disk, and `firstlight run --resume DIR` finishes it.
     """
     request = Request(
@@ -129,7 +129,7 @@ def run(
 
 
 def conclude(directory: RunDirectory, plan: Plan) -> Run:
-    """Summarise what was measured so far, and write it down with its report."""
+    """Summarise what was measured so far, and write the summary and the report."""
     samples = directory.samples()
     record = assemble(directory.path, plan, samples, describe_host()["load"])
     directory.publish(record, render(record, samples))
@@ -137,5 +137,5 @@ def conclude(directory: RunDirectory, plan: Plan) -> Run:
 
 
 def default_path(plan: Plan) -> Path:
-    """Where a run goes that was given no place: firstlight-runs/TIME-TARGET."""
+    """Return the default directory of a run: firstlight-runs/TIME-TARGET."""
     return Path("firstlight-runs") / f"{stamp(plan.created_at)}-{Path(plan.target).stem}"

@@ -133,8 +133,8 @@ def test_a_run_without_its_samples_is_refused(
     [
         ("3", "for 3 per cent write 0.03 or 3%"),
         ("1", "for 1 per cent write 0.01 or 1%"),
-        ("0", "must lie between 0 and 1"),
-        ("300%", "must lie between 0 and 1"),
+        ("0", "must be between 0 and 1"),
+        ("300%", "must be between 0 and 1"),
     ],
 )
 def test_a_minimum_effect_is_a_share_and_a_percentage_is_told_how_to_be_written(

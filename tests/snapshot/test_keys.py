@@ -290,7 +290,7 @@ def test_trusting_a_key_until_a_day_that_is_over_says_so(
     assert main([*trust, "2999-01-01"]) == 0
     assert capsys.readouterr().err == ""
     assert main([*trust, "2020-01-01"]) == 0
-    assert "2020-01-01 is over" in capsys.readouterr().err
+    assert "2020-01-01 is in the past" in capsys.readouterr().err
 
 
 def test_a_revoked_key_is_not_trusted_again_by_accident(key: PrivateKey, tmp_path: Path) -> None:
@@ -323,4 +323,4 @@ def test_publishing_signs_with_the_users_own_key_or_says_aloud_that_it_does_not(
     assert main(["keys", "trust", own.base64, "--name", "Me"]) == 0
     assert main(["keys", "revoke", own.id]) == 0
     assert main(["publish", str(made_up), "--out", str(tmp_path / "out")]) == 2
-    assert "is revoked: it signs nothing more" in capsys.readouterr().err
+    assert "is revoked and can no longer sign" in capsys.readouterr().err

@@ -144,9 +144,9 @@ def test_every_refusal_is_a_sentence_and_exit_code_2(
     for arguments, said in (
         (["publish", tmp_path, "--out", "x"], "no finished run"),
         (["publish", real_run, "--out", "x", "--key", "none.pem"], "cannot be read"),
-        (["publish", real_run, "--out", "x", "--creator", "A; 12"], "no ORCID"),
-        (["publish", real_run, "--out", "x", "--creator", "A; 0000-0002-1825-0098"], "last one"),
-        (["publish", real_run, "--out", "memory://x"], "memory lasts as long as this command"),
+        (["publish", real_run, "--out", "x", "--creator", "A; 12"], "not an ORCID"),
+        (["publish", real_run, "--out", "x", "--creator", "A; 0000-0002-1825-0098"], "check digit"),
+        (["publish", real_run, "--out", "memory://x"], "memory lasts only as long as this command"),
         (["publish", real_run, "--out", "s3:/bucket/x"], "s3://bucket/x meant"),
         (["publish", real_run, "--out", ""], "names no place"),
         (["publish", real_run, real_run, "--out", "x"], "given twice"),

@@ -1,6 +1,6 @@
-"""The command line: one file a subcommand, everything heavy imported in its handler.
+"""The command line: one file per subcommand; everything heavy is imported in its handler.
 
-Exit codes: 0 all is well, 1 a case failed, is unproven or got worse, 2 wrong usage or a machine
+Exit codes: 0 success, 1 a case failed, is unproven or got worse, 2 wrong usage or a machine
 problem, 3 undecided (gate, replicate), 130 interrupted.
 """
 
@@ -13,14 +13,14 @@ from importlib import import_module
 
 from firstlight import __version__
 
-#: Commands, their modules, and what `firstlight --help` says of them: only the module of the
-#: command that was asked for is imported.
+#: Commands, their modules, and their lines in `firstlight --help`: only the module of the requested
+#: command is imported.
 COMMANDS = {
-    "run": ("run", "measure a suite, a workload, or the benchmarks in a file of yours"),
+    "run": ("run", "measure a suite, a workload, or the benchmarks in your own file"),
     "trace": ("trace", "show where a JAX program's time to first result went, and what to do"),
     "show": ("show", "print the results of a run again"),
     "list": ("list_cases", "list workloads, backends and the cases of a suite"),
-    "system": ("system", "show what is recorded of this machine"),
+    "system": ("system", "show what is recorded about this machine"),
     "export": ("export", "write a run for another tool"),
     "compare": ("compare", "compare runs or snapshots: effect, interval, p and verdict"),
     "gate": ("gate", "compare two revisions or environments: did it get worse?"),
@@ -29,16 +29,16 @@ COMMANDS = {
     "verify": ("verify", "check a snapshot, and that its numbers follow from its samples"),
     "replicate": ("replicate", "measure a snapshot again here and report what agrees"),
     "snapshots": ("snapshots", "list the snapshots in a directory or at a URL"),
-    "site": ("site", "build a static site of many snapshots"),
-    "keys": ("keys", "keys that sign snapshots, and whose are trusted"),
+    "site": ("site", "build a static site from snapshots"),
+    "keys": ("keys", "manage signing keys and trusted keys"),
     "hf": ("histfactory", "fits, limits and plots of a HistFactory workspace (pyhf JSON)"),
 }
 
 
 def build_parser(command: str | None = None) -> argparse.ArgumentParser:
-    """The parser of all commands; of the one in `command` alone if it is one, else by names only.
+    """Return a parser for `command` alone, for all commands (None), or with only their names.
 
-    A parser takes a millisecond or two to make: it looks for translations.
+    Each parser takes a millisecond or two to build: argparse looks for translations.
     """
     parser = argparse.ArgumentParser(
         prog="firstlight",
@@ -56,11 +56,11 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; errors that are meant for the user are printed without a traceback."""
+    """Run a command; errors meant for the user are printed without a traceback."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     parser = build_parser(arguments[0] if arguments else "")
     options, unknown = parser.parse_known_args(arguments)
-    if unknown:  # said with the usage of the command, where it is known
+    if unknown:  # reported with the usage of the command, where it is known
         getattr(options, "parser", parser).error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         code: int = options.handle(options)
@@ -68,14 +68,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("firstlight: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader of our output has gone, as in `firstlight show RUN | head`.
+        # The reader of our output is gone, as in `firstlight show RUN | head`.
         sys.stderr.close()
         return 0
     except OSError as error:
         print(f"firstlight: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
         return 2
     except Exception as error:
-        # records is the standard library only, but even that waits until something went wrong.
+        # Imported only on failure, to keep the start of every command short.
         from firstlight.errors import FirstlightError
         from firstlight.present.plain_text import printable
 

@@ -1,4 +1,4 @@
-"""`firstlight calibrate`: gates between equal sides, to learn what this machine does by itself."""
+"""`firstlight calibrate`: gates between equal sides, to measure the noise of this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from firstlight.gate.sides import Side
     from firstlight.statistics.calibration import Thresholds
 
-#: What a gate is asked on its command line and an A/A gate is not.
+#: Gate options that an A/A gate does not have.
 _GATE_DEFAULTS: dict[str, Any] = {
     "base": None,
     "head": None,
@@ -49,24 +49,24 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "calibrate",
         description="Run A/A gates: the same side twice. Their ratios become the thresholds that "
-        "`firstlight gate` uses on this class of machine. 19 gates are the fewest for 5 %.",
+        "`firstlight gate` uses on this class of machine. 5 % takes at least 19 gates.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("target", nargs="?", metavar="SUITE|WORKLOAD|FILE.py", help="as for `firstlight gate`")
-    add("--gates", type=values.processes, default=20, metavar="K", help="how many (default 20)")
+    add("--gates", type=values.processes, default=20, metavar="K", help="A/A gates (default 20)")
     add(
         "--rounds",
         type=values.processes,
         default=12,
         metavar="N",
-        help="rounds of each (default 12)",
+        help="rounds per gate (default 12)",
     )
-    add("--max-minutes", type=values.minutes, metavar="M", help="begin no gate after that")
-    add("--alpha", type=values.share, default=0.05, help="rate that thresholds are for")
+    add("--max-minutes", type=values.minutes, metavar="M", help="start no gate after this time")
+    add("--alpha", type=values.share, default=0.05, help="false-alarm rate of the thresholds")
     add("--file", type=Path, metavar="FILE", help="calibration to add to (default: this machine's)")
-    add("--keep", type=Path, metavar="DIR", help="where the gates are written, must be new")
+    add("--keep", type=Path, metavar="DIR", help="directory for the gates; must be new")
     sides = parser.add_argument_group("sides (default: this interpreter twice)")
     sides.add_argument("--rev", metavar="REV", help="two checkouts of one revision")
     sides.add_argument("--setup", metavar="CMD", help="as for `firstlight gate`")
@@ -81,8 +81,8 @@ examples:
   firstlight calibrate mlp_train -b small
   firstlight calibrate bench_mine.py --rev main --gates 4      a few every night: they add up
 
-exit codes: 0 done, 2 wrong usage or nothing could be measured, 130 interrupted (every gate that
-came to its end is kept)"""
+exit codes: 0 done, 2 wrong usage or nothing could be measured, 130 interrupted (every finished
+gate is kept)"""
 
 
 def handle(options: argparse.Namespace) -> int:
@@ -118,7 +118,7 @@ def handle(options: argparse.Namespace) -> int:
 
 
 def _is_late(max_minutes: float | None, spent: float, done: int) -> bool:
-    """Whether another gate like those so far would end too late."""
+    """Return whether another gate like those so far would end too late."""
     return max_minutes is not None and done > 0 and spent * (done + 1) / done > 60 * max_minutes
 
 
@@ -159,7 +159,7 @@ def _sides(options: argparse.Namespace) -> AbstractContextManager[tuple[Side, Si
 
 
 def print_calibration(thresholds: Thresholds, path: Path, reports: list[GateReport]) -> None:
-    """What the file now gives for the decisive quantities, and what these gates would have said."""
+    """Print the thresholds now in the file, and what these gates claimed without them."""
     from firstlight.gate.calibrating import thresholds_by_case
     from firstlight.gate.terminal import print_thresholds
     from firstlight.statistics.calibration import least_results

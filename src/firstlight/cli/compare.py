@@ -1,4 +1,4 @@
-"""`firstlight compare BASE HEAD`: runs or snapshots that were measured apart."""
+"""`firstlight compare BASE HEAD`: runs or snapshots measured in separate jobs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "compare",
-        description="Compare runs or snapshots that were measured apart.",
+        description="Compare runs or snapshots measured in separate jobs.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("base", nargs="+", metavar="BASE", help="run directories or snapshots; BASE HEAD is enough")
-    add("--head", nargs="+", metavar="HEAD", help="the other side, where there are several of each")
-    add("--anyway", action="store_true", help="compare what is not comparable, and say so")
+    add("--head", nargs="+", metavar="HEAD", help="the other side, if there are several per side")
+    add("--anyway", action="store_true", help="compare even what is not comparable, with a note")
     add("--all", action="store_true", help="show every phase of every case, not only what decides")
     add("--json", action="store_true", help="print the whole comparison as JSON")
     add(
@@ -38,13 +38,13 @@ def add_to(commands: Any) -> None:
 EPILOG = """\
 examples:
   firstlight compare monday/ tuesday/
-  firstlight compare base-*/ --head head-*/         five or more runs of each side
+  firstlight compare base-*/ --head head-*/         five or more runs per side
 
-Jobs drift apart by more than their intervals say. With enough runs of each side the run is the
-unit (five for up to six times that decide, as in two or three cases; the output says how many);
-with fewer, only changes beyond 15 % count. To compare in one job: firstlight gate.
+Jobs drift apart by more than their intervals suggest. With enough runs per side, the run is the
+unit (five for up to six deciding times, as in two or three cases; the output says how many);
+with fewer, only changes beyond 15 % count. To compare within one job, use firstlight gate.
 
-exit codes: 0 compared (whatever came out), 2 not comparable or wrong usage"""
+exit codes: 0 compared (whatever the result), 2 not comparable or wrong usage"""
 
 
 def handle(options: argparse.Namespace) -> int:
@@ -72,7 +72,7 @@ def handle(options: argparse.Namespace) -> int:
 
 
 def load(name: str) -> list[Measured]:
-    """The run in a directory, or all runs of a snapshot."""
+    """Return the run in a directory, or all runs of a snapshot."""
     from firstlight.compare.runs import Measured
     from firstlight.snapshot.locations import full_location
     from firstlight.statistics.run_summaries import load as load_run
@@ -98,10 +98,10 @@ def _load_snapshot(name: str) -> list[Measured]:
 
     found = verify(name).findings
     if found:
-        told = "".join(f"\n  {finding.check}: {finding.message}" for finding in found[:5])
+        listed = "".join(f"\n  {finding.check}: {finding.message}" for finding in found[:5])
         raise ChangedSnapshotError(
-            f"{name}: not what it says it is, so it is not compared (firstlight verify says all):"
-            f"{told}"
+            f"{name}: does not verify, so it is not compared (firstlight verify lists everything):"
+            f"{listed}"
         )
     snapshot = open_snapshot(name)
     several = len(snapshot.runs) > 1
@@ -142,6 +142,6 @@ def _protocol(report: RunsReport, every: bool) -> str:
     unit = "Medians of runs" if report.unit == "run" else "Processes"
     others = "" if every else " --all shows every phase."
     return (
-        f"{unit} compared without pairs: ratio by Hodges and Lehmann with its exact interval of "
-        f"95 % or more, p by Mann and Whitney, adjusted by Holm over the rows that decide.{others}"
+        f"{unit} compared unpaired: Hodges-Lehmann ratio with its exact interval of at least 95 %, "
+        f"Mann-Whitney p, Holm-adjusted over the rows that decide.{others}"
     )

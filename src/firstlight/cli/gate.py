@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from firstlight.gate.planning import Gate, Request
     from firstlight.gate.sides import Side
 
-#: Options that say what to do with the result: they may be given again with --resume.
+#: Options for the output: they may be given again with --resume.
 _PRESENTATION = (
     "json",
     "markdown",
@@ -60,8 +60,8 @@ examples:
       --setup 'python -m venv .venv && .venv/bin/pip install .'
   firstlight gate --base-env jax-0.10 --head-env jax-0.11 mlp_train --explain
 
-exit codes: 0 pass, 1 regression (slower, a count grew, or head alone is broken), 2 wrong usage or
-nothing could be measured, 3 inconclusive, 130 interrupted"""
+exit codes: 0 pass, 1 regression (slower, a count grew, or only the head is broken), 2 wrong usage
+or nothing could be measured, 3 inconclusive, 130 interrupted"""
 
 
 def handle(options: argparse.Namespace) -> int:
@@ -98,7 +98,7 @@ def handle(options: argparse.Namespace) -> int:
 
 
 def _resumed(options: argparse.Namespace) -> tuple[argparse.Namespace, dict[str, Any] | None]:
-    """The options of the interrupted gate, with what was asked for anew about its output."""
+    """Return the options of the interrupted gate, with the new output options."""
     if options.resume is None:
         return options, None
     from firstlight.gate.directory import load_plan
@@ -113,7 +113,7 @@ def _resumed(options: argparse.Namespace) -> tuple[argparse.Namespace, dict[str,
 
 
 def sides_of(options: argparse.Namespace) -> AbstractContextManager[tuple[Side, Side]]:
-    """The two sides that the command line names."""
+    """Return the two sides named on the command line."""
     from firstlight.gate.selection import path_in_repository
     from firstlight.gate.sides import SetupError, from_environments, from_revisions
 
@@ -122,7 +122,7 @@ def sides_of(options: argparse.Namespace) -> AbstractContextManager[tuple[Side, 
         if not all(environments) or options.base or options.head:
             raise SetupError("give both --base-env and --head-env, and no revisions with them.")
         if options.setup or options.python or options.bench_from:
-            raise SetupError("--setup, --python and --bench-from belong to revisions.")
+            raise SetupError("--setup, --python and --bench-from apply only to revisions.")
         return from_environments(*environments)
     if not options.base:
         raise SetupError(
@@ -132,7 +132,7 @@ def sides_of(options: argparse.Namespace) -> AbstractContextManager[tuple[Side, 
     shared = None
     if options.bench_from:
         if not (options.target or "").endswith(".py"):
-            raise SetupError("--bench-from is for a FILE.py.")
+            raise SetupError("--bench-from needs a FILE.py.")
         shared = (options.bench_from, path_in_repository(Path(options.target)))
     if options.setup and not options.python:
         say("Note: --setup without --python: both sides run under this interpreter.")
@@ -142,7 +142,7 @@ def sides_of(options: argparse.Namespace) -> AbstractContextManager[tuple[Side, 
 
 
 def request_of(options: argparse.Namespace) -> Request:
-    """What the command line asks for. A seed is drawn unless given, and kept for a resumption."""
+    """Return the request. A seed is drawn unless given, and kept for a resumption."""
     import secrets
 
     from firstlight.compare.quantities import GATED
@@ -161,7 +161,7 @@ def request_of(options: argparse.Namespace) -> Request:
         minimum_effect=options.minimum_effect or MINIMUM_EFFECT,
         gate_on=tuple(options.gate_on or GATED),
         exact_counts=not options.no_counts,
-        # A gate that was begun by an earlier version has no such option in its plan.
+        # The plan of a gate started by an earlier version lacks this option.
         fail_fast=not getattr(options, "keep_going", False),
         control=options.control,
         calibration=options.calibration,
@@ -210,7 +210,7 @@ def create_directory(options: argparse.Namespace, gate: Gate) -> GateDirectory:
 def carry_out(
     gate: Gate, directory: GateDirectory, options: argparse.Namespace
 ) -> tuple[GateReport, list[Explanation]]:
-    """Measure, judge, explain; everything is on disk when this returns."""
+    """Measure, decide, explain; everything is on disk when this returns."""
     from firstlight.gate.breakage import last_attempts
     from firstlight.gate.job import measure_and_judge, not_comparable, require_some, with_notes
     from firstlight.gate.measuring import Pair
@@ -267,7 +267,7 @@ def present(
     options: argparse.Namespace,
     explanations: list[Explanation],
 ) -> None:
-    """Everything that the command line asked for, and what GitHub reads."""
+    """Write every requested output, and what GitHub reads."""
     import json
     import secrets
 

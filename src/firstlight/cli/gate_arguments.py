@@ -1,4 +1,4 @@
-"""What `firstlight gate` may be asked, group by group; `calibrate` shares the choice of cases."""
+"""The options of `firstlight gate`, group by group; `calibrate` shares the choice of cases."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ def add_sides(group: Any) -> None:
     add = group.add_argument
     add("--base", metavar="REV", help="the revision to compare with, such as main")
     add("--head", metavar="REV", help="the revision under test; . is the working tree (default)")
-    add("--setup", metavar="CMD", help="shell command, run at the top of each checkout")
+    add("--setup", metavar="CMD", help="shell command to run at the top of each checkout")
     add("--python", metavar="PATH", help="interpreter, relative to each checkout (default: this)")
     add(
         "--bench-from",
         choices=("base", "head"),
-        help="take FILE.py from one side for both (default: each side its own)",
+        help="take FILE.py from one side for both (default: each side uses its own)",
     )
     add("--base-env", type=Path, metavar="ENV", help="a virtual environment (or its python)")
     add("--head-env", type=Path, metavar="ENV", help="the virtual environment under test")
@@ -31,7 +31,7 @@ def add_cases(group: Any) -> None:
         "--cache",
         action="append",
         choices=("none", "cold", "warm"),
-        help="policy of the persistent compile cache (repeatable; as for `run`)",
+        help="persistent compilation cache policy (repeatable; as for `run`)",
     )
     add("--affinity", type=values.cpus, metavar="CPUS", help="pin the workers, as in 0,2-3")
     add(
@@ -44,9 +44,9 @@ def add_cases(group: Any) -> None:
         "--warm-seconds",
         type=values.seconds,
         metavar="SECONDS",
-        help="of warm calls in every process, in turns with the other side (default 0.4)",
+        help="warm calls per process, alternating with the other side (default 0.4)",
     )
-    add("--seed", type=int, metavar="N", help="of the random order (default: drawn, and recorded)")
+    add("--seed", type=int, metavar="N", help="seed of the random order (default: drawn, recorded)")
 
 
 def add_rules(group: Any) -> None:
@@ -55,21 +55,21 @@ def add_rules(group: Any) -> None:
         "--rounds",
         type=values.processes,
         metavar="N",
-        help="exactly so many rounds (default: 12, then up to 96 while a case is undecided)",
+        help="exactly N rounds (default: 12, then up to 96 while a case is undecided)",
     )
     add(
         "--max-minutes",
         type=values.minutes,
         default=30.0,
         metavar="M",
-        help="begin no round that would end later (default 30)",
+        help="start no round that would end later (default 30)",
     )
     add(
         "--keep-going",
         action="store_true",
         help="do not stop at a regression beyond doubt while other cases are undecided",
     )
-    add("--alpha", type=values.share, default=0.05, help="rate of false alarms (default 0.05)")
+    add("--alpha", type=values.share, default=0.05, help="false-alarm rate (default 0.05)")
     add(
         "--minimum-effect",
         type=values.share,
@@ -80,9 +80,9 @@ def add_rules(group: Any) -> None:
         "--gate-on",
         action="append",
         metavar="QUANTITY",
-        help="what decides (repeatable; default cold_seconds, compile, warm_call_seconds)",
+        help="gate on this (repeatable; default cold_seconds, compile, warm_call_seconds)",
     )
-    add("--no-counts", action="store_true", help="leave exact counts (compiles, equations) out")
+    add("--no-counts", action="store_true", help="ignore exact counts (compiles, equations)")
     add(
         "--control",
         metavar="CASE",
@@ -99,8 +99,8 @@ def add_rules(group: Any) -> None:
 
 def add_outputs(group: Any) -> None:
     add = group.add_argument
-    add("--out", type=Path, metavar="DIR", help="where everything is written, must be new")
-    add("--resume", type=Path, metavar="DIR", help="finish an interrupted gate, as it was planned")
+    add("--out", type=Path, metavar="DIR", help="output directory; must be new")
+    add("--resume", type=Path, metavar="DIR", help="finish an interrupted gate as planned")
     add("--explain", action="store_true", help="for failing cases: phase, function, HLO diff")
     add("--explain-all", action="store_true", help="the same for every case")
     add("--json", action="store_true", help="print the report as JSON")

@@ -1,4 +1,4 @@
-"""`firstlight keys`: make a key to sign with, show it, and say whose keys are trusted."""
+"""`firstlight keys`: make and show a signing key, and choose whose keys are trusted."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def add_to(commands: Any) -> None:
         "--out",
         type=Path,
         metavar="FILE",
-        help="private key, new (default: your own place)",
+        help="private key file; must be new (default: your own key)",
     )
-    make.add_argument("--passphrase", action="store_true", help="ask for one to lock the key")
+    make.add_argument("--passphrase", action="store_true", help="ask for a passphrase for the key")
     make.add_argument(
-        "--passphrase-file", type=Path, metavar="FILE", help="lock it with the first line of FILE"
+        "--passphrase-file", type=Path, metavar="FILE", help="its first line is the passphrase"
     )
     make.set_defaults(handle=generate)
 
@@ -30,7 +30,7 @@ def add_to(commands: Any) -> None:
     show.add_argument("key", nargs="?", metavar="KEY", help="a key file (default: your own)")
     show.set_defaults(handle=show_key)
 
-    trust = actions.add_parser("trust", help="trust what this key signs")
+    trust = actions.add_parser("trust", help="trust signatures by this key")
     trust.add_argument(
         "key",
         metavar="KEY",
@@ -39,25 +39,25 @@ def add_to(commands: Any) -> None:
     )
     trust.add_argument("--name", required=True, metavar="NAME", help="whose key it is")
     trust.add_argument(
-        "--until", type=_day, metavar="DAY", help="for signatures before that day (2027-01-31)"
+        "--until", type=_day, metavar="DAY", help="only signatures before this day (2027-01-31)"
     )
     trust.set_defaults(handle=trust_key)
 
-    revoke = actions.add_parser("revoke", help="a key was lost or stolen: its signatures are none")
+    revoke = actions.add_parser("revoke", help="distrust the signatures of a lost or stolen key")
     revoke.add_argument("id", metavar="ID", help="its id, or the beginning of it")
     revoke.add_argument(
         "--since",
         type=_day,
         metavar="DAY",
-        help="since then (default: today); what a proof of time shows to be older stays trusted",
+        help="since this day (default: today); signatures proven to be older stay trusted",
     )
     revoke.set_defaults(handle=revoke_key)
 
-    forget = actions.add_parser("forget", help="trust a key no longer")
+    forget = actions.add_parser("forget", help="remove a key from the trusted keys")
     forget.add_argument("id", metavar="ID", help="its id, or the beginning of it")
     forget.set_defaults(handle=forget_key)
 
-    listing = actions.add_parser("list", help="whose keys are trusted")
+    listing = actions.add_parser("list", help="list the trusted keys")
     listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(handle=list_keys)
 
@@ -72,7 +72,7 @@ def generate(options: argparse.Namespace) -> int:
     if options.passphrase and passphrase is None:
         passphrase = _asked_twice()
     public = make(path, passphrase)
-    print(f"Private key: {path} (only you can read it; keep a copy where nobody else can)")
+    print(f"Private key: {path} (only you can read it; keep a backup somewhere private)")
     print(f"Public key:  {public.base64}")
     print(f"Id:          {public.id}")
     print(f"Others trust it with: firstlight keys trust {public.base64} --name NAME")
@@ -122,16 +122,16 @@ def trust_key(options: argparse.Namespace) -> int:
     same = trusted.others_named(public, options.name)
     trusted.add(public, options.name, options.until)
     for key_id, name in same.items():
-        looks = "has this name too" if name == options.name else f"is {name!r}, which looks alike"
+        looks = "also has this name" if name == options.name else f"is {name!r}, which looks alike"
         print(
             f"warning: the key {key_id} {looks}. Make sure who holds which; if one is no longer "
-            f"used: firstlight keys forget {key_id[:12]}",
+            f"in use: firstlight keys forget {key_id[:12]}",
             file=sys.stderr,
         )
     if options.until is not None and options.until <= datetime.now(UTC).date():
         print(
-            f"warning: {options.until} is over: of this key only signatures that a proof of time "
-            "shows to be older are trusted.",
+            f"warning: {options.until} is in the past: only signatures that a time stamp proves to "
+            "be older are trusted.",
             file=sys.stderr,
         )
     print(f"Trusted: {options.name} ({public.id})")

@@ -1,4 +1,4 @@
-"""`firstlight publish RUN… --out PLACE`: an immutable snapshot that a stranger can check."""
+"""`firstlight publish RUN… --out PLACE`: an immutable snapshot that anyone can check."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ examples:
   firstlight publish RUN --out results --creator 'Doe, Jane; 0000-0002-1825-0097; CERN' \\
       --title 'Start-up of our fits' --license CC-BY-4.0
 
-What is published: the raw samples, the plan, the machine, versions of all packages, and the
-environment variables that `firstlight system` shows. Home directories, passwords and tokens,
-values of variables that are named like secrets, and the names of user and machine are replaced, and
-listed; name what else must not be public with --redact.
+What is published: the raw samples, the plan, the machine, the versions of all packages, and the
+environment variables shown by `firstlight system`. Home directories, passwords, tokens, values of
+variables named like secrets, and the user and machine names are replaced, and listed; use --redact
+for anything else that must not be public.
 """
 
 
@@ -45,18 +45,18 @@ def add_to(commands: Any) -> None:
         "--key",
         type=Path,
         metavar="FILE",
-        help="sign with this private key (default: the one of `firstlight keys generate`)",
+        help="sign with this private key (default: the one from `firstlight keys generate`)",
     )
     signing.add_argument("--unsigned", action="store_true", help="do not sign")
     add("--passphrase-file", type=Path, metavar="FILE", help="its first line unlocks the key")
-    add("--archive", action="store_true", help="also write PLACE/ID.tar, the same bytes always")
+    add("--archive", action="store_true", help="also write PLACE/ID.tar, always the same bytes")
     add("--title", metavar="TEXT", help="for citation (default: what was measured)")
     add(
         "--creator",
         action="append",
         default=[],
         metavar="'FAMILY, GIVEN[; ORCID[; AFFILIATION]]'",
-        help="who is cited (repeatable); a name without a comma is that of a group",
+        help="author to cite (repeatable); a name without a comma is a group",
     )
     add("--license", metavar="SPDX", help="such as CC-BY-4.0")
     add(
@@ -64,10 +64,12 @@ def add_to(commands: Any) -> None:
         action="append",
         default=[],
         choices=("incomplete", "unproven", "failed"),
-        help="publish such cases too: the snapshot says so, and has no number for those that are "
-        "unproven or failed (repeatable)",
+        help="publish such cases too: the snapshot says so, and has no numbers for unproven or "
+        "failed ones (repeatable)",
     )
-    add("--redact", action="append", default=[], metavar="TEXT", help="replace it (repeatable)")
+    add(
+        "--redact", action="append", default=[], metavar="TEXT", help="text to replace (repeatable)"
+    )
     add(
         "--with-source",
         action="store_true",
@@ -105,18 +107,18 @@ def handle(options: argparse.Namespace) -> int:
 
 
 def require_lasting(place: str) -> None:
-    """Refuse to publish into the memory of a process that is about to end."""
+    """Refuse to publish into the memory of this process, which is about to end."""
     from firstlight.snapshot.errors import RefusedError
 
     if place.lower().startswith("memory:"):
         raise RefusedError(
-            f"--out {place}: memory lasts as long as this command; nothing would be left of the "
-            "snapshot. Give a directory, or a URL such as s3://bucket/results."
+            f"--out {place}: memory lasts only as long as this command, and the snapshot would be "
+            "lost. Give a directory, or a URL such as s3://bucket/results."
         )
 
 
 def write_beside(store: Store, snapshot_id: str, signer: str | None) -> dict[str, str]:
-    """Snippet and citation with the id, which they cannot have within the snapshot."""
+    """Write snippet and citation with the id, which they cannot contain inside the snapshot."""
     from firstlight.snapshot.citation import citation_with_id
     from firstlight.snapshot.layout import LIMITS
     from firstlight.snapshot.snippet import snippet_with_id
@@ -146,7 +148,7 @@ def wishes_from(options: argparse.Namespace) -> Wishes:
 
 
 def creator(text: str) -> Creator:
-    """'Doe, Jane; 0000-0002-1825-0097; CERN' as its parts."""
+    """Parse 'Doe, Jane; 0000-0002-1825-0097; CERN'."""
     from firstlight.snapshot.errors import RefusedError
     from firstlight.snapshot.manifest import Creator
 
@@ -156,14 +158,14 @@ def creator(text: str) -> Creator:
     orcid = orcid.removeprefix("https://orcid.org/")
     if orcid and not is_orcid(orcid):
         raise RefusedError(
-            f"--creator {text!r}: {orcid!r} is no ORCID (such as 0000-0002-1825-0097), or a digit "
-            "of it is wrong: its last one does not fit the others."
+            f"--creator {text!r}: {orcid!r} is not an ORCID (such as 0000-0002-1825-0097), or one "
+            "of its digits is wrong: the check digit does not match."
         )
     return Creator(name, orcid or None, affiliation or None)
 
 
 def is_orcid(text: str) -> bool:
-    """Whether `text` is an ORCID whose last digit is the check digit of ISO 7064, MOD 11-2."""
+    """Return whether `text` is an ORCID with a valid check digit (ISO 7064, MOD 11-2)."""
     if not re.fullmatch(r"([0-9]{4}-){3}[0-9]{3}[0-9X]", text):
         return False
     total = 0
@@ -173,7 +175,7 @@ def is_orcid(text: str) -> bool:
 
 
 def own_key(unsigned: bool) -> Path | None:
-    """The user's own key, if there is one and it is wished for; its lack is said aloud."""
+    """Return the user's own key unless `unsigned`; warn if there is none."""
     from firstlight.snapshot.trust import default_private_key
 
     path = default_private_key()
@@ -182,7 +184,7 @@ def own_key(unsigned: bool) -> Path | None:
     if not unsigned:
         print(
             "warning: NOT SIGNED. Nobody can tell from this snapshot who published it. Make a key "
-            "once (firstlight keys generate), and publish signs with it; --unsigned: as you wish.",
+            "once (firstlight keys generate) to sign with, or silence this with --unsigned.",
             file=sys.stderr,
         )
     return None
@@ -199,13 +201,13 @@ def require_standing(key: PrivateKey | None) -> None:
     standing = known.standing(None, datetime.now(UTC)) if known else Standing.TRUSTED
     if known is not None and standing is not Standing.TRUSTED:
         raise KeyFileError(
-            f"the key {known.key.id} ({known.name}) is {standing}: it signs nothing more. Make "
-            "another one with `firstlight keys generate --out FILE`."
+            f"the key {known.key.id} ({known.name}) is {standing} and can no longer sign. "
+            "Make another with `firstlight keys generate --out FILE`."
         )
 
 
 def signing_key(path: Path | None, passphrase_file: Path | None) -> PrivateKey | None:
-    """The key to sign with, unlocked; asks on the terminal where it must."""
+    """Return the unlocked signing key; asks for the passphrase on the terminal if needed."""
     if path is None:
         return None
     from firstlight.snapshot.keys import is_encrypted, load_private
@@ -219,7 +221,7 @@ def signing_key(path: Path | None, passphrase_file: Path | None) -> PrivateKey |
 
 
 def read_passphrase(path: Path | None) -> bytes | None:
-    """The first line of a file."""
+    """Return the first line of a file."""
     if path is None:
         return None
     from firstlight.snapshot.errors import KeyFileError
@@ -234,7 +236,7 @@ def read_passphrase(path: Path | None) -> bytes | None:
 
 
 def tell_replaced(done: Published) -> None:
-    """What was taken out before anything was written: kind, how often, in which file."""
+    """Print what was redacted before anything was written: kind, how often, in which file."""
     for path, found in done.replaced.items():
         kinds = (
             f"{one.times} × {f'value of {one.variable}' if one.variable else one.kind}"
@@ -249,7 +251,7 @@ def tell(done: Published, beside: Mapping[str, str], signer: str | None) -> None
     from firstlight.present.plain_text import printable
     from firstlight.snapshot.keys import PublicKey
 
-    state = "Published" if done.new else "Was there already"
+    state = "Published" if done.new else "Already published"
     print(f"{state}: {done.location}")
     signed = f"signed with the key {PublicKey.from_base64(signer).id}" if signer else "NOT SIGNED"
     print(f"  {done.files} files, {done.bytes} bytes, {signed}")
@@ -259,7 +261,7 @@ def tell(done: Published, beside: Mapping[str, str], signer: str | None) -> None
     for source in done.publication.sources:
         if source["path"] is None:
             print(
-                f"  {printable(str(source['name']))} is not in it; with --with-source others can "
+                f"  {printable(str(source['name']))} is not included; --with-source lets others "
                 "measure it again"
             )
     print(f"  for a README: {beside['snippet']}")

@@ -1,4 +1,4 @@
-"""`firstlight replicate SNAPSHOT`: measure a snapshot again on this machine, and say what came."""
+"""`firstlight replicate SNAPSHOT`: measure a snapshot again on this machine and report."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ EPILOG = """\
 examples:
   firstlight replicate results/3f0c…                        measure all of it again
   firstlight replicate https://example.org/3f0c….tar -b numpy --key my-key.pem
-  firstlight replicate results/3f0c… --file bench_mine.py   a program of the publisher's own, read
+  firstlight replicate results/3f0c… --file bench_mine.py   the publisher's program, after review
   firstlight replicate --check firstlight-replications/3f0c…
-  firstlight replicate --check firstlight-replications/3f0c… results/3f0c…   also by the snapshot
+  firstlight replicate --check firstlight-replications/3f0c… results/3f0c…   also against it
 
-Nothing of the snapshot is executed: its cases are looked up by name in this installation, and a
-file of the publisher's is run only if you name it here and its hash is the recorded one.
+Nothing in the snapshot is executed: its cases are looked up by name in this installation, and the
+publisher's file is run only if you name it here and its hash matches the recorded one.
 
 exit codes: 0 every case agrees, 1 a case differs (with --check: something does not hold), 2 refused
 or a machine problem, 3 none differs, but not all agree, 130 interrupted"""
@@ -38,10 +38,10 @@ def add_to(commands: Any) -> None:
         "snapshot",
         nargs="?",
         metavar="SNAPSHOT",
-        help="a directory, a .tar, a .tar.gz, or a URL; with --check: what the report is about",
+        help="a directory, a .tar, a .tar.gz, or a URL; with --check: the one the report is about",
     )
-    add("--out", type=Path, metavar="DIR", help="folder of the report; must be empty or new")
-    add("--id", metavar="ID", help="the id that it must have, from a paper or a colleague")
+    add("--out", type=Path, metavar="DIR", help="folder for the report; must be empty or new")
+    add("--id", metavar="ID", help="the id it must have, from a paper or a colleague")
     add("-b", dest="pattern", metavar="REGEX", help="only cases whose name matches")
     add(
         "--file",
@@ -49,7 +49,7 @@ def add_to(commands: Any) -> None:
         default=[],
         type=Path,
         metavar="PATH",
-        help="a benchmark file that the snapshot measured; its hash must match (repeatable)",
+        help="a benchmark file measured by the snapshot; its hash must match (repeatable)",
     )
     add("--key", type=Path, metavar="FILE", help="sign the report with this private key")
     add("--passphrase-file", type=Path, metavar="FILE", help="its first line unlocks the key")
@@ -57,8 +57,8 @@ def add_to(commands: Any) -> None:
         "--check",
         type=Path,
         metavar="REPORT",
-        help="measure nothing: check the report in this folder against the runs beside it, and "
-        "against SNAPSHOT if that is given",
+        help="measure nothing: check the report in this folder against its runs, and against "
+        "SNAPSHOT if given",
     )
     add("--json", action="store_true", help="print the report as JSON")
     parser.set_defaults(handle=handle, parser=parser)
@@ -68,7 +68,7 @@ def handle(options: argparse.Namespace) -> int:
     if options.check is not None:
         return check(options.check, options.snapshot, options.id, options.json)
     if options.snapshot is None:
-        options.parser.error("give the SNAPSHOT that is to be measured again")
+        options.parser.error("give the SNAPSHOT to measure again")
     from firstlight.cli.publish import signing_key
     from firstlight.records import now
     from firstlight.replication.repeating import prepare, report_of
@@ -117,11 +117,11 @@ def require_free(out: Path) -> None:
     from firstlight.records import OutputError
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise OutputError(f"{out} exists and is not empty. Nothing is overwritten: give another.")
+        raise OutputError(f"{out} exists and is not empty. Nothing is overwritten: name another.")
 
 
 def announce(job: Job) -> None:
-    """What will run, before anything does."""
+    """Print what will run, before anything does."""
     from firstlight.present.plain_text import printable
 
     cases = sum(len(task.selection.cases) for task in job.tasks)
@@ -178,7 +178,7 @@ def tell(report: Replication, signed: bool) -> None:
 
 
 def check(folder: Path, snapshot: str | None, expected_id: str | None, as_json: bool) -> int:
-    """Print what holds of a report; 1 if something does not."""
+    """Print which claims of a report hold; return 1 if one does not."""
     from firstlight.present.plain_text import printable
     from firstlight.records import to_json
     from firstlight.replication.checking import check_report

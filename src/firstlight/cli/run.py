@@ -46,14 +46,14 @@ def add_to(commands: Any) -> None:
         "--cache",
         action="append",
         choices=("none", "cold", "warm"),
-        help="policy of the persistent compile cache (repeatable; default: none for a file, none "
+        help="persistent compilation cache policy (repeatable; default: none for a file, none "
         "and warm for compiled backends of a workload, the suite's own otherwise)",
     )
     add(
         "--out",
         type=Path,
         metavar="DIR",
-        help="where the run is written, must be new (default: firstlight-runs/TIME-TARGET)",
+        help="output directory; must be new (default: firstlight-runs/TIME-TARGET)",
     )
     add(
         "-p",
@@ -74,10 +74,10 @@ def add_to(commands: Any) -> None:
         "--timeout",
         type=values.seconds,
         metavar="SECONDS",
-        help="limit for one process (default: 120 quick, otherwise 300 or more)",
+        help="limit per process (default: 120 quick, otherwise 300 or more)",
     )
-    add("--seed", type=int, default=0, metavar="N", help="of the random run order (default 0)")
-    add("--resume", type=Path, metavar="DIR", help="finish an interrupted run, as it was planned")
+    add("--seed", type=int, default=0, metavar="N", help="seed of the random run order (default 0)")
+    add("--resume", type=Path, metavar="DIR", help="finish an interrupted run as planned")
     parser.set_defaults(handle=handle)
 
 
@@ -87,7 +87,7 @@ examples:
   firstlight run mlp_train -b small --cache none --cache warm
   firstlight run bench_mine.py --backend jax-jit    functions marked with @firstlight.bench
 
-exit codes: 0 all is well, 1 a case failed or is unproven, 2 wrong usage (also a @bench function
+exit codes: 0 success, 1 a case failed or is unproven, 2 wrong usage (including a @bench function
 that breaks its contract) or a machine problem, 130 interrupted"""
 
 
@@ -125,13 +125,13 @@ def resume(options: argparse.Namespace) -> tuple[RunDirectory, Plan]:
     given = [name for name in planned if getattr(options, name) is not None]
     if given or options.quick or options.rigorous:
         raise ResumeError(
-            "--resume takes the plan as it was. Leave out the other options, or start a new run."
+            "--resume keeps the original plan. Omit the other options, or start a new run."
         )
     return take_up(options.resume)
 
 
 def begin(options: argparse.Namespace) -> tuple[RunDirectory, Plan]:
-    """A new run as the command line asks for it."""
+    """Create the run requested on the command line."""
     from firstlight.measure.planning import Request, plan_run
     from firstlight.records.run_directory import RunDirectory
     from firstlight.runs import default_path
@@ -155,7 +155,7 @@ def begin(options: argparse.Namespace) -> tuple[RunDirectory, Plan]:
 
 
 def measure(directory: RunDirectory, plan: Plan) -> bool:
-    """Run every process that is missing; True if it was interrupted."""
+    """Run every missing process; return True if interrupted."""
     from firstlight.measure.runner import Runner
     from firstlight.present.progress import Progress
 
@@ -176,7 +176,7 @@ def measure(directory: RunDirectory, plan: Plan) -> bool:
 
 @contextmanager
 def signals_interrupt() -> Iterator[None]:
-    """A closed terminal or a stopped job ends like Ctrl-C: nothing is lost or stays behind."""
+    """Treat a closed terminal or a stopped job like Ctrl-C: nothing is lost or left behind."""
     import signal
 
     def interrupt(*_: object) -> None:
@@ -192,7 +192,7 @@ def signals_interrupt() -> Iterator[None]:
 
 
 def exit_code(run: Run) -> int:
-    """2 if a program breaks its contract, 1 if a case failed or is unproven, else 0."""
+    """Return 2 if a program breaks its contract, 1 if a case failed or is unproven, else 0."""
     if any(s.facts.get("usage") for s in run.samples):
         return 2
     return 0 if run.ok else 1

@@ -1,4 +1,4 @@
-"""`firstlight show RUN`: a finished run again, as a table, as JSON, or as an HTML report."""
+"""`firstlight show RUN`: show a finished run again, as a table, JSON, or an HTML report."""
 
 from __future__ import annotations
 

@@ -11,10 +11,10 @@ EPILOG = """\
 examples:
   firstlight site results --out public
   firstlight site s3://bucket/results --files https://bucket.example.org/results
-  python -m http.server --directory public         look at it: http://127.0.0.1:8000/
+  python -m http.server --directory public         view it: http://127.0.0.1:8000/
 
 Every snapshot is verified first. One that does not verify is named on the first page with the
-reason, and nothing of it is shown. Building again remakes the pages of new snapshots only.
+reason, and none of its content is shown. Rebuilding makes only the pages of new snapshots.
 
 exit codes: 0 built, 1 built, but a snapshot was refused, 2 wrong usage or a machine problem"""
 
@@ -30,12 +30,12 @@ def add_to(commands: Any) -> None:
     add("place", metavar="PLACE", help="directory or URL that holds snapshots")
     add("--out", type=Path, default=Path("site"), metavar="SITE", help="folder (default: site)")
     add("--title", default="Firstlight", metavar="TEXT", help="name of the site")
-    add("--files", metavar="URL", help="link raw files there instead of copying them into the site")
-    add("--url", metavar="URL", help="where the site will be: the feed then links there")
+    add("--files", metavar="URL", help="link raw files there instead of copying them")
+    add("--url", metavar="URL", help="public address of the site, for links in the feed")
     add(
         "--repository",
         metavar="URL",
-        help="where the commits of a step are compared, such as https://github.com/me/project",
+        help="repository for links that compare commits, such as https://github.com/me/project",
     )
     add("--json", action="store_true", help="print what was built as JSON")
     parser.set_defaults(handle=handle)
@@ -68,7 +68,7 @@ def tell(built: Any) -> None:
     )
     for refused in built.refused:
         print(f"  refused: {refused.id[:12]}: {printable(refused.reason)}", file=sys.stderr)
-    print(f"Look at it: python -m http.server --directory {built.out}")
+    print(f"View it: python -m http.server --directory {built.out}")
 
 
 def _watch(number: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""`firstlight snapshots PLACE`: what was published there."""
+"""`firstlight snapshots PLACE`: list what was published there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def add_to(commands: Any) -> None:
     add = parser.add_argument
     add("place", metavar="PLACE", help="directory or URL that holds snapshots")
     add("--case", metavar="TEXT", help="only those with a case whose name contains TEXT")
-    add("--rebuild", action="store_true", help="make the catalogue again from the snapshots")
+    add("--rebuild", action="store_true", help="rebuild the catalogue from the snapshots")
     add("--json", action="store_true", help="print JSON")
     parser.set_defaults(handle=handle)
 

@@ -1,4 +1,4 @@
-"""`firstlight system`: what would be recorded of this machine."""
+"""`firstlight system`: what would be recorded about this machine."""
 
 from __future__ import annotations
 

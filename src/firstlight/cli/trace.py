@@ -1,4 +1,4 @@
-"""`firstlight trace script.py`: where the time to first result of a program went, what to do."""
+"""`firstlight trace script.py`: where a program's time to first result went, and what to do."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ examples:
   FIRSTLIGHT_TRACE=traces python train.py && firstlight trace report traces
   firstlight trace diff before/ after/
 
-Options of Firstlight come before the script; everything after it is the program's. A script whose
-name is `report` or `diff` is given as a path: ./report.
+Firstlight's options come before the script; everything after it goes to the program. Write a script
+called `report` or `diff` as a path: ./report.
 
-exit codes: the program's own; 1 where a limit does not hold and the program succeeded; 2 wrong
-usage. A program that a signal ends ends this command in the same way."""
+exit codes: the program's own; 1 if the program succeeded but exceeded a limit; 2 wrong usage. If a
+signal ends the program, this command ends with the same signal."""
 
 
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "trace",
-        usage="firstlight trace [options] (script.py | -m module) [arguments of the program]\n"
+        usage="firstlight trace [options] (script.py | -m module) [program arguments]\n"
         "       firstlight trace report DIR [options]\n"
         "       firstlight trace diff A B [--json FILE]",
-        description="Run a program as it is, and show where its time to first result went.",
+        description="Run an unmodified program and show where its time to first result went.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,  # `script.py --max 3` is no abbreviation of ours
+        allow_abbrev=False,  # `script.py --max 3` must not abbreviate our options
     )
     add = parser.add_argument
     add("-m", dest="module", action="store_true", help="run a module, as python -m does")
@@ -51,16 +51,16 @@ def add_to(commands: Any) -> None:
         "--first-result",
         type=_pattern,
         metavar="PATTERN",
-        help="what the first result is known by: a regular expression found in a line that the "
-        "program prints, or a line that reads it (train.py:27)",
+        help="marks the first result: a regular expression that matches a line the program prints, "
+        "or the source line that reads it (train.py:27)",
     )
     _add_outputs(parser)
     _add_limits(parser)
     add(
         "--what-if",
         action="store_true",
-        help="run the program again and again: with less "
-        "optimisation, and with a warm compilation cache; measure what that would gain",
+        help="run the program again with less "
+        "optimisation and with a warm compilation cache; measure what that would gain",
     )
     add("--what-if-rounds", type=_rounds, default=3, metavar="N", help="runs of each (default 3)")
     add("--dump-hlo", action="store_true", help="keep the compiled programs, for trace diff")
@@ -78,22 +78,22 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
         "--chrome",
         type=Path,
         metavar="FILE",
-        help="write a timeline that ui.perfetto.dev and chrome://tracing open",
+        help="write a timeline for ui.perfetto.dev or chrome://tracing",
     )
-    add("--redact", action="store_true", help="no paths, values, source or arguments in any output")
-    add("--quiet", action="store_true", help="print nothing but limits that do not hold")
+    add("--redact", action="store_true", help="omit paths, values, source and arguments")
+    add("--quiet", action="store_true", help="print only exceeded limits")
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
     limits = parser.add_argument_group("limits, for CI")
     add = limits.add_argument
-    add("--max-compiles", type=_count, metavar="N", help="programs compiled in all")
-    add("--max-recompiles", type=_count, metavar="N", help="compiles of functions compiled before")
+    add("--max-compiles", type=_count, metavar="N", help="programs compiled in total")
+    add("--max-recompiles", type=_count, metavar="N", help="recompiles of the same function")
     add("--max-ttfr", type=_seconds, metavar="SECONDS", help="time to first result")
     add(
         "--forbid-compile-after",
         metavar="WHEN",
-        help="a time since the start (30s), or a number of results that the program has read (100)",
+        help="a time since the start (30s), or the number of results read by the program (100)",
     )
 
 
@@ -113,9 +113,9 @@ def _trace(program: list[str], options: argparse.Namespace) -> int:
     from firstlight.trace import running
 
     if _has_limits(options):
-        _limits(options)  # says now what is none
+        _limits(options)  # reports invalid limits now
     if options.redact and options.dump_hlo:
-        options.parser.error("--dump-hlo keeps source lines: not with --redact")
+        options.parser.error("--dump-hlo keeps source lines: do not use it with --redact")
     running.require_hook()
     running.compile_bytecode()
     _require_folders(options)
@@ -134,7 +134,7 @@ def _trace(program: list[str], options: argparse.Namespace) -> int:
 
 
 def _load_what_reports_need(quiet: bool) -> None:
-    """Import it while the program runs, so that nobody waits for it afterwards."""
+    """Import the report while the program runs, so that nobody waits for it afterwards."""
     with suppress(Exception):  # whatever it is, it comes again when it is needed
         from firstlight.trace import findings  # noqa: F401
         from firstlight.trace.show import html  # noqa: F401
@@ -151,14 +151,14 @@ def _report(
     options: argparse.Namespace,
     name: str,
 ) -> bool:
-    """Write all outputs; whether all limits hold.
+    """Write all outputs; return whether all limits hold.
 
-    Whatever goes wrong here must not hide how the program ended.
+    An error here must not hide how the program ended.
     """
     from firstlight.errors import FirstlightError
     from firstlight.trace import running
 
-    hold = not limits  # what nobody could look at does not hold
+    hold = not limits  # a limit that could not be checked does not hold
     if not any(folder.glob("*.jsonl")):
         _say(running.why_no_log(command))
         return hold
@@ -173,12 +173,12 @@ def _report(
         _outputs(trace, found, folder, options, outcome, what_if, name)
     except Exception as error:
         told = str(error).rstrip(".") if isinstance(error, FirstlightError) else repr(error)
-        _say(f"no report: {told}. The log is there: firstlight trace report {folder}")
+        _say(f"no report: {told}. The log was kept: firstlight trace report {folder}")
     return hold
 
 
 def _judged(folder: Path, limits: Limits) -> tuple[Trace, tuple[Excess, ...]]:
-    """The trace, and the limits that do not hold."""
+    """Return the trace and the exceeded limits."""
     from firstlight.trace.findings import load
     from firstlight.trace.findings.limits import exceeded
 
@@ -202,7 +202,7 @@ def _outputs(
         if options.chrome:
             _write_chrome(options.chrome, trace)
         page = _write_html(trace, folder, options, what_if)
-    finally:  # what cannot be written can still be said
+    finally:  # printed even if a file cannot be written
         if not options.quiet:
             _shown(_print, trace, what_if, page, name, outcome)
         if found:
@@ -220,8 +220,8 @@ def _print(
     if outcome is not None and not outcome.succeeded:
         console.print(f"The program {outcome.words}.", markup=False)
         if not any(p.jax_version or p.torch_version for p in trace.processes):
-            # A wrong name, most likely, of which Python has said all.
-            console.print("It had not imported JAX or torch: there is nothing more to tell.")
+            # Most likely a wrong name, which Python has already reported.
+            console.print("It had not imported JAX or torch: nothing more to report.")
             return
     print_trace(trace, console, name)
     if what_if is not None:
@@ -276,17 +276,17 @@ def _what_if(
     if options.redact:
         import shutil
 
-        shutil.rmtree(folder / "what-if")  # what the program said, and logs as they were
+        shutil.rmtree(folder / "what-if")  # unredacted output and logs
     return found
 
 
 def _looking_for(options: argparse.Namespace) -> dict[str, str]:
-    """The variable that tells a traced process what its first result is known by."""
+    """Return the variable that tells a traced process what marks its first result."""
     return {"FIRSTLIGHT_FIRST_RESULT": options.first_result} if options.first_result else {}
 
 
 def _require_folders(options: argparse.Namespace) -> None:
-    """Say now what could not be written after an hour of training."""
+    """Fail now rather than after an hour of training if an output cannot be written."""
     for path in (options.json, options.html, options.chrome):
         if path is not None and not path.absolute().parent.is_dir():
             from firstlight.records import OutputError
@@ -317,7 +317,7 @@ def _limits(options: argparse.Namespace) -> Limits:
 def _report_again(arguments: list[str], options: argparse.Namespace) -> int:
     parser = argparse.ArgumentParser(
         prog="firstlight trace report",
-        description="The report of a trace again, from its logs.",
+        description="Print the report of a trace again, from its logs.",
         allow_abbrev=False,
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="where the logs are")
@@ -332,7 +332,7 @@ def _report_again(arguments: list[str], options: argparse.Namespace) -> int:
     from firstlight.trace.read.redaction import redact_copy
 
     if options.html is None:
-        parser.error("--redact leaves the folder as it is: say where to write with --html FILE")
+        parser.error("--redact leaves the folder unchanged: name the output with --html FILE")
     with tempfile.TemporaryDirectory() as copy:
         redact_copy(options.folder, Path(copy))
         return _outputs_again(Path(copy), limits, options, "")
@@ -346,12 +346,12 @@ def _outputs_again(folder: Path, limits: Limits, options: argparse.Namespace, na
 
 def _diff(arguments: list[str], options: argparse.Namespace) -> int:
     parser = argparse.ArgumentParser(
-        prog="firstlight trace diff", description="What changed between two traces."
+        prog="firstlight trace diff", description="Show what changed between two traces."
     )
     parser.add_argument("before", type=Path, metavar="A", help="folder of a trace")
-    parser.add_argument("after", type=Path, metavar="B", help="folder of another")
+    parser.add_argument("after", type=Path, metavar="B", help="folder of the other trace")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the comparison as JSON")
-    parser.add_argument("--all", action="store_true", help="functions that did not change as well")
+    parser.add_argument("--all", action="store_true", help="include unchanged functions")
     parser.parse_args(arguments, options)
     from firstlight.trace.show.diff import compare_folders, print_comparison
 
@@ -374,15 +374,15 @@ def _say(text: str) -> None:
 
 
 def _shown(write: Callable[..., None], *about: Any) -> None:
-    """Let something be printed, if anybody reads it: exit codes do not depend on that."""
+    """Print, if anybody reads it: exit codes do not depend on that."""
     if sys.stderr is None:
         return
     try:
         write(*about)
         sys.stderr.flush()
-    except (OSError, SystemExit):  # a broken pipe, which rich makes an exit of its own
+    except (OSError, SystemExit):  # a broken pipe, which rich turns into an exit
         with suppress(OSError, ValueError):
-            # Or Python would fail once more, with what is left, when it ends.
+            # Otherwise Python would fail again at exit while flushing the rest.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
@@ -398,7 +398,7 @@ def _pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: no regular expression: {error}") from None
+        raise argparse.ArgumentTypeError(f"{text!r}: not a regular expression: {error}") from None
     return text
 
 

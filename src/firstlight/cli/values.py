@@ -1,4 +1,4 @@
-"""What the text of an argument stands for, checked: numbers of processes, seconds, shares, CPUs."""
+"""Checked values of arguments: numbers of processes, seconds, shares, CPUs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 
 def processes(text: str) -> int:
-    """How often a case is measured."""
+    """Parse the number of processes per case."""
     from firstlight.measure.planning import MAX_PROCESSES
 
     value = int(text)
@@ -31,7 +31,7 @@ def minutes(text: str) -> float:
 
 
 def share(text: str) -> float:
-    """A share as 0.03 or 3%."""
+    """Parse a share written as 0.03 or 3%."""
     number = text.strip()
     value = float(number.rstrip("%")) / (100 if number.endswith("%") else 1)
     if 1 <= value < 100 and not number.endswith("%"):
@@ -39,12 +39,12 @@ def share(text: str) -> float:
             f"{number} is not a share: for {number} per cent write {value / 100:g} or {number}%"
         )
     if not 0 < value < 1:
-        raise argparse.ArgumentTypeError("must lie between 0 and 1, as 0.03, or be written as 3%")
+        raise argparse.ArgumentTypeError("must be between 0 and 1, such as 0.03, or 3%")
     return value
 
 
 def cpus(text: str) -> tuple[int, ...]:
-    """CPUs as 0,2-3."""
+    """Parse CPUs written as 0,2-3."""
     found: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")

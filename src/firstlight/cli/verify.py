@@ -1,4 +1,4 @@
-"""`firstlight verify SNAPSHOT`: what holds, what does not, what was skipped, what no file tells."""
+"""`firstlight verify SNAPSHOT`: what holds, what does not, what was skipped or cannot be known."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from firstlight.snapshot.verification import Verification
 
 EPILOG = """\
-exit codes: 0 everything was checked and holds, 1 something does not, 2 it is no snapshot that can
-be read (also one of a newer Firstlight, or one that holds links, bombs or paths that lead out), 3
-nothing wrong was found, but not everything could be checked: what, is listed as `skipped`, and
-every file of which only the hash is known as `unchecked`; of a place with many, the worst
+exit codes: 0 everything was checked and holds, 1 something does not, 2 not a readable snapshot
+(including one from a newer Firstlight, or with links, decompression bombs or paths that lead out),
+3 nothing wrong was found, but not everything could be checked: skipped checks are listed as
+`skipped`, files of which only the hash is known as `unchecked`; for a place with many, the worst
 """
 
 
@@ -35,11 +35,11 @@ def add_to(commands: Any) -> None:
     add(
         "snapshot",
         metavar="SNAPSHOT",
-        help="a directory, a .tar, a .tar.gz, or a URL; the beginning of its id will do; or a "
-        "place with many, which are all verified",
+        help="a directory, a .tar, a .tar.gz, or a URL (a prefix of the id is enough); or a place "
+        "with many, all of which are verified",
     )
-    add("--id", metavar="ID", help="the id that it must have, from a paper or a colleague")
-    add("--require-trusted", action="store_true", help="a finding unless a trusted key signed it")
+    add("--id", metavar="ID", help="the id it must have, from a paper or a colleague")
+    add("--require-trusted", action="store_true", help="fail unless a trusted key signed it")
     add(
         "--timestamp",
         type=Path,
@@ -54,7 +54,7 @@ def handle(options: argparse.Namespace) -> int:
     ids = snapshots_within(options.snapshot)
     if ids:
         if options.id is not None or options.timestamp is not None:
-            options.parser.error("--id and --timestamp are for one snapshot; here are several")
+            options.parser.error("--id and --timestamp need one snapshot; this place has several")
         return verify_all(options, ids)
     found = checked(options.snapshot, options)
     if isinstance(found, Unusable):
@@ -70,7 +70,7 @@ def handle(options: argparse.Namespace) -> int:
 
 
 def snapshots_within(place: str) -> list[str]:
-    """The ids of the snapshots in a store; none if `place` is itself one, or no folder at all."""
+    """Return the ids of the snapshots in a store; [] if `place` is a snapshot or not a folder."""
     from firstlight.snapshot.layout import INDEX
     from firstlight.snapshot.locations import ARCHIVES, full_location, local_path
     from firstlight.snapshot.storage import open_store
@@ -85,7 +85,7 @@ def snapshots_within(place: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Unusable:
-    """Why something cannot be read as a snapshot."""
+    """The reason why something cannot be read as a snapshot."""
 
     error: FirstlightError
 
@@ -104,7 +104,7 @@ def checked(location: str, options: argparse.Namespace) -> Verification | Unusab
 
 
 def verify_all(options: argparse.Namespace, ids: Sequence[str]) -> int:
-    """One line for each snapshot of a store; what is found follows its line."""
+    """Print one line per snapshot of a store, followed by its findings."""
     from firstlight.present.plain_text import printable
     from firstlight.present.progress import Steps
     from firstlight.snapshot.storage import open_store
@@ -174,11 +174,11 @@ def tell(found: Verification) -> None:
         print(f"  FINDING    {printable(finding.message)}")
     print(last_line(found))
     for text in found.loads:
-        print(f"Measured on a loaded machine: {printable(text)} when it began.")
+        print(f"Measured on a loaded machine: {printable(text)} at the start.")
 
 
 def last_line(found: Verification) -> str:
-    """The verdict in words. `Valid` alone only if everything that can be checked was."""
+    """Return the verdict in words: plain `Valid` only if everything checkable was checked."""
     from firstlight.snapshot.verification import Outcome
 
     if found.outcome is Outcome.NOT_VALID:

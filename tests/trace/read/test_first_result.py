@@ -259,7 +259,7 @@ def test_a_pattern_that_is_none_is_refused_before_the_program_runs(
     with pytest.raises(SystemExit) as stopped:
         main(["trace", "--first-result", "epoch (", "nowhere.py"])
     assert stopped.value.code == 2
-    assert "no regular expression" in capsys.readouterr().err
+    assert "not a regular expression" in capsys.readouterr().err
 
 
 def test_the_command_tells_the_program_what_to_look_for(
