@@ -214,9 +214,11 @@ class PairSearch:
     """The two pairs of fits of a test in a program, by one search; nothing is differentiated."""
 
     def __init__(self, setup: Setup) -> None:
-        engine = copy.copy(setup.engine)
-        engine.prepared = jax.lax.stop_gradient(engine.prepared)
-        self.setup, self.engine = setup._replace(engine=engine), engine
+        self.engine = copy.copy(setup.engine)
+        still = jax.lax.stop_gradient
+        self.engine.model, self.engine.prepared = still((setup.engine.model, setup.engine.prepared))
+        data, fixed, init = still((setup.data, setup.fixed, setup.init))
+        self.setup = Setup(self.engine, data, fixed, init, setup.test_statistic)
 
     def __call__(self, is_first: Any, first: Minimum, mu: Number) -> Minimum:
         """The pair that does not depend on `mu`; or, where that is known, the pair at `mu`."""
@@ -224,14 +226,12 @@ class PairSearch:
         at_mu = self.setup.problems_at(mu, asimov, (first.theta[0], first.theta[1]))
         pairs = zip(self.setup.first_problems(), at_mu, strict=True)
         chosen = [jax.tree.map(lambda a, b: jnp.where(is_first, a, b), *pair) for pair in pairs]
-        problems = jax.lax.stop_gradient(
-            Problem(*jax.tree.map(lambda a, b: jnp.stack([a, b]), *chosen))
-        )
+        problems = Problem(*jax.tree.map(lambda a, b: jnp.stack([a, b]), *chosen))
         return minimise_pair(self.engine.prepared, problems, is_first)
 
     def nothing(self) -> Minimum:
         """What stands for the first pair before it is known."""
-        start = jax.lax.stop_gradient(jnp.asarray(self.setup.first_problems()[0].start))
+        start = jnp.asarray(self.setup.first_problems()[0].start)
         none, count = jnp.zeros(2), jnp.zeros(2, jnp.int32)
         both = jnp.stack([start, start])
         return Minimum(both, none, jnp.zeros_like(both), none, count, count, count)

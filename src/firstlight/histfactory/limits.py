@@ -183,7 +183,7 @@ def _in_program(setup: Setup, level: float) -> UpperLimit:
     """The same as one program, with derivatives by the implicit function theorem at the roots."""
     search = PairSearch(setup)
     still_level = jax.lax.stop_gradient(level)
-    sigma = jax.lax.stop_gradient(_first_sigma(search.setup))
+    sigma = _first_sigma(search.setup)
     guesses = jnp.stack([_guess(sigma, band, still_level) for band in (None, *BANDS)])
     n = len(guesses)
 
@@ -231,17 +231,18 @@ def _in_program(setup: Setup, level: float) -> UpperLimit:
         ),
     )
     test = HypothesisTest(setup, as_pair(end.first))
+    still_test = HypothesisTest(search.setup, as_pair(end.first))
 
     def follow(problem: Any) -> Any:
         mu, band, pair = problem
 
-        def height(m: Any) -> Any:
-            result = test.at(m, as_pair(pair))
-            return _height(jnp, result, band, level), result
+        def still_height(m: Any) -> Any:
+            return _height(jnp, still_test.at(m, as_pair(pair)), band, still_level)
 
-        value, slope, result = jax.jvp(height, (mu,), (jnp.ones_like(mu),), has_aux=True)
-        return mu - value / jax.lax.stop_gradient(slope), result.converged, result.branches
+        result = test.at(mu, as_pair(pair))
+        _, slope = jax.jvp(still_height, (mu,), (jnp.ones_like(mu),))
+        root = mu - _height(jnp, result, band, level) / slope
+        return root, result.converged, result.branches
 
-    still = jax.lax.stop_gradient((end.roots, jnp.arange(n), end.pairs))
-    roots, fitted, branches = jax.lax.map(follow, still)
+    roots, fitted, branches = jax.lax.map(follow, (end.roots, jnp.arange(n), end.pairs))
     return UpperLimit(roots[0], roots[1:], level, jnp.all(end.closed & fitted), jnp.max(branches))
