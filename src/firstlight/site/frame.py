@@ -8,7 +8,8 @@ from functools import cache
 from importlib.resources import files
 
 from firstlight.present import palette
-from firstlight.present.document import HATCH, LOGO, head, packaged, themes
+from firstlight.present.document import masthead, packaged, whole_page
+from firstlight.present.document import table as plain_table
 from firstlight.present.svg import element
 
 #: Scripts and data come from the site alone; nothing inline is ever run, whoever put it there.
@@ -43,18 +44,18 @@ def page(
     run = "".join(
         f'<script defer src="{up}assets/{name}"></script>' for name in ("theme.js", *scripts)
     )
-    heading = f"{title} · {site}" if title != site else site
-    return (
-        f'{head(_POLICY)}<meta name="referrer" content="no-referrer">'
-        f"<title>{html.escape(heading)}</title>"
+    head = (
+        '<meta name="referrer" content="no-referrer">'
         f'<link rel="icon" href="{up}assets/icon.svg"><link rel="stylesheet" '
         f'href="{up}assets/site.css"><link rel="alternate" type="application/atom+xml" '
-        f'title="{html.escape(site)}: changes" href="{up}{FEED}">{run}</head><body>{HATCH}'
-        f'<a class="skip" href="#main">Skip to the content</a>'
-        f'<header id="top">{LOGO}<div class="lead"><p class="brand">{html.escape(site)}</p>'
-        f"<h1>{html.escape(title)}</h1>{lead}</div>{themes()}</header>"
-        f'{_navigation(up, place)}<main id="main" data-root="{up}">{body}</main></body></html>\n'
-    ).encode()
+        f'title="{html.escape(site)}: changes" href="{up}{FEED}">{run}'
+    )
+    whole = (
+        f'<a class="skip" href="#main">Skip to the content</a>{masthead(title, lead, site)}'
+        f'{_navigation(up, place)}<main id="main" data-root="{up}">{body}</main>'
+    )
+    heading = f"{title} · {site}" if title != site else site
+    return whole_page(_POLICY, heading, head, whole).encode()
 
 
 def _navigation(up: str, here: str) -> str:
@@ -99,9 +100,8 @@ def table(
     On narrow paper a row is a card, with the cell under the heading `deciding` first.
     """
     names = [html.escape(name) for name in head]
-    top = "".join(f'<th scope="col">{name}</th>' for name in names)
     first = [' class="deciding"' if name == deciding else "" for name in head]
-    body = "".join(
+    body = (
         f'<tr><th scope="row">{row[0]}</th>'
         + "".join(
             f'<td data-label="{name}"{mark}>{cell}</td>'
@@ -110,7 +110,4 @@ def table(
         + "</tr>"
         for row in rows
     )
-    return (
-        f'<div class="scroll" tabindex="0"><table class="{class_} cards">'
-        f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
+    return plain_table(head, body, f"{class_} cards")
