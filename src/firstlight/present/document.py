@@ -34,6 +34,7 @@ def document(
     """
     sheet = f"{palette.stylesheet()}\n{packaged('style.css')}{style}"
     attributes = "style-src-attr 'unsafe-inline'; " if style_attributes else ""
+    script = script and packaged("page.js") + script
     scripts = f"script-src {_hash_source(script)}; " if script else ""
     policy = (
         f"default-src 'none'; style-src {_hash_source(sheet)}; {attributes}{scripts}"

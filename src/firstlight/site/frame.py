@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from functools import cache
-from importlib.resources import files
 
 from firstlight.present import palette
 from firstlight.present.document import masthead, packaged, whole_page
@@ -24,7 +23,7 @@ _PLACES = (
     ("compare.html", "Compare"),
 )
 FEED = "feed.xml"
-_SCRIPTS = ("theme.js", "list.js")  # no modules: a page that is opened from a file can run them
+_ASSETS = "firstlight.site.assets"
 
 
 def page(
@@ -42,7 +41,7 @@ def page(
     page's own path, if it is one of those in the navigation.
     """
     run = "".join(
-        f'<script defer src="{up}assets/{name}"></script>' for name in ("theme.js", *scripts)
+        f'<script defer src="{up}assets/{name}"></script>' for name in ("page.js", *scripts)
     )
     head = (
         '<meta name="referrer" content="no-referrer">'
@@ -69,17 +68,17 @@ def _navigation(up: str, here: str) -> str:
 @cache
 def assets() -> dict[str, bytes]:
     """{path: content} of style, scripts and icon."""
-    sheet = packaged("style.css")
-    own = files("firstlight.site").joinpath("assets")
-    style = f"{palette.stylesheet()}\n{sheet}\n{own.joinpath('site.css').read_text('utf-8')}"
-    found = {"assets/site.css": style.encode(), "assets/icon.svg": _icon()}
-    return found | {f"assets/{name}": own.joinpath(name).read_bytes() for name in _SCRIPTS}
+    # No modules: a page that is opened from a file can run them.
+    scripts = {"page.js": packaged("page.js"), "list.js": packaged("list.js", _ASSETS)}
+    style = f"{palette.stylesheet()}\n{packaged('style.css')}\n{packaged('site.css', _ASSETS)}"
+    found = {"icon.svg": _icon(), "site.css": style, **scripts}
+    return {f"assets/{name}": content.encode() for name, content in found.items()}
 
 
-def _icon() -> bytes:
+def _icon() -> str:
     sun = '<path d="M6 22a10 10 0 0 1 20 0z"/><path d="M3 25h26v2H3z"/>'
     head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32" fill="#d99a00">'
-    return f"{head}{sun}</svg>\n".encode()
+    return f"{head}{sun}</svg>\n"
 
 
 def badge(text: str, fine: bool) -> str:
