@@ -16,8 +16,9 @@ import pytest
 
 from firstlight.cli import main
 from firstlight.cli.histfactory.options import CODES
+from firstlight.histfactory.exclusion import cls
 from firstlight.histfactory.fitting import fit
-from firstlight.histfactory.inference import asimov, cls, discovery
+from firstlight.histfactory.inference import asimov, discovery
 from firstlight.histfactory.interpolation import HISTOSYS_CODES, NORMSYS_CODES
 from firstlight.histfactory.limits import upper_limit
 from firstlight.histfactory.loading import load

@@ -35,7 +35,7 @@ from firstlight.replication.report import (
     PAGE,
     REPORT,
     Replication,
-    counted,
+    verdict_counts,
     write_report,
 )
 from firstlight.replication.selection import (
@@ -330,7 +330,7 @@ def report(measured: Any, published: str, tmp_path: Path) -> Path:
         created_at="2026-03-01T10:00:00.000+00:00", finished_at="2026-03-01T10:01:00.000+00:00",
         harness=harness(), runs=(repeating.run_replication(snapshot, 0, second.run, ()),),
         cases=tuple(cases), ratios=tuple(replicate_ratios([pair])), left_out=(),
-        verdicts=counted(cases), drift=DRIFT,
+        verdicts=verdict_counts(cases), drift=DRIFT,
     )  # fmt: skip
     folder = tmp_path / "report"
     (folder / "runs").mkdir(parents=True)

@@ -72,8 +72,8 @@ def test_text_has_the_contrast_that_wcag_aa_asks_for(theme: int) -> None:
         assert contrast(palette.INK[name][theme], raised) >= 4.5, name
     for name, pair in palette.BACKENDS.items():
         assert contrast(pair[theme], paper) >= 4.5, name  # names are written on their colour
-    for name, pair in palette.PHASE_FILLS.items():
-        assert contrast(pair[theme], palette.PHASE_INKS[name][theme]) >= 4.5, name
+    for name, (fill, ink) in palette.PHASE_COLOURS.items():
+        assert contrast(fill[theme], ink[theme]) >= 4.5, name
 
 
 #: Severe protanopia, deuteranopia, tritanopia: Machado, Oliveira, Fernandes 2009, table 1.

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from firstlight.cli import main
-from firstlight.present.progress import Steps
+from firstlight.present.progress import LiveLine
 from firstlight.snapshot.opening import open_snapshot
 from firstlight.snapshot.publishing import Published, publish
 from firstlight.snapshot.storage import LocalStore, open_store
@@ -293,7 +293,7 @@ def test_publishing_says_what_it_is_at_on_a_terminal_and_nothing_elsewhere(
     publish([made_up], store, watch=steps.append)
     assert steps[0] == "reading 1 run(s)" and steps[-1].startswith("writing")
     for stream, shown in ((Screen(), True), (io.StringIO(), False)):
-        progress = Steps(stream)
+        progress = LiveLine(stream)
         progress.show(steps[0])
         progress.clear()
         assert (steps[0] in stream.getvalue()) == shown

@@ -80,7 +80,7 @@ def add_to(commands: Any) -> None:
 
 
 def handle(options: argparse.Namespace) -> int:
-    from firstlight.present.progress import Steps
+    from firstlight.present.progress import LiveLine
     from firstlight.snapshot.publishing import publish
     from firstlight.snapshot.storage import open_store
 
@@ -89,7 +89,7 @@ def handle(options: argparse.Namespace) -> int:
     key = signing_key(options.key or own_key(options.unsigned), options.passphrase_file)
     require_standing(key)
     store = open_store(options.out)
-    steps = Steps(sys.stderr)
+    steps = LiveLine(sys.stderr)
     try:
         done = publish(options.runs, store, wishes, key, options.archive, steps.show)
     finally:

@@ -106,10 +106,10 @@ def checked(location: str, options: argparse.Namespace) -> Verification | Unusab
 def verify_all(options: argparse.Namespace, ids: Sequence[str]) -> int:
     """Print one line per snapshot of a store, followed by its findings."""
     from firstlight.present.plain_text import printable
-    from firstlight.present.progress import Steps
+    from firstlight.present.progress import LiveLine
     from firstlight.snapshot.storage import open_store
 
-    steps, shown = Steps(sys.stderr), []
+    steps, shown = LiveLine(sys.stderr), []
     codes: Counter[int] = Counter()
     for number, snapshot_id in enumerate(ids, start=1):
         steps.show(f"[{number}/{len(ids)}] verifying {snapshot_id[:12]}…")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+from collections.abc import Iterable
 from importlib.resources import files
 
 from firstlight.present import palette
 
-LOGO = (
+_LOGO = (
     '<svg viewBox="0 0 48 32" class="logo" aria-hidden="true">'
     '<path d="M12 24a12 12 0 0 1 24 0z" class="sun"/>'
     '<path d="M2 27.5H46" class="horizon"/>'
@@ -20,7 +21,7 @@ PATTERN = (
     '<defs><pattern id="hatch" width="5" height="5" patternUnits="userSpaceOnUse" '
     'patternTransform="rotate(45)"><path d="M0 0V5" class="hatch"/></pattern></defs>'
 )
-HATCH = f'<svg width="0" height="0" class="defs" aria-hidden="true">{PATTERN}</svg>'
+_HATCH = f'<svg width="0" height="0" class="defs" aria-hidden="true">{PATTERN}</svg>'
 
 
 def document(
@@ -33,16 +34,14 @@ def document(
     """
     sheet = f"{palette.stylesheet()}\n{packaged('style.css')}{style}"
     attributes = "style-src-attr 'unsafe-inline'; " if style_attributes else ""
+    script = script and packaged("page.js") + script
     scripts = f"script-src {_hash_source(script)}; " if script else ""
     policy = (
         f"default-src 'none'; style-src {_hash_source(sheet)}; {attributes}{scripts}"
         "base-uri 'none'; form-action 'none'"
     )
     behaviour = f"<script>{script}</script>" if script else ""
-    return (
-        f"{head(policy)}<title>{html.escape(title)}</title><style>{sheet}</style></head>"
-        f"<body>{HATCH}{body}{behaviour}</body></html>\n"
-    )
+    return whole_page(policy, title, f"<style>{sheet}</style>", f"{body}{behaviour}")
 
 
 def _hash_source(content: str) -> str:
@@ -51,17 +50,26 @@ def _hash_source(content: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
-def head(policy: str) -> str:
-    """The beginning of a page, up to what it is called."""
+def whole_page(policy: str, title: str, head: str, body: str) -> str:
+    """What every page is made of; `title` is plain text, `head` and `body` are markup."""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="generator" content="Firstlight">'
+        f"<title>{html.escape(title)}</title>{head}</head><body>{_HATCH}{body}</body></html>\n"
     )
 
 
-def themes() -> str:
+def masthead(title: str, lead: str, brand: str = "Firstlight") -> str:
+    """The top of a page, with the choice of a theme; `lead` is markup, the others plain text."""
+    return (
+        f'<header id="top">{_LOGO}<div class="lead"><p class="brand">{html.escape(brand)}</p>'
+        f"<h1>{html.escape(title)}</h1>{lead}</div>{_themes()}</header>"
+    )
+
+
+def _themes() -> str:
     """The choice between light and dark."""
     choices = "".join(
         f'<input type="radio" name="theme" id="theme-{t}"{" checked" if t == "auto" else ""}>'
@@ -69,6 +77,17 @@ def themes() -> str:
         for t in ("auto", "light", "dark")
     )
     return f'<fieldset class="themes"><legend>Theme</legend>{choices}</fieldset>'
+
+
+def table(
+    head: Iterable[str], rows: Iterable[str], class_: str = "small", caption: str = ""
+) -> str:
+    """A table that scrolls where it is too wide: plain headings over rows of markup."""
+    top = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in head)
+    return (
+        f'<div class="scroll" tabindex="0"><table class="{class_}">{caption}<thead><tr>{top}</tr>'
+        f"</thead><tbody>{''.join(rows)}</tbody></table></div>"
+    )
 
 
 def packaged(name: str, package: str = "firstlight.present") -> str:

@@ -40,27 +40,16 @@ BACKENDS: dict[str, tuple[str, str]] = {
 
 #: Fill, and the colour of text on it: (light, dark). Greys start the process, violets compile,
 #: gold is the first light.
-PHASE_FILLS: dict[str, tuple[str, str]] = {
-    "p-interpreter": ("#b9c0ca", "#59616e"),
-    "p-import": ("#8d97a5", "#7d8796"),
-    "p-backend_init": ("#5f6a7a", "#a4aebd"),
-    "p-setup": ("#b5c7a4", "#5f7350"),
-    "p-trace": ("#d3c2ec", "#5e4a86"),
-    "p-lower": ("#a988d6", "#8466bd"),
-    "p-compile": ("#6a3fa8", "#b697ea"),
-    "p-first_execute": ("#f3c13a", "#f3c13a"),
-    "p-later": ("#f9e3a3", "#8d7330"),
-}
-PHASE_INKS: dict[str, tuple[str, str]] = {
-    "p-interpreter": ("#16191f", "#ffffff"),
-    "p-import": ("#16191f", "#14161a"),
-    "p-backend_init": ("#ffffff", "#14161a"),
-    "p-setup": ("#16191f", "#ffffff"),
-    "p-trace": ("#16191f", "#ffffff"),
-    "p-lower": ("#16191f", "#ffffff"),
-    "p-compile": ("#ffffff", "#14161a"),
-    "p-first_execute": ("#16191f", "#16191f"),
-    "p-later": ("#16191f", "#ffffff"),
+PHASE_COLOURS: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {
+    "p-interpreter": (("#b9c0ca", "#59616e"), ("#16191f", "#ffffff")),
+    "p-import": (("#8d97a5", "#7d8796"), ("#16191f", "#14161a")),
+    "p-backend_init": (("#5f6a7a", "#a4aebd"), ("#ffffff", "#14161a")),
+    "p-setup": (("#b5c7a4", "#5f7350"), ("#16191f", "#ffffff")),
+    "p-trace": (("#d3c2ec", "#5e4a86"), ("#16191f", "#ffffff")),
+    "p-lower": (("#a988d6", "#8466bd"), ("#16191f", "#ffffff")),
+    "p-compile": (("#6a3fa8", "#b697ea"), ("#ffffff", "#14161a")),
+    "p-first_execute": (("#f3c13a", "#f3c13a"), ("#16191f", "#16191f")),
+    "p-later": (("#f9e3a3", "#8d7330"), ("#16191f", "#ffffff")),
 }
 
 _KNOWN = {
@@ -152,12 +141,13 @@ def stylesheet() -> str:
     rules += [
         f".{name}{{fill:var(--{name});background:var(--{name})}}"
         f"text.{name}-ink{{fill:var(--{name}-ink)}}"
-        for name in PHASE_FILLS
+        for name in PHASE_COLOURS
     ]
     return "\n".join(rules)
 
 
 def _variables(theme: int) -> str:
-    pairs = [(k, v[theme]) for k, v in (INK | BACKENDS | PHASE_FILLS).items()]
-    pairs += [(f"{k}-ink", v[theme]) for k, v in PHASE_INKS.items()]
+    pairs = [(k, v[theme]) for k, v in (INK | BACKENDS).items()]
+    pairs += [(k, fill[theme]) for k, (fill, _) in PHASE_COLOURS.items()]
+    pairs += [(f"{k}-ink", ink[theme]) for k, (_, ink) in PHASE_COLOURS.items()]
     return ";".join(f"--{name}:{colour}" for name, colour in pairs)

@@ -22,13 +22,36 @@ class Named(Protocol):
     def id(self) -> str: ...
 
 
+class LiveLine:
+    """One line that is rewritten on a terminal, nothing elsewhere."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.live = stream.isatty() and not os.environ.get("CI")
+
+    def show(self, text: str) -> None:
+        """Say what comes next, over what was said before."""
+        if self.live:
+            width = shutil.get_terminal_size().columns - 1
+            self.write(f"\r\x1b[2K{printable(text)[:width]}")
+
+    def clear(self) -> None:
+        """Take the line away before something else is printed."""
+        self.show("")
+
+    def write(self, text: str) -> None:
+        # The reader may have gone (`2>&1 | head`): the work goes on.
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+            self._stream.flush()
+
+
 class Progress:
     """Counts processes and estimates the time that is left from those that have run."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream = stream
+        self._line = LiveLine(stream)
         self._clock = clock
-        self._live = stream.isatty() and not os.environ.get("CI")
         self._spent: dict[str, float] = {}  # seconds of the latest process of each case
         self._current: str | None = None
         self._began = clock()
@@ -43,17 +66,10 @@ class Progress:
         what = {"check": "checking", "prime": "filling the cache of"}.get(kind, "timing")
         left = self._left([case.id for case, _, _ in jobs[number:]])
         text = f"[{number + 1}/{len(jobs)}] {what} {printable(case.id)}{left}"
-        if self._live:
-            width = shutil.get_terminal_size().columns - 1
-            self._write(f"\r\x1b[2K{text[:width]}")
+        if self._line.live:
+            self._line.show(text)
         else:
-            self._write(text + "\n")
-
-    def _write(self, text: str) -> None:
-        # Whoever read the progress may have gone (`2>&1 | head`): the measurement goes on.
-        with contextlib.suppress(OSError):
-            self._stream.write(text)
-            self._stream.flush()
+            self._line.write(text + "\n")
 
     def _left(self, coming: Sequence[str]) -> str:
         """Each coming process at the latest time of its case, or at the mean of those known."""
@@ -64,28 +80,5 @@ class Progress:
         return f", about {seconds / 60:.0f} min left" if seconds > 90 else f", {seconds:.0f} s left"
 
     def close(self) -> None:
-        if self._live and self._current is not None:
-            self._write("\r\x1b[2K")
-
-
-class Steps:
-    """What a command is at: one line that is rewritten on a terminal, nothing elsewhere."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._live = stream.isatty() and not os.environ.get("CI")
-
-    def show(self, text: str) -> None:
-        """Say what comes next."""
-        if self._live:
-            width = shutil.get_terminal_size().columns - 1
-            with contextlib.suppress(OSError):
-                self._stream.write(f"\r\x1b[2K{printable(text)[:width]}")
-                self._stream.flush()
-
-    def clear(self) -> None:
-        """Take the line away before something else is printed."""
-        if self._live:
-            with contextlib.suppress(OSError):
-                self._stream.write("\r\x1b[2K")
-                self._stream.flush()
+        if self._current is not None:
+            self._line.clear()

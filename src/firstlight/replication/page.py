@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from firstlight.compare.verdicts import change
-from firstlight.present.document import document
+from firstlight.present.document import document, masthead, table
 from firstlight.present.quantities import ABSENT, count, scientific, seconds
 from firstlight.replication.wording import case_reasons
 
 _HEADLINE = ("cold_seconds", "warm_call_seconds")
+_STYLE = "small cards"
 _OWN = """
 .verdict { font-weight: 650; white-space: nowrap; }
 .v-agrees { color: var(--good); } .v-differs { color: var(--alarm); }
@@ -27,11 +28,12 @@ tr.more { border-top: 0; }
 def replication_html(report: Mapping[str, Any]) -> str:
     """The page of a report in its plain form."""
     title = str(report["snapshot"]["title"])
-    body = (
-        f'<header><div class="lead"><p class="brand">Firstlight</p><h1>Replication</h1>'
+    lead = (
         f"<p>of {html.escape(title)}</p><p><code>{html.escape(report['snapshot']['id'])}</code></p>"
-        f"<p>{html.escape(report['created_at'][:16].replace('T', ' '))} UTC, "
-        f"{_totals(report)}</p></div></header><main>{_cases(report)}{_ratios(report)}"
+        f"<p>{html.escape(report['created_at'][:16].replace('T', ' '))} UTC, {_totals(report)}</p>"
+    )
+    body = (
+        f"{masthead('Replication', lead)}<main>{_cases(report)}{_ratios(report)}"
         f"{_left_out(report)}{_environments(report)}{_method(report)}</main>"
     )
     return document(f"Replication: {title}", body, style=_OWN)
@@ -47,14 +49,6 @@ def _totals(report: Mapping[str, Any]) -> str:
 def _mark(verdict: str) -> str:
     class_ = verdict.split(" ")[0]
     return f'<span class="verdict v-{class_}">{html.escape(verdict)}</span>'
-
-
-def _table(head: Sequence[str], rows: Sequence[str]) -> str:
-    top = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in head)
-    return (
-        f'<div class="scroll" tabindex="0"><table class="small cards"><thead><tr>{top}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
-    )
 
 
 def _row(head: Sequence[str], name: str | None, cells: Sequence[str], rows: int = 1) -> str:
@@ -76,7 +70,7 @@ _CASES = (
 def _cases(report: Mapping[str, Any]) -> str:
     told = zip(report["cases"], case_reasons(report), strict=True)
     rows = [row for case, reasons in told for row in _case_rows(case, reasons)]
-    return f"<section><h2>Every case</h2>{_table(_CASES, rows)}</section>"
+    return f"<section><h2>Every case</h2>{table(_CASES, rows, _STYLE)}</section>"
 
 
 def _case_rows(case: Mapping[str, Any], reasons: Sequence[str]) -> list[str]:
@@ -147,7 +141,7 @@ def _ratios(report: Mapping[str, Any]) -> str:
         "<section><h2>Ratios between cases of the same run</h2><p>How many times as long a case "
         "takes as another one of its workload, paired by round. On another kind of machine times "
         "are not comparable, and these are: they say whether the same case is the faster one "
-        f"(order), and by as much (verdict).</p>{_table(head, rows)}</section>"
+        f"(order), and by as much (verdict).</p>{table(head, rows, _STYLE)}</section>"
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from firstlight.present import quantities
-from firstlight.present.palette import PHASE_FILLS, Mark
+from firstlight.present.palette import PHASE_COLOURS, Mark
 from firstlight.present.svg import Linear, canvas, element, line, rectangle, text, text_width, title
 from firstlight.records import PHASES, CaseSummary
 from firstlight.report.admission import Workload, flag, hollow, label
@@ -53,7 +53,7 @@ def phase_class(phase: str) -> str:
     """The CSS class of a phase; one that we do not know looks like what comes later."""
     if phase == "unattributed":
         return "p-unattributed"
-    return f"p-{phase}" if f"p-{phase}" in PHASE_FILLS else "p-later"
+    return f"p-{phase}" if f"p-{phase}" in PHASE_COLOURS else "p-later"
 
 
 def time_rows(workload: Workload) -> list[Row]:

@@ -6,6 +6,7 @@ import html
 from collections.abc import Callable
 
 from firstlight.present import quantities
+from firstlight.present.document import table
 from firstlight.present.palette import name_with_swatch
 from firstlight.records import CaseSummary
 from firstlight.report import amortisation, bars, protocols, strips, warm
@@ -178,18 +179,14 @@ def _compiler(workload: Workload) -> str:
     if not cases:
         return ""
     keys = list(dict.fromkeys(k for c in cases for k in (c.compiler_bytes or {})))
-    head = "".join(f'<th scope="col">{html.escape(k.replace("_", " "))}</th>' for k in keys)
-    rows = "".join(
+    rows = (
         f'<tr data-case="{html.escape(c.case)}"><th scope="row">{html.escape(label(c))}</th>'
         + "".join(f"<td>{quantities.size((c.compiler_bytes or {}).get(k))}</td>" for k in keys)
         + "</tr>"
         for c in cases
     )
-    return (
-        '<div class="scroll" tabindex="0"><table class="small"><caption>The compiler’s own estimate'
-        f'</caption><thead><tr><th scope="col">case</th>{head}</tr></thead>'
-        f"<tbody>{rows}</tbody></table></div>"
-    )
+    head = ("case", *(key.replace("_", " ") for key in keys))
+    return table(head, rows, caption="<caption>The compiler’s own estimate</caption>")
 
 
 def _folded(summary: str, body: str) -> str:

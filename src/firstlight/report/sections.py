@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from firstlight.present.document import LOGO, themes
+from firstlight.present.document import masthead
 from firstlight.present.quantities import THIN_SPACE, counted, size
 from firstlight.records import Run
 from firstlight.report import protocols
@@ -27,13 +27,11 @@ def header(run: Run, workloads: Sequence[Workload], sample_count: int) -> str:
         when += f" to {_when(run.finished_at, run.created_at)}"
     state = "complete" if run.complete else "incomplete: interrupted before every process had run"
     badge = f'<span class="badge{" fine" if run.complete else ""}">{state}</span>'
-    return (
-        f'<header id="top">{LOGO}<div class="lead"><p class="brand">Firstlight</p>'
-        "<h1>Time to first result</h1>"
+    lead = (
         f"<p>{when} {badge}</p><p>{html.escape(_machine(run.host))}</p>"
-        f"<p>{html.escape(_software(run))}</p><p>{', '.join(facts)}</p></div>{themes()}</header>"
-        + _warnings(run.warnings)
+        f"<p>{html.escape(_software(run))}</p><p>{', '.join(facts)}</p>"
     )
+    return masthead("Time to first result", lead) + _warnings(run.warnings)
 
 
 def _when(moment: str, since: str = "") -> str:

@@ -31,7 +31,7 @@ from firstlight.site.snapshot_page import served, snapshot_page
 from firstlight.site.trends import Collected, Series, moment
 from firstlight.snapshot.archive import write_archive
 from firstlight.snapshot.catalogue import Catalogue
-from firstlight.snapshot.contents import code_sha256
+from firstlight.snapshot.contents import MAKERS, code_sha256
 from firstlight.snapshot.layout import INDEX, SIGNATURE
 from firstlight.snapshot.opening import Snapshot, open_snapshot
 from firstlight.snapshot.storage import Store, open_store
@@ -40,16 +40,7 @@ from firstlight.snapshot.trust import TrustedKeys
 from firstlight.snapshot.verification import Verification
 
 #: What a page of a snapshot depends on besides the snapshot.
-_MAKERS = (
-    "compare",
-    "present",
-    "records",
-    "replication",
-    "report",
-    "site",
-    "snapshot",
-    "statistics",
-)
+_MAKERS = (*MAKERS, "compare", "replication", "site")
 
 
 class SiteOptionError(FirstlightError):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from functools import cache
-from importlib.resources import files
 
 from firstlight.present import palette
-from firstlight.present.document import HATCH, LOGO, head, packaged, themes
+from firstlight.present.document import masthead, packaged, whole_page
+from firstlight.present.document import table as plain_table
 from firstlight.present.svg import element
 
 #: Scripts and data come from the site alone; nothing inline is ever run, whoever put it there.
@@ -23,7 +23,7 @@ _PLACES = (
     ("compare.html", "Compare"),
 )
 FEED = "feed.xml"
-_SCRIPTS = ("theme.js", "list.js")  # no modules: a page that is opened from a file can run them
+_ASSETS = "firstlight.site.assets"
 
 
 def page(
@@ -41,20 +41,20 @@ def page(
     page's own path, if it is one of those in the navigation.
     """
     run = "".join(
-        f'<script defer src="{up}assets/{name}"></script>' for name in ("theme.js", *scripts)
+        f'<script defer src="{up}assets/{name}"></script>' for name in ("page.js", *scripts)
     )
-    heading = f"{title} · {site}" if title != site else site
-    return (
-        f'{head(_POLICY)}<meta name="referrer" content="no-referrer">'
-        f"<title>{html.escape(heading)}</title>"
+    head = (
+        '<meta name="referrer" content="no-referrer">'
         f'<link rel="icon" href="{up}assets/icon.svg"><link rel="stylesheet" '
         f'href="{up}assets/site.css"><link rel="alternate" type="application/atom+xml" '
-        f'title="{html.escape(site)}: changes" href="{up}{FEED}">{run}</head><body>{HATCH}'
-        f'<a class="skip" href="#main">Skip to the content</a>'
-        f'<header id="top">{LOGO}<div class="lead"><p class="brand">{html.escape(site)}</p>'
-        f"<h1>{html.escape(title)}</h1>{lead}</div>{themes()}</header>"
-        f'{_navigation(up, place)}<main id="main" data-root="{up}">{body}</main></body></html>\n'
-    ).encode()
+        f'title="{html.escape(site)}: changes" href="{up}{FEED}">{run}'
+    )
+    whole = (
+        f'<a class="skip" href="#main">Skip to the content</a>{masthead(title, lead, site)}'
+        f'{_navigation(up, place)}<main id="main" data-root="{up}">{body}</main>'
+    )
+    heading = f"{title} · {site}" if title != site else site
+    return whole_page(_POLICY, heading, head, whole).encode()
 
 
 def _navigation(up: str, here: str) -> str:
@@ -68,17 +68,17 @@ def _navigation(up: str, here: str) -> str:
 @cache
 def assets() -> dict[str, bytes]:
     """{path: content} of style, scripts and icon."""
-    sheet = packaged("style.css")
-    own = files("firstlight.site").joinpath("assets")
-    style = f"{palette.stylesheet()}\n{sheet}\n{own.joinpath('site.css').read_text('utf-8')}"
-    found = {"assets/site.css": style.encode(), "assets/icon.svg": _icon()}
-    return found | {f"assets/{name}": own.joinpath(name).read_bytes() for name in _SCRIPTS}
+    # No modules: a page that is opened from a file can run them.
+    scripts = {"page.js": packaged("page.js"), "list.js": packaged("list.js", _ASSETS)}
+    style = f"{palette.stylesheet()}\n{packaged('style.css')}\n{packaged('site.css', _ASSETS)}"
+    found = {"icon.svg": _icon(), "site.css": style, **scripts}
+    return {f"assets/{name}": content.encode() for name, content in found.items()}
 
 
-def _icon() -> bytes:
+def _icon() -> str:
     sun = '<path d="M6 22a10 10 0 0 1 20 0z"/><path d="M3 25h26v2H3z"/>'
     head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32" fill="#d99a00">'
-    return f"{head}{sun}</svg>\n".encode()
+    return f"{head}{sun}</svg>\n"
 
 
 def badge(text: str, fine: bool) -> str:
@@ -99,9 +99,8 @@ def table(
     On narrow paper a row is a card, with the cell under the heading `deciding` first.
     """
     names = [html.escape(name) for name in head]
-    top = "".join(f'<th scope="col">{name}</th>' for name in names)
     first = [' class="deciding"' if name == deciding else "" for name in head]
-    body = "".join(
+    body = (
         f'<tr><th scope="row">{row[0]}</th>'
         + "".join(
             f'<td data-label="{name}"{mark}>{cell}</td>'
@@ -110,7 +109,4 @@ def table(
         + "</tr>"
         for row in rows
     )
-    return (
-        f'<div class="scroll" tabindex="0"><table class="{class_} cards">'
-        f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
+    return plain_table(head, body, f"{class_} cards")

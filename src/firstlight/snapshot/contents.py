@@ -27,13 +27,13 @@ from firstlight.snapshot.validation import validation_report
 from firstlight.snapshot.validation_page import validation_html
 
 #: What turns raw runs into the rest. Pictures of the same run by other code may look different.
-_MAKERS = ("present", "records", "report", "snapshot", "statistics")
+MAKERS = ("present", "records", "report", "snapshot", "statistics")
 
 
 @functools.cache
 def made_by() -> Mapping[str, str]:
     """Name, version and a hash of the code that makes a snapshot."""
-    return {"name": "firstlight", "version": __version__, "code_sha256": code_sha256(*_MAKERS)}
+    return {"name": "firstlight", "version": __version__, "code_sha256": code_sha256(*MAKERS)}
 
 
 def code_sha256(*rooms: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from firstlight.present.document import document
+from firstlight.present.document import document, masthead, table
 from firstlight.present.quantities import ABSENT, percent, scientific
 from firstlight.snapshot.citation import abstract
 from firstlight.snapshot.validation import GATES
@@ -21,13 +21,12 @@ _COLUMNS = (
 def validation_html(report: Mapping[str, Any], manifest: Mapping[str, Any]) -> bytes:
     """The page: what was asked of every case, and what it answered."""
     title = str(manifest["publication"]["title"])
-    body = (
-        f'<header><div class="lead"><p class="brand">Firstlight</p><h1>Validation</h1>'
+    lead = (
         f"<p>{html.escape(title)}</p><p>{html.escape(abstract(manifest))}</p>"
-        f"<p>{_verdict(report)}</p></div></header>"
-        f"<main>{_gates(report)}{_runs(report, manifest)}</main>"
+        f"<p>{_verdict(report)}</p>"
     )
-    return document(f"Validation: {title}", body).encode()
+    main = f"<main>{_gates(report)}{_runs(report, manifest)}</main>"
+    return document(f"Validation: {title}", f"{masthead('Validation', lead)}{main}").encode()
 
 
 def _verdict(report: Mapping[str, Any]) -> str:
@@ -61,18 +60,9 @@ def _runs(report: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
         parts.append(
             f"<section><h2>{html.escape(run['folder'])}</h2><p>{html.escape(run['id'])}; "
             f'<a href="{run["folder"]}/report.html">its report</a></p>{listed}'
-            f"{_table(own)}{_troubles(own)}</section>"
+            f"{table(_COLUMNS, map(_row, own))}{_troubles(own)}</section>"
         )
     return "".join(parts)
-
-
-def _table(cases: Sequence[Mapping[str, Any]]) -> str:
-    head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in _COLUMNS)
-    rows = "".join(_row(case) for case in cases)
-    return (
-        f'<div class="scroll" tabindex="0"><table class="small"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{rows}</tbody></table></div>"
-    )
 
 
 @dataclass(frozen=True)

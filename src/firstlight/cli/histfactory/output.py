@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import os
-import shutil
 import sys
 import time
 from collections.abc import Iterable
 from typing import Any, TextIO
 
 from firstlight.present.plain_text import printable
+from firstlight.present.progress import LiveLine
 from firstlight.present.quantities import ABSENT
 
 BAND_NAMES = ("−2σ", "−1σ", "median", "+1σ", "+2σ")
@@ -95,12 +93,11 @@ class Working:
 
     def __init__(self, what: str, stream: TextIO | None = None) -> None:
         self._what = what
-        self._stream = stream or sys.stderr
-        self._live = self._stream.isatty() and not os.environ.get("CI")
+        self._line = LiveLine(stream or sys.stderr)
         self._drawn = 0.0
 
     def __enter__(self) -> Working:
-        self._draw(f"{self._what} …")
+        self._line.show(f"{self._what} …")
         return self
 
     def __call__(self, done: int, of: int) -> None:
@@ -108,16 +105,7 @@ class Working:
         if now - self._drawn > 0.1 or done == of:
             self._drawn = now
             filled = 24 * done // max(of, 1)
-            self._draw(f"{self._what} {'█' * filled}{'░' * (24 - filled)} {done}/{of}")
+            self._line.show(f"{self._what} {'█' * filled}{'░' * (24 - filled)} {done}/{of}")
 
     def __exit__(self, *_: object) -> None:
-        self._draw("")
-
-    def _draw(self, text: str) -> None:
-        if not self._live:
-            return
-        width = shutil.get_terminal_size().columns - 1
-        # The reader of stderr may have gone; the work goes on.
-        with contextlib.suppress(OSError):
-            self._stream.write(f"\r\x1b[2K{text[:width]}")
-            self._stream.flush()
+        self._line.clear()

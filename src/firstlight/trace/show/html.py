@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from firstlight.present.document import LOGO, document, packaged, themes
+from firstlight.present.document import document, masthead, packaged
 from firstlight.present.markup import escaped
 from firstlight.present.quantities import counted, duration
 from firstlight.trace.read.model import Finding, Process, Trace
@@ -79,10 +79,7 @@ def _header(trace: Trace) -> str:
     first = trace.time_to_first_result_seconds
     title = "No first result" if first is None else f"First result after {duration(first)}"
     lines = "".join(f"<p>{line}</p>" for line in _about(trace.processes))
-    return (
-        f'<header id="top">{LOGO}<div class="lead"><p class="brand">Firstlight trace</p>'
-        f"<h1>{title}</h1>{lines}</div>{themes()}</header>"
-    )
+    return masthead(title, lines, "Firstlight trace")
 
 
 def _about(processes: Sequence[Process]) -> list[str]:

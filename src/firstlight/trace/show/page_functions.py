@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from firstlight.present.document import table
 from firstlight.present.markup import breakable, escaped
 from firstlight.present.quantities import counted, duration, size
 from firstlight.trace.read.model import Compile, Function, SourceLine, Trace
@@ -115,9 +116,9 @@ def _calls(function: Function, source: SourceLines) -> str:
     name = escaped(function.name)
     return (
         f'<div class="calls" data-search="{escaped(_searched(function))}">'
-        f'<h3><code>{name}</code></h3><div class="scroll" tabindex="0"><table class="wide-text">'
-        "<thead><tr><th>at</th><th>took</th><th>arguments</th><th>called from</th><th>cache</th>"
-        f"</tr></thead><tbody>{rows}</tbody></table></div>{rest}</div>"
+        f"<h3><code>{name}</code></h3>"
+        f"{table(('at', 'took', 'arguments', 'called from', 'cache'), rows, 'wide-text')}"
+        f"{rest}</div>"
     )
 
 

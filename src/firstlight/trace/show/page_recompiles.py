@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from firstlight.present.document import table
 from firstlight.present.markup import escaped
 from firstlight.present.quantities import counted, duration, listed
 from firstlight.trace.read.model import Compile, Difference, Function, Reason, Trace
@@ -121,11 +122,7 @@ def _note(group: Sequence[Compile], changes: Mapping[str, Sequence[Difference]],
 
 
 def _table(rows: str) -> str:
-    return (
-        '<div class="scroll" tabindex="0"><table class="diff"><thead><tr><th></th>'
-        "<th>compiled for</th><th>and again for</th></tr></thead>"
-        f"<tbody>{rows}</tbody></table></div>"
-    )
+    return table(("", "compiled for", "and again for"), rows, "diff")
 
 
 def _line(names: Sequence[str], before: str, after: str) -> str:

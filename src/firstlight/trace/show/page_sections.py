@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from firstlight.present import document
 from firstlight.present.markup import escaped
 from firstlight.present.quantities import counted, duration
 from firstlight.trace.read import phases
@@ -125,8 +126,7 @@ def _regions(compiled: Sequence[Region]) -> str:
 
 
 def table(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
-    top = "".join(f'<th scope="col">{escaped(name)}</th>' for name in head)
-    body = "".join(
+    body = (
         "<tr>"
         + "".join(
             f'<th scope="row">{escaped(cell)}</th>' if number == 0 else f"<td>{escaped(cell)}</td>"
@@ -135,7 +135,4 @@ def table(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
         + "</tr>"
         for row in rows
     )
-    return (
-        f'<div class="scroll" tabindex="0"><table class="small"><thead><tr>{top}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
+    return document.table(head, body)

@@ -1,16 +1,4 @@
-"use strict";
 (() => {
-  const all = (selector, root = document) => [...root.querySelectorAll(selector)];
-
-  // The choice of theme works without this; here it is only remembered.
-  try {
-    const store = window.localStorage;
-    const chosen = document.getElementById(store.getItem("firstlight-theme") || "");
-    if (chosen) chosen.checked = true;
-    all(".themes input").forEach((input) =>
-      input.addEventListener("change", () => { try { store.setItem("firstlight-theme", input.id); } catch { } }));
-  } catch { /* storage may be forbidden for local files */ }
-
   // Search: every word must occur in the name, a place or a reason.
   const box = document.getElementById("filter");
   const count = document.getElementById("filter-count");
@@ -27,31 +15,11 @@
   box.addEventListener("input", search);
   if (box.value) search();
 
-  // Sort: numbers by their exact values; the first press of a number shows the largest.
-  const body = document.querySelector("#functions-table tbody");
-  const valueOf = (row, key) => row.querySelector(`[data-key="${key}"]`).dataset.value;
-  const compare = (a, b) => {
-    const [x, y] = [Number(a), Number(b)];
-    return Number.isNaN(x) || Number.isNaN(y) ? a.localeCompare(b) : x - y;
-  };
-  all("#functions-table thead th").forEach((head) => {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.append(...head.childNodes);
-    head.append(button);
-    button.addEventListener("click", () => {
-      const first = head.classList.contains("words") || head.dataset.key === "name"
-        ? "ascending" : "descending";
-      const other = first === "ascending" ? "descending" : "ascending";
-      const order = head.getAttribute("aria-sort") === first ? other : first;
-      all("#functions-table thead th").forEach((one) => one.removeAttribute("aria-sort"));
-      head.setAttribute("aria-sort", order);
-      const turn = order === "ascending" ? 1 : -1;
-      const key = head.dataset.key;
-      rows.sort((a, b) => turn * compare(valueOf(a, key), valueOf(b, key)));
-      body.append(...rows);
-    });
-  });
+  // The first press of a number shows the largest.
+  const isWords = (head) => head.classList.contains("words") || head.dataset.key === "name";
+  makeSortable(document.getElementById("functions-table"),
+    (row, key) => row.querySelector(`[data-key="${key}"]`).dataset.value,
+    (head) => (isWords(head) ? "ascending" : "descending"));
 
   // Zoom: the lanes become wider than their frame, which scrolls; words appear where they fit.
   const frame = document.querySelector(".timeline");
@@ -113,7 +81,4 @@
     show(1, 0);
     window.addEventListener("resize", () => { ticks(); words(); });
   }
-
-  window.addEventListener("beforeprint", () =>
-    all("details").forEach((details) => { details.open = true; }));
 })();

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 from firstlight.present.markup import escaped
 from firstlight.present.quantities import counted, duration
 from firstlight.trace.show.page_sections import table
-from firstlight.trace.what_if import Spread, WhatIf
+from firstlight.trace.what_if import Spread, Variant, WhatIf
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+_COLUMNS = ("setting", "first result", "compiling", "whole run")
 
 
 def spread_text(spread: Spread | None) -> str:
@@ -54,35 +56,26 @@ def print_what_if(found: WhatIf, console: Console) -> None:
     """A table of variants."""
     from firstlight.trace.show import terminal
 
-    columns = ("setting", "first result", "compiling", "whole run")
-    rows = []
-    for v in found.variants:
-        failed = f", {v.failed} failed" if v.failed else ""
-        spreads = (v.first_result_seconds, v.compile_seconds, v.wall_seconds)
-        rows.append(((v.name + failed, *map(spread_text, spreads)), ""))
+    rows = [(_cells(variant), "") for variant in found.variants]
     title = f"What if: measured in {counted(found.rounds, 'run')} of each"
-    console.print(terminal.table(title, columns, rows))
+    console.print(terminal.table(title, _COLUMNS, rows))
     console.print(verdict(found))
     for v in found.variants:
         if v.how:
             console.print(f"  {v.name}: {v.how}", style="dim", markup=False)
 
 
+def _cells(variant: Variant) -> tuple[str, ...]:
+    failed = f", {variant.failed} failed" if variant.failed else ""
+    spreads = (variant.first_result_seconds, variant.compile_seconds, variant.wall_seconds)
+    return (variant.name + failed, *map(spread_text, spreads))
+
+
 def section(found: WhatIf) -> str:
     """Measured variants, as HTML."""
-    rows = [
-        (
-            v.name + (f", {v.failed} failed" if v.failed else ""),
-            spread_text(v.first_result_seconds),
-            spread_text(v.compile_seconds),
-            spread_text(v.wall_seconds),
-            v.how,
-        )
-        for v in found.variants
-    ]
-    head = ("setting", "first result", "compiling", "whole run", "how")
+    rows = [(*_cells(variant), variant.how) for variant in found.variants]
     return (
-        f'<p>{escaped(verdict(found))}</p>{table(head, rows)}<p class="hint">The program was '
-        f"run {counted(found.rounds, 'time')} with each setting, in fresh processes, interleaved; "
-        "median with the lowest and the highest.</p>"
+        f"<p>{escaped(verdict(found))}</p>{table((*_COLUMNS, 'how'), rows)}"
+        f'<p class="hint">The program was run {counted(found.rounds, "time")} with each setting, '
+        "in fresh processes, interleaved; median with the lowest and the highest.</p>"
     )
