@@ -355,5 +355,5 @@ def test_a_wrong_option_gets_the_usage_of_the_command_and_wrong_values_plain_wor
 def test_of_a_script_that_is_not_there_nothing_is_told_beyond_the_error(tmp_path: Path) -> None:
     done = run(tmp_path, "nofile.py")
     assert done.returncode == 2 and "can't open file" in done.stderr
-    assert "nothing more to tell" in done.stderr
+    assert "nothing more to report" in done.stderr
     assert "Report:" not in done.stderr and "start sooner" not in done.stderr

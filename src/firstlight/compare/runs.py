@@ -169,7 +169,7 @@ def _require_once(side: Sequence[Measured]) -> None:
         if m.run.id in names:
             raise NotComparableError(
                 f"{m.name} is the same run as {names[m.run.id]} ({m.run.id}), and a run counts "
-                "once on a side. Leave one of them out."
+                "once per side. Leave one of them out."
             )
         names[m.run.id] = m.name
 
@@ -193,7 +193,7 @@ def _refusal(what: str, problems: Any, anyway_helps: bool = True) -> str:
         return (
             f"{what}:{lines}\nNo case has times in all of these runs, so nothing can be compared."
         )
-    return f"{what}:{lines}\nThe difference would be compared too. To do it all the same: --anyway"
+    return f"{what}:{lines}\nThis difference would be measured too. To compare regardless: --anyway"
 
 
 def _case_problems(base: Sequence[Measured], head: Sequence[Measured], case: str) -> list[str]:
@@ -262,10 +262,10 @@ def _warnings(
 ) -> list[str]:
     found = []
     if drift is not None:
-        runs = "one run of each side" if len(base) == len(head) == 1 else "so few runs"
+        runs = "one run per side" if len(base) == len(head) == 1 else "so few runs"
         found.append(
             f"{runs} cannot show how far two jobs drift apart, so only changes beyond {drift:.0%} "
-            f"count. Measure both sides in one job (`firstlight gate`), or {needed} runs of each"
+            f"count. Measure both sides in one job (`firstlight gate`), or {needed} runs per side"
         )
     names = {m.run.id for m in base} & {m.run.id for m in head}
     if names:

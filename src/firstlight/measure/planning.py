@@ -83,7 +83,7 @@ def _require_usable(request: Request) -> None:
     if request.processes is not None and not 1 <= request.processes <= MAX_PROCESSES:
         raise SelectionError(f"{request.processes} processes: give 1 to {MAX_PROCESSES}.")
     if request.timeout_seconds is not None and not request.timeout_seconds > 0:
-        raise SelectionError(f"a time limit of {request.timeout_seconds} s: give a positive one.")
+        raise SelectionError(f"time limit {request.timeout_seconds} s: give a positive number.")
 
 
 def _cases(request: Request) -> list[Case]:

@@ -122,7 +122,7 @@ def read_checked(
         raise ChangedSnapshotError(f"{source.name}: {path} is not in the index.")
     data = source.read(path, min(max_bytes, entry.bytes))
     if hashlib.sha256(data).hexdigest() != entry.sha256:
-        raise ChangedSnapshotError(f"{source.name}: {path} is not the file that the index names.")
+        raise ChangedSnapshotError(f"{source.name}: {path} is not the file listed in the index.")
     return data
 
 
@@ -158,7 +158,7 @@ def parse_samples(data: bytes, name: str, limits: Limits = LIMITS) -> list[Sampl
     if len(data) > limits.samples_bytes:
         raise UnusableSnapshotError(f"{name}: more than {limits.samples_bytes} bytes of samples.")
     if data and not data.endswith(b"\n"):
-        raise UnusableSnapshotError(f"{name}: its last line is cut off.")
+        raise UnusableSnapshotError(f"{name}: its last line is truncated.")
     samples = []
     for number, line in enumerate(data.split(b"\n")[:-1], start=1):
         where = f"{name}: line {number}"

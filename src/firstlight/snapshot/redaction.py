@@ -226,14 +226,14 @@ def private_part(
     """What of a program must not be published, in words, or None."""
     program = source.decode("utf-8", "surrogateescape")
     if any(text in program for text in texts if text):
-        return "a text that is to be redacted"
+        return "text to be redacted"
     for variable, value in (owner or Owner()).secrets.items():
         if value in program:
             return f"the value of the variable {variable}"
     if _PASSWORD.search(program):
         return "a password in an address"
     if _TOKEN.search(program):
-        return "what has the form of a token"
+        return "what looks like a token"
     home = owner.home if owner else None
     if _HOME.search(program) or (home is not None and home in program):
         return "a home directory"

@@ -98,7 +98,9 @@ class LocalStore:
         if not os.path.lexists(final):
             return False
         if final.is_symlink() or not final.is_dir():
-            raise StorageError(f"{final} is there and no folder. Move it away, then publish again.")
+            raise StorageError(
+                f"{final} exists and is not a folder. Move it away, then publish again."
+            )
         require_same(Directory(final), files)
         return True
 
@@ -166,7 +168,7 @@ class LocalStore:
             _sync(self.path)
         except OSError as error:
             raise StorageError(
-                f"{path}: cannot be written: {error.strerror}. The snapshot itself is there; "
+                f"{path}: cannot be written: {error.strerror}. The snapshot itself was written; "
                 "publish again for its archive."
             ) from None
         return str(path)

@@ -92,7 +92,7 @@ def threshold(ratios: Sequence[float], alpha: float) -> float | None:
     return sorted(max(r, 1 / r) for r in ratios)[rank - 1]
 
 
-def least_results(alpha: float) -> int:
+def min_results(alpha: float) -> int:
     """The fewest A/A ratios that give a threshold: 19 for 5 %."""
     return math.ceil(1 / alpha - 1 - 1e-9)
 
@@ -117,8 +117,8 @@ def load_thresholds(path: Path, machine_class: str | None) -> Thresholds:
     found = _decoded(path, data)
     if machine_class is not None and found.machine_class != machine_class:
         raise CalibrationError(
-            f"{path}: calibrated on {found.machine_class!r}, this is {machine_class!r}. Noise does "
-            "not travel: calibrate here with `firstlight calibrate`, or leave the file out."
+            f"{path}: calibrated on {found.machine_class!r}, this is {machine_class!r}. Noise "
+            "differs by machine: calibrate here with `firstlight calibrate`, or leave the file out."
         )
     return found
 
@@ -130,11 +130,11 @@ def _decoded(path: Path, data: dict[str, Any]) -> Thresholds:
             math.isfinite(r.ratio) and r.ratio > 0 and r.rounds > 0 for r in found.results
         )
     except (FirstlightError, TypeError, ValueError) as error:
-        raise CalibrationError(f"{path}: damaged: {error}. Calibrate anew.") from None
+        raise CalibrationError(f"{path}: damaged: {error}. Calibrate again.") from None
     if not usable or not isinstance(found.machine_class, str):
         raise CalibrationError(
             f"{path}: damaged: alpha, a ratio or a number of rounds is out of range. "
-            "Calibrate anew."
+            "Calibrate again."
         )
     return found
 
