@@ -268,7 +268,7 @@ def first_number(plain: Any) -> Any:
          "validation.html does not follow from the runs"),
         (lambda files: files.update({"plots/001-01-matmul-small-phases.svg": b"<svg/>"}),
          "phases.svg does not follow"),
-        (lambda files: files.update({"malware.exe": b"MZ"}), "malware.exe is no file"),
+        (lambda files: files.update({"malware.exe": b"MZ"}), "malware.exe does not belong"),
         (lambda files: files.pop("tables/cases.csv"), "tables/cases.csv is not part of it"),
         (lambda files: files.update({"runs/001/samples.jsonl":
          b"".join(files["runs/001/samples.jsonl"].splitlines(True)[:-1])}),
@@ -387,7 +387,7 @@ def no_samples(files: dict[str, bytes]) -> None:
         (no_samples, "has a number from 6 processes, but 0 samples"),
         (lambda files: files.update({"runs/001/samples.jsonl":
          files["runs/001/samples.jsonl"].replace(b'"passed":true', b'"passed":false')}),
-         "said to be wrong"),
+         "claims to be wrong"),
     ],
 )  # fmt: skip
 def test_what_another_firstlight_says_as_data_is_held_against_the_runs(
@@ -438,7 +438,7 @@ def test_redaction_is_no_cover_for_other_samples(signed: Published, tmp_path: Pa
     for number, changes in enumerate([(claim,), (claim, other)]):
         folder = forge(Path(signed.location), tmp_path / str(number), made_elsewhere(*changes))
         said = words(verify(folder))
-        assert "has 0 marks of it" in said
+        assert "has 0 redaction marks" in said
         assert ("is not the file that run.json was made from" in said) == (other in changes)
 
 
