@@ -12,7 +12,7 @@ from firstlight.workloads.catalog import QUICK, SUITES, Backend, Size, Workload
 
 
 class SelectionError(FirstlightError):
-    """What was asked for is not there; the message names the nearest thing that is."""
+    """The request does not exist; the message names the nearest match."""
 
 
 #: Six processes are the fewest whose exact interval for a median reaches 95 %.

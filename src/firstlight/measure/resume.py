@@ -1,4 +1,4 @@
-"""Taking up an interrupted run: same plan, same software, or not at all."""
+"""Resuming an interrupted run: same plan, same software, or not at all."""
 
 from __future__ import annotations
 

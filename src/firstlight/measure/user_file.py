@@ -1,4 +1,4 @@
-"""Benchmarks in a user's own file, found in a process of their own: the parent imports nothing."""
+"""Benchmarks in a user's own file, found in a separate process: the parent imports nothing."""
 
 from __future__ import annotations
 

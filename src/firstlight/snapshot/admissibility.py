@@ -26,7 +26,7 @@ _ADVICE = {
 
 
 def require_admissible(raw: RawRun, allowed: Sequence[str], name: str) -> None:
-    """Refuse a run that says more than its samples, or holds what was not allowed."""
+    """Refuse a run that claims more than its samples show, or contains what was not allowed."""
     found = untrue(raw)
     if found:
         raise RefusedError(f"{name}: {found[0]}. Measure again: such a run is never published.")

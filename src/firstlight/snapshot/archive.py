@@ -32,7 +32,7 @@ _KINDS = {
 
 
 class Reader(Protocol):
-    """What gives bytes in order."""
+    """A source of bytes in order."""
 
     def read(self, size: int, /) -> bytes: ...
 
@@ -174,7 +174,7 @@ class Inflated:
             except zlib.error as error:
                 raise UnusableSnapshotError(f"the archive is damaged: {error}") from None
             self._given += len(data)
-            # The first megabyte is free: a small archive of zeros is no bomb.
+            # The first megabyte is free: a small archive of zeros is not a bomb.
             if self._given > (1 << 20) + self._limits.compression * self._taken:
                 raise HostileSnapshotError(
                     f"the archive grows more than {self._limits.compression}-fold when unpacked."

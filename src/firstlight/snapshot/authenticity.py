@@ -20,7 +20,7 @@ from firstlight.snapshot.verification import Record
 
 
 def token_beside(location: str | Path) -> bytes | None:
-    """The token that lies beside a snapshot or its archive, as `ID.tsr`."""
+    """The token next to a snapshot or its archive, as `ID.tsr`."""
     folder, slash, name = full_location(location).rstrip("/").rpartition("/")
     stem = name.partition(".")[0]
     if not is_id(stem):
@@ -59,7 +59,7 @@ def check_time(
 
 
 def _said(manifest: bytes | None) -> Mapping[str, Any]:
-    """What the manifest says; nothing, where it cannot be read: that is told with the contents."""
+    """The manifest; empty if unreadable, which is reported with the contents."""
     try:
         return parse_object(manifest or b"", MANIFEST, LIMITS.json_bytes)
     except SnapshotError:

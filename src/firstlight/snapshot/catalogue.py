@@ -104,7 +104,7 @@ class Catalogue:
         self._write_all(self.list())
 
     def rebuild(self) -> tuple[Entries, Refused]:
-        """Make every entry again from its snapshot; also says which folders are none, and why."""
+        """Rebuild every entry from its snapshot; also lists folders that are not snapshots."""
         ids = self._store.ids()
         entries, refused = self._made(ids, len(ids))
         for entry in entries:

@@ -230,7 +230,7 @@ def _check_derived(
 
 
 def _note_load(runs: Sequence[RawRun], record: Record) -> None:
-    """What a reader must know beside the verdict: valid files may hold disturbed times."""
+    """What a reader must know besides the verdict: valid files may contain disturbed times."""
     for raw in runs:
         if (busy := noisy_share(raw.run.host)) is not None:
             record.loads.append(f"{raw.folder}: other programs were using {busy:.0%} of the CPU")

@@ -58,7 +58,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Index:
-    """What `index.json` says: every file, and who signs."""
+    """The contents of `index.json`: every file, and the signer."""
 
     files: Mapping[str, FileEntry]
     signer: str | None  # base64 of the public key; None: the snapshot is not signed

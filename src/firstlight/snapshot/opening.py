@@ -1,4 +1,4 @@
-"""A snapshot opened for reading, by whoever shows, compares or repeats it.
+"""A snapshot opened for reading, to show, compare or replicate it.
 
     snapshot = open_snapshot("results/3f0c…")
     snapshot.manifest["title"]
@@ -127,7 +127,7 @@ def read_checked(
 
 
 def run_folders(manifest: Mapping[str, Any], limits: Limits = LIMITS) -> tuple[str, ...]:
-    """Where the runs of a manifest lie."""
+    """The folders of the runs of a manifest."""
     runs = manifest.get("runs")
     if not isinstance(runs, list) or not 1 <= len(runs) <= limits.runs:
         raise UnusableSnapshotError(f"{MANIFEST}: runs must be a list of 1 to {limits.runs}.")

@@ -83,7 +83,7 @@ def publish(
 ) -> Published:
     """Make the snapshot of these runs and put it into `store`, with its entry in the catalogue.
 
-    `watch` is told what comes next, in words.
+    `watch` is called with a description of each step.
 
     Raises `RefusedError` for what must not be published; nothing is written then.
     """
@@ -150,7 +150,7 @@ def build(
 
 
 def _require_no_secret(wishes: Wishes, owner: Owner) -> None:
-    """What the publisher says is published as it is, so it must not hold a secret by accident."""
+    """The publisher's texts are published unchanged, so they must not contain a secret."""
     said = json.dumps(to_json((wishes.title, wishes.creators, wishes.license)), ensure_ascii=False)
     for variable, value in owner.secrets.items():
         if value in said:

@@ -32,7 +32,7 @@ _NO_FILE = {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO}
 
 @dataclass(frozen=True)
 class Item:
-    """Something that lies in a snapshot: a file with its content, or what it is instead of one."""
+    """An entry of a snapshot: a file with its content, or what it is instead."""
 
     path: str
     bytes: int  # as the place says; what counts is what is read
@@ -41,7 +41,7 @@ class Item:
 
 
 class Source(Protocol):
-    """A place that holds one snapshot."""
+    """A place that contains one snapshot."""
 
     name: str
 
@@ -227,7 +227,7 @@ class _Packed:
 
 @contextmanager
 def _naming(name: str) -> Iterator[None]:
-    """What is wrong with an archive is told with its name."""
+    """Add the name of an archive to its errors."""
     try:
         yield
     except UnusableSnapshotError as error:

@@ -160,7 +160,7 @@ class LocalStore:
             raise StorageError(f"{path}: cannot be written: {error.strerror}.") from None
 
     def write_archive(self, snapshot_id: str, files: dict[str, bytes]) -> str:
-        """The archive beside the snapshot; the same bytes if it is there already."""
+        """The archive next to the snapshot; the same bytes if it already exists."""
         path = self.path / f"{snapshot_id}.tar"
         try:
             with _replacing(path) as file:

@@ -59,7 +59,7 @@ def parse(data: bytes, name: str, max_bytes: int) -> Any:
 
 
 def parse_object(data: bytes, name: str, max_bytes: int) -> dict[str, Any]:
-    """The same for a file that must hold an object."""
+    """The same for a file that must contain an object."""
     value = parse(data, name, max_bytes)
     if not isinstance(value, dict):
         raise UnusableSnapshotError(f"{name}: expected an object, found {type(value).__name__}.")

@@ -36,7 +36,7 @@ def config_folder() -> Path:
 
 
 def default_private_key() -> Path:
-    """Where `firstlight keys generate` puts a key unless told otherwise."""
+    """Where `firstlight keys generate` puts a key by default."""
     return config_folder() / "signing-key.pem"
 
 
@@ -86,7 +86,7 @@ class TrustedKeys:
     def add(self, key: PublicKey, name: str, until: date | None = None) -> None:
         """Trust `key`, shown as `name`, for signatures before the day `until`.
 
-        Not a key that was revoked: whoever has stolen it may ask for just that.
+        Not a revoked key: whoever stole it may ask for just that.
         """
         known = self.known(key)
         if known is not None and known.revoked is not None:

@@ -58,7 +58,7 @@ def verify(
     or its first 16 digits or more. `timestamp` is an RFC 3161 token over its index; without, the
     file `ID.tsr` beside the snapshot counts. `now` is when keys must not have expired.
 
-    Raises `UnusableSnapshotError` if it is no snapshot, is too new, or holds what no snapshot may.
+    Raises `UnusableSnapshotError` if it is not a snapshot, is too new, or contains what none may.
     """
     source = open_source(location)
     record, named = Record(), source.named_id()
@@ -68,7 +68,7 @@ def verify(
     try:
         index = parse_index(data, limits)
     except UnusableSnapshotError as error:
-        if not record.findings:  # no name and no promise to hold it against
+        if not record.findings:  # no name and no expected id to check against
             raise
         record.find("identity", str(error))
         return record.result(source.name, id_of(data), ("bad", None, None))
@@ -194,7 +194,7 @@ def _is_named(path: str, manifest: bytes | None, limits: Limits) -> bool:
         return False
     try:
         folders = _folders(manifest, limits)
-    except SnapshotError:  # found again, and told, when the contents are checked
+    except SnapshotError:  # found again, and reported, when the contents are checked
         return False
     return path.rsplit("/", 1)[0] in folders
 

@@ -1,4 +1,4 @@
-"""How far apart do two measurements of the same thing come out? Thresholds from A/A runs.
+"""How much do two measurements of the same thing differ? Thresholds from A/A runs.
 
 An A/A run puts the same program on both sides. After K of them, the ⌈(K + 1)(1 - α)⌉-th smallest
 ratio is exceeded by the next A/A ratio with probability α at most, whatever their distribution, if
@@ -140,6 +140,6 @@ def _decoded(path: Path, data: dict[str, Any]) -> Thresholds:
 
 
 def save_thresholds(path: Path, thresholds: Thresholds) -> None:
-    """Write the whole file anew, atomically; merging is `with_results`."""
+    """Rewrite the whole file atomically; merging is `with_results`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, to_json(thresholds), schema="calibration-1.schema.json")

@@ -1,4 +1,4 @@
-"""Whether the label of a case is one, and whether the recorded counts of the cache bear it out.
+"""Whether the label of a case is valid, and whether the recorded cache counts support it.
 
 The harness judged each process when it ran, by the names of the cache entries. Here only counts are
 left, and they are judged again, so that a `proven` beside counts that contradict it is found.

@@ -27,7 +27,7 @@ _FEW = 3  # processes: two may be equal by chance
 
 
 def moment(text: str) -> float | None:
-    """Seconds since 1970, or None if `text` is no time."""
+    """Seconds since 1970, or None if `text` is not a time."""
     if not _SPELLING.fullmatch(text):
         return None
     try:

@@ -85,7 +85,7 @@ def _miscounted(
 
 
 def _unsupported(raw: RawRun, case: CaseSummary) -> Iterator[str]:
-    """Numbers that nothing stands behind."""
+    """Numbers without evidence."""
     if case.cold_seconds is None or not has_number(case):
         return
     samples = raw.by_case[case.case]
