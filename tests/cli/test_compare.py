@@ -193,4 +193,4 @@ def test_a_snapshot_compares_as_the_run_that_it_was_made_from(
     # A file that comparing does not even read: the whole snapshot is verified.
     (snapshot / "tables" / "cases.csv").write_text("edited")
     assert main(["compare", str(run), str(snapshot)]) == 2
-    assert "is not the file that the index names" in capsys.readouterr().err
+    assert "is not the file listed in the index" in capsys.readouterr().err

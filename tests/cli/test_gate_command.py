@@ -257,7 +257,7 @@ def test_a_catalogue_workload_proves_nothing_about_a_repository_that_it_does_not
         (("--base", "HEAD", "bench_it.py", "--setup", "exit 7"), "exit code 7"),
         (("--base", "HEAD", "bench_it.py", "--rounds", "6"), "At least 7 are needed"),
         (("--base", "HEAD", "bench_it.py", "--calibration", "bench_it.py"), "cannot be read"),
-        (("--base", "HEAD", "quick", "--bench-from", "head"), "for a FILE.py"),
+        (("--base", "HEAD", "quick", "--bench-from", "head"), "needs a FILE.py"),
         (("--resume", "."), "no such file"),
     ],
 )

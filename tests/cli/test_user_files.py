@@ -159,8 +159,8 @@ def test_a_complex_result_is_compared_whole(measure: Any) -> None:
 @pytest.mark.parametrize(
     ("returned", "words"),
     [
-        ("step, np.ones((1, 3))", "Give a tuple, also of one"),
-        ("step, {'x': 1}", "Give a tuple, also of one"),
+        ("step, np.ones((1, 3))", "Return a tuple, even for one argument"),
+        ("step, {'x': 1}", "Return a tuple, even for one argument"),
         ("step, (1,), 3", "a tuple of 3, not a step"),
         ("None", "not a step"),
     ],

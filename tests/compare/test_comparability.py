@@ -304,7 +304,7 @@ def test_four_runs_cannot_find_anything_after_holm_so_processes_stay_the_unit() 
     gated = sum(c.gated for c in report.comparisons)
     assert gated * 2 / 70 > 0.05 > gated * 2 / 252
     assert (report.unit, report.drift) == ("process", 0.15)
-    assert "or 5 runs of each" in report.warnings[0]
+    assert "or 5 runs per side" in report.warnings[0]
     assert verdict(report) == "improvement"
 
 

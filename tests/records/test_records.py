@@ -57,7 +57,7 @@ def test_what_is_no_plan_is_refused_with_its_file(
     plain = json.loads((FIXTURES / "plan-1.json").read_text())
     path = tmp_path / "plan.json"
     path.write_text(json.dumps({**plain, **change}))
-    with pytest.raises(MalformedRecordError, match=r"plan\.json: .*(not what belongs|schema)"):
+    with pytest.raises(MalformedRecordError, match=r"plan\.json: .*(not a valid value|schema)"):
         records.load_plan(path)
 
 

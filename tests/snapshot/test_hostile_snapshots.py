@@ -67,7 +67,7 @@ def test_an_index_of_impossible_sizes_or_fields_is_refused() -> None:
     for more in ({"files": {}}, {"files": None}, {"signer": 5}, {"extra": 1}):
         with pytest.raises(UnusableSnapshotError):
             parse_index(an_index(**more))
-    with pytest.raises(HostileSnapshotError, match="together"):
+    with pytest.raises(HostileSnapshotError, match="the files total more than"):
         half = {"bytes": 1 << 29, "sha256": ID}
         parse_index(an_index(files=[{**half, "path": str(i)} for i in range(9)]))
     with pytest.raises(UnusableSnapshotError, match="at most"):
@@ -77,7 +77,7 @@ def test_an_index_of_impossible_sizes_or_fields_is_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b'{"a": 1, "a": 2}', "stands twice"),
+        (b'{"a": 1, "a": 2}', "occurs twice"),
         (b'{"a": NaN}', "NaN"),
         (b'{"a": -Infinity}', "Infinity"),
         (b'{"a": 1e999}', "beyond every number"),
@@ -104,12 +104,12 @@ def test_json_that_two_readers_could_read_differently_is_refused(text: bytes, sa
 def test_a_key_that_stands_twice_among_a_hundred_thousand_is_found_in_one_pass() -> None:
     """Counting each key anew would take minutes here."""
     keys = b",".join(b'"%d":0' % number for number in range(100_000))
-    with pytest.raises(UnusableSnapshotError, match="'99999' stands twice"):
+    with pytest.raises(UnusableSnapshotError, match="'99999' occurs twice"):
         parse(b"{" + keys + b',"99999":1}', "x.json", 1 << 22)
 
 
 def test_json_is_measured_before_it_is_parsed() -> None:
-    with pytest.raises(UnusableSnapshotError, match="more than the 1000"):
+    with pytest.raises(UnusableSnapshotError, match="more than the limit of 1000"):
         parse(b"[" + b"0," * 1000 + b"0]", "x.json", 1000)
 
 
@@ -128,7 +128,7 @@ def test_samples_of_other_types_than_the_record_are_refused(signed: Published) -
     ):  # fmt: skip
         with pytest.raises(UnusableSnapshotError):
             parse_samples(json.dumps({**good, **change}).encode() + b"\n", "x")
-    with pytest.raises(UnusableSnapshotError, match="cut off"):
+    with pytest.raises(UnusableSnapshotError, match="truncated"):
         parse_samples(line, "x")
 
 
@@ -218,10 +218,10 @@ def tar_of(kind: bytes, name: str = "x", link: str = "", size: int = 0) -> bytes
         (tar_of(b"Z"), "kind b'Z'"),
         (tar_of(b"0", name="../../outside"), "lead elsewhere"),
         (tar_of(b"0", name="/etc/passwd"), "lead elsewhere"),
-        (header(ID, "x" * 90, 1)[:511] + b"x", "not the one that"),
+        (header(ID, "x" * 90, 1)[:511] + b"x", "not the one `firstlight publish` writes"),
         (header(ID, "b", 0) + header(ID, "a", 0) + bytes(1024), "no index"),
         (header(ID, INDEX, 1 << 32) + bytes(1024), "more than"),
-        (b"PK\x03\x04" + bytes(1000), "no archive"),
+        (b"PK\x03\x04" + bytes(1000), "not an archive"),
     ],
 )
 def test_an_archive_holds_plain_files_in_one_spelling_or_is_refused(
@@ -267,7 +267,7 @@ def test_files_out_of_order_are_refused(signed: Published, tmp_path: Path) -> No
     swapped = whole.replace(blocks["snippet.md"], b"")
     swapped = swapped.replace(blocks[INDEX], blocks[INDEX] + blocks["snippet.md"])
     (tmp_path / "x.tar").write_bytes(swapped)
-    with pytest.raises(UnusableSnapshotError, match="not in their order"):
+    with pytest.raises(UnusableSnapshotError, match="not in order"):
         verify(tmp_path / "x.tar")
 
 

@@ -127,7 +127,7 @@ def test_a_changed_snapshot_ends_with_1_and_no_snapshot_with_2(
     samples.write_bytes(whole)
     assert firstlight("verify", snapshot).returncode == 0
     nothing = firstlight("verify", real_run)
-    assert nothing.returncode == 2 and "no snapshot" in nothing.stderr
+    assert nothing.returncode == 2 and "not a snapshot" in nothing.stderr
     nowhere = firstlight("verify", "nowhere", "--json")
     assert nowhere.returncode == 2 and "no such" in json.loads(nowhere.stdout)["unusable"]
 
@@ -142,12 +142,12 @@ def test_every_refusal_is_a_sentence_and_exit_code_2(
 
     monkeypatch.chdir(tmp_path)
     for arguments, said in (
-        (["publish", tmp_path, "--out", "x"], "no finished run"),
+        (["publish", tmp_path, "--out", "x"], "not a finished run"),
         (["publish", real_run, "--out", "x", "--key", "none.pem"], "cannot be read"),
         (["publish", real_run, "--out", "x", "--creator", "A; 12"], "not an ORCID"),
         (["publish", real_run, "--out", "x", "--creator", "A; 0000-0002-1825-0098"], "check digit"),
         (["publish", real_run, "--out", "memory://x"], "memory lasts only as long as this command"),
-        (["publish", real_run, "--out", "s3:/bucket/x"], "s3://bucket/x meant"),
+        (["publish", real_run, "--out", "s3:/bucket/x"], "did you mean s3://bucket/x?"),
         (["publish", real_run, "--out", ""], "names no place"),
         (["publish", real_run, real_run, "--out", "x"], "given twice"),
         (["publish", real_run, "--out", "what://x"], "what"),
@@ -272,7 +272,7 @@ def test_the_beginning_of_an_id_is_enough_where_it_is_unique(
     assert "at least the first 16" in capsys.readouterr().err
     (store.path / (signed.id[:6] + "0" * 58)).mkdir()
     assert main(["verify", short]) == 2
-    assert "2 snapshots there begin like this" in capsys.readouterr().err
+    assert "2 snapshots there begin with this" in capsys.readouterr().err
     assert main(["verify", f"{store.path}/{'f' * 5}"]) == 2
 
 

@@ -460,11 +460,11 @@ def test_the_name_of_a_program_is_redacted_everywhere_and_the_snapshot_verifies(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("PASSWORD = 'hunter2'\n", "a text that is to be redacted"),
+        ("PASSWORD = 'hunter2'\n", "text to be redacted"),
         ("data = open('/home/ann/data.npz')\n", "a home directory"),
         ("url = 'https://ann:geheim@example.org/data'\n", "a password in an address"),
         ("token = 'tr0ub4dor&3'\n", "the value of the variable MY_API_KEY"),
-        (f"token = 'ghp_{'a' * 36}'\n", "the form of a token"),
+        (f"token = 'ghp_{'a' * 36}'\n", "what looks like a token"),
     ],
 )
 def test_a_program_that_holds_private_things_is_not_added(
@@ -683,8 +683,8 @@ CALL = (0.001,)
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (of_timed("correctness", max_relative_error=5.0), "said to be correct, with an error of 5"),
-        (of_timed("correctness", max_relative_error=None), "said to be correct, with an error"),
+        (of_timed("correctness", max_relative_error=5.0), "correct, with an error of 5"),
+        (of_timed("correctness", max_relative_error=None), "claims to be correct, with an error"),
         (of_timed("correctness", max_relative_error=5.0, tolerance=1e9), "its tolerance is 1000"),
         (of_timed("correctness", reference="nothing"), "its reference is 'nothing'"),
         (of_timed("cold", total_seconds=0.001), "are not 0.001 s"),
@@ -694,13 +694,13 @@ CALL = (0.001,)
                   unattributed_seconds=-0.29), "are not 0.01 s"),
         (of_timed("warm", call_seconds=(0.0,) * 20), "took no time"),
         (of_timed("warm", batch_seconds=(0.01, 0.0, 0.01, 0.01, 0.01)), "took no time"),
-        (of_timed("warm", call_seconds=CALL * 3), "3 warm calls, planned were 20 to 1000"),
+        (of_timed("warm", call_seconds=CALL * 3), "3 warm calls; 20 to 1000 were planned"),
         (of_timed("warm", call_seconds=CALL * 1001), "1001 warm calls"),
-        (of_timed("warm", batch_seconds=CALL), "1 batches of calls, planned were 5"),
+        (of_timed("warm", batch_seconds=CALL), "1 batches of calls; 5 were planned"),
         (of_timed("warm", batch_seconds=CALL * 6), "6 batches of calls"),
         (lambda samples: [replace(samples[0], kind="check"), *samples[2:]], "lacks a timed"),
         (lambda samples: [replace(s, cold=None, warm=None) if s.index == 3 else s
-                          for s in samples], "well and has no time"),
+                          for s in samples], "succeeded but has no time"),
     ],
 )  # fmt: skip
 def test_samples_that_no_process_can_have_given_are_refused(
@@ -779,13 +779,13 @@ def swapped(lines: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (stretched(28.6), r"matmul.* began 28\.\d s before those before it can have ended"),
+        (stretched(28.6), r"matmul.* began 28\.\d s before the earlier processes can have ended"),
         (stretched(2.87e-7), "less than any process needs to start"),
-        (equal_starts, "6 cold starts are too equal for any clock"),
+        (equal_starts, "6 cold starts are too similar for any clock"),
         (equal_calls, "the warm calls of a process are all equal"),
         (copied_calls, "two processes have the same warm calls"),
-        (in_proportion, "no whole nanoseconds"),
-        (without_the_worst, "its places in the order have a gap"),
+        (in_proportion, "not whole nanoseconds"),
+        (without_the_worst, "the order has a gap"),
         (swapped, "not in the order in which they ran"),
     ],
 )
@@ -807,7 +807,7 @@ def test_processes_that_take_longer_than_their_run_are_refused(
     """One slow process at the end: only the end of the run contradicts it."""
     run = make_run(tmp_path / "run", cases=CASES[:1])
     last = as_recorded(run, lambda lines: stretched(30.0)(lines[-1:]))
-    with pytest.raises(RefusedError, match=r"took 29\.\d s more than the run lasted"):
+    with pytest.raises(RefusedError, match=r"took 29\.\d s longer than the run"):
         publish([last], store)
 
 
@@ -876,7 +876,7 @@ def test_the_best_processes_of_more_leave_gaps_that_are_named(
 def named_gaps(done: Published) -> list[str]:
     result = verify(done.location)
     assert result.findings == ()
-    return [text for text in result.not_checked if "nothing of it is recorded" in text]
+    return [text for text in result.not_checked if "nothing is recorded of it" in text]
 
 
 @pytest.mark.parametrize(
@@ -904,7 +904,7 @@ def test_what_the_instrument_does_with_slow_programs_is_published(
     ("fields", "said"),
     [
         ({"id": "matmul[large]/numpy/none"}, r"is matmul\[small\]/numpy/none by its fields"),
-        ({"id": "matmul[small]/numpy/warm", "cache": "warm"}, "no cache that could be so"),
+        ({"id": "matmul[small]/numpy/warm", "cache": "warm"}, "its backend has no such cache"),
         ({"id": "matmul[small]/jax-jit/none", "backend": "jax-jit"}, "jax-jit has 'jax'"),
         ({"reference": None}, "none was planned"),
     ],
@@ -929,7 +929,7 @@ def test_two_processes_in_one_place_of_the_order_are_refused(
     plain = json.loads((copy / "run.json").read_text())
     plain["samples_sha256"] = hashlib.sha256(text.encode()).hexdigest()
     write_json(copy / "run.json", plain)
-    with pytest.raises(RefusedError, match="same place of the order"):
+    with pytest.raises(RefusedError, match="same position in the order"):
         publish([copy], store)
 
 
@@ -937,9 +937,9 @@ def test_two_processes_in_one_place_of_the_order_are_refused(
     ("finished", "said"),
     [
         ("banana", "finished_at is 'banana'"),
-        ("9999", "no time in UTC"),
-        ("2026-02-30T00:00:00+00:00", "no time in UTC"),
-        ("2026-03-01T10:15:00.000+01:00", "no time in UTC"),
+        ("9999", "not a time in UTC"),
+        ("2026-02-30T00:00:00+00:00", "not a time in UTC"),
+        ("2026-03-01T10:15:00.000+01:00", "not a time in UTC"),
         ("2020-01-01T00:00:00.000+00:00", "before it began"),
     ],
 )
@@ -961,7 +961,7 @@ def test_a_process_that_ran_before_or_after_its_run_is_refused(
     plain = json.loads((copy / "run.json").read_text())
     plain["samples_sha256"] = hashlib.sha256(text.encode()).hexdigest()
     write_json(copy / "run.json", plain)
-    with pytest.raises(RefusedError, match="outside of its run"):
+    with pytest.raises(RefusedError, match="outside its run"):
         publish([copy], store)
 
 

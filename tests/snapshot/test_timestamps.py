@@ -112,7 +112,7 @@ def test_a_token_of_openssl_proves_the_time_offline(
     beside.write_bytes(token)
     unknown = verify(signed.location)
     assert unknown.proven_time is None and unknown.findings == ()
-    assert "'CN=A clock' is not among your authorities" in "\n".join(unknown.not_checked)
+    assert "'CN=A clock' is not among your trusted authorities" in "\n".join(unknown.not_checked)
     root = authority.folder / "ca.pem"
     assert main(["keys", "trust", str(root), "--name", "The clock"]) == 0
     for place in (signed.location, signed.archive):
@@ -146,9 +146,9 @@ def test_a_token_over_another_file_or_of_another_kind_is_a_finding(
     for token, said in (
         (authority.stamp(other), "over another file"),
         (authority.stamp(index, "-sha256"), "ask for it with -cert"),
-        (b"no token", "no RFC 3161 token"),
-        (b"", "no RFC 3161 token"),
-        (b"\x30\x84\xff\xff\xff\xff", "no RFC 3161 token"),
+        (b"no token", "not an RFC 3161 token"),
+        (b"", "not an RFC 3161 token"),
+        (b"\x30\x84\xff\xff\xff\xff", "not an RFC 3161 token"),
     ):
         (finding,) = verify(signed.location, timestamp=token).findings
         assert finding.check == "time" and said in finding.message
@@ -162,7 +162,7 @@ def test_a_snapshot_cannot_be_older_than_what_it_measured(
     said = "firstlight.snapshot.authenticity._said"
     monkeypatch.setattr(said, lambda manifest: {"measured_to": "2999-01-01T00:00:00.000+00:00"})
     (finding,) = verify(signed.location, timestamp=token).findings
-    assert "says that it was measured at 2999" in finding.message
+    assert "says it was measured at 2999" in finding.message
 
 
 def test_a_changed_byte_gives_no_other_time_and_no_other_authority(

@@ -13,8 +13,8 @@ from firstlight.statistics.calibration import (
     AAResult,
     CalibrationError,
     Thresholds,
-    least_results,
     load_thresholds,
+    min_results,
     save_thresholds,
     threshold,
 )
@@ -49,8 +49,8 @@ def test_the_next_aa_ratio_exceeds_the_threshold_with_probability_alpha_at_most(
 def test_nineteen_aa_runs_are_the_fewest_for_5_percent() -> None:
     assert threshold([1.01] * 18, 0.05) is None
     assert threshold([1.01] * 18 + [1.2], 0.05) == 1.2
-    assert least_results(0.05) == 19
-    assert least_results(0.01) == 99
+    assert min_results(0.05) == 19
+    assert min_results(0.01) == 99
     assert threshold([], 0.05) is None
 
 

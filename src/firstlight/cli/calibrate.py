@@ -162,9 +162,9 @@ def print_calibration(thresholds: Thresholds, path: Path, reports: list[GateRepo
     """Print the thresholds now in the file, and what these gates claimed without them."""
     from firstlight.gate.calibrating import thresholds_by_case
     from firstlight.gate.terminal import print_thresholds
-    from firstlight.statistics.calibration import least_results
+    from firstlight.statistics.calibration import min_results
 
-    print_thresholds(thresholds_by_case(thresholds, reports[-1]), least_results(thresholds.alpha))
+    print_thresholds(thresholds_by_case(thresholds, reports[-1]), min_results(thresholds.alpha))
     claims = sum(any(c.verdict == "regression" for c in r.comparisons if c.gated) for r in reports)
     print(
         f"{len(reports)} A/A gates: {claims} claimed a regression without any calibration.\n"

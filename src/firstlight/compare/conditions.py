@@ -15,7 +15,7 @@ PROTOCOL_FIELDS = (
     *("cache", "cold_process", "cold_window", "warm_process", "warm_window", "warm_up", "sync"),
     *("threads", "precision", "environment", "bytecode"),
 )
-#: So much of the CPU in the hands of others, and times are no longer those of the case. One rule
+#: With this share of the CPU used by others, times are no longer those of the case. One rule
 #: for `compare`, the site and `replicate`.
 BUSY = 0.5
 #: How much was sampled of a process; the number of processes may differ.
@@ -41,13 +41,13 @@ def machine_class(host: Mapping[str, Any]) -> str:
 
 
 def busy_share(host: Mapping[str, Any]) -> float | None:
-    """How much of the CPU other programs used when a run began; None where its times may decide."""
+    """Share of the CPU used by other programs when a run began; None if its times may decide."""
     share = noisy_share(host)
     return share if share is not None and BUSY <= share < 1e6 else None
 
 
 def disturbance(share: float, where: str) -> str:
-    """What a reader is told of a run whose times decide nothing."""
+    """Return the warning about a run whose times decide nothing."""
     return (
         f"other programs were using {share:.0%} of the CPU when the run {where} began: its times "
         "decide nothing"
@@ -55,7 +55,7 @@ def disturbance(share: float, where: str) -> str:
 
 
 def _part(host: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A stranger's record may hold anything there."""
+    """An untrusted record may contain anything there."""
     found = host.get(name)
     return found if isinstance(found, Mapping) else {}
 
@@ -84,6 +84,6 @@ def _gpus(host: Mapping[str, Any]) -> list[str]:
 
 
 def steering_variables(run: Run) -> dict[str, Any]:
-    """Variables that steer a framework; where modules lie is no property of a measurement."""
+    """Variables that steer a framework; the location of modules does not affect a measurement."""
     recorded = run.host.get("environment") or {}
     return {k: v for k, v in recorded.items() if not k.startswith("PYTHON") and k != "CI"}

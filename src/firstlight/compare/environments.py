@@ -1,4 +1,4 @@
-"""Two environments held against each other: versions, hardware, variables, installed packages."""
+"""Two environments compared: versions, hardware, variables, installed packages."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from firstlight.records import PHASES, Sample, WarmCalls
 from firstlight.statistics.intervals import median
 from firstlight.statistics.steady_state import classify, level
 
-#: In the order in which they are shown. Times in seconds, one value a process.
+#: In the order in which they are shown. Times in seconds, one value per process.
 QUANTITIES = (
     "cold_seconds",
     *PHASES,
@@ -27,7 +27,7 @@ GATED = ("cold_seconds", "compile", "warm_call_seconds")
 MIN_SHARE = 0.1
 
 #: Counts of which more is worse. The others (traces, lowerings) depend on how a framework goes
-#: about its work, and are told but not judged.
+#: about its work, and are reported but not judged.
 GATED_COUNTS = ("compiles", "warm_compiles", "cache_misses", "equations")
 
 #: With fewer windows in turns the processes are compared as wholes.

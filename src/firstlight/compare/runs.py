@@ -73,7 +73,7 @@ class RunsReport:
     minimum_effect: float
     resolution: float
     drift: float | None  # beyond which a change counts, where drift is not in the intervals
-    disturbed: Mapping[str, float]  # runs beside which others used so much of the CPU; their share
+    disturbed: Mapping[str, float]  # share of the CPU used by other programs, per disturbed run
     schema: str = "firstlight.comparison"
     schema_version: int = 1
 
@@ -143,7 +143,7 @@ def compare_runs(
 
 
 def _undecided(found: Comparison) -> Comparison:
-    """As in a replication: where others used the CPU, times tell of them."""
+    """As in a replication: if other programs used the CPU, times reflect them."""
     return replace(found, verdict="inconclusive", reason="the machine was busy with other programs")
 
 
@@ -163,13 +163,13 @@ def runs_needed(comparisons: int, alpha: float = 0.05) -> int:
 
 
 def _require_once(side: Sequence[Measured]) -> None:
-    """The same run again is no further evidence."""
+    """The same run again adds no evidence."""
     names: dict[str, str] = {}
     for m in side:
         if m.run.id in names:
             raise NotComparableError(
                 f"{m.name} is the same run as {names[m.run.id]} ({m.run.id}), and a run counts "
-                "once on a side. Leave one of them out."
+                "once per side. Leave one of them out."
             )
         names[m.run.id] = m.name
 
@@ -193,7 +193,7 @@ def _refusal(what: str, problems: Any, anyway_helps: bool = True) -> str:
         return (
             f"{what}:{lines}\nNo case has times in all of these runs, so nothing can be compared."
         )
-    return f"{what}:{lines}\nThe difference would be compared too. To do it all the same: --anyway"
+    return f"{what}:{lines}\nThis difference would be measured too. To compare regardless: --anyway"
 
 
 def _case_problems(base: Sequence[Measured], head: Sequence[Measured], case: str) -> list[str]:
@@ -237,7 +237,7 @@ def _pairs(case: str, base: Sequence[Measured], head: Sequence[Measured], unit: 
 
 
 def _values(side: Sequence[Sequence[Mapping[str, float]]], name: str, unit: str) -> list[float]:
-    """One value a process, or the median of every run."""
+    """One value per process, or the median of every run."""
     by_run = [[values[name] for values in run if name in values] for run in side]
     if unit == "run":
         return [median(values) for values in by_run if values]
@@ -262,10 +262,10 @@ def _warnings(
 ) -> list[str]:
     found = []
     if drift is not None:
-        runs = "one run of each side" if len(base) == len(head) == 1 else "so few runs"
+        runs = "one run per side" if len(base) == len(head) == 1 else "so few runs"
         found.append(
             f"{runs} cannot show how far two jobs drift apart, so only changes beyond {drift:.0%} "
-            f"count. Measure both sides in one job (`firstlight gate`), or {needed} runs of each"
+            f"count. Measure both sides in one job (`firstlight gate`), or {needed} runs per side"
         )
     names = {m.run.id for m in base} & {m.run.id for m in head}
     if names:

@@ -21,7 +21,7 @@ class Comparison:
 
     case: str
     quantity: str
-    gated: bool  # False: told, but no part of a gate's verdict
+    gated: bool  # False: reported, but not part of a gate's verdict
     base: Estimate  # seconds
     head: Estimate
     effect: Effect
@@ -78,7 +78,7 @@ class Pair:
     base: Sequence[float]
     head: Sequence[float]
     effect: Effect
-    #: Not judged although it was asked for: the base's own processes are so many times apart.
+    #: Not judged although requested: the base's own processes differ by this factor.
     spread: float | None = None
 
     @property

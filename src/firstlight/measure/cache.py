@@ -46,7 +46,7 @@ def files(directory: Path) -> frozenset[str]:
 
 
 def entries(directory: Path, kind: str | None) -> frozenset[str]:
-    """The stored results. Inductor also keeps sources and libraries there, which are none."""
+    """The stored results, without the sources and libraries that Inductor also keeps there."""
     found = files(directory)
     if kind != "torch":
         return found
@@ -60,7 +60,7 @@ def empty(directory: Path) -> None:
 
 
 def restore(directory: Path, stored: frozenset[str]) -> None:
-    """Take away what a process added, so that the next one finds what the priming process left."""
+    """Remove what a process added, so that the next one finds what the priming process left."""
     for name in files(directory) - stored:
         (directory / name).unlink(missing_ok=True)
 

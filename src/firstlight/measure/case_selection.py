@@ -12,7 +12,7 @@ from firstlight.workloads.catalog import QUICK, SUITES, Backend, Size, Workload
 
 
 class SelectionError(FirstlightError):
-    """What was asked for is not there; the message names the nearest thing that is."""
+    """The request does not exist; the message names the nearest match."""
 
 
 #: Six processes are the fewest whose exact interval for a median reaches 95 %.
@@ -58,7 +58,7 @@ def select(
     if target not in SUITES and target not in workloads:
         raise SelectionError(
             f"unknown suite or workload {target!r}.{nearest(target, [*SUITES, *workloads])} "
-            "A file of your own must exist and end in .py."
+            "Your own file must exist and end in .py."
         )
     named = resolve_backends(wanted_backends, backends)
     cases = []
@@ -87,7 +87,7 @@ def filter_cases(cases: list[Case], pattern: str | None) -> list[Case]:
             raise SelectionError(f"-b {pattern!r} matches none of {len(cases)} cases.{hint}")
         return kept
     if not cases:
-        raise SelectionError("no case fits: the workload has no program for this backend.")
+        raise SelectionError("no case matches: the workload has no program for this backend.")
     return cases
 
 

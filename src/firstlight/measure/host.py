@@ -111,7 +111,7 @@ def _container() -> dict[str, Any]:
 
 
 def _gpus() -> list[dict[str, str]]:
-    """Name, driver and memory as nvidia-smi tells; an empty list without it."""
+    """Name, driver and memory as reported by nvidia-smi; an empty list without it."""
     query = ("name", "driver_version", "memory.total", "clocks.max.sm", "power.limit")
     text = _output("nvidia-smi", f"--query-gpu={','.join(query)}", "--format=csv,noheader")
     if text is None:
@@ -177,13 +177,13 @@ def harness() -> dict[str, Any]:
     checkout = Path(__file__).parents[3]
     commit = _commit(checkout) if (checkout / "src" / "firstlight").is_dir() else None
     if commit is not None and not commit["changed"]:
-        # A module that git does not know yet is imported all the same.
+        # A module that git does not track yet is imported nevertheless.
         commit["changed"] = _has_new_modules(checkout)
     return {"name": "firstlight", "version": __version__, "commit": commit}
 
 
 def _has_new_modules(checkout: Path) -> bool:
-    """Whether there are Python files in the package that are no part of the commit."""
+    """Whether the package has Python files that are not part of the commit."""
     found = _output(
         *("git", "-C", str(checkout), "ls-files", "--others", "--exclude-standard"),
         *("--", "src/firstlight/*.py"),

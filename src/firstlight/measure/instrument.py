@@ -42,7 +42,7 @@ def main(started_ns: int) -> None:
 
 
 def is_memory(error: BaseException, text: str) -> bool:
-    """Frameworks have types of their own for it."""
+    """Frameworks have their own types for it."""
     words = ("RESOURCE_EXHAUSTED", "OutOfMemory", "out of memory", "bad_alloc")
     return isinstance(error, MemoryError) or any(word in text for word in words)
 
@@ -172,7 +172,7 @@ def warm_calls(
 
 
 def describe(adapter: "Any", arguments: "Any") -> "dict[str, Any]":
-    """What the protocol of the case says of its data, threads and arithmetic."""
+    """What the protocol of the case records about its data, threads and arithmetic."""
     data = [adapter.describe(leaf) for leaf in adapter.leaves(arguments)]
     affinity = getattr(os, "sched_getaffinity", None)
     return {

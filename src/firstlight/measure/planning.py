@@ -1,4 +1,4 @@
-"""From what is asked for to a `Plan`: which cases, how much of each, on what machine."""
+"""From a request to a `Plan`: which cases, how much of each, on what machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_PROCESSES = 2000
 
 @dataclass(frozen=True)
 class Request:
-    """What a run is asked for; None: the usual one of the target."""
+    """What to run; None: the default for the target."""
 
     target: str = "quick"
     pattern: str | None = None  # only cases whose name matches this regular expression
@@ -35,7 +35,7 @@ class Request:
 
 
 def plan_run(request: Request) -> Plan:
-    """The plan of what is asked for; cases that cannot run here are marked as skipped."""
+    """The plan of a request; cases that cannot run here are marked as skipped."""
     _require_usable(request)
     cases = _cases(request)
     if all(case.skipped for case in cases):
@@ -83,7 +83,7 @@ def _require_usable(request: Request) -> None:
     if request.processes is not None and not 1 <= request.processes <= MAX_PROCESSES:
         raise SelectionError(f"{request.processes} processes: give 1 to {MAX_PROCESSES}.")
     if request.timeout_seconds is not None and not request.timeout_seconds > 0:
-        raise SelectionError(f"a time limit of {request.timeout_seconds} s: give a positive one.")
+        raise SelectionError(f"time limit {request.timeout_seconds} s: give a positive number.")
 
 
 def _cases(request: Request) -> list[Case]:

@@ -47,7 +47,7 @@ def load_user_module(path: str) -> "Any":
         return sys.modules[name]
     if name in _FRAMEWORKS or name in sys.stdlib_module_names:
         raise BenchmarkError(
-            f"{path}: a file of this name hides the module {name!r} from every program in its "
+            f"{path}: a file with this name hides the module {name!r} from every program in its "
             "folder. Rename the file."
         )
     # The frozen modules behind importlib: importlib.util would load more than builtin modules.
@@ -87,8 +87,8 @@ def set_up(job: "dict[str, Any]", adapter: "Any", builder: "Any") -> "tuple[Any,
         )
     if not isinstance(arguments, (tuple, list)):
         raise BenchmarkError(
-            f"{job['program']} returned a step with {_kind(arguments)} as its arguments. Give a "
-            "tuple, also of one: return step, (x,)"
+            f"{job['program']} returned a step with {_kind(arguments)} as its arguments. Return "
+            "a tuple, even for one argument: return step, (x,)"
         )
     adapter.sync(arguments)
     return step, arguments
@@ -114,7 +114,7 @@ def require_right_adapter(job: "dict[str, Any]", adapter: "Any", result: "Any") 
     }[name]
     raise BenchmarkError(
         f"{job['program']} runs {name}, but is measured as {job['backend']!r}, which neither waits "
-        f"for its results nor watches its cache. Say {labels} in @bench."
+        f"for its results nor checks its cache. Use {labels} in @bench."
     )
 
 

@@ -1,4 +1,4 @@
-"""Taking up an interrupted run: same plan, same software, or not at all."""
+"""Resuming an interrupted run: same plan, same software, or not at all."""
 
 from __future__ import annotations
 
@@ -45,6 +45,6 @@ def require_same(plan: Plan) -> None:
     }
     what = " and ".join(words[name] for name in changed)
     raise ResumeError(
-        f"{what} changed since this run began. Samples of two experiments do not belong into one "
+        f"{what} changed since this run began. Samples of two experiments do not belong in one "
         "run: start a new one."
     )

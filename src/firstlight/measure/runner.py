@@ -75,7 +75,7 @@ class Runner:
         return jobs(self.cases, self.settings)
 
     def run(self, watch: Callable[[int, Sequence[tuple[Case, str, int]]], None]) -> None:
-        """Measure what is missing; `watch(number, jobs)` is told before each process."""
+        """Measure what is missing; `watch(number, jobs)` is called before each process."""
         jobs = self.jobs()
         for number, job in enumerate(jobs):
             if self.is_due(*job):
@@ -88,7 +88,7 @@ class Runner:
             return False
         if (case.id, kind, index) not in self._done:
             return True
-        # The reference and the primed cache live in scratch space: they are made anew.
+        # The reference and the primed cache live in scratch space: they are made again.
         again = kind == "prime" or (kind == "check" and case.reference is not None)
         return again and self._needed(case)
 
@@ -207,7 +207,7 @@ class Runner:
 
 
 def worker_job(case: Case, kind: str, settings: Settings, reference_path: Path) -> dict[str, Any]:
-    """What a worker is told: plain values only, because they travel marshalled."""
+    """The job of a worker: plain values only, because they travel marshalled."""
     return {
         "kind": kind,
         "adapter": case.adapter,

@@ -1,4 +1,4 @@
-"""Benchmarks in a user's own file, found in a process of their own: the parent imports nothing."""
+"""Benchmarks in a user's own file, found in a separate process: the parent imports nothing."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def cases_in(
                     )
                 cases[case.id] = case
     if not cases:
-        raise SelectionError(f"{path}: no benchmark has a backend among {', '.join(wanted or ())}.")
+        raise SelectionError(f"{path}: no benchmark uses the backend {', '.join(wanted or ())}.")
     return list(cases.values())
 
 
@@ -61,7 +61,7 @@ def _discover(path: Path, timeout_seconds: float, spawn: Callable[..., Outcome])
     if outcome.timed_out:
         raise UserFileError(
             f"{path}: importing it took longer than {timeout_seconds:.0f} s. Move the work "
-            "into the marked functions."
+            "into the decorated functions."
         )
     if outcome.report is None or "exception" in outcome.report:
         raise UserFileError(
@@ -91,7 +91,7 @@ def _workload(
         raise UserFileError(f"{where}: sizes must be {{name: {{argument: value}}}}, not {sizes!r}.")
     tolerance = options.get("tolerance", _DEFAULT_TOLERANCE)
     if not isinstance(tolerance, (int, float)) or tolerance < 0:
-        raise UserFileError(f"{where}: tolerance must be a number of 0 or more, not {tolerance!r}.")
+        raise UserFileError(f"{where}: tolerance must be a number, at least 0, not {tolerance!r}.")
     environment = options.get("environment") or {}
     if not isinstance(environment, dict) or not all(
         isinstance(v, str) for v in environment.values()

@@ -50,7 +50,7 @@ def from_json(cls: type[T], data: Any, where: str = "") -> T:
 
 
 def _misfit(value: Any, where: str) -> MalformedRecordError:
-    return MalformedRecordError(f"{where}: {value!r:.60} is not what belongs there.")
+    return MalformedRecordError(f"{where}: {value!r:.60} is not a valid value.")
 
 
 def _decode(hint: Any, value: Any, where: str) -> Any:

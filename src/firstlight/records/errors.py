@@ -1,4 +1,4 @@
-"""What can be wrong with records and the files that hold them.
+"""What can be wrong with records and their files.
 
 FirstlightError
 ├── RecordError               a record cannot be read or written

@@ -94,7 +94,7 @@ def load_plan(path: Path) -> Plan:
 
 
 def load_object(path: Path) -> dict[str, Any]:
-    """A JSON file that holds an object."""
+    """Read a JSON file that contains an object."""
     try:
         data = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:

@@ -16,7 +16,7 @@ SECRET_NAME = re.compile(
 
 
 def noisy_share(host: Mapping[str, Any]) -> float | None:
-    """How much of the CPU others used when a run began; None where no reader need know."""
+    """Share of the CPU used by other programs when a run began; None if too small to mention."""
     busy = host.get("cpu_busy_ratio")
     if isinstance(busy, bool) or not isinstance(busy, (int, float)) or not busy > NOISY_SHARE:
         return None

@@ -58,7 +58,7 @@ class RunDirectory:
         """Take up an interrupted run."""
         if not (path / "plan.json").is_file():
             raise OutputError(
-                f"{path}: there is no plan.json, so this is no run that can be resumed."
+                f"{path}: there is no plan.json, so this is not a run that can be resumed."
             )
         directory = cls(path)
         directory._cut_torn_line()
@@ -88,8 +88,8 @@ class RunDirectory:
             append_sample(self.samples_path, sample)
         except OSError as error:
             raise OutputError(
-                f"{self.samples_path}: cannot be written: {error.strerror}. What was measured "
-                f"before is safe; make room, then: firstlight run --resume {self.path}"
+                f"{self.samples_path}: cannot be written: {error.strerror}. Earlier samples are "
+                f"safe; free some space, then: firstlight run --resume {self.path}"
             ) from None
 
     def samples(self) -> list[Sample]:
@@ -104,7 +104,7 @@ class RunDirectory:
         except OSError as error:
             raise OutputError(
                 f"{self.path}: the result cannot be written: {error.strerror}. The samples are "
-                f"safe; make room, then: firstlight run --resume {self.path}"
+                f"safe; free some space, then: firstlight run --resume {self.path}"
             ) from None
         return report
 

@@ -82,7 +82,7 @@ class WarmCalls:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Bytes. Host peaks are VmHWM at the end of each phase; null where the system does not tell."""
+    """Bytes. Host peaks are VmHWM at the end of each phase; null if not reported."""
 
     peak_host_bytes: Mapping[str, int | None]
     peak_device_bytes: int | None

@@ -1,4 +1,4 @@
-"""What a run says of its cases: `run.json`, made from plan and samples."""
+"""What a run says about its cases: `run.json`, made from plan and samples."""
 
 from __future__ import annotations
 

@@ -17,16 +17,16 @@ _KIND = {
 }
 _ADVICE = {
     "incomplete": "Finish it with `firstlight run --resume`, or publish it as it is with "
-    "--allow incomplete: the snapshot then says so.",
+    "--allow incomplete: the snapshot will say so.",
     "unproven": "The cache was not in the state that the label claims. Publish it with --allow "
-    "unproven: the snapshot then has the case as unproven, and no number for it.",
-    "failed": "Publish it with --allow failed: the snapshot then has the case with its reason, and "
-    "no number for it.",
+    "unproven: the snapshot then lists the case as unproven, without a number.",
+    "failed": "Publish it with --allow failed: the snapshot then lists the case with its reason, "
+    "without a number.",
 }
 
 
 def require_admissible(raw: RawRun, allowed: Sequence[str], name: str) -> None:
-    """Refuse a run that says more than its samples, or holds what was not allowed."""
+    """Refuse a run that claims more than its samples show, or contains what was not allowed."""
     found = untrue(raw)
     if found:
         raise RefusedError(f"{name}: {found[0]}. Measure again: such a run is never published.")
@@ -35,7 +35,7 @@ def require_admissible(raw: RawRun, allowed: Sequence[str], name: str) -> None:
             more = " …" if len(cases) > 5 else ""
             raise RefusedError(f"{name}: {kind}: {', '.join(cases[:5])}{more}. {_ADVICE[kind]}")
     if not any(has_number(case) for case in raw.run.cases):
-        raise RefusedError(f"{name}: no case of this run has a number, so there is nothing in it.")
+        raise RefusedError(f"{name}: no case of this run has a number: nothing to publish.")
 
 
 def needed_allowances(raw: RawRun) -> dict[str, list[str]]:

@@ -21,7 +21,7 @@ _KINDS = {
     b"2": "a symbolic link",
     b"3": "a device",
     b"4": "a device",
-    b"5": "a folder of its own",
+    b"5": "a folder entry",
     b"6": "a named pipe",
     b"L": "a long name",
     b"K": "a long link",
@@ -32,7 +32,7 @@ _KINDS = {
 
 
 class Reader(Protocol):
-    """What gives bytes in order."""
+    """A source of bytes in order."""
 
     def read(self, size: int, /) -> bytes: ...
 
@@ -73,7 +73,7 @@ def header(snapshot_id: str, path: str, size: int) -> bytes:
         (snapshot_id.encode(), 155),
     )
     if any(len(value) > width for value, width in fields):
-        raise UnusableSnapshotError(f"{path}: too long a name, or too large, for an archive.")
+        raise UnusableSnapshotError(f"{path}: name too long, or file too large, for an archive.")
     block = b"".join(value.ljust(width, b"\0") for value, width in fields).ljust(_BLOCK, b"\0")
     return block[:148] + b"%06o\0 " % sum(block) + block[156:]
 
@@ -86,17 +86,17 @@ def entries(source: Reader, limits: Limits = LIMITS) -> Iterator[tuple[str, str,
         snapshot_id, path, size = _parse_header(block)
         total += size
         if path in seen:
-            raise HostileSnapshotError(f"the archive holds {path} twice.")
+            raise HostileSnapshotError(f"the archive contains {path} twice.")
         seen.add(path)
         if total > limits.total_bytes or size > limits.file_bytes or len(seen) > limits.files + 2:
             raise HostileSnapshotError(
-                f"the archive holds more than {limits.total_bytes} bytes or {limits.files} files."
+                f"the archive has more than {limits.total_bytes} bytes or {limits.files} files."
             )
         content = Content(source, size)
         yield snapshot_id, path, size, content
         content.finish()
     if _exactly(source, _BLOCK) != bytes(_BLOCK) or source.read(1):
-        raise UnusableSnapshotError("the archive goes on behind its end.")
+        raise UnusableSnapshotError("the archive has data after its end.")
 
 
 class Content:
@@ -124,11 +124,11 @@ class Content:
 def _parse_header(block: bytes) -> tuple[str, str, int]:
     kind = block[156:157]
     if block[257:262] != b"ustar":
-        raise UnusableSnapshotError("no archive as `firstlight publish --archive` writes it.")
+        raise UnusableSnapshotError("not an archive written by `firstlight publish --archive`.")
     if kind != b"0":
         what = _KINDS.get(kind, f"an entry of kind {kind!r}")
         raise HostileSnapshotError(
-            f"the archive holds {what}. Snapshots hold plain files only; nothing was unpacked."
+            f"the archive contains {what}. Snapshots have only plain files; nothing was unpacked."
         )
     try:
         path = block[:100].rstrip(b"\0").decode("ascii")
@@ -139,8 +139,8 @@ def _parse_header(block: bytes) -> tuple[str, str, int]:
     require_safe(path)
     if not is_id(snapshot_id) or size < 0 or header(snapshot_id, path, size) != block:
         raise UnusableSnapshotError(
-            f"the archive's header of {path} is not the one that `firstlight publish` writes: it "
-            "was changed or packed by another program. Unpack it and verify the folder."
+            f"the archive's header for {path} is not the one `firstlight publish` writes: it was "
+            "changed, or packed by another program. Unpack it and verify the folder."
         )
     return snapshot_id, path, size
 
@@ -151,7 +151,7 @@ def _exactly(source: Reader, size: int) -> bytes:
     while size:
         part = source.read(min(size, 1 << 20))
         if not part:
-            raise UnusableSnapshotError("the archive is cut off.")
+            raise UnusableSnapshotError("the archive is truncated.")
         parts.append(part)
         size -= len(part)
     return b"".join(parts)
@@ -174,7 +174,7 @@ class Inflated:
             except zlib.error as error:
                 raise UnusableSnapshotError(f"the archive is damaged: {error}") from None
             self._given += len(data)
-            # The first megabyte is free: a small archive of zeros is no bomb.
+            # The first megabyte is free: a small archive of zeros is not a bomb.
             if self._given > (1 << 20) + self._limits.compression * self._taken:
                 raise HostileSnapshotError(
                     f"the archive grows more than {self._limits.compression}-fold when unpacked."
@@ -182,9 +182,9 @@ class Inflated:
             if data:
                 return data
             if not fed:
-                raise UnusableSnapshotError("the archive is cut off.")
+                raise UnusableSnapshotError("the archive is truncated.")
         if self._zlib.unused_data or self._source.read(1):
-            raise UnusableSnapshotError("the archive goes on behind its end.")
+            raise UnusableSnapshotError("the archive has data after its end.")
         return b""
 
     def _feed(self) -> bytes:

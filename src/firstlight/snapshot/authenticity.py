@@ -20,7 +20,7 @@ from firstlight.snapshot.verification import Record
 
 
 def token_beside(location: str | Path) -> bytes | None:
-    """The token that lies beside a snapshot or its archive, as `ID.tsr`."""
+    """The token next to a snapshot or its archive, as `ID.tsr`."""
     folder, slash, name = full_location(location).rstrip("/").rpartition("/")
     stem = name.partition(".")[0]
     if not is_id(stem):
@@ -35,31 +35,31 @@ def check_time(
     if token is None:
         return
     if not can_sign():
-        record.skip("the proof of time: the package `cryptography` is not installed")
+        record.skip("the time stamp: the package `cryptography` is not installed")
         return
     try:
         found = read_token(token, data)
     except SnapshotError as error:
-        record.find("time", f"the proof of time is none: {error}")
+        record.find("time", f"the time stamp is not valid: {error}")
         return
     when = found.time.isoformat(timespec="seconds")
     measured = str(_said(manifest).get("measured_to", ""))
     if measured > when:  # both in UTC, in one spelling up to the second
-        record.find("time", f"it was there at {when}, and says that it was measured at {measured}")
+        record.find("time", f"it existed at {when}, but says it was measured at {measured}")
     known = trusted.authorities().values()
     name = next((name for anchor, name in known if found.is_vouched_for(anchor)), None)
     if name is None:
         record.unknown(
-            f"whose clock says that it was there at {when}: {found.authority!r:.120} is not among "
-            "your authorities (firstlight keys trust CERTIFICATE.pem --name NAME)"
+            f"whose clock says that it existed at {when}: {found.authority!r:.120} is not among "
+            "your trusted authorities (firstlight keys trust CERTIFICATE.pem --name NAME)"
         )
         return
     record.proven_time = found.time
-    record.passed("time", f"it was there at {when}, by the clock of {name}")
+    record.passed("time", f"it existed at {when}, by the clock of {name}")
 
 
 def _said(manifest: bytes | None) -> Mapping[str, Any]:
-    """What the manifest says; nothing, where it cannot be read: that is told with the contents."""
+    """The manifest; empty if unreadable, which is reported with the contents."""
     try:
         return parse_object(manifest or b"", MANIFEST, LIMITS.json_bytes)
     except SnapshotError:
@@ -76,8 +76,8 @@ def note_lookalikes(manifest: bytes | None, trusted: TrustedKeys, record: Record
         other = names.get(skeleton(name)) if isinstance(name, str) else None
         if other is not None:
             record.unknown(
-                f"whether its creator {name!r:.100} is your {other!r}: the name looks like it, and "
-                "no key that you trust signed"
+                f"whether its creator {name!r:.100} is your {other!r}: the names look alike, and "
+                "no trusted key signed it"
             )
 
 
@@ -91,12 +91,12 @@ def check_signature(
 ) -> tuple[str, str | None, str | None]:
     if index.signer is None:
         if document is not None:
-            record.find("signature", f"{SIGNATURE} was added: the index says that nobody signed")
+            record.find("signature", f"{SIGNATURE} was added: the index says it is unsigned")
             return "bad", None, None
         record.unknown("who published it: it is not signed")
         return "none", None, None
     if document is None:
-        record.find("signature", f"{SIGNATURE} is missing: the index says that it was signed")
+        record.find("signature", f"{SIGNATURE} is missing: the index says it is signed")
         return "bad", None, None
     if not can_sign():
         record.skip("the signature: the package `cryptography` is not installed")
@@ -107,7 +107,7 @@ def check_signature(
         record.find("signature", str(error))
         return "bad", None, None
     if key.base64 != index.signer:
-        record.find("signature", f"{SIGNATURE} is by another key than the index names")
+        record.find("signature", f"{SIGNATURE} uses another key than the index names")
         return "bad", None, None
     known = trusted.known(key)
     if known is None:
@@ -127,10 +127,10 @@ def _standing(known: Trusted, now: datetime, record: Record) -> str:
         record.find(
             "signature",
             f"signed by {signer}, whose key was revoked on {known.revoked}, and nothing proves "
-            "that it was signed before",
+            "that it was signed before that",
         )
         return standing.value
     record.passed("signature", f"signed by {signer}")
     if standing is Standing.EXPIRED:
-        record.unknown(f"that it was signed before the key of {signer} expired on {known.until}")
+        record.unknown(f"whether it was signed before the key of {signer} expired on {known.until}")
     return standing.value

@@ -104,7 +104,7 @@ class Catalogue:
         self._write_all(self.list())
 
     def rebuild(self) -> tuple[Entries, Refused]:
-        """Make every entry again from its snapshot; also says which folders are none, and why."""
+        """Rebuild every entry from its snapshot; also lists folders that are not snapshots."""
         ids = self._store.ids()
         entries, refused = self._made(ids, len(ids))
         for entry in entries:
@@ -127,7 +127,7 @@ class Catalogue:
         source = self._store.source(snapshot_id)
         index = source.read(INDEX, LIMITS.index_bytes)
         if id_of(index) != snapshot_id:
-            raise UnusableSnapshotError(f"{source.name}: its index is another one.")
+            raise UnusableSnapshotError(f"{source.name}: its index has another id.")
         files = parse_index(index).files
         parts = [read_checked(source, files, p, LIMITS.json_bytes) for p in (MANIFEST, VALIDATION)]
         return entry_of(index, *parts)
@@ -165,7 +165,7 @@ def entry_of(index: bytes, manifest: bytes, validation: bytes) -> Entry:
     try:
         return _entry(id_of(index), about, report, files.signer, list(files.files.values()))
     except (KeyError, TypeError, AttributeError) as error:
-        raise UnusableSnapshotError(f"{MANIFEST}: not that of a snapshot ({error!r}).") from None
+        raise UnusableSnapshotError(f"{MANIFEST}: not a snapshot's manifest ({error!r}).") from None
 
 
 def _entry(

@@ -83,7 +83,7 @@ def _manifest(kept: Mapping[str, bytes], limits: Limits) -> dict[str, Any]:
     method = about.get("summary_method")
     if type(method) is int and method > METHOD:
         raise NewerSnapshotError(
-            f"{MANIFEST}: its summaries were made by method {method}, this Firstlight has "
+            f"{MANIFEST}: its summaries were made with method {method}, this Firstlight has "
             f"{METHOD}. Update Firstlight."
         )
     decoded(dict[str, str], about.get("made_by"), f"{MANIFEST}: made_by")
@@ -130,7 +130,7 @@ def _check_runs(
             record.unknown(gap)
         for kind, cases in needed_allowances(raw).items():
             if kind not in publication.allowed:
-                record.find("labels", f"{raw.folder}: {cases[0]} is {kind}, which nobody allowed")
+                record.find("labels", f"{raw.folder}: {cases[0]} is {kind}, which was not allowed")
     processes = sum(len(raw.samples) for raw in runs)
     record.passed("samples", f"all summaries follow from the {processes} raw samples")
     shown = sum(has_number(case) for raw in runs for case in raw.run.cases)
@@ -148,7 +148,7 @@ def _check_samples_hash(raw: RawRun, publication: Publication, record: Record) -
     if raw.run.samples_sha256 != raw.digest(SAMPLES):
         record.find("samples", f"{path} is not the file that {RUN} was made from")
     if path in publication.redacted:
-        record.unknown(f"{path} as it was measured: private texts in it were replaced")
+        record.unknown(f"{path} as measured: private text in it was replaced")
 
 
 def _check_redaction(raw: RawRun, name: str, publication: Publication, record: Record) -> None:
@@ -159,12 +159,12 @@ def _check_redaction(raw: RawRun, name: str, publication: Publication, record: R
         return
     count = told.get("replacements")
     if type(count) is not int or count < 1:
-        record.find("samples", f"{path} is said to be redacted, and nothing in it was replaced")
+        record.find("samples", f"{path} is listed as redacted, but nothing in it was replaced")
     elif marks(raw.files[name]) < count:
         record.find(
             "samples",
-            f"{path} is said to be redacted in {count} places, and has {marks(raw.files[name])} "
-            "marks of it",
+            f"{path} is listed as redacted in {count} places, but has {marks(raw.files[name])} "
+            "redaction marks",
         )
 
 
@@ -206,7 +206,7 @@ def _check_derived(
         may_differ = not ours and path not in _DOCUMENTS
         may_be_absent = not ours and _PLOT.fullmatch(path)
         if path not in known and not may_be_absent:
-            record.find("derived", f"{path} is no file of a snapshot")
+            record.find("derived", f"{path} does not belong in a snapshot")
         elif path not in index.files and not may_be_absent:
             record.find("derived", f"{path} is not part of it")
         elif path in index.files and path not in known:
@@ -223,24 +223,24 @@ def _check_derived(
     if unchecked:
         record.skip(
             f"{len(unchecked)} page(s), plots or tables: another Firstlight made them "
-            f"({about['made_by'].get('version')!r:.20}, or other code of it), so they cannot be "
-            "made again here, and may say anything",
+            f"({about['made_by'].get('version')!r:.20}, or different code), so they cannot be "
+            "reproduced here, and may say anything",
             files=unchecked,
         )
 
 
 def _note_load(runs: Sequence[RawRun], record: Record) -> None:
-    """What a reader must know beside the verdict: valid files may hold disturbed times."""
+    """What a reader must know besides the verdict: valid files may contain disturbed times."""
     for raw in runs:
         if (busy := noisy_share(raw.run.host)) is not None:
             record.loads.append(f"{raw.folder}: other programs were using {busy:.0%} of the CPU")
 
 
 def _note_unknown(about: Mapping[str, Any], record: Record) -> None:
-    record.unknown("that the machine was the one that is described: nobody can tell from files")
-    record.unknown("that the clock and the person were honest: replicate it to see")
+    record.unknown("whether the machine was the one described: files cannot show that")
+    record.unknown("whether the clock and the person were honest: replicate it to see")
     for run in about["runs"]:
         if run["software"].get("lock") is None:
-            record.unknown(f"{run['folder']}: the lock of all packages: it was not recorded")
+            record.unknown(f"{run['folder']}: the versions of all packages: not recorded")
         if any(case["dataset"]["sha256"] is None for case in run["cases"]):
-            record.unknown(f"{run['folder']}: hashes of some input data: they were not recorded")
+            record.unknown(f"{run['folder']}: hashes of some input data: not recorded")

@@ -43,7 +43,7 @@ def signed_by(document: bytes, data: bytes, signs: str = INDEX, name: str = SIGN
     if canonical(plain) != document or set(plain) != {
         *("schema", "schema_version", "algorithm", "signs", "key_id", "public_key", "signature")
     }:
-        raise UnusableSnapshotError(f"{name}: not in its one spelling: it was rewritten.")
+        raise UnusableSnapshotError(f"{name}: not in canonical form: it was rewritten.")
     if plain["algorithm"] != "ed25519" or plain["signs"] != signs:
         raise UnusableSnapshotError(f"{name}: not an Ed25519 signature of {signs}.")
     try:
@@ -54,5 +54,5 @@ def signed_by(document: bytes, data: bytes, signs: str = INDEX, name: str = SIGN
     if plain["key_id"] != public.id:
         raise UnusableSnapshotError(f"{name}: key_id is not that of the public key.")
     if not public.has_signed(data, signature):
-        raise UnusableSnapshotError(f"{name}: the signature does not fit {signs}.")
+        raise UnusableSnapshotError(f"{name}: the signature does not match {signs}.")
     return public

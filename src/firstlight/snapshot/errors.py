@@ -1,14 +1,14 @@
 """What can be wrong with a snapshot, a key or a place to keep them.
 
 SnapshotError
-├── UnusableSnapshotError   it is no snapshot, or not one that can be read
+├── UnusableSnapshotError   not a snapshot, or not a readable one
 │   ├── NewerSnapshotError  it was written by a newer Firstlight
-│   └── HostileSnapshotError  it holds what no snapshot holds: links, bombs, paths that lead out
+│   └── HostileSnapshotError  it contains links, bombs or paths that lead out
 ├── ChangedSnapshotError    a file is not the one that the index names
 ├── RefusedError            the run must not be published as it is
 ├── StorageError            the place cannot be read or written
 ├── KeyFileError            a key cannot be read, written or used
-└── TimestampError          a proof of time is none, or one of something else
+└── TimestampError          a proof of time is invalid, or for something else
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class SnapshotError(FirstlightError):
 
 
 class UnusableSnapshotError(SnapshotError):
-    """This is no snapshot, or not one that can be read."""
+    """Not a snapshot, or not a readable one."""
 
 
 class NewerSnapshotError(UnusableSnapshotError):
@@ -49,4 +49,4 @@ class KeyFileError(SnapshotError):
 
 
 class TimestampError(SnapshotError):
-    """A proof of time is none, or one of something else."""
+    """A proof of time is invalid, or for something else."""

@@ -160,9 +160,9 @@ def load_private(path: Path, passphrase: bytes | None = None) -> PrivateKey:
         need = "needs its passphrase" if passphrase is None else "has no passphrase"
         raise KeyFileError(f"{path}: the key {need}.") from None
     except ValueError:
-        raise KeyFileError(f"{path}: no private key in PEM, or a wrong passphrase.") from None
+        raise KeyFileError(f"{path}: not a private key in PEM, or a wrong passphrase.") from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise KeyFileError(f"{path}: a private key, but not one of Ed25519.")
+        raise KeyFileError(f"{path}: a private key, but not an Ed25519 key.")
     return PrivateKey(PublicKey(key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)), key)
 
 
@@ -196,9 +196,9 @@ def load_public(text: str) -> PublicKey:
     try:
         key = load_pem_public_key(data)
     except ValueError:
-        raise KeyFileError(f"{path}: no public key in PEM.") from None
+        raise KeyFileError(f"{path}: not a public key in PEM.") from None
     if not isinstance(key, Ed25519PublicKey):
-        raise KeyFileError(f"{path}: a public key, but not one of Ed25519.")
+        raise KeyFileError(f"{path}: a public key, but not an Ed25519 key.")
     return PublicKey(key.public_bytes(Encoding.Raw, PublicFormat.Raw))
 
 

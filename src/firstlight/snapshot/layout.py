@@ -58,7 +58,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Index:
-    """What `index.json` says: every file, and who signs."""
+    """The contents of `index.json`: every file, and the signer."""
 
     files: Mapping[str, FileEntry]
     signer: str | None  # base64 of the public key; None: the snapshot is not signed
@@ -92,7 +92,7 @@ def require_safe(path: str) -> None:
         or any(part.endswith(".") or _RESERVED.fullmatch(part) for part in parts)
     ):
         raise HostileSnapshotError(
-            f"the name {path[:80]!r} is none that a snapshot uses: it could lead elsewhere."
+            f"the name {path[:80]!r} is not allowed in a snapshot: it could lead elsewhere."
         )
 
 
@@ -118,7 +118,7 @@ def parse_index(data: bytes, limits: Limits = LIMITS) -> Index:
     require_version(plain, "firstlight.snapshot.index", INDEX)
     if canonical(plain) != data:
         raise UnusableSnapshotError(
-            f"{INDEX}: not in its one spelling (sorted keys, indent 1): it was rewritten."
+            f"{INDEX}: not in canonical form (sorted keys, indent 1): it was rewritten."
         )
     signer, listed = plain.get("signer"), plain.get("files")
     if set(plain) != {"schema", "schema_version", "signer", "files"} or not (
@@ -131,7 +131,7 @@ def parse_index(data: bytes, limits: Limits = LIMITS) -> Index:
     _require_distinct(entry.path for entry in entries)
     if sum(entry.bytes for entry in entries) > limits.total_bytes:
         raise HostileSnapshotError(
-            f"{INDEX}: the files are more than {limits.total_bytes} bytes together."
+            f"{INDEX}: the files total more than {limits.total_bytes} bytes."
         )
     return Index({entry.path: entry for entry in entries}, signer)
 
@@ -155,13 +155,13 @@ def require_version(plain: Mapping[str, Any], schema: str, name: str) -> None:
 
 def _entry(item: Any, limits: Limits) -> FileEntry:
     if not isinstance(item, dict) or set(item) != {"path", "bytes", "sha256"}:
-        raise UnusableSnapshotError(f"{INDEX}: {item!r:.80} is no entry of a file.")
+        raise UnusableSnapshotError(f"{INDEX}: {item!r:.80} is not a file entry.")
     path, size, digest = item["path"], item["bytes"], item["sha256"]
     if not isinstance(path, str) or not isinstance(digest, str) or not is_id(digest):
-        raise UnusableSnapshotError(f"{INDEX}: {item!r:.80} is no entry of a file.")
+        raise UnusableSnapshotError(f"{INDEX}: {item!r:.80} is not a file entry.")
     require_safe(path)
     if path in (INDEX, SIGNATURE):
-        raise UnusableSnapshotError(f"{INDEX}: {path} cannot be a file of the index.")
+        raise UnusableSnapshotError(f"{INDEX}: {path} cannot be listed in the index.")
     if type(size) is not int or not 0 <= size <= limits.file_bytes:
         raise HostileSnapshotError(
             f"{INDEX}: {path} of {size!r:.40} bytes; at most {limits.file_bytes} are read."
@@ -176,7 +176,7 @@ def _require_distinct(paths: Iterable[str]) -> None:
     for path in paths:
         folded = path.casefold()
         if folded in seen:
-            raise HostileSnapshotError(f"{INDEX}: {path} is there twice.")
+            raise HostileSnapshotError(f"{INDEX}: {path} is listed twice.")
         seen.add(folded)
         parts = folded.split("/")
         folders |= {"/".join(parts[:i]) for i in range(1, len(parts))}

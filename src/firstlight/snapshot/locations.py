@@ -41,7 +41,7 @@ def full_location(location: str | Path) -> str:
     )
     if len(fitting) > 1:
         raise UnusableSnapshotError(
-            f"{text}: {len(fitting)} snapshots there begin like this ({fitting[0][:16]}…, "
+            f"{text}: {len(fitting)} snapshots there begin with this ({fitting[0][:16]}…, "
             f"{fitting[1][:16]}…). Give more digits."
         )
     return f"{folder}{slash}{fitting[0]}" if fitting else text
@@ -64,7 +64,7 @@ def open_source(location: str | Path) -> Source:
         return Archive(str(path), lambda: open(path, "rb"))
     if path.is_file():
         raise UnusableSnapshotError(
-            f"{path}: a file that is no archive. Give the directory of a snapshot, or its .tar."
+            f"{path}: not an archive. Give the directory of a snapshot, or its .tar."
         )
     raise UnusableSnapshotError(f"{path}: no such directory or archive.")
 
@@ -78,14 +78,14 @@ def local_path(text: str) -> Path | None:
         scheme, slash = nearly.group().split(":")
         rest = text[nearly.end() :]
         meant = slash + rest if scheme.lower() == "file" else f"{scheme}://{rest}"
-        raise StorageError(f"{text}: is {meant} meant? (A folder of that name: ./{text})")
+        raise StorageError(f"{text}: did you mean {meant}? (For a folder of that name: ./{text})")
     if not text.lower().startswith("file://"):
         return None if "://" in text else Path(text)
     rest = text[len("file://") :]
     if not rest.startswith("/"):
         meant = rest.partition("/")[2] if rest.startswith("localhost/") else rest
         raise StorageError(
-            f"{text}: a path after file:// begins with a slash. Is "
-            f"{'/' if meant != rest else ''}{meant} meant?"
+            f"{text}: a path after file:// begins with a slash. Did you mean "
+            f"{'/' if meant != rest else ''}{meant}?"
         )
     return Path(rest)

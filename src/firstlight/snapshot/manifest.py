@@ -27,7 +27,7 @@ class Creator:
 
 @dataclass(frozen=True)
 class Publication:
-    """What the publisher says beside the runs; everything else in a snapshot follows from them."""
+    """What the publisher adds to the runs; everything else in a snapshot follows from them."""
 
     title: str
     creators: tuple[Creator, ...] = ()

@@ -1,4 +1,4 @@
-"""A snapshot opened for reading, by whoever shows, compares or repeats it.
+"""A snapshot opened for reading, to show, compare or replicate it.
 
     snapshot = open_snapshot("results/3f0c…")
     snapshot.manifest["title"]
@@ -122,12 +122,12 @@ def read_checked(
         raise ChangedSnapshotError(f"{source.name}: {path} is not in the index.")
     data = source.read(path, min(max_bytes, entry.bytes))
     if hashlib.sha256(data).hexdigest() != entry.sha256:
-        raise ChangedSnapshotError(f"{source.name}: {path} is not the file that the index names.")
+        raise ChangedSnapshotError(f"{source.name}: {path} is not the file listed in the index.")
     return data
 
 
 def run_folders(manifest: Mapping[str, Any], limits: Limits = LIMITS) -> tuple[str, ...]:
-    """Where the runs of a manifest lie."""
+    """The folders of the runs of a manifest."""
     runs = manifest.get("runs")
     if not isinstance(runs, list) or not 1 <= len(runs) <= limits.runs:
         raise UnusableSnapshotError(f"{MANIFEST}: runs must be a list of 1 to {limits.runs}.")
@@ -158,7 +158,7 @@ def parse_samples(data: bytes, name: str, limits: Limits = LIMITS) -> list[Sampl
     if len(data) > limits.samples_bytes:
         raise UnusableSnapshotError(f"{name}: more than {limits.samples_bytes} bytes of samples.")
     if data and not data.endswith(b"\n"):
-        raise UnusableSnapshotError(f"{name}: its last line is cut off.")
+        raise UnusableSnapshotError(f"{name}: its last line is truncated.")
     samples = []
     for number, line in enumerate(data.split(b"\n")[:-1], start=1):
         where = f"{name}: line {number}"

@@ -1,4 +1,4 @@
-"""The figures of the report as files of their own: SVG for a browser, a paper or a README.
+"""The figures of the report as separate files: SVG for a browser, a paper or a README.
 
 A picture that travels alone says itself what it shows: title, legend, machine and time are in it.
 """

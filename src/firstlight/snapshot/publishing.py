@@ -83,7 +83,7 @@ def publish(
 ) -> Published:
     """Make the snapshot of these runs and put it into `store`, with its entry in the catalogue.
 
-    `watch` is told what comes next, in words.
+    `watch` is called with a description of each step.
 
     Raises `RefusedError` for what must not be published; nothing is written then.
     """
@@ -120,9 +120,9 @@ def build(
         raise RefusedError("a run was given twice.")
     owner = Owner.of_process()
     _require_no_secret(wishes, owner)
-    watch("searching for private things")
+    watch("searching for private data")
     raws, redacted = _made_public(measured, wishes, owner)
-    watch("holding summaries against samples")
+    watch("checking summaries against samples")
     for raw, origin in zip(raws, measured, strict=True):
         require_admissible(raw, wishes.allow, str(origin.folder))
     programs, sources = _programs(measured, raws, wishes, owner)
@@ -143,19 +143,19 @@ def build(
     files[INDEX] = index
     if key is not None:
         files[SIGNATURE] = sign(key, index)
-    watch("verifying what was made")
+    watch("verifying the snapshot")
     _require_valid(files)
     replaced = {path: r.found for path, r in redacted.items()}
     return Built(id_of(index), files, publication, replaced)
 
 
 def _require_no_secret(wishes: Wishes, owner: Owner) -> None:
-    """What the publisher says is published as it is, so it must not hold a secret by accident."""
+    """The publisher's texts are published unchanged, so they must not contain a secret."""
     said = json.dumps(to_json((wishes.title, wishes.creators, wishes.license)), ensure_ascii=False)
     for variable, value in owner.secrets.items():
         if value in said:
             raise RefusedError(
-                f"the title, a creator or the licence holds the value of the variable {variable}, "
+                f"the title, a creator or the licence has the value of the variable {variable}, "
                 "which is named like a secret. Leave it out."
             )
 
@@ -188,9 +188,11 @@ def _measured(folder: Path) -> _Measured:
         if not path.is_file():
             why = "its run was killed: finish it with `firstlight run --resume`"
             hint = f" ({why})" if name == RUN and (folder / PLAN).is_file() else ""
-            raise RefusedError(f"{folder}: there is no {name}, so this is no finished run{hint}.")
+            raise RefusedError(
+                f"{folder}: there is no {name}, so this is not a finished run{hint}."
+            )
         if path.stat().st_size > LIMITS.samples_bytes:
-            raise RefusedError(f"{path}: larger than what is read of a snapshot.")
+            raise RefusedError(f"{path}: larger than a snapshot may contain.")
         files[name] = path.read_bytes()
     try:
         raw = RawRun.of("runs/001", files)
@@ -198,8 +200,8 @@ def _measured(folder: Path) -> _Measured:
         raise RefusedError(f"{folder}: {error}") from None
     if raw.run.samples_sha256 != raw.digest(SAMPLES):
         raise RefusedError(
-            f"{folder}: {SAMPLES} is not the file that {RUN} was made from (its SHA-256 is "
-            "another). Measure again: a run that was edited is never published."
+            f"{folder}: {SAMPLES} is not the file that {RUN} was made from (its SHA-256 "
+            "differs). Measure again: an edited run is never published."
         )
     return _Measured(folder, files, raw)
 
@@ -252,8 +254,8 @@ def _require_plain_name(place: str, path: str) -> None:
         require_safe(place)
     except SnapshotError:
         raise RefusedError(
-            f"{path}: a file of this name cannot be part of a snapshot. Rename it to letters, "
-            "digits, - and _, and measure again, or leave out --with-source."
+            f"{path}: a file with this name cannot be part of a snapshot. Rename it with letters, "
+            "digits, - and _ only and measure again, or omit --with-source."
         ) from None
 
 
@@ -267,8 +269,8 @@ def _program(path: Path, digest: str, redacted: Sequence[str], owner: Owner) -> 
     private = private_part(data, redacted, owner)
     if private is not None:
         raise RefusedError(
-            f"{path}: holds {private}, and a program is published as it is or not at all. Leave "
-            "out --with-source, or take it out of the program and measure again."
+            f"{path}: contains {private}, and a program is published unchanged or not at all. Omit "
+            "--with-source, or remove it from the program and measure again."
         )
     return data
 

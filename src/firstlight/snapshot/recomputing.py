@@ -1,4 +1,4 @@
-"""Summaries again from the raw samples, to be held against the published ones."""
+"""Summaries recomputed from the raw samples, to compare with the published ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run holds of the person who measured, taken out before strangers read it.
+"""Removes private data of the person who measured from a run before others read it.
 
 Home directories become `~`, passwords and tokens `***`, the names of user and machine `(user)` and
 `(host)`, and texts that the publisher names `(redacted)`. Only the strings of a JSON file in which
@@ -79,7 +79,7 @@ _CASE_ID = re.compile(r"[^\s/]+\[[^\]]*\]/[^\s/]+/\w+")
 #: Values of variables that say nothing, though the variable is named like a secret.
 _PLAIN_VALUE = re.compile(r"true|false|none|enabled|disabled|default|always|never|auto|\d{1,7}")
 _MIN_SECRET = 6
-#: Names that half of all machines share tell nothing about anybody.
+#: Names that half of all machines share reveal nothing about anybody.
 _SHARED_NAME = re.compile(
     r"root|user|admin|ubuntu|debian|runner|nobody|jovyan|vscode|localhost|localdomain|local",
     re.IGNORECASE,
@@ -226,14 +226,14 @@ def private_part(
     """What of a program must not be published, in words, or None."""
     program = source.decode("utf-8", "surrogateescape")
     if any(text in program for text in texts if text):
-        return "a text that is to be redacted"
+        return "text to be redacted"
     for variable, value in (owner or Owner()).secrets.items():
         if value in program:
             return f"the value of the variable {variable}"
     if _PASSWORD.search(program):
         return "a password in an address"
     if _TOKEN.search(program):
-        return "what has the form of a token"
+        return "what looks like a token"
     home = owner.home if owner else None
     if _HOME.search(program) or (home is not None and home in program):
         return "a home directory"

@@ -194,8 +194,8 @@ class RemoteStore:
     def _require_writable(self) -> None:
         if {"http", "https"} & {*self._protocols()}:
             raise StorageError(
-                f"{self.name}: this place can be read, but not written to. Publish into a "
-                "directory or to s3://…, from where a web server can serve it."
+                f"{self.name}: this place is read-only. Publish to a "
+                "directory or to s3://…, from which a web server can serve it."
             )
 
     def write(self, name: str, data: bytes) -> None:
@@ -207,7 +207,7 @@ class RemoteStore:
             with self._filesystem.open(path, "wb") as file:
                 file.write(data)
         except NotImplementedError:
-            raise StorageError(f"{self.name}: this place cannot be written to.") from None
+            raise StorageError(f"{self.name}: this place is not writable.") from None
         except Exception as error:
             said = " ".join(str(error).split())[:200]
             raise StorageError(

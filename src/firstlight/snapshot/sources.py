@@ -32,7 +32,7 @@ _NO_FILE = {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO}
 
 @dataclass(frozen=True)
 class Item:
-    """Something that lies in a snapshot: a file with its content, or what it is instead of one."""
+    """An entry of a snapshot: a file with its content, or what it is instead."""
 
     path: str
     bytes: int  # as the place says; what counts is what is read
@@ -41,7 +41,7 @@ class Item:
 
 
 class Source(Protocol):
-    """A place that holds one snapshot."""
+    """A place that contains one snapshot."""
 
     name: str
 
@@ -62,7 +62,7 @@ def exactly(content: Reader, path: str, max_bytes: int) -> bytes:
     """All of a content, refused where it is longer than allowed."""
     data = read_up_to(content, max_bytes + 1)
     if len(data) > max_bytes:
-        raise HostileSnapshotError(f"{path}: more than the {max_bytes} bytes that are read of it.")
+        raise HostileSnapshotError(f"{path}: more than the limit of {max_bytes} bytes.")
     return data
 
 
@@ -140,7 +140,7 @@ class Directory:
             os.close(descriptor)
         if not stat.S_ISREG(os.fstat(file).st_mode):
             os.close(file)
-            raise HostileSnapshotError(f"{self.name}: {path} is no plain file.")
+            raise HostileSnapshotError(f"{self.name}: {path} is not a plain file.")
         return open(file, "rb")
 
     def read(self, path: str, max_bytes: int) -> bytes:
@@ -156,7 +156,7 @@ class Directory:
                     f"{self.name}/{path}: cannot be read: {error.strerror}."
                 ) from None
             raise HostileSnapshotError(
-                f"{self.name}: {path} is no plain file ({error.strerror})."
+                f"{self.name}: {path} is not a plain file ({error.strerror})."
             ) from None
 
 
@@ -192,10 +192,10 @@ class Archive:
                 ids.add(snapshot_id)
                 paths.append(path)
                 if len(ids) > 1:
-                    raise HostileSnapshotError(f"{self.name}: files of two snapshots.")
+                    raise HostileSnapshotError(f"{self.name}: contains files of two snapshots.")
                 yield Item(path, size, _Packed(content, self.name))
         if paths != archive.ordered(paths):
-            raise UnusableSnapshotError(f"{self.name}: its files are not in their order.")
+            raise UnusableSnapshotError(f"{self.name}: its files are not in order.")
 
     def read(self, path: str, max_bytes: int) -> bytes:
         for item in self.walk():
@@ -227,7 +227,7 @@ class _Packed:
 
 @contextmanager
 def _naming(name: str) -> Iterator[None]:
-    """What is wrong with an archive is told with its name."""
+    """Add the name of an archive to its errors."""
     try:
         yield
     except UnusableSnapshotError as error:
@@ -238,7 +238,7 @@ def missing(name: str, path: str) -> Exception:
     """What is raised for a file that is not there."""
     if path == INDEX:
         return UnusableSnapshotError(
-            f"{name}: no {INDEX}, so this is no snapshot, or one whose publishing was interrupted."
+            f"{name}: no {INDEX}: not a snapshot, or one whose publishing was interrupted."
         )
     return ChangedSnapshotError(f"{name}: {path} is missing.")
 
@@ -248,7 +248,7 @@ def require_same(source: Source, files: Mapping[str, bytes]) -> None:
     odd = _first_difference(source, files)
     if odd is not None:
         raise StorageError(
-            f"{source.name} is there and damaged: {odd}. Move it away, then publish again."
+            f"{source.name} exists but is damaged: {odd}. Move it away, then publish again."
         )
 
 

@@ -98,7 +98,9 @@ class LocalStore:
         if not os.path.lexists(final):
             return False
         if final.is_symlink() or not final.is_dir():
-            raise StorageError(f"{final} is there and no folder. Move it away, then publish again.")
+            raise StorageError(
+                f"{final} exists and is not a folder. Move it away, then publish again."
+            )
         require_same(Directory(final), files)
         return True
 
@@ -158,7 +160,7 @@ class LocalStore:
             raise StorageError(f"{path}: cannot be written: {error.strerror}.") from None
 
     def write_archive(self, snapshot_id: str, files: dict[str, bytes]) -> str:
-        """The archive beside the snapshot; the same bytes if it is there already."""
+        """The archive next to the snapshot; the same bytes if it already exists."""
         path = self.path / f"{snapshot_id}.tar"
         try:
             with _replacing(path) as file:
@@ -166,7 +168,7 @@ class LocalStore:
             _sync(self.path)
         except OSError as error:
             raise StorageError(
-                f"{path}: cannot be written: {error.strerror}. The snapshot itself is there; "
+                f"{path}: cannot be written: {error.strerror}. The snapshot itself was written; "
                 "publish again for its archive."
             ) from None
         return str(path)

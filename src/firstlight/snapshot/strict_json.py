@@ -40,7 +40,7 @@ def parse(data: bytes, name: str, max_bytes: int) -> Any:
     """The value in `data`; `name` is said in what is raised when it is not plain JSON."""
     if len(data) > max_bytes:
         raise UnusableSnapshotError(
-            f"{name}: {len(data)} bytes of JSON, more than the {max_bytes} that are read."
+            f"{name}: {len(data)} bytes of JSON, more than the limit of {max_bytes}."
         )
     try:
         value = json.loads(
@@ -59,7 +59,7 @@ def parse(data: bytes, name: str, max_bytes: int) -> Any:
 
 
 def parse_object(data: bytes, name: str, max_bytes: int) -> dict[str, Any]:
-    """The same for a file that must hold an object."""
+    """The same for a file that must contain an object."""
     value = parse(data, name, max_bytes)
     if not isinstance(value, dict):
         raise UnusableSnapshotError(f"{name}: expected an object, found {type(value).__name__}.")
@@ -80,13 +80,13 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise ValueError(f"the key {key[:60]!r} stands twice in one object")
+                raise ValueError(f"the key {key[:60]!r} occurs twice in one object")
             seen.add(key)
     return found
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _finite(text: str) -> float:

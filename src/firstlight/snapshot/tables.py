@@ -15,7 +15,7 @@ _ENDS = ("median", "low", "high")
 
 
 def cases_csv(runs: Sequence[RawRun]) -> bytes:
-    """One row a case: medians with their intervals, phases, memory, status."""
+    """One row per case: medians with their intervals, phases, memory, status."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     names = ["run", "case", "workload", "size", "backend", "cache", "status", "n", "confidence"]

@@ -74,12 +74,12 @@ class _Node:
         """The elements of a sequence or set that has so many at least."""
         found = list(self) if self.tag == tag else []
         if len(found) < least:
-            raise TimestampError("no RFC 3161 token: it has another structure.")
+            raise TimestampError("not an RFC 3161 token: unexpected structure.")
         return found
 
     def oid(self) -> str:
         if self.tag != _OID or not self.value:
-            raise TimestampError("no RFC 3161 token: an object identifier is missing.")
+            raise TimestampError("not an RFC 3161 token: an object identifier is missing.")
         numbers, value = [min(self.value[0] // 40, 2)], 0
         numbers.append(self.value[0] - 40 * numbers[0])
         for byte in self.value[1:]:
@@ -101,7 +101,7 @@ def _first(data: bytes) -> tuple[_Node, bytes]:
     elif size == 0x80:
         start = 0
     if not 2 <= start <= start + size <= len(data) or data[0] & 0x1F == 0x1F:
-        raise TimestampError("no RFC 3161 token: it is damaged or no DER.")
+        raise TimestampError("not an RFC 3161 token: damaged, or not DER.")
     return _Node(data[0], data[start : start + size], data[: start + size]), data[start + size :]
 
 
@@ -111,7 +111,7 @@ def read_token(data: bytes, subject: bytes) -> Token:
     from cryptography.x509 import InvalidVersion
 
     if len(data) > MAX_BYTES:
-        raise TimestampError(f"more than {MAX_BYTES} bytes: no RFC 3161 token.")
+        raise TimestampError(f"more than {MAX_BYTES} bytes: not an RFC 3161 token.")
     try:
         return _read(data, subject)
     except (
@@ -123,22 +123,22 @@ def read_token(data: bytes, subject: bytes) -> Token:
         ValueError,
     ) as error:
         # A stranger's bytes: what is not where it should be may fail in many ways.
-        raise TimestampError(f"no RFC 3161 token that can be read ({error!r:.100}).") from None
+        raise TimestampError(f"not a readable RFC 3161 token ({error!r:.100}).") from None
 
 
 def _read(data: bytes, subject: bytes) -> Token:
     node, rest = _first(data)
     if rest:
-        raise TimestampError("the token goes on behind its end.")
+        raise TimestampError("the token has data after its end.")
     parts = node.parts(2)
     if parts[0].tag == _SEQUENCE:  # a response: status, token
         parts = parts[1].parts(2)
     if parts[0].oid() != _SIGNED_DATA:
-        raise TimestampError("no RFC 3161 token: nothing is signed in it.")
+        raise TimestampError("not an RFC 3161 token: it signs nothing.")
     _, _, content, *others = next(iter(parts[1])).parts(4)
     kind, wrapped = content.parts(2)[:2]
     if kind.oid() != _TST_INFO:
-        raise TimestampError("what is signed in it is no time stamp.")
+        raise TimestampError("what it signs is not a time stamp.")
     info = next(iter(wrapped)).value
     certificates = [n.whole for part in others if part.tag == 0xA0 for n in part]
     signers = others[-1].parts(1, _SET)
@@ -161,7 +161,7 @@ def _time_of(info: bytes, subject: bytes) -> datetime:
             return datetime.strptime(text, form).replace(tzinfo=UTC)
         except ValueError:
             continue
-    raise TimestampError(f"its time is {text[:40]!r}, which is none.")
+    raise TimestampError(f"its time is {text[:40]!r}, not a valid time.")
 
 
 def _hash_of(algorithm: _Node) -> str:
@@ -195,7 +195,7 @@ def _signer(node: _Node, info: bytes, certificates: Sequence[Certificate]) -> Ce
     digest = found.get(_MESSAGE_DIGEST)
     kind_of = found.get(_CONTENT_TYPE)
     if kind_of is None or kind_of.oid() != _TST_INFO:
-        raise TimestampError("what is signed in it is no time stamp.")
+        raise TimestampError("what it signs is not a time stamp.")
     if digest is None or digest.value != hashlib.new(algorithm, info).digest():
         raise TimestampError("its signature is over another time stamp.")
     wanted = _named_certificate(found)
@@ -237,9 +237,9 @@ def _require_signature(
         elif isinstance(key, ed25519.Ed25519PublicKey):
             key.verify(signature, data)
         else:
-            raise TimestampError("it is signed with a kind of key that is not known here.")
+            raise TimestampError("it is signed with an unsupported kind of key.")
     except InvalidSignature:
-        raise TimestampError("its signature is not that of its certificate.") from None
+        raise TimestampError("its signature does not match its certificate.") from None
 
 
 def _chain(
@@ -254,7 +254,7 @@ def _chain(
     except (ExtensionNotFound, ValueError):
         usage = None
     if usage is None or [*usage.value] != [ExtendedKeyUsageOID.TIME_STAMPING]:
-        raise TimestampError("the certificate that signed it is none for time stamps.")
+        raise TimestampError("the certificate that signed it is not for time stamps.")
     if not _valid_at(signer, time):
         raise TimestampError("the certificate that signed it was not valid at that time.")
     chain = [signer]

@@ -36,7 +36,7 @@ def config_folder() -> Path:
 
 
 def default_private_key() -> Path:
-    """Where `firstlight keys generate` puts a key unless told otherwise."""
+    """Where `firstlight keys generate` puts a key by default."""
     return config_folder() / "signing-key.pem"
 
 
@@ -86,13 +86,13 @@ class TrustedKeys:
     def add(self, key: PublicKey, name: str, until: date | None = None) -> None:
         """Trust `key`, shown as `name`, for signatures before the day `until`.
 
-        Not a key that was revoked: whoever has stolen it may ask for just that.
+        Not a revoked key: whoever stole it may ask for just that.
         """
         known = self.known(key)
         if known is not None and known.revoked is not None:
             raise KeyFileError(
                 f"the key {key.id} ({known.name}) was revoked on {known.revoked}. Ask its holder "
-                "for the new key. If the revocation was a mistake, take it back first: "
+                "for the new key. If the revocation was a mistake, undo it first: "
                 f"firstlight keys forget {key.id[:12]}"
             )
         self._write(Trusted(key, require_name(name), until))
@@ -122,7 +122,7 @@ class TrustedKeys:
         known = {*self.all(), *self.authorities()}
         found = [key_id for key_id in known if beginning and key_id.startswith(beginning)]
         if len(found) != 1:
-            why = "several of the trusted keys begin so" if found else "not among the trusted keys"
+            why = "several trusted keys begin with this" if found else "not among the trusted keys"
             raise KeyFileError(f"{beginning[:60]}: {why}.")
         return found[0]
 
@@ -137,9 +137,11 @@ class TrustedKeys:
                 days = {word: date.fromisoformat(day) for word, _, day in _words(rest)}
                 trusted = Trusted(key, name, **days)
             except (KeyFileError, ValueError, TypeError):
-                raise KeyFileError(f"{path}: holds no public key. Remove it.") from None
+                raise KeyFileError(f"{path}: contains no public key. Remove it.") from None
             if f"{key.id}.pub" != path.name:
-                raise KeyFileError(f"{path}: holds another key than its name says. Remove it.")
+                raise KeyFileError(
+                    f"{path}: contains a different key than its name says. Remove it."
+                )
             found[key.id] = trusted
         return found
 
@@ -158,7 +160,9 @@ class TrustedKeys:
             name, _, pem = _text(path).partition("\n")
             certificate = _certificate(pem.encode())
             if f"{_certificate_id(certificate)}.pem" != path.name:
-                raise KeyFileError(f"{path}: another certificate than its name says. Remove it.")
+                raise KeyFileError(
+                    f"{path}: a different certificate than its name says. Remove it."
+                )
             found[path.stem] = (certificate, name)
         return found
 
@@ -192,7 +196,7 @@ def require_name(name: str) -> str:
         or not all(c.isalnum() or c in _MARKS for c in name)
     ):
         raise KeyFileError(
-            f"{name!r:.90} is no name for a key: letters, digits, spaces and . _ @ + - ' only, "
+            f"{name!r:.90} is not a key name: letters, digits, spaces and . _ @ + - ' only, "
             f"at most {_MAX_LETTERS}, a letter or digit first."
         )
     return name
@@ -221,7 +225,7 @@ def _certificate(pem: bytes) -> Certificate:
     try:
         return load_pem_x509_certificate(pem)
     except ValueError:
-        raise KeyFileError("no certificate in PEM.") from None
+        raise KeyFileError("not a certificate in PEM.") from None
 
 
 def _certificate_id(certificate: Certificate) -> str:
@@ -236,4 +240,4 @@ def _text(path: Path) -> str:
     except OSError as error:
         raise KeyFileError(f"{path}: cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
-        raise KeyFileError(f"{path}: holds no text, so no public key. Remove it.") from None
+        raise KeyFileError(f"{path}: contains no text, so no public key. Remove it.") from None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-#: Of so many findings of one kind the first are told, and how many more there are.
+#: At most so many findings of one kind are listed, and how many more there are.
 _MAX_FINDINGS = 20
 
 
@@ -83,7 +83,7 @@ class Record:
             self.checked.append(message)
 
     def unknown(self, message: str) -> None:
-        """Something that nobody can tell from these files."""
+        """Something that these files cannot show."""
         if message not in self._told:
             self._told.add(message)
             self.not_checked.append(message)

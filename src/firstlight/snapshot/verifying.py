@@ -58,7 +58,7 @@ def verify(
     or its first 16 digits or more. `timestamp` is an RFC 3161 token over its index; without, the
     file `ID.tsr` beside the snapshot counts. `now` is when keys must not have expired.
 
-    Raises `UnusableSnapshotError` if it is no snapshot, is too new, or holds what no snapshot may.
+    Raises `UnusableSnapshotError` if it is not a snapshot, is too new, or contains what none may.
     """
     source = open_source(location)
     record, named = Record(), source.named_id()
@@ -68,7 +68,7 @@ def verify(
     try:
         index = parse_index(data, limits)
     except UnusableSnapshotError as error:
-        if not record.findings:  # no name and no promise to hold it against
+        if not record.findings:  # no name and no expected id to check against
             raise
         record.find("identity", str(error))
         return record.result(source.name, id_of(data), ("bad", None, None))
@@ -86,7 +86,7 @@ def verify(
 
         check_contents(index, data, kept, record, limits)
     else:
-        record.skip("what the files say: they are not those of the index")
+        record.skip("the contents of the files: they are not those in the index")
     return record.result(source.name, id_of(data), signature)
 
 
@@ -94,7 +94,7 @@ def _index_bytes(source: Source, item: Item | None, limits: Limits) -> bytes:
     if item is None or item.path != INDEX or item.content is None:
         what = f" ({INDEX} is {item.odd})" if item and item.path == INDEX else ""
         raise UnusableSnapshotError(
-            f"{source.name}: no {INDEX}{what}, so this is no snapshot, or one whose publishing was "
+            f"{source.name}: no {INDEX}{what}: not a snapshot, or one whose publishing was "
             "interrupted."
         )
     return exactly(item.content, INDEX, limits.index_bytes)
@@ -103,16 +103,16 @@ def _index_bytes(source: Source, item: Item | None, limits: Limits) -> bytes:
 def _check_identity(index: bytes, named: str | None, expected: str | None, record: Record) -> None:
     computed = id_of(index)
     if expected is not None and not computed.startswith(require_expected(expected)):
-        record.find("identity", f"the id is {computed}, not the {expected} that was asked for")
+        record.find("identity", f"the id is {computed}, not the requested {expected}")
     if named is not None and named != computed:
         record.find(
             "identity",
-            f"{INDEX} is not the one that the snapshot is named for: its id is {computed}",
+            f"{INDEX} does not match the name of the snapshot: its id is {computed}",
         )
     if expected is not None or named is not None:
         record.passed("identity", f"the id follows from {INDEX}")
     else:
-        record.unknown("the id: the folder is not named by it (give it with --id)")
+        record.unknown("the id: the folder is not named after it (give it with --id)")
 
 
 def findings_in(files: Mapping[str, bytes]) -> tuple[Finding, ...]:
@@ -144,11 +144,11 @@ def _require_sizes(index: Index, limits: Limits) -> None:
             samples += entry.bytes
         elif entry.bytes > limits.json_bytes:
             raise UnusableSnapshotError(
-                f"{path}: {entry.bytes} bytes, more than the {limits.json_bytes} that are read."
+                f"{path}: {entry.bytes} bytes, more than the limit of {limits.json_bytes}."
             )
     if samples > limits.samples_bytes:
         raise UnusableSnapshotError(
-            f"{samples} bytes of samples, more than the {limits.samples_bytes} that are read."
+            f"{samples} bytes of samples, more than the limit of {limits.samples_bytes}."
         )
 
 
@@ -172,13 +172,13 @@ def _check_files(
             keep = _is_read(item.path) and _is_named(item.path, kept.get(MANIFEST), limits)
             size, digest, data = _digest(item.content, entry.bytes, keep)
             if size != entry.bytes or digest != entry.sha256:
-                record.find("files", f"{item.path} is not the file that the index names")
+                record.find("files", f"{item.path} is not the file listed in the index")
             elif data is not None:
                 kept[item.path] = data
     for path in missing:
         record.find("files", f"{path} is missing")
     if isinstance(source, Archive):
-        record.passed("files", "the archive is the one of this snapshot, byte by byte")
+        record.passed("files", "the archive is that of this snapshot, byte by byte")
     if not source.sees_all():
         record.unknown("that there is no further file: this place cannot be listed")
     total = sum(entry.bytes for entry in index.files.values())
@@ -194,7 +194,7 @@ def _is_named(path: str, manifest: bytes | None, limits: Limits) -> bool:
         return False
     try:
         folders = _folders(manifest, limits)
-    except SnapshotError:  # found again, and told, when the contents are checked
+    except SnapshotError:  # found again, and reported, when the contents are checked
         return False
     return path.rsplit("/", 1)[0] in folders
 

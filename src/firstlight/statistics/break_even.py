@@ -19,7 +19,7 @@ NEVER = "never"
 
 @dataclass(frozen=True)
 class Costs:
-    """Cold totals and warm medians of a case, in seconds, one value a process."""
+    """Cold totals and warm medians of a case, in seconds, one value per process."""
 
     cold: Sequence[float]
     warm: Sequence[float]

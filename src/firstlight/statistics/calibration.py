@@ -1,4 +1,4 @@
-"""How far apart do two measurements of the same thing come out? Thresholds from A/A runs.
+"""How much do two measurements of the same thing differ? Thresholds from A/A runs.
 
 An A/A run puts the same program on both sides. After K of them, the ⌈(K + 1)(1 - α)⌉-th smallest
 ratio is exceeded by the next A/A ratio with probability α at most, whatever their distribution, if
@@ -92,7 +92,7 @@ def threshold(ratios: Sequence[float], alpha: float) -> float | None:
     return sorted(max(r, 1 / r) for r in ratios)[rank - 1]
 
 
-def least_results(alpha: float) -> int:
+def min_results(alpha: float) -> int:
     """The fewest A/A ratios that give a threshold: 19 for 5 %."""
     return math.ceil(1 / alpha - 1 - 1e-9)
 
@@ -117,8 +117,8 @@ def load_thresholds(path: Path, machine_class: str | None) -> Thresholds:
     found = _decoded(path, data)
     if machine_class is not None and found.machine_class != machine_class:
         raise CalibrationError(
-            f"{path}: calibrated on {found.machine_class!r}, this is {machine_class!r}. Noise does "
-            "not travel: calibrate here with `firstlight calibrate`, or leave the file out."
+            f"{path}: calibrated on {found.machine_class!r}, this is {machine_class!r}. Noise "
+            "differs by machine: calibrate here with `firstlight calibrate`, or leave the file out."
         )
     return found
 
@@ -130,16 +130,16 @@ def _decoded(path: Path, data: dict[str, Any]) -> Thresholds:
             math.isfinite(r.ratio) and r.ratio > 0 and r.rounds > 0 for r in found.results
         )
     except (FirstlightError, TypeError, ValueError) as error:
-        raise CalibrationError(f"{path}: damaged: {error}. Calibrate anew.") from None
+        raise CalibrationError(f"{path}: damaged: {error}. Calibrate again.") from None
     if not usable or not isinstance(found.machine_class, str):
         raise CalibrationError(
             f"{path}: damaged: alpha, a ratio or a number of rounds is out of range. "
-            "Calibrate anew."
+            "Calibrate again."
         )
     return found
 
 
 def save_thresholds(path: Path, thresholds: Thresholds) -> None:
-    """Write the whole file anew, atomically; merging is `with_results`."""
+    """Rewrite the whole file atomically; merging is `with_results`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, to_json(thresholds), schema="calibration-1.schema.json")

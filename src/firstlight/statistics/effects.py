@@ -56,7 +56,7 @@ def paired_effect(
     lies between two of them, and p comes from flipping the signs of the log-ratios in all 2^n ways.
     """
     if len(base) != len(head):
-        raise ValueError(f"{len(base)} values of the base, {len(head)} of the head: not pairs")
+        raise ValueError(f"{len(base)} base values, {len(head)} head values: not pairs")
     # Readings of a coarse clock give equal ratios; rounding must not tell them apart.
     differences = np.round(_logarithms(head) - _logarithms(base), 12)
     n = len(differences)

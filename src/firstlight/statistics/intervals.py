@@ -17,7 +17,7 @@ from firstlight.records import Estimate
 def median(values: Sequence[float]) -> float:
     """The middle value, or the mean of the two middle ones."""
     if not values:
-        raise ValueError("the median of nothing")
+        raise ValueError("the median of no values")
     ordered = sorted(values)
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2

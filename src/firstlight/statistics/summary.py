@@ -1,4 +1,4 @@
-"""Samples of a run to one `CaseSummary` a case: what may be said of it, and what may not."""
+"""Samples of a run to one `CaseSummary` per case: what can be said about it, and what cannot."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _reason(culprit: Sample | None, samples: Sequence[Sample]) -> str | None:
 
 
 def _protocol(case: Case, check: Sample | None) -> Protocol | None:
-    """None if the check process did not get far enough to tell: then no number is shown."""
+    """None if the check process did not get far enough: then no number is shown."""
     if check is None or "data" not in check.facts:
         return None
     facts = check.facts
@@ -189,7 +189,7 @@ def _warm(measured: Sequence[_Measured]) -> dict[str, Any]:
 
 
 def _verdict(classes: Sequence[str], levels: Sequence[float]) -> tuple[str, str | None]:
-    """The class of a case, and why no single number stands for its calls, if none does."""
+    """The class of a case, and why no single number represents its calls, if none does."""
     restless = classes.count("no steady state")
     if restless >= len(classes) / 2:
         return "no steady state", f"no steady state in {restless} of {len(classes)} processes"
@@ -240,7 +240,7 @@ def _whole(value: float | None) -> int | None:
 
 
 def _costs(measured: Sequence[_Measured]) -> Costs:
-    """Cold totals and warm levels of a case, one a process."""
+    """Cold totals and warm levels of a case, one per process."""
     return Costs(
         cold=[m.sample.cold.total_seconds for m in measured if m.sample.cold is not None],
         warm=[m.level for m in measured if m.level is not None],

@@ -1,1 +1,1 @@
-"""What running programs say of themselves."""
+"""What running programs report about themselves."""

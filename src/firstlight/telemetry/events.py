@@ -1,7 +1,7 @@
 """The names under which JAX reports what it does (`jax.monitoring`).
 
-They are not part of JAX's public interface: a test holds them against the JAX that is installed,
-and a reader that misses one says what it cannot tell. The stages report a scalar at their start and
+They are not part of JAX's public interface: a test compares them with the installed JAX,
+and a reader that misses one says what is unknown. The stages report a scalar at their start and
 a duration at their end, both with `fun_name`, in the thread that does the work. Cache events come
 between start and end of the compile that they are of.
 """

@@ -82,7 +82,7 @@ class Adapter:
         return numpy.asarray(value)
 
     def describe(self, leaf: "Any") -> "dict[str, Any] | None":
-        """Shape, dtype, layout and place of one input, or None if it is no array."""
+        """Shape, dtype, layout and place of one input, or None if it is not an array."""
         if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
             return None
         flags = getattr(leaf, "flags", None)
@@ -96,7 +96,7 @@ class Adapter:
         }
 
     def peak_device_bytes(self) -> "int | None":
-        """Peak bytes on the device, or None where the backend does not tell."""
+        """Peak bytes on the device, or None if the backend does not report it."""
         return None
 
     def compiler_bytes(self, step: "Any", arguments: "Any") -> "dict[str, int] | None":

@@ -85,7 +85,7 @@ class Jax(Adapter):
         if self._functions is not None:
             name = str(about.get("fun_name"))
             self._functions.append({"function": name, "phase": phase, "seconds": float(seconds)})
-        # Another thread compiles beside the call: counted, but no part of the call's own time.
+        # Another thread compiles during the call: counted, but not part of the call's own time.
         if get_ident() != self._thread or not self._open:
             return
         now = time.monotonic_ns()
@@ -166,7 +166,7 @@ class Jax(Adapter):
 
     def to_numpy(self, value: "Any") -> "Any":
         array = super().to_numpy(value)
-        # bfloat16 and its smaller relatives are no numbers to NumPy; float32 holds them exactly.
+        # bfloat16 and smaller types are not numbers to NumPy; float32 represents them exactly.
         return array.astype("float32") if array.dtype.kind == "V" else array
 
     def describe(self, leaf: "Any") -> "dict[str, Any] | None":

@@ -50,7 +50,7 @@ class Torch(Adapter):
     def to_numpy(self, value: "Any") -> "Any":
         if isinstance(value, self._torch.Tensor):
             host = value.detach().to("cpu")
-            # bfloat16 and its smaller relatives do not exist in NumPy; float32 holds them exactly.
+            # bfloat16 and smaller types do not exist in NumPy; float32 represents them exactly.
             narrow = host.is_floating_point() and host.element_size() < 4
             return (host.float() if narrow else host).numpy()
         return super().to_numpy(value)
@@ -147,7 +147,7 @@ class Torch(Adapter):
 
 
 class TorchEager(Torch):
-    """PyTorch without torch.compile; a program that uses it all the same is refused."""
+    """PyTorch without torch.compile; a program that uses it anyway is refused."""
 
     watches = ("torch",)
 

@@ -1,4 +1,4 @@
-"""Whether the label of a case is one, and whether the recorded counts of the cache bear it out.
+"""Whether the label of a case is valid, and whether the recorded cache counts support it.
 
 The harness judged each process when it ran, by the names of the cache entries. Here only counts are
 left, and they are judged again, so that a `proven` beside counts that contradict it is found.
@@ -23,7 +23,7 @@ def mislabelled(case: Case) -> Iterator[str]:
     if case.id != named and (case.workload, case.id) != _CONTROL:
         yield f"{PLAN}: the case {case.id} is {named} by its fields"
     if case.cache_kind is None and case.cache != "none":
-        yield f"{case.id} is labelled {case.cache!r}, and has no cache that could be so"
+        yield f"{case.id} is labelled {case.cache!r}, but its backend has no such cache"
     kind = _CACHE_KINDS.get(case.backend, case.cache_kind)
     if kind != case.cache_kind:
         said = f"{PLAN} gives it the cache {case.cache_kind!r}"
@@ -42,7 +42,7 @@ def _objection(case: Case, proof: CacheProof | None) -> str | None:
     if not proof.proven:
         return proof.reason or "marked as not proven"
     if proof.policy != case.cache:
-        return f"the proof is of the policy {proof.policy!r}, the label says {case.cache!r}"
+        return f"the proof is for the policy {proof.policy!r}, the label says {case.cache!r}"
     if case.cache_kind is None:
         return None  # no persistent cache: nothing that could be in another state
     if case.cache == "none":
@@ -56,5 +56,5 @@ def _objection(case: Case, proof: CacheProof | None) -> str | None:
     if proof.hits is None or proof.hits < proof.requests:
         return f"{proof.hits} hits of {proof.requests} requests: not warm"
     if (proof.entries_after or 0) > (proof.entries_before or 0):
-        return "entries were added: not everything was there before"
+        return "entries were added: not everything was cached before"
     return None

@@ -27,7 +27,7 @@ _FEW = 3  # processes: two may be equal by chance
 
 
 def moment(text: str) -> float | None:
-    """Seconds since 1970, or None if `text` is no time."""
+    """Seconds since 1970, or None if `text` is not a time."""
     if not _SPELLING.fullmatch(text):
         return None
     try:
@@ -40,20 +40,20 @@ def outside_of_run(run: Run, samples: Sequence[Sample]) -> Iterator[str]:
     """Where a run did not begin, measure and end in this order."""
     begin, end = moment(run.created_at), moment(run.finished_at) if run.finished_at else None
     if begin is None:
-        yield f"{RUN}: created_at is {run.created_at!r:.60}, no time in UTC"
+        yield f"{RUN}: created_at is {run.created_at!r:.60}, not a time in UTC"
     if run.finished_at is not None and end is None:
-        yield f"{RUN}: finished_at is {run.finished_at!r:.60}, no time in UTC"
+        yield f"{RUN}: finished_at is {run.finished_at!r:.60}, not a time in UTC"
     if begin is not None and end is not None and end < begin - _CORRECTION:
         yield f"{RUN}: it ended ({run.finished_at}) before it began ({run.created_at})"
     for sample in samples:
         where = f"{SAMPLES}: {sample.case}, {sample.kind} process {sample.index}"
         started = moment(sample.started_at)
         if started is None:
-            yield f"{where}: started_at is {sample.started_at!r:.60}, no time in UTC"
+            yield f"{where}: started_at is {sample.started_at!r:.60}, not a time in UTC"
         elif (begin is not None and started < begin - _CORRECTION) or (
             end is not None and started > end + _CORRECTION
         ):
-            yield f"{where}: it started at {sample.started_at}, outside of its run"
+            yield f"{where}: it started at {sample.started_at}, outside its run"
 
 
 def implausible(raw: RawRun, cases: Sequence[Case], settings: Settings) -> Iterator[str]:
@@ -63,7 +63,7 @@ def implausible(raw: RawRun, cases: Sequence[Case], settings: Settings) -> Itera
         yield f"{SAMPLES}: its processes are not in the order in which they ran"
     orders = [sample.order for sample in samples]
     if len({*orders}) != len(orders):
-        yield f"{SAMPLES} has two processes in the same place of the order"
+        yield f"{SAMPLES} has two processes at the same position in the order"
     if not is_side_of_gate(raw):
         yield from _misplaced(samples, cases, settings)
     yield from _overlapping(samples, raw.run.finished_at)
@@ -82,7 +82,7 @@ def _misplaced(
     """The plan's seed says in which order the processes run, and they are counted in that order."""
     orders = [sample.order for sample in samples]
     if len({*orders}) == len(orders) and orders != list(range(len(orders))):
-        yield f"{SAMPLES} lacks a process of the run: its places in the order have a gap"
+        yield f"{SAMPLES} lacks a process of the run: the order has a gap"
     places = {
         (case.id, kind, index): place
         for place, (case, kind, index) in enumerate(jobs(cases, settings))
@@ -114,14 +114,14 @@ def _overlapping(samples: Sequence[Sample], finished_at: str | None) -> Iterator
         name = f"{sample.case}, {sample.kind} process {sample.index}"
         if free is not None and started < free - _CORRECTION:
             yield (
-                f"{SAMPLES}: {name} began {free - started:.3g} s before those before it can have "
-                "ended, by their own times"
+                f"{SAMPLES}: {name} began {free - started:.3g} s before the earlier processes can "
+                "have ended, by their own times"
             )
             return
         free = max(started, free or started) + busy_seconds(sample)
     end = moment(finished_at) if finished_at is not None else None
     if free is not None and end is not None and end < free - _CORRECTION:
-        yield f"{SAMPLES}: its processes took {free - end:.3g} s more than the run lasted"
+        yield f"{SAMPLES}: its processes took {free - end:.3g} s longer than the run"
 
 
 def busy_seconds(sample: Sample) -> float:
@@ -142,7 +142,7 @@ def _too_even(case: str, samples: Sequence[Sample]) -> Iterator[str]:
         if len(values) < _FEW or median(values) < _MIN_PHASE:
             continue
         if max(values) - min(values) < _EVEN or 2 * len({*values}) <= len(values):
-            yield f"{case}: its {len(values)} {name} are too equal for any clock"
+            yield f"{case}: its {len(values)} {name} are too similar for any clock"
             return
     calls = [s.warm.call_seconds for s in samples if s.warm is not None]
     if any(len(c) >= 20 and c[0] > _EVEN and len({*c}) == 1 for c in calls):
@@ -169,7 +169,7 @@ def unaccounted(raw: RawRun) -> Iterator[str]:
         if seconds > max(2 * usual[sample.case] + shortest, _CORRECTION):
             yield (
                 f"{raw.folder}: what ran in the {seconds:.3g} s after {sample.case}, process "
-                f"{sample.index}: longer than a whole process, and nothing of it is recorded"
+                f"{sample.index}: longer than a whole process, and nothing is recorded of it"
             )
             return
 

@@ -27,11 +27,11 @@ def impossible(case: Case, sample: Sample, settings: Settings) -> Iterator[str]:
     if sample.status != "ok" or sample.kind != "timed":
         return  # no time of it is ever shown
     if sample.cold is None:
-        yield "it is well and has no time"
+        yield "it succeeded but has no time"
         return
     yield from _mistimed(sample.cold)
     if not _are_nanoseconds(sample):
-        yield "its times are no whole nanoseconds, which is what the clock counts"
+        yield "its times are not whole nanoseconds, which is what the clock counts"
     if sample.warm is not None:
         yield from _cut_short(sample.cold, sample.warm, settings)
 
@@ -40,15 +40,15 @@ def _misjudged(case: Case, found: Correctness) -> Iterator[str]:
     error = found.max_relative_error
     if case.reference is None:
         if found.tolerance is not None or error is not None:
-            yield "it was compared with a reference, and none was planned"
+            yield "it was compared with a reference, but none was planned"
         return
     if found.tolerance != case.tolerance:
-        yield f"its tolerance is {found.tolerance!r}, {case.tolerance!r} was planned"
+        yield f"its tolerance is {found.tolerance!r}, but {case.tolerance!r} was planned"
     if found.reference != case.reference:
         yield f"its reference is {found.reference!r:.60}, {case.reference!r:.60} was planned"
     if found.passed != (error is not None and error <= case.tolerance):
         word = "correct" if found.passed else "wrong"
-        yield f"it is said to be {word}, with an error of {error!r} and {case.tolerance!r} allowed"
+        yield f"it claims to be {word}, with an error of {error!r} and {case.tolerance!r} allowed"
 
 
 def _mistimed(cold: ColdStart) -> Iterator[str]:
@@ -72,16 +72,16 @@ def _are_nanoseconds(sample: Sample) -> bool:
 def _cut_short(cold: ColdStart, warm: WarmCalls, settings: Settings) -> Iterator[str]:
     calls, batches = warm.call_seconds, warm.batch_seconds
     if min((*calls, *batches), default=0.0) <= 0 or warm.batch_calls < 1:
-        yield "a warm call or a batch of it took no time"
+        yield "a warm call or a batch took no time"
         return
     limit = max(0.0, settings.timeout_seconds / 2 - cold.total_seconds)
     least = min(settings.warm_calls_least, settings.warm_calls)
     patience = _PATIENCE * min(10 * settings.warm_seconds, limit)
     if len(calls) > max(1, settings.warm_calls) or (len(calls) < least and sum(calls) < patience):
-        yield f"it has {len(calls)} warm calls, planned were {least} to {settings.warm_calls}"
+        yield f"it has {len(calls)} warm calls; {least} to {settings.warm_calls} were planned"
     limit = max(0.0, limit - sum(calls))
     meant = settings.batches * settings.batch_seconds
     patience = _PATIENCE * min(10 * meant, limit)
     few = len(batches) < settings.batches and sum(batches) < patience
     if len(batches) > max(1, settings.batches) or few:
-        yield f"it has {len(batches)} batches of calls, planned were {settings.batches}"
+        yield f"it has {len(batches)} batches of calls; {settings.batches} were planned"

@@ -85,22 +85,22 @@ def _miscounted(
 
 
 def _unsupported(raw: RawRun, case: CaseSummary) -> Iterator[str]:
-    """Numbers that nothing stands behind."""
+    """Numbers without evidence."""
     if case.cold_seconds is None or not has_number(case):
         return
     samples = raw.by_case[case.case]
     times = len(timed(samples))
     if case.protocol is None:
-        yield f"{case.case} has a number and no protocol"
+        yield f"{case.case} has a number but no protocol"
     if case.correctness is None or not case.correctness.passed:
-        yield f"{case.case} has a number and no correct result"
+        yield f"{case.case} has a number but no correct result"
     if times != case.cold_seconds.n or not times:
-        yield f"{case.case} has a number of {case.cold_seconds.n} processes, and samples of {times}"
+        yield f"{case.case} has a number from {case.cold_seconds.n} processes, but {times} samples"
     for sample in samples:
         if sample.status != "ok" or sample.correctness is None or not sample.correctness.passed:
             what = f"its {sample.kind} process {sample.index} was not correct"
-            yield f"{case.case} has a number and {what} (status {sample.status!r:.20})"
+            yield f"{case.case} has a number but {what} (status {sample.status!r:.20})"
             break
     objections = unproven_labels(raw.planned[case.case], samples)
     if objections:
-        yield f"{case.case} has a number and its label is not proven: {objections[0]}"
+        yield f"{case.case} has a number but its label is not proven: {objections[0]}"
