@@ -82,7 +82,7 @@ def test_a_runner_of_tests_is_not_the_call_of_a_package_that_runs_one_of_them(
     )
     (one,) = of_kind(found, "one-op-compiles")
     assert one.function == "case"
-    assert one.location is not None and one.location.endswith("program.py:5")
+    assert one.location is not None and one.location.endswith(("program.py:5", "program.py:6"))
 
 
 def test_two_lines_of_a_package_are_not_one_line_in_a_loop() -> None:
