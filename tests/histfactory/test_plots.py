@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 
 from firstlight.histfactory import plots
 from firstlight.histfactory.evaluation import expected_data, gradient
-from firstlight.histfactory.fitting import FitResult, fit
 from firstlight.histfactory.exclusion import cls
+from firstlight.histfactory.fitting import FitResult, fit
 from firstlight.histfactory.intervals import interval
 from firstlight.histfactory.limits import upper_limit
 from firstlight.histfactory.loading import load
