@@ -81,7 +81,7 @@ def test_a_run_on_disk_is_loaded_again(measured: firstlight.Run) -> None:
         ({"target": "matmul", "caches": ["hot"]}, "unknown cache policy 'hot'"),
         ({"target": "matmul", "processes": 0}, "0 processes"),
         ({"target": "matmul", "effort": "much"}, "effort 'much'"),
-        ({"target": "matmul", "timeout_seconds": -1.0}, "give a positive one"),
+        ({"target": "matmul", "timeout_seconds": -1.0}, "give a positive number"),
         ({"target": "matmul", "pattern": "["}, "not a regular expression"),
     ],
 )
