@@ -181,6 +181,12 @@ def test_covariance_of_numpy_and_of_the_compiled_program_agree(make: Any) -> Non
     np.testing.assert_allclose(in_a_program, first, rtol=1e-11, atol=1e-15)
 
 
+def test_covariance_of_a_fit_inside_of_a_test_in_a_program_is_refused(make: Any) -> None:
+    model = load(random_workspace(make, 5, 80.0))
+    with pytest.raises(hf.ModelError, match="have no covariance.*Call fit there"):
+        jax.eval_shape(lambda m: hf.discovery(m).free.covariance, model)
+
+
 def test_thu_reaches_its_minimum_with_the_luminosity_held_and_free(shared_data: Path) -> None:
     """pyhf and NextStat stop at 179.4853, where the workspace's fixed luminosity holds them."""
     model = hf.load(shared_data / "workspace_tHu.json")

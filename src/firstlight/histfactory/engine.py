@@ -27,7 +27,7 @@ from firstlight.histfactory.likelihood import Data, expected_counts, saturated_n
 from firstlight.histfactory.model import Model, ModelError
 from firstlight.histfactory.newton import Minimum, Problem, WarmStart
 from firstlight.histfactory.precision import float64_scope, is_traced
-from firstlight.histfactory.profiling import attach, minimise_all, minimise_chain, with_derivatives
+from firstlight.histfactory.profiling import attach, minimise_chain, with_derivatives
 
 Progress = Callable[[int, int], None]  # (done, of)
 #: Fits in one batch on an accelerator: enough to fill it, few enough for its memory.
@@ -158,9 +158,6 @@ class Traced(Engine):
     """Builds part of a program that JAX transforms."""
 
     xp = jnp
-
-    def fits(self, problems: Sequence[Problem], progress: Progress | None = None) -> list[Minimum]:
-        return _unstacked(minimise_all(self.prepared, _stacked(problems)), len(problems))
 
     def chain(
         self, problems: Sequence[Problem], warm_start: WarmStart | None = None

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from firstlight.histfactory.array_types import Array, ArrayLike, Count, Number, Parameters, Truth
-from firstlight.histfactory.engine import Engine, engine_for
+from firstlight.histfactory.engine import Engine, Traced, engine_for
 from firstlight.histfactory.internal_order import data_of, to_internal, to_public
 from firstlight.histfactory.layout import Sizes
 from firstlight.histfactory.likelihood import (
@@ -60,7 +60,7 @@ class FitResult:
     at_bound: Array  # True where a bound holds it
     branches: Count  # number of minima found; this is the lowest
     _free: Any  # `is_free` in internal order
-    _hessian: Curvature | _Point
+    _hessian: Curvature | _Point | None
     about: Description = field(metadata={"static": True})
 
     @property
@@ -103,6 +103,11 @@ class FitResult:
 
         Constant under differentiation; differentiate `hessian` instead.
         """
+        if self._hessian is None:
+            raise ModelError(
+                "under jit, grad and vmap the fits of a test have no covariance: it would have to "
+                "be compiled into each of them. Call fit there."
+            )
         point = self._hessian if isinstance(self._hessian, _Point) else None
         if point and not is_traced(point) and next(_questions(self.about.sizes)) < _FIRST_ANSWERS:
             inverse = _host_inverse(point, self._free)
@@ -192,6 +197,9 @@ def fit(
     engine = engine_for(model, data, fixed, init)
     problem = problem_of(engine, data_of(model, data), fixed, init)
     (found,) = engine.chain([problem])
+    if isinstance(engine, Traced):
+        at = evaluate(*jax.lax.stop_gradient((engine.prepared, problem.data, found.theta)))
+        found = found._replace(curvature=at.curvature)
     return result_of(engine, found._replace(theta=engine.followed(found, problem)), problem)
 
 
@@ -265,6 +273,7 @@ def result_of(engine: Engine, found: Minimum, problem: Problem) -> FitResult:
     model = engine.model
     held = (found.theta <= problem.lower) | (found.theta >= problem.upper)
     held = held & (found.free == 0) & (problem.fixed == 0)
+    point = _Point(engine.prepared, problem.data, found.theta)
     return FitResult(
         values=to_public(model, found.theta),
         nll=_scalar(found.nll + engine.constants(problem.data), float),
@@ -275,7 +284,7 @@ def result_of(engine: Engine, found: Minimum, problem: Problem) -> FitResult:
         at_bound=to_public(model, held),
         branches=_scalar(found.branches, int),
         _free=found.free,
-        _hessian=found.curvature or _Point(engine.prepared, problem.data, found.theta),
+        _hessian=found.curvature if isinstance(engine, Traced) else point,
         about=model.about,
     )
 

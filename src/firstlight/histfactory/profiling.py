@@ -24,25 +24,10 @@ from firstlight.histfactory.newton import Minimum, Problem, WarmStart, factorise
 from firstlight.histfactory.precision import in_float64
 
 
-def minimise_all(model: Prepared, problems: Problem) -> Minimum:
-    """Minima of several independent problems of one model, stacked on a leading axis.
-
-    On an accelerator all run in lockstep; on a CPU a sequential loop is faster, because no problem
-    waits for the slowest.
-    """
-    still_model, still = jax.lax.stop_gradient((model, problems))
-
-    def one(problem: Problem) -> Minimum:
-        return _with_hessian(still_model, problem.data, lowest(still_model, problem))
-
-    run = jax.lax.map if jax.default_backend() == "cpu" else lambda f, x: jax.vmap(f)(x)
-    return with_derivatives(model, problems, run(one, still))
-
-
 def minimise_chain(
     model: Prepared, problems: Problem, warm_start: WarmStart | None = None
 ) -> Minimum:
-    """The same, each search starting where the previous one ended, except for fixed parameters.
+    """Minima of similar problems, each search starting where the previous one ended.
 
     warm_start: where to start instead, if known; a single problem uses the second of its fits.
     """
@@ -57,7 +42,7 @@ def minimise_chain(
         problem, guess = given
         guess = jnp.where(known > 0, guess, before)
         found = lowest(still_model, problem.starting_at(guess, problem.near, jnp))
-        return found.theta, _with_hessian(still_model, problem.data, found)
+        return found.theta, found
 
     close = jnp.maximum(jnp.arange(len(still.near)) > 0, known)
     still = still._replace(near=jnp.maximum(still.near, close))
@@ -79,11 +64,6 @@ def minimise_pair(model: Prepared, problems: Problem, chained: Any) -> Minimum:
     found: Minimum
     _, found = jax.lax.scan(one, problems.start[0], (problems, follows))
     return found
-
-
-def _with_hessian(model: Prepared, data: Data, found: Minimum) -> Minimum:
-    """Evaluated again rather than carried through every step; dropped if it is not used."""
-    return found._replace(curvature=evaluate(model, data, found.theta).curvature)
 
 
 def with_derivatives(model: Prepared, problems: Problem, found: Minimum) -> Minimum:
