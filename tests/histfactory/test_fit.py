@@ -183,7 +183,7 @@ def test_covariance_of_numpy_and_of_the_compiled_program_agree(make: Any) -> Non
 
 def test_covariance_of_a_fit_inside_of_a_test_in_a_program_is_refused(make: Any) -> None:
     model = load(random_workspace(make, 5, 80.0))
-    with pytest.raises(hf.ModelError, match="have no covariance.*Call fit there"):
+    with pytest.raises(hf.ModelError, match=r"have no covariance.*Call fit there"):
         jax.eval_shape(lambda m: hf.discovery(m).free.covariance, model)
 
 
