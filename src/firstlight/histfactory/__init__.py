@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         nll_and_gradient,
     )
     from firstlight.histfactory.exclusion import CLs, cls
-    from firstlight.histfactory.fitting import FitResult, fit
+    from firstlight.histfactory.fitting import FitResult, fit, precompile
     from firstlight.histfactory.inference import Discovery, asimov, discovery, qmu, qmu_tilde
     from firstlight.histfactory.limits import UpperLimit, upper_limit
     from firstlight.histfactory.loading import WorkspaceWarning, load
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "evaluation": ("expected_data", "gradient", "hessian", "nll", "nll_and_gradient"),
-    "fitting": ("FitResult", "fit"),
+    "fitting": ("FitResult", "fit", "precompile"),
     "exclusion": ("CLs", "cls"),
     "inference": ("Discovery", "asimov", "discovery", "qmu", "qmu_tilde"),
     "limits": ("UpperLimit", "upper_limit"),
@@ -73,6 +73,7 @@ __all__ = [
     "load",
     "nll",
     "nll_and_gradient",
+    "precompile",
     "qmu",
     "qmu_tilde",
     "scan",

@@ -1,4 +1,4 @@
-"""Limits BLAS to one thread while many small matrices are factorised on a CPU.
+"""Limits BLAS to one thread while small matrices are factorised on a CPU.
 
 OpenBLAS splits even the Cholesky factor of 150 parameters among all cores; if one of them is busy,
 the others wait for it, many times longer than the work takes. The setting belongs to the process,
@@ -8,6 +8,7 @@ so it is restored afterwards.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator
 from functools import cache
@@ -15,17 +16,20 @@ from typing import Any
 
 _lock = threading.Lock()
 _depth = 0
-_before: list[int] = []
+_before: list[tuple[Any, int]] = []
 
 
 @contextlib.contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """Limit BLAS to one thread; the last of overlapping contexts restores the original setting."""
+def one_blas_thread(*, of_jax: bool = True) -> Iterator[None]:
+    """Limit BLAS to one thread; the last of overlapping contexts restores the original setting.
+
+    of_jax: whether JAX's LAPACK is used, or only NumPy's.
+    """
     global _depth, _before
-    libraries = _libraries()
+    libraries = _libraries(of_jax)
     with _lock:
         if _depth == 0:
-            _before = [library.get_num_threads() for library in libraries]
+            _before = [(library, library.get_num_threads()) for library in libraries]
             for library in libraries:
                 library.set_num_threads(1)
         _depth += 1
@@ -35,20 +39,23 @@ def one_blas_thread() -> Iterator[None]:
         with _lock:
             _depth -= 1
             if _depth == 0:
-                for library, threads in zip(libraries, _before, strict=True):
+                for library, threads in _before:
                     library.set_num_threads(threads)
 
 
 @cache
-def _libraries() -> tuple[Any, ...]:
+def _libraries(of_jax: bool) -> tuple[Any, ...]:
     """The BLAS libraries of this process; none if threadpoolctl is not installed."""
+    if os.environ.get("OPENBLAS_NUM_THREADS") == "1":
+        return ()  # nothing to limit
     try:
         from threadpoolctl import ThreadpoolController
     except ImportError:
         return ()
     # JAX uses SciPy's LAPACK, and loads it only when a program needs it.
-    with contextlib.suppress(ImportError):
-        import scipy.linalg.cython_lapack  # noqa: F401
+    if of_jax:
+        with contextlib.suppress(ImportError):
+            import scipy.linalg.cython_lapack  # noqa: F401
     return tuple(
         library
         for library in ThreadpoolController().lib_controllers

@@ -19,9 +19,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
-
+from firstlight.histfactory.lazy_jax import jnp
 from firstlight.histfactory.likelihood import (
     TINY_YIELD,
     Data,
@@ -29,7 +27,14 @@ from firstlight.histfactory.likelihood import (
     Prepared,
     variations,
 )
-from firstlight.histfactory.newton import Minimum, Problem, Status, search
+from firstlight.histfactory.newton import (
+    Minimum,
+    Problem,
+    Status,
+    nothing_like,
+    search,
+    while_loop,
+)
 
 #: Maximum number of searches per minimum.
 MAX_STARTS = 16
@@ -80,69 +85,69 @@ class _Plan(NamedTuple):
     more: Any
 
 
-def lowest(model: Prepared, problem: Problem) -> Minimum:
+def lowest(model: Prepared, problem: Problem, xp: Any = jnp) -> Minimum:
     """Solve a `Problem`: the lowest minimum found. Never raises; see `status`."""
 
     def visit(state: tuple[Minimum, _Plan]) -> tuple[Minimum, _Plan]:
         _, plan = state
-        found, risks = _search(model, problem, plan.start, plan.near, ~plan.more)
-        return found, _planned(problem, plan, found, risks)
+        found, risks = _search(model, problem, plan.start, plan.near, ~plan.more, xp)
+        return found, _planned(problem, plan, found, risks, xp)
 
-    # Only the shapes of an end; nothing is computed.
-    empty, _ = jax.eval_shape(search, model, *problem[:5])
-    nowhere = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), empty)
-    begin = (nowhere, _beginning(model, problem))
-    found, plan = jax.lax.while_loop(lambda state: state[1].more, visit, begin)
-    branches = jnp.maximum(plan.ends.minima, 1)
+    nowhere = nothing_like(xp, lambda *a: search(*a)[0], model, *problem[:5])
+    begin = (nowhere, _beginning(model, problem, xp))
+    found, plan = while_loop(lambda state: state[1].more, visit, begin, xp)
+    branches = xp.maximum(plan.ends.minima, 1)
     last: Minimum = found._replace(iterations=plan.ends.steps, branches=branches)
     return last
 
 
 def _search(
-    model: Prepared, problem: Problem, start: Any, near: Any, idle: Any = False
+    model: Prepared, problem: Problem, start: Any, near: Any, idle: Any, xp: Any
 ) -> tuple[Minimum, Any]:
     """Where a search ends, and the `branch_risks` there."""
     data, _, fixed, lower, upper, _, _ = problem
-    found, at = search(model, data, start, fixed, lower, upper, near, idle)
-    return found, branch_risks(model, data, found.theta, at, fixed)
+    found, at = search(model, data, start, fixed, lower, upper, near, idle, xp)
+    return found, branch_risks(model, data, found.theta, at, fixed, xp)
 
 
-def _is_settled(found: Minimum, risks: Any) -> Any:
+def _is_settled(found: Minimum, risks: Any, xp: Any) -> Any:
     """Whether one search is enough."""
-    calm = jnp.max(risks, initial=0.0) <= RISKY
+    calm = xp.max(risks, initial=0.0) <= RISKY
     return calm & (found.status == int(Status.CONVERGED))
 
 
-def _planned(problem: Problem, plan: _Plan, found: Minimum, fresh: Any) -> _Plan:
+def _planned(problem: Problem, plan: _Plan, found: Minimum, fresh: Any, xp: Any) -> _Plan:
     """The plan after a search."""
     converged = found.status == int(Status.CONVERGED)
-    better = _improves(found.nll, converged, plan.best, problem.data)
+    better = _improves(found.nll, converged, plan.best, problem.data, xp)
     here = _Best(found.theta, found.nll, converged)
-    best: _Best = jax.tree.map(lambda a, b: jnp.where(better, a, b), here, plan.best)
-    risks = jnp.where(better, fresh, plan.risks)
-    pending = jnp.where(better, fresh, plan.pending)
-    group = jnp.where(better, 0, plan.group)
-    ends = _with_end(plan.ends, found, converged)
+    best = _Best(*(xp.where(better, a, b) for a, b in zip(here, plan.best, strict=True)))
+    risks = xp.where(better, fresh, plan.risks)
+    pending = xp.where(better, fresh, plan.pending)
+    group = xp.where(better, 0, plan.group)
+    ends = _with_end(plan.ends, found, converged, xp)
 
     allowed = ends.searches < MAX_STARTS
-    worst = jnp.max(pending, initial=0.0)
+    worst = xp.max(pending, initial=0.0)
     # A second minimum was found, or not even a first: then search everywhere.
     open_question = (ends.minima > 1) | ~best.converged
     use_one = allowed & (worst > RISKY)
-    unused = ~plan.own_start_used & jnp.any(problem.guess != problem.start)
+    unused = ~plan.own_start_used & xp.any(problem.guess != problem.start)
     use_own = allowed & ~use_one & open_question & unused
-    several = jnp.sum(risks > _SUSPECT * RISKY) > 1
+    several = xp.sum(risks > _SUSPECT * RISKY) > 1
     use_group = allowed & ~use_one & ~use_own & open_question & several & (group < len(_GROUPS))
-    at_best = better | _are_close(found.nll, _place(found.theta), best.nll, _place(best.theta))
+    at_best = better | _are_close(
+        found.nll, _place(found.theta, xp), best.nll, _place(best.theta, xp), xp
+    )
     back = ~use_one & ~use_own & ~use_group & ~at_best & ~plan.returning
     one = use_one & (pending == worst)
-    together = use_group & _in_group(risks, group)
+    together = use_group & _in_group(risks, group, xp)
     return _Plan(
-        start=jnp.where(use_own, problem.start, _across(best.theta, one, together)),
-        near=jnp.where(back, 1.0, 0.0),
+        start=xp.where(use_own, problem.start, _across(best.theta, one, together, xp)),
+        near=xp.where(back, 1.0, 0.0),
         best=best,
         risks=risks,
-        pending=jnp.where(one, 0.0, pending),
+        pending=xp.where(one, 0.0, pending),
         group=group + use_group,
         own_start_used=plan.own_start_used | use_own,
         returning=back,
@@ -151,21 +156,21 @@ def _planned(problem: Problem, plan: _Plan, found: Minimum, fresh: Any) -> _Plan
     )
 
 
-def first_search(model: Prepared, problem: Problem) -> tuple[Minimum, Any]:
+def first_search(model: Prepared, problem: Problem, xp: Any = jnp) -> tuple[Minimum, Any]:
     """One search, and whether it settles the problem, so that `lowest` has nothing left to do."""
-    near = jnp.asarray(problem.near, jnp.float64)
-    found, risks = _search(model, problem, problem.guess, near)
-    return found, _is_settled(found, risks)
+    near = xp.asarray(problem.near, xp.float64)
+    found, risks = _search(model, problem, problem.guess, near, False, xp)
+    return found, _is_settled(found, risks, xp)
 
 
-def _beginning(model: Prepared, problem: Problem) -> _Plan:
-    no_risks = jnp.zeros(model.blocks[0])
-    none = jnp.full(MAX_STARTS + 1, jnp.inf)
-    zero, no = jnp.zeros((), jnp.int32), jnp.zeros((), bool)
+def _beginning(model: Prepared, problem: Problem, xp: Any) -> _Plan:
+    no_risks = xp.zeros(model.blocks[0])
+    none = xp.full(MAX_STARTS + 1, xp.inf)
+    zero, no = xp.zeros((), xp.int32), xp.zeros((), bool)
     return _Plan(
         start=problem.guess,
-        near=jnp.asarray(problem.near, jnp.float64),
-        best=_Best(problem.guess, jnp.asarray(jnp.inf), no),
+        near=xp.asarray(problem.near, xp.float64),
+        best=_Best(problem.guess, xp.asarray(xp.inf), no),
         risks=no_risks,
         pending=no_risks,
         group=zero,
@@ -176,55 +181,57 @@ def _beginning(model: Prepared, problem: Problem) -> _Plan:
     )
 
 
-def _improves(nll: Any, converged: Any, best: _Best, data: Data) -> Any:
+def _improves(nll: Any, converged: Any, best: _Best, data: Data, xp: Any) -> Any:
     """Whether lower by more than rounding, or equally low and converged when the best is not."""
-    rounding = 1e-12 + 1e-14 * jnp.sum(data.main)
+    rounding = 1e-12 + 1e-14 * xp.sum(data.main)
     as_low = nll <= best.nll + rounding
     return (nll < best.nll - rounding) | (as_low & converged & ~best.converged)
 
 
-def _place(theta: Any) -> Any:
+def _place(theta: Any, xp: Any) -> Any:
     """One number that differs where two parameter vectors do."""
-    return jnp.sum(theta * jnp.cos(jnp.arange(len(theta), dtype=jnp.float64)))
+    return xp.sum(theta * xp.cos(xp.arange(len(theta), dtype=xp.float64)))
 
 
-def _are_close(nll: Any, place: Any, other_nll: Any, other_place: Any) -> Any:
-    close = jnp.abs(nll - other_nll) < _SAME_NLL
-    return close & (jnp.abs(place - other_place) < _SAME_PLACE * (1 + jnp.abs(place)))
+def _are_close(nll: Any, place: Any, other_nll: Any, other_place: Any, xp: Any) -> Any:
+    close = xp.abs(nll - other_nll) < _SAME_NLL
+    return close & (xp.abs(place - other_place) < _SAME_PLACE * (1 + xp.abs(place)))
 
 
-def _with_end(ends: _Ends, found: Minimum, converged: Any) -> _Ends:
+def _with_end(ends: _Ends, found: Minimum, converged: Any, xp: Any) -> _Ends:
     """The list with one more end, unless it already has it."""
-    place = _place(found.theta)
-    known = jnp.any(_are_close(found.nll, place, ends.nll, ends.place))
+    place = _place(found.theta, xp)
+    known = xp.any(_are_close(found.nll, place, ends.nll, ends.place, xp))
     new = converged & ~known
-    entry = new & (jnp.arange(len(ends.nll), dtype=jnp.int32) == ends.searches)
+    entry = new & (xp.arange(len(ends.nll), dtype=xp.int32) == ends.searches)
     return _Ends(
-        nll=jnp.where(entry, found.nll, ends.nll),
-        place=jnp.where(entry, place, ends.place),
+        nll=xp.where(entry, found.nll, ends.nll),
+        place=xp.where(entry, place, ends.place),
         minima=ends.minima + new,
         searches=ends.searches + 1,
         steps=ends.steps + found.iterations,
     )
 
 
-def _in_group(risks: Any, number: Any) -> Any:
+def _in_group(risks: Any, number: Any, xp: Any) -> Any:
     """The parameters of a group: two or all thirds of the parameters that may matter."""
     suspects = risks > _SUSPECT * RISKY
-    third = jnp.cumsum(suspects.astype(jnp.int32)) % 3
-    members = jnp.asarray(_GROUPS, jnp.int32)[number]
+    third = xp.cumsum(suspects.astype(xp.int32)) % 3
+    members = xp.asarray(_GROUPS, xp.int32)[xp.minimum(number, len(_GROUPS) - 1)]
     return suspects & ((members >> third) % 2 == 1)
 
 
-def _across(theta: Any, one: Any, together: Any) -> Any:
+def _across(theta: Any, one: Any, together: Any, xp: Any) -> Any:
     """`theta` with `one` parameter on its other side, beyond |α| = 1, or several mirrored."""
     alpha = theta[: len(one)]
-    beyond = jnp.where(alpha > 0, -1.0, 1.0) * jnp.maximum(jnp.abs(alpha), 1.0)
-    moved = jnp.where(one, beyond, jnp.where(together, -alpha, alpha))
-    return jnp.concatenate([moved, theta[len(one) :]])
+    beyond = xp.where(alpha > 0, -1.0, 1.0) * xp.maximum(xp.abs(alpha), 1.0)
+    moved = xp.where(one, beyond, xp.where(together, -alpha, alpha))
+    return xp.concatenate([moved, theta[len(one) :]])
 
 
-def branch_risks(model: Prepared, data: Data, theta: Any, at: Evaluation, fixed: Any) -> Any:
+def branch_risks(
+    model: Prepared, data: Data, theta: Any, at: Evaluation, fixed: Any, xp: Any
+) -> Any:
     """The evidence for another minimum across each α; above `RISKY` it is searched for.
 
     It is what the curvature of the yields takes from that of the likelihood along α at zero, in
@@ -232,18 +239,18 @@ def branch_risks(model: Prepared, data: Data, theta: Any, at: Evaluation, fixed:
     `_FAR`.
     """
     n = model.blocks[0]
-    expected, up, down = variations(model, at, theta)
+    expected, up, down = variations(model, at, theta, xp)
     alpha = theta[:n, None]
     # With this α at zero, where the likelihood's curvature is most negative.
-    expected -= jnp.maximum(alpha, 0.0) * up + jnp.maximum(-alpha, 0.0) * down
-    inverse = 1 / jnp.maximum(expected, TINY_YIELD)
+    expected = expected - xp.maximum(alpha, 0.0) * up - xp.maximum(-alpha, 0.0) * down
+    inverse = 1 / xp.maximum(expected, TINY_YIELD)
     ratio = data.main * inverse
-    ones = jnp.ones(up.shape[1])  # a sum as a matrix product takes a third of the time
+    ones = xp.ones(up.shape[1])  # a sum as a matrix product takes a third of the time
     bent = _BEND * (((ratio - 1) * (up + down)) @ ones)
     information = 0.25 * ((ratio * inverse * (up - down) ** 2) @ ones)
     # Near |α| = 0.8 code 4p curves the other way, by a third.
-    bent = jnp.maximum(bent, -bent / 3)
+    bent = xp.maximum(bent, -bent / 3)
     risks = bent / (model.weight[:n] + 0.5 * information)
-    pull = jnp.abs(theta[:n] - data.aux[:n]) * jnp.sqrt(model.weight[:n])
-    risks = jnp.maximum(risks, pull / _FAR)
-    return jnp.where((fixed[:n] > 0) | ~jnp.isfinite(risks), 0.0, risks)
+    pull = xp.abs(theta[:n] - data.aux[:n]) * xp.sqrt(model.weight[:n])
+    risks = xp.maximum(risks, pull / _FAR)
+    return xp.where((fixed[:n] > 0) | ~xp.isfinite(risks), 0.0, risks)

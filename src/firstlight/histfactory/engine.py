@@ -1,9 +1,9 @@
 """What runs the fits: `Eager` calls compiled programs, `Traced` is part of the caller's program.
 
-Inference is written once, against `Engine`. Outside JAX transformations the eager engine calls one
-executable for all fits of a given size, so that another model, other data or other fixed parameters
-compile nothing; results are NumPy arrays. Under `jit`, `grad` or `vmap` the traced engine puts the
-same search into the caller's program, with derivatives.
+Inference is written once, against `Engine`. Outside JAX transformations the eager engine runs
+`programs`: NumPy at first, then one executable for all fits of a given size, so that another model,
+other data or other fixed parameters compile nothing; results are NumPy arrays. Under `jit`, `grad`
+or `vmap` the traced engine puts the same search into the caller's program, with derivatives.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, cached_property, partial
-from typing import Any, cast
+from functools import cache, cached_property
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from firstlight.histfactory.blas_threads import one_blas_thread
 from firstlight.histfactory.branches import first_search, lowest
 from firstlight.histfactory.internal_order import prepared
-from firstlight.histfactory.likelihood import Data, expected_counts, saturated_nll
+from firstlight.histfactory.lazy_jax import jax, jnp
+from firstlight.histfactory.likelihood import Data, Prepared, expected_counts, saturated_nll
 from firstlight.histfactory.model import Model, ModelError
-from firstlight.histfactory.newton import Minimum, Problem, WarmStart
+from firstlight.histfactory.newton import Minimum, Problem, WarmStart, map_leaves, row_of
 from firstlight.histfactory.precision import float64_scope, is_traced
 from firstlight.histfactory.profiling import attach, minimise_chain, with_derivatives
+from firstlight.histfactory.programs import Program, compile_at_once
 
 Progress = Callable[[int, int], None]  # (done, of)
 #: Fits in one batch on an accelerator: enough to fill it, few enough for its memory.
@@ -98,13 +98,23 @@ class Eager(Engine):
     def fits(self, problems: Sequence[Problem], progress: Progress | None = None) -> list[Minimum]:
         if not problems:
             return []
-        stacked = jax.tree.map(lambda *a: np.stack([np.asarray(x) for x in a]), *problems)
-        return _unstacked(self.fit_all(Problem(*stacked), progress), len(problems))
+        together: Problem = map_leaves(lambda *a: np.stack([np.asarray(x) for x in a]), *problems)
+        return _unstacked(self.fit_all(together, progress), len(problems))
 
     def fit_all(self, problems: Problem, progress: Progress | None = None) -> Minimum:
         """Minima of problems stacked on a leading axis, without their Hessians."""
-        on_cores = jax.default_backend() == "cpu"
-        return (_fits_on_cores if on_cores else _fits_in_batches)(self, problems, progress)
+        n = len(problems.start)
+        report = progress or (lambda done, of: None)
+        found: list[Minimum] = []
+        while len(found) < n and not _FIRST.is_due(self.prepared, n - len(found)):
+            found.append(self._fit(row_of(problems, len(found))))
+            report(len(found), n)
+        if len(found) < n:
+            rest: Problem = map_leaves(lambda a: a[len(found) :], problems)
+            fits = _fits_on_cores if jax.default_backend() == "cpu" else _fits_in_batches
+            found += fits(self, rest, lambda done, of: report(n - of + done, n))
+        together: Minimum = map_leaves(lambda *a: np.stack(a), *found)
+        return together
 
     def chain(
         self, problems: Sequence[Problem], warm_start: WarmStart | None = None
@@ -123,17 +133,28 @@ class Eager(Engine):
         return found
 
     def _fit(self, problem: Problem) -> Minimum:
-        on_cpu = jax.default_backend() == "cpu"
-        with float64_scope(), one_blas_thread() if on_cpu else contextlib.nullcontext():
-            # To JAX a Python float has another type than a NumPy float, and would recompile.
-            problem = problem._replace(near=np.float64(problem.near))
-            found, settled = jax.device_get(_first()(self.prepared, problem))
+        # To JAX a Python float has another type than a NumPy float, and would recompile.
+        problem = problem._replace(near=np.float64(problem.near))
+        found: Minimum
+        if not _FIRST.is_due(self.prepared):
+            with one_blas_thread(of_jax=False):
+                found, _ = _FIRST.on_host(self.prepared, problem)
+            return found
+        with one_blas_thread() if jax.default_backend() == "cpu" else contextlib.nullcontext():
+            found, settled = _FIRST.compiled(self.prepared, problem)
             if not settled:
-                found = jax.device_get(_lowest()(self.prepared, problem))
-        return cast(Minimum, found)
+                found = _LOWEST.compiled(self.prepared, problem)
+        return found
+
+    def precompile(self, problem: Problem) -> None:
+        """Have everything that fits of such problems may need compiled."""
+        compile_at_once(self.prepared)
+        self._fit(problem)
+        _LOWEST.compiled(self.prepared, problem._replace(near=np.float64(problem.near)))
+        self.asimov(problem.start)
 
     def asimov(self, theta: Any) -> Data:
-        main = np.asarray(_expected()(self.prepared, theta))
+        main = np.asarray(_EXPECTED(self.prepared, theta))
         return Data(main, np.where(self.tau > 0, self.tau * theta, theta))
 
     def constants(self, data: Data) -> Any:
@@ -199,46 +220,26 @@ def _stacked(problems: Sequence[Problem]) -> Problem:
 
 
 def _unstacked(found: Minimum, n: int) -> list[Minimum]:
-    return [jax.tree.map(lambda a, i=i: a[i], found) for i in range(n)]
+    return [row_of(found, i) for i in range(n)]
+
+
+def _search(prepared: Prepared, problem: Problem, xp: Any) -> tuple[Minimum, Any]:
+    """A minimum, and whether it is known to be the lowest.
+
+    In a program that is one search, which compiles in three quarters of the time of `lowest`, and
+    few problems need more.
+    """
+    if xp is np:
+        return lowest(prepared, problem, np), np.True_
+    return first_search(prepared, problem)
+
+
+_FIRST, _LOWEST, _EXPECTED = Program(_search), Program(lowest), Program(expected_counts)
 
 
 @cache
-def _first() -> Any:
-    """Compiles in three quarters of the time of `_lowest`, which few problems need."""
-    return jax.jit(first_search, compiler_options=compiler_options())
-
-
-@cache
-def _lowest() -> Any:
-    return jax.jit(lowest, compiler_options=compiler_options())
-
-
-@cache
-def compiler_options() -> dict[str, Any] | None:
-    """On a CPU, XLA's older loop emitter: as fast here, and it compiles in half the time."""
-    if jax.default_backend() != "cpu":
-        return None
-    options = {"xla_cpu_use_fusion_emitters": False}
-    try:
-        jax.jit(lambda: 0, compiler_options=options)()
-    except Exception:  # another XLA, without this option
-        return None
-    return options
-
-
-@cache
-def _lowest_batch() -> Any:
-    return jax.jit(jax.vmap(lowest, (None, 0)))
-
-
-@cache
-def _first_batch() -> Any:
-    return jax.jit(jax.vmap(first_search, (None, 0)))
-
-
-@cache
-def _expected() -> Any:
-    return jax.jit(expected_counts)
+def _in_batches(function: Any) -> Any:
+    return jax.jit(jax.vmap(function, (None, 0)))
 
 
 def _cores() -> int:
@@ -249,28 +250,26 @@ def _cores() -> int:
         return os.cpu_count() or 1
 
 
-def _fits_on_cores(engine: Eager, problems: Problem, progress: Progress | None) -> Minimum:
+def _fits_on_cores(engine: Eager, problems: Problem, progress: Progress) -> list[Minimum]:
     """Sequential fits on every core: faster than a batch, which waits for its slowest fit."""
     n = len(problems.start)
-    workers = min(n, _cores())
     done: list[Minimum] = []
 
     def one(i: int) -> Minimum:
-        return engine._fit(Problem(*jax.tree.map(lambda a: a[i], problems)))
+        return engine._fit(row_of(problems, i))
 
     def note(found: Minimum) -> None:
         done.append(found)
-        if progress:
-            progress(len(done), n)
+        progress(len(done), n)
 
     note(one(0))  # compiles, once
-    with one_blas_thread(), ThreadPoolExecutor(workers) as pool:
+    with one_blas_thread(), ThreadPoolExecutor(min(n, _cores())) as pool:
         for found in pool.map(one, range(1, n)):
             note(found)
-    return Minimum(*jax.tree.map(lambda *a: np.stack(a), *done))
+    return done
 
 
-def _fits_in_batches(engine: Eager, problems: Problem, progress: Progress | None) -> Minimum:
+def _fits_in_batches(engine: Eager, problems: Problem, progress: Progress) -> list[Minimum]:
     """All searches in one batch; unsettled ones again in a batch of their own.
 
     A batch waits for its slowest, so the few problems that may have several minima run separately.
@@ -279,27 +278,24 @@ def _fits_in_batches(engine: Eager, problems: Problem, progress: Progress | None
     done: list[Minimum] = []
     for begin in range(0, n, BATCH):
         rows = np.arange(begin, min(begin + BATCH, n))
-        found, settled = _in_batch(_first_batch(), engine, problems, rows)
+        found, settled = _in_batch(first_search, engine, problems, rows)
+        minima = _unstacked(found, len(rows))
         (unsettled,) = np.nonzero(~settled)
         if len(unsettled):
-            again = _in_batch(_lowest_batch(), engine, problems, rows[unsettled])
-            found = Minimum(*jax.tree.map(partial(_put_rows, unsettled), found, again))
-        done.append(found)
-        if progress:
-            progress(begin + len(rows), n)
-    return Minimum(*jax.tree.map(lambda *a: np.concatenate(a), *done))
+            again = _in_batch(lowest, engine, problems, rows[unsettled])
+            for i, minimum in zip(unsettled, _unstacked(again, len(unsettled)), strict=True):
+                minima[i] = minimum
+        done += minima
+        progress(len(done), n)
+    return done
 
 
-def _in_batch(program: Any, engine: Eager, problems: Problem, rows: Any) -> Any:
-    """The results of a batched program for some of the problems, on the host."""
+def _in_batch(function: Any, engine: Eager, problems: Problem, rows: Any) -> Any:
+    """What a function of one problem returns for some of them, in one program; on the host."""
     size = len(rows)
     # Few batch sizes, so few executables; the last problem is repeated to fill a batch.
     filled = rows[np.minimum(np.arange(1 << (size - 1).bit_length()), size - 1)]
-    found = program(engine.prepared, jax.tree.map(lambda a: a[filled], problems))
-    return jax.tree.map(lambda a: np.asarray(a)[:size], found)
-
-
-def _put_rows(rows: Any, into: Any, values: Any) -> Any:
-    changed = np.array(into)
-    changed[rows] = values
-    return changed
+    some: Problem = map_leaves(lambda a: a[filled], problems)
+    with float64_scope():
+        found = jax.device_get(_in_batches(function)(engine.prepared.on_device, some))
+    return map_leaves(lambda a: a[:size], found)

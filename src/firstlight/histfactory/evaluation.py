@@ -7,19 +7,20 @@ main counts, or main and auxiliary data, in pyhf's order; the default is the obs
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
-import jax
 import numpy as np
 
 from firstlight.histfactory import likelihood
 from firstlight.histfactory.array_types import Array, ArrayLike, Number, Parameters
-from firstlight.histfactory.engine import Engine, Traced, compiler_options, engine_for
+from firstlight.histfactory.engine import Engine, Traced, engine_for
 from firstlight.histfactory.internal_order import data_of, data_vector, to_internal, to_public
+from firstlight.histfactory.lazy_jax import jnp
 from firstlight.histfactory.likelihood import Data, Prepared
 from firstlight.histfactory.model import Model
 from firstlight.histfactory.precision import in_float64, is_traced
+from firstlight.histfactory.programs import Program, over_leading_axes
 
 
 @in_float64
@@ -97,15 +98,15 @@ def _plain(value: Any) -> Any:
     return float(value) if np.ndim(value) == 0 else np.asarray(value)
 
 
-def _nll_and_gradient(prepared: Prepared, data: Data, theta: Any) -> tuple[Any, Any]:
-    at = likelihood.evaluate(prepared, data, theta, curvature=False)
+def _nll_and_gradient(prepared: Prepared, data: Data, theta: Any, xp: Any) -> tuple[Any, Any]:
+    at = likelihood.evaluate(prepared, data, theta, curvature=False, xp=xp)
     return at.nll, at.gradient
 
 
-def _hessian(prepared: Prepared, data: Data, theta: Any) -> Any:
-    curvature = likelihood.evaluate(prepared, data, theta).curvature
+def _hessian(prepared: Prepared, data: Data, theta: Any, xp: Any) -> Any:
+    curvature = likelihood.evaluate(prepared, data, theta, xp=xp).curvature
     assert curvature is not None
-    return likelihood.dense_hessian(curvature)
+    return likelihood.dense_hessian(curvature, xp)
 
 
 _FUNCTIONS: dict[str, Any] = {
@@ -118,13 +119,12 @@ _FUNCTIONS: dict[str, Any] = {
 
 def _program(name: str, engine: Engine, theta: Any) -> Any:
     """The function mapped over the leading axes of `theta`, compiled or in the caller's program."""
-    compiled = _compiled(name, np.ndim(theta) - 1)
-    return compiled.__wrapped__ if isinstance(engine, Traced) else compiled
+    program = _mapped(name, np.ndim(theta) - 1)
+    if isinstance(engine, Traced):
+        return partial(program.function, xp=jnp)
+    return partial(program, calls=max(1, theta.size // theta.shape[-1]))
 
 
 @cache
-def _compiled(name: str, axes: int) -> Any:
-    function = _FUNCTIONS[name]
-    for _ in range(axes):
-        function = jax.vmap(function, (None, 0) if name == "expected" else (None, None, 0))
-    return jax.jit(function, compiler_options=compiler_options())
+def _mapped(name: str, axes: int) -> Program:
+    return Program(over_leading_axes(_FUNCTIONS[name], axes))

@@ -12,8 +12,6 @@ import copy
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from firstlight.histfactory.array_types import Array, ArrayLike, Count, Number, Parameters, Truth
@@ -32,6 +30,7 @@ from firstlight.histfactory.inference import (
     square_root,
 )
 from firstlight.histfactory.internal_order import data_of
+from firstlight.histfactory.lazy_jax import jax, jnp, pytree
 from firstlight.histfactory.likelihood import Data
 from firstlight.histfactory.model import Model, ModelError
 from firstlight.histfactory.newton import Minimum, Problem
@@ -42,7 +41,7 @@ from firstlight.histfactory.profiling import minimise_pair
 BANDS = (-2, -1, 0, 1, 2)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class CLs:
     """CLs of one signal strength: observed, and expected without signal at -2, -1, 0, 1, 2 σ."""

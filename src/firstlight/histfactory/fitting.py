@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import count
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from firstlight.histfactory.array_types import Array, ArrayLike, Count, Number, Parameters, Truth
-from firstlight.histfactory.engine import Engine, Traced, engine_for
+from firstlight.histfactory.engine import Eager, Engine, Traced, engine_for
 from firstlight.histfactory.internal_order import data_of, to_internal, to_public
-from firstlight.histfactory.layout import Sizes
+from firstlight.histfactory.lazy_jax import jax, jnp, pytree
 from firstlight.histfactory.likelihood import (
     Curvature,
     Data,
@@ -33,6 +30,7 @@ from firstlight.histfactory.model import (
 )
 from firstlight.histfactory.newton import Minimum, Problem, Status, factorise, solve
 from firstlight.histfactory.precision import float64_scope, in_float64, is_traced
+from firstlight.histfactory.programs import Program
 
 #: Fixed parameters: names, or values to fix at, True (at init), False (free).
 Fixed = Mapping[str, Any] | Iterable[str] | None
@@ -46,7 +44,7 @@ class _Point(NamedTuple):
     theta: Any
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class FitResult:
     """Where a fit ended. Arrays are in the order of `names`."""
@@ -108,9 +106,9 @@ class FitResult:
                 "under jit, grad and vmap the fits of a test have no covariance: it would have to "
                 "be compiled into each of them. Call fit there."
             )
-        point = self._hessian if isinstance(self._hessian, _Point) else None
-        if point and not is_traced(point) and next(_questions(self.about.sizes)) < _FIRST_ANSWERS:
-            inverse = _host_inverse(point, self._free)
+        if isinstance(self._hessian, _Point) and isinstance(self._free, np.ndarray):
+            prepared, data, theta = self._hessian
+            inverse = _INVERSE(prepared, data, theta, self._free)
         else:
             with float64_scope():
                 inverse = _inverse_over(np.ndim(self._free) - 1)(self._hessian, self._free)
@@ -133,48 +131,47 @@ def _diagonal(matrix: Any) -> Any:
     return matrix.diagonal(axis1=-2, axis2=-1)
 
 
-#: Compute this many with NumPy: compiling a program takes as long as a hundred of them in NumPy.
-_FIRST_ANSWERS = 10
+def _inverse(prepared: Prepared, data: Data, theta: Any, free: Any, xp: Any = jnp) -> Any:
+    """The inverse Hessian of the free parameters; NaN where it is not positive definite."""
+    curvature = evaluate(prepared, data, theta, xp=xp).curvature
+    assert curvature is not None
+    return (_dense_inverse if xp is np else _block_inverse)(curvature, free)
 
 
-@cache
-def _questions(sizes: Sizes) -> Iterator[int]:
-    """Counts how many covariances were computed for models of one size."""
-    return count()
+_INVERSE = Program(_inverse)
 
 
-def _host_inverse(point: _Point, free: Any) -> Any:
-    """Like `_inverse`, in NumPy; NaN where the Hessian is not positive definite."""
-    model, data, theta = jax.tree.map(np.asarray, point)
-    with np.errstate(all="ignore"):
-        curvature = evaluate(model, data, theta, xp=np).curvature
-        assert curvature is not None
-        hessian = dense_hessian(curvature, np)
-        (moving,) = np.nonzero(np.asarray(free))
-        scale = 1 / np.sqrt(np.abs(np.diagonal(hessian)[moving]))
-        block = np.ix_(moving, moving)
-        inverse = np.zeros_like(hessian)
-        try:
-            half = np.linalg.inv(np.linalg.cholesky(scale[:, None] * hessian[block] * scale))
-            inverse[block] = scale[:, None] * (half.T @ half) * scale
-        except np.linalg.LinAlgError:
-            inverse[block] = np.nan
+def _dense_inverse(curvature: Curvature, free: Any) -> Any:
+    hessian = dense_hessian(curvature, np)
+    (moving,) = np.nonzero(free)
+    scale = 1 / np.sqrt(np.abs(np.diagonal(hessian)[moving]))
+    block = np.ix_(moving, moving)
+    inverse = np.zeros_like(hessian)
+    try:
+        half = np.linalg.inv(np.linalg.cholesky(scale[:, None] * hessian[block] * scale))
+        inverse[block] = scale[:, None] * (half.T @ half) * scale
+    except np.linalg.LinAlgError:
+        inverse[block] = np.nan
     return inverse
 
 
-@jax.jit
-def _inverse(hessian: Curvature | _Point, free: Any) -> Any:
-    curvature = evaluate(*hessian).curvature if isinstance(hessian, _Point) else hessian
-    assert curvature is not None
+def _block_inverse(curvature: Curvature, free: Any) -> Any:
     factors = factorise(assemble(curvature), free)
     return jax.vmap(lambda unit: solve(factors, unit))(jnp.eye(len(free)))
 
 
+@cache
 def _inverse_over(axes: int) -> Any:
-    function: Any = _inverse
+    """The inverse of a `Curvature` or at a `_Point`, mapped over leading axes."""
+
+    def function(hessian: Curvature | _Point, free: Any) -> Any:
+        if isinstance(hessian, _Point):
+            return _inverse(*hessian, free)
+        return _block_inverse(hessian, free)
+
     for _ in range(axes):
         function = jax.vmap(function)
-    return function
+    return jax.jit(function)
 
 
 @in_float64
@@ -201,6 +198,17 @@ def fit(
         at = evaluate(*jax.lax.stop_gradient((engine.prepared, problem.data, found.theta)))
         found = found._replace(curvature=at.curvature)
     return result_of(engine, found._replace(theta=engine.followed(found, problem)), problem)
+
+
+def precompile(model: Model) -> None:
+    """Compile now what fits, tests, limits and toys of models of this size run.
+
+    Plain calls start in NumPy and compile only once that pays, so the call that compiles takes a
+    second or more. After this none does: for servers, and for measuring a single fit.
+    """
+    engine = Eager(model)
+    start = to_internal(model, model.init)
+    engine.precompile(problem_of(engine, engine.asimov(start)))
 
 
 def problem_of(

@@ -10,21 +10,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from firstlight.histfactory.array_types import Array, ArrayLike, Count, Number, Parameters, Truth
 from firstlight.histfactory.engine import Engine, Traced, engine_for
 from firstlight.histfactory.fitting import FitResult, Fixed, as_fixed, problem_of, result_of
 from firstlight.histfactory.internal_order import data_of, data_vector, poi_position, to_internal
+from firstlight.histfactory.lazy_jax import jnp, pytree
 from firstlight.histfactory.likelihood import Data
 from firstlight.histfactory.model import Model, ModelError, require_number
 from firstlight.histfactory.newton import Minimum, Problem, WarmStart
 from firstlight.histfactory.precision import in_float64, is_traced
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Discovery:
     """How strongly the data disagree with no signal."""
@@ -53,7 +52,7 @@ class Discovery:
         return warm_start_of(self.free, self.conditional)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Ratio:
     """A profile likelihood ratio: the test statistic and its two fits."""

@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
+from firstlight.histfactory.lazy_jax import jax, jnp
 from firstlight.histfactory.likelihood import Data, Prepared, prepare
 from firstlight.histfactory.model import Arrays, Floats, Model, ModelError, as_numbers
-from firstlight.histfactory.precision import float64_scope, is_traced
+from firstlight.histfactory.precision import is_traced
 
 
 def to_public(model: Model, internal: Any) -> Any:
@@ -122,6 +121,5 @@ def with_arrays(model: Model, **arrays: Any) -> Model:
         if np.shape(array) != known.shape:
             raise ModelError(f"{name} has shape {np.shape(array)}; the model's has {known.shape}.")
     if not is_traced(arrays):
-        with float64_scope(), jax.ensure_compile_time_eval():
-            arrays = {k: jax.device_put(np.asarray(v, np.float64)) for k, v in arrays.items()}
+        arrays = {k: np.array(v, np.float64) for k, v in arrays.items()}
     return Model(replace(model.arrays, **arrays), model.about)

@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from firstlight.histfactory.interpolation import Basis, additive_basis, code4
+from firstlight.histfactory.lazy_jax import custom_jvp, jax, jnp, pytree
+from firstlight.histfactory.precision import float64_scope
 
 #: A factor closer to zero than this is replaced by it where the closed form divides by the factor.
 #: The product of two such factors and a yield is still far from the smallest normal number.
@@ -34,7 +35,7 @@ TINY_FACTOR = 1e-100
 TINY_YIELD = 1e-80
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Prepared:
     """A model ready for evaluation. Everything is a float array, so that all is traced."""
@@ -58,15 +59,26 @@ class Prepared:
         begin_gamma = self.weight.shape[0] - n_bins
         return begin_gamma - n_factors, begin_gamma
 
+    @cached_property
+    def kind(self) -> tuple[Any, ...]:
+        """What a compiled program depends on: all shapes, and the codes."""
+        shapes = (self.shifts.shape, self.logs.shape, self.factor_mask.shape, self.weight.shape)
+        return (*shapes, self.codes)
+
+    @cached_property
+    def on_device(self) -> Prepared:
+        """The same for compiled programs."""
+        with float64_scope(), jax.ensure_compile_time_eval():
+            copy: Prepared = jax.device_put(self)
+            return copy
+
     @property
     def channels(self) -> Any:
         """Channel of every bin, as an index."""
         return self.channel_of_bin.astype(np.int32)
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Data:
+class Data(NamedTuple):
     """Observed or simulated data: main counts and auxiliary data in the internal order."""
 
     main: Any  # [bin]
@@ -96,47 +108,48 @@ def prepare(arrays: Any, structure: Any, codes: tuple[str, str], xp: Any = jnp) 
     )
 
 
-def yields(model: Prepared, theta: Any) -> Any:
+def yields(model: Prepared, theta: Any, xp: Any = jnp) -> Any:
     """Expected yield of every cell [slot, bin], in the form for automatic differentiation."""
     begin_phi, begin_gamma = model.blocks
     alpha, phi, gamma = theta[:begin_phi], theta[begin_phi:begin_gamma], theta[begin_gamma:]
     shape_alpha, rate_alpha = _runs(model, alpha)
-    basis = additive_basis(model.codes[1], shape_alpha, jnp)
-    shifted = model.nominal + jnp.tensordot(jnp.stack([basis.g, basis.f]), model.shifts, 2)
-    inside, exponent = _inside_and_exponent(model, rate_alpha)
-    value, _, _ = code4(model.deviations, model.logs, rate_alpha, jnp)
-    norm = _product(jnp.where(inside[:, None], value, 1.0)) * jnp.exp(exponent)
-    factors = jnp.prod(jnp.where(model.factor_mask > 0, phi[:, None, None], 1.0), axis=0)
-    gammas = jnp.where(model.carries_gamma > 0, gamma, 1.0)
+    basis = additive_basis(model.codes[1], shape_alpha, xp)
+    shifted = model.nominal + xp.tensordot(xp.stack([basis.g, basis.f]), model.shifts, 2)
+    inside, exponent = _inside_and_exponent(model, rate_alpha, xp)
+    value, _, _ = code4(model.deviations, model.logs, rate_alpha, xp)
+    value = xp.where(inside[:, None], value, 1.0)
+    norm = (np.prod(value, axis=0) if xp is np else _product(value)) * xp.exp(exponent)
+    factors = xp.prod(xp.where(model.factor_mask > 0, phi[:, None, None], 1.0), axis=0)
+    gammas = xp.where(model.carries_gamma > 0, gamma, 1.0)
     # A product with ones and zeros, not indexing: its transpose keeps 64 bits in any program.
-    return shifted * (_by_slot(model, norm) @ _membership(model).T) * factors * gammas
+    return shifted * (_by_slot(model, norm) @ _membership(model, xp).T) * factors * gammas
 
 
-def expected_counts(model: Prepared, theta: Any) -> Any:
+def expected_counts(model: Prepared, theta: Any, xp: Any = jnp) -> Any:
     """Expected main counts [bin]."""
-    return jnp.sum(yields(model, theta), axis=0)
+    return xp.sum(yields(model, theta, xp), axis=0)
 
 
-def variations(model: Prepared, at: Evaluation, theta: Any) -> tuple[Any, Any, Any]:
+def variations(model: Prepared, at: Evaluation, theta: Any, xp: Any = jnp) -> tuple[Any, Any, Any]:
     """Expected counts, and what the two variations (α = ±1) of every α add to them at α = 0.
 
     [bin] and twice [α, bin]; all other parameters stay. Where an α is not zero this holds to first
     order: its factors are removed by linear interpolation.
     """
     _, rate_alpha = _runs(model, theta[: model.blocks[0]])
-    half_sum, scaled = jnp.sum(model.shifts * at.multiplier, axis=2)
+    half_sum, scaled = xp.sum(model.shifts * at.multiplier, axis=2)
     hi, lo = model.deviations
-    above, below = jnp.maximum(rate_alpha, 0.0)[:, None], jnp.maximum(-rate_alpha, 0.0)[:, None]
+    above, below = xp.maximum(rate_alpha, 0.0)[:, None], xp.maximum(-rate_alpha, 0.0)[:, None]
     undone = 1 / (1 + above * hi + below * lo)
     # Cells by row, so that both sums over rows are one matrix product.
-    by_row = at.cells[:, None, :] * _membership(model).T
+    by_row = at.cells[:, None, :] * _membership(model, xp).T
     by_row = by_row.reshape(hi.shape[-1], at.cells.shape[-1])
-    of_rates = jnp.concatenate([undone * hi, undone * lo]) @ by_row
+    of_rates = xp.concatenate([undone * hi, undone * lo]) @ by_row
     n = len(rate_alpha)
     # Every additive code has g(±1) = ±1 and f(±1) = 8.
-    up = _over_alphas(model, 8 * scaled + half_sum, of_rates[:n])
-    down = _over_alphas(model, 8 * scaled - half_sum, of_rates[n:])
-    return jnp.sum(at.cells, axis=0), up, down
+    up = _over_alphas(model, 8 * scaled + half_sum, of_rates[:n], xp)
+    down = _over_alphas(model, 8 * scaled - half_sum, of_rates[n:], xp)
+    return xp.sum(at.cells, axis=0), up, down
 
 
 def _runs(model: Prepared, alpha: Any) -> tuple[Any, Any]:
@@ -170,7 +183,7 @@ def _inside_and_exponent(model: Prepared, alpha: Any, xp: Any = jnp) -> tuple[An
     return inside, xp.tensordot(xp.stack([above, below]), model.logs, 2)
 
 
-@jax.custom_jvp
+@custom_jvp
 def _product(factors: Any) -> Any:
     """Product over the first axis of factors that are not zero."""
     return jnp.prod(factors, axis=0)
@@ -182,14 +195,14 @@ def _product_jvp(primals: Any, tangents: Any) -> Any:
     return value, value * jnp.sum(tangents[0] / primals[0], axis=0)
 
 
-def nll(model: Prepared, data: Data, theta: Any) -> Any:
+def nll(model: Prepared, data: Data, theta: Any, xp: Any = jnp) -> Any:
     """Negative log-likelihood relative to a model that fits every count exactly.
 
     Differences keep their digits even at a million events; `saturated_nll` is the rest.
     Differentiable with respect to all arguments.
     """
-    expected = expected_counts(model, theta)
-    return jnp.sum(_poisson_nll(data.main, expected)) + _constraint_nll(model, data, theta)
+    expected = expected_counts(model, theta, xp)
+    return xp.sum(_poisson_nll(data.main, expected, xp)) + _constraint_nll(model, data, theta, xp)
 
 
 def _constraint_nll(model: Prepared, data: Data, theta: Any, xp: Any = jnp) -> Any:
@@ -434,11 +447,11 @@ def _curvature(
     )
 
 
-def own_curvature(parts: Curvature) -> Any:
+def own_curvature(parts: Curvature, xp: Any = jnp) -> Any:
     """The diagonal of the Hessian."""
-    dense = jnp.sum(parts.stiffness * parts.bins**2, axis=1) + jnp.diagonal(parts.second)
+    dense = xp.sum(parts.stiffness * parts.bins**2, axis=1) + xp.diagonal(parts.second)
     gamma = parts.stiffness * parts.bins_gamma**2
-    return jnp.concatenate([dense, gamma]) + parts.constraint
+    return xp.concatenate([dense, gamma]) + parts.constraint
 
 
 def dense_hessian(parts: Curvature, xp: Any = jnp) -> Any:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from firstlight.histfactory.array_types import Array, ArrayLike, Count, Number, Parameters, Truth
@@ -27,6 +25,7 @@ from firstlight.histfactory.exclusion import (
 from firstlight.histfactory.fitting import Fixed, as_fixed
 from firstlight.histfactory.inference import require_statistic
 from firstlight.histfactory.internal_order import data_of, poi_position
+from firstlight.histfactory.lazy_jax import jax, jnp, pytree
 from firstlight.histfactory.likelihood import assemble, evaluate
 from firstlight.histfactory.model import Model, ModelError
 from firstlight.histfactory.newton import Minimum, factorise, solve
@@ -35,7 +34,7 @@ from firstlight.histfactory.precision import in_float64, is_traced
 _STEPS = 60
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class UpperLimit:
     """Upper limit at confidence level 1 - `level`: observed, and expected at -2, -1, 0, 1, 2 σ."""

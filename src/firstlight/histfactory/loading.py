@@ -8,12 +8,9 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
-
 from firstlight.histfactory import layout
 from firstlight.histfactory.interpolation import HISTOSYS_CODES, NORMSYS_CODES
 from firstlight.histfactory.model import Arrays, Description, Model, ModelError, Structure
-from firstlight.histfactory.precision import float64_scope
 from firstlight.histfactory.spec import (
     MEASUREMENT_POI,
     MeasurementPoi,
@@ -74,8 +71,6 @@ def from_specification(
     """A model from a parsed workspace."""
     sizes = _fitting(sizes, spec)
     grid = layout.lay_out(spec, sizes)
-    with float64_scope(), jax.ensure_compile_time_eval():
-        arrays = Arrays(**jax.device_put(grid.floats))
     structure = Structure(**grid.structure)
     sets = spec.parameter_sets
     about = Description(
@@ -92,7 +87,7 @@ def from_specification(
         wiring=_digest(grid.structure),
         structure=structure,
     )
-    return Model(arrays, about)
+    return Model(Arrays(**grid.floats), about)
 
 
 def _digest(structure: Mapping[str, Any]) -> bytes:

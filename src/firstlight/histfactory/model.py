@@ -13,14 +13,13 @@ from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, cast
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from firstlight.errors import FirstlightError
 from firstlight.histfactory import layout
 from firstlight.histfactory.array_types import Array, ArrayLike, Parameters
+from firstlight.histfactory.lazy_jax import is_imported, jax, jnp, pytree, when_imported
 from firstlight.histfactory.likelihood import Data, Prepared, prepare, saturated_nll
 from firstlight.histfactory.precision import float64_scope, is_traced
 
@@ -61,7 +60,7 @@ def as_numbers(values: Any, what: str) -> Any:
         raise ModelError(f"{what} must be an array of numbers.") from None
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Arrays:
     """The numbers of a workspace in the padded grid of `layout`; each may be differentiated."""
@@ -127,7 +126,6 @@ class Description:
         return tuple(getattr(self, f.name) for f in fields(self) if f.name != "structure")
 
 
-@jax.tree_util.register_pytree_with_keys_class
 @dataclass(frozen=True, eq=False)
 class Model:
     """A likelihood: the arrays of a workspace and what they mean. Made by `load`."""
@@ -136,10 +134,20 @@ class Model:
     about: Description
 
     def tree_flatten_with_keys(self) -> Any:
-        return ((jax.tree_util.GetAttrKey("arrays"), self.arrays),), self.about
+        return ((jax.tree_util.GetAttrKey("arrays"), self._for_jax),), self.about
 
     def tree_flatten(self) -> Any:
-        return (self.arrays,), self.about
+        return (self._for_jax,), self.about
+
+    @cached_property
+    def _for_jax(self) -> Arrays:
+        """The arrays as JAX sees them: it would read NumPy's as 32 bits in a 32-bit program."""
+        values = {f.name: getattr(self.arrays, f.name) for f in fields(Arrays)}
+        if not any(isinstance(value, np.ndarray) for value in values.values()):
+            return self.arrays
+        with float64_scope(), jax.ensure_compile_time_eval():
+            known = {k: jax.device_put(v) for k, v in values.items() if isinstance(v, np.ndarray)}
+        return Arrays(**{**values, **known})
 
     @classmethod
     def tree_unflatten(cls, about: Description, children: Any) -> Model:
@@ -147,7 +155,8 @@ class Model:
 
     def __reduce__(self) -> Any:
         # As NumPy: in a 32-bit program JAX would read its own 64-bit arrays back in 32 bits.
-        return Model, (jax.tree.map(np.asarray, self.arrays), self.about)
+        values = [np.asarray(getattr(self.arrays, f.name)) for f in fields(Arrays)]
+        return Model, (Arrays(*values), self.about)
 
     def __repr__(self) -> str:
         n = len(self.parameter_names)
@@ -245,7 +254,8 @@ class Model:
     @cached_property
     def _is_traced(self) -> bool:
         """Whether a JAX transformation traces any of its arrays."""
-        return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(self.arrays))
+        values = (getattr(self.arrays, f.name) for f in fields(Arrays))
+        return is_imported() and any(isinstance(value, jax.core.Tracer) for value in values)
 
     def index(self, name: str) -> int:
         """Position of a parameter in parameter vectors."""
@@ -304,12 +314,8 @@ class Model:
 
     @cached_property
     def _prepared(self) -> Prepared:
-        # In NumPy: nothing to compile, and no active trace records it.
-        arrays = jax.tree.map(lambda a: np.asarray(a, np.float64), self.arrays)
-        ready = prepare(arrays, self.about.structure, self.about.codes, np)
-        with float64_scope(), jax.ensure_compile_time_eval():
-            on_device: Prepared = jax.device_put(ready)
-            return on_device
+        arrays = Arrays(*(np.asarray(getattr(self.arrays, f.name)) for f in fields(Arrays)))
+        return prepare(arrays, self.about.structure, self.about.codes, np)
 
     @cached_property
     def _observed_constants(self) -> float:
@@ -343,3 +349,6 @@ class Model:
         from firstlight.histfactory.templates import exchange
 
         return exchange(self, yields)
+
+
+when_imported(lambda: jax.tree_util.register_pytree_with_keys_class(Model))

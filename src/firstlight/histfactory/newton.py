@@ -21,10 +21,9 @@ from enum import IntEnum
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
+from firstlight.histfactory.lazy_jax import jax, jnp, pytree
 from firstlight.histfactory.likelihood import (
     Blocks,
     Data,
@@ -97,7 +96,7 @@ class Problem(NamedTuple):
         return self._replace(guess=xp.where(self.fixed > 0, self.start, theta), near=near)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class WarmStart:
     """Where fits ended, as a start for fits of a similar problem: fewer steps, same result."""
@@ -139,6 +138,39 @@ class _State(NamedTuple):
     done: Any
 
 
+def map_leaves(function: Callable[..., Any], first: Any, *others: Any) -> Any:
+    """Like `jax.tree.map`, for named tuples of arrays, before JAX is imported."""
+    if first is None:
+        return None
+    if not isinstance(first, tuple):
+        return function(first, *others)
+    parts = zip(first, *others, strict=True)
+    values = [map_leaves(function, *part) for part in parts]
+    return type(first)(*values) if hasattr(first, "_fields") else tuple(values)
+
+
+def row_of(stacked: Any, i: int) -> Any:
+    """One of several problems, or of several minima."""
+    return map_leaves(lambda a: a[i], stacked)
+
+
+def while_loop(proceed: Any, step: Any, state: Any, xp: Any) -> Any:
+    """A loop in Python for NumPy, part of the program for JAX."""
+    if xp is not np:
+        return jax.lax.while_loop(proceed, step, state)
+    while proceed(state):
+        state = step(state)
+    return state
+
+
+def nothing_like(xp: Any, function: Any, *arguments: Any) -> Any:
+    """Zeros in the shapes that `function` returns, which a loop in a program begins with."""
+    if xp is np:
+        return None
+    shapes = jax.eval_shape(function, *arguments)
+    return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+
+
 def search(
     model: Prepared,
     data: Data,
@@ -148,6 +180,7 @@ def search(
     upper: Any,
     near: Any = 0.0,
     idle: Any = False,
+    xp: Any = jnp,
 ) -> tuple[Minimum, Evaluation]:
     """The local minimum downhill of `start`, with value and gradient there (no Hessian).
 
@@ -159,38 +192,38 @@ def search(
     search goes back and evaluates again.
     """
     # Rounding error of a sum with as many terms as there are events.
-    noise = 4e-15 * (1 + jnp.sum(data.main))
+    noise = 4e-15 * (1 + xp.sum(data.main))
 
     def bounded(theta: Any) -> Any:
-        return jnp.where(fixed > 0, theta, jnp.clip(theta, lower, upper))
+        return xp.where(fixed > 0, theta, xp.clip(theta, lower, upper))
 
     def step(state: _State) -> _State:
-        at = evaluate(model, data, state.trial)
+        at = evaluate(model, data, state.trial, xp=xp)
         assert at.curvature is not None
-        own = own_curvature(at.curvature)
-        finite = jnp.isfinite(at.nll) & jnp.all(jnp.isfinite(at.gradient))
+        own = own_curvature(at.curvature, xp)
+        finite = xp.isfinite(at.nll) & xp.all(xp.isfinite(at.gradient))
         accepted = finite & (at.nll <= state.nll + noise)
         forward = accepted & ~state.back
-        length, damping, exactness = _next_attempt(state, accepted, forward)
-        exactness = jnp.where(state.iterations == 0, near, exactness)
-        free = _free_parameters(state.trial, at.gradient, own, fixed, lower, upper)
-        hessian = assemble(at.curvature, exactness)
-        move, edm = newton_step(hessian, at.gradient, free, damping)
-        kick = _away_from_saddle(hessian, at.gradient, free)
-        move = jnp.where(jnp.isnan(edm), kick, length * move)
+        length, damping, exactness = _next_attempt(state, accepted, forward, xp)
+        exactness = xp.where(state.iterations == 0, near, exactness)
+        free = _free_parameters(state.trial, at.gradient, own, fixed, lower, upper, xp)
+        hessian = assemble(at.curvature, exactness, xp)
+        move, edm = newton_step(hessian, at.gradient, free, damping, xp)
+        kick = _away_from_saddle(hessian, at.gradient, free, xp)
+        move = xp.where(xp.isnan(edm), kick, length * move)
 
         at_rest = forward & (state.edm < EDM_TOLERANCE) & (edm > 0.1 * state.edm)
         exact = (damping == 0) & (exactness == 1) & (edm >= 0)
         arrived = accepted & exact & ((edm < EDM_GOAL) | at_rest)
         # Before the first accepted step there is nowhere to go back to.
         hopeless = (damping > _DAMPING_LIMIT) | (length < _SHORTEST)
-        lost = jnp.where(state.back, hopeless, ~accepted & jnp.isinf(state.nll))
-        trial = jnp.where(accepted, bounded(state.trial + move), state.theta)
+        lost = xp.where(state.back, hopeless, ~accepted & xp.isinf(state.nll))
+        trial = xp.where(accepted, bounded(state.trial + move), state.theta)
         # The last step is below the rounding of the likelihood, but matters for derivatives.
-        theta = jnp.where(arrived, trial, jnp.where(accepted, state.trial, state.theta))
+        theta = xp.where(arrived, trial, xp.where(accepted, state.trial, state.theta))
         return _State(
             theta=theta,
-            nll=jnp.where(accepted, at.nll, state.nll),
+            nll=xp.where(accepted, at.nll, state.nll),
             trial=trial,
             at=at._replace(curvature=None),
             own=own,
@@ -198,98 +231,97 @@ def search(
             length=length,
             damping=damping,
             exactness=exactness,
-            edm=jnp.where(accepted, edm, state.edm),
+            edm=xp.where(accepted, edm, state.edm),
             iterations=state.iterations + 1,
             done=arrived | lost,
         )
 
-    # Only the shapes of an evaluation; nothing is computed.
-    empty = jax.eval_shape(partial(evaluate, curvature=False), model, data, start)
     start = bounded(start)
-    end = jax.lax.while_loop(
+    end = while_loop(
         # Not while going back: the last evaluation must be that of the last point.
         lambda s: ~s.done & ((s.iterations < ITERATION_LIMIT) | s.back),
         step,
         _State(
             theta=start,
-            nll=jnp.asarray(jnp.inf),
+            nll=xp.asarray(xp.inf),
             trial=start,
-            at=jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), empty),
-            own=jnp.zeros_like(start),
-            back=jnp.zeros((), bool),
-            length=jnp.ones(()),
-            damping=jnp.zeros(()),
-            exactness=jnp.zeros(()),
-            edm=jnp.asarray(jnp.inf),
-            iterations=jnp.zeros((), jnp.int32),
-            done=jnp.asarray(idle, bool),
+            at=nothing_like(xp, partial(evaluate, curvature=False), model, data, start),
+            own=xp.zeros_like(start),
+            back=xp.zeros((), bool),
+            length=xp.ones(()),
+            damping=xp.zeros(()),
+            exactness=xp.zeros(()),
+            edm=xp.asarray(xp.inf),
+            iterations=xp.zeros((), xp.int32),
+            done=xp.asarray(idle, bool),
         ),
+        xp,
     )
     found = Minimum(
         theta=end.theta,
         nll=end.nll,
-        free=_free_parameters(end.theta, end.at.gradient, end.own, fixed, lower, upper),
+        free=_free_parameters(end.theta, end.at.gradient, end.own, fixed, lower, upper, xp),
         edm=end.edm,
         iterations=end.iterations,
-        status=_outcome(end),
-        branches=jnp.ones((), jnp.int32),
+        status=_outcome(end, xp),
+        branches=xp.ones((), xp.int32),
     )
     return found, end.at
 
 
-def _next_attempt(state: _State, accepted: Any, forward: Any) -> tuple[Any, Any, Any]:
+def _next_attempt(state: _State, accepted: Any, forward: Any, xp: Any) -> tuple[Any, Any, Any]:
     """Length, damping and exactness of the next step, depending on the last one.
 
     forward: the last step was accepted and was not a step back.
     """
     # A NaN step means a singular matrix: damp. Any other failed step was too long.
-    singular = jnp.isnan(state.edm)
-    raised = jnp.maximum(100 * state.damping, _DAMPING_START)
-    damping = jnp.where(accepted, state.damping, jnp.where(singular, raised, state.damping))
-    damping = jnp.where(forward & (state.damping <= _DAMPING_START), 0.0, damping)
-    damping = jnp.where(forward, 0.01 * damping, damping)
-    shorter = jnp.where(singular, state.length, _SHORTER * state.length)
-    kept_length = jnp.where(accepted, state.length, shorter)
-    length = jnp.where(forward, jnp.minimum(1.0, 2 * state.length), kept_length)
+    singular = xp.isnan(state.edm)
+    raised = xp.maximum(100 * state.damping, _DAMPING_START)
+    damping = xp.where(accepted, state.damping, xp.where(singular, raised, state.damping))
+    damping = xp.where(forward & (state.damping <= _DAMPING_START), 0.0, damping)
+    damping = xp.where(forward, 0.01 * damping, damping)
+    shorter = xp.where(singular, state.length, _SHORTER * state.length)
+    kept_length = xp.where(accepted, state.length, shorter)
+    length = xp.where(forward, xp.minimum(1.0, 2 * state.length), kept_length)
     # The exact Hessian near the minimum, and where its positive part overshot; once exact,
     # always exact, unless it is not positive definite.
     wanted = (state.edm < EDM_NEAR) | (state.length < 1) | (state.exactness == 1)
-    exact = jnp.where(forward, wanted, state.exactness == 1) & ~singular
-    return length, damping, jnp.where(exact, 1.0, 0.0)
+    exact = xp.where(forward, wanted, state.exactness == 1) & ~singular
+    return length, damping, xp.where(exact, 1.0, 0.0)
 
 
-def _outcome(end: _State) -> Any:
+def _outcome(end: _State, xp: Any) -> Any:
     """The status of a stopped search."""
     exact = (end.damping == 0) & (end.exactness == 1)
     converged = exact & (end.edm >= 0) & (end.edm <= EDM_TOLERANCE)
-    failure = jnp.where(
+    failure = xp.where(
         end.done,
-        jnp.where(jnp.isinf(end.nll), int(Status.IMPOSSIBLE_START), int(Status.STALLED)),
+        xp.where(xp.isinf(end.nll), int(Status.IMPOSSIBLE_START), int(Status.STALLED)),
         int(Status.ITERATION_LIMIT),
     )
-    return jnp.where(converged, int(Status.CONVERGED), failure).astype(jnp.int32)
+    return xp.where(converged, int(Status.CONVERGED), failure).astype(xp.int32)
 
 
 def _free_parameters(
-    theta: Any, gradient: Any, own: Any, fixed: Any, lower: Any, upper: Any
+    theta: Any, gradient: Any, own: Any, fixed: Any, lower: Any, upper: Any, xp: Any
 ) -> Any:
     """1 for a parameter that may move; 0 if it is fixed, held by a bound, or without effect."""
     held = (fixed > 0) | ((theta <= lower) & (gradient > 0))
     held |= (theta >= upper) & (gradient < 0)
     held |= (gradient == 0) & (own == 0)
-    return jnp.where(held, 0.0, 1.0)
+    return xp.where(held, 0.0, 1.0)
 
 
-def _away_from_saddle(hessian: Blocks, gradient: Any, free: Any) -> Any:
+def _away_from_saddle(hessian: Blocks, gradient: Any, free: Any, xp: Any) -> Any:
     """A step along the parameter with the most negative curvature; NaN if there is none."""
     n = hessian.dense.shape[0]
-    own = jnp.where(free[:n] > 0, jnp.diagonal(hessian.dense), 0.0)
+    own = xp.where(free[:n] > 0, xp.diagonal(hessian.dense), 0.0)
     # Not argmin: in a 32-bit program JAX cannot lower it for 64-bit numbers.
-    lowest = jnp.min(own)
-    down = jnp.where(gradient[:n] > 0, -_KICK, _KICK)
-    kick = jnp.where(own == lowest, down, 0.0)
-    kick = jnp.where(lowest < 0, kick, jnp.nan)
-    return jnp.concatenate([kick, jnp.zeros_like(gradient[n:])])
+    lowest = xp.min(own)
+    down = xp.where(gradient[:n] > 0, -_KICK, _KICK)
+    kick = xp.where(own == lowest, down, 0.0)
+    kick = xp.where(lowest < 0, kick, xp.nan)
+    return xp.concatenate([kick, xp.zeros_like(gradient[n:])])
 
 
 class _Reduced(NamedTuple):
@@ -301,31 +333,33 @@ class _Reduced(NamedTuple):
     inverse_diagonal: Any  # of γ; zero where γ is not free
 
 
-def _reduce(hessian: Blocks, free: Any, damping: Any) -> _Reduced:
+def _reduce(hessian: Blocks, free: Any, damping: Any, xp: Any) -> _Reduced:
     n_dense = hessian.dense.shape[0]
     free_dense, free_gamma = free[:n_dense], free[n_dense:] > 0
-    gamma = hessian.diagonal + damping * jnp.where(hessian.diagonal > 0, hessian.diagonal, 1.0)
+    gamma = hessian.diagonal + damping * xp.where(hessian.diagonal > 0, hessian.diagonal, 1.0)
     positive = gamma > 0
     # A free γ without curvature cannot be eliminated; NaN reports this, as Cholesky does.
-    inverse = jnp.where(free_gamma, jnp.where(positive, 1 / gamma, jnp.nan), 0.0)
+    inverse = xp.where(free_gamma, xp.where(positive, 1 / gamma, xp.nan), 0.0)
     reduced = hessian.dense - (hessian.coupling.T * inverse) @ hessian.coupling
-    size = jnp.abs(jnp.diagonal(reduced))
-    scale = free_dense * jax.lax.rsqrt(jnp.where(size > 0, size, 1.0))
+    size = xp.abs(xp.diagonal(reduced))
+    scale = free_dense / xp.sqrt(xp.where(size > 0, size, 1.0))
     matrix = scale[:, None] * reduced * scale
-    matrix += jnp.diag(jnp.where(free_dense > 0, damping, 1.0))
+    matrix += xp.diag(xp.where(free_dense > 0, damping, 1.0))
     return _Reduced(matrix, scale, hessian.coupling * scale, inverse)
 
 
-def newton_step(hessian: Blocks, gradient: Any, free: Any, damping: Any) -> tuple[Any, Any]:
+def newton_step(
+    hessian: Blocks, gradient: Any, free: Any, damping: Any, xp: Any = jnp
+) -> tuple[Any, Any]:
     """The damped Newton step and the EDM; NaN if the matrix is not positive definite."""
     n = hessian.dense.shape[0]
-    matrix, scale, coupling, inverse = _reduce(hessian, free, damping)
+    matrix, scale, coupling, inverse = _reduce(hessian, free, damping, xp)
     gradient = gradient * free
     dense, gamma = gradient[:n], gradient[n:]
     right = -(scale * dense - (gamma * inverse) @ coupling)
-    x, squares = (_eliminate if n <= _TINY else _by_cholesky)(matrix, right)
-    move = jnp.concatenate([scale * x, -inverse * (gamma + coupling @ x)])
-    return move, 0.5 * (squares + jnp.sum(gamma * gamma * inverse))
+    x, squares = (_eliminate if n <= _TINY else _by_cholesky)(matrix, right, xp)
+    move = xp.concatenate([scale * x, -inverse * (gamma + coupling @ x)])
+    return move, 0.5 * (squares + xp.sum(gamma * gamma * inverse))
 
 
 #: A pivot below this, in a matrix with unit diagonal, means that two parameters are degenerate:
@@ -335,34 +369,50 @@ _SINGULAR = 1e-9
 _TINY = 6
 
 
-def _eliminate(matrix: Any, right: Any) -> tuple[Any, Any]:
+def _eliminate(matrix: Any, right: Any, xp: Any) -> tuple[Any, Any]:
     """x with `matrix` x = `right`, and rightᵀ matrix⁻¹ right, by elimination without pivoting."""
     n = len(right)
-    work = jnp.concatenate([matrix, right[:, None]], axis=1)
-    squares = jnp.zeros(())
+    work = xp.concatenate([matrix, right[:, None]], axis=1)
+    squares = xp.zeros(())
     for k in range(n):
-        pivot = jnp.where(work[k, k] > _SINGULAR, work[k, k], jnp.nan)
+        pivot = xp.where(work[k, k] > _SINGULAR, work[k, k], xp.nan)
         squares += work[k, n] ** 2 / pivot
-        work -= jnp.where(jnp.arange(n) > k, work[:, k] / pivot, 0.0)[:, None] * work[k]
+        work -= xp.where(xp.arange(n) > k, work[:, k] / pivot, 0.0)[:, None] * work[k]
     x: list[Any] = [None] * n
     for k in reversed(range(n)):
-        known = sum((work[k, j] * x[j] for j in range(k + 1, n)), start=jnp.zeros(()))
+        known = sum((work[k, j] * x[j] for j in range(k + 1, n)), start=xp.zeros(()))
         x[k] = (work[k, n] - known) / work[k, k]
-    return jnp.stack(x), squares
+    return xp.stack(x), squares
 
 
-def _by_cholesky(matrix: Any, right: Any) -> tuple[Any, Any]:
+def _by_cholesky(matrix: Any, right: Any, xp: Any) -> tuple[Any, Any]:
     """The same by Cholesky; the right-hand side as extra row saves the forward substitution."""
     n = len(right)
-    augmented = jnp.pad(matrix, ((0, 1), (0, 1)))
-    augmented = augmented.at[n, :n].set(right).at[n, n].set(1e300)
-    factor = jnp.linalg.cholesky(augmented, symmetrize_input=False)
-    pivots = jnp.diagonal(factor)[:n] ** 2
-    half = jnp.where(jnp.all(pivots > _SINGULAR), factor[n, :n], jnp.nan)
-    x = jax.lax.linalg.triangular_solve(
-        factor[:n, :n], half[:, None], left_side=True, lower=True, transpose_a=True
-    )
-    return x[:, 0], jnp.sum(half * half)
+    augmented = xp.concatenate([matrix, right[None]])
+    last = xp.concatenate([xp.zeros(n), xp.full(1, 1e300)])
+    factor = cholesky(xp.concatenate([augmented, last[:, None]], axis=1), xp)
+    pivots = xp.diagonal(factor)[:n] ** 2
+    half = xp.where(xp.all(pivots > _SINGULAR), factor[n, :n], xp.nan)
+    return _backward(factor[:n, :n], half, xp), xp.sum(half * half)
+
+
+def cholesky(matrix: Any, xp: Any) -> Any:
+    """The lower factor; NaN if the matrix is not positive definite."""
+    if xp is not np:
+        return jnp.linalg.cholesky(matrix, symmetrize_input=False)
+    try:
+        return np.linalg.cholesky(matrix)
+    except np.linalg.LinAlgError:
+        return np.full_like(matrix, np.nan)
+
+
+def _backward(factor: Any, half: Any, xp: Any) -> Any:
+    """x with `factor`ᵀ x = `half`."""
+    if xp is np:
+        return np.linalg.solve(factor.T, half)
+    return jax.lax.linalg.triangular_solve(
+        factor, half[:, None], left_side=True, lower=True, transpose_a=True
+    )[:, 0]
 
 
 class Factors(NamedTuple):
@@ -375,8 +425,8 @@ class Factors(NamedTuple):
 
 def factorise(hessian: Blocks, free: Any) -> Factors:
     """Factorise for `solve`; the factor is NaN if the matrix is not positive definite."""
-    reduced = _reduce(hessian, free, 0.0)
-    return Factors(jnp.linalg.cholesky(reduced.matrix, symmetrize_input=False), reduced, free)
+    reduced = _reduce(hessian, free, 0.0, jnp)
+    return Factors(cholesky(reduced.matrix, jnp), reduced, free)
 
 
 def solve(factors: Factors, right: Any) -> Any:

@@ -2,7 +2,7 @@
 
 JAX computes in float32 by default, and a likelihood of a hundred counts has no digits to spare.
 Every public function runs inside `in_float64`, which applies to this thread and this call only:
-global settings stay as they are.
+global settings stay as they are. Before JAX is imported there is nothing to set.
 
 Under a JAX transformation each public call is one compiled unit, reused by the next call with the
 same shapes, so that `jax.grad` without `jax.jit` does not run thousands of operations one by one.
@@ -20,8 +20,9 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any, ParamSpec, TypeVar, cast
 
-import jax
 import numpy as np
+
+from firstlight.histfactory.lazy_jax import is_imported, jax
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,12 +30,7 @@ R = TypeVar("R")
 
 def float64_scope() -> Any:
     """A context in which JAX uses 64-bit types."""
-    # `jax.enable_x64` is a context manager since 0.8; before, it lived in jax.experimental.
-    if hasattr(jax, "enable_x64"):
-        return jax.enable_x64(True)
-    from jax.experimental import enable_x64
-
-    return enable_x64(True)
+    return jax.enable_x64(True)
 
 
 def in_float64(function: Callable[P, R]) -> Callable[P, R]:
@@ -42,6 +38,8 @@ def in_float64(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not is_imported():
+            return function(*args, **kwargs)
         wide = bool(jax.config.jax_enable_x64)
         with contextlib.nullcontext() if wide else float64_scope():
             if not is_traced(args, kwargs):
@@ -58,6 +56,8 @@ def in_float64(function: Callable[P, R]) -> Callable[P, R]:
 
 def is_traced(*trees: Any) -> bool:
     """Whether any of these holds a value that a JAX transformation traces."""
+    if not is_imported():
+        return False
     # Runs several times in every call, so the common cases do not walk a tree.
     for tree in trees:
         if isinstance(tree, _PLAIN):
@@ -68,7 +68,7 @@ def is_traced(*trees: Any) -> bool:
             traced = is_traced(*tree.values())
         elif isinstance(tree, jax.Array):
             traced = isinstance(tree, jax.core.Tracer)
-        elif (known := getattr(tree, "is_traced", None)) is not None:  # a model remembers
+        elif (known := getattr(tree, "_is_traced", None)) is not None:  # a model remembers
             traced = known
         elif isinstance(tree, (Iterator, Set)):  # must not be consumed; hold names, not values
             traced = False

@@ -15,10 +15,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from firstlight.histfactory.branches import lowest
+from firstlight.histfactory.lazy_jax import custom_jvp, jax, jnp
 from firstlight.histfactory.likelihood import Data, Prepared, assemble, evaluate, nll
 from firstlight.histfactory.newton import Minimum, Problem, WarmStart, factorise, multiply, solve
 from firstlight.histfactory.precision import in_float64
@@ -74,7 +72,7 @@ def with_derivatives(model: Prepared, problems: Problem, found: Minimum) -> Mini
     return found._replace(theta=theta, nll=jnp.where(jnp.isfinite(found.nll), value, found.nll))
 
 
-@jax.custom_jvp
+@custom_jvp
 def attach(theta: Any, free: Any, model: Prepared, data: Data) -> Any:
     """`theta`, known to be a minimum in its free parameters, with the derivatives of a minimum."""
     return theta
@@ -105,7 +103,7 @@ def _attach_jvp(primals: Any, tangents: Any) -> Any:
     return theta, d_held - solve(factors, d_gradient)
 
 
-@jax.custom_jvp
+@custom_jvp
 def profiled_nll(theta: Any, free: Any, model: Prepared, data: Data) -> Any:
     """The likelihood at a minimum: its derivatives ignore how the free parameters move."""
     return nll(model, data, theta)

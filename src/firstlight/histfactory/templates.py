@@ -21,11 +21,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from firstlight.histfactory.internal_order import with_arrays
+from firstlight.histfactory.lazy_jax import jnp
 from firstlight.histfactory.model import Model, ModelError
 from firstlight.histfactory.precision import float64_scope, is_traced
 

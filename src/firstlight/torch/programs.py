@@ -19,10 +19,10 @@ import jax
 import jax.numpy as jnp
 
 from firstlight.histfactory import templates
-from firstlight.histfactory.engine import compiler_options
 from firstlight.histfactory.evaluation import expected_data, nll
 from firstlight.histfactory.model import Description, Model
 from firstlight.histfactory.newton import WarmStart
+from firstlight.histfactory.programs import compiler_options
 from firstlight.losses.objectives import tested
 
 #: Where the gradient begins in a program's result.

@@ -1,0 +1,124 @@
+"""JAX, imported when it is first used: plain calls are answered by NumPy, before it would be.
+
+    from firstlight.histfactory.lazy_jax import jax, jnp
+
+Classes that JAX must know are registered with `pytree`: at once if JAX is there, otherwise as soon
+as anybody imports it, because `jax.grad(f)(model)` looks at the model before it calls us.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from functools import cached_property
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, TypeVar
+
+__all__ = ["custom_jvp", "is_imported", "jax", "jnp", "pytree", "when_imported"]
+
+T = TypeVar("T", bound=type)
+
+
+class _LazyModule:
+    """Imports the module on the first use of an attribute, and keeps the attribute."""
+
+    def __init__(self, name: str) -> None:
+        self._module = name
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(importlib.import_module(self._module), name)
+        setattr(self, name, value)
+        return value
+
+
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
+else:
+    jax, jnp = _LazyModule("jax"), _LazyModule("jax.numpy")
+
+
+def is_imported() -> bool:
+    """Whether JAX is there; before, nothing can be a JAX value."""
+    return _imported or _try_now()
+
+
+def pytree(cls: T) -> T:
+    """A dataclass whose instances are PyTrees, like `jax.tree_util.register_dataclass`."""
+    when_imported(lambda: jax.tree_util.register_dataclass(cls))
+    return cls
+
+
+class custom_jvp:  # noqa: N801, named like what it stands for
+    """`jax.custom_jvp`, made on the first call."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def defjvp(self, rule: Callable[..., Any]) -> Callable[..., Any]:
+        self._rule = rule
+        return rule
+
+    @cached_property
+    def _made(self) -> Any:
+        made = jax.custom_jvp(self._function)
+        made.defjvp(self._rule)
+        return made
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._made(*arguments)
+
+
+def when_imported(action: Callable[[], Any]) -> None:
+    """Run `action` now if JAX is imported, or right after its import."""
+    if is_imported():
+        action()
+    else:
+        _actions.append(action)
+
+
+_imported = False
+_actions: list[Callable[[], Any]] = []
+
+
+def _try_now() -> bool:
+    """Notice an import that ended before this module was there to see it."""
+    module = sys.modules.get("jax")
+    # While JAX's own import runs, its last names are missing.
+    if module is not None and hasattr(module, "tree_util") and hasattr(module, "grad"):
+        _after_import()
+    return _imported
+
+
+def _after_import() -> None:
+    global _imported
+    _imported = True
+    while _actions:
+        _actions.pop(0)()
+
+
+class _Watch(MetaPathFinder):
+    """Sees the import of JAX, once."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if name != "jax" or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            execute = loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                execute(module)
+                _after_import()
+
+            loader.exec_module = exec_module
+        return spec
+
+
+if not _try_now():
+    sys.meta_path.insert(0, _Watch())

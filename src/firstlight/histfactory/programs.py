@@ -1,0 +1,119 @@
+"""The programs behind plain calls: NumPy answers first, and XLA takes over once that pays.
+
+Importing JAX and compiling a fit takes longer than dozens of fits in NumPy, so a process that makes
+a few of them never does. A process that makes many compiles as soon as NumPy has worked for as long
+as compiling takes: no sequence of calls then takes more than about twice the time of the better
+choice. Both run the same functions, and agree to the rounding of float64.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import cache, cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from firstlight.histfactory.lazy_jax import jax, jnp
+from firstlight.histfactory.likelihood import Prepared
+from firstlight.histfactory.precision import float64_scope
+
+#: Seconds of work in NumPy on models of one kind after which a program is compiled: about what
+#: importing JAX and compiling a fit takes.
+PATIENCE = 1.0
+#: Seconds that a call is expected to take before one has been measured.
+_FIRST_GUESS = 1e-3
+
+
+#: Kinds of models whose programs are compiled without waiting.
+_AT_ONCE: set[Any] = set()
+
+
+class Program:
+    """A function `f(prepared, *arrays, xp=...)` of a model, for models of any kind."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self._spent: dict[Any, float] = {}  # seconds in NumPy, by kind of model
+        self._duration: dict[Any, float] = {}  # of the last call in NumPy
+        self._compiled: set[Any] = set()
+
+    def __call__(self, prepared: Prepared, *arrays: Any, calls: int = 1) -> Any:
+        """The result in NumPy arrays; `calls`: how many calls this one stands for."""
+        if self.is_due(prepared, calls):
+            return self.compiled(prepared, *arrays)
+        return self.on_host(prepared, *arrays, calls=calls)
+
+    def is_due(self, prepared: Prepared, calls: int = 1) -> bool:
+        """Whether to run compiled, if so many more calls are certain."""
+        kind = prepared.kind
+        if kind in self._compiled or kind in _AT_ONCE:
+            return True
+        expected = calls * self._duration.get(kind, _FIRST_GUESS)
+        return self._spent.get(kind, 0.0) + expected > PATIENCE
+
+    def on_host(self, prepared: Prepared, *arrays: Any, calls: int = 1) -> Any:
+        begin = time.perf_counter()
+        with np.errstate(all="ignore"):
+            result = self.function(prepared, *arrays, xp=np)
+        seconds = time.perf_counter() - begin
+        self._duration[prepared.kind] = seconds / calls
+        self._spent[prepared.kind] = self._spent.get(prepared.kind, 0.0) + seconds
+        return result
+
+    def compiled(self, prepared: Prepared, *arrays: Any) -> Any:
+        self._compiled.add(prepared.kind)
+        with float64_scope():
+            return jax.device_get(self._jitted(prepared.on_device, *arrays))
+
+    @cached_property
+    def _jitted(self) -> Any:
+        def in_program(*arguments: Any) -> Any:
+            return self.function(*arguments, xp=jnp)
+
+        return jax.jit(in_program, compiler_options=compiler_options())
+
+
+def compile_at_once(prepared: Prepared) -> None:
+    """Use NumPy no longer for models of this kind."""
+    _AT_ONCE.add(prepared.kind)
+
+
+@cache
+def compiler_options() -> dict[str, Any] | None:
+    """On a CPU, XLA's older loop emitter: as fast here, and it compiles in half the time."""
+    if jax.default_backend() != "cpu":
+        return None
+    options = {"xla_cpu_use_fusion_emitters": False}
+    try:
+        jax.jit(lambda: 0, compiler_options=options)()
+    except Exception:  # another XLA, without this option
+        return None
+    return options
+
+
+def over_leading_axes(function: Callable[..., Any], axes: int) -> Callable[..., Any]:
+    """`function` mapped over the leading axes of its last argument."""
+
+    def mapped(*arguments: Any, xp: Any) -> Any:
+        *rest, last = arguments
+        if not axes:
+            return function(*rest, last, xp=xp)
+        if xp is not np:
+            one: Any = partial(function, *rest, xp=xp)
+            for _ in range(axes):
+                one = jax.vmap(one)
+            return one(last)
+        shape = last.shape[:axes]
+        rows = [function(*rest, row, xp=np) for row in last.reshape(-1, *last.shape[axes:])]
+        return _stacked(rows, shape)
+
+    return mapped
+
+
+def _stacked(rows: list[Any], shape: tuple[int, ...]) -> Any:
+    if isinstance(rows[0], tuple):
+        return tuple(_stacked(list(column), shape) for column in zip(*rows, strict=True))
+    stacked = np.stack(rows)
+    return stacked.reshape(*shape, *stacked.shape[1:])
