@@ -12,7 +12,6 @@ import contextlib
 import math
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
 from typing import Any
 
@@ -137,8 +136,7 @@ class Eager(Engine):
         problem = problem._replace(near=np.float64(problem.near))
         found: Minimum
         if not _FIRST.is_due(self.prepared):
-            with one_blas_thread(of_jax=False):
-                found, _ = _FIRST.on_host(self.prepared, problem)
+            found, _ = _FIRST.on_host(self.prepared, problem)
             return found
         with one_blas_thread() if jax.default_backend() == "cpu" else contextlib.nullcontext():
             found, settled = _FIRST.compiled(self.prepared, problem)
@@ -234,7 +232,8 @@ def _search(prepared: Prepared, problem: Problem, xp: Any) -> tuple[Minimum, Any
     return first_search(prepared, problem)
 
 
-_FIRST, _LOWEST, _EXPECTED = Program(_search), Program(lowest), Program(expected_counts)
+_FIRST, _LOWEST = Program(_search, evaluations=8), Program(lowest, evaluations=8)
+_EXPECTED = Program(expected_counts, evaluations=0.2)
 
 
 @cache
@@ -252,6 +251,8 @@ def _cores() -> int:
 
 def _fits_on_cores(engine: Eager, problems: Problem, progress: Progress) -> list[Minimum]:
     """Sequential fits on every core: faster than a batch, which waits for its slowest fit."""
+    from concurrent.futures import ThreadPoolExecutor  # not needed by a few fits
+
     n = len(problems.start)
     done: list[Minimum] = []
 

@@ -138,7 +138,7 @@ def _inverse(prepared: Prepared, data: Data, theta: Any, free: Any, xp: Any = jn
     return (_dense_inverse if xp is np else _block_inverse)(curvature, free)
 
 
-_INVERSE = Program(_inverse)
+_INVERSE = Program(_inverse, evaluations=2)
 
 
 def _dense_inverse(curvature: Curvature, free: Any) -> Any:

@@ -12,7 +12,6 @@ import importlib
 import sys
 from collections.abc import Callable
 from functools import cached_property
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -100,8 +99,8 @@ def _after_import() -> None:
         _actions.pop(0)()
 
 
-class _Watch(MetaPathFinder):
-    """Sees the import of JAX, once."""
+class _Watch:
+    """Sees the import of JAX, once; a finder in `sys.meta_path`."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
         if name != "jax" or self not in sys.meta_path:
