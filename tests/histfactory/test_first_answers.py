@@ -31,6 +31,9 @@ results = {
 }
 loaded = [name for name in ("jax", "jaxlib", "scipy") if name in sys.modules]
 
+from importlib.util import find_spec
+
+assert find_spec("jax")  # asked for, as many packages do, and not imported
 import jax  # only now
 
 slopes = jax.grad(lambda m: hf.discovery(m).q0)(model)

@@ -11,12 +11,12 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ["custom_jvp", "is_imported", "jax", "jnp", "pytree", "when_imported"]
+__all__ = ["custom_jvp", "is_imported", "is_installed", "jax", "jnp", "pytree", "when_imported"]
 
 T = TypeVar("T", bound=type)
 
@@ -43,6 +43,12 @@ else:
 def is_imported() -> bool:
     """Whether JAX is there; before, nothing can be a JAX value."""
     return _imported or _try_now()
+
+
+@cache
+def is_installed() -> bool:
+    """Whether JAX could be imported; without it NumPy does everything that needs no derivative."""
+    return is_imported() or find_spec("jax") is not None
 
 
 def pytree(cls: T) -> T:
@@ -100,13 +106,21 @@ def _after_import() -> None:
 
 
 class _Watch:
-    """Sees the import of JAX, once; a finder in `sys.meta_path`."""
+    """Sees the import of JAX; a finder in `sys.meta_path` until then.
+
+    Others may only ask where JAX is, so every answer is prepared to be imported from.
+    """
+
+    _asking = False
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        if name != "jax" or self not in sys.meta_path:
+        if name != "jax" or self._asking:
             return None
-        sys.meta_path.remove(self)
-        spec = find_spec(name)
+        self._asking = True
+        try:
+            spec = find_spec(name)
+        finally:
+            self._asking = False
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
             execute = loader.exec_module
@@ -114,6 +128,7 @@ class _Watch:
             def exec_module(module: Any) -> None:
                 execute(module)
                 _after_import()
+                sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
 
             loader.exec_module = exec_module
         return spec

@@ -10,11 +10,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -367,7 +365,8 @@ def post_fit_uncertainty(model: Model, result: FitResult) -> Floats:
 @in_float64
 def sample_yields(model: Model, parameters: Any = None) -> dict[str, Floats]:
     """Expected counts of every sample, one per bin, channel by channel."""
-    cells = np.asarray(_cells()(prepared(model), to_internal(model, model.vector(parameters))))
+    theta = to_internal(model, model.vector(parameters))
+    cells = cell_yields(prepared(model), theta, np)
     begins = dict(zip(model.channel_names, _begins(model), strict=True))
     bins = dict(model.about.channels)
     result = {name: np.zeros(model.n_bins) for name in model.sample_names}
@@ -375,11 +374,6 @@ def sample_yields(model: Model, parameters: Any = None) -> dict[str, Floats]:
         here = slice(begins[channel], begins[channel] + bins[channel])
         result[sample][here] += cells[slot, here]
     return result
-
-
-@cache
-def _cells() -> Any:
-    return jax.jit(cell_yields)
 
 
 def _begins(model: Model) -> list[int]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from firstlight.histfactory.blas_threads import one_blas_thread
-from firstlight.histfactory.lazy_jax import jax, jnp
+from firstlight.histfactory.lazy_jax import is_installed, jax, jnp
 from firstlight.histfactory.likelihood import Prepared
 from firstlight.histfactory.precision import float64_scope
 
@@ -53,7 +53,8 @@ class Program:
         kind = prepared.kind
         if kind in self._compiled or kind in _AT_ONCE:
             return True
-        return self._spent.get(kind, 0.0) + calls * self._seconds(prepared) > PATIENCE
+        enough = self._spent.get(kind, 0.0) + calls * self._seconds(prepared) > PATIENCE
+        return enough and is_installed()
 
     def _seconds(self, prepared: Prepared) -> float:
         return self._evaluations * (_EVALUATION + _CELL * prepared.cells)

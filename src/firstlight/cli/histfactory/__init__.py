@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from typing import Any
 
 from firstlight.cli.histfactory import (
@@ -18,7 +20,7 @@ from firstlight.cli.histfactory import (
 
 EPILOG = """\
 start with:
-  firstlight hf inspect workspace.json              what it contains, what looks odd; needs no JAX
+  firstlight hf inspect workspace.json              what it contains, and what looks odd
   firstlight hf fit workspace.json
 
 exit codes: 0 success, 1 a fit did not converge, 2 wrong usage or an unusable workspace,
@@ -26,6 +28,9 @@ exit codes: 0 success, 1 a fit did not converge, 2 wrong usage or an unusable wo
 
 
 def add_to(commands: Any) -> None:
+    # Fits use all cores themselves; NumPy reads this when it is imported.
+    if "numpy" not in sys.modules:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     parser = commands.add_parser(
         "hf",
         description="Likelihood fits of binned data from pyhf JSON workspaces.",

@@ -1,4 +1,4 @@
-"""What to know about a workspace before fitting it; needs no JAX."""
+"""What to know about a workspace before fitting it."""
 
 from __future__ import annotations
 

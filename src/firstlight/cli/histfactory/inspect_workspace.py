@@ -1,4 +1,4 @@
-"""`firstlight hf inspect`: the contents of a workspace, without fitting it and without JAX."""
+"""`firstlight hf inspect`: the contents of a workspace, without fitting it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add_to(commands: Any) -> None:
     parser = shared.command(
         commands,
         "inspect",
-        "contents of a workspace, and what looks odd about it; needs no JAX",
+        "contents of a workspace, and what looks odd about it",
         "firstlight hf inspect workspace.json --bins",
         handle,
     )

@@ -73,15 +73,12 @@ def prepare(
     """
     for name in plots:
         require_plot(getattr(options, name, None))
-    if find_spec("jax") is None:
-        raise CommandError("fits need JAX, which is not installed: pip install 'firstlight[jax]'")
     blind = getattr(options, "blind", False)
     asimov = getattr(options, "asimov", None)
     if blind and asimov is None:
         raise CommandError("--blind needs --asimov MU: it says how the Asimov data are made.")
     from firstlight.cli.histfactory.output import note
 
-    # Parsed before JAX is imported, so that errors in the file are reported at once.
     spec = read(options, require_observations=not blind)
     from firstlight.histfactory.loading import from_specification
 
