@@ -2,7 +2,8 @@
 
     python benchmarks/histfactory.py [PART …] [--rounds N] [--workspace FILE]
 
-Parts: fit, nll-grad, batch, toys, cold, padding, scaling. Needs the extra `peers`.
+Parts: fit, nll-grad, batch, toys, padding, scaling; `warmstart.py` measures fresh processes. Needs
+the extra `peers`.
 
 Both sides are measured in one run, in turns, and every figure is a ratio with its spread. The
 workspaces are synthetic, of the dimensions of a published analysis with 184 parameters and of a toy
@@ -15,9 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -64,10 +62,17 @@ def report(name: str, found: Sequence[float], bar: float, note: str = "") -> Non
     say(name, text, f"≥ {bar:g}×", e.median >= bar)
 
 
+def _compiled(workspace: Any, sizes: Any = None) -> hf.Model:
+    """A model whose calls are compiled: warm times are those of many calls."""
+    model = hf.load(workspace, sizes=sizes)
+    hf.precompile(model)
+    return model
+
+
 def fit(workspaces: dict[str, Any], rounds: int) -> None:
     """Maximum-likelihood fit, warm, and the depth of the minimum."""
     for name, workspace in workspaces.items():
-        model, nextstat = hf.load(workspace), NextStat.load(workspace)
+        model, nextstat = _compiled(workspace), NextStat.load(workspace)
         ours, theirs = hf.fit(model), nextstat.fit()
         note = f"; our NLL is {theirs.nll - ours.nll:.2g} lower, EDM {ours.edm:.1g}"
         found = ratios(partial(hf.fit, model), nextstat.fit, rounds)
@@ -83,7 +88,7 @@ def nll_grad(workspaces: dict[str, Any], rounds: int) -> None:
     import jax
 
     for name, workspace in workspaces.items():
-        model, nextstat = hf.load(workspace), NextStat.load(workspace)
+        model, nextstat = _compiled(workspace), NextStat.load(workspace)
         theta = np.asarray(model.init)
         with jax.enable_x64(True):
             point = jax.device_put(theta)
@@ -106,7 +111,7 @@ def nll_grad(workspaces: dict[str, Any], rounds: int) -> None:
 def batch(workspaces: dict[str, Any], rounds: int) -> None:
     """Likelihood and gradient of 10 000 points: one call of ours, a loop of theirs."""
     for name, workspace in workspaces.items():
-        model, nextstat = hf.load(workspace), NextStat.load(workspace)
+        model, nextstat = _compiled(workspace), NextStat.load(workspace)
         rng = np.random.default_rng(0)
         points = np.asarray(model.init) * rng.normal(1, 0.01, (10_000, model.n_parameters))
         there = arranged(points.T, model.parameter_names, nextstat.names).T.copy()
@@ -124,7 +129,7 @@ def batch(workspaces: dict[str, Any], rounds: int) -> None:
 def toys(workspaces: dict[str, Any], rounds: int) -> None:
     """200 fits of the same pseudo-data."""
     for name, workspace in workspaces.items():
-        model, nextstat = hf.load(workspace), NextStat.load(workspace)
+        model, nextstat = _compiled(workspace), NextStat.load(workspace)
         drawn = toy_data(workspace, 200, 0)
         data = np.concatenate([drawn[c] for c in model.channel_names], axis=1)
         result = hf.toys(model, data=data)
@@ -137,43 +142,11 @@ def toys(workspaces: dict[str, Any], rounds: int) -> None:
         report(f"{name}: 200 toys", found, 5, note)
 
 
-OURS = """
-import sys
-from firstlight import histfactory as hf
-print(hf.fit(hf.load(sys.argv[1])).nll)
-"""
-PYHF_JAX = """
-import json, sys, pyhf
-pyhf.set_backend("jax")
-workspace = pyhf.Workspace(json.load(open(sys.argv[1])))
-model = workspace.model()
-print(pyhf.infer.mle.fit(workspace.data(model), model, return_fitted_val=True)[1])
-"""
-
-
-def cold(workspaces: dict[str, Any], rounds: int) -> None:
-    """A fresh process from its start to the fitted result, no compilation cache on either side."""
-    environment = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
-    for name, workspace in workspaces.items():
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "workspace.json"
-            path.write_text(json.dumps(workspace))
-
-            def process(code: str, path: Path = path) -> Call:
-                command = [sys.executable, "-W", "ignore", "-c", code, str(path)]
-                return lambda: subprocess.run(
-                    command, check=True, env=environment, stdout=subprocess.DEVNULL
-                )
-
-            found = ratios(process(OURS), process(PYHF_JAX), max(3, rounds // 5))
-        report(f"{name}: fresh process to fit, against pyhf (JAX)", found, 4)
-
-
 def padding(workspaces: dict[str, Any], rounds: int) -> None:
     """What padded dimensions cost a warm fit: the same fit without padding, over the padded."""
     for name, workspace in workspaces.items():
-        padded = hf.load(workspace)
-        exact = hf.load(workspace, sizes=natural_sizes(parse(workspace)))
+        padded = _compiled(workspace)
+        exact = _compiled(workspace, natural_sizes(parse(workspace)))
         found = ratios(partial(hf.fit, padded), partial(hf.fit, exact), rounds, 3)
         e = median_estimate([1 / r for r in found])
         text = f"{e.median - 1:+.1%} [{e.low - 1:+.1%}, {e.high - 1:+.1%}] of a warm fit"
@@ -186,7 +159,7 @@ def scaling(_: dict[str, Any], rounds: int) -> None:
     _growth(
         "parameters, per step",
         sizes,
-        lambda n: hf.load(synthetic.scaled(n)),
+        lambda n: _compiled(synthetic.scaled(n)),
         lambda m: hf.fit(m).iterations,
         2.0,
         rounds,
@@ -194,12 +167,12 @@ def scaling(_: dict[str, Any], rounds: int) -> None:
     _growth(
         "bins, per step",
         (100, 200, 400, 800),
-        lambda n: hf.load(synthetic.scaled(60, bins=n)),
+        lambda n: _compiled(synthetic.scaled(60, bins=n)),
         lambda m: hf.fit(m).iterations,
         1.0,
         rounds,
     )
-    model = hf.load(synthetic.preset("thu-184p"))
+    model = _compiled(synthetic.preset("thu-184p"))
     counts = (25, 50, 100, 200)
     _growth("toys", counts, lambda n: n, lambda n: len(hf.toys(model, n).nll) and 1, 1.0, 3)
     _growth(
@@ -246,7 +219,6 @@ PARTS: dict[str, tuple[Callable[[dict[str, Any], int], None], str]] = {
     "nll-grad": (nll_grad, "thu"),
     "batch": (batch, "complex"),
     "toys": (toys, "thu"),
-    "cold": (cold, "thu"),
     "padding": (padding, "all"),
     "scaling": (scaling, ""),
 }

@@ -145,6 +145,7 @@ def speed(name: str, model: hf.Model, figures: Figures, large: bool) -> None:
     evaluate = jax.jit(lambda t: hf.nll_and_gradient(model, t))
     bar = 0.16 if large else None
     figures.time(f"{name}: NLL + gradient", lambda: evaluate(theta), 500, bar)
+    hf.precompile(model)
     figures.time(f"{name}: fit", lambda: hf.fit(model).values, 100)
 
     def q0(yields: Any) -> Any:

@@ -1,0 +1,123 @@
+"""How soon does a fresh process answer, beside its peers?
+
+    python benchmarks/warmstart.py [--rounds N] [--workspace FILE] [--skip SIDE]
+
+A process is timed from its start to its end, with a fit of a workspace in between: by the library
+(`python -c`), by `firstlight hf fit`, by NextStat, by pyhf, and by the same engine compiled by JAX,
+with a warm persistent cache and with none. All sides run in turns, and every figure is a ratio of
+medians of pairs with its interval. The workspace is synthetic, of the dimensions of a published
+analysis with 184 parameters, unless `--workspace` names another. Needs the extra `peers` and a
+machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from firstlight.histfactory import synthetic
+from firstlight.statistics.intervals import median_estimate
+
+LIBRARY = """
+import sys
+from firstlight import histfactory as hf
+print(hf.fit(hf.load(sys.argv[1])).nll)
+"""
+NEXTSTAT = """
+import sys, nextstat
+model = nextstat.from_pyhf(open(sys.argv[1]).read())
+print(nextstat.MaximumLikelihoodEstimator().fit_minimum(model).nll)
+"""
+JAX = """
+import sys, jax
+from firstlight import histfactory as hf
+model = hf.load(sys.argv[1])
+print(jax.jit(lambda counts: hf.fit(model, counts).nll)(model.observed))
+"""
+PYHF = """
+import json, sys, pyhf
+workspace = pyhf.Workspace(json.load(open(sys.argv[1])))
+model = workspace.model()
+print(pyhf.infer.mle.fit(workspace.data(model), model, return_fitted_val=True)[1])
+"""
+#: What a process runs, and the settings of its environment.
+CACHED = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+SIDES: dict[str, list[str]] = {
+    "library": ["-c", LIBRARY],
+    "command": ["-m", "firstlight", "hf", "fit"],
+    "NextStat": ["-c", NEXTSTAT],
+    "JAX, warm persistent cache": ["-c", JAX],
+    "JAX, no cache": ["-c", JAX],
+    "pyhf, NumPy": ["-W", "ignore", "-c", PYHF],
+}
+#: (ours, theirs, the most that ours may take as a share of theirs)
+BARS = [
+    ("library", "NextStat", 0.8),
+    ("command", "NextStat", 0.8),
+    ("library", "JAX, warm persistent cache", 0.4),
+    ("command", "JAX, warm persistent cache", 0.4),
+    ("library", "JAX, no cache", 1.05),
+    ("command", "JAX, no cache", 1.05),
+    ("library", "pyhf, NumPy", 1.0),
+]
+
+
+def seconds(side: str, workspace: Path, cache: Path) -> float:
+    """From the start of a fresh process to its end."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
+    if side == "JAX, warm persistent cache":
+        environment |= CACHED | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
+    command = [sys.executable, *SIDES[side], str(workspace)]
+    begin = time.perf_counter()
+    subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - begin
+
+
+def measure(sides: list[str], workspace: Path, rounds: int) -> dict[str, list[float]]:
+    """Seconds of every side, in turns; the first round fills caches and is not kept."""
+    found: dict[str, list[float]] = {side: [] for side in sides}
+    with tempfile.TemporaryDirectory() as cache:
+        for number in range(rounds + 1):
+            order = sides if number % 2 else sides[::-1]
+            for side in order:
+                took = seconds(side, workspace, Path(cache))
+                if number:
+                    found[side].append(took)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--workspace", type=Path, help="a pyhf JSON workspace")
+    parser.add_argument(
+        "--skip", action="append", choices=SIDES, default=[], help="a side to leave out"
+    )
+    options = parser.parse_args()
+    sides = [side for side in SIDES if side not in options.skip]
+    with tempfile.TemporaryDirectory() as folder:
+        workspace = options.workspace or Path(folder) / "workspace.json"
+        if options.workspace is None:
+            workspace.write_text(json.dumps(synthetic.preset("thu-184p")))
+        found = measure(sides, workspace, options.rounds)
+    for ours, theirs, bar in BARS:
+        if not {ours, theirs} <= set(sides):
+            continue
+        pairs = [a / b for a, b in zip(found[ours], found[theirs], strict=True)]
+        e = median_estimate(pairs)
+        mark = "ok  " if e.median <= bar else "MISS"
+        print(
+            f"{mark}  fresh process to fit, {ours} against {theirs}: "
+            f"{e.median:.2f}× its time [{e.low:.2f}, {e.high:.2f}] over {e.n} pairs "
+            f"(bar: ≤ {bar:g}×)"
+        )
+
+
+if __name__ == "__main__":
+    main()
