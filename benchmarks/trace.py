@@ -89,7 +89,7 @@ def _at_depth(depth):
 _objects = [[] for _ in range(int(_sys.argv[1]))]
 """
 #: With JAX there are 100 000 objects, and Python looks through all when there are a quarter more.
-MOST_OBJECTS, MOST_DEPTH = 25_000, 40
+MAX_OBJECTS, MAX_DEPTH = 25_000, 40
 
 CALLS = """
 import json, sys, time
@@ -153,7 +153,7 @@ def first_result(rounds: int) -> None:
             layouts = random.Random(name)
             found = []
             for number in range(-1, rounds):  # the first pair warms up the machine
-                layout = (layouts.randrange(MOST_OBJECTS), layouts.randrange(MOST_DEPTH))
+                layout = (layouts.randrange(MAX_OBJECTS), layouts.randrange(MAX_DEPTH))
                 sides = {
                     traced: _start(script, layout, traced, Path(place))
                     for traced in ((True, False) if number % 2 else (False, True))

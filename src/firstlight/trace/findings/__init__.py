@@ -1,7 +1,7 @@
 """What costs time in a trace, and what to do about it: the verdict, worst first.
 
-A family of findings is a module with functions from a `Trace` to findings. None looks at what
-another found: two may speak of the same seconds, from two sides.
+A family of findings is a function from a `Trace` to findings. None looks at what another found:
+two may speak of the same seconds, from two sides.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from pathlib import Path
 from firstlight.trace.findings import (
     after_start,
     caching,
-    ranks,
     recompiling,
     slow_programs,
     start_up,
@@ -31,7 +30,7 @@ _FAMILIES = (
     caching.cache_findings,
     after_start.synchronisation,
     after_start.late_stalls,
-    ranks.same_programs,
+    caching.same_programs,
     torch_compile.graph_breaks,
     torch_compile.recompiles,
     torch_compile.long_compiles,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from firstlight.present.quantities import duration, times
-from firstlight.trace.findings import thresholds as limits
+from firstlight.trace.findings import thresholds
 from firstlight.trace.read.model import Compile, Finding, Function, Process, Trace, Wait
 from firstlight.trace.record.log_format import WORTH_ASKING_NS
 from firstlight.trace.wording import readable, short, where_called, why_again
@@ -39,9 +38,8 @@ def _is_habit(process: Process, wait: Wait, idle: float) -> bool:
         return False  # a package knows what it reads it for (filter_jit looks for errors)
     whole = wait.last_seconds - wait.first_seconds
     run = sum(process.phases_seconds.values())
-    return wait.count >= limits.WAITS_AT_ONE_LINE and idle >= max(
-        limits.WAIT_SHARE * whole, limits.WAIT_SHARE_OF_RUN * run
-    )
+    least = max(thresholds.WAIT_SHARE * whole, thresholds.WAIT_SHARE_OF_RUN * run)
+    return wait.count >= thresholds.WAITS_AT_ONE_LINE and idle >= least
 
 
 def _wait_finding(wait: Wait, idle: float) -> Finding:
@@ -67,34 +65,34 @@ def _wait_finding(wait: Wait, idle: float) -> Finding:
 
 def late_stalls(trace: Trace) -> Iterator[Finding]:
     """Functions that are compiled again when the work has long begun."""
-    late: dict[int, list[Compile]] = defaultdict(list)
-    functions: dict[int, Function] = {}
-    for process in trace.processes:
-        for function, one in _late_in(trace, process):
-            late[id(function)].append(one)
-            functions[id(function)] = function
-    for which, compiles in late.items():
-        yield _late_finding(functions[which], compiles)
+    late = {id(one) for process in trace.processes for one in _late_in(trace, process)}
+    for function in trace.functions:
+        compiles = [] if function.library else [c for c in function.compiles if id(c) in late]
+        if compiles:
+            yield _late_finding(
+                function, sorted(compiles, key=lambda c: (c.process, c.begin_seconds))
+            )
 
 
-def _late_in(trace: Trace, process: Process) -> Iterator[tuple[Function, Compile]]:
+def _late_in(trace: Trace, process: Process) -> Iterator[Compile]:
+    """Recompiles of a process long after its first result, and after any other compile."""
     first = process.first_result_seconds
     if first is None:
         return
-    pairs = [(f, c) for f in trace.functions for c in f.compiles if c.process == process.number]
     start = first - process.starts_at_seconds  # a recording within a run has none of its own
     last_end, last_results = 0.0, 0
-    for function, one in sorted(pairs, key=lambda pair: pair[1].begin_seconds):
-        late = process.whole and one.begin_seconds - first >= limits.LATE_SHARE * start
-        late &= one.begin_seconds - last_end >= limits.QUIET_SHARE * start
+    every = [c for f in trace.functions for c in f.compiles if c.process == process.number]
+    for one in sorted(every, key=lambda c: c.begin_seconds):
+        late = process.whole and one.begin_seconds - first >= thresholds.LATE_SHARE * start
+        late &= one.begin_seconds - last_end >= thresholds.QUIET_SHARE * start
         results = one.results_before or last_results
-        late |= results - last_results >= limits.LATE_RESULTS
-        if late and one.recompile_reason is not None and not function.library:
-            yield function, one
+        late |= results - last_results >= thresholds.LATE_RESULTS
+        if late and one.recompile_reason is not None:
+            yield one
         last_end, last_results = max(last_end, one.end_seconds), results
 
 
-def _late_finding(function: Function, compiles: list[Compile]) -> Finding:
+def _late_finding(function: Function, compiles: Sequence[Compile]) -> Finding:
     first = compiles[0]
     after = f", after {first.results_before} results" if first.results_before else ""
     return Finding(

@@ -1,13 +1,14 @@
-"""The persistent cache: off, on and useless, or new."""
+"""The persistent cache: off, on and useless, new, or not shared by processes that could."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from firstlight.present.quantities import counted, duration, listed
-from firstlight.trace.findings import thresholds as limits
-from firstlight.trace.findings.costs import cost, is_part_of_start
+from firstlight.trace.findings import thresholds
+from firstlight.trace.findings.costs import cost, is_part_of_start, start_seconds, xla_seconds
 from firstlight.trace.read import phases
 from firstlight.trace.read.model import (
     CacheStatus,
@@ -21,50 +22,106 @@ from firstlight.trace.read.model import (
 _Pair = tuple[Function, Compile]
 
 
+#: Of what was missed for a reason; the values that they name are those of `_missed`.
+_KINDS = {
+    MissReason.BELOW_THRESHOLD: "cache-below-threshold",
+    MissReason.CALLBACKS: "cache-callbacks",
+    MissReason.RANK: "cache-not-written-by-rank",
+    MissReason.OTHER_KEY: "cache-key-changed",
+    MissReason.NO_ENTRY: "cache-cold",
+}
+_TITLES = {
+    MissReason.BELOW_THRESHOLD: "The persistent cache keeps none of {programs}: each took less "
+    "than {least} s to compile.",
+    MissReason.CALLBACKS: "{names} cannot be kept in the persistent cache: it calls back into "
+    "Python.",
+    MissReason.RANK: "{were} compiled by processes that write nothing to the cache: JAX lets only "
+    "process 0 write.",
+    MissReason.OTHER_KEY: "The cache holds entries of {names}, and none fits{everything}.",
+    MissReason.NO_ENTRY: "{were} not in the persistent cache yet, and can be found there now.",
+}
+_REMEDIES = {
+    MissReason.BELOW_THRESHOLD: "Set jax_persistent_cache_min_compile_time_secs to 0 "
+    "(JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0).",
+    MissReason.CALLBACKS: "Take jax.debug.print, pure_callback and io_callback out of it (return "
+    "the values and print them outside), or only have them in when you look for a fault.",
+    MissReason.RANK: "Run what a single process needs for itself (preparation, evaluation) in a "
+    "program without jax.distributed, where the cache works, or keep its executable "
+    "(jax.experimental.serialize_executable).",
+    MissReason.OTHER_KEY: "{path}version of JAX, XLA_FLAGS, the kind of device, or the program "
+    "itself changed; logger jax._src.cache_key at DEBUG shows each part of a key.",
+    MissReason.NO_ENTRY: "The next start does not pay this. Where every start is a first one "
+    "(containers, CI), keep the folder of the cache between them, or ship it with the program.",
+}
+_MOVED = (
+    "The path of the folder is part of the key: if the cache was moved, copied or mounted "
+    "elsewhere, set jax_persistent_cache_enable_xla_caches to 'none' where it is made and where it "
+    "is used. Else the "
+)
+
+
 def cache_findings(trace: Trace) -> Iterator[Finding]:
     """At most one finding for each way in which the cache did not help."""
-    pairs = [(f, c) for f in trace.functions for c in f.compiles if c.compiled and c.cache]
-    yield from _off(trace, [p for p in pairs if _status(p) == CacheStatus.OFF])
-    missed = [p for p in pairs if _status(p) == CacheStatus.MISS]
-    hits = [p for p in pairs if _status(p) == CacheStatus.HIT]
-    for_reason = {
-        reason: [p for p in missed if p[1].cache and p[1].cache.reason == reason]
-        for reason in MissReason
-    }
-    yield from _below_threshold(trace, for_reason[MissReason.BELOW_THRESHOLD])
-    yield from _callbacks(for_reason[MissReason.CALLBACKS])
-    written = {_program(p) for p in pairs if p[1].cache and p[1].cache.written}
-    yield from _rank(trace, [p for p in for_reason[MissReason.RANK] if _program(p) not in written])
-    yield from _other_key(trace, for_reason[MissReason.OTHER_KEY], hits)
-    yield from _cold(trace, for_reason[MissReason.NO_ENTRY])
+    off: list[_Pair] = []
+    missed: dict[MissReason | None, list[_Pair]] = defaultdict(list)
+    hits, written = 0, set()
+    for pair in ((f, c) for f in trace.functions for c in f.compiles if c.compiled):
+        cache = pair[1].cache
+        if cache is None:
+            continue
+        if cache.status == CacheStatus.OFF:
+            off.append(pair)
+        elif cache.status == CacheStatus.MISS:
+            missed[cache.reason].append(pair)
+        hits += cache.status == CacheStatus.HIT
+        if cache.written:
+            written.add(_program(pair))
+    if off and _is_worth(trace, off, thresholds.CACHE_OFF_SHARE):
+        yield _off(trace, off)
+    missed[MissReason.RANK] = [p for p in missed[MissReason.RANK] if _program(p) not in written]
+    for reason in _KINDS:
+        is_cold, pairs = reason is MissReason.NO_ENTRY, missed[reason]
+        share = thresholds.CACHE_COLD_SHARE if is_cold else thresholds.CACHE_USELESS_SHARE
+        if pairs and (reason is MissReason.CALLBACKS or _is_worth(trace, pairs, share)):
+            yield _missed(reason, pairs, hits)
 
 
 def _program(pair: _Pair) -> object:
-    """What makes two compiles of several processes ones of the same program."""
+    """Equal for two compiles, of several processes, of the same program."""
     function, one = pair
-    shapes = one.signature.arguments if one.signature else None
-    return function.name, function.place, shapes
+    return function.name, function.place, one.signature and one.signature.arguments
 
 
-def _status(pair: _Pair) -> CacheStatus | None:
-    return pair[1].cache.status if pair[1].cache else None
+def _missed(reason: MissReason, pairs: Sequence[_Pair], hits: int) -> Finding:
+    settings = pairs[0][1].cache_settings
+    by_cost = sorted(pairs, key=lambda pair: -xla_seconds(pair[1]))
+    words = {
+        "programs": counted(len(pairs), "program"),
+        "were": "1 program was" if len(pairs) == 1 else f"{len(pairs)} programs were",
+        "names": listed(dict.fromkeys(function.name for function, _ in by_cost), 3),
+        "least": settings.get("cache_least_seconds"),
+        "everything": "" if hits else ": not one program of this run was found in it",
+        "path": _MOVED if settings.get("cache_in_key") not in ("none", None) else "The ",
+    }
+    evidence = {"all_programs": not hits} if reason is MissReason.OTHER_KEY else {}
+    title, remedy = (texts[reason].format(**words) for texts in (_TITLES, _REMEDIES))
+    return _finding(_KINDS[reason], pairs, title, remedy, **evidence)
 
 
-def _off(trace: Trace, pairs: Sequence[_Pair]) -> Iterator[Finding]:
-    if pairs and _is_worth(trace, pairs, limits.CACHE_OFF_SHARE):
-        programs = "1 program is" if len(pairs) == 1 else f"{len(pairs)} programs are"
-        left, evidence = _left_with_cache(trace)
-        found = _finding(
-            "cache-off",
-            pairs,
-            f"There is no persistent cache: {programs} compiled at every start.",
-            "Set jax_compilation_cache_dir (or JAX_COMPILATION_CACHE_DIR) to a folder that stays, "
-            "and jax_persistent_cache_min_compile_time_secs to 0, or short compiles are not kept. "
-            f"{left}",
-            **evidence,
-        )
-        # No line of anybody's is at fault, and nothing that is particular to the program.
-        yield replace(found, function=None, place=None, apart=True)
+def _off(trace: Trace, pairs: Sequence[_Pair]) -> Finding:
+    programs = "1 program is" if len(pairs) == 1 else f"{len(pairs)} programs are"
+    left, evidence = _left_with_cache(trace)
+    found = _finding(
+        "cache-off",
+        pairs,
+        f"There is no persistent cache: {programs} compiled at every start.",
+        "Set jax_compilation_cache_dir (or JAX_COMPILATION_CACHE_DIR) to a folder that stays, and "
+        "jax_persistent_cache_min_compile_time_secs to 0, or short compiles are not kept. "
+        f"{left}",
+        **evidence,
+    )
+    # No line is at fault, and nothing that is particular to the program.
+    return replace(found, function=None, place=None, apart=True)
 
 
 def _left_with_cache(trace: Trace) -> tuple[str, dict[str, float]]:
@@ -74,116 +131,62 @@ def _left_with_cache(trace: Trace) -> tuple[str, dict[str, float]]:
     if leading is None or first is None or not leading.whole:
         return "Tracing and lowering are left.", {}
     left = first - phases.compiling_waited_for(leading, first)
-    told = (
+    sentence = (
         f"From the second start on the first result then comes after about {duration(left)} "
         f"instead of {duration(first)}: imports, tracing and lowering are left."
     )
-    return told, {"first_result_with_cache_seconds": left}
-
-
-def _below_threshold(trace: Trace, pairs: Sequence[_Pair]) -> Iterator[Finding]:
-    if pairs and _is_worth(trace, pairs, limits.CACHE_USELESS_SHARE):
-        least = pairs[0][1].cache_settings.get("cache_least_seconds")
-        yield _finding(
-            "cache-below-threshold",
-            pairs,
-            f"The persistent cache keeps none of {counted(len(pairs), 'program')}: each took less "
-            f"than {least} s to compile.",
-            "Set jax_persistent_cache_min_compile_time_secs to 0 "
-            "(JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0).",
-        )
-
-
-def _callbacks(pairs: Sequence[_Pair]) -> Iterator[Finding]:
-    if pairs:
-        yield _finding(
-            "cache-callbacks",
-            pairs,
-            f"{_names(pairs)} cannot be kept in the persistent cache: it calls back into Python.",
-            "Take jax.debug.print, pure_callback and io_callback out of it (return the values and "
-            "print them outside), or only have them in when you look for a fault.",
-        )
-
-
-def _rank(trace: Trace, pairs: Sequence[_Pair]) -> Iterator[Finding]:
-    if pairs and _is_worth(trace, pairs, limits.CACHE_USELESS_SHARE):
-        yield _finding(
-            "cache-not-written-by-rank",
-            pairs,
-            f"{_were(pairs)} compiled by processes that write nothing to the cache: JAX lets only "
-            "process 0 write.",
-            "Run what a single process needs for itself (preparation, evaluation) in a program "
-            "without jax.distributed, where the cache works, or keep its executable "
-            "(jax.experimental.serialize_executable).",
-        )
-
-
-def _other_key(trace: Trace, pairs: Sequence[_Pair], hits: Sequence[_Pair]) -> Iterator[Finding]:
-    if not pairs or not _is_worth(trace, pairs, limits.CACHE_USELESS_SHARE):
-        return
-    in_key = pairs[0][1].cache_settings.get("cache_in_key")
-    path = (
-        "The path of the folder is part of the key: if the cache was moved, copied or mounted "
-        "elsewhere, set jax_persistent_cache_enable_xla_caches to 'none' where it is made and "
-        "where it is used. Else the "
-        if in_key not in ("none", None)
-        else "The "
-    )
-    everything = not hits
-    yield _finding(
-        "cache-key-changed",
-        pairs,
-        f"The cache holds entries of {_names(pairs)}, and none fits"
-        + (": not one program of this run was found in it." if everything else "."),
-        f"{path}version of JAX, XLA_FLAGS, the kind of device, or the program itself changed; "
-        "logger jax._src.cache_key at DEBUG shows each part of a key.",
-        all_programs=everything,
-    )
-
-
-def _cold(trace: Trace, pairs: Sequence[_Pair]) -> Iterator[Finding]:
-    if pairs and _is_worth(trace, pairs, limits.CACHE_COLD_SHARE):
-        yield _finding(
-            "cache-cold",
-            pairs,
-            f"{_were(pairs)} not in the persistent cache yet, and can be found there now.",
-            "The next start does not pay this. Where every start is a first one (containers, CI), "
-            "keep the folder of the cache between them, or ship it with the program.",
-        )
+    return sentence, {"first_result_with_cache_seconds": left}
 
 
 def _finding(
     kind: str, pairs: Sequence[_Pair], title: str, remedy: str, **evidence: object
 ) -> Finding:
-    worst = max(pairs, key=lambda pair: _one(pair[1]))[0]
+    worst = max(pairs, key=lambda pair: xla_seconds(pair[1]))[0]
+    functions = sorted({function.name for function, _ in pairs})[:20]
     return Finding(
         kind=kind,
-        **cost((one for _, one in pairs), _one),
+        **cost((one for _, one in pairs), xla_seconds),
         title=title,
         function=worst.name,
         place=worst.place,
         remedy=remedy,
-        evidence={
-            "programs": len(pairs),
-            "functions": sorted({function.name for function, _ in pairs})[:20],
-            **evidence,
-        },
+        evidence={"programs": len(pairs), "functions": functions, **evidence},
     )
 
 
-def _were(pairs: Sequence[_Pair]) -> str:
-    return "1 program was" if len(pairs) == 1 else f"{len(pairs)} programs were"
-
-
-def _names(pairs: Sequence[_Pair]) -> str:
-    by_cost = sorted(pairs, key=lambda pair: -_one(pair[1]))
-    return listed(dict.fromkeys(function.name for function, _ in by_cost), 3)
-
-
-def _one(compiled: Compile) -> float:
-    return compiled.stage_seconds.get("compile") or 0.0
-
-
 def _is_worth(trace: Trace, pairs: Sequence[_Pair], share: float) -> bool:
-    spent = sum(_one(one) for _, one in pairs)
-    return is_part_of_start(trace, (one for _, one in pairs), spent, share)
+    compiles = [one for _, one in pairs]
+    return is_part_of_start(trace, compiles, sum(map(xla_seconds, compiles)), share)
+
+
+def same_programs(trace: Trace) -> Iterator[Finding]:
+    """One finding for all programs that more than one process compiled."""
+    doubled: list[tuple[float, Function]] = []
+    processes: set[int] = set()
+    for function in trace.functions:
+        programs: dict[object, dict[int, float]] = defaultdict(dict)
+        for one in function.compiles:
+            if one.compiled and one.signature is not None and not one.found_in_cache:
+                static = tuple(sorted(one.signature.static.items()))
+                program = one.signature.arguments, one.signature.tree, static
+                programs[program][one.process] = xla_seconds(one)
+        for by_process in programs.values():
+            if len(by_process) > 1:
+                processes |= set(by_process)
+                # One of them had to: the longest is not counted.
+                doubled.append((sum(by_process.values()) - max(by_process.values()), function))
+    seconds = sum(spent for spent, _ in doubled)
+    if doubled and seconds >= thresholds.SAME_PROGRAM_SHARE * start_seconds(trace):
+        worst = max(doubled, key=lambda pair: pair[0])[1]
+        yield Finding(
+            kind="ranks-compile-the-same",
+            seconds=seconds,
+            title=f"{len(processes)} processes compiled the same "
+            f"{counted(len(doubled), 'program')}.",
+            function=worst.name,
+            place=worst.place,
+            remedy="Give them one persistent cache (jax_compilation_cache_dir on a disk that all "
+            "see, jax_persistent_cache_min_compile_time_secs 0), and let one process run first: "
+            "those that start together find nothing in it.",
+            evidence={"processes": sorted(processes), "programs": len(doubled)},
+        )

@@ -1,12 +1,12 @@
-"""What compiles cost: in all, as far as the first result waited for them, of the start."""
+"""What compiles cost: in total, before the first result, and as a share of the start."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from operator import attrgetter
 from typing import TypedDict
 
-from firstlight.trace.findings import thresholds as limits
+from firstlight.trace.findings import thresholds
 from firstlight.trace.read import phases
 from firstlight.trace.read.model import Compile, Trace
 
@@ -21,12 +21,15 @@ class Cost(TypedDict):
 def cost(
     compiles: Iterable[Compile], seconds: Callable[[Compile], float] = attrgetter("seconds")
 ) -> Cost:
-    """Of these compiles. seconds: what of each is meant."""
-    every = [(seconds(one), one.before_first_result) for one in compiles]
-    return Cost(
-        seconds=sum(spent for spent, _ in every),
-        before_first_result_seconds=sum(spent for spent, before in every if before),
-    )
+    """The sum over compiles of `seconds` of each."""
+    spent = [(seconds(one), one.before_first_result) for one in compiles]
+    early = sum(one for one, before in spent if before)
+    return Cost(seconds=sum(one for one, _ in spent), before_first_result_seconds=early)
+
+
+def xla_seconds(one: Compile) -> float:
+    """What XLA took, without tracing and lowering."""
+    return one.stage_seconds.get("compile") or 0.0
 
 
 def start_seconds(trace: Trace) -> float:
@@ -34,21 +37,19 @@ def start_seconds(trace: Trace) -> float:
     leading = phases.leading(trace)
     if leading is None:
         return 0.0
-    first = leading.first_result_seconds
-    if first is None:
+    if leading.first_result_seconds is None:
         return sum(leading.phases_seconds.values())
     late = (c for f in trace.functions for c in f.compiles if not c.before_first_result)
-    return first + sum(c.seconds for c in late)
+    return leading.first_result_seconds + sum(c.seconds for c in late)
 
 
 def is_part_of_start(
-    trace: Trace, compiles: Iterable[Compile], spent_seconds: float, share: float
+    trace: Trace, compiles: Collection[Compile], spent_seconds: float, share: float
 ) -> bool:
     """Whether these compiles took at least such a share of the start."""
     if spent_seconds < share * start_seconds(trace):
         return False
     if any(process.whole for process in trace.processes):
         return True
-    every = list(compiles)
-    equations = sum(one.equations or 0 for one in every)
-    return len(every) >= limits.LARGE_PROGRAMS or equations >= limits.LARGE_EQUATIONS
+    equations = sum(one.equations or 0 for one in compiles)
+    return len(compiles) >= thresholds.LARGE_PROGRAMS or equations >= thresholds.LARGE_EQUATIONS

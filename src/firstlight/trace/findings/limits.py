@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -12,8 +12,8 @@ from firstlight.trace.read import phases
 from firstlight.trace.read.model import Compile, Function, Trace
 from firstlight.trace.wording import compile_line, function_line
 
-_MOST_OFFENDERS = 10
-_MOST_PHASES = 4
+_MAX_OFFENDERS = 10
+_MAX_PHASES = 4
 
 
 class LimitError(FirstlightError):
@@ -32,11 +32,12 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
+            if value is None:
+                continue
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            whole = not name.endswith("_seconds")  # a count
-            if value is not None and not (number and 0 <= value < inf):
+            if not (number and 0 <= value < inf):
                 raise LimitError(f"{name}: {value!r} is not a limit; give a number, 0 or more.")
-            if value is not None and whole and value != int(value):
+            if not name.endswith("_seconds") and value != int(value):
                 raise LimitError(f"{name}: {value!r} is not a limit; give a whole number.")
 
     def __bool__(self) -> bool:
@@ -49,103 +50,82 @@ class Excess:
 
     limit: str
     allowed: float
-    found: float | None  # None: it cannot be told
+    found: float | None  # None: unknown
     sentence: str
-    offenders: tuple[str, ...]
+    offenders: tuple[str, ...] = ()
 
 
 def after(text: str) -> dict[str, float | int]:
     """`30s` or `2min` from the start of the process; `100`: once so many results have been read."""
-    for ending, unit in (("ms", 1e-3), ("min", 60.0), ("s", 1.0)):
-        number = text.removesuffix(ending)
-        if number != text:
-            return {"forbid_compile_after_seconds": _positive(number, text) * unit}
-    value = _positive(text, text)
-    if value != int(value):
-        raise LimitError(f"{text!r}: a number of results is whole; for seconds write {text}s.")
-    return {"forbid_compile_after_results": int(value)}
-
-
-def _positive(number: str, text: str) -> float:
+    units = (("ms", 1e-3), ("min", 60.0), ("s", 1.0))
+    ending, unit = next(((e, u) for e, u in units if text.endswith(e)), ("", 0.0))
     try:
-        value = float(number)
+        value = float(text.removesuffix(ending))
     except ValueError:
         value = -1.0
     if not 0 <= value < 1e9:
         raise LimitError(
             f"{text!r} is not a time: give seconds (30s) or a number of results (100)."
         )
-    return value
+    if unit:
+        return {"forbid_compile_after_seconds": value * unit}
+    if value != int(value):
+        raise LimitError(f"{text!r}: a number of results is whole; for seconds write {text}s.")
+    return {"forbid_compile_after_results": int(value)}
 
 
 def exceeded(trace: Trace, limits: Limits) -> tuple[Excess, ...]:
-    """All limits that do not hold. What cannot be told does not hold."""
-    found = (
-        _cannot_be_told(trace, limits),
-        _compiles(trace, limits),
-        _recompiles(trace, limits),
-        _first_result(trace, limits),
-        _late_by_time(trace, limits),
-        _late_by_results(trace, limits),
-    )
-    return tuple(excess for excess in found if excess is not None)
+    """All limits that do not hold. What is unknown does not hold."""
+    checks = (_incomplete, _compiles, _recompiles, _first_result, _late_by_time, _late_by_results)
+    return tuple(excess for check in checks for excess in check(trace, limits))
 
 
-def _cannot_be_told(trace: Trace, limits: Limits) -> Excess | None:
-    """Of a log that lacks something, no number of compiles is known to be small enough."""
+def _incomplete(trace: Trace, limits: Limits) -> Iterator[Excess]:
+    """With a log that lacks something, no number of compiles is known to be small enough."""
     why = next((p.incomplete for p in trace.processes if p.incomplete), None)
-    for name, allowed in (
+    checked = (
         ("max-compiles", limits.max_compiles),
         ("max-recompiles", limits.max_recompiles),
         ("forbid-compile-after", limits.forbid_compile_after_seconds),
         ("forbid-compile-after", limits.forbid_compile_after_results),
-    ):
-        if why and allowed is not None:
-            return Excess(name, allowed, None, f"compiles may be missing: {why}", ())
-    return None
-
-
-def _compiles(trace: Trace, limits: Limits) -> Excess | None:
-    allowed = limits.max_compiles
-    if allowed is None or trace.compiles <= allowed:
-        return None
-    often = sorted(trace.functions, key=lambda f: (-_compiled(f), -f.seconds))
-    return Excess(
-        "max-compiles",
-        allowed,
-        trace.compiles,
-        f"{counted(trace.compiles, 'compile')}, {allowed} allowed",
-        _cut([function_line(f) for f in often if _compiled(f)]),
     )
+    given = [(name, allowed) for name, allowed in checked if allowed is not None]
+    if why and given:
+        yield Excess(*given[0], None, f"compiles may be missing: {why}")
 
 
-def _recompiles(trace: Trace, limits: Limits) -> Excess | None:
-    allowed = limits.max_recompiles
-    if allowed is None or trace.recompiles <= allowed:
-        return None
-    again = [
-        compile_line(f, c)
-        for f in sorted(trace.functions, key=lambda f: -f.recompiles)
-        for c in f.compiles
-        if c.recompile_reason is not None and not f.library
-    ]
-    return Excess(
-        "max-recompiles",
-        allowed,
-        trace.recompiles,
-        f"{counted(trace.recompiles, 'recompile')}, {allowed} allowed",
-        _cut(again),
-    )
+def _compiles(trace: Trace, limits: Limits) -> Iterator[Excess]:
+    allowed, found = limits.max_compiles, trace.compiles
+    if allowed is not None and found > allowed:
+        counts = [(sum(c.compiled for c in f.compiles), f) for f in trace.functions]
+        often = sorted(counts, key=lambda pair: (-pair[0], -pair[1].seconds))
+        sentence = f"{counted(found, 'compile')}, {allowed} allowed"
+        offenders = _cut([function_line(f) for count, f in often if count])
+        yield Excess("max-compiles", allowed, found, sentence, offenders)
 
 
-def _first_result(trace: Trace, limits: Limits) -> Excess | None:
+def _recompiles(trace: Trace, limits: Limits) -> Iterator[Excess]:
+    allowed, found = limits.max_recompiles, trace.recompiles
+    if allowed is not None and found > allowed:
+        again = [
+            compile_line(f, c)
+            for f in sorted(trace.functions, key=lambda f: -f.recompiles)
+            for c in f.compiles
+            if c.recompile_reason is not None and not f.library
+        ]
+        sentence = f"{counted(found, 'recompile')}, {allowed} allowed"
+        yield Excess("max-recompiles", allowed, found, sentence, _cut(again))
+
+
+def _first_result(trace: Trace, limits: Limits) -> Iterator[Excess]:
     allowed, found = limits.max_ttfr_seconds, trace.time_to_first_result_seconds
     if allowed is None or (found is not None and found <= allowed):
-        return None
+        return
     if found is None:
-        return Excess("max-ttfr", allowed, None, "no first result was seen", ())
-    sentence = f"first result after {duration(found)}, {duration(allowed)} allowed"
-    return Excess("max-ttfr", allowed, found, sentence, _cut(_before_first_result(trace)))
+        yield Excess("max-ttfr", allowed, None, "no first result was seen")
+    else:
+        sentence = f"first result after {duration(found)}, {duration(allowed)} allowed"
+        yield Excess("max-ttfr", allowed, found, sentence, _cut(_before_first_result(trace)))
 
 
 def _before_first_result(trace: Trace) -> list[str]:
@@ -155,57 +135,44 @@ def _before_first_result(trace: Trace) -> list[str]:
     if process is None or moment is None:
         return []
     spent = sorted(phases.until(process, moment).items(), key=lambda item: -item[1])
-    compiles = [
-        (f, c)
-        for f in trace.functions
-        for c in f.compiles
-        if c.compiled and c.process == process.number and c.before_first_result
-    ]
-    compiles.sort(key=lambda pair: -pair[1].seconds)
+    early = _compiled(trace, lambda c: c.process == process.number and c.before_first_result)
+    early.sort(key=lambda pair: -pair[1].seconds)
     kinds = [f"{phases.name_of(kind)}: {duration(value)}" for kind, value in spent]
-    return [*kinds[:_MOST_PHASES], *(compile_line(f, c) for f, c in compiles)]
+    return [*kinds[:_MAX_PHASES], *(compile_line(f, c) for f, c in early)]
 
 
-def _late_by_time(trace: Trace, limits: Limits) -> Excess | None:
+def _late_by_time(trace: Trace, limits: Limits) -> Iterator[Excess]:
     moment = limits.forbid_compile_after_seconds
-    if moment is None:
-        return None
-    starts = [p.starts_at_seconds for p in trace.processes]
-    late = _late(trace, lambda c: c.begin_seconds - starts[c.process] > moment)
-    words = f"after {duration(moment)}"
-    return _late_excess(moment, late, words) if late else None
+    if moment is not None:
+        starts = [p.starts_at_seconds for p in trace.processes]
+        late = _compiled(trace, lambda c: c.begin_seconds - starts[c.process] > moment)
+        yield from _late(moment, late, f"after {duration(moment)}")
 
 
-def _late_by_results(trace: Trace, limits: Limits) -> Excess | None:
+def _late_by_results(trace: Trace, limits: Limits) -> Iterator[Excess]:
     moment = limits.forbid_compile_after_results
     if moment is None:
-        return None
-    compiles = [c for f in trace.functions for c in f.compiles if c.compiled]
-    if any(c.results_before is None for c in compiles):
+        return
+    if _compiled(trace, lambda c: c.results_before is None):
         sentence = "the log does not tell how many results had been read at each compile"
-        return Excess("forbid-compile-after", moment, None, sentence, ())
-    late = _late(trace, lambda c: (c.results_before or 0) >= moment)
-    words = f"after {counted(moment, 'result')} had been read"
-    return _late_excess(moment, late, words) if late else None
+        yield Excess("forbid-compile-after", moment, None, sentence)
+        return
+    late = _compiled(trace, lambda c: (c.results_before or 0) >= moment)
+    yield from _late(moment, late, f"after {counted(moment, 'result')} had been read")
 
 
-def _late(trace: Trace, is_late: Callable[[Compile], bool]) -> list[tuple[Function, Compile]]:
-    return sorted(
-        ((f, c) for f in trace.functions for c in f.compiles if c.compiled and is_late(c)),
-        key=lambda pair: pair[1].begin_seconds,
-    )
+def _compiled(trace: Trace, is_meant: Callable[[Compile], bool]) -> list[tuple[Function, Compile]]:
+    return [(f, c) for f in trace.functions for c in f.compiles if c.compiled and is_meant(c)]
 
 
-def _late_excess(moment: float, late: Sequence[tuple[Function, Compile]], words: str) -> Excess:
-    offenders = _cut([compile_line(f, c) for f, c in late])
-    sentence = f"{counted(len(late), 'compile')} {words}, none allowed"
-    return Excess("forbid-compile-after", moment, len(late), sentence, offenders)
-
-
-def _compiled(function: Function) -> int:
-    return sum(c.compiled for c in function.compiles)
+def _late(moment: float, late: list[tuple[Function, Compile]], when: str) -> Iterator[Excess]:
+    if late:
+        late.sort(key=lambda pair: pair[1].begin_seconds)
+        sentence = f"{counted(len(late), 'compile')} {when}, none allowed"
+        offenders = _cut([compile_line(f, c) for f, c in late])
+        yield Excess("forbid-compile-after", moment, len(late), sentence, offenders)
 
 
 def _cut(lines: Sequence[str]) -> tuple[str, ...]:
-    more = len(lines) - _MOST_OFFENDERS
-    return (*lines[:_MOST_OFFENDERS], *([f"and {more} more"] if more > 0 else []))
+    more = len(lines) - _MAX_OFFENDERS
+    return (*lines[:_MAX_OFFENDERS], *([f"and {more} more"] if more > 0 else []))

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from firstlight.present.quantities import listed, times
 from firstlight.trace.findings import shapes
-from firstlight.trace.read.model import (
-    ByIdentity,
-    Compile,
-    Difference,
-    Function,
-    Reason,
-    SourceLine,
-)
+from firstlight.trace.read.model import ByIdentity, Compile, Difference, Function, Reason
 from firstlight.trace.read.recompiles import OF_PYTHON, dtype_of, is_number, is_wide
 from firstlight.trace.wording import (
     again_so_often,
@@ -26,7 +19,7 @@ from firstlight.trace.wording import (
     why_again,
 )
 
-#: By reason; the values that they name are those of `words`.
+#: Title and remedy by reason; the values that they name are those of `words`.
 _TITLES = {
     Reason.SHAPE: "{again} for other shapes: {first}.",
     Reason.DTYPE: "{again} for other dtypes: {first}.",
@@ -36,44 +29,84 @@ _TITLES = {
     Reason.SHARDING: "{again} for arguments placed elsewhere: {first}.",
     Reason.CONTEXT: "{name} is compiled again under another setting of JAX: {first}.",
     Reason.UNKNOWN: "{name} is compiled again although nothing differs that JAX shows.",
+    Reason.STATIC: "{again} for other values of static arguments: {first}.",
+    Reason.NEW_FUNCTION: "{name} is compiled {times}: every time as a new {made}, which JAX "
+    "cannot know to be the same.",
 }
 _REMEDIES = {
+    Reason.SHAPE: "{padding}",
     Reason.DTYPE: "Give {differing} one dtype before the call at {call}, for instance with "
     "np.asarray(value, dtype=np.{dtype}).",
     Reason.WEAK: "Give {differing} the same kind of value in every call at {call}: "
     "np.{dtype}(value), or jnp.asarray(value, dtype=jnp.{dtype}), from the first on.",
-    Reason.TREE: "Call it at {call} with the same containers (dict or OrderedDict, tuple or list), "
-    "the same keys, None at the same places, and arguments always by position or always by name.",
+    Reason.TREE: "Call it at {call} with the same containers (dict or OrderedDict, tuple or "
+    "list), the same keys, None at the same places, and arguments always by position or always by "
+    "name.",
     Reason.SHARDING: "Put {differing} where the results will be before the first call at {call}: "
     "jax.device_put(value, sharding) with the sharding that the function's outputs have.",
-    Reason.CONTEXT: "Set JAX up once at the start of the program (jax.config.update), and not by a "
-    "context around some of the calls: see {call}.",
+    Reason.CONTEXT: "Set JAX up once at the start of the program (jax.config.update), and not by "
+    "a context around some of the calls: see {call}.",
     Reason.UNKNOWN: "{why}. The call is at {call}; JAX says more with jax_explain_cache_misses.",
+    Reason.STATIC: "Each value of {differing} makes a program of its own: use fewer different "
+    "values, and let values with the same meaning compare equal. Beyond that only a persistent "
+    "cache saves them, from the second start on.",
+    Reason.NEW_FUNCTION: "{give}. {called}",
+}
+_STATIC_NUMBER = (
+    "If {differing} is a number that only takes part in arithmetic, take it out of "
+    "static_argnames: it is then an array, and one program does for all. If it is the length of a "
+    "loop, use jax.lax.fori_loop, which takes a length that is not static."
+)
+_NUMBER_IN_EQUINOX = (
+    "Under equinox.filter_jit a Python number is static: give {differing} as an array, "
+    "jnp.asarray(value), in every call, and one program does for all."
+)
+#: What to do about a value that is equal to nothing but itself.
+_MADE_ANEW = {
+    ByIdentity.METHOD: "{} is a method of a new object each time: make that object once, before "
+    "the loop.",
+    ByIdentity.PARTIAL: "{} is a new functools.partial each time, which is equal to no other: make "
+    "it once, before the loop, or pass what it binds as arguments.",
+    ByIdentity.FUNCTION: "JAX knows {} by identity, and gets a new function each time: make it, or "
+    "the optimiser that it comes with, once, before the loop (a lambda in the call is a new one), "
+    "and pass the same one.",
+    ByIdentity.OF_PACKAGE: "{} is a new object each time, of a class that does not compare its "
+    "values: make it once, before the loop.",
+    ByIdentity.OBJECT: "If objects given as {} hold the same values, make their class comparable "
+    "by them: @dataclass(frozen=True), or __eq__ and __hash__. Or make the object once, outside of "
+    "the loop.",
 }
 
 
 def words(function: Function, reason: Reason, again: Sequence[Compile]) -> tuple[str, str]:
     """Title and remedy of the recompiles of a function for one reason."""
-    if reason in _OF_THEIR_OWN:
-        return _OF_THEIR_OWN[reason](function, again)
-    why = why_again(again[0]) or ""
-    told = {
+    new_objects = by_identity(again) if reason is Reason.STATIC else {}
+    if new_objects:
+        return _of_new_objects(function, again, new_objects)
+    title, remedy = _TITLES[reason], _REMEDIES[reason]
+    if reason is Reason.STATIC and _differs_in_number(again):
+        in_equinox = all(one.site is not None and one.site.package == "equinox" for one in again)
+        remedy = _NUMBER_IN_EQUINOX if in_equinox else _STATIC_NUMBER
+    why, call = why_again(again[0]) or "", _call(again[0])
+    values = {
         "name": readable(function),
         "again": again_so_often(function, again),
         "first": first_difference(again),
-        "values": _values(function, again),
+        "values": _weak_values(function, again),
         "differing": differing(again),
-        "call": _call(again),
+        "call": call,
         "dtype": _best_dtype(function, again),
         "why": f"{why[:1].upper()}{why[1:]}",
+        "padding": shapes.remedy(function, call) if reason is Reason.SHAPE else "",
+        "times": times(len(again) + 1),
+        "made": "partial" if function.kind == "partial" else "function",
+        "give": _make_once(function),
+        "called": _called(function),
     }
-    title = _TITLES[reason].format(**told)
-    if reason is Reason.SHAPE:
-        return title, shapes.remedy(function, told["call"])
-    return title, _REMEDIES[reason].format(**told)
+    return title.format(**values), remedy.format(**values)
 
 
-def _values(function: Function, again: Sequence[Compile]) -> str:
+def _weak_values(function: Function, again: Sequence[Compile]) -> str:
     """What the weak ones of the arguments that differ were."""
     paths = {path for one in again for path in one.differing}
     given = [a for c in function.compiles if c.signature for a in c.signature.arguments]
@@ -95,52 +128,38 @@ def _best_dtype(function: Function, again: Sequence[Compile]) -> str:
     return next((dtype for dtype in seen if dtype.startswith("float")), (seen or ["float32"])[0])
 
 
-def _call(again: Sequence[Compile]) -> str:
+def _call(one: Compile) -> str:
     """The line of the user; and of the package that called in its name, which gave the values."""
-    one, place = again[0], short(where_called(again[0]))
     within = one.site and one.user_site and one.site.package
+    place = short(where_called(one))
     return f"{place} (by {within}, {short(one.site)})" if within else place
 
 
-# --- new function objects ---------------------------------------------------------------------
-
-
-def _new_function(function: Function, again: Sequence[Compile]) -> tuple[str, str]:
-    name, made = readable(function), "partial" if function.kind == "partial" else "function"
-    title = (
-        f"{name} is compiled {times(len(again) + 1)}: every time as a new {made}, which JAX cannot "
-        "know to be the same."
-    )
-    owner = _owner(function)
-    if owner:
-        give = (
+def _make_once(function: Function) -> str:
+    """What to do about functions that are made anew: methods by the class that they are of."""
+    scope, _, name = function.name.rpartition(".")
+    owner = scope.rpartition(".")[2]
+    if owner and not owner.startswith("<") and not name.startswith("<"):
+        return (
             f"Each {owner} has jitted functions of its own: make the object once, before the loop, "
             "and call the same one again"
         )
-        return title, f"{give}. {_called(function)}"
-    give = (
-        "Bind the arguments once, outside of the loop, or pass them as arguments of the jitted "
-        "function"
-        if made == "partial"
-        else "Define it once and call jax.jit on it once (at the top of the module, or before the "
+    if function.kind == "partial":
+        return (
+            "Bind the arguments once, outside of the loop, or pass them as arguments of the jitted "
+            "function"
+        )
+    return (
+        "Define it once and call jax.jit on it once (at the top of the module, or before the "
         "loop), and pass what it takes from outside as arguments"
     )
-    return title, f"{give}. {_called(function)}"
-
-
-def _owner(function: Function) -> str | None:
-    """The class that a method is of; it need not be the user's."""
-    scope, _, name = function.name.rpartition(".")
-    owner = scope.rpartition(".")[2]
-    return None if not owner or owner.startswith("<") or name.startswith("<") else owner
 
 
 def _called(function: Function) -> str:
     """The line that called most objects of it, which may have made them, or was given them."""
-    objects: dict[SourceLine, set[int]] = defaultdict(set)
+    objects = defaultdict(set)
     for one in function.compiles:
-        place = where_called(one)
-        if one.compiled and one.signature is not None and place is not None:
+        if one.compiled and one.signature is not None and (place := where_called(one)):
             objects[place].add(one.signature.function_object)
     if not objects:
         return "No line is known that called them."
@@ -148,86 +167,32 @@ def _called(function: Function) -> str:
     return f"{len(objects[place])} different ones were called at {short(place)}."
 
 
-# --- static values --------------------------------------------------------------------------------
-
-
-def _static_words(function: Function, again: Sequence[Compile]) -> tuple[str, str]:
-    """Title and remedy of recompiles for static values."""
-    new_objects = by_identity(again)
-    if new_objects:
-        paths = [path for some in new_objects.values() for path in some]
-        new = "is a new object" if len(paths) == 1 else "are new objects"
-        title = (
-            f"{again_so_often(function, again)}: {listed(paths, 3)} {new} each time, of the same "
-            "code."
-        )
-        cures = (_MADE_ANEW[kind].format(listed(some, 3)) for kind, some in new_objects.items())
-        return title, " ".join(cures)
-    values = differing(again)
+def _of_new_objects(
+    function: Function, again: Sequence[Compile], objects: dict[ByIdentity, list[str]]
+) -> tuple[str, str]:
+    paths = [path for some in objects.values() for path in some]
+    new = "is a new object" if len(paths) == 1 else "are new objects"
     title = (
-        f"{again_so_often(function, again)} for other values of static arguments: "
-        f"{first_difference(again)}."
+        f"{again_so_often(function, again)}: {listed(paths, 3)} {new} each time, of the same code."
     )
-    if not _differs_in_number(again):
-        return title, (
-            f"Each value of {values} makes a program of its own: use fewer different values, and "
-            "let values with the same meaning compare equal. Beyond that only a persistent cache "
-            "saves them, from the second start on."
-        )
-    if all(one.site is not None and one.site.package == "equinox" for one in again):
-        return title, (
-            f"Under equinox.filter_jit a Python number is static: give {values} as an array, "
-            "jnp.asarray(value), in every call, and one program does for all."
-        )
-    return title, (
-        f"If {values} is a number that only takes part in arithmetic, take it out of "
-        "static_argnames: it is then an array, and one program does for all. If it is the length "
-        "of a loop, use jax.lax.fori_loop, which takes a length that is not static."
-    )
-
-
-#: What to do about a value that is equal to nothing but itself.
-_MADE_ANEW = {
-    ByIdentity.METHOD: "{} is a method of a new object each time: make that object once, before "
-    "the loop.",
-    ByIdentity.PARTIAL: "{} is a new functools.partial each time, which is equal to no other: make "
-    "it once, before the loop, or pass what it binds as arguments.",
-    ByIdentity.FUNCTION: "JAX knows {} by identity, and gets a new function each time: make it, or "
-    "the optimiser that it comes with, once, before the loop (a lambda in the call is a new one), "
-    "and pass the same one.",
-    ByIdentity.OF_PACKAGE: "{} is a new object each time, of a class that does not compare its "
-    "values: make it once, before the loop.",
-    ByIdentity.OBJECT: "If objects given as {} hold the same values, make their class comparable "
-    "by them: @dataclass(frozen=True), or __eq__ and __hash__. Or make the object once, outside of "
-    "the loop.",
-}
+    return title, " ".join(_MADE_ANEW[kind].format(listed(p, 3)) for kind, p in objects.items())
 
 
 def by_identity(again: Sequence[Compile]) -> dict[ByIdentity, list[str]]:
     """What is the same but for being another object, by what it is; {}: values differ as well."""
-    found: dict[ByIdentity, list[str]] = {}
+    found: dict[ByIdentity, dict[str, None]] = defaultdict(dict)
     for difference in _static_differences(again):
         if difference.identity is None or difference.field is None:
             return {}
-        paths = found.setdefault(difference.identity, [])
-        if difference.field not in paths:
-            paths.append(difference.field)
-    return found
+        found[difference.identity][difference.field] = None
+    return {kind: list(paths) for kind, paths in found.items()}
 
 
 def _static_differences(again: Sequence[Compile]) -> list[Difference]:
-    every = (d for one in again for d in one.recompile_differences)
-    return [difference for difference in every if difference.kind is Reason.STATIC]
+    return [d for one in again for d in one.recompile_differences if d.kind is Reason.STATIC]
 
 
 def _differs_in_number(again: Sequence[Compile]) -> bool:
-    """Whether one of the values that differ is a number."""
     paths = {difference.field for difference in _static_differences(again)}
     given = [pair for one in again if one.signature for pair in one.signature.static.items()]
     return any(path in paths and is_number(text) for path, text in given)
-
-
-_OF_THEIR_OWN: dict[Reason, Callable[[Function, Sequence[Compile]], tuple[str, str]]] = {
-    Reason.STATIC: _static_words,
-    Reason.NEW_FUNCTION: _new_function,
-}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 
 from firstlight.present.quantities import times
-from firstlight.trace.findings import shapes
-from firstlight.trace.findings import thresholds as limits
+from firstlight.trace.findings import shapes, thresholds
 from firstlight.trace.findings.costs import cost
 from firstlight.trace.findings.recompile_words import by_identity, words
 from firstlight.trace.findings.source import where_made
@@ -35,8 +34,8 @@ KINDS = {
     Reason.CONTEXT: "context-recompiles",
     Reason.UNKNOWN: "unexplained-recompiles",
 }
-#: Differences that are accidents, from whichever lines: nobody wants a function for two types.
-_ACCIDENTS = (Reason.DTYPE, Reason.WEAK, Reason.SHARDING, Reason.CONTEXT)
+#: Accidents, from whichever lines: nobody wants a function for two types.
+_ALWAYS = (Reason.DTYPE, Reason.WEAK, Reason.SHARDING, Reason.CONTEXT, Reason.UNKNOWN)
 
 
 def recompiles(trace: Trace) -> Iterator[Finding]:
@@ -50,7 +49,7 @@ def recompiles(trace: Trace) -> Iterator[Finding]:
             if one.recompile_reason is not None and one.signature is not None:
                 by_reason[one.recompile_reason].append(one)
         for reason, again in by_reason.items():
-            if _is_told(function, reason, again):
+            if _is_reported(function, reason, again):
                 yield _finding(function, reason, again, trace.started_at)
 
 
@@ -64,7 +63,7 @@ def _control_flow(operation: Function) -> Iterator[Finding]:
         if one.recompile_reason == Reason.UNKNOWN and one.signature is not None:
             at_line[one.process, where_called(one)].append(one)
     for (_, place), again in at_line.items():
-        if len(again) < limits.LOOPS_AGAIN_AT_ONE_LINE:
+        if len(again) < thresholds.LOOPS_AGAIN_AT_ONE_LINE:
             continue
         name = operation.name
         yield Finding(
@@ -81,27 +80,24 @@ def _control_flow(operation: Function) -> Iterator[Finding]:
         )
 
 
-def _is_told(function: Function, reason: Reason, again: Sequence[Compile]) -> bool:
-    if reason == Reason.SHAPE and shapes.are_buckets(function):
+def _is_reported(function: Function, reason: Reason, again: Sequence[Compile]) -> bool:
+    if reason is Reason.SHAPE and shapes.are_buckets(function):
         return False
-    if len(again) >= limits.RECOMPILES_AT_SEVERAL_LINES or reason == Reason.UNKNOWN:
+    if len(again) >= thresholds.RECOMPILES_AT_SEVERAL_LINES or reason in _ALWAYS:
         return True
-    if reason in _ACCIDENTS:
-        return True
-    static = reason == Reason.STATIC and not by_identity(again)
-    least = limits.STATIC_RECOMPILES_AT_ONE_LINE if static else limits.RECOMPILES_AT_ONE_LINE
-    return max(_at_lines_seen_before(function, again).values(), default=0) >= least
+    static = reason is Reason.STATIC and not by_identity(again)
+    at_one_line = thresholds.RECOMPILES_AT_ONE_LINE
+    least = thresholds.STATIC_RECOMPILES_AT_ONE_LINE if static else at_one_line
+    return _at_one_line_seen_before(function, again) >= least
 
 
-def _at_lines_seen_before(
-    function: Function, again: Sequence[Compile]
-) -> dict[tuple[SourceLine | None, ...], int]:
-    """Recompiles by line, of those lines from which the function had been compiled already.
+def _at_one_line_seen_before(function: Function, again: Sequence[Compile]) -> int:
+    """The most recompiles at one line from which the function had been compiled already.
 
     One line of the user may be two of a package: one for training, one for testing.
     """
     seen: set[object] = set()
-    counts: dict[tuple[SourceLine | None, ...], int] = defaultdict(int)
+    counts: Counter[object] = Counter()
     chosen = {id(one) for one in again}
     for one in function.compiles:
         places = (one.user_site, one.site)
@@ -110,51 +106,37 @@ def _at_lines_seen_before(
         if id(one) in chosen and (one.process, places) in seen:
             counts[places] += 1
         seen.add((one.process, places))
-    return counts
+    return max(counts.values(), default=0)
 
 
 def _finding(
     function: Function, reason: Reason, again: Sequence[Compile], started_at: float | None
 ) -> Finding:
     title, remedy = words(function, reason, again)
-    lines = sorted({p.location for one in again if (p := where_called(one))})
     evidence: dict[str, object] = {
         "recompiles": len(again),
         "differences": [why_again(one) for one in again[:20]],
-        "called_at": lines,
+        "called_at": sorted({place.location for one in again if (place := where_called(one))}),
         "defined_at": function.place and function.place.location,
     }
-    if reason == Reason.SHAPE:
+    if reason is Reason.SHAPE:
         evidence |= shapes.evidence(function)
-    made = _made(function, again, started_at)
-    if made is not None:
-        argument, place = made
-        remedy += f" {argument} is made at {short(place)}."
-        evidence["made_at"] = place.location
+    call, bare = where_called(again[0]), function.name.rpartition(".")[2]
+    # Arguments, without what of them differs.
+    paths = (re.split(r"[.\[]", path)[0] or path for one in again for path in one.differing)
+    for argument in dict.fromkeys(paths):
+        made = where_made(call, bare, argument, started_at)
+        if made is not None:
+            remedy += f" {argument} is made at {short(made)}."
+            evidence["made_at"] = made.location
+            break
     return Finding(
         kind=KINDS[reason],
         # What differs in another way as well would be compiled again in any case.
         **cost([one for one in again if one.recompile_is_for_that_alone] or again),
         title=title,
         function=function.name,
-        place=where_called(again[0]) or function.place,
+        place=call or function.place,
         remedy=remedy,
         evidence=evidence,
     )
-
-
-def _made(
-    function: Function, again: Sequence[Compile], started_at: float | None
-) -> tuple[str, SourceLine] | None:
-    """The first argument that differs, with the line that makes it, where the source tells."""
-    bare = function.name.rpartition(".")[2]
-    for argument in _roots(path for one in again for path in one.differing):
-        place = where_made(where_called(again[0]), bare, argument, started_at)
-        if place is not None:
-            return argument, place
-    return None
-
-
-def _roots(paths: Iterable[str]) -> list[str]:
-    """Arguments, without what of them differs."""
-    return list(dict.fromkeys(re.split(r"[.\[]", path)[0] or path for path in paths))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from firstlight.present.quantities import counted, listed
@@ -11,7 +10,7 @@ from firstlight.trace.read.model import Argument, Function, Reason, Signature
 from firstlight.trace.read.recompiles import dtype_of, is_wide, transformation
 
 #: Padding to the next of these costs at most twice the work, and that many programs are few.
-_MOST_BUCKETS = 6
+_MAX_BUCKETS = 6
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Varying:
             return (sizes[-1],)
         powers = sorted({1 << max(size - 1, 0).bit_length() for size in sizes})
         # The smallest first: to pad those up to the next but one costs least.
-        return tuple(powers[-min(_MOST_BUCKETS, len(sizes) - 1) :])
+        return tuple(powers[-min(_MAX_BUCKETS, len(sizes) - 1) :])
 
 
 def varying(function: Function) -> list[Varying]:
@@ -72,7 +71,7 @@ def are_buckets(function: Function) -> bool:
     found = varying(function)
     sizes = {size for v in found for size in v.sizes}
     powers = all(size > 0 and size & (size - 1) == 0 for size in sizes)
-    return bool(found) and powers and len(sizes) <= _MOST_BUCKETS
+    return bool(found) and powers and len(sizes) <= _MAX_BUCKETS
 
 
 def remedy(function: Function, called: str) -> str:
@@ -100,23 +99,17 @@ def remedy(function: Function, called: str) -> str:
     left = {
         (s.tree, *s.static.items(), *(_padded(a, one) for a in s.arguments)) for s in signatures
     }
-    several = "up to the next of " if len(one.buckets) > 1 else "to "
-    types = _of_several_types(signatures)
-    and_types = f", and give {listed(types, 3)} one type" if types else ""
-    return (
-        f"Pad {where} {several}{listed(map(str, one.buckets), 8)} before the call at "
-        f"{called}, with a mask{and_types}: {counted(len(left), 'compile')} instead of "
-        f"{len(signatures)}."
-    )
-
-
-def _of_several_types(signatures: Sequence[Signature]) -> list[str]:
-    """Arguments that are of one type in some calls and of another in others, weak or not."""
     types: dict[str, set[object]] = defaultdict(set)
     for signature in signatures:
         for a in signature.arguments:
             types[a.path].add((dtype_of(a, is_wide(signature)), a.weak))
-    return [path for path, seen in types.items() if len(seen) > 1]
+    several = [path for path, seen in types.items() if len(seen) > 1]
+    and_types = f", and give {listed(several, 3)} one type" if several else ""
+    to = "up to the next of" if len(one.buckets) > 1 else "to"
+    return (
+        f"Pad {where} {to} {listed(map(str, one.buckets), 8)} before the call at {called}, with a "
+        f"mask{and_types}: {counted(len(left), 'compile')} instead of {len(signatures)}."
+    )
 
 
 def _padded(argument: Argument, by: Varying) -> tuple[object, ...]:

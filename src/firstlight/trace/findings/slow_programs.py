@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from firstlight.present.quantities import listed, size
-from firstlight.trace.findings import thresholds as limits
-from firstlight.trace.findings.costs import cost, is_part_of_start
-from firstlight.trace.findings.jits import jit_for
+from firstlight.trace.findings import thresholds
+from firstlight.trace.findings.costs import cost, is_part_of_start, xla_seconds
+from firstlight.trace.findings.start_up import jit_for
 from firstlight.trace.read.model import (
     CONTROL_FLOW,
     Argument,
@@ -25,31 +25,30 @@ from firstlight.trace.wording import readable, short, where_called, where_to_jit
 def large_constants(trace: Trace) -> Iterator[Finding]:
     """Arrays that a function takes from outside, which become part of its program."""
     for function in trace.functions:
-        having = [c for c in function.compiles if (c.constant_bytes or 0) >= limits.CONSTANT_BYTES]
+        sizes = [(c.constant_bytes or 0, c) for c in function.compiles]
+        having = [c for bytes_, c in sizes if bytes_ >= thresholds.CONSTANT_BYTES]
         if not having or function.library:
             continue
-        worst = max(having, key=lambda c: c.constant_bytes or 0)
-        most = worst.constant_bytes or 0
-        named = [_constant(c) for c in worst.constants]
-        which = f": {listed(named, 3)}" if named else ""
+        most, worst = max(sizes, key=lambda pair: pair[0])
+        described_ = [_constant(c) for c in worst.constants]
+        which = f": {listed(described_, 3)}" if described_ else ""
+        names = [constant.name for constant in worst.constants if constant.name]
+        name = readable(function)
+        give = (
+            f"Pass {listed(names, 4)} to {name} as arguments"
+            if names
+            else f"Pass the arrays that {name} uses from outside as arguments"
+        )
         yield Finding(
             kind="large-constants",
-            **cost(having, _after_trace),
-            title=f"{readable(function)} holds {size(most)} of arrays from outside as "
-            f"constants{which}.",
+            **cost(having, lambda one: (one.stage_seconds.get("lower") or 0.0) + xla_seconds(one)),
+            title=f"{name} holds {size(most)} of arrays from outside as constants{which}.",
             function=function.name,
             place=function.place or where_called(having[0]),
-            remedy=f"{_pass_as_arguments(worst, readable(function))}: inside of a program they are "
-            "hashed, written out and read again with every compile, and kept for each program.",
-            evidence={"bytes": most, "programs": len(having), "constants": named},
+            remedy=f"{give}: inside of a program they are hashed, written out and read again with "
+            "every compile, and kept for each program.",
+            evidence={"bytes": most, "programs": len(having), "constants": described_},
         )
-
-
-def _pass_as_arguments(one: Compile, function: str) -> str:
-    names = [constant.name for constant in one.constants if constant.name]
-    if not names:
-        return f"Pass the arrays that {function} uses from outside as arguments"
-    return f"Pass {listed(names, 4)} to {function} as arguments"
 
 
 def _constant(one: Constant) -> str:
@@ -58,10 +57,6 @@ def _constant(one: Constant) -> str:
     used = f"used at {short(one.place)}" if one.place else ""
     about = ", ".join(filter(None, (one.origin, used)))
     return f"{one.name or 'an array'} {array}" + (f" ({about})" if about else "")
-
-
-def _after_trace(one: Compile) -> float:
-    return sum(one.stage_seconds.get(stage) or 0.0 for stage in ("lower", "compile"))
 
 
 def unrolled_loops(trace: Trace) -> Iterator[Finding]:
@@ -75,7 +70,7 @@ def unrolled_loops(trace: Trace) -> Iterator[Finding]:
         numbers = listed((short(place) for place, _, _ in lines), 4)
         yield Finding(
             kind="unrolled-loop",
-            **cost(function.compiles, lambda c: _share(c) * c.seconds),
+            **cost(function.compiles, _saved_seconds),
             title=f"{readable(function)} holds a Python loop unrolled about {repeats} times: "
             f"{count} of its {worst.equations} equations are of {numbers}.",
             function=function.name,
@@ -91,38 +86,33 @@ def unrolled_loops(trace: Trace) -> Iterator[Finding]:
 
 def _looped(one: Compile) -> list[tuple[SourceLine, int, int]]:
     """Lines of the user in a program that ran many times: (place, equations, repeats)."""
-    pairs = zip(one.equation_lines, one.equation_repeats, strict=False)
     looped = [
         (place, n, r)
-        for (place, n), r in pairs
-        if r >= limits.REPEATS_OF_A_LINE and place.package is None
+        for (place, n), r in zip(one.equation_lines, one.equation_repeats, strict=False)
+        if r >= thresholds.REPEATS_OF_A_LINE and place.package is None
     ]
-    enough = sum(n for _, n, _ in looped) >= limits.EQUATIONS_OF_A_LINE
-    return looped if enough else []
+    return looped if sum(n for _, n, _ in looped) >= thresholds.EQUATIONS_OF_A_LINE else []
 
 
-def _share(one: Compile) -> float:
-    """Of a program's equations, those that a loop would not have."""
-    if not one.equations:
-        return 0.0
-    return sum(n * (1 - 1 / r) for _, n, r in _looped(one)) / one.equations
+def _saved_seconds(one: Compile) -> float:
+    """The share of a program's equations that a loop would not have, as time."""
+    saved = sum(n * (1 - 1 / r) for _, n, r in _looped(one))
+    return one.seconds * saved / (one.equations or 1)
 
 
 def dominating_function(trace: Trace) -> Iterator[Finding]:
     """One function that takes most of all compiling."""
-    total = sum(_compile_seconds(f) for f in trace.functions)
+    total = sum(_compiling_seconds(c) for f in trace.functions for c in f.compiles)
     for function in trace.functions:
-        longest = max(function.compiles, key=_one_compile_seconds, default=None)
-        if longest is None:
-            continue
-        seconds = _one_compile_seconds(longest)
-        if seconds <= limits.DOMINATING_SHARE * total or not is_part_of_start(
-            trace, [longest], seconds, limits.DOMINATING_SHARE_OF_START
-        ):
+        longest = max(function.compiles, key=_compiling_seconds)
+        seconds = _compiling_seconds(longest)
+        share = thresholds.DOMINATING_SHARE_OF_START
+        long = seconds > thresholds.DOMINATING_SHARE * total
+        if not long or not is_part_of_start(trace, [longest], seconds, share):
             continue
         yield Finding(
             kind="one-function-dominates",
-            **cost([longest], _one_compile_seconds),
+            **cost([longest], _compiling_seconds),
             title=f"Compiling {readable(function)} once is {seconds / total:.0%} of all compiling.",
             function=function.name,
             place=where_to_jit(longest) if function.library else function.place,
@@ -134,13 +124,13 @@ def dominating_function(trace: Trace) -> Iterator[Finding]:
 def _dominating_remedy(function: Function, longest: Compile) -> str:
     if function.library:  # nobody can give it options
         small = (
-            " Under jax.jit it could be given a lower level of optimisation."
+            "Under jax.jit it could be given a lower level of optimisation."
             if function.name in CONTROL_FLOW
-            else " If its values are known before or small, numpy compiles nothing."
+            else "If its values are known before or small, numpy compiles nothing."
         )
         return (
             f"It is an operation of JAX's own, called at {short(where_to_jit(longest))}: with a "
-            f"persistent cache only the first start pays.{small}"
+            f"persistent cache only the first start pays. {small}"
         )
     jit = jit_for([longest])
     lower = (
@@ -155,11 +145,6 @@ def _dominating_remedy(function: Function, longest: Compile) -> str:
     )
 
 
-def _one_compile_seconds(one: Compile) -> float:
-    if one.found_in_cache:
-        return 0.0  # read, not compiled: no level of optimisation makes that shorter
-    return one.stage_seconds.get("compile") or 0.0
-
-
-def _compile_seconds(function: Function) -> float:
-    return sum(map(_one_compile_seconds, function.compiles))
+def _compiling_seconds(one: Compile) -> float:
+    # Read from the cache, not compiled: no level of optimisation makes that shorter.
+    return 0.0 if one.found_in_cache else xla_seconds(one)

@@ -70,21 +70,17 @@ def _function_around(tree: ast.Module, line: int) -> _Function | None:
 
 
 def _calls(tree: ast.AST, name: str) -> list[ast.Call]:
-    return [n for n in ast.walk(tree) if isinstance(n, ast.Call) and _called(n.func) == name]
-
-
-def _called(function: ast.expr) -> str | None:
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else None
+    """Calls of a function, or of a method, of this name."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [c for c in calls if name in (getattr(c.func, "attr", ""), getattr(c.func, "id", ""))]
 
 
 def _given(tree: ast.Module, line: int, function: str, argument: str) -> ast.expr | None:
     """What a call at a line gives as an argument of this name."""
-    for call in _calls(tree, function):
-        if call.lineno <= line <= (call.end_lineno or call.lineno):
-            return _argument(tree, call, function, argument)
-    return None
+    calls = _calls(tree, function)
+    here = (c for c in calls if c.lineno <= line <= (c.end_lineno or c.lineno))
+    call = next(here, None)
+    return None if call is None else _argument(tree, call, function, argument)
 
 
 def _argument(tree: ast.Module, call: ast.Call, function: str, argument: str) -> ast.expr | None:
@@ -103,7 +99,8 @@ def _assigned(scope: ast.AST, name: str, before: int) -> int | None:
     of_itself = {
         id(target)
         for node in _own_nodes(scope)
-        if isinstance(node, ast.Assign) and _uses(node.value, name)
+        if isinstance(node, ast.Assign)
+        and any(isinstance(used, ast.Name) and used.id == name for used in ast.walk(node.value))
         for one in node.targets
         for target in ast.walk(one)
     }
@@ -114,10 +111,6 @@ def _assigned(scope: ast.AST, name: str, before: int) -> int | None:
         if id(node) not in of_itself and node.lineno < before
     ]
     return max(lines, default=None)
-
-
-def _uses(value: ast.expr, name: str) -> bool:
-    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(value))
 
 
 def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:

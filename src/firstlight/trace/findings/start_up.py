@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 from firstlight.present.quantities import duration, listed
-from firstlight.trace.findings import thresholds as limits
+from firstlight.trace.findings import thresholds
 from firstlight.trace.findings.costs import cost, is_part_of_start
-from firstlight.trace.findings.jits import (
-    can_be_jitted,
-    compiles_under_jit,
-    jit_for,
-    named_function,
-    prepares_data,
-)
+from firstlight.trace.findings.source import is_generator
 from firstlight.trace.read.imported_packages import JAX_ITSELF
 from firstlight.trace.read.model import (
     CONTROL_FLOW,
@@ -30,14 +25,61 @@ from firstlight.trace.read.model import (
 )
 from firstlight.trace.wording import short, where_to_jit
 
+_Lines = list[tuple[SourceLine, list[Compile]]]
+
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+#: Operations that only bring values into another order or form.
+_MOVING = frozenset(
+    (
+        *("broadcast_in_dim", "concatenate", "convert_element_type", "copy", "dynamic_slice"),
+        *("dynamic_update_slice", "expand_dims", "gather", "iota", "pad", "reshape", "rev"),
+        *("scatter", "select_n", "slice", "sort", "split", "squeeze", "stack", "transpose"),
+        *("unstack", "_pad", "_roll_static", "_squeeze", "_take", "_where"),
+    )
+)
+_OF_DATA = re.compile("batch|collate|data|load|tokeni[sz]e|augment|shuffle", re.IGNORECASE)
+_FORMING = re.compile("prepare|preprocess|normali[sz]e|standardi[sz]e|encode|split", re.IGNORECASE)
+#: The operation that iterating over an array runs.
+_ITERATING = "unstack"
+_WITHOUT_COMPILING = (
+    "Where the values are known before (constants, data to prepare), use numpy: it compiles "
+    "nothing."
+)
+
+
+# --- operations outside of any jit ----------------------------------------------------------------
+
 
 def one_op_compiles(trace: Trace) -> Iterator[Finding]:
     """Operations outside of any jit, by the function of the program that they are in.
 
-    What is spread over functions too thinly to be told of any is told of the program.
+    What is spread over functions too thinly to be reported of any is reported of the program.
     """
     groups: dict[tuple[str, str | None], list[Compile]] = defaultdict(list)
-    tracing = _traced_by_thread(trace)
+    for one, place in _outside_of_jit(trace):
+        groups[place.file, _named_function(place)].append(one)
+    thin: list[Compile] = []
+    for (_, name), compiles in groups.items():
+        spent = sum(c.seconds for c in compiles)
+        long = spent >= thresholds.ONE_OP_SHARE * sum(f.seconds for f in trace.functions)
+        long &= is_part_of_start(trace, compiles, spent, thresholds.ONE_OP_SHARE_OF_START)
+        if len(compiles) >= thresholds.ONE_OP_COMPILES or long:
+            yield _one_op_finding(name or "<module>", compiles, trace)
+        else:
+            thin += compiles
+    if len(thin) >= thresholds.ONE_OP_COMPILES_IN_ALL:
+        yield _thin_finding(thin)
+
+
+def _outside_of_jit(trace: Trace) -> Iterator[tuple[Compile, SourceLine]]:
+    """Operations compiled by themselves, with the line that a jit can be put around.
+
+    Not what runs while the same thread traces a function under jit: that is computed for the
+    program being made (as solvers do with ensure_compile_time_eval).
+    """
+    tracing: dict[tuple[int, int], list[Span]] = defaultdict(list)
+    for one in (c for f in trace.functions if not f.library for c in f.compiles):
+        tracing[one.process, one.thread] += [s for s in one.stages if s.kind == "trace"]
     for function in trace.functions:
         # A loop is compiled for its body, within a jit as well.
         alone = function.library and function.name not in CONTROL_FLOW
@@ -48,37 +90,10 @@ def one_op_compiles(trace: Trace) -> Iterator[Finding]:
                 for span in tracing[one.process, one.thread]
             )
             if one.compiled and place is not None and not while_traced:
-                groups[place.file, named_function(place)].append(one)
-    thin: list[Compile] = []
-    for (_, name), compiles in groups.items():
-        many, spent = len(compiles) >= limits.ONE_OP_COMPILES, sum(c.seconds for c in compiles)
-        long = spent >= limits.ONE_OP_SHARE * sum(f.seconds for f in trace.functions)
-        long &= is_part_of_start(trace, compiles, spent, limits.ONE_OP_SHARE_OF_START)
-        if many or long:
-            yield _one_op_finding(name, compiles, trace)
-        else:
-            thin += compiles
-    if len(thin) >= limits.ONE_OP_COMPILES_IN_ALL:
-        yield _thin_finding(thin)
+                yield one, place
 
 
-def _traced_by_thread(trace: Trace) -> dict[tuple[int, int], list[Span]]:
-    """When each thread of a process traced a function that somebody put under jit.
-
-    What runs by itself meanwhile is computed for the program that is being made (as solvers do with
-    ensure_compile_time_eval): it is in a jit already.
-    """
-    found: dict[tuple[int, int], list[Span]] = defaultdict(list)
-    for function in trace.functions:
-        for one in function.compiles if not function.library else ():
-            found[one.process, one.thread] += [s for s in one.stages if s.kind == "trace"]
-    return found
-
-
-_Lines = list[tuple[SourceLine, list[Compile]]]
-
-
-def _by_line(compiles: list[Compile]) -> _Lines:
+def _by_line(compiles: Sequence[Compile]) -> _Lines:
     """The lines that operations are called from, the most expensive first."""
     lines: dict[SourceLine, list[Compile]] = defaultdict(list)
     for one in compiles:
@@ -88,16 +103,16 @@ def _by_line(compiles: list[Compile]) -> _Lines:
     return sorted(lines.items(), key=lambda item: -sum(c.seconds for c in item[1]))
 
 
-def _evidence(compiles: list[Compile], lines: _Lines) -> dict[str, Any]:
+def _evidence(compiles: Sequence[Compile], lines: _Lines) -> dict[str, object]:
     return {
         "operations": dict(Counter(one.name for one in compiles).most_common(10)),
         "lines": [[p.location, len(of), sum(c.seconds for c in of)] for p, of in lines[:20]],
     }
 
 
-def _one_op_finding(name: str | None, compiles: list[Compile], trace: Trace) -> Finding:
-    lines, here = _by_line(compiles), name or "<module>"
-    scope = "at the top of the file" if here == "<module>" else f"in {here}"
+def _one_op_finding(function: str, compiles: Sequence[Compile], trace: Trace) -> Finding:
+    lines = _by_line(compiles)
+    scope = "at the top of the file" if function == "<module>" else f"in {function}"
     what = f"{len(compiles)} operations {scope} run outside of jit: each is compiled by itself."
     if len(compiles) == 1:
         what = f"{compiles[0].name} {scope} runs outside of jit: it is compiled by itself."
@@ -105,16 +120,16 @@ def _one_op_finding(name: str | None, compiles: list[Compile], trace: Trace) -> 
         kind="one-op-compiles",
         **cost(compiles),
         title=what,
-        function=here,
+        function=function,
         place=lines[0][0],
-        remedy=_one_op_remedy(here, compiles, _in_words(lines), can_be_jitted(lines[0][0], trace)),
+        remedy=_one_op_remedy(function, compiles, lines, trace),
         evidence=_evidence(compiles, lines),
     )
 
 
-def _thin_finding(compiles: list[Compile]) -> Finding:
+def _thin_finding(compiles: Sequence[Compile]) -> Finding:
     lines = _by_line(compiles)
-    functions = {(place.file, named_function(place)) for place, _ in lines}
+    functions = {(place.file, _named_function(place)) for place, _ in lines}
     return Finding(
         kind="one-op-compiles",
         **cost(compiles),
@@ -128,28 +143,23 @@ def _thin_finding(compiles: list[Compile]) -> Finding:
     )
 
 
-#: The operation that iterating over an array runs.
-_ITERATING = "unstack"
-_WITHOUT_COMPILING = (
-    "Where the values are known before (constants, data to prepare), use numpy: it compiles "
-    "nothing."
-)
-
-
-def _one_op_remedy(function: str, compiles: list[Compile], lines: str, whole: bool) -> str:
-    """whole: jit can be put around the whole function."""
+def _one_op_remedy(
+    function: str, compiles: Sequence[Compile], by_line: _Lines, trace: Trace
+) -> str:
+    lines, left = _in_words(by_line), _left_under_jit(compiles)
     iterated = [c for c in compiles if c.name == _ITERATING]
     if 2 * sum(c.seconds for c in iterated) > sum(c.seconds for c in compiles):
         return (
             f"An array of JAX is iterated over at {_in_words(_by_line(iterated))}, which compiles "
             "a program that takes it apart: iterate over np.asarray of it, or over its indices."
         )
-    packages = Counter(
-        place.package
-        for one in compiles
-        if (place := one.site) and place.package and place.package not in JAX_ITSELF
+    within = [one.site.package if one.site else None for one in compiles]
+    packages = Counter(name for name in within if name and name not in JAX_ITSELF)
+    # The user's own operations that a package ran: see `Compile.entry_site`.
+    layers = sum(
+        one.entry_site is not None and not name for one, name in zip(compiles, within, strict=True)
     )
-    if sum(packages.values()) + sum(_is_in_layer(c) for c in compiles) > len(compiles) / 2:
+    if packages.total() + layers > len(compiles) / 2:
         # Not operations that the user could put a jit around where they are written.
         run_by = f"run by {listed(p for p, _ in packages.most_common(3))}, " if packages else ""
         return (
@@ -158,26 +168,20 @@ def _one_op_remedy(function: str, compiles: list[Compile], lines: str, whole: bo
             "jax_persistent_cache_min_compile_time_secs 0 saves them from the second start on."
         )
     if function.rpartition(".")[2].startswith("test"):
-        what = f"Put the work of {lines} into a function under jax.jit and assert "
-        return f"{what}on its results. {_WITHOUT_COMPILING}"
-    left = compiles_under_jit(compiles)
-    if prepares_data(function, compiles):
+        what = f"Put the work of {lines} into a function under jax.jit and assert on its results."
+        return f"{what} {_WITHOUT_COMPILING}"
+    if _prepares_data(function, compiles):
         return (
             f"Prepare the data at {lines} with numpy, and give JAX what comes of it: numpy "
             f"compiles nothing, whatever the shapes. Under jax.jit it would be {left}."
         )
-    what = (
-        f"Put {lines} into a function under jax.jit"
-        if not whole
-        else f"Put jax.jit around {function}, or around the part of it with {lines} (what decides "
-        "on shapes stays outside of its arguments: jax.jit(lambda x: f(x, sizes)))"
-    )
+    what = f"Put {lines} into a function under jax.jit"
+    if _can_be_jitted(by_line[0][0], trace):
+        what = (
+            f"Put jax.jit around {function}, or around the part of it with {lines} (what decides "
+            "on shapes stays outside of its arguments: jax.jit(lambda x: f(x, sizes)))"
+        )
     return f"{what}: {left}. {_WITHOUT_COMPILING}"
-
-
-def _is_in_layer(one: Compile) -> bool:
-    """Whether the user's own operation was run by a package: see `Compile.entry_site`."""
-    return one.entry_site is not None and (one.site is None or one.site.package is None)
 
 
 def _in_words(lines: _Lines) -> str:
@@ -186,24 +190,78 @@ def _in_words(lines: _Lines) -> str:
     return f"{'line' if len(numbers) == 1 else 'lines'} {listed(numbers)}"
 
 
+def _named_function(place: SourceLine) -> str | None:
+    """The function around a lambda or a comprehension, whose name says more."""
+    name = place.function
+    while name and name.rpartition(".")[2].startswith("<") and ".<locals>." in name:
+        name = name.rpartition(".<locals>.")[0]
+    # A comprehension outside of any function is the file's.
+    return "<module>" if name and name.rpartition(".")[2] in _COMPREHENSIONS else name
+
+
+def _left_under_jit(compiles: Sequence[Compile]) -> str:
+    """What is left of these compiles under one jit, as far as that can be known."""
+    if len(compiles) == 1:
+        return "one compile, with all else that is in it"
+    if max(Counter((one.name, where_to_jit(one)) for one in compiles).values()) == 1:
+        return f"one compile instead of {len(compiles)}"
+    # A line that compiled an operation again did so for another shape, and so may the function.
+    return f"one compile for each combination of shapes that it is called with, not {len(compiles)}"
+
+
+def _prepares_data(function: str, compiles: Sequence[Compile]) -> bool:
+    """Whether numpy would do: it is about data by its name, or values are brought into form.
+
+    What is drawn at random may be weights, which are JAX's to draw.
+    """
+    bare = function.rpartition("<locals>.")[2]
+    if _OF_DATA.search(bare):
+        return True
+    names = [one.name for one in compiles]
+    if any("random" in name or "threefry" in name or name == "_shuffle" for name in names):
+        return False
+    return bool(_FORMING.search(bare)) or 2 * sum(n in _MOVING for n in names) > len(names)
+
+
+def _can_be_jitted(place: SourceLine, trace: Trace) -> bool:
+    """Whether a whole function can: not one that yields, calls what is compiled, or reads results.
+
+    An epoch is such a one: its steps would be unrolled into one program.
+    """
+    name = _named_function(place)
+    if name in (None, "<module>") or is_generator(place, trace.started_at):
+        return False
+    called = [c for f in trace.functions if not f.library for c in f.compiles]
+    needed = [where for one in called for where in (one.user_site, one.entry_site)]
+    needed += [wait.user_site for process in trace.processes for wait in process.waits]
+    return all(
+        (where.file, _named_function(where)) != (place.file, name) for where in needed if where
+    )
+
+
+def jit_for(compiles: Sequence[Compile]) -> str:
+    """The jit of the package that made the calls: its modules hold more than arrays."""
+    files = [one.site.file.replace(os.sep, "/") for one in compiles if one.site]
+    if any("/equinox/" in file for file in files):
+        return "equinox.filter_jit"
+    return "flax.nnx.jit" if any("/flax/nnx/" in file for file in files) else "jax.jit"
+
+
+# --- imports --------------------------------------------------------------------------------------
+
+
 def expensive_imports(trace: Trace) -> Iterator[Finding]:
     """Packages beyond JAX that take long to import, and that no compile had to do with."""
-    used = _packages_in_use(trace)
+    needed = JAX_ITSELF | _packages_in_use(trace)
     for process in trace.processes:
         if process.jax_version is None:
-            continue  # a helper: nobody waits for a result of it
+            continue  # nobody waits for a result of it
         jax = sum(package.seconds for package in process.imports if package.name in JAX_ITSELF)
-        least = limits.IMPORT_SHARE_OF_JAX * jax
+        least = thresholds.IMPORT_SHARE_OF_JAX * jax
         long = {p.name: p for p in process.imports if jax and p.beyond_jax_seconds >= least}
         for package in long.values():
-            if not _is_late(package, process) and _is_told(package, long, used):
+            if _is_needless(package, process, needed, long):
                 yield _import_finding(package)
-
-
-def _is_late(package: ImportedPackage, process: Process) -> bool:
-    """Whether the first result was there before it: it is imported where it is needed."""
-    first = process.first_result_seconds
-    return first is not None and package.begin_seconds > first
 
 
 def _packages_in_use(trace: Trace) -> set[str]:
@@ -213,33 +271,36 @@ def _packages_in_use(trace: Trace) -> set[str]:
     return modules | traced | {place.package for place in places if place and place.package}
 
 
-def _is_told(package: ImportedPackage, long: Mapping[str, ImportedPackage], used: set[str]) -> bool:
-    if package.name in used | JAX_ITSELF:
-        return False
-    if package.name in sys.stdlib_module_names or package.site is None:
+def _is_needless(
+    package: ImportedPackage,
+    process: Process,
+    needed: frozenset[str],
+    long: Mapping[str, ImportedPackage],
+) -> bool:
+    first = process.first_result_seconds
+    if first is not None and package.begin_seconds > first:
+        return False  # imported where it is needed
+    if package.site is None:
         return False  # without a line that imports it, it is the program: python -m pytest
-    # What another one brings with it is told there, or is needed as that one is.
-    return package.imported_by not in used | JAX_ITSELF | set(long)
+    # What another one brings with it is reported there, or is needed as that one is.
+    brought = package.imported_by in needed or package.imported_by in long
+    return not brought and package.name not in needed | sys.stdlib_module_names
 
 
 def _import_finding(package: ImportedPackage) -> Finding:
+    name, within, line = package.name, package.site and package.site.function, short(package.site)
+    if within not in (None, "<module>"):
+        remedy = f"call {within}, which imports it at {line}, after it."
+    else:
+        remedy = (
+            f"move the import from {line} into the function that does; if nothing does, drop it."
+        )
     return Finding(
         kind="expensive-import",
         seconds=package.beyond_jax_seconds,
-        title=f"Importing {package.name} takes {duration(package.beyond_jax_seconds)}.",
-        function=package.name,
+        title=f"Importing {name} takes {duration(package.beyond_jax_seconds)}.",
+        function=name,
         place=package.site,
-        remedy=_import_remedy(package),
+        remedy=f"If the first result needs neither {name} nor a package that imports it, {remedy}",
         evidence={"modules": package.modules, "own_seconds": package.seconds},
-    )
-
-
-def _import_remedy(package: ImportedPackage) -> str:
-    needless = f"If the first result needs neither {package.name} nor a package that imports it"
-    within = package.site and package.site.function
-    if within not in (None, "<module>"):
-        return f"{needless}, call {within}, which imports it at {short(package.site)}, after it."
-    return (
-        f"{needless}, move the import from {short(package.site)} into the function that does; if "
-        "nothing does, drop it."
     )

@@ -10,7 +10,7 @@ from firstlight.trace.read.model import Finding, Function, Trace
 from firstlight.trace.show.verdict import headline, unknown
 from firstlight.trace.wording import OF_JAX, place, sentence_of
 
-_MOST_FUNCTIONS = 8
+_MAX_FUNCTIONS = 8
 
 
 def as_text(trace: Trace) -> str:
@@ -58,12 +58,12 @@ def _shares(trace: Trace) -> str:
 
 
 def _functions(trace: Trace) -> str:
-    rows = "".join(_row(f) for f in trace.functions[:_MOST_FUNCTIONS])
+    rows = "".join(_row(f) for f in trace.functions[:_MAX_FUNCTIONS])
     if not rows:
         return ""
     names = ("function", "defined", "compiles", "trace", "lower", "compile")
     head = "".join(f"<th>{name}</th>" for name in names)
-    more = len(trace.functions) - _MOST_FUNCTIONS
+    more = len(trace.functions) - _MAX_FUNCTIONS
     rest = f"<div>and {more} more functions</div>" if more > 0 else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{rest}"
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 #: A single run is noisy: less than both of these is no difference.
-LEAST_SECONDS = 0.05
-LEAST_RATIO = 1.25
-_MOST_LINES = 12
+MIN_SECONDS = 0.05
+MIN_RATIO = 1.25
+_MAX_LINES = 12
 _DIFF_STYLES = {"+": "green", "-": "red"}
 
 
@@ -141,9 +141,9 @@ def _status(
     if compiles[0] != compiles[1]:
         return "recompiled more" if compiles[1] > compiles[0] else "recompiled less"
     before, after = took[0] or 0.0, took[1] or 0.0
-    if after - before > LEAST_SECONDS and after > LEAST_RATIO * before:
+    if after - before > MIN_SECONDS and after > MIN_RATIO * before:
         return "slower"
-    if before - after > LEAST_SECONDS and before > LEAST_RATIO * after:
+    if before - after > MIN_SECONDS and before > MIN_RATIO * after:
         return "faster"
     return "same"
 
@@ -239,12 +239,12 @@ def print_comparison(found: Comparison, every: bool, console: Console | None = N
         before, after = program["instructions"]
         say(f"{program['name']}: {program['status']}, {before} → {after} instructions")
         if program["status"] == "changed":
-            for line in program["diff"].splitlines()[2 : 2 + _MOST_LINES]:
+            for line in program["diff"].splitlines()[2 : 2 + _MAX_LINES]:
                 say(f"    {line}", _DIFF_STYLES.get(line[:1], ""))
     if found.programs:
         say("The whole text of each program that changed: --json FILE.", "dim")
     say(
-        f"One run of each: differences below {duration(LEAST_SECONDS)} or {LEAST_RATIO - 1:.0%} "
+        f"One run of each: differences below {duration(MIN_SECONDS)} or {MIN_RATIO - 1:.0%} "
         "are not told from noise.",
         "dim",
     )

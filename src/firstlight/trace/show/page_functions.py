@@ -26,7 +26,7 @@ _COLUMNS = (
     ("constants", "constants", True),
     ("first", "first at", True),
 )
-_MOST_CALLS = 50
+_MAX_CALLS = 50
 
 
 def section(trace: Trace) -> str:
@@ -109,7 +109,7 @@ def _cache(function: Function) -> str:
 
 
 def _calls(function: Function, source: SourceLines) -> str:
-    shown = function.compiles[:_MOST_CALLS]
+    shown = function.compiles[:_MAX_CALLS]
     rows = "".join(_call(c, source) for c in shown)
     more = len(function.compiles) - len(shown)
     rest = f'<p class="hint">and {more} more</p>' if more > 0 else ""

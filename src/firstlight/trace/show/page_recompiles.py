@@ -14,18 +14,18 @@ from firstlight.present.quantities import counted, duration, listed
 from firstlight.trace.read.model import Compile, Difference, Function, Reason, Trace
 from firstlight.trace.wording import called_from, why_again
 
-_MOST_FUNCTIONS = 50
-_MOST_GROUPS = 12
-_MOST_LINES = 12
-_MOST_NAMES = 4
+_MAX_FUNCTIONS = 50
+_MAX_GROUPS = 12
+_MAX_LINES = 12
+_MAX_NAMES = 4
 
 
 def section(trace: Trace) -> str:
     """A block for every function that compiled more than once for its own reasons."""
     again = [f for f in trace.functions if f.recompiles and not f.library]
     again.sort(key=lambda f: -_cost(f))
-    blocks = "".join(_function(f, number < 3) for number, f in enumerate(again[:_MOST_FUNCTIONS]))
-    more = len(again) - _MOST_FUNCTIONS
+    blocks = "".join(_function(f, number < 3) for number, f in enumerate(again[:_MAX_FUNCTIONS]))
+    more = len(again) - _MAX_FUNCTIONS
     rest = f'<p class="hint">and {counted(more, "function")} more, which cost less</p>'
     return blocks + (rest if more > 0 else "")
 
@@ -36,8 +36,8 @@ def _cost(function: Function) -> float:
 
 def _function(function: Function, unfolded: bool) -> str:
     groups = _alike(function)
-    blocks = "".join(_group(group) for group in groups[:_MOST_GROUPS])
-    more = sum(map(len, groups[_MOST_GROUPS:]))
+    blocks = "".join(_group(group) for group in groups[:_MAX_GROUPS])
+    more = sum(map(len, groups[_MAX_GROUPS:]))
     rest = f'<p class="hint">and {more} more of other kinds</p>' if more else ""
     again = dict.fromkeys(c.recompile_reason for c in function.compiles if c.recompile_reason)
     hint = f"{counted(function.recompiles, 'time')} again, {duration(_cost(function))}: "
@@ -85,9 +85,9 @@ def _rows(group: Sequence[Compile]) -> str:
     if not by_values:
         return ""
     lines = "".join(
-        _line(names, *values) for values, names in list(by_values.items())[:_MOST_LINES]
+        _line(names, *values) for values, names in list(by_values.items())[:_MAX_LINES]
     )
-    return _table(lines + _note(group, changes, len(by_values) - _MOST_LINES))
+    return _table(lines + _note(group, changes, len(by_values) - _MAX_LINES))
 
 
 _OF_THE_WHOLE = {
@@ -126,7 +126,7 @@ def _table(rows: str) -> str:
 
 
 def _line(names: Sequence[str], before: str, after: str) -> str:
-    name = escaped(listed(names, _MOST_NAMES))
+    name = escaped(listed(names, _MAX_NAMES))
     old, new = escaped(before), escaped(after)
     return (
         f'<tr><th scope="row"><code>{name}</code></th>'

@@ -12,16 +12,16 @@ from firstlight.trace.read.model import ImportedPackage, Process, Trace
 from firstlight.trace.read.torch_regions import Region, regions, why
 from firstlight.trace.wording import place
 
-_MOST_PACKAGES = 15
-_MOST_WAITS = 20
-_MOST_SIDE_BY_SIDE = 4
+_MAX_PACKAGES = 15
+_MAX_WAITS = 20
+_MAX_SIDE_BY_SIDE = 4
 
 
 def imports(trace: Trace) -> str:
     """Packages by their own time, as bars; of the process that had the first result."""
     leading = phases.leading(trace)
     packages = leading.imports if leading else ()
-    shown = sorted(packages, key=lambda p: -p.seconds)[:_MOST_PACKAGES]
+    shown = sorted(packages, key=lambda p: -p.seconds)[:_MAX_PACKAGES]
     if not shown:
         return ""
     longest = shown[0].seconds or 1.0
@@ -63,7 +63,7 @@ def waits(trace: Trace) -> str:
             duration(w.seconds),
             f"{duration(w.first_seconds)} to {duration(w.last_seconds)}",
         )
-        for _, w in found[:_MOST_WAITS]
+        for _, w in found[:_MAX_WAITS]
     ]
     lines = table(("line", "waits", "waited", "from … to"), rows) if rows else ""
     brief = duration(sum(p.short_waits_seconds for p in trace.processes))
@@ -87,7 +87,7 @@ def processes(trace: Trace) -> str:
         "tracing it",
     )
     rows = [_process(p, kinds) for p in trace.processes]
-    if len(rows) <= _MOST_SIDE_BY_SIDE:  # as columns they can be seen at once
+    if len(rows) <= _MAX_SIDE_BY_SIDE:  # as columns they can be seen at once
         head, *rows = zip(head, *rows, strict=True)
     return table(head, rows) + _regions(regions(trace))
 

@@ -15,7 +15,7 @@ from firstlight.trace.read.model import Process, Span, Trace
 from firstlight.trace.wording import spent_on
 
 #: A lane shows so many boxes at most; the shortest are merged with their neighbours.
-_MOST_BOXES = 900
+_MAX_BOXES = 900
 #: A box narrower than this share of the whole has no room for words.
 _ROOM_FOR_WORDS = 0.045
 
@@ -138,7 +138,7 @@ def merged(spans: Sequence[Span], end: float) -> list[Span]:
     """As many spans as can be drawn: short neighbours become one, of the kind that has most."""
     kept = [s for s in spans if s.end_seconds > s.begin_seconds]
     least = end / 20000
-    while len(kept) > _MOST_BOXES:
+    while len(kept) > _MAX_BOXES:
         kept = list(_merge_shorter(kept, least))
         least *= 2
     return kept

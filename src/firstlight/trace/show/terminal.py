@@ -22,9 +22,9 @@ from firstlight.trace.read.torch_regions import Region, regions, why
 from firstlight.trace.show.verdict import headline, nothing_found, unknown, where_first_result
 from firstlight.trace.wording import OF_JAX, place, sentence_of, short, spent_on
 
-_MOST_FINDINGS = 8
-_MOST_FUNCTIONS = 10
-_MOST_PACKAGES = 6
+_MAX_FINDINGS = 8
+_MAX_FUNCTIONS = 10
+_MAX_PACKAGES = 6
 _PACKAGE_SECONDS = 0.02
 #: Without a terminal (CI, a file): lines that can be read without scrolling sideways.
 _PLAIN_WIDTH = 100
@@ -73,7 +73,7 @@ def _print_findings(trace: Trace, console: Console) -> None:
         console.print(Text(printable(none)))
     findings = [finding for finding in trace.findings if not finding.apart]
     source = SourceLines(trace)
-    for number, finding in enumerate(findings[:_MOST_FINDINGS], start=1):
+    for number, finding in enumerate(findings[:_MAX_FINDINGS], start=1):
         console.print()
         grid = Table.grid(padding=(0, 1))
         grid.add_column(justify="right", no_wrap=True, min_width=2)
@@ -83,8 +83,8 @@ def _print_findings(trace: Trace, console: Console) -> None:
     if len(findings) > 1:
         note = "Each says what it costs at most; they may overlap."
         console.print(Text(f"\n{note}", style="dim"))
-    if len(findings) > _MOST_FINDINGS:
-        console.print(f"\nand {len(findings) - _MOST_FINDINGS} more in the report.")
+    if len(findings) > _MAX_FINDINGS:
+        console.print(f"\nand {len(findings) - _MAX_FINDINGS} more in the report.")
     for finding in trace.findings:
         if finding.apart:
             console.print("\nApart from the program:" if findings else "")
@@ -135,7 +135,7 @@ def _print_phases(process: Process, console: Console) -> None:
 def _imported(process: Process, moment: float | None) -> str:
     """The packages that took longest until then, and the sum of all others."""
     until_then = [p for p in process.imports if moment is None or p.begin_seconds < moment]
-    shown = [p for p in until_then[:_MOST_PACKAGES] if p.seconds >= _PACKAGE_SECONDS]
+    shown = [p for p in until_then[:_MAX_PACKAGES] if p.seconds >= _PACKAGE_SECONDS]
     words = [f"{p.name} {duration(p.seconds)}" for p in shown]
     others = until_then[len(shown) :]
     if shown and others:
@@ -183,7 +183,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[tuple[Sequence[str]
 
 
 def _functions(functions: Sequence[Function], width: int) -> Table:
-    shown = functions[:_MOST_FUNCTIONS]
+    shown = functions[:_MAX_FUNCTIONS]
     some = "" if len(shown) == len(functions) else f", the {len(shown)} most expensive of "
     stages = width >= 92
     by_stage = ("trace", "lower", "compile") if stages else ()
@@ -213,7 +213,7 @@ def _bare(name: str) -> str:
 
 
 def _regions(compiled: Sequence[Region]) -> Table:
-    shown = sorted(compiled, key=lambda one: -one.own_seconds)[:_MOST_FUNCTIONS]
+    shown = sorted(compiled, key=lambda one: -one.own_seconds)[:_MAX_FUNCTIONS]
     some = "" if len(shown) == len(compiled) else f", the {len(shown)} longest of {len(compiled)}"
     rows = []
     for one in shown:
