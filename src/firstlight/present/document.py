@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
 
 from firstlight.present import palette
+from firstlight.present.markup import escaped
 
 _LOGO = (
     '<svg viewBox="0 0 48 32" class="logo" aria-hidden="true">'
@@ -87,6 +88,26 @@ def table(
     return (
         f'<div class="scroll" tabindex="0"><table class="{class_}">{caption}<thead><tr>{top}</tr>'
         f"</thead><tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def text_table(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
+    """The same of rows of plain text, each with its first cell as its heading."""
+    cells = (
+        f'<th scope="row">{escaped(row[0])}</th>'
+        + "".join(f"<td>{escaped(cell)}</td>" for cell in row[1:])
+        for row in rows
+    )
+    return table(head, (f"<tr>{row}</tr>" for row in cells))
+
+
+def contents(parts: Iterable[tuple[str, str]], filter_label: str, example: str) -> str:
+    """Links to the parts of a page, by id and title, and the box that filters its rows."""
+    links = "".join(f'<a href="#{name}">{html.escape(title)}</a>' for name, title in parts)
+    return (
+        f'<nav aria-label="Contents"><div class="links">{links}</div><div class="tools">'
+        '<output id="filter-count" class="hint" hidden></output><input id="filter" type="search" '
+        f'placeholder="{example}" aria-label="{filter_label}" hidden></div></nav>'
     )
 
 

@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from firstlight.present.document import masthead
+from firstlight.present import document
 from firstlight.present.quantities import THIN_SPACE, counted, size
 from firstlight.records import Run
 from firstlight.report import protocols
@@ -31,7 +31,7 @@ def header(run: Run, workloads: Sequence[Workload], sample_count: int) -> str:
         f"<p>{when} {badge}</p><p>{html.escape(_machine(run.host))}</p>"
         f"<p>{html.escape(_software(run))}</p><p>{', '.join(facts)}</p>"
     )
-    return masthead("Time to first result", lead) + _warnings(run.warnings)
+    return document.masthead("Time to first result", lead) + _warnings(run.warnings)
 
 
 def _when(moment: str, since: str = "") -> str:
@@ -111,13 +111,7 @@ def contents(workloads: Sequence[Workload]) -> str:
     places = [("answer", "Answer"), ("all-cases", "All cases"), ("protocols", "Protocols")]
     places += [("environment", "Environment"), ("method", "Method")]
     places += [(w.anchor, w.label) for w in workloads]  # last: there can be many
-    links = "".join(f'<a href="#{a}">{html.escape(name)}</a>' for a, name in places)
-    return (
-        f'<nav aria-label="Contents"><div class="links">{links}</div><div class="tools">'
-        '<output id="filter-count" hidden></output>'
-        '<input type="search" id="filter" placeholder="filter: jit warm" '
-        'aria-label="Filter cases" hidden></div></nav>'
-    )
+    return document.contents(places, "Filter cases", "filter: jit warm")
 
 
 def environment(run: Run) -> str:

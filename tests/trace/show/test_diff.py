@@ -103,4 +103,4 @@ def test_programs_of_both_sides_are_held_against_each_other(tmp_path: Path) -> N
             path.write_text(program.replace("{kind}", which).replace("jit_f", name))
     (only,) = _programs(tmp_path / "a", tmp_path / "b")
     assert (only["name"], only["status"]) == ("jit_f", "changed")
-    assert "sine" in only["diff"] and only["by_kind"] == {"cosine": [0, 1], "sine": [1, 0]}
+    assert "sine" in only["diff"] and only["by_kind"] == {"cosine": (0, 1), "sine": (1, 0)}

@@ -11,6 +11,7 @@ from firstlight.trace.show.verdict import headline, unknown
 from firstlight.trace.wording import OF_JAX, place, sentence_of
 
 _MAX_FUNCTIONS = 8
+_HEADINGS = ("function", "defined", "compiles", "trace", "lower", "compile")
 
 
 def as_text(trace: Trace) -> str:
@@ -47,22 +48,19 @@ def _finding(finding: Finding) -> str:
 
 def _shares(trace: Trace) -> str:
     process = phases.leading(trace)
-    by_kind = phases.until(process, None) if process else {}
-    total = sum(by_kind.values())
-    words = ", ".join(
-        f"{phases.name_of(k)} {duration(v)}"
-        for k, v in sorted(by_kind.items(), key=lambda item: -item[1])
-        if v >= 0.01 * total
+    spent = sorted(phases.until(process, None).items() if process else (), key=lambda kv: -kv[1])
+    total = sum(value for _, value in spent)
+    words = (f"{phases.name_of(k)} {duration(v)}" for k, v in spent if v >= 0.01 * total)
+    return (
+        f"<div>{escaped(f'{duration(total)} in all: ' + ', '.join(words))}</div>" if total else ""
     )
-    return f"<div>{escaped(f'{duration(total)} in all: {words}')}</div>" if total else ""
 
 
 def _functions(trace: Trace) -> str:
-    rows = "".join(_row(f) for f in trace.functions[:_MAX_FUNCTIONS])
-    if not rows:
+    if not trace.functions:
         return ""
-    names = ("function", "defined", "compiles", "trace", "lower", "compile")
-    head = "".join(f"<th>{name}</th>" for name in names)
+    rows = "".join(_row(f) for f in trace.functions[:_MAX_FUNCTIONS])
+    head = "".join(f"<th>{name}</th>" for name in _HEADINGS)
     more = len(trace.functions) - _MAX_FUNCTIONS
     rest = f"<div>and {more} more functions</div>" if more > 0 else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{rest}"
@@ -73,6 +71,6 @@ def _row(function: Function) -> str:
         function.name,
         OF_JAX if function.library else place(function.place),
         str(sum(c.compiled for c in function.compiles)),
-        *(duration(value) for value in function.stage_seconds.values()),
+        *map(duration, function.stage_seconds.values()),
     )
     return f"<tr>{''.join(f'<td>{escaped(cell)}</td>' for cell in cells)}</tr>"

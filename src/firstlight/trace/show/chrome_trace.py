@@ -7,8 +7,7 @@ function lies within the one that called it. Times are microseconds from the sta
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from firstlight import __version__
 from firstlight.trace.read import phases
@@ -17,12 +16,12 @@ from firstlight.trace.read.source_lines import SourceLines
 from firstlight.trace.show.verdict import headline
 from firstlight.trace.wording import called_from, place, signature, why_again
 
-_Event = dict[str, Any]
+_Event = dict[str, object]
 #: Lanes of one thread: itself, and its stages.
 _LANES = 1 + len(STAGES)
 
 
-def chrome_trace(trace: Trace) -> dict[str, Any]:
+def chrome_trace(trace: Trace) -> dict[str, object]:
     """The whole file."""
     source = SourceLines(trace)
     events = [event for process in trace.processes for event in _process(process)]
@@ -38,34 +37,25 @@ def chrome_trace(trace: Trace) -> dict[str, Any]:
     return {"traceEvents": names + events, "displayTimeUnit": "ms", "otherData": about}
 
 
+def _event(
+    process: Process, lane: int, phase: str, name: str, about: Mapping[str, object], **more: object
+) -> _Event:
+    # Viewers know the main thread by the number of its process; other lanes come after it. Not the
+    # process's own number: two machines may have given the same one.
+    number = 1000 * (process.number + 1)
+    return {"ph": phase, "name": name, "pid": number, "tid": number + lane, "args": about, **more}
+
+
 def _names(process: Process) -> Iterator[_Event]:
     rank = f", rank {process.rank}" if process.rank else ""
     command = " ".join(process.command) or "python"
-    yield _about(process, 0, "process_name", name=f"{command} (pid {process.pid}{rank})")
+    named = {"name": f"{command} (pid {process.pid}{rank})"}
+    yield _event(process, 0, "M", "process_name", named)
     for number, thread in enumerate(("main thread", *(t.name for t in process.threads))):
         stages = (f"{phases.name_of(stage)} ({thread})" for stage in STAGES)
-        for lane, name in enumerate((thread, *stages)):
-            yield _about(process, _LANES * number + lane, "thread_name", name=name)
-            index = _LANES * number + lane
-            yield _about(process, index, "thread_sort_index", sort_index=index)
-
-
-def _number(process: Process) -> int:
-    """Of a process and of its main thread, which viewers know by that; other lanes come after it.
-
-    Not its own: two machines may have given the same one.
-    """
-    return 1000 * (process.number + 1)
-
-
-def _about(process: Process, lane: int, kind: str, **told: Any) -> _Event:
-    return {
-        "ph": "M",
-        "name": kind,
-        "pid": _number(process),
-        "tid": _number(process) + lane,
-        "args": told,
-    }
+        for lane, name in enumerate((thread, *stages), start=_LANES * number):
+            yield _event(process, lane, "M", "thread_name", {"name": name})
+            yield _event(process, lane, "M", "thread_sort_index", {"sort_index": lane})
 
 
 def _process(process: Process) -> Iterator[_Event]:
@@ -74,35 +64,22 @@ def _process(process: Process) -> Iterator[_Event]:
             if span.kind != "rest" and span.end_seconds > span.begin_seconds:
                 name = span.label or phases.name_of(span.kind)
                 yield _slice(process, _LANES * number, span, name, {})
-    if process.first_result_seconds is not None:
-        yield {
-            "ph": "i",
-            "s": "p",
-            "name": "first result",
-            "cat": "result",
-            "pid": _number(process),
-            "tid": _number(process),
-            "ts": process.first_result_seconds * 1e6,
-            "args": {_witness(process): place(process.first_result_site)},
-        }
+    first = process.first_result_seconds
+    if first is not None:
+        witness = process.first_result_witness or Witness.READ
+        about = {f"{witness.value} at": place(process.first_result_site)}
+        yield _event(process, 0, "i", "first result", about, s="p", cat="result", ts=first * 1e6)
 
 
-def _witness(process: Process) -> str:
-    """How the first result is known, which its place is said to be of."""
-    return f"{(process.first_result_witness or Witness.READ).value} at"
-
-
-def _slice(process: Process, lane: int, span: Span, name: str, about: dict[str, Any]) -> _Event:
-    return {
-        "ph": "X",
-        "name": name,
-        "cat": phases.name_of(span.kind),
-        "pid": _number(process),
-        "tid": _number(process) + lane,
+def _slice(
+    process: Process, lane: int, span: Span, name: str, about: Mapping[str, object]
+) -> _Event:
+    microseconds = {
         "ts": span.begin_seconds * 1e6,
         "dur": (span.end_seconds - span.begin_seconds) * 1e6,
-        "args": about,
     }
+    cat = phases.name_of(span.kind)
+    return _event(process, lane, "X", name, about, cat=cat, **microseconds)
 
 
 def _compile(
@@ -110,14 +87,7 @@ def _compile(
 ) -> Iterator[_Event]:
     threads = [thread.number for thread in process.threads]
     number = 1 + threads.index(one.thread) if one.thread in threads else 0
-    about = _args(function, one, source)
-    for span in one.stages:
-        lane = _LANES * number + 1 + STAGES.index(span.kind)
-        yield _slice(process, lane, span, function.name, about)
-
-
-def _args(function: Function, one: Compile, source: SourceLines) -> dict[str, Any]:
-    told = {
+    about = {
         "defined": function.place and function.place.location,
         "called from": called_from(one),
         "line": source.of(one.user_site or one.site),
@@ -128,4 +98,7 @@ def _args(function: Function, one: Compile, source: SourceLines) -> dict[str, An
         "constant bytes": one.constant_bytes,
         "stack": " < ".join(place(where) for where in one.stack),
     }
-    return {name: value for name, value in told.items() if value}
+    known = {name: value for name, value in about.items() if value}
+    for span in one.stages:
+        lane = _LANES * number + 1 + STAGES.index(span.kind)
+        yield _slice(process, lane, span, function.name, known)

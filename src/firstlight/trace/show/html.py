@@ -7,32 +7,25 @@ only adds sorting, searching and zooming. All text of the program is escaped whe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from firstlight.present.document import document, masthead, packaged
+from firstlight.present.document import contents, document, masthead, packaged, text_table
 from firstlight.present.markup import escaped
 from firstlight.present.quantities import counted, duration
-from firstlight.trace.read.model import Finding, Process, Trace
+from firstlight.trace.read import phases
+from firstlight.trace.read.model import Finding, ImportedPackage, Process, Trace
 from firstlight.trace.read.source_lines import SourceLines
-from firstlight.trace.show import page_functions, page_recompiles, page_sections, page_timeline
+from firstlight.trace.read.torch_regions import regions, why
+from firstlight.trace.show import page_functions, page_recompiles, page_timeline
 from firstlight.trace.show.verdict import headline, nothing_found, unknown
 from firstlight.trace.wording import place, sentence_of
 
 if TYPE_CHECKING:
     from firstlight.trace.what_if import WhatIf
 
-_PARTS = (
-    ("verdict", "Verdict"),
-    ("timeline", "Timeline"),
-    ("functions", "Functions"),
-    ("recompiles", "Recompiles"),
-    ("imports", "Imports"),
-    ("waits", "Waits"),
-    ("what-if", "What if"),
-    ("processes", "Processes"),
-)
-
-
+_MAX_PACKAGES = 15
+_MAX_WAITS = 20
+_MAX_SIDE_BY_SIDE = 4
 _OVERLAP = (
     '<p class="hint">Each says what it costs at most. They may overlap: the same compile can be '
     "both needless and without a cache.</p>"
@@ -41,24 +34,26 @@ _OVERLAP = (
 
 def render(trace: Trace, what_if: WhatIf | None = None) -> str:
     """The page."""
-    sections = {
-        "verdict": _verdict(trace),
-        "timeline": page_timeline.section(trace),
-        "functions": page_functions.section(trace),
-        "recompiles": page_recompiles.section(trace),
-        "imports": page_sections.imports(trace),
-        "waits": page_sections.waits(trace),
-        "what-if": _what_if(what_if),
-        "processes": page_sections.processes(trace),
-    }
-    body = "".join(
-        f'<section id="{name}"><h2>{title}</h2>{sections[name]}</section>'
-        for name, title in _PARTS
-        if sections[name]
+    every = (
+        ("Verdict", _verdict(trace)),
+        ("Timeline", page_timeline.section(trace)),
+        ("Functions", page_functions.section(trace)),
+        ("Recompiles", page_recompiles.section(trace)),
+        ("Imports", _imports(trace)),
+        ("Waits", _waits(trace)),
+        ("What if", _what_if(what_if)),
+        ("Processes", _processes(trace)),
     )
+    sections = [(t.lower().replace(" ", "-"), t, content) for t, content in every if content]
+    body = "".join(
+        f'<section id="{name}"><h2>{title}</h2>{content}</section>'
+        for name, title, content in sections
+    )
+    links = ((name, title) for name, title, _ in sections)
+    bar = contents(links, "Search functions", "search functions")
     page = document(
         "Firstlight trace",
-        f"{_header(trace)}{_contents(sections)}<main>{body}</main>",
+        f"{_header(trace)}{bar}<main>{body}</main>",
         style=f"\n{packaged('trace.css', 'firstlight.trace.show')}",
         style_attributes=True,  # where a box of the timeline lies, and how wide it is
         script=packaged("trace.js", "firstlight.trace.show"),
@@ -85,17 +80,13 @@ def _header(trace: Trace) -> str:
 def _about(processes: Sequence[Process]) -> list[str]:
     if not processes:
         return []
-    first = processes[0]
-    command = " ".join(first.command)
+    first, command = processes[0], " ".join(processes[0].command)
+    names = ("Python", "JAX", "torch")
     versions = dict.fromkeys(
-        text
+        f"{name} {version}"
         for p in processes
-        for text in (
-            f"Python {p.python}",
-            f"JAX {p.jax_version}" if p.jax_version else "",
-            f"torch {p.torch_version}" if p.torch_version else "",
-        )
-        if text
+        for name, version in zip(names, (p.python, p.jax_version, p.torch_version), strict=True)
+        if version
     )
     lines = [f"<code>{escaped(command)}</code>"] if command else []
     lines.append(escaped(", ".join(versions)))
@@ -106,33 +97,30 @@ def _about(processes: Sequence[Process]) -> list[str]:
     return lines
 
 
-def _contents(sections: Mapping[str, str]) -> str:
-    links = "".join(f'<a href="#{n}">{t}</a>' for n, t in _PARTS if sections[n])
-    return (
-        f'<nav aria-label="Contents"><div class="links">{links}</div><div class="tools">'
-        '<span id="filter-count" class="hint" hidden></span><input id="filter" type="search" '
-        'placeholder="search functions" aria-label="Search functions" hidden></div></nav>'
-    )
+# --- the verdict ----------------------------------------------------------------------------------
 
 
 def _verdict(trace: Trace) -> str:
-    source = SourceLines(trace)
-    found = [f for f in trace.findings if not f.apart]
-    none = nothing_found(trace)
-    listed = f'<p class="fine">{escaped(none)}</p>' if none else ""
-    if found:
-        listed += f'<ol class="findings">{"".join(_finding(f, source) for f in found)}</ol>'
-        listed += _OVERLAP if len(found) > 1 else ""
-    apart = "".join(_finding(f, source) for f in trace.findings if f.apart)
-    if apart:
-        listed += f'<h3>Apart from the program</h3><ol class="findings">{apart}</ol>'
+    source, none = SourceLines(trace), nothing_found(trace)
+    shown = {
+        apart: [_finding(f, source) for f in trace.findings if f.apart == apart]
+        for apart in (False, True)
+    }
+    parts = [f'<p class="headline">{escaped(headline(trace))}</p>']
+    if none:
+        parts.append(f'<p class="fine">{escaped(none)}</p>')
+    if shown[False]:
+        parts.append(f'<ol class="findings">{"".join(shown[False])}</ol>')
+    if len(shown[False]) > 1:
+        parts.append(_OVERLAP)
+    if shown[True]:
+        parts.append("<h3>Apart from the program</h3>")
+        parts.append(f'<ol class="findings">{"".join(shown[True])}</ol>')
     doubts = "".join(f"<li>{escaped(text)}</li>" for text in unknown(trace))
-    told = (
-        f'<aside class="warnings"><h2>What could not be told</h2><ul>{doubts}</ul></aside>'
-        if doubts
-        else ""
-    )
-    return f'<p class="headline">{escaped(headline(trace))}</p>{listed}{told}'
+    if doubts:
+        head = '<aside class="warnings"><h2>What could not be told</h2>'
+        parts.append(f"{head}<ul>{doubts}</ul></aside>")
+    return "".join(parts)
 
 
 def _finding(finding: Finding, source: SourceLines) -> str:
@@ -147,7 +135,7 @@ def _finding(finding: Finding, source: SourceLines) -> str:
     )
 
 
-def _evidence(evidence: Mapping[str, Any]) -> str:
+def _evidence(evidence: Mapping[str, object]) -> str:
     if not evidence:
         return ""
     rows = "".join(
@@ -160,15 +148,108 @@ def _evidence(evidence: Mapping[str, Any]) -> str:
     )
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if isinstance(value, Mapping):
         return "<br>".join(f"{escaped(str(k))}: {_value(v)}" for k, v in value.items())
     if isinstance(value, (list, tuple)):
-        if not any(isinstance(v, (list, tuple, Mapping)) for v in value):
-            return escaped(", ".join(_text(v) for v in value))
-        return "<br>".join(_value(v) for v in value)
-    return escaped(_text(value))
+        nested = any(isinstance(v, (list, tuple, Mapping)) for v in value)
+        return ("<br>" if nested else ", ").join(map(_value, value))
+    return escaped(f"{value:.4g}" if isinstance(value, float) else str(value))
 
 
-def _text(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+# --- imports, waits, processes --------------------------------------------------------------------
+
+
+def _imports(trace: Trace) -> str:
+    """Packages by their own time, as bars; of the process that had the first result."""
+    leading = phases.leading(trace)
+    packages = sorted(leading.imports if leading else (), key=lambda p: -p.seconds)
+    if not packages:
+        return ""
+    shown, others = packages[:_MAX_PACKAGES], packages[_MAX_PACKAGES:]
+    rows = "".join(_package(p, shown[0].seconds or 1.0) for p in shown)
+    rest = duration(sum(p.seconds for p in others))
+    more = f" {counted(len(others), 'more package')} took {rest} together." if others else ""
+    return (
+        f'<table class="bars"><tbody>{rows}</tbody></table><p class="hint">Own time of each '
+        "top-level package, without those that it imports; in brackets, with them where it was the "
+        f"first to import them.{more}</p>"
+    )
+
+
+def _package(package: ImportedPackage, longest: float) -> str:
+    whole = f" ({duration(package.with_others_seconds)})"
+    if package.with_others_seconds < 1.05 * package.seconds + 0.001:
+        whole = ""
+    return (
+        f'<tr><th scope="row"><code>{escaped(package.name)}</code></th><td class="bar">'
+        f'<span class="p-import" style="width:{100 * package.seconds / longest:.2f}%"></span></td>'
+        f"<td>{duration(package.seconds)}{whole}</td>"
+        f'<td class="hint">{counted(package.modules, "module")}</td></tr>'
+    )
+
+
+def _waits(trace: Trace) -> str:
+    """Lines that waited for results, the longest first."""
+    found = sorted((w for p in trace.processes for w in p.waits), key=lambda w: -w.seconds)
+    short = sum(p.short_waits for p in trace.processes)
+    if not found and not short:
+        return ""
+    rows = [
+        (
+            place(w.user_site or w.site),
+            str(w.count),
+            duration(w.seconds),
+            f"{duration(w.first_seconds)} to {duration(w.last_seconds)}",
+        )
+        for w in found[:_MAX_WAITS]
+    ]
+    lines = text_table(("line", "waits", "waited", "from … to"), rows) if rows else ""
+    brief = duration(sum(p.short_waits_seconds for p in trace.processes))
+    note = f" {counted(short, 'wait')} of less than 0.1 ms took {brief} together." if short else ""
+    return (
+        f'{lines}<p class="hint">Where the program waited for a device: reading a value or '
+        f"block_until_ready.{note}</p>"
+    )
+
+
+def _processes(trace: Trace) -> str:
+    """Every process with its phases, and torch's regions where there are any."""
+    kinds = [k for k in phases.LOOKS if any(p.phases_seconds.get(k) for p in trace.processes)]
+    names = ("pid", "rank", "started at", "first result at", "whole")
+    head: tuple[str, ...] = (*names, *map(phases.name_of, kinds), "tracing it")
+    rows = [_process(p, kinds) for p in trace.processes]
+    if len(rows) <= _MAX_SIDE_BY_SIDE:  # as columns they can be seen at once
+        head, *rows = zip(head, *rows, strict=True)
+    return text_table(head, rows) + _regions(trace)
+
+
+def _process(process: Process, kinds: Sequence[str]) -> tuple[str, ...]:
+    first = process.first_result_seconds
+    return (
+        str(process.pid) + ("" if process.whole else ", from within"),
+        process.rank or "",
+        duration(process.starts_at_seconds),
+        "none" if first is None else duration(first),
+        "did not end" if process.wall_seconds is None else duration(process.wall_seconds),
+        *(duration(process.phases_seconds.get(k, 0.0)) for k in kinds),
+        duration(process.own_seconds),
+    )
+
+
+def _regions(trace: Trace) -> str:
+    rows = [
+        (
+            one.readable,
+            place(one.place),
+            one.number or "",
+            place(one.user_site),
+            duration(one.seconds),
+            duration(one.seconds - one.own_seconds),
+            "" if one.backend_seconds is None else duration(one.backend_seconds),
+            why(one),
+        )
+        for one in regions(trace)
+    ]
+    head = ("function", "defined", "frame/compile", "called from", "whole", "imports", "backend")
+    return f"<h3>torch.compile</h3>{text_table((*head, 'what happened'), rows)}" if rows else ""

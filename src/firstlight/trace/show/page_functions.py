@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from firstlight.present.document import table
 from firstlight.present.markup import breakable, escaped
 from firstlight.present.quantities import counted, duration, size
 from firstlight.trace.read.model import Compile, Function, SourceLine, Trace
 from firstlight.trace.read.source_lines import SourceLines
+from firstlight.trace.show.verdict import cache_text
 from firstlight.trace.wording import OF_JAX, called_from, place, signature
 
-#: key, heading, whether it is a number
-_COLUMNS = (
-    ("name", "function", False),
-    ("place", "defined", False),
-    ("compiles", "compiles", True),
-    ("again", "again", True),
-    ("trace", "trace", True),
-    ("lower", "lower", True),
-    ("compile", "compile", True),
-    ("total", "total", True),
-    ("cache", "cache", False),
-    ("equations", "equations", True),
-    ("constants", "constants", True),
-    ("first", "first at", True),
-)
+#: Key and heading of each column.
+_COLUMNS = {
+    "name": "function",
+    "place": "defined",
+    "compiles": "compiles",
+    "again": "again",
+    "trace": "trace",
+    "lower": "lower",
+    "compile": "compile",
+    "total": "total",
+    "cache": "cache",
+    "equations": "equations",
+    "constants": "constants",
+    "first": "first at",
+}
+_WORDS = ("name", "place", "cache")  # all others are numbers
 _MAX_CALLS = 50
 
 
@@ -34,8 +34,8 @@ def section(trace: Trace) -> str:
     if not trace.functions:
         return ""
     head = "".join(
-        f'<th scope="col" data-key="{key}"{"" if number else " class=words"}>{name}</th>'
-        for key, name, number in _COLUMNS
+        f'<th scope="col" data-key="{key}"{" class=words" if key in _WORDS else ""}>{name}</th>'
+        for key, name in _COLUMNS.items()
     )
     rows, source = "".join(_row(f) for f in trace.functions), SourceLines(trace)
     libraries = sum(f.library for f in trace.functions)
@@ -55,98 +55,81 @@ def section(trace: Trace) -> str:
 
 
 def _row(function: Function) -> str:
-    stages = function.stage_seconds
-    equations = max((c.equations or 0 for c in function.compiles), default=0)
-    constants = max((c.constant_bytes or 0 for c in function.compiles), default=0)
-    first = min(c.begin_seconds for c in function.compiles)
-    cells: dict[str, tuple[object, str]] = {
-        "place": _place(function),
-        "compiles": _count(sum(c.compiled for c in function.compiles)),
-        "again": _count(0 if function.library else function.recompiles),
-        **{stage: (f"{value:.9f}", duration(value)) for stage, value in stages.items()},
-        "total": (f"{function.seconds:.9f}", duration(function.seconds)),
-        "cache": (_cache(function), _cache(function)),
-        "equations": _count(equations),
-        "constants": (constants, size(constants) if constants else ""),
-        "first": (f"{first:.9f}", duration(first)),
+    constants = max(c.constant_bytes or 0 for c in function.compiles)
+    counts = {
+        "compiles": sum(c.compiled for c in function.compiles),
+        "again": 0 if function.library else function.recompiles,
+        "equations": max(c.equations or 0 for c in function.compiles),
     }
-    name = escaped(function.name)
-    searched = escaped(_searched(function))
-    body = "".join(
-        f'<td data-key="{key}" data-value="{escaped(str(cells[key][0]))}"'
-        + (f">{escaped(cells[key][1])}" if number else f" class=words>{breakable(cells[key][1])}")
-        + "</td>"
-        for key, _, number in _COLUMNS[1:]
-    )
+    seconds = {
+        **function.stage_seconds,
+        "total": function.seconds,
+        "first": min(c.begin_seconds for c in function.compiles),
+    }
+    # What is sorted by, and what is shown.
+    cells: dict[str, tuple[object, str]] = {
+        "place": (_place(function), _place(function)),
+        "cache": (cache_text(function), cache_text(function)),
+        "constants": (constants, size(constants) if constants else ""),
+        **{key: (count, str(count or "")) for key, count in counts.items()},
+        **{key: (f"{value:.9f}", duration(value)) for key, value in seconds.items()},
+    }
+    body = "".join(_cell(key, *cells[key]) for key in _COLUMNS if key != "name")
     kind = ' class="library"' if function.library else ""
     return (
-        f'<tr data-search="{searched}"{kind}><th scope="row" data-key="name" data-value="{name}">'
-        f"<code>{breakable(function.name)}</code></th>{body}</tr>"
+        f'<tr data-search="{escaped(_searched(function))}"{kind}><th scope="row" data-key="name" '
+        f'data-value="{escaped(function.name)}"><code>{breakable(function.name)}</code></th>'
+        f"{body}</tr>"
     )
+
+
+def _cell(key: str, value: object, text: str) -> str:
+    shown = f" class=words>{breakable(text)}" if key in _WORDS else f">{escaped(text)}"
+    return f'<td data-key="{key}" data-value="{escaped(str(value))}"{shown}</td>'
 
 
 def _searched(function: Function) -> str:
     """All that a search looks into."""
     sites = dict.fromkeys(called_from(c) for c in function.compiles)
     reasons = dict.fromkeys(c.recompile_reason for c in function.compiles if c.recompile_reason)
-    return " ".join([function.name, _place(function)[1], *sites, *reasons]).lower()
+    return " ".join([function.name, _place(function), *sites, *reasons]).lower()
 
 
-def _place(function: Function) -> tuple[str, str]:
-    text = OF_JAX if function.library else place(function.place)
-    return text, text
-
-
-def _count(number: int) -> tuple[int, str]:
-    return number, str(number) if number else ""
-
-
-def _cache(function: Function) -> str:
-    counts = function.cache_counts
-    if len(counts) == 1 and "off" in counts:
-        return "off"
-    return ", ".join(f"{n} {status}" for status, n in counts.items())
+def _place(function: Function) -> str:
+    return OF_JAX if function.library else place(function.place)
 
 
 def _calls(function: Function, source: SourceLines) -> str:
-    shown = function.compiles[:_MAX_CALLS]
-    rows = "".join(_call(c, source) for c in shown)
-    more = len(function.compiles) - len(shown)
+    rows = "".join(_call(c, source) for c in function.compiles[:_MAX_CALLS])
+    more = len(function.compiles) - _MAX_CALLS
     rest = f'<p class="hint">and {more} more</p>' if more > 0 else ""
-    name = escaped(function.name)
     return (
         f'<div class="calls" data-search="{escaped(_searched(function))}">'
-        f"<h3><code>{name}</code></h3>"
+        f"<h3><code>{escaped(function.name)}</code></h3>"
         f"{table(('at', 'took', 'arguments', 'called from', 'cache'), rows, 'wide-text')}"
         f"{rest}</div>"
     )
 
 
-def _call(compile_: Compile, source: SourceLines) -> str:
-    cache = compile_.cache
-    status = "" if cache is None else cache.status + (f": {cache.reason}" if cache.reason else "")
-    cells: Sequence[str] = (
-        duration(compile_.begin_seconds),
-        duration(compile_.seconds),
-        signature(compile_.signature, most=20) or "unknown",
+def _call(one: Compile, source: SourceLines) -> str:
+    cache = ": ".join(filter(None, (one.cache.status, one.cache.reason))) if one.cache else ""
+    arguments = signature(one.signature, most=20) or "unknown"
+    called = _with_source(called_from(one), one.user_site or one.site, source)
+    if len(one.stack) > 1:
+        frames = "".join(f"<li>{_frame(where, source)}</li>" for where in one.stack)
+        called += f'<details><summary>stack</summary><ol class="stack">{frames}</ol></details>'
+    return (
+        f"<tr><td>{duration(one.begin_seconds)}</td><td>{duration(one.seconds)}</td>"
+        f"<td>{escaped(arguments)}</td><td>{called}</td>"
+        f"<td>{escaped(cache if one.compiled else 'not compiled')}</td></tr>"
     )
-    plain = "".join(f"<td>{escaped(cell)}</td>" for cell in cells)
-    told = escaped(status if compile_.compiled else "not compiled")
-    return f"<tr>{plain}<td>{_called(compile_, source)}</td><td>{told}</td></tr>"
-
-
-def _called(compile_: Compile, source: SourceLines) -> str:
-    """The line of the call, as it is written, and the stack that led to it."""
-    line = source.of(compile_.user_site or compile_.site)
-    text = escaped(called_from(compile_)) + (f"<br><code>{escaped(line)}</code>" if line else "")
-    if len(compile_.stack) < 2:
-        return text
-    frames = "".join(_frame(one, source) for one in compile_.stack)
-    return f'{text}<details><summary>stack</summary><ol class="stack">{frames}</ol></details>'
 
 
 def _frame(where: SourceLine, source: SourceLines) -> str:
     within = f" in {where.function}" if where.function else ""
+    return _with_source(place(where) + within, where, source)
+
+
+def _with_source(text: str, where: SourceLine | None, source: SourceLines) -> str:
     line = source.of(where)
-    shown = f"<br><code>{escaped(line)}</code>" if line else ""
-    return f"<li>{escaped(place(where) + within)}{shown}</li>"
+    return escaped(text) + (f"<br><code>{escaped(line)}</code>" if line else "")

@@ -5,13 +5,17 @@ Bars are boxes placed by percent of the whole, so that zooming is a matter of wi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import groupby
 
 from firstlight.present.markup import escaped
-from firstlight.present.quantities import counted, duration
+from firstlight.present.quantities import duration
 from firstlight.present.svg import Linear
 from firstlight.trace.read import phases
 from firstlight.trace.read.model import Process, Span, Trace
+from firstlight.trace.show.verdict import in_other_threads
 from firstlight.trace.wording import spent_on
 
 #: A lane shows so many boxes at most; the shortest are merged with their neighbours.
@@ -23,21 +27,21 @@ _ROOM_FOR_WORDS = 0.045
 def section(trace: Trace) -> str:
     """Share of each kind until the first result, then the whole run."""
     leading = phases.leading(trace)
-    if leading is None:
+    spans = [s for p in trace.processes for lane in phases.lanes(p) for s in lane]
+    end = max((s.end_seconds for s in spans), default=0.0)
+    if leading is None or end <= 0:
         return ""
-    end = max((_end(p) for p in trace.processes), default=0.0)
-    if end <= 0:
-        return ""
-    first = leading.first_result_seconds
+    kinds = dict.fromkeys(s.kind for s in spans)
+    known = [k for k in phases.LOOKS if k in kinds] + [k for k in kinds if k not in phases.LOOKS]
     lanes = "".join(_process(p, end, len(trace.processes) > 1) for p in trace.processes)
     return (
-        f"{_shares(leading)}<h3>The whole run</h3>{_legend(trace)}"
+        f"{_shares(leading)}<h3>The whole run</h3>{_legend(dict.fromkeys(known, ''))}"
         '<div class="zoom" hidden><button type="button" data-zoom="0.5" aria-label="Zoom out">−'
         '</button><button type="button" data-zoom="2" aria-label="Zoom in">+</button>'
         '<button type="button" data-zoom="0">all</button>'
         '<button type="button" data-zoom="first">to the first result</button></div>'
         f'<div class="scroll timeline" tabindex="0" data-end="{end:.6f}" '
-        f'data-first="{first or 0.0:.6f}"><div class="lanes">'
+        f'data-first="{leading.first_result_seconds or 0.0:.6f}"><div class="lanes">'
         f"{_axis(end)}{lanes}</div></div>"
         '<p class="hint">At any moment the innermost counts: a compile within an import is a '
         "compile. Execution on a device is seen only as far as the host waits for it.</p>"
@@ -50,45 +54,36 @@ def _shares(process: Process) -> str:
     total = sum(by_kind.values())
     if not total:
         return ""
-    title = escaped(spent_on(process, total))
     boxes = "".join(
         f'<span class="box {phases.class_of(k)}" style="flex-grow:{v / total:.5f}" '
         f'title="{escaped(phases.name_of(k))} {duration(v)}"></span>'
         for k, v in by_kind.items()
     )
-    items = "".join(
-        f'<li><i class="{phases.class_of(k)}"></i>{escaped(phases.name_of(k))} '
-        f'<b>{duration(v)}</b> <span class="hint">{v / total:.0%}</span></li>'
+    shares = {
+        k: f' <b>{duration(v)}</b> <span class="hint">{v / total:.0%}</span>'
         for k, v in sorted(by_kind.items(), key=lambda item: -item[1])
-    )
-    bar = f'<h3>{title}</h3><div class="shares">{boxes}</div><ul class="legend">{items}</ul>'
-    elsewhere = phases.in_other_threads(process, moment)
-    if not elsewhere:
-        return bar
-    spent = ", ".join(f"{phases.name_of(k)} {duration(v)}" for k, v in elsewhere.items())
-    threads = counted(len(process.threads), "other thread")
-    return f'{bar}<p class="hint">At the same time, in {threads}: {escaped(spent)}.</p>'
+    }
+    title = escaped(spent_on(process, total))
+    bar = f'<h3>{title}</h3><div class="shares">{boxes}</div>{_legend(shares)}'
+    elsewhere = in_other_threads(process)
+    return f'{bar}<p class="hint">{escaped(elsewhere)}</p>' if elsewhere else bar
 
 
-def _legend(trace: Trace) -> str:
-    kinds = dict.fromkeys(s.kind for p in trace.processes for lane in phases.lanes(p) for s in lane)
-    known = [k for k in phases.LOOKS if k in kinds] + [k for k in kinds if k not in phases.LOOKS]
+def _legend(kinds: Mapping[str, str]) -> str:
+    """Kinds of time in their colours, with markup for each."""
     items = "".join(
-        f'<li><i class="{phases.class_of(k)}"></i>{escaped(phases.name_of(k))}</li>' for k in known
+        f'<li><i class="{phases.class_of(k)}"></i>{escaped(phases.name_of(k))}{more}</li>'
+        for k, more in kinds.items()
     )
     return f'<ul class="legend">{items}</ul>'
 
 
 def _axis(end: float) -> str:
     ticks = "".join(
-        f'<span style="left:{100 * t / end:.4f}%">{_tick(t)}</span>'
+        f'<span style="left:{100 * t / end:.4f}%">{f"{t:.6g} s" if t else "0"}</span>'
         for t in Linear(0.0, end, 0.0, 1.0).ticks(8)
     )
     return f'<div class="axis">{ticks}</div>'
-
-
-def _tick(moment: float) -> str:
-    return f"{moment:.6g} s" if moment else "0"
 
 
 def _process(process: Process, end: float, several: bool) -> str:
@@ -116,60 +111,42 @@ def _lane(process: Process, name: str, spans: Sequence[Span], end: float, mark: 
 
 def _box(span: Span, end: float) -> str:
     width = span.end_seconds - span.begin_seconds
-    label = escaped(_short(span))
+    kind = phases.name_of(span.kind)
+    short = span.label.rpartition("/")[2] if span.kind == "wait" else span.label
+    label = escaped(short or kind)
     words = f"<b>{label}</b>" if width / end > _ROOM_FOR_WORDS else ""
-    what = f"{phases.name_of(span.kind)}: {span.label}" if span.label else phases.name_of(span.kind)
+    what = f"{kind}: {span.label}" if span.label else kind
     about = f"{what}, {duration(width)} from {duration(span.begin_seconds)}"
-    left = 100 * span.begin_seconds / end
     return (
         f'<span class="box {phases.class_of(span.kind)}" '
-        f'style="left:{left:.4f}%;width:{100 * width / end:.4f}%" title="{escaped(about)}" '
-        f'data-label="{label}">{words}</span>'
+        f'style="left:{100 * span.begin_seconds / end:.4f}%;width:{100 * width / end:.4f}%" '
+        f'title="{escaped(about)}" data-label="{label}">{words}</span>'
     )
-
-
-def _short(span: Span) -> str:
-    """What fits into a box."""
-    label = span.label or phases.name_of(span.kind)
-    return label.rpartition("/")[2] if span.kind == "wait" else label
 
 
 def merged(spans: Sequence[Span], end: float) -> list[Span]:
     """As many spans as can be drawn: short neighbours become one, of the kind that has most."""
-    kept = [s for s in spans if s.end_seconds > s.begin_seconds]
-    least = end / 20000
+    every = [s for s in spans if s.end_seconds > s.begin_seconds]
+    kept, part = every, end / 20000
     while len(kept) > _MAX_BOXES:
-        kept = list(_merge_shorter(kept, least))
-        least *= 2
+        groups = groupby(every, key=partial(_part_or_itself, part=part))
+        kept = [_one(list(group)) for _, group in groups]
+        part *= 2  # at end / 450 there are at most 450 long spans and 450 groups
     return kept
 
 
-def _merge_shorter(spans: Iterable[Span], least: float) -> Iterable[Span]:
-    group: list[Span] = []
-    for span in spans:
-        short = span.end_seconds - span.begin_seconds < least
-        wide = bool(group) and span.end_seconds - group[0].begin_seconds > 4 * least
-        if group and (not short or wide):
-            yield _one(group)
-            group = []
-        if short:
-            group.append(span)
-        else:
-            yield span
-    if group:
-        yield _one(group)
+def _part_or_itself(span: Span, part: float) -> object:
+    """Of a short span the part of the timeline that it begins in, of a long one the span."""
+    short = span.end_seconds - span.begin_seconds < part
+    return span.begin_seconds // part if short else span
 
 
 def _one(group: Sequence[Span]) -> Span:
     if len(group) == 1:
         return group[0]
-    sums: dict[str, float] = {}
+    sums: dict[str, float] = defaultdict(float)
     for span in group:
-        sums[span.kind] = sums.get(span.kind, 0.0) + span.end_seconds - span.begin_seconds
+        sums[span.kind] += span.end_seconds - span.begin_seconds
     kind = max(sums, key=lambda k: sums[k])
     label = f"{len(group)} short parts, mostly {phases.name_of(kind)}"
     return Span(kind, group[0].begin_seconds, group[-1].end_seconds, label)
-
-
-def _end(process: Process) -> float:
-    return max((s.end_seconds for lane in phases.lanes(process) for s in lane), default=0.0)

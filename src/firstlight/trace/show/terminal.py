@@ -16,10 +16,17 @@ from firstlight.present.quantities import counted, duration
 from firstlight.present.terminal import Terminal
 from firstlight.trace.findings.limits import Excess
 from firstlight.trace.read import phases
-from firstlight.trace.read.model import Finding, Function, Process, Trace
+from firstlight.trace.read.model import STAGES, Finding, Function, Process, Trace
 from firstlight.trace.read.source_lines import SourceLines
 from firstlight.trace.read.torch_regions import Region, regions, why
-from firstlight.trace.show.verdict import headline, nothing_found, unknown, where_first_result
+from firstlight.trace.show.verdict import (
+    cache_text,
+    headline,
+    in_other_threads,
+    nothing_found,
+    unknown,
+    where_first_result,
+)
 from firstlight.trace.wording import OF_JAX, place, sentence_of, short, spent_on
 
 _MAX_FINDINGS = 8
@@ -109,24 +116,27 @@ def _print_phases(process: Process, console: Console) -> None:
     total = sum(by_kind.values())
     if not total:
         return
+    looks = {kind: phases.LOOKS.get(kind, (kind, "", "", "?")) for kind in by_kind}
+    signs = {kind: "█" if console.is_terminal else look[3] for kind, look in looks.items()}
+    width, done, bar = min(console.width, 100), 0.0, Text()
+    for kind, value in by_kind.items():  # the last one takes what rounding leaves
+        done += value
+        bar.append(signs[kind] * (round(done / total * width) - len(bar)), looks[kind][2])
     console.print()
     console.print(Text(spent_on(process, total), style="bold"))
-    console.print(_bar(by_kind, total, min(console.width, 100), console.is_terminal))
-    legend = []
-    for kind, value in sorted(by_kind.items(), key=lambda item: -item[1]):
-        name, _, style, sign = phases.LOOKS.get(kind, (kind, "", "", "?"))
-        mark = "█" if console.is_terminal else sign
-        words = f"{name} {duration(value)} ({value / total:.0%})"
-        legend.append(Text.assemble((f"{mark} ", style), words))
+    console.print(bar)
+    legend = [
+        Text.assemble(
+            (f"{signs[kind]} ", looks[kind][2]),
+            f"{looks[kind][0]} {duration(value)} ({value / total:.0%})",
+        )
+        for kind, value in sorted(by_kind.items(), key=lambda item: -item[1])
+    ]
     console.print(Columns(legend, padding=(0, 2)))
-    elsewhere = phases.in_other_threads(process, moment)
-    if elsewhere:
-        spent = ", ".join(f"{phases.name_of(k)} {duration(v)}" for k, v in elsewhere.items())
-        threads = counted(len(process.threads), "other thread")
-        console.print(f"At the same time, in {threads}: {spent}.")
     imported = _imported(process, moment)
-    if imported:
-        console.print(Text(printable(f"Imports, each package for itself: {imported}.")))
+    beside = f"Imports, each package for itself: {imported}." if imported else ""
+    for line in filter(None, (in_other_threads(process), beside)):
+        console.print(Text(printable(line)))
     where = where_first_result(process)
     if where is not None:
         console.print(Text(printable(where), style="dim"))
@@ -141,18 +151,6 @@ def _imported(process: Process, moment: float | None) -> str:
     if shown and others:
         words.append(f"{counted(len(others), 'other')} {duration(sum(p.seconds for p in others))}")
     return ", ".join(words)
-
-
-def _bar(by_kind: dict[str, float], total: float, width: int, coloured: bool) -> Text:
-    """A line of which every kind has its share; the last one takes what rounding leaves."""
-    bar, done, used = Text(), 0.0, 0
-    for kind, value in by_kind.items():
-        _, _, style, sign = phases.LOOKS.get(kind, (kind, "", "", "?"))
-        done += value
-        until = round(done / total * width)
-        bar.append(("█" if coloured else sign) * (until - used), style)
-        used = until
-    return bar
 
 
 #: Columns of words; all others are numbers.
@@ -183,27 +181,30 @@ def table(title: str, columns: Sequence[str], rows: Iterable[tuple[Sequence[str]
 
 
 def _functions(functions: Sequence[Function], width: int) -> Table:
-    shown = functions[:_MAX_FUNCTIONS]
-    some = "" if len(shown) == len(functions) else f", the {len(shown)} most expensive of "
     stages = width >= 92
-    by_stage = ("trace", "lower", "compile") if stages else ()
+    by_stage = STAGES if stages else ()
+    shown = functions[:_MAX_FUNCTIONS]
     return table(
-        f"Functions{some}{len(functions) if some else ''}",
+        _title("Functions", "most expensive", len(functions)),
         ("function", "defined", "compiles", "again", *by_stage, "total", "cache"),
         [(_row(function, stages), "dim" if function.library else "") for function in shown],
     )
 
 
+def _title(what: str, which: str, number: int) -> str:
+    some = f", the {_MAX_FUNCTIONS} {which} of {number}"
+    return what + (some if number > _MAX_FUNCTIONS else "")
+
+
 def _row(function: Function, stages: bool) -> list[str]:
-    cache = function.cache_counts
     return [
         _bare(function.name),
         OF_JAX if function.library else short(function.place),
         str(sum(c.compiled for c in function.compiles)),
         str(function.recompiles or "") if not function.library else "",
-        *([duration(s) for s in function.stage_seconds.values()] if stages else []),
+        *map(duration, function.stage_seconds.values() if stages else ()),
         duration(function.seconds),
-        "off" if set(cache) == {"off"} else ", ".join(f"{n} {s}" for s, n in cache.items()),
+        cache_text(function),
     ]
 
 
@@ -213,15 +214,13 @@ def _bare(name: str) -> str:
 
 
 def _regions(compiled: Sequence[Region]) -> Table:
-    shown = sorted(compiled, key=lambda one: -one.own_seconds)[:_MAX_FUNCTIONS]
-    some = "" if len(shown) == len(compiled) else f", the {len(shown)} longest of {len(compiled)}"
     rows = []
-    for one in shown:
+    for one in sorted(compiled, key=lambda one: -one.own_seconds)[:_MAX_FUNCTIONS]:
         imports = one.seconds - one.own_seconds
         times = (duration(one.own_seconds), duration(imports) if imports >= 0.0005 else "")
         rows.append(((_bare(one.readable), short(one.place), *times, why(one)), ""))
     columns = ("function", "defined", "compiling", "imports", "what happened")
-    return table(f"Compiled by torch{some}", columns, rows)
+    return table(_title("Compiled by torch", "longest", len(compiled)), columns, rows)
 
 
 def _processes(processes: Sequence[Process]) -> Table:
@@ -231,9 +230,9 @@ def _processes(processes: Sequence[Process]) -> Table:
             str(p.pid),
             p.rank or "",
             duration(p.starts_at_seconds),
-            duration(p.first_result_seconds) if p.first_result_seconds is not None else "none",
-            duration(p.wall_seconds) if p.wall_seconds is not None else "did not end",
-            duration(sum(p.phases_seconds.get(k, 0.0) for k in ("trace", "lower", "compile"))),
+            "none" if p.first_result_seconds is None else duration(p.first_result_seconds),
+            "did not end" if p.wall_seconds is None else duration(p.wall_seconds),
+            duration(sum(p.phases_seconds.get(stage, 0.0) for stage in STAGES)),
         )
         for p in processes
     ]
