@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from firstlight.trace.findings.limits import Excess, Limits
     from firstlight.trace.read.model import Trace
     from firstlight.trace.running import Outcome
+    from firstlight.trace.what_if import WhatIf
 
 EPILOG = """\
 examples:
@@ -31,7 +32,7 @@ exit codes: the program's own; 1 if the program succeeded but exceeded a limit; 
 signal ends the program, this command ends with the same signal."""
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "trace",
         usage="firstlight trace [options] (script.py | -m module) [program arguments]\n"
@@ -54,8 +55,7 @@ def add_to(commands: Any) -> None:
         help="marks the first result: a regular expression that matches a line the program prints, "
         "or the source line that reads it (train.py:27)",
     )
-    _add_outputs(parser)
-    _add_limits(parser)
+    _add_outputs_and_limits(parser)
     add(
         "--what-if",
         action="store_true",
@@ -68,25 +68,17 @@ def add_to(commands: Any) -> None:
     parser.set_defaults(handle=handle, parser=parser)
 
 
-def _add_outputs(parser: argparse.ArgumentParser) -> None:
+def _add_outputs_and_limits(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
+    chrome = "write a timeline for ui.perfetto.dev or chrome://tracing"
     add("--json", type=Path, metavar="FILE", help="write the report as JSON")
     add(
         "--html", type=Path, metavar="FILE", help="write the report there (default DIR/report.html)"
     )
-    add(
-        "--chrome",
-        type=Path,
-        metavar="FILE",
-        help="write a timeline for ui.perfetto.dev or chrome://tracing",
-    )
+    add("--chrome", type=Path, metavar="FILE", help=chrome)
     add("--redact", action="store_true", help="omit paths, values, source and arguments")
     add("--quiet", action="store_true", help="print only exceeded limits")
-
-
-def _add_limits(parser: argparse.ArgumentParser) -> None:
-    limits = parser.add_argument_group("limits, for CI")
-    add = limits.add_argument
+    add = parser.add_argument_group("limits, for CI").add_argument
     add("--max-compiles", type=_count, metavar="N", help="programs compiled in total")
     add("--max-recompiles", type=_count, metavar="N", help="recompiles of the same function")
     add("--max-ttfr", type=_seconds, metavar="SECONDS", help="time to first result")
@@ -112,7 +104,8 @@ def handle(options: argparse.Namespace) -> int:
 def _trace(program: list[str], options: argparse.Namespace) -> int:
     from firstlight.trace import running
 
-    if _has_limits(options):
+    given = (options.max_compiles, options.max_recompiles, options.max_ttfr)
+    if any(limit is not None for limit in (*given, options.forbid_compile_after)):
         _limits(options)  # reports invalid limits now
     if options.redact and options.dump_hlo:
         options.parser.error("--dump-hlo keeps source lines: do not use it with --redact")
@@ -122,15 +115,29 @@ def _trace(program: list[str], options: argparse.Namespace) -> int:
     # The name of a script is the user's own.
     folder = running.new_folder(options.out, "program" if options.redact else program[0])
     command = running.command_of(program, options.module)
-    dumping = running.dumping(folder) if options.dump_hlo else {}
-    variables = {**_looking_for(options), **dumping}
+    variables = _first_result_variable(options)
+    if options.dump_hlo:
+        variables |= running.dumping(folder)
     outcome = running.run(
         command, folder, variables, meanwhile=partial(_load_what_reports_need, options.quiet)
     )
-    name = "" if options.redact else " ".join(program)
-    hold = _report(command, folder, outcome, _limits(options), options, name)
+    hold = _report(command, folder, outcome, options, "" if options.redact else " ".join(program))
     gc.freeze()  # or Python looks through all of it for garbage once more before it ends
     return 1 if not hold and outcome.succeeded else running.end_like(outcome)
+
+
+def _require_folders(options: argparse.Namespace) -> None:
+    """Fail now rather than after an hour of training if an output cannot be written."""
+    for path in (options.json, options.html, options.chrome):
+        if path is not None and not path.absolute().parent.is_dir():
+            from firstlight.records import OutputError
+
+            raise OutputError(f"{path}: there is no folder {path.parent}. Make it first.")
+
+
+def _first_result_variable(options: argparse.Namespace) -> dict[str, str]:
+    """What a traced process learns from its environment: what marks its first result."""
+    return {"FIRSTLIGHT_FIRST_RESULT": options.first_result} if options.first_result else {}
 
 
 def _load_what_reports_need(quiet: bool) -> None:
@@ -143,13 +150,20 @@ def _load_what_reports_need(quiet: bool) -> None:
             from firstlight.trace.show import terminal  # noqa: F401
 
 
+def _limits(options: argparse.Namespace) -> Limits:
+    from firstlight.trace.findings.limits import Limits, after
+
+    late: Any = after(options.forbid_compile_after) if options.forbid_compile_after else {}
+    return Limits(
+        max_compiles=options.max_compiles,
+        max_recompiles=options.max_recompiles,
+        max_ttfr_seconds=options.max_ttfr,
+        **late,
+    )
+
+
 def _report(
-    command: list[str],
-    folder: Path,
-    outcome: Outcome,
-    limits: Limits,
-    options: argparse.Namespace,
-    name: str,
+    command: list[str], folder: Path, outcome: Outcome, options: argparse.Namespace, name: str
 ) -> bool:
     """Write all outputs; return whether all limits hold.
 
@@ -158,6 +172,7 @@ def _report(
     from firstlight.errors import FirstlightError
     from firstlight.trace import running
 
+    limits = _limits(options)
     hold = not limits  # a limit that could not be checked does not hold
     if not any(folder.glob("*.jsonl")):
         _say(running.why_no_log(command))
@@ -170,11 +185,30 @@ def _report(
         what_if = _what_if(command, folder, outcome, options)
         trace, found = _judged(folder, limits)
         hold = not found
-        _outputs(trace, found, folder, options, outcome, what_if, name)
+        _outputs(trace, found, folder, options, name, outcome, what_if)
     except Exception as error:
         told = str(error).rstrip(".") if isinstance(error, FirstlightError) else repr(error)
         _say(f"no report: {told}. The log was kept: firstlight trace report {folder}")
     return hold
+
+
+def _what_if(
+    command: list[str], folder: Path, outcome: Outcome, options: argparse.Namespace
+) -> WhatIf | None:
+    if not options.what_if:
+        return None
+    if not outcome.succeeded:
+        _say(f"--what-if: not run again, because the program {outcome.words}.")
+        return None
+    from firstlight.trace.what_if import measure
+
+    runs, variables = folder / "what-if", _first_result_variable(options)
+    found = measure(command, runs, options.what_if_rounds, _say, variables)
+    if options.redact:
+        import shutil
+
+        shutil.rmtree(runs)  # unredacted output and logs
+    return found
 
 
 def _judged(folder: Path, limits: Limits) -> tuple[Trace, tuple[Excess, ...]]:
@@ -191,17 +225,19 @@ def _outputs(
     found: Sequence[Excess],
     folder: Path,
     options: argparse.Namespace,
-    outcome: Outcome | None,
-    what_if: Any,
     name: str,
+    outcome: Outcome | None = None,
+    what_if: WhatIf | None = None,
 ) -> None:
+    from firstlight.trace.show.html import render
+    from firstlight.whole_files import write_text
+
     page = None
     try:
-        if options.json:
-            _write_json(options.json, trace, found, outcome, what_if)
-        if options.chrome:
-            _write_chrome(options.chrome, trace)
-        page = _write_html(trace, folder, options, what_if)
+        if options.json or options.chrome:
+            _write_json(trace, found, options, outcome, what_if)
+        write_text(options.html or folder / "report.html", render(trace, what_if))
+        page = options.html or folder / "report.html"
     finally:  # printed even if a file cannot be written
         if not options.quiet:
             _shown(_print, trace, what_if, page, name, outcome)
@@ -211,8 +247,28 @@ def _outputs(
             _shown(print_exceeded, found)
 
 
+def _write_json(
+    trace: Trace,
+    found: Sequence[Excess],
+    options: argparse.Namespace,
+    outcome: Outcome | None,
+    what_if: WhatIf | None,
+) -> None:
+    from firstlight.records import to_json, write_json
+
+    if options.json:
+        from firstlight.trace.show.json_report import report
+
+        plain = report(trace, found, outcome._asdict() if outcome else None, to_json(what_if))
+        write_json(options.json, plain, schema="trace-report-1.schema.json")
+    if options.chrome:
+        from firstlight.trace.show.chrome_trace import chrome_trace
+
+        write_json(options.chrome, chrome_trace(trace))
+
+
 def _print(
-    trace: Trace, what_if: Any, page: Path | None, name: str, outcome: Outcome | None
+    trace: Trace, what_if: WhatIf | None, page: Path | None, name: str, outcome: Outcome | None
 ) -> None:
     from firstlight.trace.show.terminal import print_trace, terminal
 
@@ -232,85 +288,6 @@ def _print(
         console.print(f"Report: {page}", markup=False, soft_wrap=True)
 
 
-def _write_json(
-    path: Path, trace: Trace, found: Sequence[Excess], outcome: Outcome | None, what_if: Any
-) -> None:
-    from firstlight.records import to_json, write_json
-    from firstlight.trace.show.json_report import report
-
-    plain = report(trace, found, outcome._asdict() if outcome else None, to_json(what_if))
-    write_json(path, plain, schema="trace-report-1.schema.json")
-
-
-def _write_chrome(path: Path, trace: Trace) -> None:
-    from firstlight.records import write_json
-    from firstlight.trace.show.chrome_trace import chrome_trace
-
-    write_json(path, chrome_trace(trace))
-
-
-def _write_html(
-    trace: Trace, folder: Path, options: argparse.Namespace, what_if: Any
-) -> Path | None:
-    from firstlight.trace.show.html import render
-    from firstlight.whole_files import write_text
-
-    page: Path = options.html or folder / "report.html"
-    write_text(page, render(trace, what_if))
-    return page
-
-
-def _what_if(
-    command: list[str], folder: Path, outcome: Outcome, options: argparse.Namespace
-) -> Any:
-    if not options.what_if:
-        return None
-    if not outcome.succeeded:
-        _say(f"--what-if: not run again, because the program {outcome.words}.")
-        return None
-    from firstlight.trace.what_if import measure
-
-    found = measure(
-        command, folder / "what-if", options.what_if_rounds, _say, _looking_for(options)
-    )
-    if options.redact:
-        import shutil
-
-        shutil.rmtree(folder / "what-if")  # unredacted output and logs
-    return found
-
-
-def _looking_for(options: argparse.Namespace) -> dict[str, str]:
-    """Return the variable that tells a traced process what marks its first result."""
-    return {"FIRSTLIGHT_FIRST_RESULT": options.first_result} if options.first_result else {}
-
-
-def _require_folders(options: argparse.Namespace) -> None:
-    """Fail now rather than after an hour of training if an output cannot be written."""
-    for path in (options.json, options.html, options.chrome):
-        if path is not None and not path.absolute().parent.is_dir():
-            from firstlight.records import OutputError
-
-            raise OutputError(f"{path}: there is no folder {path.parent}. Make it first.")
-
-
-def _has_limits(options: argparse.Namespace) -> bool:
-    given = (options.max_compiles, options.max_recompiles, options.max_ttfr)
-    return options.forbid_compile_after is not None or any(one is not None for one in given)
-
-
-def _limits(options: argparse.Namespace) -> Limits:
-    from firstlight.trace.findings.limits import Limits, after
-
-    late: Any = after(options.forbid_compile_after) if options.forbid_compile_after else {}
-    return Limits(
-        max_compiles=options.max_compiles,
-        max_recompiles=options.max_recompiles,
-        max_ttfr_seconds=options.max_ttfr,
-        **late,
-    )
-
-
 # --- firstlight trace report, firstlight trace diff -----------------------------------------------
 
 
@@ -321,26 +298,21 @@ def _report_again(arguments: list[str], options: argparse.Namespace) -> int:
         allow_abbrev=False,
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="where the logs are")
-    _add_outputs(parser)
-    _add_limits(parser)
+    _add_outputs_and_limits(parser)
     parser.parse_args(arguments, options)
-    limits = _limits(options)
-    if not options.redact:
-        return _outputs_again(options.folder, limits, options, str(options.folder))
-    import tempfile
-
-    from firstlight.trace.read.redaction import redact_copy
-
-    if options.html is None:
+    limits, folder = _limits(options), options.folder
+    if options.redact and options.html is None:
         parser.error("--redact leaves the folder unchanged: name the output with --html FILE")
-    with tempfile.TemporaryDirectory() as copy:
-        redact_copy(options.folder, Path(copy))
-        return _outputs_again(Path(copy), limits, options, "")
+    from tempfile import TemporaryDirectory
 
+    with TemporaryDirectory() as copy:
+        if options.redact:
+            from firstlight.trace.read.redaction import redact_copy
 
-def _outputs_again(folder: Path, limits: Limits, options: argparse.Namespace, name: str) -> int:
-    trace, found = _judged(folder, limits)
-    _outputs(trace, found, folder, options, None, None, name)
+            folder = Path(copy)
+            redact_copy(options.folder, folder)
+        trace, found = _judged(folder, limits)
+        _outputs(trace, found, folder, options, "" if options.redact else str(folder))
     return 1 if found else 0
 
 
@@ -370,10 +342,10 @@ _COMMANDS = {"report": _report_again, "diff": _diff}
 def _say(text: str) -> None:
     from firstlight.present.plain_text import printable
 
-    _shown(lambda: print(f"firstlight: {printable(text)}", file=sys.stderr))
+    _shown(partial(print, f"firstlight: {printable(text)}", file=sys.stderr))
 
 
-def _shown(write: Callable[..., None], *about: Any) -> None:
+def _shown(write: Callable[..., None], *about: object) -> None:
     """Print, if anybody reads it: exit codes do not depend on that."""
     if sys.stderr is None:
         return
@@ -392,6 +364,9 @@ def _count(text: str, least: int = 0) -> int:
     return int(text)
 
 
+_rounds = partial(_count, least=1)
+
+
 def _pattern(text: str) -> str:
     import re
 
@@ -400,10 +375,6 @@ def _pattern(text: str) -> str:
     except re.error as error:
         raise argparse.ArgumentTypeError(f"{text!r}: not a regular expression: {error}") from None
     return text
-
-
-def _rounds(text: str) -> int:
-    return _count(text, 1)
 
 
 def _seconds(text: str) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from importlib.resources import files
 
 from firstlight.present import palette
-from firstlight.present.markup import escaped
+from firstlight.present.plain_text import escaped
 
 _LOGO = (
     '<svg viewBox="0 0 48 32" class="logo" aria-hidden="true">'

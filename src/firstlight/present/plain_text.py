@@ -1,6 +1,9 @@
-"""Text that comes from a program or a file, made safe to print."""
+"""Text that comes from a program or a file, made safe to print and to put into markup."""
 
 from __future__ import annotations
+
+import html
+import re
 
 _STEERING = dict.fromkeys(
     [
@@ -12,6 +15,7 @@ _STEERING = dict.fromkeys(
     ],
     "\ufffd",
 )
+_NOT_IN_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def printable(text: str) -> str:
@@ -21,8 +25,14 @@ def printable(text: str) -> str:
 
 def xml_text(value: str) -> str:
     """Only characters that XML 1.0 knows; ElementTree escapes the rest."""
-    known = ((0x9, 0xA), (0x20, 0xD7FF), (0xE000, 0xFFFD), (0x10000, 0x10FFFF))
-    return "".join(
-        c if any(low <= ord(c) <= high for low, high in known) else "\ufffd"
-        for c in printable(value)
-    )
+    return _NOT_IN_XML.sub("\ufffd", printable(value))
+
+
+def escaped(text: str) -> str:
+    """Safe as content of markup and within quoted attributes."""
+    return html.escape(printable(text))
+
+
+def breakable(text: str) -> str:
+    """The same for a narrow column: a line may end after the parts of a name or a path."""
+    return re.sub(r"(/|_|&gt;\.)(?=\w)", r"\1<wbr>", escaped(text))

@@ -59,9 +59,7 @@ def unit_of(value: float, units: Units) -> tuple[float, str]:
 def _with_unit(value: float | None, units: Units) -> str:
     if not known(value):
         return ABSENT
-    if value == 0:
-        return f"0{THIN_SPACE}{units[0][1]}" if units is TIME_UNITS else f"0{THIN_SPACE}B"
-    scale, name = unit_of(value, units)
+    scale, name = unit_of(value, units) if value else (1.0, "s" if units is TIME_UNITS else "B")
     return f"{plain(value / scale)}{THIN_SPACE}{name}"
 
 
@@ -115,8 +113,7 @@ def count(value: float | None) -> str:
     if not known(value):
         return ABSENT
     if abs(value) >= 1e7:
-        mantissa, exponent = f"{value:.2e}".split("e")
-        return f"{mantissa}·10{_superscript(int(exponent))}"
+        return _power_of_ten(value, 2)
     return plain(value) if abs(value) >= 1000 else f"{value:.0f}"
 
 
@@ -129,14 +126,13 @@ def scientific(value: float | None) -> str:
     """A relative error: 3.2e-07 is '3.2·10⁻⁷'."""
     if not known(value):
         return ABSENT
-    if value == 0:
-        return "0"
-    mantissa, exponent = f"{value:.1e}".split("e")
-    return f"{mantissa}·10{_superscript(int(exponent))}"
+    return _power_of_ten(value, 1) if value else "0"
 
 
-def _superscript(value: int) -> str:
-    return str(value).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+def _power_of_ten(value: float, places: int) -> str:
+    mantissa, exponent = f"{value:.{places}e}".split("e")
+    raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"{mantissa}·10{raised}"
 
 
 def percent(fraction: float) -> str:
@@ -150,18 +146,13 @@ def interval(estimate: Estimate, units: Units | None = TIME_UNITS) -> tuple[str,
     Places are added, two at most, where rounding would make both ends look like the median.
     """
     scale, name = unit_of(estimate.median, units) if units else (1.0, "")
-    values = [estimate.median / scale]
-    if has_interval(estimate):
-        values += [estimate.low / scale, estimate.high / scale]
+    ends = [estimate.low, estimate.high] if has_interval(estimate) else []
+    values = [value / scale for value in (estimate.median, *ends)]
     places = decimals(values[0])
-    for extra in range(3):
-        texts = [_at(v, places + extra) for v in values]
-        if len(set(texts)) > 1:
-            break
-    else:
-        texts = [_at(v, places) for v in values]
+    tried = [[_at(value, places + extra) for value in values] for extra in range(3)]
+    texts = next((some for some in tried if len(set(some)) > 1), tried[0])
     median = f"{texts[0]}{THIN_SPACE}{name}" if name else texts[0]
-    return median, f"[{texts[1]}, {texts[2]}]" if len(texts) == 3 else ""
+    return median, f"[{texts[1]}, {texts[2]}]" if ends else ""
 
 
 def _at(value: float, places: int) -> str:

@@ -11,20 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 #: Widths in em of a wide system font (DejaVu Sans), so that a label that fits here fits anywhere.
-_NARROW, _WIDE = frozenset("iljtfr.,:;|'![]()/ ·\u202f"), frozenset("mwMW%@—")
+_WIDTHS = dict.fromkeys("iljtfr.,:;|'![]()/ ·\u202f", 0.40) | dict.fromkeys("mwMW%@—", 0.95)
 
 
 def text_width(text: str, font_size: float) -> float:
     """An upper estimate of the pixels `text` takes."""
-    em = 0.0
-    for character in text:
-        if character in _NARROW:
-            em += 0.40
-        elif character in _WIDE:
-            em += 0.95
-        else:
-            em += 0.70 if character.isupper() else 0.62
-    return em * font_size
+    return font_size * sum(_WIDTHS.get(c, 0.70 if c.isupper() else 0.62) for c in text)
 
 
 def number(value: float) -> str:
@@ -39,23 +31,16 @@ def element(name: str, /, *children: str, **attributes: object) -> str:
     """
     parts = [name]
     for key, value in attributes.items():
-        if value is None:
-            continue
-        shown = number(value) if isinstance(value, float) else str(value)
-        parts.append(f'{key.rstrip("_").replace("_", "-")}="{html.escape(shown)}"')
+        if value is not None:
+            shown = number(value) if isinstance(value, float) else str(value)
+            parts.append(f'{key.rstrip("_").replace("_", "-")}="{html.escape(shown)}"')
     return f"<{' '.join(parts)}>{''.join(children)}</{name}>"
 
 
 def text(x: float, y: float, content: str, class_: str = "", anchor: str = "start") -> str:
     """A label with its baseline at y; `content` is plain text."""
-    return element(
-        "text",
-        html.escape(content),
-        x=float(x),
-        y=float(y),
-        class_=class_ or None,
-        text_anchor=None if anchor == "start" else anchor,
-    )
+    given = {"class_": class_ or None, "text_anchor": None if anchor == "start" else anchor}
+    return element("text", html.escape(content), x=float(x), y=float(y), **given)
 
 
 def title(content: str) -> str:
@@ -121,33 +106,22 @@ class Linear:
         return [i * step for i in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
 
-@dataclass(frozen=True)
-class Logarithmic:
-    """Maps [low, high], both positive, to pixels by their logarithms."""
-
-    low: float
-    high: float
-    start: float
-    end: float
+class Logarithmic(Linear):
+    """The same by logarithms, of positive values."""
 
     def __call__(self, value: float) -> float:
-        """The pixel of `value`, which must be positive."""
         span = math.log(self.high / self.low) or 1.0
         return self.start + math.log(value / self.low) / span * (self.end - self.start)
 
     def ticks(self, wanted: int = 8) -> list[float]:
         """Powers of ten; where fewer than two fall inside, also 2 and 5 times, then every digit."""
-        for digits in ((1,), (1, 2, 5), (1, 2, 3, 4, 5, 6, 7, 8, 9)):
-            found = self._multiples(digits)
-            if len(found) >= 2:
-                break
-        stride = max(1, math.ceil(len(found) / wanted))
-        return found[::stride]
-
-    def _multiples(self, digits: Sequence[int]) -> list[float]:
-        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
-        values = [d * 10.0**e for e in range(first, last + 1) for d in digits]
-        return [v for v in values if self.low * 0.999 <= v <= self.high * 1.001]
+        powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+        found: list[float] = []
+        for digits in ((1,), (1, 2, 5), range(1, 10)):
+            if len(found) < 2:
+                values = (d * 10.0**power for power in powers for d in digits)
+                found = [v for v in values if self.low * 0.999 <= v <= self.high * 1.001]
+        return found[:: max(1, math.ceil(len(found) / wanted))]
 
 
 def spread(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:

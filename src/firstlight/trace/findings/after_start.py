@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from firstlight.present.quantities import duration, times
 from firstlight.trace.findings import thresholds
-from firstlight.trace.read.model import Compile, Finding, Function, Process, Trace, Wait
+from firstlight.trace.read.model import Compile, Finding, Process, Trace, Wait
 from firstlight.trace.record.log_format import WORTH_ASKING_NS
 from firstlight.trace.wording import readable, short, where_called, why_again
 
@@ -14,9 +14,14 @@ from firstlight.trace.wording import readable, short, where_called, why_again
 def synchronisation(trace: Trace) -> Iterator[Finding]:
     """Lines of the user that wait for a result again and again, and work only when it is there."""
     for process in trace.processes:
+        run = sum(process.phases_seconds.values())
         for wait in process.waits:
-            idle = _idle_seconds(process, wait)
-            if _is_habit(process, wait, idle):
+            idle, whole = _idle_seconds(process, wait), wait.last_seconds - wait.first_seconds
+            least = max(thresholds.WAIT_SHARE * whole, thresholds.WAIT_SHARE_OF_RUN * run)
+            # A package knows what it reads it for (filter_jit looks for errors).
+            by_package = wait.site is not None and wait.site.package is not None
+            habit = wait.count >= thresholds.WAITS_AT_ONE_LINE and idle >= least
+            if habit and not by_package:
                 yield _wait_finding(wait, idle)
 
 
@@ -33,17 +38,9 @@ def _idle_seconds(process: Process, wait: Wait) -> float:
     return min(wait.seconds, sum(seconds for seconds in between if seconds > 0))
 
 
-def _is_habit(process: Process, wait: Wait, idle: float) -> bool:
-    if wait.site is not None and wait.site.package is not None:
-        return False  # a package knows what it reads it for (filter_jit looks for errors)
-    whole = wait.last_seconds - wait.first_seconds
-    run = sum(process.phases_seconds.values())
-    least = max(thresholds.WAIT_SHARE * whole, thresholds.WAIT_SHARE_OF_RUN * run)
-    return wait.count >= thresholds.WAITS_AT_ONE_LINE and idle >= least
-
-
 def _wait_finding(wait: Wait, idle: float) -> Finding:
     place = wait.user_site or wait.site
+    mean = wait.seconds / wait.count
     return Finding(
         kind="synchronisation",
         seconds=idle,
@@ -55,11 +52,7 @@ def _wait_finding(wait: Wait, idle: float) -> Finding:
         "block_until_ready): keep them as arrays and read them every hundredth step, or after the "
         "loop all at once with jax.device_get. JAX then computes while the program prepares the "
         "next step.",
-        evidence={
-            "waits": wait.count,
-            "mean_seconds": wait.seconds / wait.count,
-            "waited_seconds": wait.seconds,
-        },
+        evidence={"waits": wait.count, "mean_seconds": mean, "waited_seconds": wait.seconds},
     )
 
 
@@ -68,10 +61,28 @@ def late_stalls(trace: Trace) -> Iterator[Finding]:
     late = {id(one) for process in trace.processes for one in _late_in(trace, process)}
     for function in trace.functions:
         compiles = [] if function.library else [c for c in function.compiles if id(c) in late]
-        if compiles:
-            yield _late_finding(
-                function, sorted(compiles, key=lambda c: (c.process, c.begin_seconds))
-            )
+        if not compiles:
+            continue
+        compiles.sort(key=lambda c: (c.process, c.begin_seconds))
+        first = compiles[0]
+        after = f", after {first.results_before} results" if first.results_before else ""
+        yield Finding(
+            kind="late-stall",
+            seconds=sum(c.seconds for c in compiles),
+            title=f"{readable(function)} is compiled again in the middle of the run, "
+            f"{times(len(compiles))} (at {duration(first.begin_seconds)}{after}): "
+            f"{why_again(first)}.",
+            function=function.name,
+            place=where_called(first) or function.place,
+            remedy="Call it with everything that will come (all shapes, dtypes, settings) once "
+            "before the work begins, or make the calls alike; `--forbid-compile-after` keeps it "
+            "so.",
+            evidence={
+                "at_seconds": [one.begin_seconds for one in compiles],
+                "results_before": [one.results_before for one in compiles],
+                "differences": [why_again(one) for one in compiles[:20]],
+            },
+        )
 
 
 def _late_in(trace: Trace, process: Process) -> Iterator[Compile]:
@@ -90,24 +101,3 @@ def _late_in(trace: Trace, process: Process) -> Iterator[Compile]:
         if late and one.recompile_reason is not None:
             yield one
         last_end, last_results = max(last_end, one.end_seconds), results
-
-
-def _late_finding(function: Function, compiles: Sequence[Compile]) -> Finding:
-    first = compiles[0]
-    after = f", after {first.results_before} results" if first.results_before else ""
-    return Finding(
-        kind="late-stall",
-        seconds=sum(c.seconds for c in compiles),
-        title=f"{readable(function)} is compiled again in the middle of the run, "
-        f"{times(len(compiles))} (at {duration(first.begin_seconds)}{after}): "
-        f"{why_again(first)}.",
-        function=function.name,
-        place=where_called(first) or function.place,
-        remedy="Call it with everything that will come (all shapes, dtypes, settings) once before "
-        "the work begins, or make the calls alike; `--forbid-compile-after` keeps it so.",
-        evidence={
-            "at_seconds": [one.begin_seconds for one in compiles],
-            "results_before": [one.results_before for one in compiles],
-            "differences": [why_again(one) for one in compiles[:20]],
-        },
-    )

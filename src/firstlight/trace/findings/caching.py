@@ -110,7 +110,17 @@ def _missed(reason: MissReason, pairs: Sequence[_Pair], hits: int) -> Finding:
 
 def _off(trace: Trace, pairs: Sequence[_Pair]) -> Finding:
     programs = "1 program is" if len(pairs) == 1 else f"{len(pairs)} programs are"
-    left, evidence = _left_with_cache(trace)
+    leading = phases.leading(trace)
+    first = leading.first_result_seconds if leading and leading.whole else None
+    left, evidence = "Tracing and lowering are left.", {}
+    if leading is not None and first is not None:
+        # All that is not XLA's compiling.
+        seconds = first - phases.compiling_waited_for(leading, first)
+        evidence = {"first_result_with_cache_seconds": seconds}
+        left = (
+            f"From the second start on the first result then comes after about {duration(seconds)} "
+            f"instead of {duration(first)}: imports, tracing and lowering are left."
+        )
     found = _finding(
         "cache-off",
         pairs,
@@ -122,20 +132,6 @@ def _off(trace: Trace, pairs: Sequence[_Pair]) -> Finding:
     )
     # No line is at fault, and nothing that is particular to the program.
     return replace(found, function=None, place=None, apart=True)
-
-
-def _left_with_cache(trace: Trace) -> tuple[str, dict[str, float]]:
-    """What a start with a warm cache would still take: all that is not XLA's compiling."""
-    leading = phases.leading(trace)
-    first = leading.first_result_seconds if leading else None
-    if leading is None or first is None or not leading.whole:
-        return "Tracing and lowering are left.", {}
-    left = first - phases.compiling_waited_for(leading, first)
-    sentence = (
-        f"From the second start on the first result then comes after about {duration(left)} "
-        f"instead of {duration(first)}: imports, tracing and lowering are left."
-    )
-    return sentence, {"first_result_with_cache_seconds": left}
 
 
 def _finding(

@@ -123,14 +123,4 @@ def _padded(argument: Argument, by: Varying) -> tuple[object, ...]:
 
 def evidence(function: Function) -> dict[str, object]:
     """Sizes and buckets of each dimension that differs."""
-    return {
-        "varying": [
-            {
-                "arguments": list(v.arguments),
-                "dimension": v.dimension,
-                "sizes": list(v.sizes),
-                "buckets": list(v.buckets),
-            }
-            for v in varying(function)
-        ]
-    }
+    return {"varying": [{**vars(v), "buckets": v.buckets} for v in varying(function)]}

@@ -103,43 +103,42 @@ def _by_line(compiles: Sequence[Compile]) -> _Lines:
     return sorted(lines.items(), key=lambda item: -sum(c.seconds for c in item[1]))
 
 
-def _evidence(compiles: Sequence[Compile], lines: _Lines) -> dict[str, object]:
-    return {
-        "operations": dict(Counter(one.name for one in compiles).most_common(10)),
-        "lines": [[p.location, len(of), sum(c.seconds for c in of)] for p, of in lines[:20]],
-    }
-
-
 def _one_op_finding(function: str, compiles: Sequence[Compile], trace: Trace) -> Finding:
     lines = _by_line(compiles)
     scope = "at the top of the file" if function == "<module>" else f"in {function}"
     what = f"{len(compiles)} operations {scope} run outside of jit: each is compiled by itself."
     if len(compiles) == 1:
         what = f"{compiles[0].name} {scope} runs outside of jit: it is compiled by itself."
-    return Finding(
-        kind="one-op-compiles",
-        **cost(compiles),
-        title=what,
-        function=function,
-        place=lines[0][0],
-        remedy=_one_op_remedy(function, compiles, lines, trace),
-        evidence=_evidence(compiles, lines),
-    )
+    return _finding(what, function, _one_op_remedy(function, compiles, lines, trace), lines)
 
 
 def _thin_finding(compiles: Sequence[Compile]) -> Finding:
     lines = _by_line(compiles)
     functions = {(place.file, _named_function(place)) for place, _ in lines}
+    title = (
+        f"{len(compiles)} operations in {len(functions)} places of the program run outside of jit: "
+        "each is compiled by itself."
+    )
+    remedy = (
+        f"The most expensive are at {listed((short(place) for place, _ in lines), 4)}. "
+        f"{_WITHOUT_COMPILING} What belongs to one step of the work, put under one jax.jit."
+    )
+    return _finding(title, None, remedy, lines)
+
+
+def _finding(title: str, function: str | None, remedy: str, lines: _Lines) -> Finding:
+    compiles = [one for _, of_line in lines for one in of_line]
     return Finding(
         kind="one-op-compiles",
         **cost(compiles),
-        title=f"{len(compiles)} operations in {len(functions)} places of the program run outside "
-        "of jit: each is compiled by itself.",
-        function=None,
+        title=title,
+        function=function,
         place=lines[0][0],
-        remedy=f"The most expensive are at {listed((short(place) for place, _ in lines), 4)}. "
-        f"{_WITHOUT_COMPILING} What belongs to one step of the work, put under one jax.jit.",
-        evidence=_evidence(compiles, lines),
+        remedy=remedy,
+        evidence={
+            "operations": dict(Counter(one.name for one in compiles).most_common(10)),
+            "lines": [[p.location, len(of), sum(c.seconds for c in of)] for p, of in lines[:20]],
+        },
     )
 
 

@@ -188,29 +188,25 @@ def long_compiles(trace: Trace) -> Iterator[Finding]:
             file = one.place.file if one.place else None
             by_function[one.process, one.function, file].append(one)
     for compiles in by_function.values():
-        seconds = sum(one.own_seconds for one in compiles)
-        if seconds >= max(thresholds.TORCH_COMPILE_TIMES_IMPORT * imported, share):
-            yield _compile_finding(compiles, seconds)
-
-
-def _compile_finding(compiles: Sequence[Region], seconds: float) -> Finding:
-    first = compiles[0]
-    backend = sum(one.backend_seconds or 0.0 for one in compiles)
-    misses = sum(one.cache_misses for one in compiles)
-    keep = " Keep TORCHINDUCTOR_CACHE_DIR in a folder that stays: the next start finds it there."
-    return Finding(
-        kind="torch-compile-time",
-        seconds=seconds,
-        title=f"Compiling {first.function} by torch takes {seconds:.1f} s, {backend:.1f} s of them "
-        "in the backend.",
-        function=first.function,
-        place=first.user_site if first.of_torch else first.place,
-        remedy="Compile the block that is repeated (one layer of the model) instead of the whole: "
-        f"its code is then traced and compiled once.{keep if misses else ''}",
-        evidence={
-            "regions": len(compiles),
-            "backend_seconds": backend,
-            "cache_misses": misses,
-            "called_at": first.user_site and first.user_site.location,
-        },
-    )
+        first, seconds = compiles[0], sum(one.own_seconds for one in compiles)
+        if seconds < max(thresholds.TORCH_COMPILE_TIMES_IMPORT * imported, share):
+            continue
+        backend = sum(one.backend_seconds or 0.0 for one in compiles)
+        misses = sum(one.cache_misses for one in compiles)
+        keep = "Keep TORCHINDUCTOR_CACHE_DIR in a folder that stays: the next start finds it there."
+        yield Finding(
+            kind="torch-compile-time",
+            seconds=seconds,
+            title=f"Compiling {first.function} by torch takes {seconds:.1f} s, {backend:.1f} s of "
+            "them in the backend.",
+            function=first.function,
+            place=first.user_site if first.of_torch else first.place,
+            remedy="Compile the block that is repeated (one layer of the model) instead of the "
+            f"whole: its code is then traced and compiled once.{f' {keep}' if misses else ''}",
+            evidence={
+                "regions": len(compiles),
+                "backend_seconds": backend,
+                "cache_misses": misses,
+                "called_at": first.user_site and first.user_site.location,
+            },
+        )

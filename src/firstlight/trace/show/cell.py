@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from firstlight.present.markup import escaped
-from firstlight.present.plain_text import printable
+from firstlight.present.plain_text import escaped, printable
 from firstlight.present.quantities import duration
 from firstlight.trace.read import phases
 from firstlight.trace.read.model import Finding, Function, Trace

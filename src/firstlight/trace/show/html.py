@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from firstlight.present.document import contents, document, masthead, packaged, text_table
-from firstlight.present.markup import escaped
+from firstlight.present.plain_text import escaped
 from firstlight.present.quantities import counted, duration
 from firstlight.trace.read import phases
 from firstlight.trace.read.model import Finding, ImportedPackage, Process, Trace

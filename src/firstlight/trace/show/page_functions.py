@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from firstlight.present.document import table
-from firstlight.present.markup import breakable, escaped
+from firstlight.present.plain_text import breakable, escaped
 from firstlight.present.quantities import counted, duration, size
 from firstlight.trace.read.model import Compile, Function, SourceLine, Trace
 from firstlight.trace.read.source_lines import SourceLines

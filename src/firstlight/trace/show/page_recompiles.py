@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from firstlight.present.document import table
-from firstlight.present.markup import escaped
+from firstlight.present.plain_text import escaped
 from firstlight.present.quantities import counted, duration, listed
 from firstlight.trace.read.model import Compile, Difference, Function, Reason, Trace
 from firstlight.trace.wording import called_from, why_again

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import groupby
 
-from firstlight.present.markup import escaped
+from firstlight.present.plain_text import escaped
 from firstlight.present.quantities import duration
 from firstlight.present.svg import Linear
 from firstlight.trace.read import phases

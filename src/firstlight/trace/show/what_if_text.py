@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from firstlight.present.document import text_table
-from firstlight.present.markup import escaped
+from firstlight.present.plain_text import escaped
 from firstlight.present.quantities import counted, duration
 from firstlight.trace.what_if import Spread, Variant, WhatIf
 
