@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -12,6 +12,7 @@ from firstlight.trace.read import phases
 from firstlight.trace.read.model import Compile, Function, Trace
 from firstlight.trace.wording import compile_line, function_line
 
+_Pair = tuple[Function, Compile]
 _MAX_OFFENDERS = 10
 _MAX_PHASES = 4
 
@@ -76,7 +77,7 @@ def after(text: str) -> dict[str, float | int]:
 
 def exceeded(trace: Trace, limits: Limits) -> tuple[Excess, ...]:
     """All limits that do not hold. What is unknown does not hold."""
-    checks = (_incomplete, _compiles, _recompiles, _first_result, _late_by_time, _late_by_results)
+    checks = (_incomplete, _counts, _first_result, _late)
     return tuple(excess for check in checks for excess in check(trace, limits))
 
 
@@ -94,7 +95,7 @@ def _incomplete(trace: Trace, limits: Limits) -> Iterator[Excess]:
         yield Excess(*given[0], None, f"compiles may be missing: {why}")
 
 
-def _compiles(trace: Trace, limits: Limits) -> Iterator[Excess]:
+def _counts(trace: Trace, limits: Limits) -> Iterator[Excess]:
     allowed, found = limits.max_compiles, trace.compiles
     if allowed is not None and found > allowed:
         counts = [(sum(c.compiled for c in f.compiles), f) for f in trace.functions]
@@ -102,9 +103,6 @@ def _compiles(trace: Trace, limits: Limits) -> Iterator[Excess]:
         sentence = f"{counted(found, 'compile')}, {allowed} allowed"
         offenders = _cut([function_line(f) for count, f in often if count])
         yield Excess("max-compiles", allowed, found, sentence, offenders)
-
-
-def _recompiles(trace: Trace, limits: Limits) -> Iterator[Excess]:
     allowed, found = limits.max_recompiles, trace.recompiles
     if allowed is not None and found > allowed:
         again = [
@@ -118,59 +116,50 @@ def _recompiles(trace: Trace, limits: Limits) -> Iterator[Excess]:
 
 
 def _first_result(trace: Trace, limits: Limits) -> Iterator[Excess]:
+    """With where the time went until then, and what was compiled in it, the longest first."""
     allowed, found = limits.max_ttfr_seconds, trace.time_to_first_result_seconds
+    process = phases.leading(trace)
     if allowed is None or (found is not None and found <= allowed):
         return
-    if found is None:
+    if found is None or process is None:
         yield Excess("max-ttfr", allowed, None, "no first result was seen")
-    else:
-        sentence = f"first result after {duration(found)}, {duration(allowed)} allowed"
-        yield Excess("max-ttfr", allowed, found, sentence, _cut(_before_first_result(trace)))
-
-
-def _before_first_result(trace: Trace) -> list[str]:
-    """Where the time until then went, and what was compiled in it, the longest first."""
-    process = phases.leading(trace)
-    moment = process.first_result_seconds if process else None
-    if process is None or moment is None:
-        return []
-    spent = sorted(phases.until(process, moment).items(), key=lambda item: -item[1])
-    early = _compiled(trace, lambda c: c.process == process.number and c.before_first_result)
+        return
+    by_kind = phases.until(process, process.first_result_seconds)
+    spent = sorted(by_kind.items(), key=lambda item: -item[1])[:_MAX_PHASES]
+    early = [
+        (f, c) for f, c in _compiled(trace) if c.process == process.number and c.before_first_result
+    ]
     early.sort(key=lambda pair: -pair[1].seconds)
-    kinds = [f"{phases.name_of(kind)}: {duration(value)}" for kind, value in spent]
-    return [*kinds[:_MAX_PHASES], *(compile_line(f, c) for f, c in early)]
+    offenders = [f"{phases.name_of(kind)}: {duration(value)}" for kind, value in spent]
+    offenders += [compile_line(f, c) for f, c in early]
+    sentence = f"first result after {duration(found)}, {duration(allowed)} allowed"
+    yield Excess("max-ttfr", allowed, found, sentence, _cut(offenders))
 
 
-def _late_by_time(trace: Trace, limits: Limits) -> Iterator[Excess]:
-    moment = limits.forbid_compile_after_seconds
-    if moment is not None:
+def _late(trace: Trace, limits: Limits) -> Iterator[Excess]:
+    compiled = sorted(_compiled(trace), key=lambda pair: pair[1].begin_seconds)
+    seconds, results = limits.forbid_compile_after_seconds, limits.forbid_compile_after_results
+    if seconds is not None:
         starts = [p.starts_at_seconds for p in trace.processes]
-        late = _compiled(trace, lambda c: c.begin_seconds - starts[c.process] > moment)
-        yield from _late(moment, late, f"after {duration(moment)}")
-
-
-def _late_by_results(trace: Trace, limits: Limits) -> Iterator[Excess]:
-    moment = limits.forbid_compile_after_results
-    if moment is None:
-        return
-    if _compiled(trace, lambda c: c.results_before is None):
+        late = [(f, c) for f, c in compiled if c.begin_seconds - starts[c.process] > seconds]
+        yield from _late_excess(seconds, late, f"after {duration(seconds)}")
+    if results is not None and any(c.results_before is None for _, c in compiled):
         sentence = "the log does not tell how many results had been read at each compile"
-        yield Excess("forbid-compile-after", moment, None, sentence)
-        return
-    late = _compiled(trace, lambda c: (c.results_before or 0) >= moment)
-    yield from _late(moment, late, f"after {counted(moment, 'result')} had been read")
+        yield Excess("forbid-compile-after", results, None, sentence)
+    elif results is not None:
+        late = [(f, c) for f, c in compiled if (c.results_before or 0) >= results]
+        yield from _late_excess(results, late, f"after {counted(results, 'result')} had been read")
 
 
-def _compiled(trace: Trace, is_meant: Callable[[Compile], bool]) -> list[tuple[Function, Compile]]:
-    return [(f, c) for f in trace.functions for c in f.compiles if c.compiled and is_meant(c)]
-
-
-def _late(moment: float, late: list[tuple[Function, Compile]], when: str) -> Iterator[Excess]:
+def _late_excess(moment: float, late: Sequence[_Pair], when: str) -> Iterator[Excess]:
     if late:
-        late.sort(key=lambda pair: pair[1].begin_seconds)
         sentence = f"{counted(len(late), 'compile')} {when}, none allowed"
         offenders = _cut([compile_line(f, c) for f, c in late])
         yield Excess("forbid-compile-after", moment, len(late), sentence, offenders)
+
+
+def _compiled(trace: Trace) -> list[_Pair]:
+    return [(f, c) for f in trace.functions for c in f.compiles if c.compiled]
 
 
 def _cut(lines: Sequence[str]) -> tuple[str, ...]:

@@ -82,12 +82,21 @@ def words(function: Function, reason: Reason, again: Sequence[Compile]) -> tuple
     """Title and remedy of the recompiles of a function for one reason."""
     new_objects = by_identity(again) if reason is Reason.STATIC else {}
     if new_objects:
-        return _of_new_objects(function, again, new_objects)
+        paths = [path for some in new_objects.values() for path in some]
+        new = "is a new object" if len(paths) == 1 else "are new objects"
+        what = f"{listed(paths, 3)} {new} each time, of the same code"
+        cures = (_MADE_ANEW[kind].format(listed(some, 3)) for kind, some in new_objects.items())
+        return f"{again_so_often(function, again)}: {what}.", " ".join(cures)
     title, remedy = _TITLES[reason], _REMEDIES[reason]
-    if reason is Reason.STATIC and _differs_in_number(again):
+    static = {d.field for d in _static_differences(again)}
+    given = [pair for one in again if one.signature for pair in one.signature.static.items()]
+    number = any(path in static and is_number(text) for path, text in given)
+    if reason is Reason.STATIC and number:
         in_equinox = all(one.site is not None and one.site.package == "equinox" for one in again)
         remedy = _NUMBER_IN_EQUINOX if in_equinox else _STATIC_NUMBER
-    why, call = why_again(again[0]) or "", _call(again[0])
+    one, call, why = again[0], short(where_called(again[0])), why_again(again[0]) or ""
+    if one.site and one.user_site and one.site.package:  # which called in the user's name
+        call += f" (by {one.site.package}, {short(one.site)})"
     values = {
         "name": readable(function),
         "again": again_so_often(function, again),
@@ -128,13 +137,6 @@ def _best_dtype(function: Function, again: Sequence[Compile]) -> str:
     return next((dtype for dtype in seen if dtype.startswith("float")), (seen or ["float32"])[0])
 
 
-def _call(one: Compile) -> str:
-    """The line of the user; and of the package that called in its name, which gave the values."""
-    within = one.site and one.user_site and one.site.package
-    place = short(where_called(one))
-    return f"{place} (by {within}, {short(one.site)})" if within else place
-
-
 def _make_once(function: Function) -> str:
     """What to do about functions that are made anew: methods by the class that they are of."""
     scope, _, name = function.name.rpartition(".")
@@ -167,17 +169,6 @@ def _called(function: Function) -> str:
     return f"{len(objects[place])} different ones were called at {short(place)}."
 
 
-def _of_new_objects(
-    function: Function, again: Sequence[Compile], objects: dict[ByIdentity, list[str]]
-) -> tuple[str, str]:
-    paths = [path for some in objects.values() for path in some]
-    new = "is a new object" if len(paths) == 1 else "are new objects"
-    title = (
-        f"{again_so_often(function, again)}: {listed(paths, 3)} {new} each time, of the same code."
-    )
-    return title, " ".join(_MADE_ANEW[kind].format(listed(p, 3)) for kind, p in objects.items())
-
-
 def by_identity(again: Sequence[Compile]) -> dict[ByIdentity, list[str]]:
     """What is the same but for being another object, by what it is; {}: values differ as well."""
     found: dict[ByIdentity, dict[str, None]] = defaultdict(dict)
@@ -190,9 +181,3 @@ def by_identity(again: Sequence[Compile]) -> dict[ByIdentity, list[str]]:
 
 def _static_differences(again: Sequence[Compile]) -> list[Difference]:
     return [d for one in again for d in one.recompile_differences if d.kind is Reason.STATIC]
-
-
-def _differs_in_number(again: Sequence[Compile]) -> bool:
-    paths = {difference.field for difference in _static_differences(again)}
-    given = [pair for one in again if one.signature for pair in one.signature.static.items()]
-    return any(path in paths and is_number(text) for path, text in given)

@@ -36,7 +36,9 @@ def where_made(
     tree = _parsed(place.file, started_at) if place is not None else None
     if place is None or tree is None:
         return None
-    value = _given(tree, place.line, function, argument)
+    calls = _calls(tree, function)
+    here = [c for c in calls if c.lineno <= place.line <= (c.end_lineno or c.lineno)]
+    value = _argument(tree, here[0], function, argument) if here else None
     line = _made(tree, value, place.line, 3) if isinstance(value, ast.Name) else None
     return None if line in (None, place.line) else SourceLine(place.file, line or 0)
 
@@ -73,14 +75,6 @@ def _calls(tree: ast.AST, name: str) -> list[ast.Call]:
     """Calls of a function, or of a method, of this name."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return [c for c in calls if name in (getattr(c.func, "attr", ""), getattr(c.func, "id", ""))]
-
-
-def _given(tree: ast.Module, line: int, function: str, argument: str) -> ast.expr | None:
-    """What a call at a line gives as an argument of this name."""
-    calls = _calls(tree, function)
-    here = (c for c in calls if c.lineno <= line <= (c.end_lineno or c.lineno))
-    call = next(here, None)
-    return None if call is None else _argument(tree, call, function, argument)
 
 
 def _argument(tree: ast.Module, call: ast.Call, function: str, argument: str) -> ast.expr | None:

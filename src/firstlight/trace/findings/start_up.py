@@ -251,7 +251,10 @@ def jit_for(compiles: Sequence[Compile]) -> str:
 
 def expensive_imports(trace: Trace) -> Iterator[Finding]:
     """Packages beyond JAX that take long to import, and that no compile had to do with."""
-    needed = JAX_ITSELF | _packages_in_use(trace)
+    compiles = [(f, c) for f in trace.functions for c in f.compiles]
+    places = [place for f, c in compiles for place in (f.place, c.site, *c.stack) if place]
+    needed = JAX_ITSELF | {place.package for place in places if place.package}
+    needed |= {name for f, c in compiles for name in (*c.packages, (f.module or "").split(".")[0])}
     for process in trace.processes:
         if process.jax_version is None:
             continue  # nobody waits for a result of it
@@ -261,13 +264,6 @@ def expensive_imports(trace: Trace) -> Iterator[Finding]:
         for package in long.values():
             if _is_needless(package, process, needed, long):
                 yield _import_finding(package)
-
-
-def _packages_in_use(trace: Trace) -> set[str]:
-    modules = {(f.module or "").partition(".")[0] for f in trace.functions}
-    places = [p for f in trace.functions for c in f.compiles for p in (f.place, c.site, *c.stack)]
-    traced = {name for f in trace.functions for c in f.compiles for name in c.packages}
-    return modules | traced | {place.package for place in places if place and place.package}
 
 
 def _is_needless(

@@ -106,7 +106,11 @@ def recompiles(trace: Trace) -> Iterator[Finding]:
         for kind in dict.fromkeys(one.recompile_kind for one in compiles if one.recompile_kind):
             again = [one for one in compiles if one.recompile_kind == kind]
             if _is_reported(compiles, again):
-                yield _recompile_finding(kind, again, _rests(compiles[0], kind, by_function))
+                rests = (
+                    r for r in by_function.values() if _whole(r[0], by_function) is compiles[0]
+                )
+                after = [one for rest in rests for one in rest if one.recompile_kind == kind]
+                yield _recompile_finding(kind, again, after)
 
 
 def _whole(rest: Region, by_function: _Functions) -> Region | None:
@@ -117,11 +121,6 @@ def _whole(rest: Region, by_function: _Functions) -> Region | None:
     named = [one for one in firsts if one.name == rest.function and one.place is not None]
     found = [one for one in named if one.place and one.place.file == rest.place.file]
     return found[0] if len(found) == 1 else None
-
-
-def _rests(whole: Region, kind: str, by_function: _Functions) -> list[Region]:
-    rests = (some for some in by_function.values() if _whole(some[0], by_function) is whole)
-    return [one for some in rests for one in some if one.recompile_kind == kind]
 
 
 def _is_reported(compiles: Sequence[Region], again: Sequence[Region]) -> bool:

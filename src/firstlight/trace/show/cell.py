@@ -5,7 +5,7 @@ from __future__ import annotations
 from firstlight.present.plain_text import escaped, printable
 from firstlight.present.quantities import duration
 from firstlight.trace.read import phases
-from firstlight.trace.read.model import Finding, Function, Trace
+from firstlight.trace.read.model import Function, Trace
 from firstlight.trace.show.verdict import headline, unknown
 from firstlight.trace.wording import OF_JAX, place, sentence_of
 
@@ -27,7 +27,12 @@ def as_text(trace: Trace) -> str:
 
 def as_html(trace: Trace) -> str:
     """The verdict, the shares of time and the functions, in colours that suit any theme."""
-    found = "".join(_finding(f) for f in trace.findings)
+    found = "".join(
+        f"<li><b>{duration(finding.seconds)}</b> {escaped(sentence_of(finding))}"
+        + (f" <code>{escaped(place(finding.place))}</code>" if finding.place else "")
+        + f"<br>→ {escaped(finding.remedy)}</li>"
+        for finding in trace.findings
+    )
     verdict = f'<ol style="margin:.4em 0;padding-left:1.4em">{found}</ol>' if found else ""
     doubts = "".join(f"<div>Not known: {escaped(text)}</div>" for text in unknown(trace))
     return (
@@ -37,39 +42,28 @@ def as_html(trace: Trace) -> str:
     )
 
 
-def _finding(finding: Finding) -> str:
-    where = f" <code>{escaped(place(finding.place))}</code>" if finding.place else ""
-    return (
-        f"<li><b>{duration(finding.seconds)}</b> {escaped(sentence_of(finding))}{where}"
-        f"<br>→ {escaped(finding.remedy)}</li>"
-    )
-
-
 def _shares(trace: Trace) -> str:
     process = phases.leading(trace)
     spent = sorted(phases.until(process, None).items() if process else (), key=lambda kv: -kv[1])
     total = sum(value for _, value in spent)
     words = (f"{phases.name_of(k)} {duration(v)}" for k, v in spent if v >= 0.01 * total)
-    return (
-        f"<div>{escaped(f'{duration(total)} in all: ' + ', '.join(words))}</div>" if total else ""
-    )
+    return f"<div>{duration(total)} in all: {escaped(', '.join(words))}</div>" if total else ""
 
 
 def _functions(trace: Trace) -> str:
     if not trace.functions:
         return ""
-    rows = "".join(_row(f) for f in trace.functions[:_MAX_FUNCTIONS])
     head = "".join(f"<th>{name}</th>" for name in _HEADINGS)
+    rows = "".join(
+        f"<tr>{''.join(f'<td>{escaped(cell)}</td>' for cell in _cells(function))}</tr>"
+        for function in trace.functions[:_MAX_FUNCTIONS]
+    )
     more = len(trace.functions) - _MAX_FUNCTIONS
     rest = f"<div>and {more} more functions</div>" if more > 0 else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{rest}"
 
 
-def _row(function: Function) -> str:
-    cells = (
-        function.name,
-        OF_JAX if function.library else place(function.place),
-        str(sum(c.compiled for c in function.compiles)),
-        *map(duration, function.stage_seconds.values()),
-    )
-    return f"<tr>{''.join(f'<td>{escaped(cell)}</td>' for cell in cells)}</tr>"
+def _cells(function: Function) -> tuple[str, ...]:
+    where = OF_JAX if function.library else place(function.place)
+    compiles = str(sum(c.compiled for c in function.compiles))
+    return (function.name, where, compiles, *map(duration, function.stage_seconds.values()))

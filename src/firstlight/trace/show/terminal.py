@@ -35,6 +35,10 @@ _MAX_PACKAGES = 6
 _PACKAGE_SECONDS = 0.02
 #: Without a terminal (CI, a file): lines that can be read without scrolling sideways.
 _PLAIN_WIDTH = 100
+#: Columns of words; all others are numbers.
+_WORDS = frozenset(
+    ("", "function", "defined", "cache", "what happened", "where", "why again", "setting")
+)
 
 
 def terminal() -> Console:
@@ -52,12 +56,10 @@ def print_trace(trace: Trace, console: Console | None = None, title: str = "") -
     if leading is not None:
         _print_phases(leading, console)
     if trace.functions:
-        console.print()
-        console.print(_functions(trace.functions, console.width))
+        console.print("", _functions(trace.functions, console.width), sep="\n")
     compiled = regions(trace)
     if compiled:
-        console.print()
-        console.print(_regions(compiled))
+        console.print("", _regions(compiled), sep="\n")
     if len(trace.processes) > 1:
         console.print(_processes(trace.processes))
     for sentence in unknown(trace):
@@ -75,18 +77,16 @@ def print_exceeded(exceeded: Sequence[Excess], console: Console | None = None) -
 
 
 def _print_findings(trace: Trace, console: Console) -> None:
-    none = nothing_found(trace)
+    none, source = nothing_found(trace), SourceLines(trace)
     if none:
         console.print(Text(printable(none)))
     findings = [finding for finding in trace.findings if not finding.apart]
-    source = SourceLines(trace)
     for number, finding in enumerate(findings[:_MAX_FINDINGS], start=1):
-        console.print()
         grid = Table.grid(padding=(0, 1))
         grid.add_column(justify="right", no_wrap=True, min_width=2)
         grid.add_column()
         grid.add_row(Text(f"{number}."), _finding(finding, source))
-        console.print(grid)
+        console.print("", grid, sep="\n")
     if len(findings) > 1:
         note = "Each says what it costs at most; they may overlap."
         console.print(Text(f"\n{note}", style="dim"))
@@ -99,64 +99,47 @@ def _print_findings(trace: Trace, console: Console) -> None:
 
 
 def _finding(finding: Finding, source: SourceLines) -> Group:
-    head = Text.assemble(
-        (duration(finding.seconds), "bold yellow"), "  ", (printable(sentence_of(finding)), "bold")
-    )
-    parts = [head]
+    cost, what = duration(finding.seconds), printable(sentence_of(finding))
+    parts = [Text.assemble((cost, "bold yellow"), "  ", (what, "bold"))]
     if finding.place:
         where = f"{place(finding.place)}  {source.of(finding.place)}".rstrip()
         parts.append(Text(printable(where), style="dim", overflow="fold"))
-    parts.append(Text(printable(f"→ {finding.remedy}")))
-    return Group(*parts)
+    return Group(*parts, Text(printable(f"→ {finding.remedy}")))
 
 
 def _print_phases(process: Process, console: Console) -> None:
-    moment = process.first_result_seconds
-    by_kind = phases.until(process, moment)
+    by_kind = phases.until(process, process.first_result_seconds)
     total = sum(by_kind.values())
     if not total:
         return
-    looks = {kind: phases.LOOKS.get(kind, (kind, "", "", "?")) for kind in by_kind}
-    signs = {kind: "█" if console.is_terminal else look[3] for kind, look in looks.items()}
-    width, done, bar = min(console.width, 100), 0.0, Text()
-    for kind, value in by_kind.items():  # the last one takes what rounding leaves
-        done += value
-        bar.append(signs[kind] * (round(done / total * width) - len(bar)), looks[kind][2])
-    console.print()
-    console.print(Text(spent_on(process, total), style="bold"))
-    console.print(bar)
-    legend = [
-        Text.assemble(
-            (f"{signs[kind]} ", looks[kind][2]),
-            f"{looks[kind][0]} {duration(value)} ({value / total:.0%})",
-        )
-        for kind, value in sorted(by_kind.items(), key=lambda item: -item[1])
-    ]
-    console.print(Columns(legend, padding=(0, 2)))
-    imported = _imported(process, moment)
-    beside = f"Imports, each package for itself: {imported}." if imported else ""
-    for line in filter(None, (in_other_threads(process), beside)):
+    width, done, bar, legend = min(console.width, 100), 0.0, Text(), {}
+    for kind, value in by_kind.items():
+        name, _, style, sign = phases.LOOKS.get(kind, (kind, "", "", "?"))
+        sign = "█" if console.is_terminal else sign
+        done += value  # the last one takes what rounding leaves
+        bar.append(sign * (round(done / total * width) - len(bar)), style)
+        words = f"{name} {duration(value)} ({value / total:.0%})"
+        legend[kind] = Text.assemble((f"{sign} ", style), words)
+    console.print("", Text(spent_on(process, total), style="bold"), bar, sep="\n")
+    longest_first = sorted(legend, key=lambda kind: -by_kind[kind])
+    console.print(Columns([legend[kind] for kind in longest_first], padding=(0, 2)))
+    for line in filter(None, (in_other_threads(process), _imported(process))):
         console.print(Text(printable(line)))
     where = where_first_result(process)
     if where is not None:
         console.print(Text(printable(where), style="dim"))
 
 
-def _imported(process: Process, moment: float | None) -> str:
-    """The packages that took longest until then, and the sum of all others."""
-    until_then = [p for p in process.imports if moment is None or p.begin_seconds < moment]
+def _imported(process: Process) -> str:
+    """The packages that took longest until the first result, and the sum of all others."""
+    first = process.first_result_seconds
+    until_then = [p for p in process.imports if first is None or p.begin_seconds < first]
     shown = [p for p in until_then[:_MAX_PACKAGES] if p.seconds >= _PACKAGE_SECONDS]
     words = [f"{p.name} {duration(p.seconds)}" for p in shown]
     others = until_then[len(shown) :]
-    if shown and others:
+    if others:
         words.append(f"{counted(len(others), 'other')} {duration(sum(p.seconds for p in others))}")
-    return ", ".join(words)
-
-
-#: Columns of words; all others are numbers.
-_WORDS = frozenset(
-    ("", "function", "defined", "cache", "what happened", "where", "why again", "setting")
-)
+    return f"Imports, each package for itself: {', '.join(words)}." if shown else ""
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[tuple[Sequence[str], str]]) -> Table:
@@ -170,9 +153,8 @@ def table(title: str, columns: Sequence[str], rows: Iterable[tuple[Sequence[str]
         collapse_padding=True,  # room for names
     )
     for name in columns:
-        widest = 36 if name == "function" else None
         if name in _WORDS:
-            made.add_column(name, overflow="fold", max_width=widest)
+            made.add_column(name, overflow="fold", max_width=36 if name == "function" else None)
         else:
             made.add_column(name, justify="right", no_wrap=True)
     for cells, style in rows:
@@ -181,31 +163,29 @@ def table(title: str, columns: Sequence[str], rows: Iterable[tuple[Sequence[str]
 
 
 def _functions(functions: Sequence[Function], width: int) -> Table:
-    stages = width >= 92
-    by_stage = STAGES if stages else ()
-    shown = functions[:_MAX_FUNCTIONS]
-    return table(
-        _title("Functions", "most expensive", len(functions)),
-        ("function", "defined", "compiles", "again", *by_stage, "total", "cache"),
-        [(_row(function, stages), "dim" if function.library else "") for function in shown],
-    )
+    by_stage = STAGES if width >= 92 else ()
+    rows = [
+        (
+            (
+                _bare(f.name),
+                OF_JAX if f.library else short(f.place),
+                str(sum(c.compiled for c in f.compiles)),
+                str(f.recompiles or "") if not f.library else "",
+                *(duration(f.stage_seconds[stage]) for stage in by_stage),
+                duration(f.seconds),
+                cache_text(f),
+            ),
+            "dim" if f.library else "",
+        )
+        for f in functions[:_MAX_FUNCTIONS]
+    ]
+    columns = ("function", "defined", "compiles", "again", *by_stage, "total", "cache")
+    return table(_title("Functions", "most expensive", len(functions)), columns, rows)
 
 
 def _title(what: str, which: str, number: int) -> str:
     some = f", the {_MAX_FUNCTIONS} {which} of {number}"
     return what + (some if number > _MAX_FUNCTIONS else "")
-
-
-def _row(function: Function, stages: bool) -> list[str]:
-    return [
-        _bare(function.name),
-        OF_JAX if function.library else short(function.place),
-        str(sum(c.compiled for c in function.compiles)),
-        str(function.recompiles or "") if not function.library else "",
-        *map(duration, function.stage_seconds.values() if stages else ()),
-        duration(function.seconds),
-        cache_text(function),
-    ]
 
 
 def _bare(name: str) -> str:
