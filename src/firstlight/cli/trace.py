@@ -44,24 +44,20 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         allow_abbrev=False,  # `script.py --max 3` must not abbreviate our options
     )
     add = parser.add_argument
+    first_result = (
+        "marks the first result: a regular expression that matches a line the program prints, or "
+        "the source line that reads it (train.py:27)"
+    )
+    what_if = (
+        "run the program again with less optimisation and with a warm compilation cache; measure "
+        "what that would gain"
+    )
+    out = "a new folder (default firstlight-traces/TIME-NAME)"
     add("-m", dest="module", action="store_true", help="run a module, as python -m does")
-    add(
-        "--out", type=Path, metavar="DIR", help="a new folder (default firstlight-traces/TIME-NAME)"
-    )
-    add(
-        "--first-result",
-        type=_pattern,
-        metavar="PATTERN",
-        help="marks the first result: a regular expression that matches a line the program prints, "
-        "or the source line that reads it (train.py:27)",
-    )
+    add("--out", type=Path, metavar="DIR", help=out)
+    add("--first-result", type=_pattern, metavar="PATTERN", help=first_result)
     _add_outputs_and_limits(parser)
-    add(
-        "--what-if",
-        action="store_true",
-        help="run the program again with less "
-        "optimisation and with a warm compilation cache; measure what that would gain",
-    )
+    add("--what-if", action="store_true", help=what_if)
     add("--what-if-rounds", type=_rounds, default=3, metavar="N", help="runs of each (default 3)")
     add("--dump-hlo", action="store_true", help="keep the compiled programs, for trace diff")
     add("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
@@ -70,23 +66,20 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def _add_outputs_and_limits(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    chrome = "write a timeline for ui.perfetto.dev or chrome://tracing"
-    add("--json", type=Path, metavar="FILE", help="write the report as JSON")
-    add(
-        "--html", type=Path, metavar="FILE", help="write the report there (default DIR/report.html)"
-    )
-    add("--chrome", type=Path, metavar="FILE", help=chrome)
+    for option, about in (
+        ("--json", "write the report as JSON"),
+        ("--html", "write the report there (default DIR/report.html)"),
+        ("--chrome", "write a timeline for ui.perfetto.dev or chrome://tracing"),
+    ):
+        add(option, type=Path, metavar="FILE", help=about)
     add("--redact", action="store_true", help="omit paths, values, source and arguments")
     add("--quiet", action="store_true", help="print only exceeded limits")
     add = parser.add_argument_group("limits, for CI").add_argument
     add("--max-compiles", type=_count, metavar="N", help="programs compiled in total")
     add("--max-recompiles", type=_count, metavar="N", help="recompiles of the same function")
     add("--max-ttfr", type=_seconds, metavar="SECONDS", help="time to first result")
-    add(
-        "--forbid-compile-after",
-        metavar="WHEN",
-        help="a time since the start (30s), or the number of results read by the program (100)",
-    )
+    late = "a time since the start (30s), or the number of results read by the program (100)"
+    add("--forbid-compile-after", metavar="WHEN", help=late)
 
 
 def handle(options: argparse.Namespace) -> int:
@@ -234,8 +227,17 @@ def _outputs(
 
     page = None
     try:
-        if options.json or options.chrome:
-            _write_json(trace, found, options, outcome, what_if)
+        if options.json:
+            from firstlight.records import to_json, write_json
+            from firstlight.trace.show.json_report import report
+
+            plain = report(trace, found, outcome._asdict() if outcome else None, to_json(what_if))
+            write_json(options.json, plain, schema="trace-report-1.schema.json")
+        if options.chrome:
+            from firstlight.records import write_json
+            from firstlight.trace.show.chrome_trace import chrome_trace
+
+            write_json(options.chrome, chrome_trace(trace))
         write_text(options.html or folder / "report.html", render(trace, what_if))
         page = options.html or folder / "report.html"
     finally:  # printed even if a file cannot be written
@@ -245,26 +247,6 @@ def _outputs(
             from firstlight.trace.show.terminal import print_exceeded
 
             _shown(print_exceeded, found)
-
-
-def _write_json(
-    trace: Trace,
-    found: Sequence[Excess],
-    options: argparse.Namespace,
-    outcome: Outcome | None,
-    what_if: WhatIf | None,
-) -> None:
-    from firstlight.records import to_json, write_json
-
-    if options.json:
-        from firstlight.trace.show.json_report import report
-
-        plain = report(trace, found, outcome._asdict() if outcome else None, to_json(what_if))
-        write_json(options.json, plain, schema="trace-report-1.schema.json")
-    if options.chrome:
-        from firstlight.trace.show.chrome_trace import chrome_trace
-
-        write_json(options.chrome, chrome_trace(trace))
 
 
 def _print(

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from firstlight.present.quantities import duration, listed
 from firstlight.trace.findings import thresholds
@@ -18,13 +18,13 @@ from firstlight.trace.read.model import (
     Compile,
     Finding,
     ImportedPackage,
-    Process,
     SourceLine,
     Span,
     Trace,
 )
 from firstlight.trace.wording import short, where_to_jit
 
+_Call = tuple[SourceLine, Compile]  # an operation, with the line that a jit can be put around
 _Lines = list[tuple[SourceLine, list[Compile]]]
 
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
@@ -55,24 +55,41 @@ def one_op_compiles(trace: Trace) -> Iterator[Finding]:
 
     What is spread over functions too thinly to be reported of any is reported of the program.
     """
-    groups: dict[tuple[str, str | None], list[Compile]] = defaultdict(list)
-    for one, place in _outside_of_jit(trace):
-        groups[place.file, _named_function(place)].append(one)
-    thin: list[Compile] = []
-    for (_, name), compiles in groups.items():
+    groups: dict[tuple[str, str | None], list[_Call]] = defaultdict(list)
+    for place, one in _outside_of_jit(trace):
+        groups[place.file, _named_function(place)].append((place, one))
+    thin: list[_Call] = []
+    for (_, name), calls in groups.items():
+        compiles = [one for _, one in calls]
         spent = sum(c.seconds for c in compiles)
         long = spent >= thresholds.ONE_OP_SHARE * sum(f.seconds for f in trace.functions)
         long &= is_part_of_start(trace, compiles, spent, thresholds.ONE_OP_SHARE_OF_START)
         if len(compiles) >= thresholds.ONE_OP_COMPILES or long:
-            yield _one_op_finding(name or "<module>", compiles, trace)
+            function = name or "<module>"
+            scope = "at the top of the file" if function == "<module>" else f"in {function}"
+            run, each = f"{len(compiles)} operations {scope} run", "each"
+            if len(compiles) == 1:
+                run, each = f"{compiles[0].name} {scope} runs", "it"
+            what = f"{run} outside of jit: {each} is compiled by itself."
+            lines = _by_line(calls)
+            yield _finding(what, function, _one_op_remedy(function, compiles, lines, trace), lines)
         else:
-            thin += compiles
+            thin += calls
     if len(thin) >= thresholds.ONE_OP_COMPILES_IN_ALL:
-        yield _thin_finding(thin)
+        lines = _by_line(thin)
+        places = len({(place.file, _named_function(place)) for place, _ in lines})
+        yield _finding(
+            f"{len(thin)} operations in {places} places of the program run outside of jit: each is "
+            "compiled by itself.",
+            None,
+            f"The most expensive are at {listed((short(place) for place, _ in lines), 4)}. "
+            f"{_WITHOUT_COMPILING} What belongs to one step of the work, put under one jax.jit.",
+            lines,
+        )
 
 
-def _outside_of_jit(trace: Trace) -> Iterator[tuple[Compile, SourceLine]]:
-    """Operations compiled by themselves, with the line that a jit can be put around.
+def _outside_of_jit(trace: Trace) -> Iterator[_Call]:
+    """Operations compiled by themselves.
 
     Not what runs while the same thread traces a function under jit: that is computed for the
     program being made (as solvers do with ensure_compile_time_eval).
@@ -90,40 +107,15 @@ def _outside_of_jit(trace: Trace) -> Iterator[tuple[Compile, SourceLine]]:
                 for span in tracing[one.process, one.thread]
             )
             if one.compiled and place is not None and not while_traced:
-                yield one, place
+                yield place, one
 
 
-def _by_line(compiles: Sequence[Compile]) -> _Lines:
+def _by_line(calls: Iterable[_Call]) -> _Lines:
     """The lines that operations are called from, the most expensive first."""
     lines: dict[SourceLine, list[Compile]] = defaultdict(list)
-    for one in compiles:
-        place = where_to_jit(one)
-        assert place is not None
+    for place, one in calls:
         lines[place].append(one)
     return sorted(lines.items(), key=lambda item: -sum(c.seconds for c in item[1]))
-
-
-def _one_op_finding(function: str, compiles: Sequence[Compile], trace: Trace) -> Finding:
-    lines = _by_line(compiles)
-    scope = "at the top of the file" if function == "<module>" else f"in {function}"
-    what = f"{len(compiles)} operations {scope} run outside of jit: each is compiled by itself."
-    if len(compiles) == 1:
-        what = f"{compiles[0].name} {scope} runs outside of jit: it is compiled by itself."
-    return _finding(what, function, _one_op_remedy(function, compiles, lines, trace), lines)
-
-
-def _thin_finding(compiles: Sequence[Compile]) -> Finding:
-    lines = _by_line(compiles)
-    functions = {(place.file, _named_function(place)) for place, _ in lines}
-    title = (
-        f"{len(compiles)} operations in {len(functions)} places of the program run outside of jit: "
-        "each is compiled by itself."
-    )
-    remedy = (
-        f"The most expensive are at {listed((short(place) for place, _ in lines), 4)}. "
-        f"{_WITHOUT_COMPILING} What belongs to one step of the work, put under one jax.jit."
-    )
-    return _finding(title, None, remedy, lines)
 
 
 def _finding(title: str, function: str | None, remedy: str, lines: _Lines) -> Finding:
@@ -146,8 +138,8 @@ def _one_op_remedy(
     function: str, compiles: Sequence[Compile], by_line: _Lines, trace: Trace
 ) -> str:
     lines, left = _in_words(by_line), _left_under_jit(compiles)
-    iterated = [c for c in compiles if c.name == _ITERATING]
-    if 2 * sum(c.seconds for c in iterated) > sum(c.seconds for c in compiles):
+    iterated = [(p, c) for p, of_line in by_line for c in of_line if c.name == _ITERATING]
+    if 2 * sum(c.seconds for _, c in iterated) > sum(c.seconds for c in compiles):
         return (
             f"An array of JAX is iterated over at {_in_words(_by_line(iterated))}, which compiles "
             "a program that takes it apart: iterate over np.asarray of it, or over its indices."
@@ -261,41 +253,28 @@ def expensive_imports(trace: Trace) -> Iterator[Finding]:
         jax = sum(package.seconds for package in process.imports if package.name in JAX_ITSELF)
         least = thresholds.IMPORT_SHARE_OF_JAX * jax
         long = {p.name: p for p in process.imports if jax and p.beyond_jax_seconds >= least}
+        # What another one brings with it is reported there, or is needed as that one is.
+        brought = needed | set(long)
         for package in long.values():
-            if _is_needless(package, process, needed, long):
-                yield _import_finding(package)
+            first = process.first_result_seconds
+            late = first is not None and package.begin_seconds > first  # imported where needed
+            own = package.name not in needed | sys.stdlib_module_names
+            # Without a line that imports it, it is the program: python -m pytest.
+            if own and package.site and package.imported_by not in brought and not late:
+                yield _import_finding(package, package.site)
 
 
-def _is_needless(
-    package: ImportedPackage,
-    process: Process,
-    needed: frozenset[str],
-    long: Mapping[str, ImportedPackage],
-) -> bool:
-    first = process.first_result_seconds
-    if first is not None and package.begin_seconds > first:
-        return False  # imported where it is needed
-    if package.site is None:
-        return False  # without a line that imports it, it is the program: python -m pytest
-    # What another one brings with it is reported there, or is needed as that one is.
-    brought = package.imported_by in needed or package.imported_by in long
-    return not brought and package.name not in needed | sys.stdlib_module_names
-
-
-def _import_finding(package: ImportedPackage) -> Finding:
-    name, within, line = package.name, package.site and package.site.function, short(package.site)
-    if within not in (None, "<module>"):
-        remedy = f"call {within}, which imports it at {line}, after it."
-    else:
-        remedy = (
-            f"move the import from {line} into the function that does; if nothing does, drop it."
-        )
+def _import_finding(package: ImportedPackage, site: SourceLine) -> Finding:
+    name, line = package.name, short(site)
+    remedy = f"move the import from {line} into the function that does; if nothing does, drop it."
+    if site.function not in (None, "<module>"):
+        remedy = f"call {site.function}, which imports it at {line}, after it."
     return Finding(
         kind="expensive-import",
         seconds=package.beyond_jax_seconds,
         title=f"Importing {name} takes {duration(package.beyond_jax_seconds)}.",
         function=name,
-        place=package.site,
+        place=site,
         remedy=f"If the first result needs neither {name} nor a package that imports it, {remedy}",
         evidence={"modules": package.modules, "own_seconds": package.seconds},
     )

@@ -16,7 +16,7 @@ from firstlight.trace.read import phases
 from firstlight.trace.read.model import Finding, ImportedPackage, Process, Trace
 from firstlight.trace.read.source_lines import SourceLines
 from firstlight.trace.read.torch_regions import regions, why
-from firstlight.trace.show import page_functions, page_recompiles, page_timeline
+from firstlight.trace.show import page_functions, page_timeline
 from firstlight.trace.show.verdict import headline, nothing_found, unknown
 from firstlight.trace.wording import place, sentence_of
 
@@ -38,7 +38,7 @@ def render(trace: Trace, what_if: WhatIf | None = None) -> str:
         ("Verdict", _verdict(trace)),
         ("Timeline", page_timeline.section(trace)),
         ("Functions", page_functions.section(trace)),
-        ("Recompiles", page_recompiles.section(trace)),
+        ("Recompiles", page_functions.recompiles(trace)),
         ("Imports", _imports(trace)),
         ("Waits", _waits(trace)),
         ("What if", _what_if(what_if)),
