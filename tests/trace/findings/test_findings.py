@@ -178,34 +178,52 @@ def a_moment_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thresholds, "DOMINATING_SHARE_OF_START", 0.1)
 
 
+class Kept(NamedTuple):
+    """What programs left in a cache, and their trace."""
+
+    trace: Trace
+    cache: Path
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kept]:
+    """By state, of one process that first leaves its threshold or not, then calls back or not."""
+    found = {}
+    for state in ("disease", "cure"):
+        cache = tmp_path_factory.mktemp(state)
+        programs = (f"cache_threshold_{state}", f"cache_callback_{state}")
+        found[state] = Kept(traced(*programs, arguments=[cache]), cache)
+    return found
+
+
 @pytest.mark.usefixtures("a_moment_is_enough")
-def test_a_cache_that_keeps_nothing_below_its_threshold_is_found(tmp_path: Path) -> None:
-    disease = traced("cache_threshold_disease", arguments=[tmp_path / "a"])
-    cure = traced("cache_threshold_cure", arguments=[tmp_path / "b"])
-    found = [f for f in findings(disease) if f.kind == "cache-below-threshold"]
+def test_a_cache_that_keeps_nothing_below_its_threshold_is_found(kept: dict[str, Kept]) -> None:
+    disease, cure = kept["disease"], kept["cure"]
+    found = [f for f in findings(disease.trace) if f.kind == "cache-below-threshold"]
     assert [f.evidence["programs"] for f in found] == [5]
     assert "jax_persistent_cache_min_compile_time_secs" in found[0].remedy
-    assert_not_found(cure, "cache-below-threshold")
+    assert_not_found(cure.trace, "cache-below-threshold")
     # The oracle: what is there on disk.
-    assert not list((tmp_path / "a").glob("*-cache"))
-    assert len(list((tmp_path / "b").glob("*-cache"))) == 5
+    assert not list(disease.cache.glob("jit__lambda*-cache"))
+    assert len(list(cure.cache.glob("jit__lambda*-cache"))) == 5
 
 
 @pytest.mark.usefixtures("a_moment_is_enough")
-def test_a_program_that_calls_back_is_said_to_be_kept_out_of_the_cache(tmp_path: Path) -> None:
-    disease = traced("cache_callback_disease", arguments=[tmp_path / "a"])
-    cure = traced("cache_callback_cure", arguments=[tmp_path / "b"])
-    assert_not_found(cure, "cache-callbacks")
-    assert list((tmp_path / "b").glob("jit_step-*-cache"))
+def test_a_program_that_calls_back_is_said_to_be_kept_out_of_the_cache(
+    kept: dict[str, Kept],
+) -> None:
+    disease, cure = kept["disease"], kept["cure"]
+    assert_not_found(cure.trace, "cache-callbacks")
+    assert list(cure.cache.glob("jit_step-*-cache"))
     # The oracle: JAX keeps such programs from 0.11 on.
-    assert bool(list((tmp_path / "a").glob("jit_step-*-cache"))) is SINCE_0_11
+    assert bool(list(disease.cache.glob("jit_step-*-cache"))) is SINCE_0_11
     if SINCE_0_11:
-        assert_not_found(disease, "cache-callbacks")
-        again = traced("cache_callback_disease", arguments=[tmp_path / "a"])
+        assert_not_found(disease.trace, "cache-callbacks")
+        again = traced("cache_callback_disease", arguments=[disease.cache])
         (step,) = [f for f in again.functions if f.name == "step"]
         assert [c.cache.status for c in step.compiles if c.cache] == ["hit"]
     else:
-        assert_found(disease, "cache-callbacks", "step", "cache_callback_disease")
+        assert_found(disease.trace, "cache-callbacks", "step", "cache_callback_disease")
 
 
 @pytest.mark.usefixtures("a_moment_is_enough")
@@ -301,7 +319,7 @@ def test_sizes_to_pad_to_are_the_next_powers_of_two() -> None:
     disease, _ = traces_of(TOGETHER)
     found = assert_found(disease, "shape-recompiles", "next_token", "growing_sequence_disease")
     assert found.evidence["varying"] == [
-        {"arguments": ["tokens"], "dimension": 0, "sizes": [3, 4, 5, 6, 7], "buckets": [4, 8]}
+        {"arguments": ("tokens",), "dimension": 0, "sizes": (3, 4, 5, 6, 7), "buckets": (4, 8)}
     ]
     assert "dimension 0 of tokens" in found.remedy
     assert "4, 8" in found.remedy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from firstlight.present.quantities import counted, listed
 from firstlight.trace.read.model import Argument, Function, Reason, Signature
@@ -123,4 +123,4 @@ def _padded(argument: Argument, by: Varying) -> tuple[object, ...]:
 
 def evidence(function: Function) -> dict[str, object]:
     """Sizes and buckets of each dimension that differs."""
-    return {"varying": [{**vars(v), "buckets": v.buckets} for v in varying(function)]}
+    return {"varying": [asdict(v) | {"buckets": v.buckets} for v in varying(function)]}
