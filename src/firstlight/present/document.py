@@ -64,20 +64,16 @@ def whole_page(policy: str, title: str, head: str, body: str) -> str:
 
 def masthead(title: str, lead: str, brand: str = "Firstlight") -> str:
     """The top of a page, with the choice of a theme; `lead` is markup, the others plain text."""
-    return (
-        f'<header id="top">{_LOGO}<div class="lead"><p class="brand">{html.escape(brand)}</p>'
-        f"<h1>{html.escape(title)}</h1>{lead}</div>{_themes()}</header>"
-    )
-
-
-def _themes() -> str:
-    """The choice between light and dark."""
-    choices = "".join(
+    themes = "".join(
         f'<input type="radio" name="theme" id="theme-{t}"{" checked" if t == "auto" else ""}>'
         f'<label for="theme-{t}">{t}</label>'
         for t in ("auto", "light", "dark")
     )
-    return f'<fieldset class="themes"><legend>Theme</legend>{choices}</fieldset>'
+    return (
+        f'<header id="top">{_LOGO}<div class="lead"><p class="brand">{html.escape(brand)}</p>'
+        f'<h1>{html.escape(title)}</h1>{lead}</div><fieldset class="themes">'
+        f"<legend>Theme</legend>{themes}</fieldset></header>"
+    )
 
 
 def table(

@@ -132,27 +132,20 @@ def spread(positions: Sequence[float], gap: float, low: float, high: float) -> l
     order = sorted(range(len(positions)), key=lambda i: positions[i])
     blocks: list[tuple[float, list[int]]] = []  # centre, members
     for i in order:
-        members = [i]
-        centre = _clamped(positions, members, gap, low, high)
-        while blocks and centre - _half(members, gap) < blocks[-1][0] + _half(blocks[-1][1], gap):
-            members = blocks.pop()[1] + members
-            centre = _clamped(positions, members, gap, low, high)
+        members: list[int] = []
+        joined = [i]
+        while joined:
+            members = joined + members
+            half = len(members) * gap / 2
+            centre = sum(positions[m] for m in members) / len(members)
+            # Moved until the block is inside.
+            centre = max(min(centre, high - half + gap / 2), low + half - gap / 2)
+            last, others = blocks[-1] if blocks else (-math.inf, [])
+            collides = centre - half < last + len(others) * gap / 2
+            joined = blocks.pop()[1] if collides else []
         blocks.append((centre, members))
     placed = [0.0] * len(positions)
     for centre, members in blocks:
         for k, i in enumerate(members):
             placed[i] = centre + (k - (len(members) - 1) / 2) * gap
     return placed
-
-
-def _clamped(
-    positions: Sequence[float], members: Sequence[int], gap: float, low: float, high: float
-) -> float:
-    """The centre of a block: the mean of its members, moved until the block is inside."""
-    centre = sum(positions[m] for m in members) / len(members)
-    half = _half(members, gap) - gap / 2
-    return max(min(centre, high - half), low + half)
-
-
-def _half(members: Sequence[int], gap: float) -> float:
-    return len(members) * gap / 2

@@ -10,14 +10,7 @@ from firstlight.present.quantities import counted, duration, listed
 from firstlight.trace.findings import thresholds
 from firstlight.trace.findings.costs import cost, is_part_of_start, start_seconds, xla_seconds
 from firstlight.trace.read import phases
-from firstlight.trace.read.model import (
-    CacheStatus,
-    Compile,
-    Finding,
-    Function,
-    MissReason,
-    Trace,
-)
+from firstlight.trace.read.model import CacheStatus, Compile, Finding, Function, MissReason, Trace
 
 _Pair = tuple[Function, Compile]
 

@@ -6,18 +6,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from firstlight.present.quantities import listed, times
+from firstlight.trace import wording
 from firstlight.trace.findings import shapes
 from firstlight.trace.read.model import ByIdentity, Compile, Difference, Function, Reason
 from firstlight.trace.read.recompiles import OF_PYTHON, dtype_of, is_number, is_wide
-from firstlight.trace.wording import (
-    again_so_often,
-    differing,
-    first_difference,
-    readable,
-    short,
-    where_called,
-    why_again,
-)
 
 #: Title and remedy by reason; the values that they name are those of `words`.
 _TITLES = {
@@ -86,7 +78,7 @@ def words(function: Function, reason: Reason, again: Sequence[Compile]) -> tuple
         new = "is a new object" if len(paths) == 1 else "are new objects"
         what = f"{listed(paths, 3)} {new} each time, of the same code"
         cures = (_MADE_ANEW[kind].format(listed(some, 3)) for kind, some in new_objects.items())
-        return f"{again_so_often(function, again)}: {what}.", " ".join(cures)
+        return f"{wording.again_so_often(function, again)}: {what}.", " ".join(cures)
     title, remedy = _TITLES[reason], _REMEDIES[reason]
     static = {d.field for d in _static_differences(again)}
     given = [pair for one in again if one.signature for pair in one.signature.static.items()]
@@ -94,15 +86,19 @@ def words(function: Function, reason: Reason, again: Sequence[Compile]) -> tuple
     if reason is Reason.STATIC and number:
         in_equinox = all(one.site is not None and one.site.package == "equinox" for one in again)
         remedy = _NUMBER_IN_EQUINOX if in_equinox else _STATIC_NUMBER
-    one, call, why = again[0], short(where_called(again[0])), why_again(again[0]) or ""
+    one, call, why = (
+        again[0],
+        wording.short(wording.where_called(again[0])),
+        wording.why_again(again[0]) or "",
+    )
     if one.site and one.user_site and one.site.package:  # which called in the user's name
-        call += f" (by {one.site.package}, {short(one.site)})"
+        call += f" (by {one.site.package}, {wording.short(one.site)})"
     values = {
-        "name": readable(function),
-        "again": again_so_often(function, again),
-        "first": first_difference(again),
+        "name": wording.readable(function),
+        "again": wording.again_so_often(function, again),
+        "first": wording.first_difference(again),
         "values": _weak_values(function, again),
-        "differing": differing(again),
+        "differing": wording.differing(again),
         "call": call,
         "dtype": _best_dtype(function, again),
         "why": f"{why[:1].upper()}{why[1:]}",
@@ -161,12 +157,12 @@ def _called(function: Function) -> str:
     """The line that called most objects of it, which may have made them, or was given them."""
     objects = defaultdict(set)
     for one in function.compiles:
-        if one.compiled and one.signature is not None and (place := where_called(one)):
+        if one.compiled and one.signature is not None and (place := wording.where_called(one)):
             objects[place].add(one.signature.function_object)
     if not objects:
         return "No line is known that called them."
     place = max(objects, key=lambda where: len(objects[where]))
-    return f"{len(objects[place])} different ones were called at {short(place)}."
+    return f"{len(objects[place])} different ones were called at {wording.short(place)}."
 
 
 def by_identity(again: Sequence[Compile]) -> dict[ByIdentity, list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +100,7 @@ def compare(before: Trace, after: Trace) -> Comparison:
     kinds = [Counter(finding.kind for finding in trace.findings) for trace in sides]
     names = sorted(kind for kind in kinds[0] | kinds[1] if kinds[0][kind] != kinds[1][kind])
     versions = {
-        name: tuple(_version(trace, field) for trace in sides)
+        name: tuple(next(filter(None, map(attrgetter(field), t.processes)), None) for t in sides)
         for name, field in (
             ("Python", "python"),
             ("JAX", "jax_version"),
@@ -176,10 +177,6 @@ def _phases(trace: Trace) -> dict[str, float]:
         for kind, value in process.phases_seconds.items():
             found[kind] += value
     return found
-
-
-def _version(trace: Trace, field: str) -> str | None:
-    return next((version for p in trace.processes if (version := getattr(p, field))), None)
 
 
 # --- on the terminal ------------------------------------------------------------------------------

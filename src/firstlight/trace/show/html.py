@@ -34,6 +34,11 @@ _OVERLAP = (
 
 def render(trace: Trace, what_if: WhatIf | None = None) -> str:
     """The page."""
+    measured = ""
+    if what_if is not None:  # mostly it is None, and what measures it need not be loaded
+        from firstlight.trace.show.what_if_text import section
+
+        measured = section(what_if)
     every = (
         ("Verdict", _verdict(trace)),
         ("Timeline", page_timeline.section(trace)),
@@ -41,7 +46,7 @@ def render(trace: Trace, what_if: WhatIf | None = None) -> str:
         ("Recompiles", page_functions.recompiles(trace)),
         ("Imports", _imports(trace)),
         ("Waits", _waits(trace)),
-        ("What if", _what_if(what_if)),
+        ("What if", measured),
         ("Processes", _processes(trace)),
     )
     sections = [(t.lower().replace(" ", "-"), t, content) for t, content in every if content]
@@ -60,14 +65,6 @@ def render(trace: Trace, what_if: WhatIf | None = None) -> str:
     )
     # A path need not be text: what cannot be written becomes a question mark.
     return page.encode("utf-8", "replace").decode("utf-8")
-
-
-def _what_if(found: WhatIf | None) -> str:
-    if found is None:  # as mostly: what measures it need not be loaded
-        return ""
-    from firstlight.trace.show.what_if_text import section
-
-    return section(found)
 
 
 def _header(trace: Trace) -> str:

@@ -130,18 +130,14 @@ def _call(one: Compile, source: SourceLines) -> str:
     arguments = signature(one.signature, most=20) or "unknown"
     called = _with_source(called_from(one), one.user_site or one.site, source)
     if len(one.stack) > 1:
-        frames = "".join(f"<li>{_frame(where, source)}</li>" for where in one.stack)
+        named = [(place(w) + (f" in {w.function}" if w.function else ""), w) for w in one.stack]
+        frames = "".join(f"<li>{_with_source(text, w, source)}</li>" for text, w in named)
         called += f'<details><summary>stack</summary><ol class="stack">{frames}</ol></details>'
     return (
         f"<tr><td>{duration(one.begin_seconds)}</td><td>{duration(one.seconds)}</td>"
         f"<td>{escaped(arguments)}</td><td>{called}</td>"
         f"<td>{escaped(cache if one.compiled else 'not compiled')}</td></tr>"
     )
-
-
-def _frame(where: SourceLine, source: SourceLines) -> str:
-    within = f" in {where.function}" if where.function else ""
-    return _with_source(place(where) + within, where, source)
 
 
 def _with_source(text: str, where: SourceLine | None, source: SourceLines) -> str:

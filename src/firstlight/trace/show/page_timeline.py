@@ -33,6 +33,10 @@ def section(trace: Trace) -> str:
         return ""
     kinds = dict.fromkeys(s.kind for s in spans)
     known = [k for k in phases.LOOKS if k in kinds] + [k for k in kinds if k not in phases.LOOKS]
+    ticks = "".join(
+        f'<span style="left:{100 * t / end:.4f}%">{f"{t:.6g} s" if t else "0"}</span>'
+        for t in Linear(0.0, end, 0.0, 1.0).ticks(8)
+    )
     lanes = "".join(_process(p, end, len(trace.processes) > 1) for p in trace.processes)
     return (
         f"{_shares(leading)}<h3>The whole run</h3>{_legend(dict.fromkeys(known, ''))}"
@@ -42,7 +46,7 @@ def section(trace: Trace) -> str:
         '<button type="button" data-zoom="first">to the first result</button></div>'
         f'<div class="scroll timeline" tabindex="0" data-end="{end:.6f}" '
         f'data-first="{leading.first_result_seconds or 0.0:.6f}"><div class="lanes">'
-        f"{_axis(end)}{lanes}</div></div>"
+        f'<div class="axis">{ticks}</div>{lanes}</div></div>'
         '<p class="hint">At any moment the innermost counts: a compile within an import is a '
         "compile. Execution on a device is seen only as far as the host waits for it.</p>"
     )
@@ -76,14 +80,6 @@ def _legend(kinds: Mapping[str, str]) -> str:
         for k, more in kinds.items()
     )
     return f'<ul class="legend">{items}</ul>'
-
-
-def _axis(end: float) -> str:
-    ticks = "".join(
-        f'<span style="left:{100 * t / end:.4f}%">{f"{t:.6g} s" if t else "0"}</span>'
-        for t in Linear(0.0, end, 0.0, 1.0).ticks(8)
-    )
-    return f'<div class="axis">{ticks}</div>'
 
 
 def _process(process: Process, end: float, several: bool) -> str:

@@ -11,6 +11,7 @@ from firstlight.trace.wording import place, why_again
 #: Two moments that are less of the time to the first result apart are one.
 _ANOTHER_MOMENT = 0.05
 _MAX_AGAIN = 3
+_NO_END = "when it ended: its end was not seen, as after a kill, os._exit, or on a full disk"
 _WITNESSED = {
     Witness.MARKED: "The first result is marked at",
     Witness.READ: "The first result was read at",
@@ -141,26 +142,18 @@ def cache_text(function: Function) -> str:
 
 def unknown(trace: Trace) -> tuple[str, ...]:
     """What could not be told, and why."""
-    several = len(trace.processes) > 1
-    said = [
-        (f"process {p.pid}: " if several else "") + sentence
-        for p in trace.processes
-        for sentence in _unknown_of(p)
-    ]
-    return tuple(dict.fromkeys(said))
-
-
-def _unknown_of(process: Process) -> list[str]:
-    found = list(process.problems)
-    if process.unfinished and not process.incomplete:
-        found.append(f"how long {process.unfinished} compiles: the process ended while it did")
-    if process.wall_seconds is None:
-        found.append(
-            "when it ended: its end was not seen, as after a kill, os._exit, or on a full disk"
-        )
-    if process.jax_version and process.first_result_seconds is None:
-        found.append(f"the first result: {_why_none(process)}")
-    return found
+    said: dict[str, None] = {}
+    for p in trace.processes:
+        found = list(p.problems)
+        if p.unfinished and not p.incomplete:
+            found.append(f"how long {p.unfinished} compiles: the process ended while it did")
+        if p.wall_seconds is None:
+            found.append(_NO_END)
+        if p.jax_version and p.first_result_seconds is None:
+            found.append(f"the first result: {_why_none(p)}")
+        which = f"process {p.pid}: " if len(trace.processes) > 1 else ""
+        said |= {f"{which}{sentence}": None for sentence in found}
+    return tuple(said)
 
 
 def _why_none(process: Process) -> str:
