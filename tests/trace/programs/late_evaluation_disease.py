@@ -1,7 +1,5 @@
 """Trains for a while, then evaluates with a last batch of another size."""
 
-import time
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +10,6 @@ def predict(x):
     return jnp.tanh(x @ x.T).sum()
 
 
-begin = time.monotonic()
-while time.monotonic() - begin < 1.8:
+for _ in range(200):
     predict(np.ones((96, 4), np.float32)).block_until_ready()
 print(predict(np.ones((70, 4), np.float32)))  # here
