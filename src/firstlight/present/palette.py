@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 from dataclasses import dataclass
+from itertools import cycle
 
 from firstlight.present.svg import number
 
@@ -26,17 +27,21 @@ INK: dict[str, tuple[str, str]] = {
     "good": ("#0b6e4f", "#5fd3a6"),
 }
 
-BACKENDS: dict[str, tuple[str, str]] = {
-    "b-numpy": ("#007d52", "#35c99d"),
-    "b-jax-eager": ("#3870d0", "#9ad4fb"),
-    "b-jax-jit": ("#123f86", "#5aa2f5"),
-    "b-torch-eager": ("#a96500", "#f3bb4e"),
-    "b-torch-compile": ("#8f2a05", "#ff8359"),
-    "b-other-0": ("#8a3a86", "#e39be0"),
-    "b-other-1": ("#5c5f66", "#b9bec8"),
-    "b-other-2": ("#6b6a00", "#cfce5a"),
-    "b-other-3": ("#8b2452", "#ff9dc0"),
+#: Backend: colours (light, dark), dash and marker; the last four are for backends of others.
+_LOOKS = {
+    "numpy": ("#007d52", "#35c99d", "", "circle"),
+    "jax-eager": ("#3870d0", "#9ad4fb", "6 3", "triangle"),
+    "jax-jit": ("#123f86", "#5aa2f5", "", "square"),
+    "torch-eager": ("#a96500", "#f3bb4e", "2 3", "diamond"),
+    "torch-compile": ("#8f2a05", "#ff8359", "9 3 2 3", "down"),
+    "other-0": ("#8a3a86", "#e39be0", "4 2", "plus"),
+    "other-1": ("#5c5f66", "#b9bec8", "1 3", "star"),
+    "other-2": ("#6b6a00", "#cfce5a", "8 4", "cross"),
+    "other-3": ("#8b2452", "#ff9dc0", "5 2 1 2", "bar"),
 }
+BACKENDS = {f"b-{name}": (light, dark) for name, (light, dark, _, _) in _LOOKS.items()}
+#: Files of a user's own name only the framework; they look like what they most resemble.
+_ALIASES = {"jax": "jax-jit", "torch": "torch-eager"}
 
 #: Fill, and the colour of text on it: (light, dark). Greys start the process, violets compile,
 #: gold is the first light.
@@ -51,17 +56,6 @@ PHASE_COLOURS: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {
     "p-first_execute": (("#f3c13a", "#f3c13a"), ("#16191f", "#16191f")),
     "p-later": (("#f9e3a3", "#8d7330"), ("#16191f", "#ffffff")),
 }
-
-_KNOWN = {
-    "numpy": ("", "circle"),
-    "jax-eager": ("6 3", "triangle"),
-    "jax-jit": ("", "square"),
-    "torch-eager": ("2 3", "diamond"),
-    "torch-compile": ("9 3 2 3", "down"),
-}
-#: Files of a user's own name only the framework; they look like what they most resemble.
-_ALIASES = {"jax": "jax-jit", "torch": "torch-eager"}
-_OTHER = (("4 2", "plus"), ("1 3", "star"), ("8 4", "cross"), ("5 2 1 2", "bar"))
 
 _OUTLINES = {
     "circle": "M{w} 0A{r} {r} 0 1 1 {e} 0A{r} {r} 0 1 1 {w} 0Z",
@@ -101,17 +95,12 @@ class Mark:
 def marks(backends: list[str]) -> dict[str, Mark]:
     """A look for every backend of a run; those we do not know take the spare ones in turn."""
     found: dict[str, Mark] = {}
-    spare = 0
-    for backend in backends:
+    spare = cycle(name for name in _LOOKS if name.startswith("other-"))
+    for backend in dict.fromkeys(backends):
         alias = _ALIASES.get(backend, backend)
         look = backend if alias in backends else alias  # never two backends with one look
-        if look in _KNOWN:
-            dash, outline = _KNOWN[look]
-            found[backend] = Mark(f"b-{look}", dash, outline)
-        elif backend not in found:
-            dash, outline = _OTHER[spare % len(_OTHER)]
-            found[backend] = Mark(f"b-other-{spare % len(_OTHER)}", dash, outline)
-            spare += 1
+        look = look if look in _LOOKS else next(spare)
+        found[backend] = Mark(f"b-{look}", *_LOOKS[look][2:])
     return found
 
 

@@ -86,21 +86,19 @@ def words(function: Function, reason: Reason, again: Sequence[Compile]) -> tuple
     if reason is Reason.STATIC and number:
         in_equinox = all(one.site is not None and one.site.package == "equinox" for one in again)
         remedy = _NUMBER_IN_EQUINOX if in_equinox else _STATIC_NUMBER
-    one, call, why = (
-        again[0],
-        wording.short(wording.where_called(again[0])),
-        wording.why_again(again[0]) or "",
-    )
+    one, why = again[0], wording.why_again(again[0]) or ""
+    call = wording.short(wording.where_called(one))
     if one.site and one.user_site and one.site.package:  # which called in the user's name
         call += f" (by {one.site.package}, {wording.short(one.site)})"
+    weak, dtype = _weak_values_and_dtype(function, again)
     values = {
         "name": wording.readable(function),
         "again": wording.again_so_often(function, again),
         "first": wording.first_difference(again),
-        "values": _weak_values(function, again),
+        "values": weak,
         "differing": wording.differing(again),
         "call": call,
-        "dtype": _best_dtype(function, again),
+        "dtype": dtype,
         "why": f"{why[:1].upper()}{why[1:]}",
         "padding": shapes.remedy(function, call) if reason is Reason.SHAPE else "",
         "times": times(len(again) + 1),
@@ -111,26 +109,16 @@ def words(function: Function, reason: Reason, again: Sequence[Compile]) -> tuple
     return title.format(**values), remedy.format(**values)
 
 
-def _weak_values(function: Function, again: Sequence[Compile]) -> str:
-    """What the weak ones of the arguments that differ were."""
-    paths = {path for one in again for path in one.differing}
-    given = [a for c in function.compiles if c.signature for a in c.signature.arguments]
-    if any(a.path in paths and a.dtype in OF_PYTHON for a in given):
-        return "plain Python numbers"
-    return "arrays that were made of Python numbers without a dtype"
-
-
-def _best_dtype(function: Function, again: Sequence[Compile]) -> str:
-    """The type to use for the first argument that differs: a float, if it ever was one."""
-    path = next(iter(again[0].differing), None)
-    seen = [
-        dtype_of(argument, is_wide(one.signature))
-        for one in function.compiles
-        if one.signature is not None
-        for argument in one.signature.arguments
-        if argument.path == path
-    ]
-    return next((dtype for dtype in seen if dtype.startswith("float")), (seen or ["float32"])[0])
+def _weak_values_and_dtype(function: Function, again: Sequence[Compile]) -> tuple[str, str]:
+    """What the weak arguments were, and the type to use: a float, if one of them ever was."""
+    signatures = [one.signature for one in function.compiles if one.signature]
+    given = [(a, dtype_of(a, is_wide(s))) for s in signatures for a in s.arguments]
+    paths = [path for one in again for path in one.differing]
+    weak = "arrays that were made of Python numbers without a dtype"
+    if any(a.path in paths and a.dtype in OF_PYTHON for a, _ in given):
+        weak = "plain Python numbers"
+    seen = [dtype for a, dtype in given if [a.path] == paths[:1]] or ["float32"]
+    return weak, next((dtype for dtype in seen if dtype.startswith("float")), seen[0])
 
 
 def _make_once(function: Function) -> str:

@@ -29,13 +29,10 @@ _Lines = list[tuple[SourceLine, list[Compile]]]
 
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 #: Operations that only bring values into another order or form.
-_MOVING = frozenset(
-    (
-        *("broadcast_in_dim", "concatenate", "convert_element_type", "copy", "dynamic_slice"),
-        *("dynamic_update_slice", "expand_dims", "gather", "iota", "pad", "reshape", "rev"),
-        *("scatter", "select_n", "slice", "sort", "split", "squeeze", "stack", "transpose"),
-        *("unstack", "_pad", "_roll_static", "_squeeze", "_take", "_where"),
-    )
+_MOVING = re.compile(
+    "broadcast_in_dim|concatenate|convert_element_type|copy|dynamic_slice|dynamic_update_slice|"
+    "expand_dims|gather|iota|pad|reshape|rev|scatter|select_n|slice|sort|split|squeeze|stack|"
+    "transpose|unstack|_pad|_roll_static|_squeeze|_take|_where"
 )
 _OF_DATA = re.compile("batch|collate|data|load|tokeni[sz]e|augment|shuffle", re.IGNORECASE)
 _FORMING = re.compile("prepare|preprocess|normali[sz]e|standardi[sz]e|encode|split", re.IGNORECASE)
@@ -211,7 +208,8 @@ def _prepares_data(function: str, compiles: Sequence[Compile]) -> bool:
     names = [one.name for one in compiles]
     if any("random" in name or "threefry" in name or name == "_shuffle" for name in names):
         return False
-    return bool(_FORMING.search(bare)) or 2 * sum(n in _MOVING for n in names) > len(names)
+    moved = [name for name in names if _MOVING.fullmatch(name)]
+    return bool(_FORMING.search(bare)) or 2 * len(moved) > len(names)
 
 
 def _can_be_jitted(place: SourceLine, trace: Trace) -> bool:
