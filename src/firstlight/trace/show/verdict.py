@@ -12,11 +12,6 @@ from firstlight.trace.wording import place, why_again
 _ANOTHER_MOMENT = 0.05
 _MAX_AGAIN = 3
 _NO_END = "when it ended: its end was not seen, as after a kill, os._exit, or on a full disk"
-_WITNESSED = {
-    Witness.MARKED: "The first result is marked at",
-    Witness.READ: "The first result was read at",
-    Witness.PUT_OUT: "The first result was put out at",
-}
 
 
 def headline(trace: Trace) -> str:
@@ -67,8 +62,9 @@ def where_first_result(process: Process) -> str | None:
     """A sentence or two with the lines of all moments that could be taken for it."""
     sentences = []
     if process.first_result_site is not None:
-        how = _WITNESSED[process.first_result_witness or Witness.READ]
-        sentences.append(f"{how} {place(process.first_result_site)}.")
+        witness = process.first_result_witness or Witness.READ
+        how = f"{'is' if witness is Witness.MARKED else 'was'} {witness.value}"
+        sentences.append(f"The first result {how} at {place(process.first_result_site)}.")
     found = [f"{words} (at {place(site)})" for words, site in _other_moments(process)]
     if found:
         sentences.append(f"Apart from that, {'; '.join(found)}.")
