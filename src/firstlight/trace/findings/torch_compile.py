@@ -17,7 +17,7 @@ _NO_REMEDY = (
     "It may be possible to write Dynamo",
     "This is likely to be a Dynamo",
 )
-#: By kind of recompile, with the values of `_recompile_remedy`.
+#: By kind of recompile, with the values of `_recompile_finding`.
 _REMEDIES = {
     "size": "Say before the first call that the size varies, with "
     "torch._dynamo.mark_dynamic({tensor}, {dimension}) or torch.compile(…, dynamic=True); or pad "
@@ -27,6 +27,7 @@ _REMEDIES = {
     "value": "A value of Python is part of the program: make it a tensor before the call at "
     "{where} if it varies, or keep it out of the compiled function.",
 }
+_OTHER_REMEDY = "Bring the tensors to one {kind} before the call at {where}."
 _Functions = Mapping[Hashable, Sequence[Region]]
 
 
@@ -139,6 +140,7 @@ def _is_reported(compiles: Sequence[Region], again: Sequence[Region]) -> bool:
 
 def _recompile_finding(kind: str, again: Sequence[Region], rests: Sequence[Region]) -> Finding:
     first = again[0]
+    name, dimension = first.resized or ("", "dimension")
     count = sum(not one.beyond_limit for one in again)
     compiled = f"is compiled again by torch {times(count)}" if count else "is compiled no more"
     beyond = count < len(again)
@@ -149,7 +151,13 @@ def _recompile_finding(kind: str, again: Sequence[Region], rests: Sequence[Regio
         title=f"{first.readable} {compiled}: {first.recompile_detail}.{limit}",
         function=first.function,
         place=first.user_site or first.place,
-        remedy=_recompile_remedy(kind, first),
+        remedy=_REMEDIES.get(kind, _OTHER_REMEDY).format(
+            kind=kind,
+            tensor=name if name.isidentifier() else "tensor",
+            dimension=dimension,
+            function=first.function,
+            where=short(first.user_site),
+        ),
         evidence={
             "reason": kind,
             "recompiles": count,
@@ -158,18 +166,6 @@ def _recompile_finding(kind: str, again: Sequence[Region], rests: Sequence[Regio
             "defined_at": first.place and first.place.location,
             "limit_reached": beyond,
         },
-    )
-
-
-def _recompile_remedy(kind: str, first: Region) -> str:
-    name, dimension = first.resized or ("", "dimension")
-    other = "Bring the tensors to one {kind} before the call at {where}."
-    return _REMEDIES.get(kind, other).format(
-        kind=kind,
-        tensor=name if name.isidentifier() else "tensor",
-        dimension=dimension,
-        function=first.function,
-        where=short(first.user_site),
     )
 
 

@@ -96,7 +96,7 @@ def compare(before: Trace, after: Trace) -> Comparison:
     sides = (before, after)
     old, new = (_by_key(trace.functions) for trace in sides)
     changes = [_change(old.get(key, []), new.get(key, [])) for key in dict.fromkeys([*new, *old])]
-    spent = [_phases(trace) for trace in sides]
+    phases = dict.fromkeys(k for t in sides for p in t.processes for k in p.phases_seconds)
     kinds = [Counter(finding.kind for finding in trace.findings) for trace in sides]
     names = sorted(kind for kind in kinds[0] | kinds[1] if kinds[0][kind] != kinds[1][kind])
     versions = {
@@ -114,8 +114,8 @@ def compare(before: Trace, after: Trace) -> Comparison:
         recompiles=tuple(trace.recompiles for trace in sides),
         compiling_seconds=tuple(sum(f.seconds for f in trace.functions) for trace in sides),
         phases_seconds={
-            kind: tuple(side.get(kind, 0.0) for side in spent)
-            for kind in dict.fromkeys([*spent[0], *spent[1]])
+            kind: tuple(sum(p.phases_seconds.get(kind, 0.0) for p in t.processes) for t in sides)
+            for kind in phases
         },
         functions=tuple(sorted(changes, key=lambda c: -c.cost)),
         findings={kind: (kinds[0][kind], kinds[1][kind]) for kind in names},
@@ -169,14 +169,6 @@ def _status(took: Sequence[float | None], compiles: Sequence[int]) -> str:
     if high - low <= MIN_SECONDS or high <= MIN_RATIO * low:
         return "same"
     return "slower" if after > before else "faster"
-
-
-def _phases(trace: Trace) -> dict[str, float]:
-    found: dict[str, float] = defaultdict(float)
-    for process in trace.processes:
-        for kind, value in process.phases_seconds.items():
-            found[kind] += value
-    return found
 
 
 # --- on the terminal ------------------------------------------------------------------------------

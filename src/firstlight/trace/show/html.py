@@ -54,24 +54,19 @@ def render(trace: Trace, what_if: WhatIf | None = None) -> str:
         f'<section id="{name}"><h2>{title}</h2>{content}</section>'
         for name, title, content in sections
     )
-    links = ((name, title) for name, title, _ in sections)
-    bar = contents(links, "Search functions", "search functions")
+    first = trace.time_to_first_result_seconds
+    title = "No first result" if first is None else f"First result after {duration(first)}"
+    about = "".join(f"<p>{line}</p>" for line in _about(trace.processes))
+    links = contents([part[:2] for part in sections], "Search functions", "search functions")
     page = document(
         "Firstlight trace",
-        f"{_header(trace)}{bar}<main>{body}</main>",
+        f"{masthead(title, about, 'Firstlight trace')}{links}<main>{body}</main>",
         style=f"\n{packaged('trace.css', 'firstlight.trace.show')}",
         style_attributes=True,  # where a box of the timeline lies, and how wide it is
         script=packaged("trace.js", "firstlight.trace.show"),
     )
     # A path need not be text: what cannot be written becomes a question mark.
     return page.encode("utf-8", "replace").decode("utf-8")
-
-
-def _header(trace: Trace) -> str:
-    first = trace.time_to_first_result_seconds
-    title = "No first result" if first is None else f"First result after {duration(first)}"
-    lines = "".join(f"<p>{line}</p>" for line in _about(trace.processes))
-    return masthead(title, lines, "Firstlight trace")
 
 
 def _about(processes: Sequence[Process]) -> list[str]:
