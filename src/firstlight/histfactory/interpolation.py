@@ -86,6 +86,14 @@ def code4(deviations: Any, logs: Any, alpha: Any, xp: Any) -> tuple[Any, Any, An
     return 1 + order[0], order[1], order[2]
 
 
+def code4_slopes(deviations: Any, logs: Any, alpha: Any, xp: Any) -> tuple[Any, Any]:
+    """Derivatives of `code4` with respect to `deviations` and `logs`, of their shape."""
+    shape = (-1, *(1,) * (deviations.ndim - 2))
+    above, below = _code4_basis(alpha)[0], _code4_basis(-alpha)[0]
+    u = [xp.reshape(xp.stack(pair), (2, *shape)) for pair in zip(above, below, strict=True)]
+    return u[0] + logs * (u[1] + logs * u[2]), (1 + deviations) * (u[1] + 2 * logs * u[2])
+
+
 def _code4_basis(x: Any) -> tuple[tuple[Any, Any, Any], ...]:
     """u₀, u₁, u₂ and their first and second derivatives.
 

@@ -117,7 +117,7 @@ def yields(model: Prepared, theta: Any, xp: Any = jnp) -> Any:
     """Expected yield of every cell [slot, bin], in the form for automatic differentiation."""
     begin_phi, begin_gamma = model.blocks
     alpha, phi, gamma = theta[:begin_phi], theta[begin_phi:begin_gamma], theta[begin_gamma:]
-    shape_alpha, rate_alpha = _runs(model, alpha)
+    shape_alpha, rate_alpha = shape_and_rate_alphas(model, alpha)
     basis = additive_basis(model.codes[1], shape_alpha, xp)
     shifted = model.nominal + xp.tensordot(xp.stack([basis.g, basis.f]), model.shifts, 2)
     inside, exponent = _inside_and_exponent(model, rate_alpha, xp)
@@ -127,7 +127,7 @@ def yields(model: Prepared, theta: Any, xp: Any = jnp) -> Any:
     factors = xp.prod(xp.where(model.factor_mask > 0, phi[:, None, None], 1.0), axis=0)
     gammas = xp.where(model.carries_gamma > 0, gamma, 1.0)
     # A product with ones and zeros, not indexing: its transpose keeps 64 bits in any program.
-    return shifted * (_by_slot(model, norm) @ _membership(model, xp).T) * factors * gammas
+    return shifted * (_by_slot(model, norm) @ membership(model, xp).T) * factors * gammas
 
 
 def expected_counts(model: Prepared, theta: Any, xp: Any = jnp) -> Any:
@@ -141,13 +141,13 @@ def variations(model: Prepared, at: Evaluation, theta: Any, xp: Any = jnp) -> tu
     [bin] and twice [α, bin]; all other parameters stay. Where an α is not zero this holds to first
     order: its factors are removed by linear interpolation.
     """
-    _, rate_alpha = _runs(model, theta[: model.blocks[0]])
+    _, rate_alpha = shape_and_rate_alphas(model, theta[: model.blocks[0]])
     half_sum, scaled = xp.sum(model.shifts * at.multiplier, axis=2)
     hi, lo = model.deviations
     above, below = xp.maximum(rate_alpha, 0.0)[:, None], xp.maximum(-rate_alpha, 0.0)[:, None]
     undone = 1 / (1 + above * hi + below * lo)
     # Cells by row, so that both sums over rows are one matrix product.
-    by_row = at.cells[:, None, :] * _membership(model, xp).T
+    by_row = at.cells[:, None, :] * membership(model, xp).T
     by_row = by_row.reshape(hi.shape[-1], at.cells.shape[-1])
     of_rates = xp.concatenate([undone * hi, undone * lo]) @ by_row
     n = len(rate_alpha)
@@ -157,7 +157,7 @@ def variations(model: Prepared, at: Evaluation, theta: Any, xp: Any = jnp) -> tu
     return xp.sum(at.cells, axis=0), up, down
 
 
-def _runs(model: Prepared, alpha: Any) -> tuple[Any, Any]:
+def shape_and_rate_alphas(model: Prepared, alpha: Any) -> tuple[Any, Any]:
     """The α with shape templates (the first ones), and those with rates (the last ones)."""
     n_shapes, n_rates = model.shifts.shape[1], model.logs.shape[1]
     return alpha[:n_shapes], alpha[len(alpha) - n_rates :]
@@ -331,7 +331,7 @@ def evaluate(
     parts = _expand(model, data, theta, xp)
     slope_shift = parts.slope * parts.multiplier
     slope_cells = parts.slope * parts.cells
-    row_slope = (slope_cells @ _membership(model, xp)).reshape(-1)
+    row_slope = (slope_cells @ membership(model, xp)).reshape(-1)
     along = xp.tensordot(model.shifts, slope_shift, 2)
     gradient_alpha = _over_alphas(
         model,
@@ -362,7 +362,7 @@ def _expand(model: Prepared, data: Data, theta: Any, xp: Any) -> _Expansion:
     phi = xp.where(xp.abs(phi) < TINY_FACTOR, TINY_FACTOR, phi)
     gamma = xp.where(xp.abs(gamma) < TINY_FACTOR, TINY_FACTOR, gamma)
 
-    shape_alpha, rate_alpha = _runs(model, alpha)
+    shape_alpha, rate_alpha = shape_and_rate_alphas(model, alpha)
     basis = additive_basis(model.codes[1], shape_alpha, xp)
     shifted = model.nominal + xp.tensordot(xp.stack([basis.g, basis.f]), model.shifts, 2)
     inside, exponent = _inside_and_exponent(model, rate_alpha, xp)
@@ -401,7 +401,7 @@ def _constraint_derivatives(model: Prepared, data: Data, theta: Any, xp: Any) ->
     return model.weight * (theta - data.aux) + model.tau - ratio, model.weight + ratio / safe
 
 
-def _membership(model: Prepared, xp: Any = jnp) -> Any:
+def membership(model: Prepared, xp: Any = jnp) -> Any:
     """1 where a bin belongs to a channel [bin, channel]."""
     n_channels = model.logs.shape[-1] // model.nominal.shape[0]
     return (model.channels[:, None] == xp.arange(n_channels)).astype(xp.float64)
@@ -428,7 +428,7 @@ def _curvature(
     phi_slope = model.factor_mask / parts.phi[:, None, None]
     by_either = xp.concatenate([by_alpha, parts.cells * phi_slope])
 
-    row_shift = (parts.slope * by_shift) @ _membership(model, xp)
+    row_shift = (parts.slope * by_shift) @ membership(model, xp)
     row_shift = row_shift.reshape(len(row_shift), len(row_slope))
     both = _over_alphas(model, row_shift, 0.5 * row_slope * parts.log_slope, xp)
     half = both @ parts.log_slope.T

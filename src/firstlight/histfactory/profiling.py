@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from firstlight.histfactory.array_slopes import array_slopes
 from firstlight.histfactory.branches import lowest
 from firstlight.histfactory.lazy_jax import custom_jvp, jax, jnp
-from firstlight.histfactory.likelihood import Data, Prepared, assemble, evaluate, nll
+from firstlight.histfactory.likelihood import Data, Prepared, assemble, evaluate
 from firstlight.histfactory.newton import Minimum, Problem, WarmStart, factorise, multiply, solve
 from firstlight.histfactory.precision import in_float64
 
@@ -106,7 +107,7 @@ def _attach_jvp(primals: Any, tangents: Any) -> Any:
 @custom_jvp
 def profiled_nll(theta: Any, free: Any, model: Prepared, data: Data) -> Any:
     """The likelihood at a minimum: its derivatives ignore how the free parameters move."""
-    return nll(model, data, theta)
+    return evaluate(model, data, theta, curvature=False).nll
 
 
 @profiled_nll.defjvp
@@ -116,4 +117,9 @@ def _profiled_nll_jvp(primals: Any, tangents: Any) -> Any:
     d_theta, _, d_model, d_data = tangents
     # The derivative itself changes with the minimum, which matters for second derivatives.
     theta = attach(theta, free, model, data)
-    return jax.jvp(nll, (model, data, theta), (d_model, d_data, d_theta * (1 - free)))
+    at, by_model, by_data = array_slopes(model, data, theta)
+    change = jnp.sum(at.gradient * (1 - free) * d_theta)
+    slopes, steps = jax.tree.leaves((by_model, by_data)), jax.tree.leaves((d_model, d_data))
+    for slope, step in zip(slopes, steps, strict=True):
+        change += jnp.sum(slope * step)
+    return at.nll, change
