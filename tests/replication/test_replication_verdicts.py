@@ -19,24 +19,27 @@ from firstlight.compare.differences import Kind
 from firstlight.compare.environments import changed, environment_differences, state, versions
 from firstlight.compare.runs import DRIFT, Measured
 from firstlight.measure.case_selection import SAMPLING
-from firstlight.records import Run, Sample, to_json
+from firstlight.records import Estimate, Run, Sample, from_json
 from firstlight.replication import repeating
 from firstlight.replication.agreement import (
-    CaseReplication,
     Pairing,
-    Reason,
     judge,
     replicate_cases,
     replicate_ratios,
     too_many,
 )
 from firstlight.replication.checking import check_report
+from firstlight.replication.page import case_reasons, replication_html
+from firstlight.replication.repeating import write_report
 from firstlight.replication.report import (
     PAGE,
     REPORT,
+    CaseReplication,
+    Delta,
+    Reason,
     Replication,
+    RunReplication,
     verdict_counts,
-    write_report,
 )
 from firstlight.replication.selection import (
     Installation,
@@ -44,7 +47,6 @@ from firstlight.replication.selection import (
     select,
     settings_here,
 )
-from firstlight.replication.wording import case_reasons
 from firstlight.snapshot.opening import open_snapshot
 from firstlight.snapshot.publishing import publish
 from firstlight.snapshot.storage import LocalStore
@@ -102,11 +104,13 @@ def pairing(one: Measured, other: Measured, **data: Any) -> Pairing:
 
 def said_of(case: CaseReplication, *runs: Measured) -> list[str]:
     """The sentences about a case in a report of these runs."""
-    states = dict(
-        zip(("state_published", "state_here"), map(state, (m.run for m in runs)), strict=False)
-    )
-    run = [{"folder": case.run, **states}] if runs else []
-    return case_reasons({"runs": run, "cases": [to_json(case)]})[0]
+    states = [state(m.run) for m in runs] or [{}, {}]
+    run = RunReplication("", "", None, case.run, "", None, "", "", *states, {}, ())
+    return case_reasons(report_with((run,), case))[0]
+
+
+def report_with(runs: tuple[RunReplication, ...], *cases: CaseReplication) -> Replication:
+    return Replication({}, "", "", {}, runs, cases, (), (), verdict_counts(cases), DRIFT)
 
 
 def effect(low: float, high: float, confidence: float = 0.95, n: int = 10) -> Effect:
@@ -140,10 +144,10 @@ def test_where_so_few_processes_can_never_be_significant_that_is_said_and_no_p()
     *_, many = too_many([(6, 6)] * 40)
     found = effect(1.2, 1.3, n=6)
     assert judge(found, 0.5, many) == ("undecided", Reason.NEVER_SIGNIFICANT)
-    delta = {"quantity": "compile", "judged": True, "effect": to_json(found),
-             "p_adjusted": 0.5, "reason": Reason.NEVER_SIGNIFICANT}  # fmt: skip
-    case = {"run": "runs/001", "status_here": "ok", "verdict": "undecided", "deltas": [delta] * 40}
-    (words, *_), *_ = case_reasons({"runs": [], "cases": [case]})
+    value = Estimate(1.0, 1.0, 1.0, 6, 0.95)
+    delta = Delta("compile", True, value, value, found, 0.5, "undecided", Reason.NEVER_SIGNIFICANT)
+    case = CaseReplication("runs/001", "c", "undecided", (), None, None, "ok", None, (delta,) * 40)
+    (words, *_), *_ = case_reasons(report_with((), case))
     assert words == (
         "compile: +24.9 %, but 6 processes per side can never be significant in 40 comparisons: "
         "it takes 7 or more"
@@ -341,19 +345,17 @@ def report(measured: Any, published: str, tmp_path: Path) -> Path:
 
 def rewritten(folder: Path, change: Any) -> None:
     """The report with a change, and the page drawn from it, as a careful forger leaves them."""
-    from firstlight.replication.page import replication_html
-
     plain = json.loads((folder / REPORT).read_text())
     change(plain)
     (folder / REPORT).write_bytes(canonical(plain))
-    (folder / PAGE).write_text(replication_html(plain), "utf-8")
+    (folder / PAGE).write_text(replication_html(from_json(Replication, plain)), "utf-8")
 
 
 def test_of_an_honest_report_everything_in_it_follows_and_the_rest_is_named(
     report: Path, published: str
 ) -> None:
     found = check_report(report)
-    assert found.findings == ()
+    assert not found.findings
     said = " ".join(found.holds)
     for part in ("the page of this report", "every verdict follows", "values from here follow"):
         assert part in said
@@ -363,7 +365,7 @@ def test_of_an_honest_report_everything_in_it_follows_and_the_rest_is_named(
     assert "1% of the CPU used by others" in page and "load 0.10 0.20 0.30 before" in page
     assert page.count("this machine does not exist") == 2
     found = check_report(report, snapshot=published, expected_id=found.snapshot)
-    assert found.findings == () and not any("give the snapshot" in text for text in found.unknown)
+    assert not found.findings and not any("give the snapshot" in text for text in found.unknown)
     assert "all values, effects and verdicts follow from the snapshot and runs" in found.holds
     (wrong,) = check_report(report, expected_id="0" * 64).findings
     assert f"about the snapshot {found.snapshot}, not" in wrong
@@ -373,6 +375,7 @@ def agreeing(plain: Any) -> None:
     """A forger who changes effects, and draws every conclusion from them as the rules say."""
     for delta in jit(plain)["deltas"]:
         delta["effect"].update(ratio=1.0, low=0.99, high=1.01, p=1.0)
+        delta["p_adjusted"] = 1.0
         if delta["judged"]:
             delta.update(verdict="agrees", reason=None)
     judged = [d for case in plain["cases"] for d in case["deltas"] if d["judged"]]
@@ -387,7 +390,7 @@ def test_effects_that_do_not_follow_from_the_snapshot_are_found_where_it_is_give
 ) -> None:
     rewritten(report, agreeing)
     found = check_report(report)
-    assert found.findings == () and any("p-values" in text for text in found.unknown)
+    assert not found.findings and any("p-values" in text for text in found.unknown)
     wrong = check_report(report, snapshot=published).findings
     assert any("verdict: 'agrees', not 'differs'" in text or "effect" in text for text in wrong)
 
@@ -449,26 +452,26 @@ def delta_of(plain: Any, quantity: str = "cold_seconds") -> Any:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda p: jit(p).update(verdict="agrees"), "its effects say 'differs'"),
-        (lambda p: jit(p).update(verdict="not comparable"), "its effects say 'differs'"),
-        (lambda p: jit(p).update(failure_here="no"), "what went wrong does not fit"),
+        (lambda p: jit(p).update(verdict="agrees"), "verdict: 'agrees', not 'differs'"),
+        (lambda p: jit(p).update(verdict="not comparable"), "'not comparable', not 'differs'"),
+        (lambda p: jit(p).update(failure_here="no"), "failure_here: 'no', not None"),
         (lambda p: jit(p).update(verdict="not comparable", differences=[
             {"kind": "machine", "field": "class", "before": 1, "after": 2, "key": None}]),
-         "do not agree on whether it can be compared"),
-        (lambda p: delta_of(p).update(verdict="agrees"), "its effect says 'differs'"),
-        (lambda p: delta_of(p).update(reason=None), "its effect says 'differs'"),
+         "judged: True, not False"),
+        (lambda p: delta_of(p).update(verdict="agrees"), "verdict: 'agrees', not 'differs'"),
+        (lambda p: delta_of(p).update(reason=None), "reason: None, not 'beyond drift'"),
         (lambda p: delta_of(p).update(judged=False, verdict="undecided", reason=None),
-         "decides, and was not judged"),
-        (lambda p: delta_of(p).update(p_adjusted=0.9), "Holm"),
-        (lambda p: delta_of(p)["here"].update(median=0.001), "here is another"),
-        (lambda p: p["verdicts"].update(agrees=2, differs=0), "counts"),
-        (lambda p: p.update(drift=5.0), "drift is 5.0"),
-        (lambda p: p["ratios"][0].update(verdict="undecided"), "its effect says"),
-        (lambda p: p["ratios"][0].update(order="reversed"), "the order is said"),
-        (lambda p: p["ratios"][0]["here"].update(ratio=1.0), "its ratio here is another"),
-        (lambda p: p["runs"][0]["state_here"].update(cpu_busy_ratio=0.9), "its effects say 'und"),
+         "judged: False, not True"),
+        (lambda p: delta_of(p).update(p_adjusted=0.9), "p_adjusted: 0.9, not"),
+        (lambda p: delta_of(p)["here"].update(median=0.001), "here.median: 0.001, not"),
+        (lambda p: p["verdicts"].update(agrees=2, differs=0), "verdicts.agrees: 2, not 1"),
+        (lambda p: p.update(drift=5.0), "drift and alpha[0]: 5.0, not 0.15"),
+        (lambda p: p["ratios"][0].update(verdict="undecided"), "verdict: 'undecided', not"),
+        (lambda p: p["ratios"][0].update(order="reversed"), "order: 'reversed', not"),
+        (lambda p: p["ratios"][0]["here"].update(ratio=1.0), "its ratio here.ratio: 1.0, not"),
+        (lambda p: p["runs"][0]["state_here"].update(cpu_busy_ratio=0.9), "not 'undecided'"),
         (lambda p: jit(p).update(run="runs/007"), "is not in the report"),
-        (lambda p: jit(p).update(status_here="crashed"), "its effects say 'not comparable'"),
+        (lambda p: jit(p).update(status_here="crashed"), "'differs', not 'not comparable'"),
     ],
 )  # fmt: skip
 def test_a_conclusion_that_does_not_follow_is_found_in_a_report_that_nobody_signed(

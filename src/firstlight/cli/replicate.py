@@ -71,8 +71,8 @@ def handle(options: argparse.Namespace) -> int:
         options.parser.error("give the SNAPSHOT to measure again")
     from firstlight.cli.publish import signing_key
     from firstlight.records import now
-    from firstlight.replication.repeating import prepare, report_of
-    from firstlight.replication.report import PAGE, make_public, write_report
+    from firstlight.replication.repeating import make_public, prepare, report_of, write_report
+    from firstlight.replication.report import PAGE
     from firstlight.replication.selection import Installation, named_files
     from firstlight.snapshot.redaction import Owner
     from firstlight.workloads.catalog import registered
@@ -95,10 +95,9 @@ def handle(options: argparse.Namespace) -> int:
                     file=sys.stderr,
                 )
                 return 130
-            raw = make_public(out / task.folder, owner)
-            measured[task.number] = (raw.run, raw.samples)
-    report = report_of(job, measured, created_at)
-    data = write_report(out, report, key, owner)
+            measured[task.number] = make_public(out / task.folder, owner)
+    report = report_of(job, measured, created_at, owner)
+    data = write_report(out, report, key)
     if options.json:
         print(data.decode(), end="")
     else:
@@ -154,10 +153,9 @@ def measure_task(task: Task, folder: Path) -> bool:
 def tell(report: Replication, signed: bool) -> None:
     from firstlight.compare.verdicts import change
     from firstlight.present.plain_text import printable
-    from firstlight.records import to_json
-    from firstlight.replication.wording import case_reasons
+    from firstlight.replication.page import case_reasons
 
-    for case, reasons in zip(report.cases, case_reasons(to_json(report)), strict=True):
+    for case, reasons in zip(report.cases, case_reasons(report), strict=True):
         print(f"{case.verdict:<15} {printable(case.case)}")
         for delta in case.deltas:
             if delta.judged:
@@ -172,9 +170,7 @@ def tell(report: Replication, signed: bool) -> None:
             f"{ratio.quantity} {ratio.published.ratio:.3g}×, here {ratio.here.ratio:.3g}× "
             f"(order: {ratio.order})"
         )
-    parts = [f"{number} {verdict}" for verdict, number in report.verdicts.items() if number]
-    left = f", {len(report.left_out)} not measured" if report.left_out else ""
-    print(f"\n{', '.join(parts)}{left}; {'signed' if signed else 'not signed'}.")
+    print(f"\n{report.totals()}; {'signed' if signed else 'not signed'}.")
 
 
 def check(folder: Path, snapshot: str | None, expected_id: str | None, as_json: bool) -> int:

@@ -1,4 +1,4 @@
-"""Published and repeated values held against each other: agrees, differs, or cannot be told.
+"""Published and repeated values compared: agrees, differs, or undecided.
 
 Two jobs on one machine come out apart by up to `DRIFT` for no reason. So a quantity *agrees* if the
 whole interval of its change lies within that band, *differs* if it lies outside of it and is
@@ -7,28 +7,23 @@ significant after Holm's correction, and is *undecided* in between.
 On another kind of machine absolute times say nothing. The ratio of two cases of the same run does:
 its values are paired by round, so what the machine did to both at a time is not in it.
 
-Where other programs took half of the CPU or more when one of both runs began, its times tell of
-them: such a case is undecided, whatever its intervals are.
+Where other programs took half of the CPU or more when either run began, its times reflect them:
+such a case is undecided, whatever its intervals are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Any
+from typing import TypeVar
 
 from firstlight.compare.conditions import busy_share
-from firstlight.compare.differences import (
-    Difference,
-    Kind,
-    case_differences,
-    machine_differences,
-)
+from firstlight.compare.differences import Difference, Kind, differences
 from firstlight.compare.environments import state
-from firstlight.compare.quantities import decides, in_order, of_sample
+from firstlight.compare.quantities import GATED, decides, in_order, of_sample
 from firstlight.compare.runs import DRIFT, Measured
-from firstlight.records import CaseSummary, Correctness, Estimate, Sample
+from firstlight.records import PHASES, CaseSummary, Sample
+from firstlight.replication.report import ALPHA, CaseReplication, Delta, RatioReplication, Reason
 from firstlight.statistics.effects import (
     Effect,
     holm,
@@ -39,71 +34,15 @@ from firstlight.statistics.effects import (
 from firstlight.statistics.intervals import median_estimate
 from firstlight.statistics.steady_state import spread
 
-ALPHA = 0.05
-VERDICTS = ("agrees", "differs", "undecided", "not comparable")
 _RATIOS = ("cold_seconds", "warm_call_seconds")
-
-
-class Reason(StrEnum):
-    """What a verdict on a quantity rests on, where the interval alone does not say it."""
-
-    BEYOND_DRIFT = "beyond drift"  # and significant: it differs
-    PARTLY_BEYOND_DRIFT = "partly beyond drift"
-    NOT_SIGNIFICANT = "not significant"  # beyond, but p is too large after Holm's correction
-    NEVER_SIGNIFICANT = "never significant"  # with so few values in so many comparisons
-    NO_INTERVAL = "no interval"  # too few values for one of 95 %
-    TWO_SPEEDS = "two speeds"  # the published processes differ too much among themselves
-
-
-@dataclass(frozen=True)
-class Delta:
-    """One quantity of one case, published and here."""
-
-    quantity: str
-    judged: bool  # False: told, but no part of the verdict
-    published: Estimate
-    here: Estimate
-    effect: Effect  # how many times as long it takes here
-    p_adjusted: float
-    verdict: str  # one of VERDICTS
-    reason: Reason | None = None
-
-
-@dataclass(frozen=True)
-class CaseReplication:
-    """What came of one case."""
-
-    run: str
-    case: str
-    verdict: str  # one of VERDICTS
-    differences: tuple[Difference, ...]  # what forbids comparing its times
-    correctness_published: Correctness | None
-    correctness_here: Correctness | None
-    status_here: str
-    failure_here: str | None  # what went wrong, where the status is not ok
-    deltas: tuple[Delta, ...]
-
-
-@dataclass(frozen=True)
-class RatioReplication:
-    """How many times as long one case takes as another of the same run, published and here."""
-
-    run: str
-    case: str
-    against: str
-    quantity: str
-    published: Effect
-    here: Effect
-    effect: Effect  # the ratio here over the published one
-    p_adjusted: float
-    order: str  # same, reversed or undecided: which of both is the slower one
-    verdict: str
-    reason: Reason | None = None
+#: A phase decides only where it is a large part of the first result.
+_ALWAYS_JUDGED = {*GATED} - {*PHASES}
+Compared = TypeVar("Compared", Delta, RatioReplication)
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """A published run and its repetition, and what the hashes of their data are, by case."""
+    """A published run and its repetition, and the hashes of their data by case."""
 
     folder: str
     published: Measured
@@ -114,26 +53,108 @@ class Pairing:
 
 def replicate_cases(pairings: Sequence[Pairing]) -> list[CaseReplication]:
     """Every case that was measured again, with the verdict on it."""
-    drafts = [
-        (pairing, case, _differences(pairing, case.case))
+    drafts = [_draft(pairing, case) for pairing in pairings for case in pairing.here.run.cases]
+    busy = {
+        pairing.folder
         for pairing in pairings
-        for case in pairing.here.run.cases
-    ]
-    deltas = [list(_deltas(p, case, not found)) for p, case, found in drafts]
-    judged = [d for own in deltas for d in own if d.judged]
-    adjusted = iter(holm([d.effect.p for d in judged]))
-    many = iter(too_many([(d.published.n, d.here.n) for d in judged]))
+        for side in (pairing.published, pairing.here)
+        if busy_share(state(side.run)) is not None
+    }
+    return conclude_cases(drafts, busy)
+
+
+def conclude_cases(
+    cases: Sequence[CaseReplication], disturbed: Collection[str]
+) -> list[CaseReplication]:
+    """The cases with every verdict as it follows from their effects.
+
+    `disturbed`: folders of runs whose times decide nothing, because of other programs.
+    """
+    asked = [replace(case, deltas=tuple(_asked(case, d) for d in case.deltas)) for case in cases]
+    judged = iter(_judged([d for case in asked for d in case.deltas if d.judged]))
     found = []
-    for (pairing, case, differences), own in zip(drafts, deltas, strict=True):
-        final = [_judged(d, next(adjusted), next(many)) if d.judged else d for d in own]
-        found.append(_case(pairing, case, differences, final))
+    for case in asked:
+        deltas = tuple(next(judged) if d.judged else d for d in case.deltas)
+        failure = None if case.status_here == "ok" else case.failure_here or "no reason"
+        verdict = _verdict(case, [d.verdict for d in deltas if d.judged], case.run in disturbed)
+        found.append(replace(case, deltas=deltas, failure_here=failure, verdict=verdict))
     return found
+
+
+def _asked(case: CaseReplication, delta: Delta) -> Delta:
+    """The quantity before it is judged, or as it stays if it is not."""
+    apart = case.comparable and delta.reason is Reason.TWO_SPEEDS and not delta.judged
+    asked = delta.judged or delta.quantity in _ALWAYS_JUDGED
+    return replace(
+        delta,
+        judged=case.comparable and asked and not apart,
+        p_adjusted=delta.effect.p,
+        verdict="undecided" if case.comparable else "not comparable",
+        reason=Reason.TWO_SPEEDS if apart else None,
+    )
+
+
+def _verdict(case: CaseReplication, judged: Sequence[str], busy: bool) -> str:
+    """The verdict on a case, from its status here and those on its judged quantities."""
+    if case.status_here == "failed":  # a wrong result is a finding on any machine
+        return "differs"
+    if not case.comparable:
+        return "not comparable"
+    if busy or not judged:
+        return "undecided"
+    return next((v for v in ("differs", "undecided") if v in judged), "agrees")
+
+
+def _judged(compared: Sequence[Compared]) -> list[Compared]:
+    adjusted = holm([one.effect.p for one in compared])
+    many = too_many([(one.published.n, one.here.n) for one in compared])
+    found = []
+    for one, p, number in zip(compared, adjusted, many, strict=True):
+        verdict, reason = judge(one.effect, p, number)
+        found.append(replace(one, p_adjusted=p, verdict=verdict, reason=reason))
+    return found
+
+
+def too_many(sizes: Sequence[tuple[int, int]]) -> list[int | None]:
+    """For each comparison how many there are, where so few values could never be significant."""
+    smallest = holm([smallest_p(one, other, paired=False) for one, other in sizes])
+    return [len(sizes) if p >= ALPHA else None for p in smallest]
+
+
+def judge(effect: Effect, p_adjusted: float, many: int | None = None) -> tuple[str, Reason | None]:
+    """The verdict on one change, and what it rests on; `many` is that of `too_many`."""
+    far = 1 + DRIFT
+    if effect.confidence < 0.95:
+        return "undecided", Reason.NO_INTERVAL
+    if effect.low >= 1 / far and effect.high <= far:
+        return "agrees", None
+    if effect.low > far or effect.high < 1 / far:
+        if p_adjusted < ALPHA:
+            return "differs", Reason.BEYOND_DRIFT
+        return "undecided", Reason.NOT_SIGNIFICANT if many is None else Reason.NEVER_SIGNIFICANT
+    return "undecided", Reason.PARTLY_BEYOND_DRIFT
+
+
+def _draft(pairing: Pairing, case: CaseSummary) -> CaseReplication:
+    """A case with its effects, before anything is concluded from them."""
+    published = next(c for c in pairing.published.run.cases if c.case == case.case)
+    draft = CaseReplication(
+        run=pairing.folder,
+        case=case.case,
+        verdict="undecided",
+        differences=tuple(_differences(pairing, case.case)),
+        correctness_published=published.correctness,
+        correctness_here=case.correctness,
+        status_here=case.status,
+        failure_here=case.reason,
+        deltas=(),
+    )
+    return replace(draft, deltas=tuple(_deltas(pairing, draft)))
 
 
 def _differences(pairing: Pairing, case: str) -> list[Difference]:
     """What forbids comparing the times of a case; nothing if they can be."""
-    base, head = pairing.published.run, pairing.here.run
-    found = [*machine_differences(base, head), *case_differences(base, head, case)]
+    found = differences(pairing.published.run, pairing.here.run, case)
     one, other = pairing.data_published.get(case), pairing.data_here.get(case)
     if one is not None and other is not None and one != other:
         found.append(Difference(Kind.CONTENTS, "input", one, other))
@@ -148,107 +169,47 @@ def _is_portable(found: Difference) -> bool:
     )
 
 
-def _summary(measured: Measured, case: str) -> CaseSummary:
-    return next(c for c in measured.run.cases if c.case == case)
-
-
 def _timed(samples: Sequence[Sample], case: str) -> list[Sample]:
     return [s for s in samples if s.case == case and s.kind == "timed"]
 
 
-def _deltas(pairing: Pairing, case: CaseSummary, same: bool) -> Iterator[Delta]:
-    comparable = same and case.status == "ok"
-    sides = [
-        [of_sample(s) for s in _timed(m.samples, case.case)]
-        for m in (pairing.published, pairing.here)
-    ]
-    present = [{name for values in side for name in values} for side in sides]
-    for name in in_order(dict.fromkeys(present[0] & present[1])):
-        one, other = ([values[name] for values in side if name in values] for side in sides)
-        asked = comparable and decides(name, sides[:1])
-        apart = asked and spread(one) is not None
+def measured_values(samples: Sequence[Sample], case: str) -> dict[str, list[float]]:
+    """The values of every quantity of a case."""
+    found: dict[str, list[float]] = {}
+    for sample in _timed(samples, case):
+        for name, value in of_sample(sample).items():
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def _deltas(pairing: Pairing, case: CaseReplication) -> Iterator[Delta]:
+    published, here = (
+        measured_values(m.samples, case.case) for m in (pairing.published, pairing.here)
+    )
+    side = [of_sample(s) for s in _timed(pairing.published.samples, case.case)]
+    for name in in_order(dict.fromkeys(published.keys() & here.keys())):
+        asked = case.comparable and decides(name, [side])
+        apart = asked and spread(published[name]) is not None
         yield Delta(
             quantity=name,
             judged=asked and not apart,
-            published=median_estimate(one),
-            here=median_estimate(other),
-            effect=(effect := unpaired_effect(one, other)),
+            published=median_estimate(published[name]),
+            here=median_estimate(here[name]),
+            effect=(effect := unpaired_effect(published[name], here[name])),
             p_adjusted=effect.p,
-            verdict="undecided" if comparable else "not comparable",
+            verdict="undecided",
             reason=Reason.TWO_SPEEDS if apart else None,
         )
 
 
-def _judged(delta: Delta, p_adjusted: float, many: int | None) -> Delta:
-    verdict, reason = judge(delta.effect, p_adjusted, many)
-    return replace(delta, p_adjusted=p_adjusted, verdict=verdict, reason=reason)
-
-
-def too_many(sizes: Sequence[tuple[int, int]]) -> list[int | None]:
-    """Of each comparison how many there are, where so few values could never be significant."""
-    smallest = holm([smallest_p(one, other, paired=False) for one, other in sizes])
-    return [len(sizes) if p >= ALPHA else None for p in smallest]
-
-
-def judge(
-    effect: Effect, p_adjusted: float, many: int | None = None, band: float = DRIFT
-) -> tuple[str, Reason | None]:
-    """The verdict on one change, and what it rests on; `many` is that of `too_many`."""
-    far = 1 + band
-    if effect.confidence < 0.95:
-        return "undecided", Reason.NO_INTERVAL
-    if effect.low >= 1 / far and effect.high <= far:
-        return "agrees", None
-    if effect.low > far or effect.high < 1 / far:
-        if p_adjusted < ALPHA:
-            return "differs", Reason.BEYOND_DRIFT
-        return "undecided", Reason.NOT_SIGNIFICANT if many is None else Reason.NEVER_SIGNIFICANT
-    return "undecided", Reason.PARTLY_BEYOND_DRIFT
-
-
-def _case(
-    pairing: Pairing, case: CaseSummary, differences: Sequence[Difference], deltas: Sequence[Delta]
-) -> CaseReplication:
-    busy = is_disturbed(state(pairing.published.run), state(pairing.here.run))
-    judged = [d.verdict for d in deltas if d.judged]
-    return CaseReplication(
-        run=pairing.folder,
-        case=case.case,
-        verdict=verdict_of(case.status, bool(differences), judged, busy),
-        differences=tuple(differences),
-        correctness_published=_summary(pairing.published, case.case).correctness,
-        correctness_here=case.correctness,
-        status_here=case.status,
-        failure_here=None if case.status == "ok" else case.reason,
-        deltas=tuple(deltas),
-    )
-
-
-def verdict_of(status: str, differs: bool, judged: Sequence[str], busy: bool) -> str:
-    """The verdict on a case: from its status here, and from those on its judged quantities.
-
-    `differs`: something does that forbids comparing its times.
-    """
-    if status == "failed":  # a wrong result is a finding on any machine
-        return "differs"
-    if differs or status != "ok":
-        return "not comparable"
-    if busy or not judged:
-        return "undecided"
-    return next((v for v in ("differs", "undecided") if v in judged), "agrees")
-
-
-def is_disturbed(*states: Mapping[str, Any]) -> bool:
-    """Whether other programs disturbed a run so much that its times decide nothing."""
-    return any(busy_share(found) is not None for found in states)
-
-
 def replicate_ratios(pairings: Sequence[Pairing]) -> list[RatioReplication]:
     """Every case over the plainest one of its workload: numpy, where there is one."""
-    found = [ratio for pairing in pairings for ratio in _ratios(pairing)]
-    adjusted = holm([ratio.effect.p for ratio in found])
-    many = too_many([(ratio.published.n, ratio.here.n) for ratio in found])
-    return [_judged_ratio(*one) for one in zip(found, adjusted, many, strict=True)]
+    return conclude_ratios([ratio for pairing in pairings for ratio in _ratios(pairing)])
+
+
+def conclude_ratios(ratios: Sequence[RatioReplication]) -> list[RatioReplication]:
+    """The ratios with every verdict and order as they follow from their effects."""
+    return [replace(ratio, order=_order(ratio)) for ratio in _judged(ratios)]
 
 
 def _ratios(pairing: Pairing) -> Iterator[RatioReplication]:
@@ -276,7 +237,7 @@ def _ratio(pairing: Pairing, case: str, against: str, quantity: str) -> Iterator
     ]
     if not all(sides):
         return
-    own = [paired_effect([b for _, b in side], [a for a, _ in side]) for side in sides]
+    own = [ratio_effect(side) for side in sides]
     published, here = ([a / b for a, b in side] for side in sides)
     yield RatioReplication(
         run=pairing.folder,
@@ -287,7 +248,7 @@ def _ratio(pairing: Pairing, case: str, against: str, quantity: str) -> Iterator
         here=own[1],
         effect=(effect := unpaired_effect(published, here)),
         p_adjusted=effect.p,
-        order=order_of(*own),
+        order="undecided",
         verdict="undecided",
     )
 
@@ -304,13 +265,13 @@ def paired_values(
     return [(a, b) for a, b in pairs if a is not None and b is not None]
 
 
-def order_of(published: Effect, here: Effect) -> str:
-    sides = [1 if e.low > 1 else -1 if e.high < 1 else 0 for e in (published, here)]
+def ratio_effect(pairs: Sequence[tuple[float, float]]) -> Effect:
+    """How many times as long one case takes as the other."""
+    return paired_effect([b for _, b in pairs], [a for a, _ in pairs])
+
+
+def _order(ratio: RatioReplication) -> str:
+    sides = [1 if e.low > 1 else -1 if e.high < 1 else 0 for e in (ratio.published, ratio.here)]
     if 0 in sides:
         return "undecided"
     return "same" if sides[0] == sides[1] else "reversed"
-
-
-def _judged_ratio(ratio: RatioReplication, p_adjusted: float, many: int | None) -> RatioReplication:
-    verdict, reason = judge(ratio.effect, p_adjusted, many)
-    return replace(ratio, p_adjusted=p_adjusted, verdict=verdict, reason=reason)

@@ -1,20 +1,41 @@
-"""From a location to a replication: verified, selected, and, once measured, compared."""
+"""From a location to a report: verified, selected and, once measured, compared and written."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Any
 
 from firstlight.compare.conditions import machine_class
 from firstlight.compare.environments import environment_differences, state
 from firstlight.compare.runs import DRIFT, Measured
 from firstlight.measure.case_selection import filter_cases
-from firstlight.records import Case, Plan, Run, Sample, Settings, now
+from firstlight.records import (
+    Case,
+    MalformedRecordError,
+    Plan,
+    Run,
+    Sample,
+    Settings,
+    now,
+    to_json,
+    write_text,
+)
 from firstlight.replication.agreement import Pairing, replicate_cases, replicate_ratios
-from firstlight.replication.report import LeftOut, Replication, RunReplication, verdict_counts
+from firstlight.replication.page import replication_html
+from firstlight.replication.report import (
+    PAGE,
+    REPORT,
+    SCHEMA,
+    SIGNATURE,
+    LeftOut,
+    Replication,
+    RunReplication,
+    verdict_counts,
+)
 from firstlight.replication.selection import (
     Installation,
     ReplicationError,
@@ -22,9 +43,16 @@ from firstlight.replication.selection import (
     select,
     settings_here,
 )
+from firstlight.report.html import render
+from firstlight.snapshot.detached_signature import sign
+from firstlight.snapshot.keys import PrivateKey
+from firstlight.snapshot.layout import PLAN, RUN, SAMPLES
 from firstlight.snapshot.manifest import dataset
 from firstlight.snapshot.opening import Snapshot, open_snapshot
-from firstlight.snapshot.raw_runs import programs_of
+from firstlight.snapshot.raw_runs import RawRun, programs_of
+from firstlight.snapshot.redaction import Owner, redact
+from firstlight.snapshot.schemas import first_error
+from firstlight.snapshot.strict_json import canonical
 from firstlight.snapshot.verification import Verification
 from firstlight.snapshot.verifying import verify
 
@@ -100,43 +128,75 @@ def _task(
     return Task(number, snapshot.folders[number], target, selection, wanted, tuple(notes))
 
 
+def make_public(folder: Path, owner: Owner) -> RawRun:
+    """Take private data out of a run that was measured here: a report is made to be shown.
+
+    As from a snapshot, and before the report is made: then everything in it follows from the files
+    beside it, on any machine where it is checked.
+    """
+    measured = {name: (folder / name).read_bytes() for name in (PLAN, SAMPLES, RUN)}
+    files = {name: redact(data, owner=owner).data for name, data in measured.items()}
+    was, public = (hashlib.sha256(of[SAMPLES]).hexdigest() for of in (measured, files))
+    files[RUN] = files[RUN].replace(was.encode(), public.encode())
+    raw = RawRun.of(f"runs/{folder.name}", files)
+    for name, data in files.items():
+        write_text(folder / name, data.decode())
+    write_text(folder / "report.html", render(raw.run, raw.samples))
+    return raw
+
+
 def report_of(
-    job: Job, measured: Mapping[int, tuple[Run, Sequence[Sample]]], created_at: str
+    job: Job, measured: Mapping[int, RawRun], created_at: str, owner: Owner
 ) -> Replication:
     """The report, from what was measured: `measured[number]` is the repetition of a task."""
     pairings, runs = [], []
     for task in job.tasks:
-        if task.number not in measured:
-            continue
-        run, samples = measured[task.number]
-        pairings.append(pairing(job.snapshot, task.number, task.selection.cases, run, samples))
-        runs.append(run_replication(job.snapshot, task.number, run, task.notes))
-    cases = replicate_cases(pairings)
+        if task.number in measured:
+            raw = measured[task.number]
+            cases = task.selection.cases
+            pairings.append(pairing(job.snapshot, task.number, cases, raw.run, raw.samples))
+            notes = tuple(_public(note, owner) for note in task.notes)
+            runs.append(run_replication(job.snapshot, task.number, raw.run, notes))
+    found = tuple(replicate_cases(pairings))
     return Replication(
-        snapshot=_about(job),
+        snapshot={
+            "id": job.snapshot.id,
+            "title": str(job.snapshot.manifest["publication"]["title"]),
+            "signature": job.verification.signature,
+            "signer": job.verification.signer,
+        },
         created_at=created_at,
         finished_at=now(),
-        harness=next(iter(measured.values()))[0].harness,
+        harness=next(iter(measured.values())).run.harness,
         runs=tuple(runs),
-        cases=tuple(cases),
+        cases=found,
         ratios=tuple(replicate_ratios(pairings)),
         left_out=tuple(
-            LeftOut(task.folder, case, why)
+            LeftOut(task.folder, case, _public(why, owner))
             for task in job.tasks
             for case, why in task.selection.left_out.items()
         ),
-        verdicts=verdict_counts(cases),
+        verdicts=verdict_counts(found),
         drift=DRIFT,
     )
 
 
-def _about(job: Job) -> dict[str, Any]:
-    return {
-        "id": job.snapshot.id,
-        "title": str(job.snapshot.manifest["publication"]["title"]),
-        "signature": job.verification.signature,
-        "signer": job.verification.signer,
-    }
+def _public(text: str, owner: Owner) -> str:
+    """Words about this installation without private data."""
+    return str(json.loads(redact(json.dumps(text).encode(), owner=owner).data))
+
+
+def write_report(folder: Path, report: Replication, key: PrivateKey | None) -> bytes:
+    """Write `replication.json`, its page, and its signature; returns the report's bytes."""
+    data = canonical(to_json(report))
+    error = first_error(json.loads(data), SCHEMA)
+    if error is not None:
+        raise MalformedRecordError(f"{REPORT}: not valid against {SCHEMA}: {error}")
+    write_text(folder / PAGE, replication_html(report))
+    write_text(folder / REPORT, data.decode())
+    if key is not None:
+        write_text(folder / SIGNATURE, sign(key, data, REPORT).decode())
+    return data
 
 
 def pairing(
@@ -144,16 +204,13 @@ def pairing(
 ) -> Pairing:
     """A run of the snapshot and its repetition, which measured `cases`."""
     about = snapshot.manifest["runs"][number]["cases"]
-    by_case: dict[str, list[Sample]] = {}
-    for sample in samples:
-        by_case.setdefault(sample.case, []).append(sample)
     return Pairing(
         folder=snapshot.folders[number],
         published=Measured("published", snapshot.runs[number], snapshot.samples(number)),
         here=Measured("here", run, samples),
         data_published={case["case"]: case["dataset"]["sha256"] for case in about},
         data_here={
-            case.id: dataset(replace(case, file=None), by_case.get(case.id, []))["sha256"]
+            case.id: dataset(case, [s for s in samples if s.case == case.id])["sha256"]
             for case in cases
         },
     )
@@ -175,6 +232,6 @@ def run_replication(
         machine_here=machine_class(run.host),
         state_published=state(published),
         state_here=state(run),
-        environment=environment_differences(published, run),
+        environment={k: tuple(v) for k, v in environment_differences(published, run).items()},
         notes=notes,
     )

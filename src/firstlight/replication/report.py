@@ -1,6 +1,6 @@
 """`replication.json`: what was repeated, how it came out, and who says so.
 
-DIR/replication.json    the report, in its one spelling
+DIR/replication.json    the report, in canonical form
 DIR/replication.html    the same for a person
 DIR/signature.json      where it was signed: over replication.json
 DIR/runs/001/…          what was measured here, as `firstlight run` leaves it
@@ -8,28 +8,81 @@ DIR/runs/001/…          what was measured here, as `firstlight run` leaves it
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from enum import StrEnum
 from typing import Any
 
-from firstlight.records import MalformedRecordError, to_json, write_text
-from firstlight.replication.agreement import ALPHA, VERDICTS, CaseReplication, RatioReplication
-from firstlight.replication.page import replication_html
-from firstlight.report.html import render
-from firstlight.snapshot.detached_signature import sign
-from firstlight.snapshot.keys import PrivateKey
-from firstlight.snapshot.layout import PLAN, RUN, SAMPLES
-from firstlight.snapshot.raw_runs import RawRun
-from firstlight.snapshot.redaction import Owner, redact
-from firstlight.snapshot.schemas import first_error
-from firstlight.snapshot.strict_json import canonical, parse_object
+from firstlight.compare.differences import Difference
+from firstlight.records import Correctness, Estimate
+from firstlight.statistics.effects import Effect
 
 REPORT, PAGE, SIGNATURE = "replication.json", "replication.html", "signature.json"
 SCHEMA = "replication-1.schema.json"
 MAX_BYTES = 64 << 20
+ALPHA = 0.05
+VERDICTS = ("agrees", "differs", "undecided", "not comparable")
+
+
+class Reason(StrEnum):
+    """What a verdict on a quantity rests on, where the interval alone does not say it."""
+
+    BEYOND_DRIFT = "beyond drift"  # and significant: it differs
+    PARTLY_BEYOND_DRIFT = "partly beyond drift"
+    NOT_SIGNIFICANT = "not significant"  # beyond, but p is too large after Holm's correction
+    NEVER_SIGNIFICANT = "never significant"  # with so few values in so many comparisons
+    NO_INTERVAL = "no interval"  # too few values for one of 95 %
+    TWO_SPEEDS = "two speeds"  # the published processes differ too much among themselves
+
+
+@dataclass(frozen=True)
+class Delta:
+    """One quantity of one case, published and here."""
+
+    quantity: str
+    judged: bool  # False: shown, but no part of the verdict
+    published: Estimate
+    here: Estimate
+    effect: Effect  # how many times as long it takes here
+    p_adjusted: float
+    verdict: str  # one of VERDICTS
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True)
+class CaseReplication:
+    """The outcome of one case."""
+
+    run: str
+    case: str
+    verdict: str  # one of VERDICTS
+    differences: tuple[Difference, ...]  # what forbids comparing its times
+    correctness_published: Correctness | None
+    correctness_here: Correctness | None
+    status_here: str
+    failure_here: str | None  # what went wrong, where the status is not ok
+    deltas: tuple[Delta, ...]
+
+    @property
+    def comparable(self) -> bool:
+        return self.status_here == "ok" and not self.differences
+
+
+@dataclass(frozen=True)
+class RatioReplication:
+    """How many times as long one case takes as another of the same run, published and here."""
+
+    run: str
+    case: str
+    against: str
+    quantity: str
+    published: Effect
+    here: Effect
+    effect: Effect  # the ratio here over the published one
+    p_adjusted: float
+    order: str  # same, reversed or undecided: which of both is the slower one
+    verdict: str
+    reason: Reason | None = None
 
 
 @dataclass(frozen=True)
@@ -46,8 +99,8 @@ class RunReplication:
     machine_here: str
     state_published: Mapping[str, Any]  # load, cpu_busy_ratio, warnings
     state_here: Mapping[str, Any]
-    environment: Mapping[str, Sequence[str]]
-    notes: tuple[str, ...]  # what of the settings could not be the same
+    environment: Mapping[str, tuple[str, ...]]
+    notes: tuple[str, ...]  # settings that could not be the same
 
 
 @dataclass(frozen=True)
@@ -84,51 +137,12 @@ class Replication:
             return 1
         return 0 if self.verdicts["agrees"] == sum(self.verdicts.values()) else 3
 
+    def totals(self) -> str:
+        """'3 agrees, 1 differs, 2 not measured'."""
+        counts = {**self.verdicts, "not measured": len(self.left_out)}
+        return ", ".join(f"{number} {what}" for what, number in counts.items() if number)
+
 
 def verdict_counts(cases: Sequence[CaseReplication]) -> dict[str, int]:
-    """{'agrees': 3, …}: every verdict, also those that nothing has."""
+    """{'agrees': 3, …}: every verdict, also those that no case has."""
     return {verdict: sum(c.verdict == verdict for c in cases) for verdict in VERDICTS}
-
-
-def make_public(folder: Path, owner: Owner) -> RawRun:
-    """Take private things out of a run that was measured here: a report is made to be shown.
-
-    As from a snapshot, and before the report is made: then everything in it follows from the files
-    beside it, on whoever's machine it is checked.
-    """
-    measured = {name: (folder / name).read_bytes() for name in (PLAN, SAMPLES, RUN)}
-    files = {name: redact(data, owner=owner).data for name, data in measured.items()}
-    was, public = (hashlib.sha256(of[SAMPLES]).hexdigest() for of in (measured, files))
-    files[RUN] = files[RUN].replace(was.encode(), public.encode())
-    raw = RawRun.of(f"runs/{folder.name}", files)
-    for name, data in files.items():
-        write_text(folder / name, data.decode())
-    write_text(folder / "report.html", render(raw.run, raw.samples))
-    return raw
-
-
-def write_report(
-    folder: Path, report: Replication, key: PrivateKey | None, owner: Owner | None = None
-) -> bytes:
-    """Write `replication.json`, its page, and its signature; returns the report's bytes.
-
-    The runs were made public before; what is said of this installation is here.
-    """
-    plain = to_json(report)
-    plain["left_out"] = _public(plain["left_out"], owner)
-    for run in plain["runs"]:
-        run["notes"] = _public(run["notes"], owner)
-    data = canonical(plain)
-    plain = parse_object(data, REPORT, MAX_BYTES)
-    error = first_error(plain, SCHEMA)
-    if error is not None:
-        raise MalformedRecordError(f"{REPORT}: not valid against {SCHEMA}: {error}")
-    write_text(folder / PAGE, replication_html(plain))
-    write_text(folder / REPORT, data.decode())
-    if key is not None:
-        write_text(folder / SIGNATURE, sign(key, data, REPORT).decode())
-    return data
-
-
-def _public(plain: Any, owner: Owner | None) -> Any:
-    return json.loads(redact(json.dumps(plain).encode(), owner=owner).data)
