@@ -471,7 +471,7 @@ def delta_of(plain: Any, quantity: str = "cold_seconds") -> Any:
         (lambda p: p["ratios"][0]["here"].update(ratio=1.0), "its ratio here.ratio: 1.0, not"),
         (lambda p: p["runs"][0]["state_here"].update(cpu_busy_ratio=0.9), "not 'undecided'"),
         (lambda p: jit(p).update(run="runs/007"), "is not in the report"),
-        (lambda p: jit(p).update(status_here="crashed"), "'differs', not 'not comparable'"),
+        (lambda p: jit(p).update(status_here="crashed"), "judged: True, not False"),
     ],
 )  # fmt: skip
 def test_a_conclusion_that_does_not_follow_is_found_in_a_report_that_nobody_signed(
