@@ -42,7 +42,6 @@ from firstlight.replication.report import (
     verdict_counts,
 )
 from firstlight.replication.selection import (
-    Installation,
     ReplicationError,
     select,
     settings_here,
@@ -249,18 +248,13 @@ def test_a_strangers_host_of_no_known_shape_is_no_crash(junk: Any) -> None:
     assert changed({}, {}) == []
 
 
-def catalogue(**files: Path) -> Installation:
-    backends, workloads = registered()
-    return Installation(backends, workloads, files)
-
-
 def test_a_case_that_is_another_one_here_is_not_run() -> None:
     from firstlight.measure.case_selection import make_case
 
     backends, workloads = registered()
     mine = make_case(workloads["matmul"], "small", backends["numpy"], "none")
     statuses = {mine.id: "ok"}
-    assert select([mine], statuses, {}, catalogue()).cases == (mine,)
+    assert select([mine], statuses, {}, {}).cases == (mine,)
     for change in (
         {"program": "os:system"},
         {"adapter": "subprocess:Popen"},
@@ -270,12 +264,12 @@ def test_a_case_that_is_another_one_here_is_not_run() -> None:
         {"seed": 1},
         {"reference": "os:system"},
     ):
-        found = select([replace(mine, **change)], statuses, {}, catalogue())
+        found = select([replace(mine, **change)], statuses, {}, {})
         assert found.cases == () and next(iter(change)) in found.left_out[mine.id]
     unknown = replace(mine, workload="matmul2", id="matmul2[small]/numpy/none")
-    found = select([unknown], {unknown.id: "ok"}, {}, catalogue())
+    found = select([unknown], {unknown.id: "ok"}, {}, {})
     assert "no such workload" in found.left_out[unknown.id]
-    assert "failed" in select([mine], {mine.id: "failed"}, {}, catalogue()).left_out[mine.id]
+    assert "failed" in select([mine], {mine.id: "failed"}, {}, {}).left_out[mine.id]
 
 
 def test_settings_that_would_hold_the_machine_for_days_are_refused() -> None:

@@ -30,7 +30,7 @@ from firstlight.records import (
     append_sample,
     write_json,
 )
-from firstlight.snapshot.plausibility.order_and_clock import busy_seconds
+from firstlight.snapshot.order_and_clock import busy_seconds
 from firstlight.statistics.run_summaries import assemble
 
 HOST: Mapping[str, Any] = {

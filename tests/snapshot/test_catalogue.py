@@ -208,13 +208,14 @@ def test_a_folder_without_its_index_is_damaged_not_full(
 def test_an_archive_that_cannot_be_written_leaves_a_listed_snapshot_and_nothing_else(
     runs: list[Path], store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from firstlight.snapshot import storage
+    synced = os.fsync
 
-    def full(file: IO[bytes], *_: object) -> None:
-        file.write(b"half of it")
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def full(descriptor: int) -> None:
+        if os.fstat(descriptor).st_size > 100_000:  # only the archive is so large
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        synced(descriptor)
 
-    monkeypatch.setattr(storage, "write_archive", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StorageError, match=r"No space left.*The snapshot itself was written"):
         publish(runs[:1], store, archive=True)
     (entry,) = Catalogue(store).list()

@@ -21,9 +21,10 @@ import pytest
 from firstlight.snapshot import verifying
 from firstlight.snapshot.archive import header
 from firstlight.snapshot.errors import HostileSnapshotError, SnapshotError, UnusableSnapshotError
-from firstlight.snapshot.layout import INDEX, Limits, parse_index
-from firstlight.snapshot.opening import open_snapshot, parse_samples
+from firstlight.snapshot.layout import INDEX, LIMITS, parse_index
+from firstlight.snapshot.opening import open_snapshot
 from firstlight.snapshot.publishing import Published
+from firstlight.snapshot.raw_runs import parse_samples
 from firstlight.snapshot.strict_json import canonical, parse
 from firstlight.snapshot.verifying import verify
 
@@ -71,7 +72,7 @@ def test_an_index_of_impossible_sizes_or_fields_is_refused() -> None:
         half = {"bytes": 1 << 29, "sha256": ID}
         parse_index(an_index(files=[{**half, "path": str(i)} for i in range(9)]))
     with pytest.raises(UnusableSnapshotError, match="at most"):
-        parse_index(an_index(*map(str, range(20))), Limits(files=10))
+        parse_index(an_index(*map(str, range(LIMITS.files + 1))))
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,16 @@ from pathlib import Path
 import pytest
 
 from firstlight.cli import main
-from firstlight.snapshot.detached_signature import sign, signed_by
 from firstlight.snapshot.errors import KeyFileError, UnusableSnapshotError
-from firstlight.snapshot.keys import PrivateKey, PublicKey, generate, load_private, load_public
+from firstlight.snapshot.keys import (
+    PrivateKey,
+    PublicKey,
+    generate,
+    load_private,
+    load_public,
+    sign,
+    signed_by,
+)
 from firstlight.snapshot.layout import INDEX, SIGNATURE
 from firstlight.snapshot.manifest import Creator
 from firstlight.snapshot.opening import open_snapshot

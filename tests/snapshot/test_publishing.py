@@ -34,8 +34,8 @@ from firstlight.snapshot.layout import INDEX, SAMPLES, SIGNATURE
 from firstlight.snapshot.manifest import Creator
 from firstlight.snapshot.publishing import Published, Wishes, build, publish
 from firstlight.snapshot.redaction import Owner, marks, redact
-from firstlight.snapshot.schemas import SCHEMAS
 from firstlight.snapshot.storage import LocalStore
+from firstlight.snapshot.strict_json import SCHEMAS
 from firstlight.snapshot.verifying import verify
 from firstlight.statistics.run_summaries import assemble
 

@@ -21,9 +21,8 @@ from made_up_run import CASES, make_run
 
 from firstlight.cli import main
 from firstlight.cli.verify import last_line
-from firstlight.snapshot.detached_signature import sign
 from firstlight.snapshot.errors import NewerSnapshotError, SnapshotError, UnusableSnapshotError
-from firstlight.snapshot.keys import PrivateKey, generate, load_private
+from firstlight.snapshot.keys import PrivateKey, generate, load_private, sign
 from firstlight.snapshot.layout import INDEX, MANIFEST, SIGNATURE, index_bytes
 from firstlight.snapshot.opening import open_snapshot
 from firstlight.snapshot.publishing import Published, Wishes, publish

@@ -119,9 +119,8 @@ def require_lasting(place: str) -> None:
 
 def write_beside(store: Store, snapshot_id: str, signer: str | None) -> dict[str, str]:
     """Write snippet and citation with the id, which they cannot contain inside the snapshot."""
-    from firstlight.snapshot.citation import citation_with_id
+    from firstlight.snapshot.citation import citation_with_id, snippet_with_id
     from firstlight.snapshot.layout import LIMITS
-    from firstlight.snapshot.snippet import snippet_with_id
 
     written = {}
     for kind, name, with_id in (

@@ -73,14 +73,10 @@ def handle(options: argparse.Namespace) -> int:
     from firstlight.records import now
     from firstlight.replication.repeating import make_public, prepare, report_of, write_report
     from firstlight.replication.report import PAGE
-    from firstlight.replication.selection import Installation, named_files
     from firstlight.snapshot.redaction import Owner
-    from firstlight.workloads.catalog import registered
 
     key = signing_key(options.key, options.passphrase_file)
-    backends, workloads = registered()
-    installation = Installation(backends, workloads, named_files(options.file))
-    job = prepare(options.snapshot, installation, options.id, options.pattern)
+    job = prepare(options.snapshot, options.file, options.id, options.pattern)
     created_at = now()
     out = options.out or default_folder(job, created_at)
     require_free(out)

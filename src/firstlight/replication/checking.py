@@ -28,13 +28,12 @@ from firstlight.replication.report import (
     RunReplication,
 )
 from firstlight.replication.selection import ReplicationError
-from firstlight.snapshot.detached_signature import signed_by
 from firstlight.snapshot.errors import SnapshotError
+from firstlight.snapshot.keys import signed_by
 from firstlight.snapshot.layout import LIMITS, PLAN, RUN, SAMPLES, require_expected
 from firstlight.snapshot.opening import open_snapshot
 from firstlight.snapshot.raw_runs import RawRun
-from firstlight.snapshot.schemas import first_error
-from firstlight.snapshot.strict_json import canonical, decoded, parse_object
+from firstlight.snapshot.strict_json import canonical, decoded, first_error, parse_object
 from firstlight.snapshot.trust import TrustedKeys
 from firstlight.snapshot.verifying import verify
 

@@ -23,9 +23,8 @@ from firstlight.replication.agreement import (
 from firstlight.replication.repeating import pairing, run_replication
 from firstlight.replication.report import ALPHA, Replication, RunReplication, verdict_counts
 from firstlight.snapshot.opening import Snapshot
-from firstlight.snapshot.plausibility.whole_run import untrue
+from firstlight.snapshot.plausibility import differences, untrue
 from firstlight.snapshot.raw_runs import RawRun
-from firstlight.snapshot.recomputing import differences
 from firstlight.statistics.intervals import median_estimate
 
 #: Of so many places in one record the first are named.

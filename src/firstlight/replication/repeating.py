@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from firstlight.measure.case_selection import filter_cases
 from firstlight.records import (
     Case,
     MalformedRecordError,
-    Plan,
     Run,
     Sample,
     Settings,
@@ -37,22 +35,20 @@ from firstlight.replication.report import (
     verdict_counts,
 )
 from firstlight.replication.selection import (
-    Installation,
     ReplicationError,
     Selection,
+    named_files,
     select,
     settings_here,
 )
 from firstlight.report.html import render
-from firstlight.snapshot.detached_signature import sign
-from firstlight.snapshot.keys import PrivateKey
+from firstlight.snapshot.keys import PrivateKey, sign
 from firstlight.snapshot.layout import PLAN, RUN, SAMPLES
 from firstlight.snapshot.manifest import dataset
 from firstlight.snapshot.opening import Snapshot, open_snapshot
 from firstlight.snapshot.raw_runs import RawRun, programs_of
-from firstlight.snapshot.redaction import Owner, redact
-from firstlight.snapshot.schemas import first_error
-from firstlight.snapshot.strict_json import canonical
+from firstlight.snapshot.redaction import Owner, redact, redact_run
+from firstlight.snapshot.strict_json import canonical, first_error
 from firstlight.snapshot.verification import Verification
 from firstlight.snapshot.verifying import verify
 
@@ -84,48 +80,37 @@ class Job:
 
 
 def prepare(
-    location: str,
-    installation: Installation,
-    expected_id: str | None = None,
-    pattern: str | None = None,
+    location: str, files: Sequence[Path], expected_id: str | None, pattern: str | None
 ) -> Job:
-    """Verify the snapshot and decide what is measured. Refuses one that does not verify."""
+    """Verify the snapshot and decide what is measured. Refuses one that does not verify.
+
+    `files` are benchmark files that the user named, `pattern` selects cases.
+    """
     found = verify(location, expected_id)
     if found.findings:
         raise ReplicationError(
             f"{location}: it does not verify: {found.findings[0].message}. Nothing was run; see "
             f"`firstlight verify {quote(location)}`."
         )
-    snapshot = open_snapshot(location)
+    snapshot, known = open_snapshot(location), named_files(files)
     if snapshot.id != found.id:
         raise ReplicationError(f"{location}: it changed while it was read.")
     plans = [snapshot.plan(number) for number in range(len(snapshot.runs))]
     # The pattern must fit a case of any run, not of each.
     kept = {case.id for case in filter_cases([c for p in plans for c in p.cases], pattern)}
-    tasks = tuple(
-        _task(snapshot, number, plan, [c for c in plan.cases if c.id in kept], installation)
-        for number, plan in enumerate(plans)
-    )
+    tasks = []
+    for number, plan in enumerate(plans):
+        planned = [case for case in plan.cases if case.id in kept]
+        statuses = {case.case: case.status for case in snapshot.runs[number].cases}
+        selection = select(planned, statuses, programs_of(plan), known)
+        wanted, notes = settings_here(plan.settings)
+        target, folder = Path(plan.target or "a run").name, snapshot.folders[number]
+        tasks.append(Task(number, folder, target, selection, wanted, tuple(notes)))
     if not any(task.selection.cases for task in tasks):
         reasons = {why for task in tasks for why in task.selection.left_out.values()}
         listed = "".join(f"\n  {why}" for why in sorted(reasons)[:5])
         raise ReplicationError(f"{location}: none of its cases can be measured here:{listed}")
-    return Job(snapshot, found, tasks)
-
-
-def _task(
-    snapshot: Snapshot,
-    number: int,
-    plan: Plan,
-    planned: Sequence[Case],
-    installation: Installation,
-) -> Task:
-    files = programs_of(plan)
-    statuses = {case.case: case.status for case in snapshot.runs[number].cases}
-    selection = select(planned, statuses, files, installation)
-    wanted, notes = settings_here(plan.settings)
-    target = Path(plan.target or "a run").name
-    return Task(number, snapshot.folders[number], target, selection, wanted, tuple(notes))
+    return Job(snapshot, found, tuple(tasks))
 
 
 def make_public(folder: Path, owner: Owner) -> RawRun:
@@ -135,9 +120,7 @@ def make_public(folder: Path, owner: Owner) -> RawRun:
     beside it, on any machine where it is checked.
     """
     measured = {name: (folder / name).read_bytes() for name in (PLAN, SAMPLES, RUN)}
-    files = {name: redact(data, owner=owner).data for name, data in measured.items()}
-    was, public = (hashlib.sha256(of[SAMPLES]).hexdigest() for of in (measured, files))
-    files[RUN] = files[RUN].replace(was.encode(), public.encode())
+    files = {name: found.data for name, found in redact_run(measured, owner=owner).items()}
     raw = RawRun.of(f"runs/{folder.name}", files)
     for name, data in files.items():
         write_text(folder / name, data.decode())

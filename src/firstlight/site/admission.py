@@ -53,7 +53,7 @@ def fingerprint(source: Source, snapshot_id: str) -> str | None:
     """
     digest = hashlib.sha256()
     try:
-        items = source.walk(LIMITS)
+        items = source.walk()
         first = next(items, None)
         if first is None or first.path != INDEX or first.content is None:
             return None

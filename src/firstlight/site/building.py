@@ -32,7 +32,7 @@ from firstlight.site.trends import Collected, Series, moment
 from firstlight.snapshot.archive import write_archive
 from firstlight.snapshot.catalogue import Catalogue
 from firstlight.snapshot.contents import MAKERS, code_sha256
-from firstlight.snapshot.layout import INDEX, SIGNATURE
+from firstlight.snapshot.layout import INDEX, LIMITS, SIGNATURE
 from firstlight.snapshot.opening import Snapshot, open_snapshot
 from firstlight.snapshot.storage import Store, open_store
 from firstlight.snapshot.strict_json import canonical, compact
@@ -276,7 +276,7 @@ def _raw_files(snapshot: Snapshot, unchecked: Collection[str]) -> dict[str, byte
     found = {f"files/{path}": data for path, data in every.items() if served(path, unchecked)}
     if unchecked:
         return found
-    every[INDEX] = snapshot.source.read(INDEX, snapshot.limits.index_bytes)
+    every[INDEX] = snapshot.source.read(INDEX, LIMITS.index_bytes)
     if snapshot.signer is not None:
         every[SIGNATURE] = snapshot.source.read(SIGNATURE, 1 << 14)
     archive = io.BytesIO()

@@ -16,7 +16,7 @@ from firstlight.site.listing import when
 from firstlight.snapshot.citation import machine
 from firstlight.snapshot.layout import INDEX, FileEntry
 from firstlight.snapshot.opening import Snapshot
-from firstlight.snapshot.validation_page import CaseWords
+from firstlight.snapshot.validation import CaseWords
 from firstlight.snapshot.verification import Verification
 
 UP = "../../"

@@ -9,11 +9,12 @@ archive (a link, a device, a long name, an extended header of a gigabyte) that c
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from typing import IO, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import IO
 
 from firstlight.snapshot.errors import HostileSnapshotError, UnusableSnapshotError
-from firstlight.snapshot.layout import INDEX, LIMITS, SIGNATURE, Limits, is_id, require_safe
+from firstlight.snapshot.layout import INDEX, LIMITS, SIGNATURE, id_of, is_id, require_safe
+from firstlight.snapshot.sources import Item, Reader, exactly, missing
 
 _BLOCK, _END = 512, bytes(1024)
 _KINDS = {
@@ -31,12 +32,6 @@ _KINDS = {
 }
 
 
-class Reader(Protocol):
-    """A source of bytes in order."""
-
-    def read(self, size: int, /) -> bytes: ...
-
-
 def write_archive(target: IO[bytes], snapshot_id: str, files: Mapping[str, bytes]) -> None:
     """Write `files`, `index.json` and `signature.json` among them, as the one archive of them."""
     for path in ordered(files):
@@ -49,8 +44,7 @@ def write_archive(target: IO[bytes], snapshot_id: str, files: Mapping[str, bytes
 
 def ordered(paths: Iterable[str]) -> list[str]:
     """The order of an archive: what is needed to judge the rest comes first."""
-    first = {INDEX: 0, SIGNATURE: 1}
-    return sorted(paths, key=lambda path: (first.get(path, 2), path))
+    return sorted(paths, key=lambda path: (path != INDEX, path != SIGNATURE, path))
 
 
 def header(snapshot_id: str, path: str, size: int) -> bytes:
@@ -66,8 +60,7 @@ def header(snapshot_id: str, path: str, size: int) -> bytes:
         (b"0", 1),
         (b"", 100),
         (b"ustar\00000", 8),
-        (b"", 32),
-        (b"", 32),
+        (b"", 64),
         (b"0000000\0", 8),
         (b"0000000\0", 8),
         (snapshot_id.encode(), 155),
@@ -78,37 +71,79 @@ def header(snapshot_id: str, path: str, size: int) -> bytes:
     return block[:148] + b"%06o\0 " % sum(block) + block[156:]
 
 
-def entries(source: Reader, limits: Limits = LIMITS) -> Iterator[tuple[str, str, int, Content]]:
-    """(id, path, bytes, content) of every file in order; the content is read or skipped in turn."""
-    total = 0
-    seen: set[str] = set()
-    while (block := _exactly(source, _BLOCK)) != bytes(_BLOCK):
-        snapshot_id, path, size = _parse_header(block)
-        total += size
-        if path in seen:
-            raise HostileSnapshotError(f"the archive contains {path} twice.")
-        seen.add(path)
-        if total > limits.total_bytes or size > limits.file_bytes or len(seen) > limits.files + 2:
-            raise HostileSnapshotError(
-                f"the archive has more than {limits.total_bytes} bytes or {limits.files} files."
-            )
-        content = Content(source, size)
-        yield snapshot_id, path, size, content
-        content.finish()
-    if _exactly(source, _BLOCK) != bytes(_BLOCK) or source.read(1):
-        raise UnusableSnapshotError("the archive has data after its end.")
+class Archive:
+    """A tar archive as `publish` writes it, plain or within gzip, read from its beginning."""
+
+    def __init__(self, name: str, opening: Callable[[], IO[bytes]]) -> None:
+        self.name, self._opening = name, opening
+
+    def named_id(self) -> str | None:
+        """The id in its headers; or the one in the name of the file, if that is the wrong one."""
+        stem = self.name.rstrip("/").rsplit("/", 1)[-1].split(".", 1)[0]
+        with self._opening() as file:
+            for snapshot_id, path, content in self._entries(file):
+                if not is_id(stem) or stem == snapshot_id:
+                    return snapshot_id
+                computed = id_of(exactly(content, path, LIMITS.index_bytes))
+                return snapshot_id if stem == computed else stem
+        return None
+
+    def sees_all(self) -> bool:
+        return True
+
+    def walk(self) -> Iterator[Item]:
+        ids, paths = set(), []
+        with self._opening() as file:
+            for snapshot_id, path, content in self._entries(file):
+                ids.add(snapshot_id)
+                paths.append(path)
+                if len(ids) > 1:
+                    raise HostileSnapshotError(f"{self.name}: contains files of two snapshots.")
+                yield Item(path, content)
+        if paths != ordered(paths):
+            raise UnusableSnapshotError(f"{self.name}: its files are not in order.")
+
+    def read(self, path: str, max_bytes: int) -> bytes:
+        for item in self.walk():
+            if item.path == path and item.content is not None:
+                return exactly(item.content, path, max_bytes)
+        raise missing(self.name, path)
+
+    def _entries(self, file: IO[bytes]) -> Iterator[tuple[str, str, _Content]]:
+        """(id, path, content) of every file in order; the content is read or skipped in turn."""
+        zipped = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        source: Reader = _Inflated(file, self.name) if zipped else file
+        total = 0
+        seen: set[str] = set()
+        while (block := _exactly(source, _BLOCK, self.name)) != bytes(_BLOCK):
+            snapshot_id, path, size = _parse_header(block, self.name)
+            total += size
+            if path in seen:
+                raise HostileSnapshotError(f"{self.name}: the archive contains {path} twice.")
+            seen.add(path)
+            large = total > LIMITS.total_bytes or size > LIMITS.file_bytes
+            if large or len(seen) > LIMITS.files + 2:
+                raise HostileSnapshotError(
+                    f"{self.name}: the archive has more than {LIMITS.total_bytes} bytes or "
+                    f"{LIMITS.files} files."
+                )
+            content = _Content(source, size, self.name)
+            yield snapshot_id, path, content
+            content.finish()
+        if _exactly(source, _BLOCK, self.name) != bytes(_BLOCK) or source.read(1):
+            raise UnusableSnapshotError(f"{self.name}: the archive has data after its end.")
 
 
-class Content:
+class _Content:
     """The bytes of one file in an archive."""
 
-    def __init__(self, source: Reader, size: int) -> None:
-        self._source, self._left, self._padding = source, size, -size % _BLOCK
+    def __init__(self, source: Reader, size: int, name: str) -> None:
+        self._source, self._left, self._padding, self._name = source, size, -size % _BLOCK, name
 
-    def read(self, size: int) -> bytes:
+    def read(self, size: int, /) -> bytes:
         """The next bytes, at most `size`; nothing at the end of the file."""
-        wanted = min(size, self._left)
-        data = _exactly(self._source, wanted) if wanted else b""
+        data = _exactly(self._source, min(size, self._left), self._name)
         self._left -= len(data)
         return data
 
@@ -116,78 +151,81 @@ class Content:
         """Pass over what was not read, and see that the padding is empty."""
         while self.read(1 << 16):
             pass
-        if any(_exactly(self._source, self._padding)):
-            raise UnusableSnapshotError("the archive has bytes between its files.")
-        self._padding = 0
+        if any(_exactly(self._source, self._padding, self._name)):
+            raise UnusableSnapshotError(f"{self._name}: the archive has bytes between its files.")
 
 
-def _parse_header(block: bytes) -> tuple[str, str, int]:
+def _parse_header(block: bytes, name: str) -> tuple[str, str, int]:
     kind = block[156:157]
     if block[257:262] != b"ustar":
-        raise UnusableSnapshotError("not an archive written by `firstlight publish --archive`.")
+        raise UnusableSnapshotError(
+            f"{name}: not an archive written by `firstlight publish --archive`."
+        )
     if kind != b"0":
         what = _KINDS.get(kind, f"an entry of kind {kind!r}")
         raise HostileSnapshotError(
-            f"the archive contains {what}. Snapshots have only plain files; nothing was unpacked."
+            f"{name}: the archive contains {what}. Snapshots have only plain files; nothing was "
+            "unpacked."
         )
     try:
         path = block[:100].rstrip(b"\0").decode("ascii")
         snapshot_id = block[345:500].rstrip(b"\0").decode("ascii")
         size = int(block[124:135], 8)
     except ValueError:
-        raise HostileSnapshotError("the archive has a header that is not plain text.") from None
+        raise HostileSnapshotError(f"{name}: a header of the archive is not plain text.") from None
     require_safe(path)
     if not is_id(snapshot_id) or size < 0 or header(snapshot_id, path, size) != block:
         raise UnusableSnapshotError(
-            f"the archive's header for {path} is not the one `firstlight publish` writes: it was "
-            "changed, or packed by another program. Unpack it and verify the folder."
+            f"{name}: the archive's header for {path} is not the one `firstlight publish` writes: "
+            "it was changed, or packed by another program. Unpack it and verify the folder."
         )
     return snapshot_id, path, size
 
 
-def _exactly(source: Reader, size: int) -> bytes:
+def _exactly(source: Reader, size: int, name: str) -> bytes:
     """That many bytes; an archive that ends before is cut off."""
     parts = []
     while size:
         part = source.read(min(size, 1 << 20))
         if not part:
-            raise UnusableSnapshotError("the archive is truncated.")
+            raise UnusableSnapshotError(f"{name}: the archive is truncated.")
         parts.append(part)
         size -= len(part)
     return b"".join(parts)
 
 
-class Inflated:
-    """A gzip stream read as what is in it; refuses to become much larger than it is."""
+class _Inflated:
+    """What is in a gzip stream; refuses to become much larger than the stream is."""
 
-    def __init__(self, source: Reader, limits: Limits = LIMITS) -> None:
-        self._source, self._limits = source, limits
+    def __init__(self, source: Reader, name: str) -> None:
+        self._source, self._name = source, name
         self._zlib = zlib.decompressobj(wbits=31)
         self._taken = self._given = 0
 
     def read(self, size: int, /) -> bytes:
         """The next bytes, at most `size`."""
         while not self._zlib.eof:
-            fed = self._zlib.unconsumed_tail or self._feed()
+            fed = self._zlib.unconsumed_tail
+            if not fed:
+                fed = self._source.read(1 << 14)
+                self._taken += len(fed)
             try:
                 data = self._zlib.decompress(fed, size)
             except zlib.error as error:
-                raise UnusableSnapshotError(f"the archive is damaged: {error}") from None
+                raise UnusableSnapshotError(
+                    f"{self._name}: the archive is damaged: {error}"
+                ) from None
             self._given += len(data)
             # The first megabyte is free: a small archive of zeros is not a bomb.
-            if self._given > (1 << 20) + self._limits.compression * self._taken:
+            if self._given > (1 << 20) + LIMITS.compression * self._taken:
                 raise HostileSnapshotError(
-                    f"the archive grows more than {self._limits.compression}-fold when unpacked."
+                    f"{self._name}: the archive grows more than {LIMITS.compression}-fold when "
+                    "unpacked."
                 )
             if data:
                 return data
             if not fed:
-                raise UnusableSnapshotError("the archive is truncated.")
+                raise UnusableSnapshotError(f"{self._name}: the archive is truncated.")
         if self._zlib.unused_data or self._source.read(1):
-            raise UnusableSnapshotError("the archive has data after its end.")
+            raise UnusableSnapshotError(f"{self._name}: the archive has data after its end.")
         return b""
-
-    def _feed(self) -> bytes:
-        data = self._source.read(1 << 14)
-        self._taken += len(data)
-        return data

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-from firstlight.snapshot.detached_signature import signed_by
 from firstlight.snapshot.errors import SnapshotError
-from firstlight.snapshot.keys import can_sign
+from firstlight.snapshot.keys import can_sign, signed_by
 from firstlight.snapshot.layout import LIMITS, MANIFEST, SIGNATURE, Index, is_id
 from firstlight.snapshot.locations import full_location
 from firstlight.snapshot.storage import open_store
-from firstlight.snapshot.strict_json import parse_object
+from firstlight.snapshot.strict_json import Plain, parse_object
 from firstlight.snapshot.timestamps import MAX_BYTES, read_token
-from firstlight.snapshot.trust import Standing, Trusted, TrustedKeys, skeleton
+from firstlight.snapshot.trust import Standing, TrustedKeys, skeleton
 from firstlight.snapshot.verification import Record
 
 
@@ -58,7 +55,7 @@ def check_time(
     record.passed("time", f"it existed at {when}, by the clock of {name}")
 
 
-def _said(manifest: bytes | None) -> Mapping[str, Any]:
+def _said(manifest: bytes | None) -> Plain:
     """The manifest; empty if unreadable, which is reported with the contents."""
     try:
         return parse_object(manifest or b"", MANIFEST, LIMITS.json_bytes)
@@ -88,27 +85,30 @@ def check_signature(
     trusted: TrustedKeys,
     now: datetime,
     record: Record,
-) -> tuple[str, str | None, str | None]:
-    if index.signer is None:
-        if document is not None:
-            record.find("signature", f"{SIGNATURE} was added: the index says it is unsigned")
-            return "bad", None, None
+) -> None:
+    """Note what the signature is worth; `now` is when keys must not have expired."""
+    if index.signer is None and document is None:
         record.unknown("who published it: it is not signed")
-        return "none", None, None
+        record.signature = "none"
+        return
+    if index.signer is None:
+        record.find("signature", f"{SIGNATURE} was added: the index says it is unsigned")
+        return
     if document is None:
         record.find("signature", f"{SIGNATURE} is missing: the index says it is signed")
-        return "bad", None, None
+        return
     if not can_sign():
         record.skip("the signature: the package `cryptography` is not installed")
-        return "not checked", None, None
+        record.signature = "not checked"
+        return
     try:
         key = signed_by(document, data)
     except SnapshotError as error:
         record.find("signature", str(error))
-        return "bad", None, None
+        return
     if key.base64 != index.signer:
         record.find("signature", f"{SIGNATURE} uses another key than the index names")
-        return "bad", None, None
+        return
     known = trusted.known(key)
     if known is None:
         record.passed("signature", f"signed with the key {key.id}")
@@ -116,21 +116,16 @@ def check_signature(
             f"who holds the key {key.id}: it is not among your trusted keys (firstlight keys trust "
             f"{key.base64} --name NAME)"
         )
-        return "valid", key.id, None
-    return _standing(known, now, record), key.id, known.name
-
-
-def _standing(known: Trusted, now: datetime, record: Record) -> str:
-    """What the signature of a key that the user knows is worth, noted."""
-    standing, signer = known.standing(record.proven_time, now), f"{known.name} (key {known.key.id})"
+        record.signature, record.signer = "valid", key.id
+        return
+    standing, signer = known.standing(record.proven_time, now), f"{known.name} (key {key.id})"
     if standing is Standing.REVOKED:
         record.find(
             "signature",
             f"signed by {signer}, whose key was revoked on {known.revoked}, and nothing proves "
             "that it was signed before that",
         )
-        return standing.value
     record.passed("signature", f"signed by {signer}")
     if standing is Standing.EXPIRED:
         record.unknown(f"whether it was signed before the key of {signer} expired on {known.until}")
-    return standing.value
+    record.signature, record.signer, record.signer_name = standing.value, key.id, known.name

@@ -12,13 +12,13 @@ the same time lose each other's lines, and the next listing finds them again by 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from firstlight.records import to_json
-from firstlight.snapshot import strict_json
+from firstlight.snapshot.citation import machine
 from firstlight.snapshot.errors import SnapshotError, UnusableSnapshotError
 from firstlight.snapshot.keys import PublicKey
 from firstlight.snapshot.layout import (
@@ -30,10 +30,9 @@ from firstlight.snapshot.layout import (
     parse_index,
     require_version,
 )
-from firstlight.snapshot.machines import machine
 from firstlight.snapshot.opening import read_checked
 from firstlight.snapshot.storage import Store, open_store
-from firstlight.snapshot.strict_json import decoded
+from firstlight.snapshot.strict_json import compact, decoded, parse, parse_object
 
 ALL = "catalogue/all.jsonl"
 _MAX_BYTES, _MAX_ENTRY_BYTES = 256 << 20, 1 << 18
@@ -75,7 +74,7 @@ class Catalogue:
         self._store = open_store(store) if isinstance(store, (str, Path)) else store
 
     def list(self) -> Entries:
-        """The entries of all snapshots that are there, newest first."""
+        """The entries of all snapshots, newest first."""
         return self.look()[0]
 
     def look(self) -> tuple[Entries, Refused]:
@@ -93,7 +92,7 @@ class Catalogue:
 
     def add(self, snapshot_id: str, files: Mapping[str, bytes]) -> None:
         """Enter a snapshot that has just been written."""
-        entry = entry_of(files[INDEX], files[MANIFEST], files[VALIDATION])
+        entry = _entry(files[INDEX], files.__getitem__)
         self._store.write(_entry_name(snapshot_id), _line(entry))
         # Ids are as good as random: about every so many-th publisher gathers, without counting.
         if int(snapshot_id[:8], 16) % _LOOSE == 0:
@@ -101,7 +100,7 @@ class Catalogue:
 
     def gather(self) -> None:
         """Write the entries that are there into one file."""
-        self._write_all(self.list())
+        self._store.write(ALL, b"".join(sorted(map(_line, self.list()))))
 
     def rebuild(self) -> tuple[Entries, Refused]:
         """Rebuild every entry from its snapshot; also lists folders that are not snapshots."""
@@ -109,32 +108,24 @@ class Catalogue:
         entries, refused = self._made(ids, len(ids))
         for entry in entries:
             self._store.write(_entry_name(entry.id), _line(entry))
-        self._write_all(entries)
+        self.gather()
         return _newest_first(entries), refused
 
-    def _made(self, ids: Names, most: int) -> tuple[Entries, Refused]:
+    def _made(self, ids: Names, limit: int) -> tuple[Entries, Refused]:
         """The entries of these snapshots, from the snapshots themselves."""
         entries: Entries = []
-        refused = dict.fromkeys(ids[most:], "no entry in the catalogue; try --rebuild")
-        for snapshot_id in ids[:most]:
+        refused = dict.fromkeys(ids[limit:], "no entry in the catalogue; try --rebuild")
+        for snapshot_id in ids[:limit]:
+            source = self._store.source(snapshot_id)
             try:
-                entries.append(self._entry_from_snapshot(snapshot_id))
+                index = source.read(INDEX, LIMITS.index_bytes)
+                if id_of(index) != snapshot_id:
+                    raise UnusableSnapshotError(f"{source.name}: its index has another id.")
+                read = partial(read_checked, source, parse_index(index).files)
+                entries.append(_entry(index, read))
             except SnapshotError as error:
                 refused[snapshot_id] = str(error)
         return entries, refused
-
-    def _entry_from_snapshot(self, snapshot_id: str) -> Entry:
-        source = self._store.source(snapshot_id)
-        index = source.read(INDEX, LIMITS.index_bytes)
-        if id_of(index) != snapshot_id:
-            raise UnusableSnapshotError(f"{source.name}: its index has another id.")
-        files = parse_index(index).files
-        parts = [read_checked(source, files, p, LIMITS.json_bytes) for p in (MANIFEST, VALIDATION)]
-        return entry_of(index, *parts)
-
-    def _write_all(self, entries: Entries) -> None:
-        lines = sorted(_line(entry) for entry in entries)
-        self._store.write(ALL, b"".join(lines))
 
     def _gathered(self) -> dict[str, Entry]:
         data = self._store.read(ALL, _MAX_BYTES) or b""
@@ -155,37 +146,32 @@ def _newest_first(entries: Entries) -> Entries:
     return sorted(entries, key=lambda e: (e.created_at, e.id), reverse=True)
 
 
-def entry_of(index: bytes, manifest: bytes, validation: bytes) -> Entry:
-    """The entry of a snapshot, from three of its files."""
-    about = strict_json.parse_object(manifest, MANIFEST, LIMITS.json_bytes)
-    report = strict_json.parse_object(validation, VALIDATION, LIMITS.json_bytes)
+def _entry(index: bytes, read: Callable[[str], bytes]) -> Entry:
+    """The entry of a snapshot, from its index, manifest and validation report."""
+    about = parse_object(read(MANIFEST), MANIFEST, LIMITS.json_bytes)
+    report = parse_object(read(VALIDATION), VALIDATION, LIMITS.json_bytes)
     require_version(about, "firstlight.snapshot.manifest", MANIFEST)
     require_version(report, "firstlight.snapshot.validation", VALIDATION)
-    files = parse_index(index)
+    listed = parse_index(index)
     try:
-        return _entry(id_of(index), about, report, files.signer, list(files.files.values()))
+        runs = about["runs"]
+        cases = dict.fromkeys(c["case"] for run in runs for c in run["cases"])
+        plain = {
+            "id": id_of(index),
+            "title": about["publication"]["title"],
+            "created_at": about["measured_to"],
+            "machine": "; ".join(dict.fromkeys(machine(run["hardware"]) for run in runs)),
+            "harness": ", ".join(sorted({str(run["harness"]["version"]) for run in runs})),
+            "cases": list(cases)[:_MAX_CASES],
+            "cases_total": report["cases_total"],
+            "cases_passed": report["cases_passed"],
+            "signer": PublicKey.from_base64(listed.signer).id if listed.signer else None,
+            "files": len(listed.files),
+            "bytes": sum(file.bytes for file in listed.files.values()),
+            "cpu_busy_ratio": max(r["state"].get("cpu_busy_ratio") or 0.0 for r in runs) or None,
+        }
     except (KeyError, TypeError, AttributeError) as error:
         raise UnusableSnapshotError(f"{MANIFEST}: not a snapshot's manifest ({error!r}).") from None
-
-
-def _entry(
-    snapshot_id: str, about: Any, report: Any, signer: str | None, files: list[Any]
-) -> Entry:
-    runs = about["runs"]
-    plain = {
-        "id": snapshot_id,
-        "title": about["publication"]["title"],
-        "created_at": about["measured_to"],
-        "machine": "; ".join(dict.fromkeys(machine(run["hardware"]) for run in runs)),
-        "harness": ", ".join(sorted({str(run["harness"]["version"]) for run in runs})),
-        "cases": list(dict.fromkeys(c["case"] for run in runs for c in run["cases"]))[:_MAX_CASES],
-        "cases_total": report["cases_total"],
-        "cases_passed": report["cases_passed"],
-        "signer": PublicKey.from_base64(signer).id if signer else None,
-        "files": len(files),
-        "bytes": sum(file.bytes for file in files),
-        "cpu_busy_ratio": max(run["state"].get("cpu_busy_ratio") or 0.0 for run in runs) or None,
-    }
     return decoded(Entry, plain, MANIFEST)
 
 
@@ -194,7 +180,7 @@ def _entry_name(snapshot_id: str) -> str:
 
 
 def _line(entry: Entry) -> bytes:
-    return strict_json.compact(to_json(entry)) + b"\n"
+    return compact(to_json(entry)) + b"\n"
 
 
 def _parsed(line: bytes) -> Entry | None:
@@ -202,7 +188,7 @@ def _parsed(line: bytes) -> Entry | None:
     try:
         # Thousands of lines: the quick parser will do where no escape can hide half a character.
         strange = b"\\u" in line or len(line) > _MAX_ENTRY_BYTES
-        plain = strict_json.parse(line, ALL, _MAX_ENTRY_BYTES) if strange else json.loads(line)
+        plain = parse(line, ALL, _MAX_ENTRY_BYTES) if strange else json.loads(line)
         return decoded(Entry, plain, ALL)
     except (SnapshotError, ValueError, RecursionError):
         return None

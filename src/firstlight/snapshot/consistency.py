@@ -5,62 +5,61 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from firstlight.present.quantities import counted
 from firstlight.records import can_validate, noisy_share
-from firstlight.snapshot import strict_json
-from firstlight.snapshot.admissibility import needed_allowances
 from firstlight.snapshot.contents import derived_files, made_by
 from firstlight.snapshot.errors import NewerSnapshotError, SnapshotError
 from firstlight.snapshot.layout import (
     DISTRIBUTIONS,
     INDEX,
+    LIMITS,
     MANIFEST,
     PLAN,
     RUN,
     SAMPLES,
     VALIDATION,
     Index,
-    Limits,
 )
 from firstlight.snapshot.manifest import Publication
 from firstlight.snapshot.opening import run_folders
-from firstlight.snapshot.plausibility.order_and_clock import unaccounted
-from firstlight.snapshot.plausibility.whole_run import untrue
+from firstlight.snapshot.order_and_clock import unaccounted
+from firstlight.snapshot.plausibility import METHOD, needed_allowances, untrue
 from firstlight.snapshot.raw_runs import RawRun, has_number, programs_of
-from firstlight.snapshot.recomputing import METHOD
 from firstlight.snapshot.redaction import marks
-from firstlight.snapshot.schemas import SCHEMAS, first_error
-from firstlight.snapshot.strict_json import decoded
+from firstlight.snapshot.strict_json import (
+    SCHEMAS,
+    Plain,
+    decoded,
+    first_error,
+    parse,
+    parse_object,
+)
 from firstlight.snapshot.verification import Record
 
 _PLOT = re.compile(r"plots/[A-Za-z0-9][A-Za-z0-9._-]*\.svg")
+_RAW = (PLAN, SAMPLES, RUN)
 #: What says as data what the runs say, in one spelling whoever wrote it.
 _DOCUMENTS = (MANIFEST, VALIDATION, DISTRIBUTIONS)
 
 
 def check_contents(
-    index: Index,
-    data: bytes,
-    kept: Mapping[str, bytes],
-    record: Record,
-    limits: Limits,
-    judged: bool = False,
+    index: Index, data: bytes, kept: Mapping[str, bytes], record: Record, judged: bool = False
 ) -> None:
     """Note in `record` what the files say that they should not, and what nobody can check.
 
     `judged`: that the runs are true was seen already, in these bytes.
     """
     try:
-        about = _manifest(kept, limits)
-        runs = _runs(about, kept, limits)
+        about = _manifest(kept)
+        runs = _runs(about, kept)
         publication = decoded(Publication, about.get("publication"), f"{MANIFEST}: publication")
     except NewerSnapshotError:
         raise
     except SnapshotError as error:
         record.find("schemas", str(error))
         return
-    _check_schemas(data, kept, runs, record, limits)
+    _check_schemas(data, kept[MANIFEST], runs, record)
     try:
         _check_runs(runs, publication, record, judged)
         _check_sources(index, runs, publication, record)
@@ -70,16 +69,18 @@ def check_contents(
         what = f"{type(error).__name__}: {error!s:.200}"
         record.find("derived", f"the runs cannot be evaluated ({what})")
         return
-    _note_load(runs, record)
+    for raw in runs:  # valid files may contain disturbed times
+        if (busy := noisy_share(raw.run.host)) is not None:
+            record.loads.append(f"{raw.folder}: other programs were using {busy:.0%} of the CPU")
     if record.holds("derived"):  # else a field that it needs may be missing
         _note_unknown(about, record)
 
 
-def _manifest(kept: Mapping[str, bytes], limits: Limits) -> dict[str, Any]:
+def _manifest(kept: Mapping[str, bytes]) -> Plain:
     """What the manifest says; summaries by newer statistics are not judged by ours."""
     if MANIFEST not in kept:
         raise SnapshotError(f"{MANIFEST} is not part of it")
-    about = strict_json.parse_object(kept[MANIFEST], MANIFEST, limits.json_bytes)
+    about = parse_object(kept[MANIFEST], MANIFEST, LIMITS.json_bytes)
     method = about.get("summary_method")
     if type(method) is int and method > METHOD:
         raise NewerSnapshotError(
@@ -90,29 +91,26 @@ def _manifest(kept: Mapping[str, bytes], limits: Limits) -> dict[str, Any]:
     return about
 
 
-def _runs(about: Mapping[str, Any], kept: Mapping[str, bytes], limits: Limits) -> list[RawRun]:
+def _runs(about: Plain, kept: Mapping[str, bytes]) -> list[RawRun]:
     found = []
-    for folder in run_folders(about, limits):
-        for name in (PLAN, SAMPLES, RUN):
+    for folder in run_folders(about):
+        for name in _RAW:
             if f"{folder}/{name}" not in kept:
                 raise SnapshotError(f"{folder}/{name} is not part of it")
-        files = {name: kept[f"{folder}/{name}"] for name in (PLAN, SAMPLES, RUN)}
-        found.append(RawRun.of(folder, files, limits))
+        found.append(RawRun.of(folder, {name: kept[f"{folder}/{name}"] for name in _RAW}))
     return found
 
 
-def _check_schemas(
-    index: bytes, kept: Mapping[str, bytes], runs: Sequence[RawRun], record: Record, limits: Limits
-) -> None:
+def _check_schemas(index: bytes, manifest: bytes, runs: Sequence[RawRun], record: Record) -> None:
     if not can_validate():
         record.skip("the schemas: the package `jsonschema` is not installed")
         return
     # The other documents must be the bytes that are made here, whatever else they might fit.
-    documents = {INDEX: index, MANIFEST: kept[MANIFEST]}
+    documents = {INDEX: index, MANIFEST: manifest}
     for raw in runs:
         documents |= {f"{raw.folder}/{name}": raw.files[name] for name in (PLAN, RUN)}
     for path, content in documents.items():
-        plain = strict_json.parse(content, path, limits.json_bytes)
+        plain = parse(content, path, LIMITS.json_bytes)
         error = first_error(plain, SCHEMAS[path.rsplit("/", 1)[-1]])
         if error is not None:
             record.find("schemas", f"{path}: {error}")
@@ -123,7 +121,10 @@ def _check_runs(
     runs: Sequence[RawRun], publication: Publication, record: Record, judged: bool
 ) -> None:
     for raw in runs:
-        _check_samples_hash(raw, publication, record)
+        _check_redaction(raw, publication, record)
+        if raw.run.samples_sha256 != raw.digest(SAMPLES):
+            what = f"{raw.folder}/{SAMPLES} is not the file that {RUN} was made from"
+            record.find("samples", what)
         for message in [] if judged else untrue(raw)[:50]:
             record.find("samples", f"{raw.folder}: {message}")
         for gap in unaccounted(raw):
@@ -136,46 +137,38 @@ def _check_runs(
     shown = sum(has_number(case) for raw in runs for case in raw.run.cases)
     record.passed(
         "samples",
-        f"{'1 case' if shown == 1 else f'{shown} cases'} with a number: each has its protocol, was "
-        "correct in every process, and proved its cache label in every process",
+        f"{counted(shown, 'case')} with a number: each has its protocol, was correct in every "
+        "process, and proved its cache label in every process",
     )
 
 
-def _check_samples_hash(raw: RawRun, publication: Publication, record: Record) -> None:
-    path = f"{raw.folder}/{SAMPLES}"
-    for name in (PLAN, SAMPLES, RUN):
-        _check_redaction(raw, name, publication, record)
-    if raw.run.samples_sha256 != raw.digest(SAMPLES):
-        record.find("samples", f"{path} is not the file that {RUN} was made from")
-    if path in publication.redacted:
-        record.unknown(f"{path} as measured: private text in it was replaced")
-
-
-def _check_redaction(raw: RawRun, name: str, publication: Publication, record: Record) -> None:
+def _check_redaction(raw: RawRun, publication: Publication, record: Record) -> None:
     """A file that is said to be redacted has the marks of it, as many as are said."""
-    path = f"{raw.folder}/{name}"
-    told = publication.redacted.get(path)
-    if told is None:
-        return
-    count = told.get("replacements")
-    if type(count) is not int or count < 1:
-        record.find("samples", f"{path} is listed as redacted, but nothing in it was replaced")
-    elif marks(raw.files[name]) < count:
-        record.find(
-            "samples",
-            f"{path} is listed as redacted in {count} places, but has {marks(raw.files[name])} "
-            "redaction marks",
-        )
+    for name in _RAW:
+        path = f"{raw.folder}/{name}"
+        if path not in publication.redacted:
+            continue
+        count, found = publication.redacted[path].get("replacements"), marks(raw.files[name])
+        if type(count) is not int or count < 1:
+            record.find("samples", f"{path} is listed as redacted, but nothing in it was replaced")
+        elif found < count:
+            record.find(
+                "samples",
+                f"{path} is listed as redacted in {count} places, but has {found} redaction marks",
+            )
+        if name == SAMPLES:
+            record.unknown(f"{path} as measured: private text in it was replaced")
 
 
 def _check_sources(
     index: Index, runs: Sequence[RawRun], publication: Publication, record: Record
 ) -> None:
     """The users' own programs: those that were measured, with the hash they had then."""
-    planned = []
-    for raw in runs:
-        files = programs_of(raw.plan)
-        planned += [(raw.folder, path.rsplit("/", 1)[-1], sha) for path, sha in files.items()]
+    planned = [
+        (raw.folder, path.rsplit("/", 1)[-1], digest)
+        for raw in runs
+        for path, digest in programs_of(raw.plan).items()
+    ]
     named = [(s.get("run"), s.get("name"), s.get("sha256")) for s in publication.sources]
     if sorted(planned) != sorted(named):
         record.find("derived", f"{MANIFEST}: its sources are not the programs of the plans")
@@ -188,22 +181,17 @@ def _check_sources(
 
 
 def _check_derived(
-    index: Index,
-    runs: Sequence[RawRun],
-    about: Mapping[str, Any],
-    publication: Publication,
-    record: Record,
+    index: Index, runs: Sequence[RawRun], about: Plain, publication: Publication, record: Record
 ) -> None:
     """What follows from the runs is made again and compared byte by byte.
 
     Another Firstlight may draw and word other pages; what it says of the runs as data it may not.
     """
     derived = derived_files(runs, publication, about["made_by"])
-    raw = {f"{raw.folder}/{name}" for raw in runs for name in (PLAN, SAMPLES, RUN)}
+    raw = {f"{raw.folder}/{name}" for raw in runs for name in _RAW}
     known = {*derived, *raw, *(source.get("path") for source in publication.sources)}
     ours, unchecked = about["made_by"] == made_by(), []
     for path in sorted({*index.files, *derived}):
-        may_differ = not ours and path not in _DOCUMENTS
         may_be_absent = not ours and _PLOT.fullmatch(path)
         if path not in known and not may_be_absent:
             record.find("derived", f"{path} does not belong in a snapshot")
@@ -214,10 +202,10 @@ def _check_derived(
         elif path in index.files and path in derived:
             if index.files[path].sha256 == hashlib.sha256(derived[path]).hexdigest():
                 continue
-            if may_differ:
-                unchecked.append(path)
-            else:
+            if ours or path in _DOCUMENTS:
                 record.find("derived", f"{path} does not follow from the runs")
+            else:
+                unchecked.append(path)
     same = f"{len(derived) - len(unchecked)} manifests, tables, plots and pages"
     record.passed("derived", f"{same} follow from the runs, byte by byte")
     if unchecked:
@@ -229,14 +217,7 @@ def _check_derived(
         )
 
 
-def _note_load(runs: Sequence[RawRun], record: Record) -> None:
-    """What a reader must know besides the verdict: valid files may contain disturbed times."""
-    for raw in runs:
-        if (busy := noisy_share(raw.run.host)) is not None:
-            record.loads.append(f"{raw.folder}: other programs were using {busy:.0%} of the CPU")
-
-
-def _note_unknown(about: Mapping[str, Any], record: Record) -> None:
+def _note_unknown(about: Plain, record: Record) -> None:
     record.unknown("whether the machine was the one described: files cannot show that")
     record.unknown("whether the clock and the person were honest: replicate it to see")
     for run in about["runs"]:

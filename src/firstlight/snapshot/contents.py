@@ -13,18 +13,16 @@ from importlib.resources import files as packaged
 from importlib.resources.abc import Traversable
 
 from firstlight import __version__
+from firstlight.report.exporters import csv_text
 from firstlight.report.html import render
-from firstlight.snapshot.citation import citation_cff, zenodo_json
-from firstlight.snapshot.distributions import distributions
+from firstlight.snapshot.citation import citation_cff, snippet_md, zenodo_json
 from firstlight.snapshot.layout import DISTRIBUTIONS, MANIFEST, VALIDATION
 from firstlight.snapshot.manifest import Publication, manifest
 from firstlight.snapshot.plots import plots
 from firstlight.snapshot.raw_runs import RawRun
-from firstlight.snapshot.snippet import snippet_md
 from firstlight.snapshot.strict_json import canonical
-from firstlight.snapshot.tables import cases_csv, processes_csv
-from firstlight.snapshot.validation import validation_report
-from firstlight.snapshot.validation_page import validation_html
+from firstlight.snapshot.tables import cases_csv, distributions
+from firstlight.snapshot.validation import validation_html, validation_report
 
 #: What turns raw runs into the rest. Pictures of the same run by other code may look different.
 MAKERS = ("present", "records", "report", "snapshot", "statistics")
@@ -72,7 +70,7 @@ def derived_files(
         "zenodo.json": zenodo_json(about),
     }
     for raw in runs:
-        files[f"tables/processes-{raw.number}.csv"] = processes_csv(raw)
+        files[f"tables/processes-{raw.number}.csv"] = csv_text(raw.run, raw.samples).encode()
         files[f"{raw.folder}/report.html"] = render(raw.run, raw.samples).encode()
         files |= plots(raw)
     return files

@@ -2,6 +2,9 @@
 
 A private key is a PEM file (PKCS 8, as OpenSSL writes it) that only its owner can read; it is never
 overwritten. A public key is 32 bytes, written in base64; its id is the beginning of its SHA-256.
+
+A signature (`signature.json`) stands beside what it signs. That a snapshot *is* signed, and by
+which key, is in its index, so a signature can be neither removed nor replaced unnoticed.
 """
 
 from __future__ import annotations
@@ -14,11 +17,20 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING
 
-from firstlight.snapshot.errors import KeyFileError
+from firstlight.snapshot.errors import KeyFileError, UnusableSnapshotError
+from firstlight.snapshot.layout import INDEX, SIGNATURE, VERSION, require_version
+from firstlight.snapshot.strict_json import canonical, parse_object
 
-_PUBLIC_BYTES, _SIGNATURE_BYTES = 32, 64
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+        Ed25519PrivateKey,
+        Ed25519PublicKey,
+    )
+
+_SCHEMA = "firstlight.snapshot.signature"
+_MAX_BYTES = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -39,26 +51,32 @@ class PublicKey:
     @classmethod
     def from_base64(cls, text: str) -> PublicKey:
         """The key; refused if it is spelled in another way than `base64` does."""
-        return cls(from_base64(text, _PUBLIC_BYTES, "a public key"))
+        return cls(_from_base64(text, 32, "a public key"))
+
+    @classmethod
+    def of(cls, key: Ed25519PublicKey) -> PublicKey:
+        return cls(key.public_bytes_raw())
 
     def pem(self) -> bytes:
         """The key as OpenSSL reads it."""
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
         from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-        key = Ed25519PublicKey.from_public_bytes(self.raw)
-        return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        return self._key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
     def has_signed(self, data: bytes, signature: bytes) -> bool:
         """Whether `signature` over `data` was made with the private key of this one."""
         from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
         try:
-            Ed25519PublicKey.from_public_bytes(self.raw).verify(signature, data)
+            self._key().verify(signature, data)
         except InvalidSignature:
             return False
         return True
+
+    def _key(self) -> Ed25519PublicKey:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+        return Ed25519PublicKey.from_public_bytes(self.raw)
 
 
 @dataclass(frozen=True)
@@ -66,15 +84,14 @@ class PrivateKey:
     """Who signs."""
 
     public: PublicKey
-    _key: Any = field(repr=False)
+    _key: Ed25519PrivateKey = field(repr=False)
 
     def sign(self, data: bytes) -> bytes:
         """64 bytes, the same for the same data."""
-        signature: bytes = self._key.sign(data)
-        return signature
+        return self._key.sign(data)
 
 
-def from_base64(text: str, size: int, what: str) -> bytes:
+def _from_base64(text: str, size: int, what: str) -> bytes:
     """The bytes in a text that has one spelling: nothing left over, no unused bit set."""
     try:
         raw = base64.b64decode(text, validate=True)
@@ -92,44 +109,36 @@ def can_sign() -> bool:
     return find_spec("cryptography") is not None
 
 
+def _require_cryptography() -> None:
+    if not can_sign():
+        raise KeyFileError("keys need the package `cryptography`: pip install cryptography")
+
+
 def generate(path: Path, passphrase: bytes | None = None) -> PublicKey:
     """Make a key pair: the private key in `path`, readable by its owner, the public one beside it.
 
     Neither file is ever overwritten.
     """
     _require_cryptography()
+    from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import (
-        BestAvailableEncryption,
-        Encoding,
-        KeySerializationEncryption,
-        NoEncryption,
-        PrivateFormat,
-        PublicFormat,
-    )
 
     beside = path.with_name(path.name + ".pub")
-    for there in (path, beside):
-        if there.exists():
-            raise KeyFileError(f"{there} exists. Keys are never overwritten: give another name.")
+    lock: serialization.KeySerializationEncryption = serialization.NoEncryption()
+    if passphrase:
+        lock = serialization.BestAvailableEncryption(passphrase)
     key = Ed25519PrivateKey.generate()
-    lock: KeySerializationEncryption = (
-        BestAvailableEncryption(passphrase) if passphrase else NoEncryption()
-    )
-    public = PublicKey(key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw))
-    _write_private(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, lock))
-    beside.write_bytes(public.pem())
-    return public
-
-
-def _write_private(path: Path, pem: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, lock)
     try:
+        if beside.exists():
+            raise FileExistsError
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         # Made with its final mode: there is no moment at which somebody else could read it.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
+        taken = path if path.exists() else beside
         raise KeyFileError(
-            f"{path} exists. Keys are never overwritten: give another name."
+            f"{taken} exists. Keys are never overwritten: give another name."
         ) from None
     except OSError as error:
         raise KeyFileError(f"{path}: cannot be written: {error.strerror}.") from None
@@ -137,17 +146,16 @@ def _write_private(path: Path, pem: bytes) -> None:
         file.write(pem)
         file.flush()
         os.fsync(file.fileno())
+    public = PublicKey.of(key.public_key())
+    beside.write_bytes(public.pem())
+    return public
 
 
 def load_private(path: Path, passphrase: bytes | None = None) -> PrivateKey:
     """The private key in `path`; refused if others can read the file."""
     _require_cryptography()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import (
-        Encoding,
-        PublicFormat,
-        load_pem_private_key,
-    )
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     data = _read_small(path)
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
@@ -163,7 +171,7 @@ def load_private(path: Path, passphrase: bytes | None = None) -> PrivateKey:
         raise KeyFileError(f"{path}: not a private key in PEM, or a wrong passphrase.") from None
     if not isinstance(key, Ed25519PrivateKey):
         raise KeyFileError(f"{path}: a private key, but not an Ed25519 key.")
-    return PrivateKey(PublicKey(key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)), key)
+    return PrivateKey(PublicKey.of(key.public_key()), key)
 
 
 def is_encrypted(path: Path) -> bool:
@@ -172,7 +180,7 @@ def is_encrypted(path: Path) -> bool:
 
 
 def load_public(text: str) -> PublicKey:
-    """A public key from base64, or from a PEM file, of which a private one will do as well."""
+    """A public key from base64, or from a PEM file; beside a private one it is looked for."""
     path = Path(text)
     if not path.is_file():
         try:
@@ -181,11 +189,7 @@ def load_public(text: str) -> PublicKey:
             raise KeyFileError(f"{text[:80]}: neither a file nor a public key.") from None
     _require_cryptography()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    from cryptography.hazmat.primitives.serialization import (
-        Encoding,
-        PublicFormat,
-        load_pem_public_key,
-    )
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     data = _read_small(path)
     if b"PRIVATE KEY" in data:
@@ -199,7 +203,7 @@ def load_public(text: str) -> PublicKey:
         raise KeyFileError(f"{path}: not a public key in PEM.") from None
     if not isinstance(key, Ed25519PublicKey):
         raise KeyFileError(f"{path}: a public key, but not an Ed25519 key.")
-    return PublicKey(key.public_bytes(Encoding.Raw, PublicFormat.Raw))
+    return PublicKey.of(key)
 
 
 def _read_small(path: Path) -> bytes:
@@ -210,6 +214,41 @@ def _read_small(path: Path) -> bytes:
         raise KeyFileError(f"{path}: cannot be read: {error.strerror}.") from None
 
 
-def _require_cryptography() -> None:
-    if not can_sign():
-        raise KeyFileError("keys need the package `cryptography`: pip install cryptography")
+def sign(key: PrivateKey, data: bytes, signs: str = INDEX) -> bytes:
+    """`signature.json` for `data`, which is the content of the file called `signs`."""
+    return canonical(
+        {
+            "schema": _SCHEMA,
+            "schema_version": VERSION,
+            "algorithm": "ed25519",
+            "signs": signs,
+            "key_id": key.public.id,
+            "public_key": key.public.base64,
+            "signature": base64.b64encode(key.sign(data)).decode(),
+        }
+    )
+
+
+def signed_by(document: bytes, data: bytes, signs: str = INDEX) -> PublicKey:
+    """The key that has signed `data`; raises `UnusableSnapshotError` if the signature is not good.
+
+    Every byte of the document counts: it must be in its one spelling.
+    """
+    plain = parse_object(document, SIGNATURE, _MAX_BYTES)
+    require_version(plain, _SCHEMA, SIGNATURE)
+    if canonical(plain) != document or set(plain) != {
+        *("schema", "schema_version", "algorithm", "signs", "key_id", "public_key", "signature")
+    }:
+        raise UnusableSnapshotError(f"{SIGNATURE}: not in canonical form: it was rewritten.")
+    if plain["algorithm"] != "ed25519" or plain["signs"] != signs:
+        raise UnusableSnapshotError(f"{SIGNATURE}: not an Ed25519 signature of {signs}.")
+    try:
+        public = PublicKey.from_base64(str(plain["public_key"]))
+        signature = _from_base64(str(plain["signature"]), 64, "a signature")
+    except KeyFileError as error:
+        raise UnusableSnapshotError(f"{SIGNATURE}: {error}") from None
+    if plain["key_id"] != public.id:
+        raise UnusableSnapshotError(f"{SIGNATURE}: key_id is not that of the public key.")
+    if not public.has_signed(data, signature):
+        raise UnusableSnapshotError(f"{SIGNATURE}: the signature does not match {signs}.")
+    return public

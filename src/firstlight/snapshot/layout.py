@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from firstlight.snapshot.errors import (
     NewerSnapshotError,
     UnusableSnapshotError,
 )
-from firstlight.snapshot.strict_json import canonical, parse_object
+from firstlight.snapshot.strict_json import Plain, canonical, parse_object
 
 VERSION = 1
 INDEX, SIGNATURE = "index.json", "signature.json"
@@ -85,12 +85,8 @@ def require_expected(text: str) -> str:
 
 def require_safe(path: str) -> None:
     """Refuse a name that could lead out of the snapshot or be another file elsewhere."""
-    parts = path.split("/")
-    if (
-        len(path) > 150
-        or not _PATH.fullmatch(path)
-        or any(part.endswith(".") or _RESERVED.fullmatch(part) for part in parts)
-    ):
+    reserved = any(part.endswith(".") or _RESERVED.fullmatch(part) for part in path.split("/"))
+    if len(path) > 150 or not _PATH.fullmatch(path) or reserved:
         raise HostileSnapshotError(
             f"the name {path[:80]!r} is not allowed in a snapshot: it could lead elsewhere."
         )
@@ -102,19 +98,13 @@ def index_bytes(files: Mapping[str, bytes], signer: str | None) -> bytes:
         {"path": path, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         for path, data in sorted(files.items())
     ]
-    return canonical(
-        {
-            "schema": "firstlight.snapshot.index",
-            "schema_version": VERSION,
-            "signer": signer,
-            "files": entries,
-        }
-    )
+    about = {"schema": "firstlight.snapshot.index", "schema_version": VERSION, "signer": signer}
+    return canonical({**about, "files": entries})
 
 
-def parse_index(data: bytes, limits: Limits = LIMITS) -> Index:
+def parse_index(data: bytes) -> Index:
     """The index, with every name and number in it checked."""
-    plain = parse_object(data, INDEX, limits.index_bytes)
+    plain = parse_object(data, INDEX, LIMITS.index_bytes)
     require_version(plain, "firstlight.snapshot.index", INDEX)
     if canonical(plain) != data:
         raise UnusableSnapshotError(
@@ -125,18 +115,18 @@ def parse_index(data: bytes, limits: Limits = LIMITS) -> Index:
         signer is None or isinstance(signer, str)
     ):
         raise UnusableSnapshotError(f"{INDEX}: its fields are not those of a snapshot's index.")
-    if not isinstance(listed, list) or len(listed) > limits.files:
-        raise UnusableSnapshotError(f"{INDEX}: files must be a list of at most {limits.files}.")
-    entries = [_entry(item, limits) for item in listed]
-    _require_distinct(entry.path for entry in entries)
-    if sum(entry.bytes for entry in entries) > limits.total_bytes:
+    if not isinstance(listed, list) or len(listed) > LIMITS.files:
+        raise UnusableSnapshotError(f"{INDEX}: files must be a list of at most {LIMITS.files}.")
+    entries = [_entry(item) for item in listed]
+    _require_distinct([entry.path for entry in entries])
+    if sum(entry.bytes for entry in entries) > LIMITS.total_bytes:
         raise HostileSnapshotError(
-            f"{INDEX}: the files total more than {limits.total_bytes} bytes."
+            f"{INDEX}: the files total more than {LIMITS.total_bytes} bytes."
         )
     return Index({entry.path: entry for entry in entries}, signer)
 
 
-def require_version(plain: Mapping[str, Any], schema: str, name: str) -> None:
+def require_version(plain: Plain, schema: str, name: str) -> None:
     """Refuse a file of another kind, or of a version that is not known yet."""
     if plain.get("schema") != schema:
         raise UnusableSnapshotError(
@@ -153,32 +143,31 @@ def require_version(plain: Mapping[str, Any], schema: str, name: str) -> None:
         )
 
 
-def _entry(item: Any, limits: Limits) -> FileEntry:
-    if not isinstance(item, dict) or set(item) != {"path", "bytes", "sha256"}:
-        raise UnusableSnapshotError(f"{INDEX}: {item!r:.80} is not a file entry.")
-    path, size, digest = item["path"], item["bytes"], item["sha256"]
-    if not isinstance(path, str) or not isinstance(digest, str) or not is_id(digest):
-        raise UnusableSnapshotError(f"{INDEX}: {item!r:.80} is not a file entry.")
-    require_safe(path)
+def _entry(item: Any) -> FileEntry:
+    match item:
+        case {"path": str(path), "bytes": size, "sha256": str(digest), **rest} if (
+            not rest and is_id(digest)
+        ):
+            require_safe(path)
+        case _:
+            raise UnusableSnapshotError(f"{INDEX}: {item!r:.80} is not a file entry.")
     if path in (INDEX, SIGNATURE):
         raise UnusableSnapshotError(f"{INDEX}: {path} cannot be listed in the index.")
-    if type(size) is not int or not 0 <= size <= limits.file_bytes:
+    if type(size) is not int or not 0 <= size <= LIMITS.file_bytes:
         raise HostileSnapshotError(
-            f"{INDEX}: {path} of {size!r:.40} bytes; at most {limits.file_bytes} are read."
+            f"{INDEX}: {path} of {size!r:.40} bytes; at most {LIMITS.file_bytes} are read."
         )
     return FileEntry(path, size, digest)
 
 
-def _require_distinct(paths: Iterable[str]) -> None:
+def _require_distinct(paths: list[str]) -> None:
     """No name twice on any file system, no file that is also a folder."""
     seen: set[str] = set()
-    folders: set[str] = set()
     for path in paths:
-        folded = path.casefold()
-        if folded in seen:
+        if path.casefold() in seen:
             raise HostileSnapshotError(f"{INDEX}: {path} is listed twice.")
-        seen.add(folded)
-        parts = folded.split("/")
-        folders |= {"/".join(parts[:i]) for i in range(1, len(parts))}
-    if seen & folders:
-        raise HostileSnapshotError(f"{INDEX}: {min(seen & folders)} is both a file and a folder.")
+        seen.add(path.casefold())
+    parts = [path.split("/") for path in seen]
+    both = seen & {"/".join(names[:i]) for names in parts for i in range(1, len(names))}
+    if both:
+        raise HostileSnapshotError(f"{INDEX}: {min(both)} is both a file and a folder.")

@@ -6,9 +6,10 @@ import os
 import re
 from pathlib import Path
 
+from firstlight.snapshot.archive import Archive
 from firstlight.snapshot.errors import StorageError, UnusableSnapshotError
 from firstlight.snapshot.layout import is_id
-from firstlight.snapshot.sources import Archive, Directory, Source
+from firstlight.snapshot.sources import Directory, Source
 
 #: So many digits of an id, and it is asked which one is meant.
 _BEGINNING = re.compile(r"[0-9a-f]{4,63}")
@@ -20,10 +21,7 @@ _NEARLY_URL = re.compile(
 
 
 def full_location(location: str | Path) -> str:
-    """The location with the beginning of an id, its last part, completed from what lies there.
-
-    What exists under the name as it is given is left as it is.
-    """
+    """The location with the beginning of an id, its last part, completed from what lies there."""
     text = os.fspath(location)
     folder, slash, name = text.rstrip("/").rpartition("/")
     beginning, dot, ending = name.partition(".")
@@ -48,10 +46,7 @@ def full_location(location: str | Path) -> str:
 
 
 def open_source(location: str | Path) -> Source:
-    """The source for a directory, an archive, or a URL that fsspec knows.
-
-    Of an id, the last part, so many digits will do that no other snapshot there begins with them.
-    """
+    """The source for a directory, an archive, or a URL that fsspec knows."""
     text = full_location(location)
     path = local_path(text)
     if path is None:
@@ -60,13 +55,13 @@ def open_source(location: str | Path) -> Source:
         return open_remote(text)
     if path.is_dir():
         return Directory(path)
-    if path.is_file() and path.name.endswith(ARCHIVES):
+    if not path.is_file():
+        raise UnusableSnapshotError(f"{path}: no such directory or archive.")
+    if path.name.endswith(ARCHIVES):
         return Archive(str(path), lambda: open(path, "rb"))
-    if path.is_file():
-        raise UnusableSnapshotError(
-            f"{path}: not an archive. Give the directory of a snapshot, or its .tar."
-        )
-    raise UnusableSnapshotError(f"{path}: no such directory or archive.")
+    raise UnusableSnapshotError(
+        f"{path}: not an archive. Give the directory of a snapshot, or its .tar."
+    )
 
 
 def local_path(text: str) -> Path | None:

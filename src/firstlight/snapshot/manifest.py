@@ -9,9 +9,9 @@ from typing import Any
 
 from firstlight.records import Case, CaseSummary, Sample, to_json
 from firstlight.snapshot.layout import VERSION
+from firstlight.snapshot.plausibility import METHOD
 from firstlight.snapshot.raw_runs import RawRun
-from firstlight.snapshot.recomputing import METHOD
-from firstlight.snapshot.strict_json import compact
+from firstlight.snapshot.strict_json import Plain, compact
 
 NOT_RECORDED = "not recorded"
 
@@ -35,13 +35,11 @@ class Publication:
     allowed: tuple[str, ...] = ()  # what was published although it is not sound: "unproven", …
     #: Files in which something private was replaced, and how often.
     redacted: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    #: Programs of the user's own that were measured: their place in the snapshot, or null.
+    #: The user's own programs that were measured: their place in the snapshot, or null.
     sources: tuple[Mapping[str, Any], ...] = ()
 
 
-def manifest(
-    runs: Sequence[RawRun], publication: Publication, made_by: Mapping[str, Any]
-) -> dict[str, Any]:
+def manifest(runs: Sequence[RawRun], publication: Publication, made_by: Mapping[str, str]) -> Plain:
     """The manifest as plain values."""
     return {
         "schema": "firstlight.snapshot.manifest",
@@ -55,7 +53,7 @@ def manifest(
     }
 
 
-def _run(raw: RawRun) -> dict[str, Any]:
+def _run(raw: RawRun) -> Plain:
     run, host = raw.run, dict(raw.run.host)
     lock = host.pop("lock", None)
     return {
@@ -89,7 +87,7 @@ def _run(raw: RawRun) -> dict[str, Any]:
     }
 
 
-def _case(case: CaseSummary, planned: Case, samples: Sequence[Sample]) -> dict[str, Any]:
+def _case(case: CaseSummary, planned: Case, samples: Sequence[Sample]) -> Plain:
     return {
         "case": case.case,
         "status": case.status,
@@ -107,36 +105,29 @@ def _case(case: CaseSummary, planned: Case, samples: Sequence[Sample]) -> dict[s
     }
 
 
-def dataset(case: Case, samples: Sequence[Sample]) -> dict[str, Any]:
+def dataset(case: Case, samples: Sequence[Sample]) -> Plain:
     """The input data by name and by hash: one over all arrays, and one for each.
 
     Data of the catalogue are made by the program from its seed and parameters, so the name is a
     recipe; the hash is of the arrays that the check process was given.
     """
     check = next((s for s in samples if s.kind == "check" and "data" in s.facts), None)
-    arrays = list(check.facts["data"]) if check is not None else []
-    hashes = check.facts.get("data_sha256") if check is not None else None
+    facts = check.facts if check is not None else {}
+    arrays, hashes = list(facts.get("data") or ()), facts.get("data_sha256")
+    known = isinstance(hashes, list) and len(hashes) == len(arrays) and None not in hashes
+    unknown = facts.get("data_sha256_unknown") or NOT_RECORDED
+    if check is None:
+        known, unknown = False, "the check process did not get as far as its data"
+    digests = list(hashes or ()) if known else [None] * len(arrays)
+    items = [{**array, "sha256": digest} for array, digest in zip(arrays, digests, strict=True)]
+    # One over all: shape, type and hash of every array, in order.
+    parts = [[item.get("shape"), item.get("dtype"), item["sha256"]] for item in items]
     seed = "" if case.seed is None else f"@seed={case.seed}"
     maker = f"{case.file.rsplit('/', 1)[-1]}:" if case.file else ""
-    known = isinstance(hashes, list) and len(hashes) == len(arrays) and None not in hashes
-    digests: list[str | None] = list(hashes or ()) if known else [None] * len(arrays)
-    items = [{**array, "sha256": digest} for array, digest in zip(arrays, digests, strict=True)]
     return {
         "id": f"{maker}{case.workload}[{case.size}]{seed}",
-        "sha256": _whole(items) if known else None,
-        "sha256_unknown": None if known else _why_unknown(check),
+        "sha256": hashlib.sha256(compact(parts)).hexdigest() if known else None,
+        "sha256_unknown": None if known else str(unknown),
         "parameters": to_json(case.parameters),
         "arrays": items,
     }
-
-
-def _why_unknown(check: Sample | None) -> str:
-    if check is None:
-        return "the check process did not get as far as its data"
-    return str(check.facts.get("data_sha256_unknown") or NOT_RECORDED)
-
-
-def _whole(items: Sequence[Mapping[str, Any]]) -> str:
-    """SHA-256 over shape, type and hash of every array, in order."""
-    parts = [[item.get("shape"), item.get("dtype"), item["sha256"]] for item in items]
-    return hashlib.sha256(compact(parts)).hexdigest()

@@ -13,7 +13,7 @@ from firstlight.present.svg import canvas, rectangle, text, text_width
 from firstlight.records import PHASES
 from firstlight.report import bars, strips
 from firstlight.report.admission import Workload, admit, has_number
-from firstlight.snapshot.machines import machine
+from firstlight.snapshot.citation import machine
 from firstlight.snapshot.raw_runs import RawRun
 
 _MARGIN, _TOP, _LINE = 16.0, 40.0, 22.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from firstlight.records import to_json
-from firstlight.snapshot.admissibility import require_admissible
+from firstlight.snapshot.archive import write_archive
 from firstlight.snapshot.catalogue import Catalogue
 from firstlight.snapshot.contents import derived_files, made_by
-from firstlight.snapshot.detached_signature import sign
-from firstlight.snapshot.errors import RefusedError, SnapshotError
-from firstlight.snapshot.keys import PrivateKey
+from firstlight.snapshot.errors import RefusedError, SnapshotError, StorageError
+from firstlight.snapshot.keys import PrivateKey, sign
 from firstlight.snapshot.layout import (
     INDEX,
     LIMITS,
@@ -25,12 +25,18 @@ from firstlight.snapshot.layout import (
     SIGNATURE,
     id_of,
     index_bytes,
-    parse_index,
     require_safe,
 )
 from firstlight.snapshot.manifest import Creator, Publication
+from firstlight.snapshot.plausibility import require_admissible
 from firstlight.snapshot.raw_runs import RawRun, programs_of
-from firstlight.snapshot.redaction import Owner, Redacted, Replaced, private_part, redact
+from firstlight.snapshot.redaction import (
+    Owner,
+    Redacted,
+    Replaced,
+    private_part,
+    redact_run,
+)
 from firstlight.snapshot.storage import Store
 from firstlight.snapshot.verifying import findings_in
 
@@ -92,11 +98,19 @@ def publish(
     new = store.put(built.id, built.files)
     # Listed before its archive is written: a full disk then leaves a snapshot that is whole.
     Catalogue(store).add(built.id, built.files)
-    place = store.write_archive(built.id, built.files) if archive else None
+    location = f"{store.name.rstrip('/')}/{built.id}"
+    if archive:
+        packed = io.BytesIO()
+        write_archive(packed, built.id, built.files)
+        try:
+            store.write(f"{built.id}.tar", packed.getvalue())
+        except StorageError as error:
+            what = "The snapshot itself was written; publish again for its archive."
+            raise StorageError(f"{error} {what}") from None
     return Published(
         id=built.id,
-        location=f"{store.name.rstrip('/')}/{built.id}",
-        archive=place,
+        location=location,
+        archive=f"{location}.tar" if archive else None,
         new=new,
         files=len(built.files),
         bytes=sum(len(data) for data in built.files.values()),
@@ -113,19 +127,19 @@ def build(
 ) -> Built:
     """The snapshot of these runs: the same runs and wishes give the same bytes."""
     watch(f"reading {len(folders)} run(s)")
-    measured = sorted((_measured(Path(f)) for f in folders), key=lambda m: m.order)
+    measured = sorted(((Path(f), _measured(Path(f))) for f in folders), key=_order)
     if not measured:
         raise RefusedError("no run was given.")
-    if len({m.order for m in measured}) != len(measured):
+    if len(set(map(_order, measured))) != len(measured):
         raise RefusedError("a run was given twice.")
     owner = Owner.of_process()
     _require_no_secret(wishes, owner)
     watch("searching for private data")
     raws, redacted = _made_public(measured, wishes, owner)
     watch("checking summaries against samples")
-    for raw, origin in zip(raws, measured, strict=True):
-        require_admissible(raw, wishes.allow, str(origin.folder))
-    programs, sources = _programs(measured, raws, wishes, owner)
+    for raw, (folder, _) in zip(raws, measured, strict=True):
+        require_admissible(raw, wishes.allow, str(folder))
+    programs, sources = _programs([raw for _, raw in measured], raws, wishes, owner)
     publication = Publication(
         title=wishes.title or _title(raws),
         creators=wishes.creators,
@@ -138,15 +152,14 @@ def build(
     files = derived_files(raws, publication, made_by()) | programs
     for raw in raws:
         files |= {f"{raw.folder}/{name}": data for name, data in raw.files.items()}
-    index = index_bytes(files, key.public.base64 if key else None)
-    parse_index(index)  # what we would refuse to read is not written
-    files[INDEX] = index
+    files[INDEX] = index = index_bytes(files, key.public.base64 if key else None)
     if key is not None:
         files[SIGNATURE] = sign(key, index)
     watch("verifying the snapshot")
-    _require_valid(files)
-    replaced = {path: r.found for path, r in redacted.items()}
-    return Built(id_of(index), files, publication, replaced)
+    wrong = findings_in(files)
+    if wrong:  # what would not verify is not written, whatever the reason
+        raise RefusedError(f"the snapshot would not verify: {wrong[0].message}.")
+    return Built(id_of(index), files, publication, {path: r.found for path, r in redacted.items()})
 
 
 def _require_no_secret(wishes: Wishes, owner: Owner) -> None:
@@ -160,28 +173,13 @@ def _require_no_secret(wishes: Wishes, owner: Owner) -> None:
             )
 
 
-def _require_valid(files: Mapping[str, bytes]) -> None:
-    """What would not verify is not written, whatever the reason."""
-    found = findings_in(files)
-    if found:
-        raise RefusedError(f"the snapshot would not verify: {found[0].message}.")
+def _order(measured: tuple[Path, RawRun]) -> tuple[str, str]:
+    """By time; runs of the same moment by their content."""
+    return measured[1].run.created_at, measured[1].digest(SAMPLES)
 
 
-@dataclass(frozen=True)
-class _Measured:
+def _measured(folder: Path) -> RawRun:
     """A run directory as it is on disk."""
-
-    folder: Path
-    files: Mapping[str, bytes]
-    run: RawRun
-
-    @property
-    def order(self) -> tuple[str, str]:
-        """By time; runs of the same moment by their content."""
-        return self.run.run.created_at, self.run.digest(SAMPLES)
-
-
-def _measured(folder: Path) -> _Measured:
     files = {}
     for name in (PLAN, SAMPLES, RUN):
         path = folder / name
@@ -203,70 +201,61 @@ def _measured(folder: Path) -> _Measured:
             f"{folder}: {SAMPLES} is not the file that {RUN} was made from (its SHA-256 "
             "differs). Measure again: an edited run is never published."
         )
-    return _Measured(folder, files, raw)
+    return raw
 
 
 def _made_public(
-    measured: Sequence[_Measured], wishes: Wishes, owner: Owner
+    measured: Sequence[tuple[Path, RawRun]], wishes: Wishes, owner: Owner
 ) -> tuple[list[RawRun], dict[str, Redacted]]:
-    """The runs without private things, in their places, and what was replaced where."""
+    """The runs without private data, in their places, and what was replaced where."""
     raws: list[RawRun] = []
     redacted: dict[str, Redacted] = {}
-    for number, origin in enumerate(measured, start=1):
+    for number, (origin, raw) in enumerate(measured, start=1):
         folder = f"runs/{number:03d}"
-        clean = {name: redact(data, wishes.redact, owner) for name, data in origin.files.items()}
-        files = {name: r.data for name, r in clean.items()}
-        # The hash of the samples as they were would let a reader try names until one fits.
-        was, public = origin.run.digest(SAMPLES), hashlib.sha256(files[SAMPLES]).hexdigest()
-        files[RUN] = files[RUN].replace(was.encode(), public.encode())
+        clean = redact_run(raw.files, wishes.redact, owner)
         redacted |= {f"{folder}/{name}": r for name, r in clean.items() if r.replacements}
-        if files == origin.files:
-            raws.append(replace(origin.run, folder=folder))
-            continue
+        files = {name: r.data for name, r in clean.items()}
+        same = files == raw.files
         try:
-            raws.append(RawRun.of(folder, files))
+            raws.append(replace(raw, folder=folder) if same else RawRun.of(folder, files))
         except SnapshotError as error:
-            raise RefusedError(f"{origin.folder}: after redaction: {error}") from None
+            raise RefusedError(f"{origin}: after redaction: {error}") from None
     return raws, redacted
 
 
 def _programs(
-    measured: Sequence[_Measured], raws: Sequence[RawRun], wishes: Wishes, owner: Owner
+    measured: Sequence[RawRun], raws: Sequence[RawRun], wishes: Wishes, owner: Owner
 ) -> tuple[dict[str, bytes], tuple[Mapping[str, Any], ...]]:
     """The users' own benchmark files: their names and hashes, and if wished for their text."""
     files: dict[str, bytes] = {}
     sources = []
     for origin, raw in zip(measured, raws, strict=True):
         # The names are those of the redacted plan; where the files lie, only the measured one says.
-        places = programs_of(origin.run.plan)
+        places = programs_of(origin.plan)
         for (public, digest), path in zip(programs_of(raw.plan).items(), places, strict=True):
             name = public.rsplit("/", 1)[-1]
             place = f"sources/{raw.number}/{name}" if wishes.with_source else None
             if place is not None:
-                _require_plain_name(place, path)
-                files[place] = _program(Path(path), places[path], wishes.redact, owner)
+                files[place] = _program(Path(path), place, digest, wishes.redact, owner)
             sources.append({"run": raw.folder, "name": name, "sha256": digest, "path": place})
     return files, tuple(sorted(sources, key=lambda s: (str(s["run"]), str(s["name"]))))
 
 
-def _require_plain_name(place: str, path: str) -> None:
+def _program(path: Path, place: str, digest: str, texts: Sequence[str], owner: Owner) -> bytes:
+    """The text of a program; refused if it is not the measured one, or may not be published."""
     try:
         require_safe(place)
+        data = path.read_bytes()
     except SnapshotError:
         raise RefusedError(
             f"{path}: a file with this name cannot be part of a snapshot. Rename it with letters, "
             "digits, - and _ only and measure again, or omit --with-source."
         ) from None
-
-
-def _program(path: Path, digest: str, redacted: Sequence[str], owner: Owner) -> bytes:
-    try:
-        data = path.read_bytes()
     except OSError as error:
         raise RefusedError(f"{path}: cannot be read any more: {error.strerror}.") from None
     if hashlib.sha256(data).hexdigest() != digest:
         raise RefusedError(f"{path}: changed since it was measured, so it is not added.")
-    private = private_part(data, redacted, owner)
+    private = private_part(data, texts, owner)
     if private is not None:
         raise RefusedError(
             f"{path}: contains {private}, and a program is published unchanged or not at all. Omit "

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from firstlight.records import Case, CaseSummary, Plan, Run, Sample
-from firstlight.snapshot.layout import LIMITS, PLAN, RUN, SAMPLES, Limits
-from firstlight.snapshot.opening import parse_plan, parse_run, parse_samples
+from firstlight.snapshot.errors import UnusableSnapshotError
+from firstlight.snapshot.layout import LIMITS, PLAN, RUN, SAMPLES, require_version
+from firstlight.snapshot.strict_json import decoded, parse_object
 
 
 @dataclass(frozen=True)
@@ -23,13 +24,13 @@ class RawRun:
     files: Mapping[str, bytes]
 
     @classmethod
-    def of(cls, folder: str, files: Mapping[str, bytes], limits: Limits = LIMITS) -> RawRun:
+    def of(cls, folder: str, files: Mapping[str, bytes]) -> RawRun:
         """Parsed from bytes; raises `UnusableSnapshotError` with the file's name."""
         return cls(
             folder=folder,
-            plan=parse_plan(files[PLAN], f"{folder}/{PLAN}", limits),
-            samples=tuple(parse_samples(files[SAMPLES], f"{folder}/{SAMPLES}", limits)),
-            run=parse_run(files[RUN], f"{folder}/{RUN}", limits),
+            plan=parse_plan(files[PLAN], f"{folder}/{PLAN}"),
+            samples=tuple(parse_samples(files[SAMPLES], f"{folder}/{SAMPLES}")),
+            run=parse_run(files[RUN], f"{folder}/{RUN}"),
             files={name: files[name] for name in (PLAN, SAMPLES, RUN)},
         )
 
@@ -54,6 +55,34 @@ class RawRun:
     def digest(self, name: str) -> str:
         """SHA-256 of a file as it is published."""
         return hashlib.sha256(self.files[name]).hexdigest()
+
+
+def parse_plan(data: bytes, name: str) -> Plan:
+    """A `plan.json` that a stranger wrote."""
+    plan = decoded(Plan, parse_object(data, name, LIMITS.json_bytes), name)
+    if len({case.id for case in plan.cases}) != len(plan.cases):
+        raise UnusableSnapshotError(f"{name}: a case is planned twice.")
+    return plan
+
+
+def parse_run(data: bytes, name: str) -> Run:
+    """A `run.json` that a stranger wrote."""
+    plain = parse_object(data, name, LIMITS.json_bytes)
+    require_version(plain, "firstlight.run", name)
+    return decoded(Run, plain, name)
+
+
+def parse_samples(data: bytes, name: str) -> list[Sample]:
+    """A `samples.jsonl` that a stranger wrote: every line whole."""
+    if len(data) > LIMITS.samples_bytes:
+        raise UnusableSnapshotError(f"{name}: more than {LIMITS.samples_bytes} bytes of samples.")
+    if data and not data.endswith(b"\n"):
+        raise UnusableSnapshotError(f"{name}: its last line is truncated.")
+    samples = []
+    for number, line in enumerate(data.split(b"\n")[:-1], start=1):
+        where = f"{name}: line {number}"
+        samples.append(decoded(Sample, parse_object(line, where, LIMITS.line_bytes), where))
+    return samples
 
 
 def timed(samples: Sequence[Sample]) -> list[Sample]:

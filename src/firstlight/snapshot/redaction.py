@@ -8,21 +8,23 @@ hash is kept: all other bytes are public, so a hash would let anybody try names 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from urllib.parse import quote
 
 from firstlight.records import SECRET_NAME
+from firstlight.snapshot.layout import RUN, SAMPLES
 
 
 class Private(StrEnum):
-    """What kind of private thing was found."""
+    """The kind of private data that was found."""
 
     TEXT = "text of --redact"
     VARIABLE = "value of a variable"
@@ -77,8 +79,7 @@ _IDENTIFIER = re.compile(
 )
 _CASE_ID = re.compile(r"[^\s/]+\[[^\]]*\]/[^\s/]+/\w+")
 #: Values of variables that say nothing, though the variable is named like a secret.
-_PLAIN_VALUE = re.compile(r"true|false|none|enabled|disabled|default|always|never|auto|\d{1,7}")
-_MIN_SECRET = 6
+_PLAIN_VALUE = re.compile(r"enabled|disabled|default|always|\d{1,7}|.{0,5}", re.DOTALL)
 #: Names that half of all machines share reveal nothing about anybody.
 _SHARED_NAME = re.compile(
     r"root|user|admin|ubuntu|debian|runner|nobody|jovyan|vscode|localhost|localdomain|local",
@@ -103,7 +104,8 @@ class Owner:
         host = socket.gethostname()
         users = (_account(), os.environ.get("USER"), os.environ.get("LOGNAME"), Path.home().name)
         hosts = (host, host.split(".", 1)[0], os.environ.get("HOSTNAME"))
-        secrets = {n: v for n, v in os.environ.items() if SECRET_NAME.search(n) and _tells(v)}
+        named = {n: v for n, v in os.environ.items() if SECRET_NAME.search(n)}
+        secrets = {n: v for n, v in named.items() if not _PLAIN_VALUE.fullmatch(v.lower())}
         home = str(Path.home())
         return cls(secrets, _distinct(users), _distinct(hosts), home if len(home) > 1 else None)
 
@@ -115,10 +117,6 @@ def _account() -> str | None:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a container's user without an entry
         return None
-
-
-def _tells(value: str) -> bool:
-    return len(value) >= _MIN_SECRET and not _PLAIN_VALUE.fullmatch(value.lower())
 
 
 def _distinct(names: Sequence[str | None]) -> tuple[str, ...]:
@@ -159,13 +157,31 @@ def redact(data: bytes, texts: Sequence[str] = (), owner: Owner | None = None) -
     return Redacted(clean, found, max(marks(clean) - marks(data), int(clean != data)))
 
 
+def redact_run(
+    files: Mapping[str, bytes], texts: Sequence[str] = (), owner: Owner | None = None
+) -> dict[str, Redacted]:
+    """The files of a run without private data; `run.json` has the hash of the public samples.
+
+    The hash of the samples as they were would let a reader try names until one fits.
+    """
+    clean = {name: redact(data, texts, owner) for name, data in files.items()}
+    both = files[SAMPLES], clean[SAMPLES].data
+    was, public = (hashlib.sha256(data).hexdigest().encode() for data in both)
+    return {**clean, RUN: replace(clean[RUN], data=clean[RUN].data.replace(was, public))}
+
+
 class _Rules:
     """What is replaced in a string, counted by kind."""
 
     def __init__(self, owner: Owner, counts: Counter[tuple[Private, str | None]]) -> None:
         self._counts, self._key = counts, ""
         self._home = re.compile(rf"{re.escape(owner.home)}(?![\w.-])") if owner.home else _HOME
-        values = {s: name for name, v in owner.secrets.items() for s in _spellings(v)}
+        # A value in a message: as it is, as Python shows it, as an address has it.
+        values = {
+            spelling: name
+            for name, v in owner.secrets.items()
+            for spelling in (v, repr(v)[1:-1], quote(v, safe=""))
+        }
         # The longest first: of a password that begins like another one nothing may be left.
         self._values = dict(sorted(values.items(), key=lambda one: -len(one[0])))
         self._names = [
@@ -191,11 +207,9 @@ class _Rules:
                 self._counts[Private.VARIABLE, variable] += text.count(spelling)
                 text = text.replace(spelling, _MARK[Private.VARIABLE])
         text = self._sub(Private.PASSWORD, _PASSWORD, text)
-        for pattern in (_TOKEN, *_CREDENTIALS):
-            text = self._sub(Private.CREDENTIAL, pattern, text)
-        for pattern in (self._home, _HOME):
-            text = self._sub(Private.HOME, pattern, text)
-        for kind, pattern in () if name_allowed else self._names:
+        rules = [(Private.CREDENTIAL, pattern) for pattern in (_TOKEN, *_CREDENTIALS)]
+        rules += [(Private.HOME, self._home), (Private.HOME, _HOME)]
+        for kind, pattern in [*rules, *([] if name_allowed else self._names)]:
             text = self._sub(kind, pattern, text)
         return text
 
@@ -210,11 +224,6 @@ class _Rules:
         return pattern.sub(mark, text)
 
 
-def _spellings(value: str) -> Iterator[str]:
-    """How a value may stand in a message: as it is, as Python shows it, as an address has it."""
-    yield from dict.fromkeys((value, repr(value)[1:-1], quote(value, safe="")))
-
-
 def marks(data: bytes) -> int:
     """How many marks of redaction are in a file."""
     return sum(data.count(mark.encode()) for mark in {*_MARK.values()})
@@ -225,16 +234,17 @@ def private_part(
 ) -> str | None:
     """What of a program must not be published, in words, or None."""
     program = source.decode("utf-8", "surrogateescape")
+    owner = owner or Owner()
     if any(text in program for text in texts if text):
         return "text to be redacted"
-    for variable, value in (owner or Owner()).secrets.items():
+    for variable, value in owner.secrets.items():
         if value in program:
             return f"the value of the variable {variable}"
-    if _PASSWORD.search(program):
-        return "a password in an address"
-    if _TOKEN.search(program):
-        return "what looks like a token"
-    home = owner.home if owner else None
-    if _HOME.search(program) or (home is not None and home in program):
-        return "a home directory"
-    return None
+    for pattern, what in (
+        (_PASSWORD, "a password in an address"),
+        (_TOKEN, "what looks like a token"),
+        (_HOME, "a home directory"),
+    ):
+        if pattern.search(program):
+            return what
+    return "a home directory" if owner.home and owner.home in program else None

@@ -1,8 +1,8 @@
 """Where a snapshot is read from: a directory, an archive, a URL. Nothing is followed or unpacked.
 
 Every source gives its files one by one (`walk`), the index first, and a single one by its name
-(`read`). It reads no more than it is told to, and hands out only plain files: what else there is
-(a link, a pipe) is named as such and left alone.
+(`read`). It reads no more than asked for, and hands out only plain files: anything else (a link, a
+pipe) is named as such and left alone.
 """
 
 from __future__ import annotations
@@ -10,24 +10,28 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
-from firstlight.snapshot import archive
-from firstlight.snapshot.archive import Inflated, Reader
 from firstlight.snapshot.errors import (
     ChangedSnapshotError,
     HostileSnapshotError,
+    SnapshotError,
     StorageError,
     UnusableSnapshotError,
 )
-from firstlight.snapshot.layout import INDEX, LIMITS, Limits, id_of, is_id, require_safe
+from firstlight.snapshot.layout import INDEX, LIMITS, is_id, require_safe
 
 #: What opening a link, a folder or a socket where a file should be ends with.
 _NO_FILE = {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO}
+
+
+class Reader(Protocol):
+    """A source of bytes in order."""
+
+    def read(self, size: int, /) -> bytes: ...
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,6 @@ class Item:
     """An entry of a snapshot: a file with its content, or what it is instead."""
 
     path: str
-    bytes: int  # as the place says; what counts is what is read
     content: Reader | None
     odd: str | None = None  # "a symbolic link" and the like
 
@@ -48,7 +51,7 @@ class Source(Protocol):
     def named_id(self) -> str | None:
         """The id that the place claims by its name, or None where it has another name."""
 
-    def walk(self, limits: Limits = LIMITS) -> Iterator[Item]:
+    def walk(self) -> Iterator[Item]:
         """Everything that lies there, the index first; each content is read before the next."""
 
     def read(self, path: str, max_bytes: int) -> bytes:
@@ -88,24 +91,22 @@ class Directory:
     def sees_all(self) -> bool:
         return True
 
-    def walk(self, limits: Limits = LIMITS) -> Iterator[Item]:
-        found: list[tuple[str, str | None]] = []
+    def walk(self) -> Iterator[Item]:
+        found: dict[str, str | None] = {}
         for path, odd in self._everything(self.path, ""):
-            found.append((path, odd))
-            if len(found) > 2 * limits.files:
-                raise HostileSnapshotError(f"{self.name}: more than {limits.files} files.")
-        for path, odd in sorted(found, key=lambda pair: (pair[0] != INDEX, pair[0])):
-            if odd is not None:
-                yield Item(path, 0, None, odd)
+            found[path] = odd
+            if len(found) > 2 * LIMITS.files:
+                raise HostileSnapshotError(f"{self.name}: more than {LIMITS.files} files.")
+        for path in sorted(found, key=lambda path: (path != INDEX, path)):
+            if found[path] is not None:
+                yield Item(path, None, found[path])
                 continue
             try:
                 file = self._open(path)
             except OSError as error:
-                raise StorageError(
-                    f"{self.name}/{path}: cannot be read: {error.strerror}."
-                ) from None
+                raise self._unreadable(path, error) from None
             with file:
-                yield Item(path, os.fstat(file.fileno()).st_size, file)
+                yield Item(path, file)
 
     def _everything(self, folder: Path, prefix: str) -> Iterator[tuple[str, str | None]]:
         """Names below `folder`; folders are entered only as deep as a snapshot is."""
@@ -126,7 +127,7 @@ class Directory:
 
     def _open(self, path: str) -> IO[bytes]:
         """The file, reached through real folders only, also if one is replaced meanwhile."""
-        folders, name = path.split("/")[:-1], path.split("/")[-1]
+        *folders, name = path.split("/")
         # NONBLOCK: opening a named pipe would otherwise wait for its writer.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -151,90 +152,17 @@ class Directory:
         except FileNotFoundError:
             raise missing(self.name, path) from None
         except OSError as error:
-            if error.errno not in _NO_FILE:
-                raise StorageError(
-                    f"{self.name}/{path}: cannot be read: {error.strerror}."
-                ) from None
-            raise HostileSnapshotError(
+            raise self._unreadable(path, error) from None
+
+    def _unreadable(self, path: str, error: OSError) -> SnapshotError:
+        if error.errno in _NO_FILE:
+            return HostileSnapshotError(
                 f"{self.name}: {path} is not a plain file ({error.strerror})."
-            ) from None
+            )
+        return StorageError(f"{self.name}/{path}: cannot be read: {error.strerror}.")
 
 
-_Entry = tuple[str, str, int, archive.Content]  # id, path, bytes, content
-
-
-class Archive:
-    """A tar archive as `publish` writes it, plain or within gzip, read from its beginning."""
-
-    def __init__(self, name: str, opening: Callable[[], IO[bytes]]) -> None:
-        self.name, self._opening = name, opening
-
-    def named_id(self) -> str | None:
-        """The id in its headers; or the one in the name of the file, if that is the wrong one."""
-        stem = self.name.rstrip("/").rsplit("/", 1)[-1].split(".", 1)[0]
-        with self._opening() as file, _naming(self.name):
-            for snapshot_id, path, _, content in self._entries(file, LIMITS):
-                if not is_id(stem) or stem == snapshot_id:
-                    return snapshot_id
-                computed = id_of(exactly(content, path, LIMITS.index_bytes))
-                return snapshot_id if stem == computed else stem
-        return None
-
-    def sees_all(self) -> bool:
-        return True
-
-    def walk(self, limits: Limits = LIMITS) -> Iterator[Item]:
-        ids, paths = set(), []
-        with self._opening() as file:
-            entries = self._entries(file, limits)
-            while (entry := self._next(entries)) is not None:
-                snapshot_id, path, size, content = entry
-                ids.add(snapshot_id)
-                paths.append(path)
-                if len(ids) > 1:
-                    raise HostileSnapshotError(f"{self.name}: contains files of two snapshots.")
-                yield Item(path, size, _Packed(content, self.name))
-        if paths != archive.ordered(paths):
-            raise UnusableSnapshotError(f"{self.name}: its files are not in order.")
-
-    def read(self, path: str, max_bytes: int) -> bytes:
-        for item in self.walk():
-            if item.path == path and item.content is not None:
-                return exactly(item.content, path, max_bytes)
-        raise missing(self.name, path)
-
-    def _next(self, entries: Iterator[_Entry]) -> _Entry | None:
-        with _naming(self.name):
-            return next(entries, None)
-
-    def _entries(self, file: IO[bytes], limits: Limits) -> Iterator[_Entry]:
-        magic = file.read(2)
-        file.seek(0)
-        plain: Reader = Inflated(file, limits) if magic == b"\x1f\x8b" else file
-        return archive.entries(plain, limits)
-
-
-class _Packed:
-    """A file in an archive, which can be cut off or damaged at any byte."""
-
-    def __init__(self, content: Reader, name: str) -> None:
-        self._content, self._name = content, name
-
-    def read(self, size: int, /) -> bytes:
-        with _naming(self._name):
-            return self._content.read(size)
-
-
-@contextmanager
-def _naming(name: str) -> Iterator[None]:
-    """Add the name of an archive to its errors."""
-    try:
-        yield
-    except UnusableSnapshotError as error:
-        raise type(error)(f"{name}: {error}") from None
-
-
-def missing(name: str, path: str) -> Exception:
+def missing(name: str, path: str) -> SnapshotError:
     """What is raised for a file that is not there."""
     if path == INDEX:
         return UnusableSnapshotError(

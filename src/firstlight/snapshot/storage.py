@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Protocol
 
-from firstlight.snapshot.archive import write_archive
 from firstlight.snapshot.errors import SnapshotError, StorageError
 from firstlight.snapshot.layout import is_id, require_safe
 from firstlight.snapshot.locations import local_path
@@ -40,7 +39,6 @@ class Store(Protocol):
     def read(self, name: str, max_bytes: int) -> bytes | None: ...
     def read_many(self, names: list[str], max_bytes: int) -> dict[str, bytes]: ...
     def write(self, name: str, data: bytes) -> None: ...
-    def write_archive(self, snapshot_id: str, files: dict[str, bytes]) -> str: ...
 
 
 def open_store(location: str | Path) -> Store:
@@ -74,8 +72,10 @@ class LocalStore:
         return Directory(self.path / snapshot_id)
 
     def put(self, snapshot_id: str, files: dict[str, bytes]) -> bool:
-        """Write all into a temporary folder, then rename it: there is no half snapshot. False: is
-        there already, with these bytes."""
+        """Write all into a temporary folder, then rename it: there is no half snapshot.
+
+        False: it is there already, with these bytes.
+        """
         final = self.path / snapshot_id
         if self._has(final, files):
             return False
@@ -84,7 +84,10 @@ class LocalStore:
             self._remove_left_behind()
             with self._temporary_folder() as temporary:
                 for path, data in files.items():
-                    _write_below(temporary, path, data)
+                    require_safe(path)
+                    (temporary / path).parent.mkdir(parents=True, exist_ok=True)
+                    with open(temporary / path, "xb") as file:
+                        _write_all(file, data)
                 os.chmod(temporary, 0o755)
                 os.rename(temporary, final)
             _sync(self.path)
@@ -108,12 +111,11 @@ class LocalStore:
     def _temporary_folder(self) -> Iterator[Path]:
         """A folder that is locked while it is written, and gone afterwards."""
         folder = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=self.path))
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            _lock(descriptor)
-            yield folder
+            with _opened(folder) as descriptor:
+                _lock(descriptor)
+                yield folder
         finally:
-            os.close(descriptor)
             shutil.rmtree(folder, ignore_errors=True)
 
     def _remove_left_behind(self) -> None:
@@ -122,18 +124,15 @@ class LocalStore:
             try:
                 if time.time() - path.lstat().st_mtime < _LEFT_BEHIND_SECONDS:
                     continue
-                descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+                with _opened(path) as descriptor:
+                    if not _lock(descriptor):
+                        continue
+                    if path.is_dir():
+                        shutil.rmtree(path, ignore_errors=True)
+                    else:
+                        path.unlink(missing_ok=True)
             except OSError:  # a link, or gone
                 continue
-            try:
-                if not _lock(descriptor):
-                    continue
-                if path.is_dir():
-                    shutil.rmtree(path, ignore_errors=True)
-                else:
-                    path.unlink(missing_ok=True)
-            finally:
-                os.close(descriptor)
 
     def read(self, name: str, max_bytes: int) -> bytes | None:
         """A file by its name in the store, or None if it is not there or too large."""
@@ -154,51 +153,25 @@ class LocalStore:
             path.parent.mkdir(parents=True, exist_ok=True)
             if not path.parent.resolve().is_relative_to(self.path.resolve()):
                 raise StorageError(f"{path.parent} leads out of {self.path}: nothing was written.")
-            with _replacing(path) as file:
-                file.write(data)
+            descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=_TEMPORARY)
+            try:
+                with open(descriptor, "wb") as file:
+                    _lock(file.fileno())
+                    _write_all(file, data)
+                    os.fchmod(file.fileno(), 0o644)
+                os.replace(name, path)
+            except BaseException:
+                os.unlink(name)
+                raise
+            _sync(path.parent)
         except OSError as error:
             raise StorageError(f"{path}: cannot be written: {error.strerror}.") from None
 
-    def write_archive(self, snapshot_id: str, files: dict[str, bytes]) -> str:
-        """The archive next to the snapshot; the same bytes if it already exists."""
-        path = self.path / f"{snapshot_id}.tar"
-        try:
-            with _replacing(path) as file:
-                write_archive(file, snapshot_id, files)
-            _sync(self.path)
-        except OSError as error:
-            raise StorageError(
-                f"{path}: cannot be written: {error.strerror}. The snapshot itself was written; "
-                "publish again for its archive."
-            ) from None
-        return str(path)
 
-
-def _write_below(folder: Path, path: str, data: bytes) -> None:
-    require_safe(path)
-    target = folder / path
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with open(target, "xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write that becomes `path` when it is complete, and is gone if that fails."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=_TEMPORARY)
-    try:
-        with open(descriptor, "wb") as file:
-            _lock(file.fileno())
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-            os.fchmod(file.fileno(), 0o644)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+def _write_all(file: IO[bytes], data: bytes) -> None:
+    file.write(data)
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _lock(descriptor: int) -> bool:
@@ -210,9 +183,16 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """A file descriptor of a file or folder."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        os.fsync(descriptor)
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _sync(folder: Path) -> None:
+    with _opened(folder.resolve()) as descriptor:
+        os.fsync(descriptor)

@@ -6,19 +6,36 @@ differently: duplicate keys, NaN, numbers beyond a double, half characters, need
 
 from __future__ import annotations
 
+import functools
 import json
 import math
-from typing import Any, TypeVar
+from collections import Counter
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from firstlight.records import RecordError, from_json
 from firstlight.snapshot.errors import UnusableSnapshotError
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
 
+T = TypeVar("T")
+#: Plain values in, and out, of `json`.
+Plain = dict[str, Any]
 #: Nothing that Firstlight writes nests deeper than a dozen levels.
 MAX_LEVELS = 40
 #: Digits of a whole number that is certainly within a double. Nothing that is counted has so many.
-_DIGITS = 300
+_MAX_DIGITS = 300
+#: The shipped JSON Schemas, by the name of the file that they describe.
+SCHEMAS = {
+    "index.json": "snapshot-index-1.schema.json",
+    "signature.json": "snapshot-signature-1.schema.json",
+    "manifest.json": "snapshot-manifest-1.schema.json",
+    "validation_report.json": "snapshot-validation-1.schema.json",
+    "distributions.json": "snapshot-distributions-1.schema.json",
+    "plan.json": "snapshot-plan-1.schema.json",
+    "run.json": "run-1.schema.json",
+}
 
 
 def canonical(value: Any) -> bytes:
@@ -29,15 +46,13 @@ def canonical(value: Any) -> bytes:
 
 def compact(value: Any) -> bytes:
     """The one spelling of `value` on a single line, without its newline."""
-    separators = (",", ":")
-    text = json.dumps(
-        value, sort_keys=True, separators=separators, ensure_ascii=False, allow_nan=False
-    )
-    return text.encode("utf-8")
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    ).encode("utf-8")
 
 
 def parse(data: bytes, name: str, max_bytes: int) -> Any:
-    """The value in `data`; `name` is said in what is raised when it is not plain JSON."""
+    """The value in `data`; errors name the file `name`."""
     if len(data) > max_bytes:
         raise UnusableSnapshotError(
             f"{name}: {len(data)} bytes of JSON, more than the limit of {max_bytes}."
@@ -58,7 +73,7 @@ def parse(data: bytes, name: str, max_bytes: int) -> Any:
     return value
 
 
-def parse_object(data: bytes, name: str, max_bytes: int) -> dict[str, Any]:
+def parse_object(data: bytes, name: str, max_bytes: int) -> Plain:
     """The same for a file that must contain an object."""
     value = parse(data, name, max_bytes)
     if not isinstance(value, dict):
@@ -74,18 +89,31 @@ def decoded(cls: type[T], plain: Any, where: str) -> T:
         raise UnusableSnapshotError(str(error)) from None
 
 
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def first_error(plain: Any, schema: str) -> str | None:
+    """What does not fit a schema, with its place, or None. Needs jsonschema."""
+    from jsonschema.exceptions import best_match
+
+    error = best_match(_validator(schema).iter_errors(plain))
+    return None if error is None else f"{error.json_path}: {error.message[:200]}"
+
+
+@functools.cache
+def _validator(schema: str) -> Draft202012Validator:
+    from jsonschema import Draft202012Validator
+
+    text = files("firstlight").joinpath("schemas", schema).read_text("utf-8")
+    return Draft202012Validator(json.loads(text))
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> Plain:
     found = dict(pairs)
     if len(found) != len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise ValueError(f"the key {key[:60]!r} occurs twice in one object")
-            seen.add(key)
+        ((key, _),) = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"the key {key[:60]!r} occurs twice in one object")
     return found
 
 
-def _no_constant(name: str) -> Any:
+def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not a number")
 
 
@@ -97,7 +125,7 @@ def _finite(text: str) -> float:
 
 
 def _whole(text: str) -> int:
-    if len(text) > _DIGITS:  # such a number would overflow wherever it meets a float
+    if len(text) > _MAX_DIGITS:  # such a number would overflow wherever it meets a float
         raise ValueError(f"{text[:30]}… is beyond every number")
     return int(text)
 
@@ -112,10 +140,9 @@ def _require_plain(value: Any) -> None:
         below: list[Any] = []
         for item in layer:
             if isinstance(item, dict):
-                below.extend(item)
-                below.extend(item.values())
+                below += [*item, *item.values()]
             elif isinstance(item, list):
-                below.extend(item)
+                below += item
             elif isinstance(item, str) and not item.isascii():
                 item.encode("utf-8")  # half a character raises a ValueError
         layer = below

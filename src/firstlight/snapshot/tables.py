@@ -1,16 +1,19 @@
-"""The tables of a snapshot, for a spreadsheet or a data frame."""
+"""The numbers of a snapshot for others: tables for a spreadsheet, distributions for a program."""
 
 from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Sequence
-from typing import Any
 
-from firstlight.records import PHASES, CaseSummary, Estimate
-from firstlight.report.exporters import csv_text, harmless
-from firstlight.snapshot.raw_runs import RawRun
+from firstlight.records import PHASES, CaseSummary, Estimate, Sample
+from firstlight.report.exporters import harmless
+from firstlight.snapshot.layout import VERSION
+from firstlight.snapshot.raw_runs import RawRun, has_number, timed
+from firstlight.snapshot.strict_json import Plain
 
+QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _ENDS = ("median", "low", "high")
 
 
@@ -26,18 +29,12 @@ def cases_csv(runs: Sequence[RawRun]) -> bytes:
     names += ["max_relative_error", "tolerance", "break_even_calls"]
     writer.writerow(names)
     for raw in runs:
-        for case in raw.run.cases:
-            writer.writerow(harmless(_row(raw.folder, case)))
+        writer.writerows(harmless(_row(raw.folder, case)) for case in raw.run.cases)
     return out.getvalue().encode()
 
 
-def processes_csv(raw: RawRun) -> bytes:
-    """One row a timed process, with its phases."""
-    return csv_text(raw.run, raw.samples).encode()
-
-
-def _row(folder: str, case: CaseSummary) -> list[Any]:
-    cold, warm, correct = case.cold_seconds, case.warm_call_seconds, case.correctness
+def _row(folder: str, case: CaseSummary) -> list[object]:
+    cold, correct = case.cold_seconds, case.correctness
     rate, even = case.throughput_calls_per_second, case.break_even_calls
     return [
         *(folder, case.case, case.workload, case.size, case.backend, case.cache, case.status),
@@ -45,7 +42,7 @@ def _row(folder: str, case: CaseSummary) -> list[Any]:
         *_estimate(cold),
         *(case.phases_seconds.get(phase) for phase in PHASES),
         case.unattributed_seconds,
-        *_estimate(warm),
+        *_estimate(case.warm_call_seconds),
         case.warm_class,
         rate.median if rate else None,
         case.peak_host_bytes,
@@ -57,3 +54,66 @@ def _row(folder: str, case: CaseSummary) -> list[Any]:
 
 def _estimate(value: Estimate | None) -> tuple[float | None, ...]:
     return (value.median, value.low, value.high) if value else (None, None, None)
+
+
+def distributions(runs: Sequence[RawRun]) -> Plain:
+    """`distributions.json`: values in run order and their quantiles, where a case has a number."""
+    return {
+        "schema": "firstlight.snapshot.distributions",
+        "schema_version": VERSION,
+        "quantile_definition": "linear between order statistics (Hyndman and Fan, type 7)",
+        "runs": [
+            {
+                "folder": raw.folder,
+                "cases": [
+                    {"case": case.case, **_case(timed(raw.by_case[case.case]))}
+                    for case in raw.run.cases
+                    if has_number(case)
+                ],
+            }
+            for raw in runs
+        ],
+    }
+
+
+def _case(samples: Sequence[Sample]) -> Plain:
+    cold = [s.cold for s in samples if s.cold is not None]
+    warm = [s.warm for s in samples if s.warm is not None]
+    return {
+        "processes": [s.index for s in samples],
+        "cold_seconds": _spread([c.total_seconds for c in cold]),
+        "phases_seconds": {
+            phase: _spread([c.phases_seconds.get(phase) for c in cold]) for phase in PHASES
+        },
+        "unattributed_seconds": _spread([c.unattributed_seconds for c in cold]),
+        # The process is the unit: quantiles of the calls within each, then the medians of all.
+        "warm_call_seconds": [
+            {"calls": len(w.call_seconds), "quantiles": _quantiles(w.call_seconds)} for w in warm
+        ],
+        "warm_call_median_seconds": _spread([quantile(w.call_seconds, 0.5) for w in warm]),
+        "throughput_calls_per_second": _spread(
+            [w.batch_calls / quantile(w.batch_seconds, 0.5) for w in warm if any(w.batch_seconds)]
+        ),
+    }
+
+
+def _spread(values: Sequence[float | None]) -> Plain | None:
+    """Values in order with their quantiles; None where the phase does not exist."""
+    known = [v for v in values if v is not None]
+    if not known:
+        return None
+    return {"n": len(known), "values": list(values), "quantiles": _quantiles(known)}
+
+
+def _quantiles(values: Sequence[float]) -> dict[str, float]:
+    ordered = sorted(values)
+    return {f"{q:g}": quantile(ordered, q) for q in QUANTILES} if ordered else {}
+
+
+def quantile(values: Sequence[float], q: float) -> float:
+    """The q-quantile, linear between order statistics."""
+    ordered = sorted(values)
+    place = q * (len(ordered) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])

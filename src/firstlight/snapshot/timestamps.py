@@ -17,7 +17,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from firstlight.snapshot.errors import TimestampError
 
@@ -37,7 +37,7 @@ _HASHES = {
     "2.16.840.1.101.3.4.2.2": "sha384",
     "2.16.840.1.101.3.4.2.3": "sha512",
 }
-_LONGEST_CHAIN = 5
+_MAX_CHAIN = 5
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,8 @@ class Token:
 
     def is_vouched_for(self, anchor: Certificate) -> bool:
         """Whether a certificate that the user trusts is in the chain, or issued the end of it."""
-        last = self.chain[-1]
-        return anchor in self.chain or (
-            _valid_at(anchor, self.time) and _is_issued_by(last, anchor)
-        )
+        issued = _valid_at(anchor, self.time) and _is_issued_by(self.chain[-1], anchor)
+        return anchor in self.chain or issued
 
 
 @dataclass(frozen=True)
@@ -112,21 +110,17 @@ def read_token(data: bytes, subject: bytes) -> Token:
 
     if len(data) > MAX_BYTES:
         raise TimestampError(f"more than {MAX_BYTES} bytes: not an RFC 3161 token.")
+    odd = (UnsupportedAlgorithm, InvalidVersion, StopIteration, IndexError, TypeError, ValueError)
     try:
         return _read(data, subject)
-    except (
-        UnsupportedAlgorithm,
-        InvalidVersion,
-        StopIteration,
-        IndexError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except odd as error:
         # A stranger's bytes: what is not where it should be may fail in many ways.
         raise TimestampError(f"not a readable RFC 3161 token ({error!r:.100}).") from None
 
 
 def _read(data: bytes, subject: bytes) -> Token:
+    from cryptography.x509 import load_der_x509_certificate
+
     node, rest = _first(data)
     if rest:
         raise TimestampError("the token has data after its end.")
@@ -140,13 +134,15 @@ def _read(data: bytes, subject: bytes) -> Token:
     if kind.oid() != _TST_INFO:
         raise TimestampError("what it signs is not a time stamp.")
     info = next(iter(wrapped)).value
-    certificates = [n.whole for part in others if part.tag == 0xA0 for n in part]
+    certificates = [
+        load_der_x509_certificate(n.whole) for part in others if part.tag == 0xA0 for n in part
+    ]
     signers = others[-1].parts(1, _SET)
     if len(signers) != 1:
         raise TimestampError("it has several signatures.")
     time = _time_of(info, subject)
-    signer = _signer(signers[0], info, _loaded(certificates))
-    chain = _chain(signer, _loaded(certificates), time)
+    signer = _signer(signers[0], info, certificates)
+    chain = _chain(signer, certificates, time)
     return Token(time, signer.subject.rfc4514_string(), chain)
 
 
@@ -169,15 +165,6 @@ def _hash_of(algorithm: _Node) -> str:
     if oid not in _HASHES:
         raise TimestampError(f"it uses the hash {oid}; SHA-256, 384 and 512 are accepted.")
     return _HASHES[oid]
-
-
-def _loaded(certificates: Sequence[bytes]) -> list[Certificate]:
-    from cryptography.x509 import InvalidVersion, load_der_x509_certificate
-
-    try:
-        return [load_der_x509_certificate(data) for data in certificates]
-    except (InvalidVersion, ValueError):
-        raise TimestampError("a certificate in it cannot be read.") from None
 
 
 def _signer(node: _Node, info: bytes, certificates: Sequence[Certificate]) -> Certificate:
@@ -226,18 +213,17 @@ def _require_signature(
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 
-    key: Any = certificate.public_key()
-    chosen: Any = {"sha256": hashes.SHA256, "sha384": hashes.SHA384, "sha512": hashes.SHA512}
-    hashing = chosen[algorithm]()
+    hashing: hashes.HashAlgorithm = getattr(hashes, algorithm.upper())()
     try:
-        if isinstance(key, rsa.RSAPublicKey):
-            key.verify(signature, data, padding.PKCS1v15(), hashing)
-        elif isinstance(key, ec.EllipticCurvePublicKey):
-            key.verify(signature, data, ec.ECDSA(hashing))
-        elif isinstance(key, ed25519.Ed25519PublicKey):
-            key.verify(signature, data)
-        else:
-            raise TimestampError("it is signed with an unsupported kind of key.")
+        match certificate.public_key():
+            case rsa.RSAPublicKey() as key:
+                key.verify(signature, data, padding.PKCS1v15(), hashing)
+            case ec.EllipticCurvePublicKey() as key:
+                key.verify(signature, data, ec.ECDSA(hashing))
+            case ed25519.Ed25519PublicKey() as key:
+                key.verify(signature, data)
+            case _:
+                raise TimestampError("it is signed with an unsupported kind of key.")
     except InvalidSignature:
         raise TimestampError("its signature does not match its certificate.") from None
 
@@ -258,7 +244,7 @@ def _chain(
     if not _valid_at(signer, time):
         raise TimestampError("the certificate that signed it was not valid at that time.")
     chain = [signer]
-    while len(chain) < _LONGEST_CHAIN:
+    while len(chain) < _MAX_CHAIN:
         issuers = (c for c in certificates if c not in chain and _is_issued_by(chain[-1], c))
         issuer = next((c for c in issuers if _valid_at(c, time)), None)
         if issuer is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from enum import StrEnum
@@ -95,20 +95,29 @@ class TrustedKeys:
                 "for the new key. If the revocation was a mistake, undo it first: "
                 f"firstlight keys forget {key.id[:12]}"
             )
-        self._write(Trusted(key, require_name(name), until))
+        self._write_key(Trusted(key, require_name(name), until))
 
     def revoke(self, beginning: str, since: date) -> Trusted:
         """Trust a key for nothing that is not proven to be older than the day `since`."""
-        found = replace(self.all()[self.full_id(beginning)], revoked=since)
-        self._write(found)
-        return found
+        found = self.all().get(self.full_id(beginning))
+        if found is None:
+            raise KeyFileError(
+                f"{beginning[:60]}: an authority for time stamps, not a key. Remove it with: "
+                f"firstlight keys forget {beginning[:60]}"
+            )
+        revoked = replace(found, revoked=since)
+        self._write_key(revoked)
+        return revoked
 
-    def _write(self, trusted: Trusted) -> None:
+    def _write_key(self, trusted: Trusted) -> None:
+        days = {"until": trusted.until, "revoked": trusted.revoked}
         lines = [f"{trusted.key.base64} {trusted.name}"]
-        lines += [f"until {trusted.until}"] if trusted.until else []
-        lines += [f"revoked {trusted.revoked}"] if trusted.revoked else []
+        lines += [f"{word} {day}" for word, day in days.items() if day]
+        self._write(f"{trusted.key.id}.pub", "\n".join(lines) + "\n")
+
+    def _write(self, name: str, text: str) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_text(self.folder / f"{trusted.key.id}.pub", "\n".join(lines) + "\n")
+        write_text(self.folder / name, text)
 
     def remove(self, beginning: str) -> str:
         """Trust a key or an authority no longer; returns its id, which `beginning` identifies."""
@@ -129,37 +138,47 @@ class TrustedKeys:
     def all(self) -> dict[str, Trusted]:
         """By id; a file that is not what its name says is an error, not skipped."""
         found = {}
-        for path in sorted(self.folder.glob("*.pub")) if self.folder.is_dir() else ():
-            first, *rest = _text(path).rstrip("\n").split("\n")
-            text, _, name = first.partition(" ")
+        for path, text in self._files(".pub"):
+            first, *rest = text.rstrip("\n").split("\n")
+            encoded, _, name = first.partition(" ")
             try:
-                key = PublicKey.from_base64(text)
-                days = {word: date.fromisoformat(day) for word, _, day in _words(rest)}
-                trusted = Trusted(key, name, **days)
+                days = {word: date.fromisoformat(day) for word, day in map(str.split, rest)}
+                trusted = Trusted(PublicKey.from_base64(encoded), name, **days)
             except (KeyFileError, ValueError, TypeError):
                 raise KeyFileError(f"{path}: contains no public key. Remove it.") from None
-            if f"{key.id}.pub" != path.name:
+            if trusted.key.id != path.stem:
                 raise KeyFileError(
                     f"{path}: contains a different key than its name says. Remove it."
                 )
-            found[key.id] = trusted
+            found[path.stem] = trusted
         return found
+
+    def _files(self, ending: str) -> Iterator[tuple[Path, str]]:
+        for path in sorted(self.folder.glob(f"*{ending}")):
+            try:
+                yield path, path.read_text("utf-8")
+            except OSError as error:
+                raise KeyFileError(f"{path}: cannot be read: {error.strerror}.") from None
+            except UnicodeDecodeError:
+                raise KeyFileError(
+                    f"{path}: contains no text, so no public key. Remove it."
+                ) from None
 
     def add_authority(self, pem: bytes, name: str) -> str:
         """Trust the clock of whoever has this certificate, or issues others; returns its id."""
         certificate_id = _certificate_id(_certificate(pem))
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        text = f"{require_name(name)}\n{pem.decode('ascii', 'replace')}"
-        write_text(self.folder / f"{certificate_id}.pem", text)
+        self._write(
+            f"{certificate_id}.pem", f"{require_name(name)}\n{pem.decode('ascii', 'replace')}"
+        )
         return certificate_id
 
     def authorities(self) -> dict[str, tuple[Certificate, str]]:
         """{id: (certificate, name)} of those whose time stamps are trusted."""
         found = {}
-        for path in sorted(self.folder.glob("*.pem")) if self.folder.is_dir() else ():
-            name, _, pem = _text(path).partition("\n")
+        for path, text in self._files(".pem"):
+            name, _, pem = text.partition("\n")
             certificate = _certificate(pem.encode())
-            if f"{_certificate_id(certificate)}.pem" != path.name:
+            if _certificate_id(certificate) != path.stem:
                 raise KeyFileError(
                     f"{path}: a different certificate than its name says. Remove it."
                 )
@@ -168,12 +187,9 @@ class TrustedKeys:
 
     def others_named(self, key: PublicKey, name: str) -> dict[str, str]:
         """{id: name} of other keys whose name looks the same, in whatever letters."""
+        others = {key_id: other for key_id, other in self.all().items() if other.key != key}
         looks = skeleton(name)
-        return {
-            key_id: other.name
-            for key_id, other in self.all().items()
-            if other.key != key and skeleton(other.name) == looks
-        }
+        return {key_id: o.name for key_id, o in others.items() if skeleton(o.name) == looks}
 
     def known(self, key: PublicKey) -> Trusted | None:
         """What the user knows of this key, or None."""
@@ -182,9 +198,9 @@ class TrustedKeys:
 
     def name_of(self, key: PublicKey) -> str | None:
         """What the user calls this key, if it is trusted today."""
-        found = self.known(key)
-        now = datetime.now(UTC)
-        return found.name if found and found.standing(None, now) is Standing.TRUSTED else None
+        known = self.known(key)
+        trusts = known is not None and known.standing(None, datetime.now(UTC)) is Standing.TRUSTED
+        return known.name if known is not None and trusts else None
 
 
 def require_name(name: str) -> str:
@@ -215,10 +231,6 @@ def skeleton(name: str) -> str:
     return " ".join(sorted(words))
 
 
-def _words(lines: Sequence[str]) -> list[tuple[str, str, str]]:
-    return [line.partition(" ") for line in lines]
-
-
 def _certificate(pem: bytes) -> Certificate:
     from cryptography.x509 import load_pem_x509_certificate
 
@@ -232,12 +244,3 @@ def _certificate_id(certificate: Certificate) -> str:
     from cryptography.hazmat.primitives.hashes import SHA256
 
     return certificate.fingerprint(SHA256()).hex()[:32]
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except OSError as error:
-        raise KeyFileError(f"{path}: cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise KeyFileError(f"{path}: contains no text, so no public key. Remove it.") from None

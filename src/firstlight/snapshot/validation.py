@@ -1,21 +1,38 @@
-"""`validation_report.json`: the correctness gate, the proof of the label, and how steady it was."""
+"""The correctness gate, the proof of the label, and how steady a case was: as data
+(`validation_report.json`) and for a person (`validation.html`: one file, no network, no script).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
 from typing import Any
 
+from firstlight.present.document import document, masthead, table
+from firstlight.present.quantities import ABSENT, percent, scientific
 from firstlight.records import CaseSummary, Sample, to_json
-from firstlight.snapshot.distributions import quantile
+from firstlight.snapshot.citation import abstract
 from firstlight.snapshot.layout import VERSION
-from firstlight.snapshot.plausibility.cache_labels import unproven_labels
+from firstlight.snapshot.plausibility import unproven_labels
 from firstlight.snapshot.raw_runs import RawRun, timed
+from firstlight.snapshot.strict_json import Plain
+from firstlight.snapshot.tables import quantile
 
-#: Gates in the order in which they are asked.
-GATES = ("protocol", "correct", "proven", "complete")
+#: In the order in which they are asked.
+_GATES = {
+    "protocol": "a protocol was recorded",
+    "correct": "every process agreed with the reference within the tolerance",
+    "proven": "every timed process proved the cache label",
+    "complete": "every planned process gave a time",
+}
+_COLUMNS = (
+    *("case", "verdict", "error", "tolerance", "of it"),
+    *("label", "processes", "range of first results", "warm calls", "reference"),
+)
 
 
-def validation_report(runs: Sequence[RawRun]) -> dict[str, Any]:
+def validation_report(runs: Sequence[RawRun]) -> Plain:
     """Every case with its gates; what a case did not pass, it says why."""
     cases = [_case(raw, case) for raw in runs for case in raw.run.cases]
     return {
@@ -24,23 +41,19 @@ def validation_report(runs: Sequence[RawRun]) -> dict[str, Any]:
         "cases_total": len(cases),
         "cases_passed": sum(case["passed"] for case in cases),
         "cases_skipped": sum(case["status"] == "skipped" for case in cases),
-        "gates": {
-            "protocol": "a protocol was recorded",
-            "correct": "every process agreed with the reference within the tolerance",
-            "proven": "every timed process proved the cache label",
-            "complete": "every planned process gave a time",
-        },
+        "gates": _GATES,
         "cases": cases,
     }
 
 
-def _case(raw: RawRun, case: CaseSummary) -> dict[str, Any]:
-    samples = list(raw.by_case[case.case])
+def _case(raw: RawRun, case: CaseSummary) -> Plain:
+    samples = raw.by_case[case.case]
     objections = unproven_labels(raw.planned[case.case], samples)
     times = timed(samples)
+    checks = [s.correctness for s in samples if s.correctness is not None]
     gates = {
         "protocol": case.protocol is not None,
-        "correct": _correct(samples),
+        "correct": bool(checks) and all(check.passed for check in checks),
         "proven": bool(times) and not objections,
         "complete": len({s.index for s in times}) >= case.processes_planned > 0,
     }
@@ -61,25 +74,17 @@ def _case(raw: RawRun, case: CaseSummary) -> dict[str, Any]:
     }
 
 
-def _correct(samples: Sequence[Sample]) -> bool:
-    found = [s.correctness for s in samples if s.correctness is not None]
-    return bool(found) and all(c.passed for c in found)
-
-
-def _worst(case: CaseSummary) -> dict[str, Any]:
+def _worst(case: CaseSummary) -> Plain:
     found = case.correctness
     if found is None:
-        return {
-            "passed": None, "max_relative_error": None, "tolerance": None, "reference": None,
-            "delta_to_tolerance": None,
-        }  # fmt: skip
+        names = ("passed", "max_relative_error", "tolerance", "reference", "delta_to_tolerance")
+        return dict.fromkeys(names)
     error, tolerance = found.max_relative_error, found.tolerance
     share = error / tolerance if error is not None and tolerance else None
-    plain: dict[str, Any] = to_json(found)
-    return {**plain, "delta_to_tolerance": share}
+    return {**to_json(found), "delta_to_tolerance": share}
 
 
-def _checked(sample: Sample) -> dict[str, Any]:
+def _checked(sample: Sample) -> Plain:
     found = sample.correctness
     return {
         "kind": sample.kind,
@@ -90,17 +95,103 @@ def _checked(sample: Sample) -> dict[str, Any]:
     }
 
 
-def _stability(case: CaseSummary, times: Sequence[Sample]) -> dict[str, Any]:
+def _stability(case: CaseSummary, times: Sequence[Sample]) -> Plain:
     totals = [s.cold.total_seconds for s in times if s.cold is not None]
     middle = quantile(totals, 0.5) if totals else 0.0
-    relative = middle > 0
+    spans = {"cold_relative_range": (0.0, 1.0), "cold_relative_iqr": (0.25, 0.75)}
     return {
         "processes_ok": case.processes_ok,
         "processes_planned": case.processes_planned,
-        "cold_relative_range": (max(totals) - min(totals)) / middle if relative else None,
-        "cold_relative_iqr": (quantile(totals, 0.75) - quantile(totals, 0.25)) / middle
-        if relative
-        else None,
+        **{
+            name: (quantile(totals, high) - quantile(totals, low)) / middle if middle > 0 else None
+            for name, (low, high) in spans.items()
+        },
         "warm_class": case.warm_class,
         "warm_reason": case.warm_reason,
     }
+
+
+def validation_html(report: Plain, manifest: Plain) -> bytes:
+    """The page: what was asked of every case, and what it answered."""
+    title = str(manifest["publication"]["title"])
+    passed, skipped = report["cases_passed"], report["cases_skipped"]
+    asked = report["cases_total"] - skipped
+    lead = (
+        f"<p>{escape(title)}</p><p>{escape(abstract(manifest))}</p>"
+        f'<p><span class="badge{" fine" if passed == asked else ""}">{passed} of {asked} cases '
+        "valid: they passed every gate</span>"
+        f"{f', {skipped} skipped' if skipped else ''}</p>"
+    )
+    gates = "".join(f"<dt>{name}</dt><dd>{about}</dd>" for name, about in _GATES.items())
+    main = (
+        "<main><section><h2>The gates</h2><p>A case passes if it passes them all. "
+        "<b>error</b> is max|x − ref| / max|ref| over every output of every process, the worst "
+        "of them; <b>of it</b> is the error as a share of the tolerance.</p>"
+        f"<dl>{gates}</dl></section>"
+        f"{''.join(_run(run, report['cases']) for run in manifest['runs'])}</main>"
+    )
+    return document(f"Validation: {title}", f"{masthead('Validation', lead)}{main}").encode()
+
+
+def _run(run: Plain, cases: Sequence[Plain]) -> str:
+    own = [case for case in cases if case["run"] == run["folder"]]
+    notes = "".join(f"<li>{escape(warning)}</li>" for warning in run["warnings"])
+    troubles = "".join(_trouble(case) for case in own if not case["passed"])
+    return (
+        f"<section><h2>{escape(run['folder'])}</h2><p>{escape(run['id'])}; "
+        f'<a href="{run["folder"]}/report.html">its report</a></p>'
+        f"{f'<ul>{notes}</ul>' if notes else ''}{table(_COLUMNS, map(_row, own))}"
+        + (f'<ul class="troubles">{troubles}</ul>' if troubles else "")
+        + "</section>"
+    )
+
+
+def _trouble(case: Plain) -> str:
+    why = [text for text in (case["reason"], *case["cache"]["objections"][:3]) if text]
+    reason = "; ".join(why) or "no reason was recorded"
+    return f"<li><b>{escape(case['case'])}</b> {escape(reason)}</li>"
+
+
+@dataclass(frozen=True)
+class CaseWords:
+    """A case of the report in words; plain text."""
+
+    verdict: str
+    error: str
+    tolerance: str
+    label: str
+    processes: str
+    spread: str
+    warm_class: str
+
+    @classmethod
+    def of(cls, case: Mapping[str, Any]) -> CaseWords:
+        correct, steady, cache = case["correctness"], case["stability"], case["cache"]
+        failed = [name for name, good in case["gates"].items() if not good]
+        status = case["status"] if case["status"] != "ok" else f"not {', '.join(failed)}"
+        proven = sum(bool(p and p["proven"]) for p in cache["processes"])
+        return cls(
+            verdict="valid" if case["passed"] else status,
+            error=scientific(correct["max_relative_error"]),
+            tolerance=scientific(correct["tolerance"]),
+            label=f"{cache['policy']}: proven {proven} of {len(cache['processes'])}",
+            processes=f"{steady['processes_ok']} of {steady['processes_planned']}",
+            spread=_share(steady["cold_relative_range"]),
+            warm_class=steady["warm_class"] or ABSENT,
+        )
+
+
+def _share(value: float | None) -> str:
+    return ABSENT if value is None else percent(value)
+
+
+def _row(case: Plain) -> str:
+    words, correct = CaseWords.of(case), case["correctness"]
+    cells = (
+        *(words.error, words.tolerance, _share(correct["delta_to_tolerance"]), words.label),
+        *(words.processes, words.spread, words.warm_class, correct["reference"] or ABSENT),
+    )
+    fine = " fine" if case["passed"] else ""
+    mark = f'<td><span class="badge{fine}">{escape(words.verdict)}</span></td>'
+    shown = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+    return f'<tr><th scope="row">{escape(case["case"])}</th>{mark}{shown}</tr>'

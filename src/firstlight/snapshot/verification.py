@@ -1,7 +1,8 @@
-"""What came of verifying a snapshot: what holds, what does not, and what was not checked."""
+"""The result of verifying a snapshot: what holds, what does not, and what was not checked."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,7 +13,7 @@ _MAX_FINDINGS = 20
 
 
 class Outcome(StrEnum):
-    """What came of verifying: that the files are valid says nothing of how good the numbers are."""
+    """That the files are valid says nothing about how good the numbers are."""
 
     VALID = "valid"
     PARTLY_CHECKED = "valid as far as checked"
@@ -29,7 +30,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verification:
-    """What came of verifying a snapshot."""
+    """The result of verifying a snapshot."""
 
     location: str
     id: str
@@ -46,7 +47,6 @@ class Verification:
 
     @property
     def outcome(self) -> Outcome:
-        """The verdict on the files."""
         if self.findings:
             return Outcome.NOT_VALID
         return Outcome.PARTLY_CHECKED if self.skipped else Outcome.VALID
@@ -59,16 +59,18 @@ class Verification:
 
 @dataclass
 class Record:
-    """What is noted while a snapshot is looked through."""
+    """What is noted while a snapshot is verified."""
 
     checked: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    not_checked: list[str] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
+    not_checked: dict[str, None] = field(default_factory=dict)  # each said once, in order
+    skipped: dict[str, None] = field(default_factory=dict)
     unchecked_files: list[str] = field(default_factory=list)
     loads: list[str] = field(default_factory=list)
+    signature: str = "bad"
+    signer: str | None = None
+    signer_name: str | None = None
     proven_time: datetime | None = None
-    _told: set[str] = field(default_factory=set)
 
     def find(self, check: str, message: str) -> None:
         self.findings.append(Finding(check, message))
@@ -78,37 +80,29 @@ class Record:
         return not any(finding.check == check for finding in self.findings)
 
     def passed(self, check: str, message: str) -> None:
-        """Say what holds, unless something of this check does not."""
+        """Note what holds, unless something of this check does not."""
         if self.holds(check):
             self.checked.append(message)
 
     def unknown(self, message: str) -> None:
         """Something that these files cannot show."""
-        if message not in self._told:
-            self._told.add(message)
-            self.not_checked.append(message)
+        self.not_checked[message] = None
 
     def skip(self, message: str, files: Sequence[str] = ()) -> None:
         """Something that could be checked, and is not here."""
-        if message not in self._told:
-            self._told.add(message)
-            self.skipped.append(message)
-            self.unchecked_files += files
+        self.skipped[message] = None
+        self.unchecked_files += files
 
-    def result(
-        self, location: str, snapshot_id: str, signature: tuple[str, str | None, str | None]
-    ) -> Verification:
+    def result(self, location: str, snapshot_id: str) -> Verification:
         """All of it, with the first findings of each kind."""
-        kinds: dict[str, list[Finding]] = {}
-        for finding in self.findings:
-            kinds.setdefault(finding.check, []).append(finding)
-        told: list[Finding] = []
-        for check, found in kinds.items():
-            told += found[:_MAX_FINDINGS]
-            if len(found) > _MAX_FINDINGS:
-                told.append(Finding(check, f"{len(found) - _MAX_FINDINGS} more of this kind"))
+        findings: list[Finding] = []
+        for check, number in Counter(finding.check for finding in self.findings).items():
+            findings += [f for f in self.findings if f.check == check][:_MAX_FINDINGS]
+            if number > _MAX_FINDINGS:
+                findings.append(Finding(check, f"{number - _MAX_FINDINGS} more of this kind"))
         return Verification(
-            location, snapshot_id, *signature, tuple(self.checked), tuple(told),
-            tuple(self.not_checked), tuple(self.skipped), tuple(self.unchecked_files),
-            tuple(self.loads), self.proven_time.isoformat() if self.proven_time else None,
+            location, snapshot_id, self.signature, self.signer, self.signer_name,
+            tuple(self.checked), tuple(findings), tuple(self.not_checked), tuple(self.skipped),
+            tuple(self.unchecked_files), tuple(self.loads),
+            self.proven_time.isoformat() if self.proven_time else None,
         )  # fmt: skip

@@ -1,5 +1,5 @@
 """Is a snapshot what it says it is? What holds, what does not, what was skipped, and what no file
-can tell.
+can show.
 
 index ──▶ every file's hash ──▶ signature ──▶ schemas ──▶ runs follow from samples ──▶ the rest
                                                           follows from the runs
@@ -7,14 +7,13 @@ index ──▶ every file's hash ──▶ signature ──▶ schemas ──�
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from firstlight.snapshot.archive import Reader
+from firstlight.snapshot.archive import Archive
 from firstlight.snapshot.authenticity import (
     check_signature,
     check_time,
@@ -33,14 +32,13 @@ from firstlight.snapshot.layout import (
     SIGNATURE,
     VALIDATION,
     Index,
-    Limits,
     id_of,
     parse_index,
     require_expected,
 )
 from firstlight.snapshot.locations import open_source
 from firstlight.snapshot.opening import run_folders
-from firstlight.snapshot.sources import Archive, Item, Source, exactly
+from firstlight.snapshot.sources import Item, Reader, Source, exactly
 from firstlight.snapshot.strict_json import parse_object
 from firstlight.snapshot.trust import Standing, TrustedKeys
 from firstlight.snapshot.verification import Finding, Record, Verification
@@ -49,8 +47,6 @@ from firstlight.snapshot.verification import Finding, Record, Verification
 def verify(
     location: str | Path,
     expected_id: str | None = None,
-    trusted: TrustedKeys | None = None,
-    limits: Limits = LIMITS,
     timestamp: bytes | None = None,
     now: datetime | None = None,
 ) -> Verification:
@@ -62,42 +58,53 @@ def verify(
     """
     source = open_source(location)
     record, named = Record(), source.named_id()
-    items = source.walk(limits)
-    data = _index_bytes(source, next(items, None), limits)
+    items = source.walk()
+    data = _index_bytes(source, next(items, None))
     _check_identity(data, named, expected_id, record)
     try:
-        index = parse_index(data, limits)
+        index = parse_index(data)
     except UnusableSnapshotError as error:
         if not record.findings:  # no name and no expected id to check against
             raise
         record.find("identity", str(error))
-        return record.result(source.name, id_of(data), ("bad", None, None))
-    kept = _check_files(source, items, index, record, limits)
-    trusted = trusted or TrustedKeys.of_user()
+        return record.result(source.name, id_of(data))
+    kept = _check_files(source, items, index, record)
+    trusted = TrustedKeys.of_user()
     token = timestamp if timestamp is not None else token_beside(location)
     check_time(data, token, trusted, kept.get(MANIFEST), record)
     document = kept.pop(SIGNATURE, None)
-    signature = check_signature(index, data, document, trusted, now or datetime.now(UTC), record)
-    if signature[0] != Standing.TRUSTED:
+    check_signature(index, data, document, trusted, now or datetime.now(UTC), record)
+    if record.signature != Standing.TRUSTED:
         note_lookalikes(kept.get(MANIFEST), trusted, record)
     if record.holds("files"):
         # Imported here: re-making the contents loads the report, of which hashes need nothing.
         from firstlight.snapshot.consistency import check_contents
 
-        check_contents(index, data, kept, record, limits)
+        check_contents(index, data, kept, record)
     else:
         record.skip("the contents of the files: they are not those in the index")
-    return record.result(source.name, id_of(data), signature)
+    return record.result(source.name, id_of(data))
 
 
-def _index_bytes(source: Source, item: Item | None, limits: Limits) -> bytes:
+def findings_in(files: Mapping[str, bytes]) -> list[Finding]:
+    """What would be found in a snapshot of runs that are true; `files` has its index too."""
+    from firstlight.snapshot.consistency import check_contents
+
+    record, index = Record(), parse_index(files[INDEX])
+    _require_sizes(index)
+    kept = {path: content for path, content in files.items() if _is_read(path)}
+    check_contents(index, files[INDEX], kept, record, judged=True)
+    return record.findings
+
+
+def _index_bytes(source: Source, item: Item | None) -> bytes:
     if item is None or item.path != INDEX or item.content is None:
         what = f" ({INDEX} is {item.odd})" if item and item.path == INDEX else ""
         raise UnusableSnapshotError(
             f"{source.name}: no {INDEX}{what}: not a snapshot, or one whose publishing was "
             "interrupted."
         )
-    return exactly(item.content, INDEX, limits.index_bytes)
+    return exactly(item.content, INDEX, LIMITS.index_bytes)
 
 
 def _check_identity(index: bytes, named: str | None, expected: str | None, record: Record) -> None:
@@ -105,26 +112,12 @@ def _check_identity(index: bytes, named: str | None, expected: str | None, recor
     if expected is not None and not computed.startswith(require_expected(expected)):
         record.find("identity", f"the id is {computed}, not the requested {expected}")
     if named is not None and named != computed:
-        record.find(
-            "identity",
-            f"{INDEX} does not match the name of the snapshot: its id is {computed}",
-        )
+        what = f"{INDEX} does not match the name of the snapshot: its id is {computed}"
+        record.find("identity", what)
     if expected is not None or named is not None:
         record.passed("identity", f"the id follows from {INDEX}")
     else:
         record.unknown("the id: the folder is not named after it (give it with --id)")
-
-
-def findings_in(files: Mapping[str, bytes]) -> tuple[Finding, ...]:
-    """What would be found in a snapshot of runs that are true; `files` has its index too."""
-    from firstlight.snapshot.consistency import check_contents
-
-    record, data = Record(), files[INDEX]
-    index = parse_index(data)
-    _require_sizes(index, LIMITS)
-    kept = {path: content for path, content in files.items() if _is_read(path)}
-    check_contents(index, data, kept, record, LIMITS, judged=True)
-    return tuple(record.findings)
 
 
 def _is_read(path: str) -> bool:
@@ -134,31 +127,30 @@ def _is_read(path: str) -> bool:
     return path in (MANIFEST, VALIDATION, DISTRIBUTIONS)
 
 
-def _require_sizes(index: Index, limits: Limits) -> None:
+def _require_sizes(index: Index) -> None:
     """What is read whole must fit, by what the index says, before a byte of it is read."""
     samples = 0
     for path, entry in index.files.items():
-        if not _is_read(path):
-            continue
-        if path.endswith(f"/{SAMPLES}"):
+        if _is_read(path) and path.endswith(f"/{SAMPLES}"):
             samples += entry.bytes
-        elif entry.bytes > limits.json_bytes:
+        elif _is_read(path) and entry.bytes > LIMITS.json_bytes:
             raise UnusableSnapshotError(
-                f"{path}: {entry.bytes} bytes, more than the limit of {limits.json_bytes}."
+                f"{path}: {entry.bytes} bytes, more than the limit of {LIMITS.json_bytes}."
             )
-    if samples > limits.samples_bytes:
+    if samples > LIMITS.samples_bytes:
         raise UnusableSnapshotError(
-            f"{samples} bytes of samples, more than the limit of {limits.samples_bytes}."
+            f"{samples} bytes of samples, more than the limit of {LIMITS.samples_bytes}."
         )
 
 
 def _check_files(
-    source: Source, items: Iterator[Item], index: Index, record: Record, limits: Limits
+    source: Source, items: Iterator[Item], index: Index, record: Record
 ) -> dict[str, bytes]:
     """Hash every file; what later checks read is returned, the signature too."""
-    _require_sizes(index, limits)
+    _require_sizes(index)
     kept: dict[str, bytes] = {}
     missing = dict(index.files)
+    folders: Collection[str] = ()  # those of the manifest, which comes before the runs
     for item in items:
         if item.path == SIGNATURE and item.content is not None:
             kept[SIGNATURE] = exactly(item.content, SIGNATURE, 1 << 14)
@@ -169,12 +161,14 @@ def _check_files(
         elif entry is None:
             record.find("files", f"{item.path!r:.150} is not in the index: it was added")
         else:
-            keep = _is_read(item.path) and _is_named(item.path, kept.get(MANIFEST), limits)
+            named = not item.path.startswith("runs/") or item.path.rsplit("/", 1)[0] in folders
+            keep = _is_read(item.path) and named
             size, digest, data = _digest(item.content, entry.bytes, keep)
             if size != entry.bytes or digest != entry.sha256:
                 record.find("files", f"{item.path} is not the file listed in the index")
             elif data is not None:
                 kept[item.path] = data
+                folders = _folders(data) if item.path == MANIFEST else folders
     for path in missing:
         record.find("files", f"{path} is missing")
     if isinstance(source, Archive):
@@ -186,22 +180,11 @@ def _check_files(
     return kept
 
 
-def _is_named(path: str, manifest: bytes | None, limits: Limits) -> bool:
-    """Whether a file of a run is of one that the manifest names; it comes before the runs."""
-    if not path.startswith("runs/"):
-        return True
-    if manifest is None:
-        return False
+def _folders(manifest: bytes) -> Collection[str]:
     try:
-        folders = _folders(manifest, limits)
+        return run_folders(parse_object(manifest, MANIFEST, LIMITS.json_bytes))
     except SnapshotError:  # found again, and reported, when the contents are checked
-        return False
-    return path.rsplit("/", 1)[0] in folders
-
-
-@functools.lru_cache(maxsize=1)
-def _folders(manifest: bytes, limits: Limits) -> tuple[str, ...]:
-    return run_folders(parse_object(manifest, MANIFEST, limits.json_bytes), limits)
+        return ()
 
 
 def _digest(content: Reader, size: int, keep: bool) -> tuple[int, str, bytes | None]:

@@ -26,9 +26,9 @@ _MIN_PHASE = 1e-3
 _FEW = 3  # processes: two may be equal by chance
 
 
-def moment(text: str) -> float | None:
+def moment(text: str | None) -> float | None:
     """Seconds since 1970, or None if `text` is not a time."""
-    if not _SPELLING.fullmatch(text):
+    if text is None or not _SPELLING.fullmatch(text):
         return None
     try:
         return datetime.fromisoformat(text).timestamp()
@@ -38,7 +38,7 @@ def moment(text: str) -> float | None:
 
 def outside_of_run(run: Run, samples: Sequence[Sample]) -> Iterator[str]:
     """Where a run did not begin, measure and end in this order."""
-    begin, end = moment(run.created_at), moment(run.finished_at) if run.finished_at else None
+    begin, end = moment(run.created_at), moment(run.finished_at)
     if begin is None:
         yield f"{RUN}: created_at is {run.created_at!r:.60}, not a time in UTC"
     if run.finished_at is not None and end is None:
@@ -56,7 +56,7 @@ def outside_of_run(run: Run, samples: Sequence[Sample]) -> Iterator[str]:
             yield f"{where}: it started at {sample.started_at}, outside its run"
 
 
-def implausible(raw: RawRun, cases: Sequence[Case], settings: Settings) -> Iterator[str]:
+def implausible(raw: RawRun) -> Iterator[str]:
     """Each contradiction in words."""
     samples = sorted(raw.samples, key=lambda sample: sample.order)
     if list(raw.samples) != samples:
@@ -64,10 +64,12 @@ def implausible(raw: RawRun, cases: Sequence[Case], settings: Settings) -> Itera
     orders = [sample.order for sample in samples]
     if len({*orders}) != len(orders):
         yield f"{SAMPLES} has two processes at the same position in the order"
+    elif not is_side_of_gate(raw) and orders != list(range(len(orders))):
+        yield f"{SAMPLES} lacks a process of the run: the order has a gap"
     if not is_side_of_gate(raw):
-        yield from _misplaced(samples, cases, settings)
+        yield from _misplaced(samples, raw.plan.cases, raw.plan.settings)
     yield from _overlapping(samples, raw.run.finished_at)
-    for case in cases:
+    for case in raw.plan.cases:
         yield from _too_even(case.id, timed(raw.by_case.get(case.id, ())))
 
 
@@ -80,13 +82,8 @@ def _misplaced(
     samples: Sequence[Sample], cases: Sequence[Case], settings: Settings
 ) -> Iterator[str]:
     """The plan's seed says in which order the processes run, and they are counted in that order."""
-    orders = [sample.order for sample in samples]
-    if len({*orders}) == len(orders) and orders != list(range(len(orders))):
-        yield f"{SAMPLES} lacks a process of the run: the order has a gap"
-    places = {
-        (case.id, kind, index): place
-        for place, (case, kind, index) in enumerate(jobs(cases, settings))
-    }
+    planned = enumerate(jobs(cases, settings))
+    places = {(case.id, kind, index): place for place, (case, kind, index) in planned}
     last, seen = -1, set()
     for sample in samples:
         key = (sample.case, sample.kind, sample.index)
@@ -119,16 +116,17 @@ def _overlapping(samples: Sequence[Sample], finished_at: str | None) -> Iterator
             )
             return
         free = max(started, free or started) + busy_seconds(sample)
-    end = moment(finished_at) if finished_at is not None else None
+    end = moment(finished_at)
     if free is not None and end is not None and end < free - _CORRECTION:
         yield f"{SAMPLES}: its processes took {free - end:.3g} s longer than the run"
 
 
 def busy_seconds(sample: Sample) -> float:
     """How long the process ran at least, by its own times."""
-    cold = sample.cold.total_seconds if sample.cold is not None else 0.0
-    warm = sample.warm
-    return cold + (sum(warm.call_seconds) + sum(warm.batch_seconds) if warm is not None else 0.0)
+    cold, warm = sample.cold, sample.warm
+    return (cold.total_seconds if cold is not None else 0.0) + (
+        sum(warm.call_seconds) + sum(warm.batch_seconds) if warm is not None else 0.0
+    )
 
 
 def _too_even(case: str, samples: Sequence[Sample]) -> Iterator[str]:
@@ -159,9 +157,13 @@ def unaccounted(raw: RawRun) -> Iterator[str]:
         return
     samples = sorted(raw.samples, key=lambda sample: sample.order)
     shortest = min((busy_seconds(sample) for sample in timed(samples)), default=0.0)
-    gaps = _gaps(samples)
-    # To end takes each framework another while. Whoever leaves out half of the processes makes
-    # half of the gaps long, so the shortest one is the measure.
+    gaps = []  # seconds after each process until the next one began, where its end is known
+    for sample, following in pairwise(samples):
+        begun, then = moment(sample.started_at), moment(following.started_at)
+        if sample.cold is not None and begun is not None and then is not None:
+            gaps.append((max(0.0, then - begun - busy_seconds(sample)), sample))
+    # Each framework takes its own time to end. Whoever leaves out half of the processes makes half
+    # of the gaps long, so the shortest one is the measure.
     usual: dict[str, float] = {}
     for seconds, sample in gaps:
         usual[sample.case] = min(seconds, usual.get(sample.case, seconds))
@@ -172,13 +174,3 @@ def unaccounted(raw: RawRun) -> Iterator[str]:
                 f"{sample.index}: longer than a whole process, and nothing is recorded of it"
             )
             return
-
-
-def _gaps(samples: Sequence[Sample]) -> list[tuple[float, Sample]]:
-    """Seconds after each process until the next one began, where it is known when it ended."""
-    found = []
-    for sample, following in pairwise(samples):
-        begun, then = moment(sample.started_at), moment(following.started_at)
-        if sample.cold is not None and begun is not None and then is not None:
-            found.append((max(0.0, then - begun - busy_seconds(sample)), sample))
-    return found

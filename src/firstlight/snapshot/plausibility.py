@@ -1,0 +1,320 @@
+"""What a run says that cannot be true, whatever was measured; and which runs may be published.
+
+None of it finds anything in a run that Firstlight measured. A record that was changed with care
+passes: times of all processes in proportion, with the clock and the digits put right. Whether the
+processes can have run one after the other, as planned, is in `order_and_clock`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from firstlight.records import (
+    REPEATS,
+    CacheProof,
+    Case,
+    CaseSummary,
+    ColdStart,
+    Correctness,
+    Sample,
+    Settings,
+    WarmCalls,
+    to_json,
+)
+from firstlight.snapshot.errors import RefusedError, UnusableSnapshotError
+from firstlight.snapshot.layout import PLAN, RUN, SAMPLES
+from firstlight.snapshot.order_and_clock import implausible, is_side_of_gate, outside_of_run
+from firstlight.snapshot.raw_runs import RawRun, has_number, timed
+from firstlight.statistics.summary import summarise
+from firstlight.workloads.catalog import BACKENDS
+
+#: How samples become summaries. Counts up when the statistics, or the words of a protocol, change
+#: what the same samples give. History: 1, first release.
+METHOD = 1
+#: Sums in another order, on another processor, may differ in the last digits.
+_TOLERANCE = 1e-9
+#: What can be published as such with `--allow`, and what to do; what is unproven or failed gets no
+#: number.
+ALLOWABLE = {
+    "incomplete": "Finish it with `firstlight run --resume`, or publish it as it is with "
+    "--allow incomplete: the snapshot will say so.",
+    "unproven": "The cache was not in the state that the label claims. Publish it with --allow "
+    "unproven: the snapshot then lists the case as unproven, without a number.",
+    "failed": "Publish it with --allow failed: the snapshot then lists the case with its reason, "
+    "without a number.",
+}
+_FAILURES = ("failed", "crashed", "timeout", "out-of-memory")
+_CACHE_KINDS = {backend.name: backend.cache for backend in BACKENDS}
+#: The control of a gate is a case of the catalogue under a name of its own.
+_CONTROL = ("control", "control/numpy/none")
+#: Seconds: each time is rounded to a nanosecond, and a cold start has ten of them.
+_ROUNDING = 1e-7
+#: Share of its patience after which the instrument may have stopped: it looks between two calls.
+_PATIENCE = 0.9
+#: Seconds: an interpreter maps its libraries and imports its own modules before anything of ours.
+_MIN_START = 1e-3
+
+
+def require_admissible(raw: RawRun, allowed: Sequence[str], name: str) -> None:
+    """Refuse a run that claims more than its samples show, or contains what was not allowed."""
+    found = untrue(raw)
+    if found:
+        raise RefusedError(f"{name}: {found[0]}. Measure again: such a run is never published.")
+    for kind, cases in needed_allowances(raw).items():
+        if kind not in allowed:
+            more = " …" if len(cases) > 5 else ""
+            raise RefusedError(f"{name}: {kind}: {', '.join(cases[:5])}{more}. {ALLOWABLE[kind]}")
+    if not any(has_number(case) for case in raw.run.cases):
+        raise RefusedError(f"{name}: no case of this run has a number: nothing to publish.")
+
+
+def needed_allowances(raw: RawRun) -> dict[str, list[str]]:
+    """{"unproven": its cases, …}: what must have been allowed, for a run that is not all sound."""
+    found: dict[str, list[str]] = {kind: [] for kind in ALLOWABLE}
+    for case in raw.run.cases:
+        kind = "failed" if case.status in _FAILURES else case.status
+        found.get(kind, []).append(case.case)
+    if not raw.run.complete and not found["incomplete"]:
+        found["incomplete"] = ["the run"]
+    return {kind: cases for kind, cases in found.items() if cases}
+
+
+def untrue(raw: RawRun) -> list[str]:
+    """What a run says that does not follow from its plan and its samples, in words."""
+    found = _recomputed(raw)
+    if [case.case for case in raw.run.cases] != [case.case for case in found]:
+        return [f"{RUN} does not have the cases of {PLAN}"]
+    summaries = [
+        f"a summary does not follow from the samples: {difference}"
+        for published, computed in zip(raw.run.cases, found, strict=True)
+        for difference in differences(published, computed, published.case)
+    ]
+    return [*_contradictions(raw), *summaries]
+
+
+def _recomputed(raw: RawRun) -> tuple[CaseSummary, ...]:
+    """The summaries that follow from plan and samples."""
+    for sample in raw.samples:
+        if sample.case not in raw.planned:
+            raise UnusableSnapshotError(f"{raw.folder}: no case {sample.case[:80]!r} was planned.")
+    try:
+        return summarise(raw.plan.cases, raw.samples, raw.plan.settings.processes)
+    except (ValueError, KeyError, TypeError, ZeroDivisionError, IndexError) as error:
+        raise UnusableSnapshotError(
+            f"{raw.folder}: its samples cannot be summarised ({type(error).__name__}: {error})."
+        ) from None
+
+
+def differences(said: Any, right: Any, where: str = "") -> Iterator[str]:
+    """Where two values differ, each as `path: one, not the other`."""
+    said, right = to_json(said), to_json(right)
+    if isinstance(said, dict) and isinstance(right, dict):
+        for key in sorted({*said, *right}):
+            path = f"{where}.{key}" if where else str(key)
+            yield from differences(said.get(key), right.get(key), path)
+    elif isinstance(said, list) and isinstance(right, list):
+        if len(said) != len(right):
+            yield f"{where}: {len(said)} items, not {len(right)}"
+        for i, (one, other) in enumerate(zip(said, right, strict=False)):
+            yield from differences(one, other, f"{where}[{i}]")
+    elif not _same(said, right):
+        one, other = (
+            text if len(text) <= 60 else f"{text[:57]}..." for text in map(repr, (said, right))
+        )
+        yield f"{where}: {one}, not {other}"
+
+
+def _same(one: Any, other: Any) -> bool:
+    numbers = isinstance(one, (int, float)) and isinstance(other, (int, float))
+    if numbers and float in (type(one), type(other)):
+        return math.isclose(one, other, rel_tol=_TOLERANCE, abs_tol=1e-300)
+    return type(one) is type(other) and bool(one == other)
+
+
+def _contradictions(raw: RawRun) -> Iterator[str]:
+    run, plan, settings = raw.run, raw.plan, raw.plan.settings
+    for field, said, planned in (
+        ("id", run.id, f"{plan.created_at}-{plan.target}"),
+        ("created_at", run.created_at, plan.created_at),
+        ("settings", run.settings, {"target": plan.target, **to_json(settings)}),
+        ("warnings", run.warnings[: len(plan.warnings)], plan.warnings),
+        ("harness", run.harness, plan.harness),
+        ("host", {k: v for k, v in run.host.items() if k != "load_after"}, plan.host),
+    ):
+        for difference in differences(said, planned, field):
+            yield f"{RUN} differs from {PLAN}: {difference}"
+    yield from outside_of_run(run, raw.samples)
+    attempts = 1 + REPEATS if is_side_of_gate(raw) else 1
+    for case in plan.cases:
+        yield from _mislabelled(case)
+        yield from _miscounted(case, raw.by_case.get(case.id, ()), settings, attempts)
+    for sample in raw.samples:
+        for reason in _impossible(raw.planned[sample.case], sample, settings):
+            yield f"{sample.case}, {sample.kind} process {sample.index}: {reason}"
+    yield from implausible(raw)
+    for summary in run.cases:
+        yield from _unsupported(raw, summary)
+    if run.complete != all(c.status != "incomplete" for c in run.cases):
+        yield f"{RUN} is wrong about being complete"
+
+
+def _miscounted(
+    case: Case, samples: Sequence[Sample], settings: Settings, attempts: int
+) -> Iterator[str]:
+    """Processes run in rounds, so those of a case are numbered without a gap.
+
+    A gate repeats a process at once, on both sides, if it breaks on one of them.
+    """
+    numbers = [s.index for s in sorted(samples, key=lambda s: s.order) if s.kind == "timed"]
+    taken = Counter(numbers)
+    if taken and max(taken.values()) > attempts:
+        often = "twice" if attempts == 1 else f"more than {attempts} times"
+        yield f"{SAMPLES} has a timed process of {case.id} {often}"
+    elif len(taken) < len(numbers) and numbers != sorted(numbers):
+        yield f"{SAMPLES} has a timed process of {case.id} again after a later one"
+    elif sorted(taken) != list(range(len(taken))):
+        yield f"{SAMPLES} lacks a timed process of {case.id} before its last one"
+    elif len(taken) > settings.processes:
+        yield f"{SAMPLES} has {len(taken)} timed processes of {case.id}, not {settings.processes}"
+
+
+def _unsupported(raw: RawRun, case: CaseSummary) -> Iterator[str]:
+    """Numbers without evidence."""
+    if case.cold_seconds is None:
+        return
+    samples = raw.by_case[case.case]
+    times = len(timed(samples))
+    if case.protocol is None:
+        yield f"{case.case} has a number but no protocol"
+    if case.correctness is None or not case.correctness.passed:
+        yield f"{case.case} has a number but no correct result"
+    if times != case.cold_seconds.n or not times:
+        yield f"{case.case} has a number from {case.cold_seconds.n} processes, but {times} samples"
+    for sample in samples:
+        if sample.status != "ok" or sample.correctness is None or not sample.correctness.passed:
+            what = f"its {sample.kind} process {sample.index} was not correct"
+            yield f"{case.case} has a number but {what} (status {sample.status!r:.20})"
+            break
+    objections = unproven_labels(raw.planned[case.case], samples)
+    if objections:
+        yield f"{case.case} has a number but its label is not proven: {objections[0]}"
+
+
+def _mislabelled(case: Case) -> Iterator[str]:
+    """The id is what people quote, so it says what the fields say."""
+    named = f"{case.workload}[{case.size}]/{case.backend}/{case.cache}"
+    if case.id != named and (case.workload, case.id) != _CONTROL:
+        yield f"{PLAN}: the case {case.id} is {named} by its fields"
+    if case.cache_kind is None and case.cache != "none":
+        yield f"{case.id} is labelled {case.cache!r}, but its backend has no such cache"
+    kind = _CACHE_KINDS.get(case.backend, case.cache_kind)
+    if kind != case.cache_kind:
+        said = f"{PLAN} gives it the cache {case.cache_kind!r}"
+        yield f"{case.id}: {said}, {case.backend} has {kind!r}"
+
+
+def unproven_labels(case: Case, samples: Sequence[Sample]) -> list[str]:
+    """What contradicts the label of a case, in words; nothing if every process proves it.
+
+    The harness judged each process when it ran, by the names of the cache entries. Only counts are
+    left here: a `proven` beside counts that contradict it is found.
+    """
+    found = [(s.index, _objection(case, s.cache)) for s in samples if s.kind == "timed"]
+    return [f"process {index}: {reason}" for index, reason in found if reason is not None]
+
+
+def _objection(case: Case, proof: CacheProof | None) -> str | None:
+    if proof is None:
+        return "no proof was recorded"
+    if not proof.proven:
+        return proof.reason or "marked as not proven"
+    if proof.policy != case.cache:
+        return f"the proof is for the policy {proof.policy!r}, the label says {case.cache!r}"
+    if case.cache_kind is None:
+        return None  # no persistent cache: nothing that could be in another state
+    if case.cache == "none":
+        return f"{proof.requests} requests to a cache that is off" if proof.requests else None
+    if not proof.requests:
+        return "the cache was never asked"
+    if case.cache == "cold":
+        if proof.entries_before:
+            return f"{proof.entries_before} entries before the process: not cold"
+        return None if proof.entries_after else "nothing was stored: the cache was not on"
+    if proof.hits is None or proof.hits < proof.requests:
+        return f"{proof.hits} hits of {proof.requests} requests: not warm"
+    if (proof.entries_after or 0) > (proof.entries_before or 0):
+        return "entries were added: not everything was cached before"
+    return None
+
+
+def _impossible(case: Case, sample: Sample, settings: Settings) -> Iterator[str]:
+    """What one process cannot have done, by what the instrument does and what was planned."""
+    if sample.correctness is not None:
+        yield from _misjudged(case, sample.correctness)
+    if sample.status != "ok" or sample.kind != "timed":
+        return  # no time of it is ever shown
+    if sample.cold is None:
+        yield "it succeeded but has no time"
+        return
+    yield from _mistimed(sample.cold)
+    if not _are_nanoseconds(sample.cold, sample.warm):
+        yield "its times are not whole nanoseconds, which is what the clock counts"
+    if sample.warm is not None:
+        yield from _cut_short(sample.cold, sample.warm, settings)
+
+
+def _misjudged(case: Case, found: Correctness) -> Iterator[str]:
+    error = found.max_relative_error
+    if case.reference is None:
+        if found.tolerance is not None or error is not None:
+            yield "it was compared with a reference, but none was planned"
+        return
+    if found.tolerance != case.tolerance:
+        yield f"its tolerance is {found.tolerance!r}, but {case.tolerance!r} was planned"
+    if found.reference != case.reference:
+        yield f"its reference is {found.reference!r:.60}, {case.reference!r:.60} was planned"
+    if found.passed != (error is not None and error <= case.tolerance):
+        word = "correct" if found.passed else "wrong"
+        yield f"it claims to be {word}, with an error of {error!r} and {case.tolerance!r} allowed"
+
+
+def _mistimed(cold: ColdStart) -> Iterator[str]:
+    total, rest = cold.total_seconds, cold.unattributed_seconds
+    phases = sum(seconds for seconds in cold.phases_seconds.values() if seconds is not None)
+    if total < _MIN_START:
+        yield f"its first result took {total!r} s, less than any process needs to start"
+    if rest < -_ROUNDING or abs(total - phases - rest) > _ROUNDING + 1e-9 * abs(total):
+        yield f"its phases ({phases:.9g} s) and the rest ({rest:.9g} s) are not {total:.9g} s"
+
+
+def _are_nanoseconds(cold: ColdStart, warm: WarmCalls | None) -> bool:
+    """Whether all times are counts of the clock, but for the last bit of a double."""
+    times = [cold.total_seconds, *cold.phases_seconds.values()]
+    times += [*warm.call_seconds, *warm.batch_seconds] if warm is not None else []
+    counts = 1e9 * np.array([t for t in times if t is not None], dtype=float)
+    return bool(np.all(np.abs(counts - np.rint(counts)) <= 1e-3 + 1e-15 * np.abs(counts)))
+
+
+def _cut_short(cold: ColdStart, warm: WarmCalls, settings: Settings) -> Iterator[str]:
+    """The instrument times at least `warm_calls_least` calls and all batches, and stops earlier
+    only when its patience ends: after ten times the time that was meant for them, or near half of
+    the time limit."""
+    calls, batches = warm.call_seconds, warm.batch_seconds
+    if min((*calls, *batches), default=0.0) <= 0 or warm.batch_calls < 1:
+        yield "a warm call or a batch took no time"
+        return
+    limit = max(0.0, settings.timeout_seconds / 2 - cold.total_seconds)
+    least = min(settings.warm_calls_least, settings.warm_calls)
+    patience = _PATIENCE * min(10 * settings.warm_seconds, limit)
+    if len(calls) > max(1, settings.warm_calls) or (len(calls) < least and sum(calls) < patience):
+        yield f"it has {len(calls)} warm calls; {least} to {settings.warm_calls} were planned"
+    limit = max(0.0, limit - sum(calls))
+    patience = _PATIENCE * min(10 * settings.batches * settings.batch_seconds, limit)
+    few = len(batches) < settings.batches and sum(batches) < patience
+    if len(batches) > max(1, settings.batches) or few:
+        yield f"it has {len(batches)} batches of calls; {settings.batches} were planned"
