@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import random
@@ -76,25 +77,35 @@ def scaled(sample: Sample, factor: float) -> Sample:
     return replace(sample, cold=cold, warm=warm)
 
 
-@pytest.fixture
-def measured(tmp_path: Path) -> Any:
-    """Make a run of NumPy and JIT with 20 processes, each `factor` times as slow as made up."""
+def measured_in(base: Path, seed: int, numpy: float, jit: float, **host: Any) -> Measured:
+    """A run of NumPy and JIT with 20 processes, each `factor` times as slow as made up."""
+    draw = random.Random(seed)
+    samples = [
+        scaled(s, factor)
+        for case, factor in ((NUMPY, numpy), (JIT, jit))
+        for s in made_up_run.make_samples(case, 20, 20, draw)
+    ]
+    folder = made_up_run.make_run(
+        base / f"run-{seed}", seed, cases=(NUMPY, JIT), processes=20, samples=samples,
+        host={**made_up_run.HOST, **host},
+    )  # fmt: skip
+    run, kept = load(folder)
+    return Measured(str(seed), run, kept)
 
-    def make(seed: int, numpy: float = 1.0, jit: float = 1.0, **host: Any) -> Measured:
-        draw = random.Random(seed)
-        samples = [
-            scaled(s, factor)
-            for case, factor in ((NUMPY, numpy), (JIT, jit))
-            for s in made_up_run.make_samples(case, 20, 20, draw)
-        ]
-        folder = made_up_run.make_run(
-            tmp_path / f"run-{seed}", seed, cases=(NUMPY, JIT), processes=20, samples=samples,
-            host={**made_up_run.HOST, **host},
-        )  # fmt: skip
-        run, kept = load(folder)
-        return Measured(str(seed), run, kept)
 
-    return make
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Make a run, or take the one that was made with the same arguments."""
+
+    @functools.cache
+    def make(seed: int, numpy: float, jit: float, host: str) -> Measured:
+        base = tmp_path_factory.mktemp("measured")
+        return measured_in(base, seed, numpy, jit, **json.loads(host))
+
+    def asked(seed: int, numpy: float = 1.0, jit: float = 1.0, **host: Any) -> Measured:
+        return make(seed, numpy, jit, json.dumps(host))
+
+    return asked
 
 
 def pairing(one: Measured, other: Measured, **data: Any) -> Pairing:
@@ -307,19 +318,15 @@ def test_load_and_warnings_of_a_stranger_are_numbers_or_nothing(measured: Any) -
         assert (found["load"], found["load_after"], found["cpu_busy_ratio"]) == (None, None, None)
 
 
-@pytest.fixture
-def published(measured: Any, tmp_path: Path) -> str:
-    """A snapshot of what is to be repeated."""
-    measured(1)
-    return publish([tmp_path / "run-1"], LocalStore(tmp_path / "store")).location
-
-
-@pytest.fixture
-def report(measured: Any, published: str, tmp_path: Path) -> Path:
-    """The folder of an honest report: NumPy agrees, JIT differs."""
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of an honest report (NumPy agrees, JIT differs), and what it repeats."""
     from firstlight.measure.host import harness
 
-    second, snapshot = measured(2, jit=1.6), open_snapshot(published)
+    base = tmp_path_factory.mktemp("honest")
+    measured_in(base, 1, 1.0, 1.0)
+    published = publish([base / "run-1"], LocalStore(base / "store")).location
+    second, snapshot = measured_in(base, 2, 1.0, 1.6), open_snapshot(published)
     pair = repeating.pairing(snapshot, 0, (NUMPY, JIT), second.run, second.samples)
     cases = replicate_cases([pair])
     made = Replication(
@@ -330,11 +337,29 @@ def report(measured: Any, published: str, tmp_path: Path) -> Path:
         cases=tuple(cases), ratios=tuple(replicate_ratios([pair])), left_out=(),
         verdicts=verdict_counts(cases), drift=DRIFT,
     )  # fmt: skip
-    folder = tmp_path / "report"
+    folder = base / "report"
     (folder / "runs").mkdir(parents=True)
-    shutil.copytree(tmp_path / "run-2", folder / "runs/001")
+    shutil.copytree(base / "run-2", folder / "runs/001")
     write_report(folder, made, None)
-    return folder
+    return folder, published
+
+
+@pytest.fixture
+def published(honest: tuple[Path, str]) -> str:
+    return honest[1]
+
+
+@pytest.fixture
+def report(honest: tuple[Path, str], tmp_path: Path) -> Path:
+    """A copy of the honest report, to be forged."""
+    return shutil.copytree(honest[0], tmp_path / "report")
+
+
+def test_a_snapshot_whose_key_has_expired_is_reported_as_such(report: Path) -> None:
+    plain = json.loads((report / REPORT).read_text())
+    plain["snapshot"].update(signature="expired", signer="ab" * 16)
+    write_report(report, from_json(Replication, plain), None)
+    assert not check_report(report).findings
 
 
 def rewritten(folder: Path, change: Any) -> None:

@@ -22,9 +22,8 @@ from firstlight.snapshot import verifying
 from firstlight.snapshot.archive import header
 from firstlight.snapshot.errors import HostileSnapshotError, SnapshotError, UnusableSnapshotError
 from firstlight.snapshot.layout import INDEX, LIMITS, parse_index
-from firstlight.snapshot.opening import open_snapshot
+from firstlight.snapshot.opening import open_snapshot, parse_samples
 from firstlight.snapshot.publishing import Published
-from firstlight.snapshot.raw_runs import parse_samples
 from firstlight.snapshot.strict_json import canonical, parse
 from firstlight.snapshot.verifying import verify
 

@@ -74,7 +74,7 @@ def handle(options: argparse.Namespace) -> int:
 def load(name: str) -> list[Measured]:
     """Return the run in a directory, or all runs of a snapshot."""
     from firstlight.compare.runs import Measured
-    from firstlight.snapshot.locations import full_location
+    from firstlight.snapshot.storage import full_location
     from firstlight.statistics.run_summaries import load as load_run
 
     name = full_location(name)

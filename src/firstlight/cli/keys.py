@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -13,81 +14,58 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser("keys")
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
-    make = actions.add_parser("generate", help="make a key pair (Ed25519)")
-    make.add_argument(
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help="private key file; must be new (default: your own key)",
-    )
-    make.add_argument("--passphrase", action="store_true", help="ask for a passphrase for the key")
-    make.add_argument(
-        "--passphrase-file", type=Path, metavar="FILE", help="its first line is the passphrase"
-    )
-    make.set_defaults(handle=generate)
+    def action(name: str, about: str, handle: Callable[[argparse.Namespace], int]) -> Any:
+        added = actions.add_parser(name, help=about)
+        added.set_defaults(handle=handle)
+        return added.add_argument
 
-    show = actions.add_parser("show", help="print the public key and its id")
-    show.add_argument("key", nargs="?", metavar="KEY", help="a key file (default: your own)")
-    show.set_defaults(handle=show_key)
-
-    trust = actions.add_parser("trust", help="trust signatures by this key")
-    trust.add_argument(
+    add = action("generate", "make a key pair (Ed25519)", generate)
+    out = "private key file; must be new (default: your own key)"
+    add("--out", type=Path, metavar="FILE", help=out)
+    add("--passphrase", action="store_true", help="ask for a passphrase for the key")
+    add("--passphrase-file", type=Path, metavar="FILE", help="its first line is the passphrase")
+    add = action("show", "print the public key and its id", show_key)
+    add("key", nargs="?", metavar="KEY", help="a key file (default: your own)")
+    add = action("trust", "trust signatures by this key", trust_key)
+    add(
         "key",
         metavar="KEY",
         help="a public key: a file, or its base64; or the certificate (PEM) of an authority whose "
         "time stamps you trust",
     )
-    trust.add_argument("--name", required=True, metavar="NAME", help="whose key it is")
-    trust.add_argument(
-        "--until", type=_day, metavar="DAY", help="only signatures before this day (2027-01-31)"
-    )
-    trust.set_defaults(handle=trust_key)
-
-    revoke = actions.add_parser("revoke", help="distrust the signatures of a lost or stolen key")
-    revoke.add_argument("id", metavar="ID", help="its id, or the beginning of it")
-    revoke.add_argument(
-        "--since",
-        type=_day,
-        metavar="DAY",
-        help="since this day (default: today); signatures proven to be older stay trusted",
-    )
-    revoke.set_defaults(handle=revoke_key)
-
-    forget = actions.add_parser("forget", help="remove a key from the trusted keys")
-    forget.add_argument("id", metavar="ID", help="its id, or the beginning of it")
-    forget.set_defaults(handle=forget_key)
-
-    listing = actions.add_parser("list", help="list the trusted keys")
-    listing.add_argument("--json", action="store_true", help="print JSON")
-    listing.set_defaults(handle=list_keys)
+    add("--name", required=True, metavar="NAME", help="whose key it is")
+    day: dict[str, Any] = {"type": date.fromisoformat, "metavar": "DAY"}
+    add("--until", **day, help="only signatures before this day (2027-01-31)")
+    add = action("revoke", "distrust the signatures of a lost or stolen key", revoke_key)
+    add("id", metavar="ID", help="its id, or the beginning of it")
+    since = "since this day (default: today); signatures proven to be older stay trusted"
+    add("--since", **day, help=since)
+    add = action("forget", "remove a key from the trusted keys", forget_key)
+    add("id", metavar="ID", help="its id, or the beginning of it")
+    add = action("list", "list the trusted keys", list_keys)
+    add("--json", action="store_true", help="print JSON")
 
 
 def generate(options: argparse.Namespace) -> int:
     from firstlight.cli.publish import read_passphrase
+    from firstlight.snapshot.errors import KeyFileError
     from firstlight.snapshot.keys import generate as make
     from firstlight.snapshot.trust import default_private_key
 
     path = options.out or default_private_key()
     passphrase = read_passphrase(options.passphrase_file)
     if options.passphrase and passphrase is None:
-        passphrase = _asked_twice()
+        from getpass import getpass
+
+        passphrase = getpass("Passphrase: ").encode()
+        if not passphrase or getpass("Again: ").encode() != passphrase:
+            raise KeyFileError("the passphrases are empty or differ; no key was made.")
     public = make(path, passphrase)
     print(f"Private key: {path} (only you can read it; keep a backup somewhere private)")
     print(f"Public key:  {public.base64}")
     print(f"Id:          {public.id}")
     print(f"Others trust it with: firstlight keys trust {public.base64} --name NAME")
     return 0
-
-
-def _asked_twice() -> bytes:
-    from getpass import getpass
-
-    from firstlight.snapshot.errors import KeyFileError
-
-    first = getpass("Passphrase: ")
-    if not first or getpass("Again: ") != first:
-        raise KeyFileError("the passphrases are empty or differ; no key was made.")
-    return first.encode()
 
 
 def show_key(options: argparse.Namespace) -> int:
@@ -103,10 +81,6 @@ def show_key(options: argparse.Namespace) -> int:
     print(f"Id:         {public.id}")
     print(public.pem().decode(), end="")
     return 0
-
-
-def _day(text: str) -> date:
-    return date.fromisoformat(text)
 
 
 def trust_key(options: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
     from firstlight.snapshot.keys import PrivateKey
     from firstlight.snapshot.manifest import Creator
-    from firstlight.snapshot.publishing import Published, Wishes
+    from firstlight.snapshot.publishing import Published
     from firstlight.snapshot.storage import Store
 
 EPILOG = """\
@@ -37,84 +38,72 @@ def add_to(commands: Any) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = parser.add_argument
+    add, signing = parser.add_argument, parser.add_mutually_exclusive_group()
+    file: dict[str, Any] = {"type": Path, "metavar": "FILE"}
+    many: dict[str, Any] = {"action": "append", "default": []}
     add("runs", nargs="+", type=Path, metavar="RUN", help="a run directory")
     add("--out", required=True, metavar="PLACE", help="directory or URL that holds snapshots")
-    signing = parser.add_mutually_exclusive_group()
-    signing.add_argument(
-        "--key",
-        type=Path,
-        metavar="FILE",
-        help="sign with this private key (default: the one from `firstlight keys generate`)",
-    )
+    own = "sign with this private key (default: the one from `firstlight keys generate`)"
+    signing.add_argument("--key", **file, help=own)
     signing.add_argument("--unsigned", action="store_true", help="do not sign")
-    add("--passphrase-file", type=Path, metavar="FILE", help="its first line unlocks the key")
+    add("--passphrase-file", **file, help="its first line unlocks the key")
     add("--archive", action="store_true", help="also write PLACE/ID.tar, always the same bytes")
     add("--title", metavar="TEXT", help="for citation (default: what was measured)")
     add(
         "--creator",
-        action="append",
-        default=[],
+        **many,
         metavar="'FAMILY, GIVEN[; ORCID[; AFFILIATION]]'",
         help="author to cite (repeatable); a name without a comma is a group",
     )
     add("--license", metavar="SPDX", help="such as CC-BY-4.0")
     add(
         "--allow",
-        action="append",
-        default=[],
+        **many,
         choices=("incomplete", "unproven", "failed"),
         help="publish such cases too: the snapshot says so, and has no numbers for unproven or "
         "failed ones (repeatable)",
     )
-    add(
-        "--redact", action="append", default=[], metavar="TEXT", help="text to replace (repeatable)"
-    )
-    add(
-        "--with-source",
-        action="store_true",
-        help="add your own benchmark file, so that others can measure it again",
-    )
+    add("--redact", **many, metavar="TEXT", help="text to replace (repeatable)")
+    source = "add your own benchmark file, so that others can measure it again"
+    add("--with-source", action="store_true", help=source)
     add("--json", action="store_true", help="print what was published as JSON")
     parser.set_defaults(handle=handle)
 
 
 def handle(options: argparse.Namespace) -> int:
     from firstlight.present.progress import LiveLine
-    from firstlight.snapshot.publishing import publish
+    from firstlight.records import to_json
+    from firstlight.snapshot.errors import RefusedError
+    from firstlight.snapshot.publishing import Wishes, publish
     from firstlight.snapshot.storage import open_store
 
-    require_lasting(options.out)
-    wishes = wishes_from(options)
+    if options.out.lower().startswith("memory:"):
+        raise RefusedError(
+            f"--out {options.out}: memory lasts only as long as this command, and the snapshot "
+            "would be lost. Give a directory, or a URL such as s3://bucket/results."
+        )
+    wishes = Wishes(
+        title=options.title,
+        creators=tuple(creator(text) for text in options.creator),
+        license=options.license,
+        allow=tuple(options.allow),
+        redact=tuple(text for text in options.redact if text),
+        with_source=options.with_source,
+    )
     key = signing_key(options.key or own_key(options.unsigned), options.passphrase_file)
     require_standing(key)
-    store = open_store(options.out)
+    store, signer = open_store(options.out), key.public.base64 if key else None
     steps = LiveLine(sys.stderr)
     try:
         done = publish(options.runs, store, wishes, key, options.archive, steps.show)
     finally:
         steps.clear()
-    beside = write_beside(store, done.id, key.public.base64 if key else None)
+    beside = write_beside(store, done.id, signer)
     if options.json:
-        import json
-
-        from firstlight.records import to_json
-
         print(json.dumps({**to_json(done), **beside}, indent=1))
-        return 0
-    tell(done, beside, key.public.base64 if key else None)
+    else:
+        tell(done, beside, signer)
     return 0
-
-
-def require_lasting(place: str) -> None:
-    """Refuse to publish into the memory of this process, which is about to end."""
-    from firstlight.snapshot.errors import RefusedError
-
-    if place.lower().startswith("memory:"):
-        raise RefusedError(
-            f"--out {place}: memory lasts only as long as this command, and the snapshot would be "
-            "lost. Give a directory, or a URL such as s3://bucket/results."
-        )
 
 
 def write_beside(store: Store, snapshot_id: str, signer: str | None) -> dict[str, str]:
@@ -131,19 +120,6 @@ def write_beside(store: Store, snapshot_id: str, signer: str | None) -> dict[str
         store.write(f"{snapshot_id}.{name}", with_id(within, snapshot_id, signer))
         written[kind] = f"{store.name.rstrip('/')}/{snapshot_id}.{name}"
     return written
-
-
-def wishes_from(options: argparse.Namespace) -> Wishes:
-    from firstlight.snapshot.publishing import Wishes
-
-    return Wishes(
-        title=options.title,
-        creators=tuple(creator(text) for text in options.creator),
-        license=options.license,
-        allow=tuple(options.allow),
-        redact=tuple(text for text in options.redact if text),
-        with_source=options.with_source,
-    )
 
 
 def creator(text: str) -> Creator:
@@ -178,14 +154,13 @@ def own_key(unsigned: bool) -> Path | None:
     from firstlight.snapshot.trust import default_private_key
 
     path = default_private_key()
-    if not unsigned and path.is_file():
-        return path
-    if not unsigned:
-        print(
-            "warning: NOT SIGNED. Nobody can tell from this snapshot who published it. Make a key "
-            "once (firstlight keys generate) to sign with, or silence this with --unsigned.",
-            file=sys.stderr,
-        )
+    if unsigned or path.is_file():
+        return None if unsigned else path
+    print(
+        "warning: NOT SIGNED. Nobody can tell from this snapshot who published it. Make a key "
+        "once (firstlight keys generate) to sign with, or silence this with --unsigned.",
+        file=sys.stderr,
+    )
     return None
 
 
@@ -234,35 +209,27 @@ def read_passphrase(path: Path | None) -> bytes | None:
     return line
 
 
-def tell_replaced(done: Published) -> None:
-    """Print what was redacted before anything was written: kind, how often, in which file."""
-    for path, found in done.replaced.items():
-        kinds = (
-            f"{one.times} × {f'value of {one.variable}' if one.variable else one.kind}"
-            for one in found
-        )
-        print(f"  replaced in {path}: {', '.join(kinds)}")
-
-
 def tell(done: Published, beside: Mapping[str, str], signer: str | None) -> None:
     from shlex import quote
 
     from firstlight.present.plain_text import printable
     from firstlight.snapshot.keys import PublicKey
 
-    state = "Published" if done.new else "Already published"
-    print(f"{state}: {done.location}")
+    print(f"{'Published' if done.new else 'Already published'}: {done.location}")
     signed = f"signed with the key {PublicKey.from_base64(signer).id}" if signer else "NOT SIGNED"
     print(f"  {done.files} files, {done.bytes} bytes, {signed}")
     if done.archive:
         print(f"  archive: {done.archive}")
-    tell_replaced(done)
+    for path, found in done.replaced.items():
+        kinds = (
+            f"{one.times} × {f'value of {one.variable}' if one.variable else one.kind}"
+            for one in found
+        )
+        print(f"  replaced in {path}: {', '.join(kinds)}")
     for source in done.publication.sources:
         if source["path"] is None:
-            print(
-                f"  {printable(str(source['name']))} is not included; --with-source lets others "
-                "measure it again"
-            )
+            name = printable(str(source["name"]))
+            print(f"  {name} is not included; --with-source lets others measure it again")
     print(f"  for a README: {beside['snippet']}")
     print(f"  for citing: {beside['citation']}")
     print(f"Id: {done.id}" + (f"\nKey: {signer}" if signer else ""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,14 +44,8 @@ def add_to(commands: Any) -> None:
     add("--out", type=Path, metavar="DIR", help="folder for the report; must be empty or new")
     add("--id", metavar="ID", help="the id it must have, from a paper or a colleague")
     add("-b", dest="pattern", metavar="REGEX", help="only cases whose name matches")
-    add(
-        "--file",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="PATH",
-        help="a benchmark file measured by the snapshot; its hash must match (repeatable)",
-    )
+    file = "a benchmark file measured by the snapshot; its hash must match (repeatable)"
+    add("--file", action="append", default=[], type=Path, metavar="PATH", help=file)
     add("--key", type=Path, metavar="FILE", help="sign the report with this private key")
     add("--passphrase-file", type=Path, metavar="FILE", help="its first line unlocks the key")
     add(
@@ -66,11 +61,11 @@ def add_to(commands: Any) -> None:
 
 def handle(options: argparse.Namespace) -> int:
     if options.check is not None:
-        return check(options.check, options.snapshot, options.id, options.json)
+        return check(options)
     if options.snapshot is None:
         options.parser.error("give the SNAPSHOT to measure again")
     from firstlight.cli.publish import signing_key
-    from firstlight.records import now
+    from firstlight.records import OutputError, now, stamp
     from firstlight.replication.repeating import make_public, prepare, report_of, write_report
     from firstlight.replication.report import PAGE
     from firstlight.snapshot.redaction import Owner
@@ -78,8 +73,10 @@ def handle(options: argparse.Namespace) -> int:
     key = signing_key(options.key, options.passphrase_file)
     job = prepare(options.snapshot, options.file, options.id, options.pattern)
     created_at = now()
-    out = options.out or default_folder(job, created_at)
-    require_free(out)
+    name = f"{job.snapshot.id[:12]}-{stamp(created_at)}"
+    out = options.out or Path("firstlight-replications") / name
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise OutputError(f"{out} exists and is not empty. Nothing is overwritten: name another.")
     announce(job)
     owner = Owner.of_process()
     measured = {}
@@ -100,19 +97,6 @@ def handle(options: argparse.Namespace) -> int:
         tell(report, signed=key is not None)
         print(f"Report: {out / PAGE}")
     return report.exit_code
-
-
-def default_folder(job: Job, created_at: str) -> Path:
-    from firstlight.records import stamp
-
-    return Path("firstlight-replications") / f"{job.snapshot.id[:12]}-{stamp(created_at)}"
-
-
-def require_free(out: Path) -> None:
-    from firstlight.records import OutputError
-
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise OutputError(f"{out} exists and is not empty. Nothing is overwritten: name another.")
 
 
 def announce(job: Job) -> None:
@@ -169,24 +153,18 @@ def tell(report: Replication, signed: bool) -> None:
     print(f"\n{report.totals()}; {'signed' if signed else 'not signed'}.")
 
 
-def check(folder: Path, snapshot: str | None, expected_id: str | None, as_json: bool) -> int:
+def check(options: argparse.Namespace) -> int:
     """Print which claims of a report hold; return 1 if one does not."""
     from firstlight.present.plain_text import printable
-    from firstlight.records import to_json
     from firstlight.replication.checking import check_report
 
-    found = check_report(folder, snapshot=snapshot, expected_id=expected_id)
-    if as_json:
-        import json
-
-        print(json.dumps(to_json(found), indent=1))
-    else:
-        print(f"Replication of {printable(found.snapshot) or 'an unknown snapshot'}")
-        for word, texts in (
-            ("ok", found.holds),
-            ("unknown", found.unknown),
-            ("FINDING", found.findings),
-        ):
-            for text in texts:
-                print(f"  {word:<10} {printable(text)}")
+    found = check_report(options.check, snapshot=options.snapshot, expected_id=options.id)
+    if options.json:
+        print(json.dumps(vars(found), indent=1))
+        return 1 if found.findings else 0
+    print(f"Replication of {printable(found.snapshot) or 'an unknown snapshot'}")
+    shown = {"ok": found.holds, "unknown": found.unknown, "FINDING": found.findings}
+    for word, texts in shown.items():
+        for text in texts:
+            print(f"  {word:<10} {printable(text)}")
     return 1 if found.findings else 0

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,27 +40,27 @@ def add_to(commands: Any) -> None:
     )
     add("--id", metavar="ID", help="the id it must have, from a paper or a colleague")
     add("--require-trusted", action="store_true", help="fail unless a trusted key signed it")
-    add(
-        "--timestamp",
-        type=Path,
-        metavar="FILE",
-        help="an RFC 3161 token over its index.json (default: ID.tsr beside it)",
-    )
+    token = "an RFC 3161 token over its index.json (default: ID.tsr beside it)"
+    add("--timestamp", type=Path, metavar="FILE", help=token)
     add("--json", action="store_true", help="print JSON")
     parser.set_defaults(handle=handle, parser=parser)
 
 
 def handle(options: argparse.Namespace) -> int:
+    from firstlight.snapshot.errors import UnusableSnapshotError
+    from firstlight.snapshot.storage import open_store
+
     ids = snapshots_within(options.snapshot)
     if ids:
         if options.id is not None or options.timestamp is not None:
             options.parser.error("--id and --timestamp need one snapshot; this place has several")
-        return verify_all(options, ids)
-    found = checked(options.snapshot, options)
-    if isinstance(found, Unusable):
+        return verify_all(options, open_store(options.snapshot).name.rstrip("/"), ids)
+    try:
+        found = checked(options.snapshot, options)
+    except UnusableSnapshotError as error:
         if not options.json:
-            raise found.error
-        print(json.dumps({"location": options.snapshot, "ok": False, "unusable": str(found.error)}))
+            raise
+        print(json.dumps(unusable(options.snapshot, error)))
         return 2
     if options.json:
         print(json.dumps(plain(found), indent=1))
@@ -72,8 +72,7 @@ def handle(options: argparse.Namespace) -> int:
 def snapshots_within(place: str) -> list[str]:
     """Return the ids of the snapshots in a store; [] if `place` is a snapshot or not a folder."""
     from firstlight.snapshot.layout import INDEX
-    from firstlight.snapshot.locations import ARCHIVES, full_location, local_path
-    from firstlight.snapshot.storage import open_store
+    from firstlight.snapshot.storage import ARCHIVES, full_location, local_path, open_store
 
     location = full_location(place)
     path = local_path(location)
@@ -83,50 +82,45 @@ def snapshots_within(place: str) -> list[str]:
     return [] if store.read(INDEX, 1 << 22) is not None else store.ids()
 
 
-@dataclass(frozen=True)
-class Unusable:
-    """The reason why something cannot be read as a snapshot."""
-
-    error: FirstlightError
-
-
-def checked(location: str, options: argparse.Namespace) -> Verification | Unusable:
-    from firstlight.snapshot.errors import UnusableSnapshotError
+def checked(location: str, options: argparse.Namespace) -> Verification:
+    from firstlight.snapshot.verification import Finding
     from firstlight.snapshot.verifying import verify
 
-    try:
-        token = options.timestamp.read_bytes() if options.timestamp else None
-        found = verify(location, options.id, timestamp=token)
-    except UnusableSnapshotError as error:
-        return Unusable(error)
-    trusts = found.signature == "trusted" or not options.require_trusted
-    return found if trusts else _with_distrust(found)
+    token = options.timestamp.read_bytes() if options.timestamp else None
+    found = verify(location, options.id, timestamp=token)
+    if found.signature == "trusted" or not options.require_trusted:
+        return found
+    finding = Finding("signature", f"no trusted key signed it (signature: {found.signature})")
+    return replace(found, findings=(*found.findings, finding))
 
 
-def verify_all(options: argparse.Namespace, ids: Sequence[str]) -> int:
+def verify_all(options: argparse.Namespace, place: str, ids: Sequence[str]) -> int:
     """Print one line per snapshot of a store, followed by its findings."""
     from firstlight.present.plain_text import printable
     from firstlight.present.progress import LiveLine
-    from firstlight.snapshot.storage import open_store
+    from firstlight.snapshot.errors import UnusableSnapshotError
 
     steps, shown = LiveLine(sys.stderr), []
     codes: Counter[int] = Counter()
     for number, snapshot_id in enumerate(ids, start=1):
         steps.show(f"[{number}/{len(ids)}] verifying {snapshot_id[:12]}…")
-        location = f"{open_store(options.snapshot).name.rstrip('/')}/{snapshot_id}"
-        found = checked(location, options)
-        steps.clear()
-        if isinstance(found, Unusable):
+        location = f"{place}/{snapshot_id}"
+        try:
+            found = checked(location, options)
+        except UnusableSnapshotError as error:
             codes[2] += 1
-            shown.append({"location": location, "ok": False, "unusable": str(found.error)})
-            lines = [f"unusable   {snapshot_id}  {found.error}"]
+            shown.append(unusable(location, error))
+            lines = [f"unusable   {snapshot_id}  {error}"]
         else:
             codes[found.exit_code] += 1
             shown.append(plain(found))
-            lines = [f"{found.outcome.value:<10} {snapshot_id}  {_signed(found)}"]
+            by = found.signer_name or (f"key {found.signer[:12]}" if found.signer else "")
+            signed = f"signed by {by}" if by else "not signed"
+            lines = [f"{found.outcome.value:<10} {snapshot_id}  {signed}"]
             lines += [f"  FINDING  {finding.message}" for finding in found.findings]
             lines += [f"  unchecked  {path}" for path in found.unchecked_files]
             lines += [f"  loaded machine: {text}" for text in found.loads]
+        steps.clear()
         if not options.json:
             print("\n".join(printable(line) for line in lines))
     if options.json:
@@ -137,41 +131,29 @@ def verify_all(options: argparse.Namespace, ids: Sequence[str]) -> int:
     return next((code for code in (2, 1, 3) if codes[code]), 0)
 
 
-def _signed(found: Verification) -> str:
-    by = found.signer_name or (f"key {found.signer[:12]}" if found.signer else "")
-    return f"signed by {by}" if by else "not signed"
-
-
 def plain(found: Verification) -> dict[str, Any]:
     from firstlight.records import to_json
 
-    verdict = {"ok": not found.findings, "outcome": found.outcome.value}
-    return {**to_json(found), **verdict}
+    return {**to_json(found), "ok": not found.findings, "outcome": found.outcome.value}
 
 
-def _with_distrust(found: Verification) -> Verification:
-    from dataclasses import replace
-
-    from firstlight.snapshot.verification import Finding
-
-    finding = Finding("signature", f"no trusted key signed it (signature: {found.signature})")
-    return replace(found, findings=(*found.findings, finding))
+def unusable(location: str, error: FirstlightError) -> dict[str, Any]:
+    return {"location": location, "ok": False, "unusable": str(error)}
 
 
 def tell(found: Verification) -> None:
     from firstlight.present.plain_text import printable
 
     print(f"Snapshot {found.id}")
-    for text in found.checked:
-        print(f"  ok         {printable(text)}")
-    for text in found.not_checked:
-        print(f"  unknown    {printable(text)}")
-    for text in found.skipped:
-        print(f"  skipped    {printable(text)}")
-    for path in found.unchecked_files:
-        print(f"  unchecked  {printable(path)}")
-    for finding in found.findings:
-        print(f"  FINDING    {printable(finding.message)}")
+    for word, texts in (
+        ("ok", found.checked),
+        ("unknown", found.not_checked),
+        ("skipped", found.skipped),
+        ("unchecked", found.unchecked_files),
+        ("FINDING", [finding.message for finding in found.findings]),
+    ):
+        for text in texts:
+            print(f"  {word:<10} {printable(text)}")
     print(last_line(found))
     for text in found.loads:
         print(f"Measured on a loaded machine: {printable(text)} at the start.")
@@ -179,15 +161,13 @@ def tell(found: Verification) -> None:
 
 def last_line(found: Verification) -> str:
     """Return the verdict in words: plain `Valid` only if everything checkable was checked."""
-    from firstlight.snapshot.verification import Outcome
-
-    if found.outcome is Outcome.NOT_VALID:
+    if found.findings:
         return f"Not valid: {len(found.findings)} finding(s). Do not quote its numbers."
-    if found.outcome is Outcome.VALID:
-        return "Valid, as far as files can tell."
     if found.unchecked_files:
         return (
             f"Valid, but {len(found.unchecked_files)} file(s) were not checked (see `unchecked`): "
             "do not rely on them."
         )
-    return f"Valid, but {len(found.skipped)} check(s) were skipped (see `skipped`)."
+    if found.skipped:
+        return f"Valid, but {len(found.skipped)} check(s) were skipped (see `skipped`)."
+    return "Valid, as far as files can tell."

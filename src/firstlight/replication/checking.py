@@ -9,16 +9,30 @@ not part of a report: where it is given too, the whole report is computed again.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
+from firstlight.compare.conditions import busy_share, machine_class
+from firstlight.compare.environments import state
+from firstlight.compare.runs import DRIFT
 from firstlight.measure.host import harness
 from firstlight.records import to_json
+from firstlight.replication.agreement import (
+    conclude_cases,
+    conclude_ratios,
+    measured_values,
+    paired_values,
+    ratio_effect,
+    replicate_cases,
+    replicate_ratios,
+)
 from firstlight.replication.page import replication_html
-from firstlight.replication.rederiving import miscomputed, misdescribed, misjudged, misreported
+from firstlight.replication.repeating import pairing, run_replication
 from firstlight.replication.report import (
+    ALPHA,
     MAX_BYTES,
     PAGE,
     REPORT,
@@ -26,17 +40,21 @@ from firstlight.replication.report import (
     SIGNATURE,
     Replication,
     RunReplication,
+    verdict_counts,
 )
 from firstlight.replication.selection import ReplicationError
 from firstlight.snapshot.errors import SnapshotError
 from firstlight.snapshot.keys import signed_by
 from firstlight.snapshot.layout import LIMITS, PLAN, RUN, SAMPLES, require_expected
-from firstlight.snapshot.opening import open_snapshot
-from firstlight.snapshot.raw_runs import RawRun
+from firstlight.snapshot.opening import RawRun, Snapshot, open_snapshot
+from firstlight.snapshot.plausibility import differences, untrue
 from firstlight.snapshot.strict_json import canonical, decoded, first_error, parse_object
 from firstlight.snapshot.trust import TrustedKeys
 from firstlight.snapshot.verifying import verify
+from firstlight.statistics.intervals import median_estimate
 
+#: Of so many places in one record the first are named.
+_MAX_NAMED = 3
 #: What a stranger's numbers may raise in the code that evaluates them.
 _UNFIT = (SnapshotError, ArithmeticError, ValueError, TypeError, LookupError)
 
@@ -83,7 +101,7 @@ def check_report(
         checked.settle([] if fits else [other], "it is about that snapshot")
     _check_signature(folder, data, checked)
     _check_page(folder, report, checked)
-    checked.settle(misjudged(report), "every verdict follows from the effects in the report")
+    checked.settle(_misjudged(report), "every verdict follows from the effects in the report")
     runs = {run.folder: _check_run(folder, report, run, checked) for run in report.runs}
     if snapshot is not None:
         _check_snapshot(snapshot, report, runs, checked)
@@ -161,8 +179,8 @@ def _check_run(
     try:
         raw = RawRun.of(place, files)
         follows = f"the values from here follow from {place}/{SAMPLES}"
-        checked.settle(misreported(report, raw), follows)
-        checked.settle(misdescribed(report, run, raw), f"{place} is the run that is described")
+        checked.settle(_misreported(report, raw), follows)
+        checked.settle(_misdescribed(report, run, raw), f"{place} is the run that is described")
     except _UNFIT as error:
         checked.findings.append(f"{place}: no values follow from it: {error!s:.200}")
         return None
@@ -182,7 +200,85 @@ def _check_snapshot(
         checked.unknown.append("whether it follows from the snapshot: a run of it cannot be read")
         return
     try:
-        wrong = list(miscomputed(report, open_snapshot(location), known))
+        wrong = list(_miscomputed(report, open_snapshot(location), known))
     except _UNFIT as error:
         wrong = [f"the report cannot be computed again: {error!s:.200}"]
     checked.settle(wrong, "all values, effects and verdicts follow from the snapshot and runs")
+
+
+def _misjudged(report: Replication) -> Iterator[str]:
+    """Where a verdict, reason or count is not the one that the report's own effects lead to."""
+    runs = {run.folder: run for run in report.runs}
+    strays = [case for case in report.cases if case.run not in runs]
+    if strays:
+        yield from (f"{c.case!r:.100}: its run {c.run!r:.40} is not in the report" for c in strays)
+        return
+    busy = {
+        run.folder
+        for run in report.runs
+        for side in (run.state_published, run.state_here)
+        if busy_share(side) is not None
+    }
+    cases = conclude_cases(report.cases, busy)
+    for said, concluded in zip(report.cases, cases, strict=True):
+        yield from _differing(said, concluded, f"{said.case!r:.100}")
+    for ratio, right in zip(report.ratios, conclude_ratios(report.ratios), strict=True):
+        name = f"{ratio.case!r:.100} over {ratio.against!r:.100}, {ratio.quantity!r:.40}"
+        yield from _differing(ratio, right, name)
+    yield from _differing(report.verdicts, verdict_counts(cases), "verdicts")
+    yield from _differing((report.drift, report.alpha), (DRIFT, ALPHA), "drift and alpha")
+
+
+def _misreported(report: Replication, raw: RawRun) -> Iterator[str]:
+    """Where a value from here is not the one that the samples beside the report lead to."""
+    for case in report.cases:
+        values = measured_values(raw.samples, case.case) if case.run == raw.folder else {}
+        for delta in case.deltas if case.run == raw.folder else ():
+            own = median_estimate(values[delta.quantity]) if delta.quantity in values else None
+            yield from _differing(delta.here, own, f"{case.case!r:.100}: {delta.quantity} here")
+    for ratio in report.ratios:
+        if ratio.run == raw.folder:
+            pairs = paired_values(raw.samples, ratio.case, ratio.against, ratio.quantity)
+            here = ratio_effect(pairs) if pairs else None
+            yield from _differing(ratio.here, here, f"{ratio.case!r:.100}: its ratio here")
+
+
+def _misdescribed(report: Replication, said: RunReplication, raw: RawRun) -> Iterator[str]:
+    """Where a report says something else of a run than the run itself."""
+    yield from (f"{raw.folder}: {text}" for text in untrue(raw)[:_MAX_NAMED])
+    run = raw.run
+    wanted = {"id": run.id, "machine_here": machine_class(run.host), "state_here": state(run)}
+    yield from _differing({name: getattr(said, name) for name in wanted}, wanted, raw.folder)
+    described = [case for case in report.cases if case.run == raw.folder]
+    if [case.case for case in described] != [case.case for case in run.cases]:
+        yield f"{raw.folder}: the cases of the report are not those of the run"
+        return
+    for told, case in zip(described, run.cases, strict=True):
+        own = {"status_here": told.status_here, "correctness_here": told.correctness_here}
+        outcome = {"status_here": case.status, "correctness_here": case.correctness}
+        yield from _differing(own, outcome, f"{case.case!r:.100}")
+
+
+def _miscomputed(
+    report: Replication, snapshot: Snapshot, runs: Mapping[str, RawRun]
+) -> Iterator[str]:
+    """Where a report is not what follows from the snapshot and the runs that repeated it."""
+    title = str(snapshot.manifest["publication"]["title"])
+    if report.snapshot["title"] != title:
+        yield f"the snapshot is called {title!r:.80}"
+    pairs = []
+    for said in report.runs:
+        number, raw = snapshot.folders.index(said.folder), runs[said.folder]
+        pairs.append(pairing(snapshot, number, raw.plan.cases, raw.run, raw.samples))
+        wanted = run_replication(snapshot, number, raw.run, said.notes)
+        yield from _differing(said, wanted, raw.folder)
+    yield from _differing(report.cases, replicate_cases(pairs), "cases")
+    yield from _differing(report.ratios, replicate_ratios(pairs), "ratios")
+    repeated = {(case.run, case.case) for case in report.cases}
+    for left in report.left_out:
+        if (left.run, left.case) in repeated:
+            yield f"{left.case!r:.100} is said to be left out, and was measured"
+
+
+def _differing(said: Any, wanted: Any, where: str) -> Iterator[str]:
+    return islice(differences(said, wanted, where), _MAX_NAMED)

@@ -45,8 +45,7 @@ from firstlight.report.html import render
 from firstlight.snapshot.keys import PrivateKey, sign
 from firstlight.snapshot.layout import PLAN, RUN, SAMPLES
 from firstlight.snapshot.manifest import dataset
-from firstlight.snapshot.opening import Snapshot, open_snapshot
-from firstlight.snapshot.raw_runs import RawRun, programs_of
+from firstlight.snapshot.opening import RawRun, Snapshot, open_snapshot, programs_of
 from firstlight.snapshot.redaction import Owner, redact, redact_run
 from firstlight.snapshot.strict_json import canonical, first_error
 from firstlight.snapshot.verification import Verification

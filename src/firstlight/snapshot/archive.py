@@ -14,22 +14,14 @@ from typing import IO
 
 from firstlight.snapshot.errors import HostileSnapshotError, UnusableSnapshotError
 from firstlight.snapshot.layout import INDEX, LIMITS, SIGNATURE, id_of, is_id, require_safe
-from firstlight.snapshot.sources import Item, Reader, exactly, missing
+from firstlight.snapshot.sources import Item, Reader, exactly, missing, read_up_to
 
 _BLOCK, _END = 512, bytes(1024)
 _KINDS = {
-    b"1": "a hard link",
-    b"2": "a symbolic link",
-    b"3": "a device",
-    b"4": "a device",
-    b"5": "a folder entry",
-    b"6": "a named pipe",
-    b"L": "a long name",
-    b"K": "a long link",
-    b"x": "an extended header",
-    b"g": "an extended header",
-    b"S": "a sparse file",
-}
+    b"1": "a hard link", b"2": "a symbolic link", b"3": "a device", b"4": "a device",
+    b"5": "a folder entry", b"6": "a named pipe", b"L": "a long name", b"K": "a long link",
+    b"x": "an extended header", b"g": "an extended header", b"S": "a sparse file",
+}  # fmt: skip
 
 
 def write_archive(target: IO[bytes], snapshot_id: str, files: Mapping[str, bytes]) -> None:
@@ -74,6 +66,8 @@ def header(snapshot_id: str, path: str, size: int) -> bytes:
 class Archive:
     """A tar archive as `publish` writes it, plain or within gzip, read from its beginning."""
 
+    sees_all = True
+
     def __init__(self, name: str, opening: Callable[[], IO[bytes]]) -> None:
         self.name, self._opening = name, opening
 
@@ -87,9 +81,6 @@ class Archive:
                 computed = id_of(exactly(content, path, LIMITS.index_bytes))
                 return snapshot_id if stem == computed else stem
         return None
-
-    def sees_all(self) -> bool:
-        return True
 
     def walk(self) -> Iterator[Item]:
         ids, paths = set(), []
@@ -142,7 +133,6 @@ class _Content:
         self._source, self._left, self._padding, self._name = source, size, -size % _BLOCK, name
 
     def read(self, size: int, /) -> bytes:
-        """The next bytes, at most `size`; nothing at the end of the file."""
         data = _exactly(self._source, min(size, self._left), self._name)
         self._left -= len(data)
         return data
@@ -184,14 +174,10 @@ def _parse_header(block: bytes, name: str) -> tuple[str, str, int]:
 
 def _exactly(source: Reader, size: int, name: str) -> bytes:
     """That many bytes; an archive that ends before is cut off."""
-    parts = []
-    while size:
-        part = source.read(min(size, 1 << 20))
-        if not part:
-            raise UnusableSnapshotError(f"{name}: the archive is truncated.")
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
+    data = read_up_to(source, size)
+    if len(data) < size:
+        raise UnusableSnapshotError(f"{name}: the archive is truncated.")
+    return data
 
 
 class _Inflated:
@@ -203,7 +189,6 @@ class _Inflated:
         self._taken = self._given = 0
 
     def read(self, size: int, /) -> bytes:
-        """The next bytes, at most `size`."""
         while not self._zlib.eof:
             fed = self._zlib.unconsumed_tail
             if not fed:

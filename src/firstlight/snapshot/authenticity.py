@@ -8,8 +8,7 @@ from pathlib import Path
 from firstlight.snapshot.errors import SnapshotError
 from firstlight.snapshot.keys import can_sign, signed_by
 from firstlight.snapshot.layout import LIMITS, MANIFEST, SIGNATURE, Index, is_id
-from firstlight.snapshot.locations import full_location
-from firstlight.snapshot.storage import open_store
+from firstlight.snapshot.storage import full_location, open_store
 from firstlight.snapshot.strict_json import Plain, parse_object
 from firstlight.snapshot.timestamps import MAX_BYTES, read_token
 from firstlight.snapshot.trust import Standing, TrustedKeys, skeleton

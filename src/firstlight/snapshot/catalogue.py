@@ -134,12 +134,9 @@ class Catalogue:
 
     def _loose(self, ids: Names) -> dict[str, Entry]:
         names = {_entry_name(snapshot_id): snapshot_id for snapshot_id in ids}
-        found = {}
-        for name, data in self._store.read_many([*names], _MAX_ENTRY_BYTES).items():
-            entry = _parsed(data)
-            if entry is not None and entry.id == names[name]:
-                found[entry.id] = entry
-        return found
+        found = self._store.read_many([*names], _MAX_ENTRY_BYTES).items()
+        entries = ((names[name], _parsed(data)) for name, data in found)
+        return {key: entry for key, entry in entries if entry is not None and entry.id == key}
 
 
 def _newest_first(entries: Entries) -> Entries:

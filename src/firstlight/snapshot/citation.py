@@ -10,7 +10,7 @@ from typing import Any
 
 from firstlight.present.quantities import counted, estimate
 from firstlight.snapshot.manifest import Creator
-from firstlight.snapshot.raw_runs import RawRun, has_number
+from firstlight.snapshot.opening import RawRun, has_number
 from firstlight.snapshot.strict_json import Plain, canonical
 
 _NOBODY = Creator("The publisher of this snapshot (not named)")

@@ -22,10 +22,9 @@ from firstlight.snapshot.layout import (
     Index,
 )
 from firstlight.snapshot.manifest import Publication
-from firstlight.snapshot.opening import run_folders
+from firstlight.snapshot.opening import RawRun, has_number, programs_of, run_folders
 from firstlight.snapshot.order_and_clock import unaccounted
 from firstlight.snapshot.plausibility import METHOD, needed_allowances, untrue
-from firstlight.snapshot.raw_runs import RawRun, has_number, programs_of
 from firstlight.snapshot.redaction import marks
 from firstlight.snapshot.strict_json import (
     SCHEMAS,

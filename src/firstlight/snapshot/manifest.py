@@ -9,8 +9,8 @@ from typing import Any
 
 from firstlight.records import Case, CaseSummary, Sample, to_json
 from firstlight.snapshot.layout import VERSION
+from firstlight.snapshot.opening import RawRun
 from firstlight.snapshot.plausibility import METHOD
-from firstlight.snapshot.raw_runs import RawRun
 from firstlight.snapshot.strict_json import Plain, compact
 
 NOT_RECORDED = "not recorded"

@@ -14,7 +14,7 @@ from statistics import median
 
 from firstlight.records import PHASES, Case, Run, Sample, Settings, jobs
 from firstlight.snapshot.layout import RUN, SAMPLES
-from firstlight.snapshot.raw_runs import RawRun, timed
+from firstlight.snapshot.opening import RawRun, timed
 
 _SPELLING = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?\+00:00", re.ASCII)
 #: Seconds by which a clock may be put right during a run.

@@ -28,8 +28,8 @@ from firstlight.records import (
 )
 from firstlight.snapshot.errors import RefusedError, UnusableSnapshotError
 from firstlight.snapshot.layout import PLAN, RUN, SAMPLES
+from firstlight.snapshot.opening import RawRun, has_number, timed
 from firstlight.snapshot.order_and_clock import implausible, is_side_of_gate, outside_of_run
-from firstlight.snapshot.raw_runs import RawRun, has_number, timed
 from firstlight.statistics.summary import summarise
 from firstlight.workloads.catalog import BACKENDS
 

@@ -28,8 +28,8 @@ from firstlight.snapshot.layout import (
     require_safe,
 )
 from firstlight.snapshot.manifest import Creator, Publication
+from firstlight.snapshot.opening import RawRun, programs_of
 from firstlight.snapshot.plausibility import require_admissible
-from firstlight.snapshot.raw_runs import RawRun, programs_of
 from firstlight.snapshot.redaction import (
     Owner,
     Redacted,
@@ -89,9 +89,8 @@ def publish(
 ) -> Published:
     """Make the snapshot of these runs and put it into `store`, with its entry in the catalogue.
 
-    `watch` is called with a description of each step.
-
-    Raises `RefusedError` for what must not be published; nothing is written then.
+    `watch` is called with a description of each step. Raises `RefusedError` for what must not be
+    published; nothing is written then.
     """
     built = build(folders, wishes or Wishes(), key, watch)
     watch(f"writing {len(built.files)} files")
@@ -140,8 +139,9 @@ def build(
     for raw, (folder, _) in zip(raws, measured, strict=True):
         require_admissible(raw, wishes.allow, str(folder))
     programs, sources = _programs([raw for _, raw in measured], raws, wishes, owner)
+    targets = dict.fromkeys(Path(raw.plan.target or "a run").name for raw in raws)
     publication = Publication(
-        title=wishes.title or _title(raws),
+        title=wishes.title or f"Time to first result: {', '.join(targets)}",
         creators=wishes.creators,
         license=wishes.license,
         allowed=tuple(sorted(set(wishes.allow))),
@@ -262,10 +262,3 @@ def _program(path: Path, place: str, digest: str, texts: Sequence[str], owner: O
             "--with-source, or remove it from the program and measure again."
         )
     return data
-
-
-def _title(raws: Sequence[RawRun]) -> str:
-    targets = dict.fromkeys(
-        Path(str(to_json(raw.run.settings).get("target") or "a run")).name for raw in raws
-    )
-    return f"Time to first result: {', '.join(targets)}"

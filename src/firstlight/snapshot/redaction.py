@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -35,11 +36,8 @@ class Private(StrEnum):
     HOST = "name of the machine"
 
 
-_MARK = {
+_MARK = dict.fromkeys(Private, "***") | {
     Private.TEXT: "(redacted)",
-    Private.VARIABLE: "***",
-    Private.PASSWORD: "***",
-    Private.CREDENTIAL: "***",
     Private.HOME: "~",
     Private.USER: "(user)",
     Private.HOST: "(host)",
@@ -175,7 +173,10 @@ class _Rules:
 
     def __init__(self, owner: Owner, counts: Counter[tuple[Private, str | None]]) -> None:
         self._counts, self._key = counts, ""
-        self._home = re.compile(rf"{re.escape(owner.home)}(?![\w.-])") if owner.home else _HOME
+        own = [re.compile(rf"{re.escape(owner.home)}(?![\w.-])")] if owner.home else []
+        self._rules = [(Private.PASSWORD, _PASSWORD), (Private.CREDENTIAL, _TOKEN)]
+        self._rules += [(Private.CREDENTIAL, pattern) for pattern in _CREDENTIALS]
+        self._rules += [(Private.HOME, pattern) for pattern in (*own, _HOME)]
         # A value in a message: as it is, as Python shows it, as an address has it.
         values = {
             spelling: name
@@ -206,22 +207,16 @@ class _Rules:
             if spelling in text:
                 self._counts[Private.VARIABLE, variable] += text.count(spelling)
                 text = text.replace(spelling, _MARK[Private.VARIABLE])
-        text = self._sub(Private.PASSWORD, _PASSWORD, text)
-        rules = [(Private.CREDENTIAL, pattern) for pattern in (_TOKEN, *_CREDENTIALS)]
-        rules += [(Private.HOME, self._home), (Private.HOME, _HOME)]
-        for kind, pattern in [*rules, *([] if name_allowed else self._names)]:
-            text = self._sub(kind, pattern, text)
+        for kind, pattern in self._rules if name_allowed else [*self._rules, *self._names]:
+            text = pattern.sub(partial(self._mark, kind), text)
         return text
 
-    def _sub(self, kind: Private, pattern: re.Pattern[str], text: str) -> str:
-        def mark(match: re.Match[str]) -> str:
-            private = match[match.lastindex or 0]
-            if private == _MARK[kind]:
-                return match[0]
-            self._counts[kind, None] += 1
-            return match[0].replace(private, _MARK[kind])
-
-        return pattern.sub(mark, text)
+    def _mark(self, kind: Private, match: re.Match[str]) -> str:
+        private = match[match.lastindex or 0]
+        if private == _MARK[kind]:
+            return match[0]
+        self._counts[kind, None] += 1
+        return match[0].replace(private, _MARK[kind])
 
 
 def marks(data: bytes) -> int:

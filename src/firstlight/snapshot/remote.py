@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import closing, contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
 from firstlight.snapshot.archive import Archive
 from firstlight.snapshot.errors import HostileSnapshotError, SnapshotError, StorageError
 from firstlight.snapshot.layout import INDEX, LIMITS, SIGNATURE, is_id, parse_index, require_safe
-from firstlight.snapshot.locations import ARCHIVES
 from firstlight.snapshot.sources import Item, Reader, Source, missing, read_up_to, require_same
+from firstlight.snapshot.storage import ARCHIVES
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -63,13 +62,11 @@ class Files:
 
     def __init__(self, filesystem: AbstractFileSystem, root: str, name: str) -> None:
         self._filesystem, self._root, self.name = filesystem, root, name
+        self.sees_all = not _HTTP & _protocols(filesystem)
 
     def named_id(self) -> str | None:
         name = self._root.rsplit("/", 1)[-1]
         return name if is_id(name) else None
-
-    def sees_all(self) -> bool:
-        return not _HTTP & _protocols(self._filesystem)
 
     def walk(self) -> Iterator[Item]:
         for path in sorted(self._names(), key=lambda path: (path != INDEX, path)):
@@ -81,7 +78,7 @@ class Files:
                     yield Item(path, _Distant(file, name))
 
     def _names(self) -> list[str]:
-        if not self.sees_all():
+        if not self.sees_all:
             index = parse_index(self.read(INDEX, LIMITS.index_bytes))
             return [INDEX, SIGNATURE, *index.files]
         found: list[str] = []
@@ -94,9 +91,10 @@ class Files:
 
     def head(self, path: str, size: int) -> bytes | None:
         """The beginning of a file, or None if it is not there."""
-        opening = partial(self._filesystem.open, f"{self._root}/{path}", "rb")
-        with suppress(FileNotFoundError), _reaching(f"{self.name}/{path}"), opening() as file:
-            return read_up_to(file, size)
+        with suppress(FileNotFoundError), _reaching(f"{self.name}/{path}"):
+            file = self._filesystem.open(f"{self._root}/{path}", "rb")
+            with closing(file):
+                return read_up_to(file, size)
         return None
 
     def read(self, path: str, max_bytes: int) -> bytes:

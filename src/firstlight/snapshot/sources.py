@@ -47,6 +47,7 @@ class Source(Protocol):
     """A place that contains one snapshot."""
 
     name: str
+    sees_all: bool  # whether `walk` would also meet a file that the index does not name
 
     def named_id(self) -> str | None:
         """The id that the place claims by its name, or None where it has another name."""
@@ -56,9 +57,6 @@ class Source(Protocol):
 
     def read(self, path: str, max_bytes: int) -> bytes:
         """One file."""
-
-    def sees_all(self) -> bool:
-        """Whether `walk` would also meet a file that the index does not name."""
 
 
 def exactly(content: Reader, path: str, max_bytes: int) -> bytes:
@@ -81,15 +79,14 @@ def read_up_to(content: Reader, size: int) -> bytes:
 class Directory:
     """A directory on this machine."""
 
+    sees_all = True
+
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, str(path)
 
     def named_id(self) -> str | None:
         name = self.path.resolve().name
         return name if is_id(name) else None
-
-    def sees_all(self) -> bool:
-        return True
 
     def walk(self) -> Iterator[Item]:
         found: dict[str, str | None] = {}

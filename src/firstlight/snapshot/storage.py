@@ -1,4 +1,5 @@
-"""A place for many snapshots: a directory here, or a URL.
+"""How a user names a snapshot or a place for many (a path, an archive, a URL, the beginning of an
+id), and a place that is a directory here.
 
 PLACE/<id>/…              a snapshot
 PLACE/<id>.tar            its archive, where asked for
@@ -7,25 +8,31 @@ PLACE/catalogue/…         what `firstlight snapshots` reads; only a cache
 
 from __future__ import annotations
 
-import fcntl
 import os
+import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Protocol
 
-from firstlight.snapshot.errors import SnapshotError, StorageError
+from firstlight.snapshot.archive import Archive
+from firstlight.snapshot.errors import SnapshotError, StorageError, UnusableSnapshotError
 from firstlight.snapshot.layout import is_id, require_safe
-from firstlight.snapshot.locations import local_path
 from firstlight.snapshot.sources import Directory, Source, require_same
 
-#: What is being written has such a name; what is left of a publisher that was killed, too.
+#: So many digits of an id, and it is asked which one is meant.
+_BEGINNING = re.compile(r"[0-9a-f]{4,63}")
+ARCHIVES = (".tar", ".tar.gz", ".tgz")
+#: A URL that lacks a slash, which would be the name of a folder here.
+_NEARLY_URL = re.compile(
+    r"(?:[A-Za-z][A-Za-z0-9+.-]+:/|(?:s3a?|gc?s|az|abfs|https?|file|memory):)(?!/)", re.IGNORECASE
+)
+#: What is being written has such a name; what a publisher that was killed has left, too.
 _TEMPORARY = ".publishing-"
-#: Younger ones may belong to somebody who has not locked them yet.
-_LEFT_BEHIND_SECONDS = 3600
+#: Younger ones may be of a living publisher.
+_LEFT_BEHIND_SECONDS = 24 * 3600
 
 
 class Store(Protocol):
@@ -39,6 +46,72 @@ class Store(Protocol):
     def read(self, name: str, max_bytes: int) -> bytes | None: ...
     def read_many(self, names: list[str], max_bytes: int) -> dict[str, bytes]: ...
     def write(self, name: str, data: bytes) -> None: ...
+
+
+def full_location(location: str | Path) -> str:
+    """The location with the beginning of an id, its last part, completed from what lies there."""
+    text = os.fspath(location)
+    folder, slash, name = text.rstrip("/").rpartition("/")
+    beginning, dot, ending = name.partition(".")
+    if not _BEGINNING.fullmatch(beginning):
+        return text
+    path = local_path(text)
+    if path is not None:
+        names = [] if path.exists() or not path.parent.is_dir() else os.listdir(path.parent)
+    else:
+        from firstlight.snapshot.remote import RemoteStore
+
+        names = [f"{found}{dot}{ending}" for found in RemoteStore(folder).ids()]
+    fitting = sorted(
+        n for n in names if n.startswith(beginning) and is_id(n[:64]) and n[64:] == dot + ending
+    )
+    if len(fitting) > 1:
+        raise UnusableSnapshotError(
+            f"{text}: {len(fitting)} snapshots there begin with this ({fitting[0][:16]}…, "
+            f"{fitting[1][:16]}…). Give more digits."
+        )
+    return f"{folder}{slash}{fitting[0]}" if fitting else text
+
+
+def open_source(location: str | Path) -> Source:
+    """The source for a directory, an archive, or a URL that fsspec knows."""
+    text = full_location(location)
+    path = local_path(text)
+    if path is None:
+        from firstlight.snapshot.remote import open_remote
+
+        return open_remote(text)
+    if path.is_dir():
+        return Directory(path)
+    if not path.is_file():
+        raise UnusableSnapshotError(f"{path}: no such directory or archive.")
+    if path.name.endswith(ARCHIVES):
+        return Archive(str(path), lambda: open(path, "rb"))
+    raise UnusableSnapshotError(
+        f"{path}: not an archive. Give the directory of a snapshot, or its .tar."
+    )
+
+
+def local_path(text: str) -> Path | None:
+    """The path of a place on this machine, or None for a URL; refuses what is nearly one."""
+    if not text:
+        raise StorageError("'' names no place. Give a directory (. for this one) or a URL.")
+    nearly = _NEARLY_URL.match(text)
+    if nearly is not None:
+        scheme, slash = nearly.group().split(":")
+        rest = text[nearly.end() :]
+        meant = slash + rest if scheme.lower() == "file" else f"{scheme}://{rest}"
+        raise StorageError(f"{text}: did you mean {meant}? (For a folder of that name: ./{text})")
+    if not text.lower().startswith("file://"):
+        return None if "://" in text else Path(text)
+    rest = text[len("file://") :]
+    if not rest.startswith("/"):
+        meant = rest.partition("/")[2] if rest.startswith("localhost/") else rest
+        raise StorageError(
+            f"{text}: a path after file:// begins with a slash. Did you mean "
+            f"{'/' if meant != rest else ''}{meant}?"
+        )
+    return Path(rest)
 
 
 def open_store(location: str | Path) -> Store:
@@ -82,15 +155,20 @@ class LocalStore:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._remove_left_behind()
-            with self._temporary_folder() as temporary:
+            with tempfile.TemporaryDirectory(
+                prefix=_TEMPORARY, dir=self.path, ignore_cleanup_errors=True
+            ) as temporary:
                 for path, data in files.items():
                     require_safe(path)
-                    (temporary / path).parent.mkdir(parents=True, exist_ok=True)
-                    with open(temporary / path, "xb") as file:
+                    target = Path(temporary, path)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    with open(target, "xb") as file:
                         _write_all(file, data)
                 os.chmod(temporary, 0o755)
                 os.rename(temporary, final)
-            _sync(self.path)
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            os.fsync(descriptor)
+            os.close(descriptor)
         except OSError as error:
             if self._has(final, files):  # somebody else published the same in this moment
                 return False
@@ -107,32 +185,15 @@ class LocalStore:
         require_same(Directory(final), files)
         return True
 
-    @contextmanager
-    def _temporary_folder(self) -> Iterator[Path]:
-        """A folder that is locked while it is written, and gone afterwards."""
-        folder = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=self.path))
-        try:
-            with _opened(folder) as descriptor:
-                _lock(descriptor)
-                yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
     def _remove_left_behind(self) -> None:
-        """Remove what publishers that were killed have left: old, and locked by nobody."""
         for path in self.path.glob(f"{_TEMPORARY}*"):
-            try:
+            with suppress(OSError):  # gone meanwhile
                 if time.time() - path.lstat().st_mtime < _LEFT_BEHIND_SECONDS:
                     continue
-                with _opened(path) as descriptor:
-                    if not _lock(descriptor):
-                        continue
-                    if path.is_dir():
-                        shutil.rmtree(path, ignore_errors=True)
-                    else:
-                        path.unlink(missing_ok=True)
-            except OSError:  # a link, or gone
-                continue
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink()
 
     def read(self, name: str, max_bytes: int) -> bytes | None:
         """A file by its name in the store, or None if it is not there or too large."""
@@ -156,14 +217,12 @@ class LocalStore:
             descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=_TEMPORARY)
             try:
                 with open(descriptor, "wb") as file:
-                    _lock(file.fileno())
                     _write_all(file, data)
                     os.fchmod(file.fileno(), 0o644)
                 os.replace(name, path)
             except BaseException:
                 os.unlink(name)
                 raise
-            _sync(path.parent)
         except OSError as error:
             raise StorageError(f"{path}: cannot be written: {error.strerror}.") from None
 
@@ -172,27 +231,3 @@ def _write_all(file: IO[bytes], data: bytes) -> None:
     file.write(data)
     file.flush()
     os.fsync(file.fileno())
-
-
-def _lock(descriptor: int) -> bool:
-    """Whether the file is ours now; where a file system has no locks it is nobody's."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    """A file descriptor of a file or folder."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _sync(folder: Path) -> None:
-    with _opened(folder.resolve()) as descriptor:
-        os.fsync(descriptor)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from firstlight.records import PHASES, CaseSummary, Estimate, Sample
 from firstlight.report.exporters import harmless
 from firstlight.snapshot.layout import VERSION
-from firstlight.snapshot.raw_runs import RawRun, has_number, timed
+from firstlight.snapshot.opening import RawRun, has_number, timed
 from firstlight.snapshot.strict_json import Plain
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)

@@ -25,17 +25,18 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
 MAX_BYTES = 1 << 16
-_SEQUENCE, _SET, _OID, _OCTETS, _TIME = 0x30, 0x31, 0x06, 0x04, 0x18
-_SIGNED_DATA, _TST_INFO = "1.2.840.113549.1.7.2", "1.2.840.113549.1.9.16.1.4"
-_CONTENT_TYPE, _MESSAGE_DIGEST = "1.2.840.113549.1.9.3", "1.2.840.113549.1.9.4"
+_SEQUENCE, _SET, _OID = 0x30, 0x31, 0x06
+#: Object identifiers of RFC 3161 and RFC 5652, as encoded.
+_SIGNED_DATA, _TST_INFO = "2a864886f70d010702", "2a864886f70d0109100104"
+_CONTENT_TYPE, _MESSAGE_DIGEST = "2a864886f70d010903", "2a864886f70d010904"
 _SIGNING_CERTIFICATE = {
-    "1.2.840.113549.1.9.16.2.12": "sha1",
-    "1.2.840.113549.1.9.16.2.47": "sha256",  # unless the attribute names another
+    "2a864886f70d010910020c": "sha1",
+    "2a864886f70d010910022f": "sha256",  # unless the attribute names another
 }
 _HASHES = {
-    "2.16.840.1.101.3.4.2.1": "sha256",
-    "2.16.840.1.101.3.4.2.2": "sha384",
-    "2.16.840.1.101.3.4.2.3": "sha512",
+    "608648016503040201": "sha256",
+    "608648016503040202": "sha384",
+    "608648016503040203": "sha512",
 }
 _MAX_CHAIN = 5
 
@@ -76,16 +77,10 @@ class _Node:
         return found
 
     def oid(self) -> str:
-        if self.tag != _OID or not self.value:
+        """An object identifier, as the hexadecimal digits of its encoding."""
+        if self.tag != _OID:
             raise TimestampError("not an RFC 3161 token: an object identifier is missing.")
-        numbers, value = [min(self.value[0] // 40, 2)], 0
-        numbers.append(self.value[0] - 40 * numbers[0])
-        for byte in self.value[1:]:
-            value = value << 7 | byte & 0x7F
-            if not byte & 0x80:
-                numbers.append(value)
-                value = 0
-        return ".".join(map(str, numbers))
+        return self.value.hex()
 
 
 def _first(data: bytes) -> tuple[_Node, bytes]:
@@ -152,12 +147,11 @@ def _time_of(info: bytes, subject: bytes) -> datetime:
     if hashlib.new(_hash_of(algorithm), subject).digest() != digest.value:
         raise TimestampError("the token is over another file.")
     text = time.value.decode("ascii", "replace")
-    for form in ("%Y%m%d%H%M%SZ", "%Y%m%d%H%M%S.%fZ"):
-        try:
-            return datetime.strptime(text, form).replace(tzinfo=UTC)
-        except ValueError:
-            continue
-    raise TimestampError(f"its time is {text[:40]!r}, not a valid time.")
+    try:
+        form = "%Y%m%d%H%M%S.%fZ" if "." in text else "%Y%m%d%H%M%SZ"
+        return datetime.strptime(text, form).replace(tzinfo=UTC)
+    except ValueError:
+        raise TimestampError(f"its time is {text[:40]!r}, not a valid time.") from None
 
 
 def _hash_of(algorithm: _Node) -> str:
@@ -179,15 +173,14 @@ def _signer(node: _Node, info: bytes, certificates: Sequence[Certificate]) -> Ce
     for attribute in attributes:
         kind, values = attribute.parts(2)[:2]
         found[kind.oid()] = values.parts(1, _SET)[0]
-    digest = found.get(_MESSAGE_DIGEST)
-    kind_of = found.get(_CONTENT_TYPE)
-    if kind_of is None or kind_of.oid() != _TST_INFO:
+    if _CONTENT_TYPE not in found or found[_CONTENT_TYPE].oid() != _TST_INFO:
         raise TimestampError("what it signs is not a time stamp.")
+    digest = found.get(_MESSAGE_DIGEST)
     if digest is None or digest.value != hashlib.new(algorithm, info).digest():
         raise TimestampError("its signature is over another time stamp.")
-    wanted = _named_certificate(found)
+    hashing_name, wanted = _named_certificate(found)
     for certificate in certificates:
-        if hashlib.new(wanted[0], certificate.public_bytes(Encoding.DER)).digest() == wanted[1]:
+        if hashlib.new(hashing_name, certificate.public_bytes(Encoding.DER)).digest() == wanted:
             # In the message the attributes have a tag of their own; what is signed is a set.
             signed = bytes([_SET]) + attributes.whole[1:]
             _require_signature(certificate, signature.value, signed, algorithm)

@@ -206,11 +206,8 @@ class TrustedKeys:
 def require_name(name: str) -> str:
     """The name of a key in its one spelling; refused if it has letters that cannot be seen."""
     name = unicodedata.normalize("NFC", name)  # ü has one spelling
-    if (
-        not name[:1].isalnum()
-        or len(name) > _MAX_LETTERS
-        or not all(c.isalnum() or c in _MARKS for c in name)
-    ):
+    visible = all(c.isalnum() or c in _MARKS for c in name)
+    if not visible or not name[:1].isalnum() or len(name) > _MAX_LETTERS:
         raise KeyFileError(
             f"{name!r:.90} is not a key name: letters, digits, spaces and . _ @ + - ' only, "
             f"at most {_MAX_LETTERS}, a letter or digit first."

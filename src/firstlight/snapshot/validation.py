@@ -14,8 +14,8 @@ from firstlight.present.quantities import ABSENT, percent, scientific
 from firstlight.records import CaseSummary, Sample, to_json
 from firstlight.snapshot.citation import abstract
 from firstlight.snapshot.layout import VERSION
+from firstlight.snapshot.opening import RawRun, timed
 from firstlight.snapshot.plausibility import unproven_labels
-from firstlight.snapshot.raw_runs import RawRun, timed
 from firstlight.snapshot.strict_json import Plain
 from firstlight.snapshot.tables import quantile
 

@@ -36,9 +36,9 @@ from firstlight.snapshot.layout import (
     parse_index,
     require_expected,
 )
-from firstlight.snapshot.locations import open_source
 from firstlight.snapshot.opening import run_folders
 from firstlight.snapshot.sources import Item, Reader, Source, exactly
+from firstlight.snapshot.storage import open_source
 from firstlight.snapshot.strict_json import parse_object
 from firstlight.snapshot.trust import Standing, TrustedKeys
 from firstlight.snapshot.verification import Finding, Record, Verification
@@ -173,7 +173,7 @@ def _check_files(
         record.find("files", f"{path} is missing")
     if isinstance(source, Archive):
         record.passed("files", "the archive is that of this snapshot, byte by byte")
-    if not source.sees_all():
+    if not source.sees_all:
         record.unknown("that there is no further file: this place cannot be listed")
     total = sum(entry.bytes for entry in index.files.values())
     record.passed("files", f"{len(index.files)} files, {total} bytes, have the hash of the index")
