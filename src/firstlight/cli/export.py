@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from firstlight.records import write_new
+
 FORMATS = ("pyperf", "csv", "github-action-benchmark")
 
 
@@ -19,7 +21,6 @@ def add_to(commands: Any) -> None:
 
 
 def handle(options: argparse.Namespace) -> int:
-    from firstlight.records import write_new
     from firstlight.report import exporters
     from firstlight.statistics.run_summaries import load
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable
 from datetime import UTC, date, datetime
+from getpass import getpass
 from pathlib import Path
 from typing import Any
+
+from firstlight.present.plain_text import printable
+from firstlight.snapshot.errors import KeyFileError
 
 
 def add_to(commands: Any) -> None:
@@ -48,15 +53,12 @@ def add_to(commands: Any) -> None:
 
 def generate(options: argparse.Namespace) -> int:
     from firstlight.cli.publish import read_passphrase
-    from firstlight.snapshot.errors import KeyFileError
     from firstlight.snapshot.keys import generate as make
     from firstlight.snapshot.trust import default_private_key
 
     path = options.out or default_private_key()
     passphrase = read_passphrase(options.passphrase_file)
     if options.passphrase and passphrase is None:
-        from getpass import getpass
-
         passphrase = getpass("Passphrase: ").encode()
         if not passphrase or getpass("Again: ").encode() != passphrase:
             raise KeyFileError("the passphrases are empty or differ; no key was made.")
@@ -69,7 +71,6 @@ def generate(options: argparse.Namespace) -> int:
 
 
 def show_key(options: argparse.Namespace) -> int:
-    from firstlight.snapshot.errors import KeyFileError
     from firstlight.snapshot.keys import load_public
     from firstlight.snapshot.trust import default_private_key
 
@@ -128,22 +129,17 @@ def forget_key(options: argparse.Namespace) -> int:
 
 
 def list_keys(options: argparse.Namespace) -> int:
-    from firstlight.present.plain_text import printable
     from firstlight.snapshot.trust import TrustedKeys
 
     trusted = TrustedKeys.of_user()
     found, authorities = trusted.all(), trusted.authorities()
     if options.json:
-        import json
-
         plain: list[dict[str, Any]] = [
             {"id": key_id, "name": one.name, "public_key": one.key.base64,
              "until": one.until and str(one.until), "revoked": one.revoked and str(one.revoked)}
             for key_id, one in found.items()
         ]  # fmt: skip
-        plain += [
-            {"id": i, "name": name, "authority": True} for i, (_, name) in authorities.items()
-        ]
+        plain += [{"id": i, "name": n, "authority": True} for i, (_, n) in authorities.items()]
         print(json.dumps(plain, indent=1))
         return 0
     for key_id, one in found.items():

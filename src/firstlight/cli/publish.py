@@ -6,8 +6,15 @@ import argparse
 import json
 import re
 import sys
+from getpass import getpass
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
+
+from firstlight.present.plain_text import printable
+from firstlight.present.progress import LiveLine
+from firstlight.records import to_json
+from firstlight.snapshot.errors import KeyFileError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,9 +78,6 @@ def add_to(commands: Any) -> None:
 
 
 def handle(options: argparse.Namespace) -> int:
-    from firstlight.present.progress import LiveLine
-    from firstlight.records import to_json
-    from firstlight.snapshot.errors import RefusedError
     from firstlight.snapshot.publishing import Wishes, publish
     from firstlight.snapshot.storage import open_store
 
@@ -124,7 +128,6 @@ def write_beside(store: Store, snapshot_id: str, signer: str | None) -> dict[str
 
 def creator(text: str) -> Creator:
     """Parse 'Doe, Jane; 0000-0002-1825-0097; CERN'."""
-    from firstlight.snapshot.errors import RefusedError
     from firstlight.snapshot.manifest import Creator
 
     name, orcid, affiliation, *more = [*(part.strip() for part in text.split(";")), "", ""]
@@ -168,7 +171,6 @@ def require_standing(key: PrivateKey | None) -> None:
     """Refuse to sign with a key that the user has revoked or that has expired."""
     from datetime import UTC, datetime
 
-    from firstlight.snapshot.errors import KeyFileError
     from firstlight.snapshot.trust import Standing, TrustedKeys
 
     known = TrustedKeys.of_user().known(key.public) if key else None
@@ -188,8 +190,6 @@ def signing_key(path: Path | None, passphrase_file: Path | None) -> PrivateKey |
 
     passphrase = read_passphrase(passphrase_file)
     if passphrase is None and is_encrypted(path) and sys.stdin.isatty():
-        from getpass import getpass
-
         passphrase = getpass(f"Passphrase of {path}: ").encode()
     return load_private(path, passphrase)
 
@@ -198,7 +198,6 @@ def read_passphrase(path: Path | None) -> bytes | None:
     """Return the first line of a file."""
     if path is None:
         return None
-    from firstlight.snapshot.errors import KeyFileError
 
     try:
         line = path.read_bytes().split(b"\n", 1)[0].rstrip(b"\r")
@@ -210,9 +209,6 @@ def read_passphrase(path: Path | None) -> bytes | None:
 
 
 def tell(done: Published, beside: Mapping[str, str], signer: str | None) -> None:
-    from shlex import quote
-
-    from firstlight.present.plain_text import printable
     from firstlight.snapshot.keys import PublicKey
 
     print(f"{'Published' if done.new else 'Already published'}: {done.location}")

@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from firstlight.present.plain_text import printable
+from firstlight.records import OutputError, now, stamp
+
 if TYPE_CHECKING:
     from firstlight.replication.repeating import Job, Task
     from firstlight.replication.report import Replication
@@ -65,7 +68,6 @@ def handle(options: argparse.Namespace) -> int:
     if options.snapshot is None:
         options.parser.error("give the SNAPSHOT to measure again")
     from firstlight.cli.publish import signing_key
-    from firstlight.records import OutputError, now, stamp
     from firstlight.replication.repeating import make_public, prepare, report_of, write_report
     from firstlight.replication.report import PAGE
     from firstlight.snapshot.redaction import Owner
@@ -101,8 +103,6 @@ def handle(options: argparse.Namespace) -> int:
 
 def announce(job: Job) -> None:
     """Print what will run, before anything does."""
-    from firstlight.present.plain_text import printable
-
     cases = sum(len(task.selection.cases) for task in job.tasks)
     print(f"Verified: {job.snapshot.id}", file=sys.stderr)
     print(f"Measuring {cases} case(s) again in {job.processes} processes.", file=sys.stderr)
@@ -132,7 +132,6 @@ def measure_task(task: Task, folder: Path) -> bool:
 
 def tell(report: Replication, signed: bool) -> None:
     from firstlight.compare.verdicts import change
-    from firstlight.present.plain_text import printable
     from firstlight.replication.page import case_reasons
 
     for case, reasons in zip(report.cases, case_reasons(report), strict=True):
@@ -155,7 +154,6 @@ def tell(report: Replication, signed: bool) -> None:
 
 def check(options: argparse.Namespace) -> int:
     """Print which claims of a report hold; return 1 if one does not."""
-    from firstlight.present.plain_text import printable
     from firstlight.replication.checking import check_report
 
     found = check_report(options.check, snapshot=options.snapshot, expected_id=options.id)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
+
+from firstlight.records import to_json, write_new
 
 
 def add_to(commands: Any) -> None:
@@ -20,17 +23,12 @@ def handle(options: argparse.Namespace) -> int:
 
     run, samples = load(options.run)
     if options.html:
-        from firstlight.records import write_new
         from firstlight.report.html import render
 
         write_new(options.html, render(run, samples))
         print(options.html)
         return 0
     if options.json:
-        import json
-
-        from firstlight.records import to_json
-
         print(json.dumps([to_json(case) for case in run.cases], indent=1))
         return 0
     from firstlight.report.terminal import print_run

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+from firstlight.present.plain_text import printable
+from firstlight.records import NOISY_SHARE, to_json
 
 if TYPE_CHECKING:
     from firstlight.snapshot.catalogue import Entry
@@ -22,7 +26,6 @@ def add_to(commands: Any) -> None:
 
 
 def handle(options: argparse.Namespace) -> int:
-    from firstlight.present.plain_text import printable
     from firstlight.snapshot.catalogue import Catalogue
 
     catalogue = Catalogue(options.place)
@@ -30,10 +33,6 @@ def handle(options: argparse.Namespace) -> int:
     if options.case:
         entries = [e for e in entries if any(options.case in case for case in e.cases)]
     if options.json:
-        import json
-
-        from firstlight.records import to_json
-
         print(json.dumps(to_json(entries), indent=1))
     else:
         tell(entries)
@@ -43,9 +42,6 @@ def handle(options: argparse.Namespace) -> int:
 
 
 def tell(entries: Sequence[Entry]) -> None:
-    from firstlight.present.plain_text import printable
-    from firstlight.records import NOISY_SHARE
-
     for entry in entries:
         busy = entry.cpu_busy_ratio or 0.0
         loaded = f", loaded machine ({busy:.0%} busy)" if busy > NOISY_SHARE else ""

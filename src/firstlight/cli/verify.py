@@ -10,6 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from firstlight.present.plain_text import printable
+from firstlight.present.progress import LiveLine
+from firstlight.records import to_json
+from firstlight.snapshot.errors import UnusableSnapshotError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -47,7 +52,6 @@ def add_to(commands: Any) -> None:
 
 
 def handle(options: argparse.Namespace) -> int:
-    from firstlight.snapshot.errors import UnusableSnapshotError
     from firstlight.snapshot.storage import open_store
 
     ids = snapshots_within(options.snapshot)
@@ -96,10 +100,6 @@ def checked(location: str, options: argparse.Namespace) -> Verification:
 
 def verify_all(options: argparse.Namespace, place: str, ids: Sequence[str]) -> int:
     """Print one line per snapshot of a store, followed by its findings."""
-    from firstlight.present.plain_text import printable
-    from firstlight.present.progress import LiveLine
-    from firstlight.snapshot.errors import UnusableSnapshotError
-
     steps, shown = LiveLine(sys.stderr), []
     codes: Counter[int] = Counter()
     for number, snapshot_id in enumerate(ids, start=1):
@@ -132,8 +132,6 @@ def verify_all(options: argparse.Namespace, place: str, ids: Sequence[str]) -> i
 
 
 def plain(found: Verification) -> dict[str, Any]:
-    from firstlight.records import to_json
-
     return {**to_json(found), "ok": not found.findings, "outcome": found.outcome.value}
 
 
@@ -142,8 +140,6 @@ def unusable(location: str, error: FirstlightError) -> dict[str, Any]:
 
 
 def tell(found: Verification) -> None:
-    from firstlight.present.plain_text import printable
-
     print(f"Snapshot {found.id}")
     for word, texts in (
         ("ok", found.checked),

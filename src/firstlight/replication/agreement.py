@@ -174,7 +174,6 @@ def _timed(samples: Sequence[Sample], case: str) -> list[Sample]:
 
 
 def measured_values(samples: Sequence[Sample], case: str) -> dict[str, list[float]]:
-    """The values of every quantity of a case."""
     found: dict[str, list[float]] = {}
     for sample in _timed(samples, case):
         for name, value in of_sample(sample).items():
@@ -183,9 +182,8 @@ def measured_values(samples: Sequence[Sample], case: str) -> dict[str, list[floa
 
 
 def _deltas(pairing: Pairing, case: CaseReplication) -> Iterator[Delta]:
-    published, here = (
-        measured_values(m.samples, case.case) for m in (pairing.published, pairing.here)
-    )
+    runs = (pairing.published, pairing.here)
+    published, here = (measured_values(m.samples, case.case) for m in runs)
     side = [of_sample(s) for s in _timed(pairing.published.samples, case.case)]
     for name in in_order(dict.fromkeys(published.keys() & here.keys())):
         asked = case.comparable and decides(name, [side])
@@ -208,7 +206,6 @@ def replicate_ratios(pairings: Sequence[Pairing]) -> list[RatioReplication]:
 
 
 def conclude_ratios(ratios: Sequence[RatioReplication]) -> list[RatioReplication]:
-    """The ratios with every verdict and order as they follow from their effects."""
     return [replace(ratio, order=_order(ratio)) for ratio in _judged(ratios)]
 
 
@@ -232,9 +229,8 @@ def _plainness(case: CaseSummary) -> tuple[bool, bool, str]:
 
 
 def _ratio(pairing: Pairing, case: str, against: str, quantity: str) -> Iterator[RatioReplication]:
-    sides = [
-        paired_values(m.samples, case, against, quantity) for m in (pairing.published, pairing.here)
-    ]
+    runs = (pairing.published, pairing.here)
+    sides = [paired_values(m.samples, case, against, quantity) for m in runs]
     if not all(sides):
         return
     own = [ratio_effect(side) for side in sides]

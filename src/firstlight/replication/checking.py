@@ -190,7 +190,6 @@ def _check_run(
 def _check_snapshot(
     location: str, report: Replication, runs: Mapping[str, RawRun | None], checked: Checked
 ) -> None:
-    """Everything that follows from the snapshot and the runs, computed again."""
     found = verify(location, str(report.snapshot["id"]))
     if found.findings:
         checked.findings.append(f"{location}: {found.findings[0].message}")
@@ -244,7 +243,6 @@ def _misreported(report: Replication, raw: RawRun) -> Iterator[str]:
 
 
 def _misdescribed(report: Replication, said: RunReplication, raw: RawRun) -> Iterator[str]:
-    """Where a report says something else of a run than the run itself."""
     yield from (f"{raw.folder}: {text}" for text in untrue(raw)[:_MAX_NAMED])
     run = raw.run
     wanted = {"id": run.id, "machine_here": machine_class(run.host), "state_here": state(run)}

@@ -87,16 +87,18 @@ def _why(delta: Delta, reason: Reason, comparisons: int) -> str:
 
 
 def replication_html(report: Replication) -> str:
-    """The page of a report."""
     title = str(report.snapshot["title"])
     when = report.created_at[:16].replace("T", " ")
     lead = (
         f"<p>of {escape(title)}</p><p><code>{escape(report.snapshot['id'])}</code></p>"
         f"<p>{escape(when)} UTC, {escape(report.totals())}</p>"
     )
+    left = _listed([f"<b>{escape(o.case)}</b> {escape(o.reason)}" for o in report.left_out])
     body = (
         f"{masthead('Replication', lead)}<main>{_cases(report)}{_ratios(report.ratios)}"
-        f"{_left_out(report)}{_environments(report)}{_method(report)}</main>"
+        f"{f'<section><h2>Not measured here</h2>{left}</section>' if left else ''}"
+        "<section><h2>What was not the same</h2>"
+        f"{''.join(map(_environment, report.runs))}</section>{_method(report)}</main>"
     )
     return document(f"Replication: {title}", body, style=_OWN)
 
@@ -201,16 +203,6 @@ def _number(value: float) -> str:
 def _listed(items: Sequence[str]) -> str:
     """A list of markup; nothing if it would be empty."""
     return f"<ul>{''.join(f'<li>{item}</li>' for item in items)}</ul>" if items else ""
-
-
-def _left_out(report: Replication) -> str:
-    items = _listed([f"<b>{escape(o.case)}</b> {escape(o.reason)}" for o in report.left_out])
-    return f"<section><h2>Not measured here</h2>{items}</section>" if items else ""
-
-
-def _environments(report: Replication) -> str:
-    parts = "".join(map(_environment, report.runs))
-    return f"<section><h2>What was not the same</h2>{parts}</section>"
 
 
 def _environment(run: RunReplication) -> str:

@@ -66,15 +66,12 @@ class Task:
 
 @dataclass(frozen=True)
 class Job:
-    """A verified snapshot and its runs."""
-
     snapshot: Snapshot
     verification: Verification
     tasks: tuple[Task, ...]
 
     @property
     def processes(self) -> int:
-        """How many timed processes will run."""
         return sum(len(t.selection.cases) * t.settings.processes for t in self.tasks)
 
 

@@ -51,8 +51,6 @@ class Delta:
 
 @dataclass(frozen=True)
 class CaseReplication:
-    """The outcome of one case."""
-
     run: str
     case: str
     verdict: str  # one of VERDICTS
@@ -105,8 +103,6 @@ class RunReplication:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A case that was not measured again."""
-
     run: str
     case: str
     reason: str
@@ -114,8 +110,6 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Replication:
-    """The report."""
-
     snapshot: Mapping[str, Any]  # id, title, signature as verified here, signer
     created_at: str
     finished_at: str

@@ -34,8 +34,6 @@ class ReplicationError(FirstlightError):
 
 @dataclass(frozen=True)
 class Selection:
-    """What is measured here, and what is not."""
-
     cases: tuple[Case, ...]
     left_out: Mapping[str, str]  # case: why
 

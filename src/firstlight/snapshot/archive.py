@@ -41,26 +41,14 @@ def ordered(paths: Iterable[str]) -> list[str]:
 
 def header(snapshot_id: str, path: str, size: int) -> bytes:
     """The 512 bytes before a file: POSIX ustar, the id of the snapshot as the folder."""
-    fields = (
-        (path.encode(), 100),
-        (b"0000644\0", 8),
-        (b"0000000\0", 8),  # owner and group: nobody in particular
-        (b"0000000\0", 8),
-        (b"%011o\0" % size, 12),
-        (b"00000000000\0", 12),  # time: the beginning of time
-        (b" " * 8, 8),  # the checksum counts as spaces in its own sum
-        (b"0", 1),
-        (b"", 100),
-        (b"ustar\00000", 8),
-        (b"", 64),
-        (b"0000000\0", 8),
-        (b"0000000\0", 8),
-        (snapshot_id.encode(), 155),
-    )
-    if any(len(value) > width for value, width in fields):
+    none, name, folder = b"0000000\0", path.encode(), snapshot_id.encode()
+    if len(name) > 100 or len(folder) > 155 or size >= 8**11:
         raise UnusableSnapshotError(f"{path}: name too long, or file too large, for an archive.")
-    block = b"".join(value.ljust(width, b"\0") for value, width in fields).ljust(_BLOCK, b"\0")
-    return block[:148] + b"%06o\0 " % sum(block) + block[156:]
+    about = b"0000644\0" + none + none + b"%011o\0" % size + b"00000000000\0"  # no owner, no time
+    start = name.ljust(100, b"\0") + about
+    rest = b"0".ljust(101, b"\0") + b"ustar\00000" + bytes(64) + none + none + folder
+    total = sum(start) + 8 * ord(" ") + sum(rest)  # the checksum counts as spaces in its own sum
+    return (start + b"%06o\0 " % total + rest).ljust(_BLOCK, b"\0")
 
 
 class Archive:
@@ -148,9 +136,7 @@ class _Content:
 def _parse_header(block: bytes, name: str) -> tuple[str, str, int]:
     kind = block[156:157]
     if block[257:262] != b"ustar":
-        raise UnusableSnapshotError(
-            f"{name}: not an archive written by `firstlight publish --archive`."
-        )
+        raise UnusableSnapshotError(f"{name}: not an archive of `firstlight publish`.")
     if kind != b"0":
         what = _KINDS.get(kind, f"an entry of kind {kind!r}")
         raise HostileSnapshotError(
@@ -197,9 +183,7 @@ class _Inflated:
             try:
                 data = self._zlib.decompress(fed, size)
             except zlib.error as error:
-                raise UnusableSnapshotError(
-                    f"{self._name}: the archive is damaged: {error}"
-                ) from None
+                raise UnusableSnapshotError(f"{self._name}: damaged: {error}") from None
             self._given += len(data)
             # The first megabyte is free: a small archive of zeros is not a bomb.
             if self._given > (1 << 20) + LIMITS.compression * self._taken:

@@ -74,7 +74,6 @@ class Catalogue:
         self._store = open_store(store) if isinstance(store, (str, Path)) else store
 
     def list(self) -> Entries:
-        """The entries of all snapshots, newest first."""
         return self.look()[0]
 
     def look(self) -> tuple[Entries, Refused]:
@@ -83,7 +82,8 @@ class Catalogue:
         An entry that is missing is made from its snapshot; nothing is written.
         """
         present = self._store.ids()
-        gathered = self._gathered()
+        lines = (self._store.read(ALL, _MAX_BYTES) or b"").split(b"\n")
+        gathered = {entry.id: entry for line in lines if line and (entry := _parsed(line))}
         known = {name: gathered[name] for name in present if name in gathered}
         missing = [snapshot_id for snapshot_id in present if snapshot_id not in known]
         known |= self._loose(missing)
@@ -99,7 +99,6 @@ class Catalogue:
             self.gather()
 
     def gather(self) -> None:
-        """Write the entries that are there into one file."""
         self._store.write(ALL, b"".join(sorted(map(_line, self.list()))))
 
     def rebuild(self) -> tuple[Entries, Refused]:
@@ -126,11 +125,6 @@ class Catalogue:
             except SnapshotError as error:
                 refused[snapshot_id] = str(error)
         return entries, refused
-
-    def _gathered(self) -> dict[str, Entry]:
-        data = self._store.read(ALL, _MAX_BYTES) or b""
-        entries = (_parsed(line) for line in data.split(b"\n") if line)
-        return {entry.id: entry for entry in entries if entry is not None}
 
     def _loose(self, ids: Names) -> dict[str, Entry]:
         names = {_entry_name(snapshot_id): snapshot_id for snapshot_id in ids}

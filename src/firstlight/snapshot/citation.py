@@ -130,7 +130,7 @@ def snippet_md(runs: Sequence[RawRun], manifest: Plain) -> bytes:
         left_out = len(raw.run.cases) - len(shown)
         if left_out:
             lines += [f"{left_out} case(s) without a number: see `validation.html`.", ""]
-        lines += [_machine_line(described), ""]
+        lines += [_cell(_machine_line(described)), ""]
     lines.append(
         "Medians over fresh processes with exact intervals; every value, the protocol of each case "
         "and its check against a reference are in the snapshot. Check it with `firstlight verify "
@@ -150,7 +150,7 @@ def _machine_line(run: Plain) -> str:
     python = (software.get("python") or {}).get("version")
     packages = software.get("packages") or {}
     named = [f"{name} {packages[name]}" for name in ("jax", "torch", "numpy") if name in packages]
-    return _cell(
+    return (
         f"{machine(run['hardware'])}; Python {python}, {', '.join(named)}; "
         f"Firstlight {run['harness'].get('version')}; {run['created_at'][:10]}."
     )

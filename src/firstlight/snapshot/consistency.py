@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from firstlight.present.quantities import counted
-from firstlight.records import can_validate, noisy_share
+from firstlight.records import noisy_share
 from firstlight.snapshot.contents import derived_files, made_by
 from firstlight.snapshot.errors import NewerSnapshotError, SnapshotError
 from firstlight.snapshot.layout import (
@@ -50,8 +50,7 @@ def check_contents(
     `judged`: that the runs are true was seen already, in these bytes.
     """
     try:
-        about = _manifest(kept)
-        runs = _runs(about, kept)
+        about, runs = _read(kept)
         publication = decoded(Publication, about.get("publication"), f"{MANIFEST}: publication")
     except NewerSnapshotError:
         raise
@@ -75,8 +74,8 @@ def check_contents(
         _note_unknown(about, record)
 
 
-def _manifest(kept: Mapping[str, bytes]) -> Plain:
-    """What the manifest says; summaries by newer statistics are not judged by ours."""
+def _read(kept: Mapping[str, bytes]) -> tuple[Plain, list[RawRun]]:
+    """The manifest and its runs; summaries by newer statistics are not judged by ours."""
     if MANIFEST not in kept:
         raise SnapshotError(f"{MANIFEST} is not part of it")
     about = parse_object(kept[MANIFEST], MANIFEST, LIMITS.json_bytes)
@@ -87,23 +86,16 @@ def _manifest(kept: Mapping[str, bytes]) -> Plain:
             f"{METHOD}. Update Firstlight."
         )
     decoded(dict[str, str], about.get("made_by"), f"{MANIFEST}: made_by")
-    return about
-
-
-def _runs(about: Plain, kept: Mapping[str, bytes]) -> list[RawRun]:
     found = []
     for folder in run_folders(about):
         for name in _RAW:
             if f"{folder}/{name}" not in kept:
                 raise SnapshotError(f"{folder}/{name} is not part of it")
         found.append(RawRun.of(folder, {name: kept[f"{folder}/{name}"] for name in _RAW}))
-    return found
+    return about, found
 
 
 def _check_schemas(index: bytes, manifest: bytes, runs: Sequence[RawRun], record: Record) -> None:
-    if not can_validate():
-        record.skip("the schemas: the package `jsonschema` is not installed")
-        return
     # The other documents must be the bytes that are made here, whatever else they might fit.
     documents = {INDEX: index, MANIFEST: manifest}
     for raw in runs:

@@ -17,17 +17,22 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
 
 from firstlight.snapshot.errors import KeyFileError, UnusableSnapshotError
 from firstlight.snapshot.layout import INDEX, SIGNATURE, VERSION, require_version
 from firstlight.snapshot.strict_json import canonical, parse_object
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
-        Ed25519PrivateKey,
-        Ed25519PublicKey,
-    )
 
 _SCHEMA = "firstlight.snapshot.signature"
 _MAX_BYTES = 1 << 14
@@ -35,8 +40,6 @@ _MAX_BYTES = 1 << 14
 
 @dataclass(frozen=True)
 class PublicKey:
-    """Who may have signed."""
-
     raw: bytes
 
     @property
@@ -53,36 +56,21 @@ class PublicKey:
         """The key; refused if it is spelled in another way than `base64` does."""
         return cls(_from_base64(text, 32, "a public key"))
 
-    @classmethod
-    def of(cls, key: Ed25519PublicKey) -> PublicKey:
-        return cls(key.public_bytes_raw())
-
     def pem(self) -> bytes:
-        """The key as OpenSSL reads it."""
-        from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
-        return self._key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        key = Ed25519PublicKey.from_public_bytes(self.raw)
+        return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
     def has_signed(self, data: bytes, signature: bytes) -> bool:
         """Whether `signature` over `data` was made with the private key of this one."""
-        from cryptography.exceptions import InvalidSignature
-
         try:
-            self._key().verify(signature, data)
+            Ed25519PublicKey.from_public_bytes(self.raw).verify(signature, data)
         except InvalidSignature:
             return False
         return True
 
-    def _key(self) -> Ed25519PublicKey:
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-        return Ed25519PublicKey.from_public_bytes(self.raw)
-
 
 @dataclass(frozen=True)
 class PrivateKey:
-    """Who signs."""
-
     public: PublicKey
     _key: Ed25519PrivateKey = field(repr=False)
 
@@ -102,33 +90,15 @@ def _from_base64(text: str, size: int, what: str) -> bytes:
     return raw
 
 
-def can_sign() -> bool:
-    """Whether `cryptography` is there."""
-    from importlib.util import find_spec
-
-    return find_spec("cryptography") is not None
-
-
-def _require_cryptography() -> None:
-    if not can_sign():
-        raise KeyFileError("keys need the package `cryptography`: pip install cryptography")
-
-
 def generate(path: Path, passphrase: bytes | None = None) -> PublicKey:
     """Make a key pair: the private key in `path`, readable by its owner, the public one beside it.
 
     Neither file is ever overwritten.
     """
-    _require_cryptography()
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
     beside = path.with_name(path.name + ".pub")
-    lock: serialization.KeySerializationEncryption = serialization.NoEncryption()
-    if passphrase:
-        lock = serialization.BestAvailableEncryption(passphrase)
     key = Ed25519PrivateKey.generate()
-    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, lock)
+    lock = BestAvailableEncryption(passphrase) if passphrase else NoEncryption()
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, lock)
     try:
         if beside.exists():
             raise FileExistsError
@@ -137,31 +107,23 @@ def generate(path: Path, passphrase: bytes | None = None) -> PublicKey:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         taken = path if path.exists() else beside
-        raise KeyFileError(
-            f"{taken} exists. Keys are never overwritten: give another name."
-        ) from None
+        raise KeyFileError(f"{taken} exists. Keys are never overwritten: name another.") from None
     except OSError as error:
         raise KeyFileError(f"{path}: cannot be written: {error.strerror}.") from None
     with open(descriptor, "wb") as file:
         file.write(pem)
         file.flush()
         os.fsync(file.fileno())
-    public = PublicKey.of(key.public_key())
+    public = PublicKey(key.public_key().public_bytes_raw())
     beside.write_bytes(public.pem())
     return public
 
 
 def load_private(path: Path, passphrase: bytes | None = None) -> PrivateKey:
     """The private key in `path`; refused if others can read the file."""
-    _require_cryptography()
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
     data = _read_small(path)
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
-        raise KeyFileError(
-            f"{path}: others can read this private key. First: chmod 600 {quote(str(path))}"
-        )
+        raise KeyFileError(f"{path}: others can read it. First: chmod 600 {quote(str(path))}")
     try:
         key = load_pem_private_key(data, passphrase)
     except TypeError:
@@ -171,11 +133,10 @@ def load_private(path: Path, passphrase: bytes | None = None) -> PrivateKey:
         raise KeyFileError(f"{path}: not a private key in PEM, or a wrong passphrase.") from None
     if not isinstance(key, Ed25519PrivateKey):
         raise KeyFileError(f"{path}: a private key, but not an Ed25519 key.")
-    return PrivateKey(PublicKey.of(key.public_key()), key)
+    return PrivateKey(PublicKey(key.public_key().public_bytes_raw()), key)
 
 
 def is_encrypted(path: Path) -> bool:
-    """Whether the private key in `path` needs a passphrase."""
     return b"ENCRYPTED" in _read_small(path)
 
 
@@ -187,10 +148,6 @@ def load_public(text: str) -> PublicKey:
             return PublicKey.from_base64(text)
         except KeyFileError:
             raise KeyFileError(f"{text[:80]}: neither a file nor a public key.") from None
-    _require_cryptography()
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key
-
     data = _read_small(path)
     if b"PRIVATE KEY" in data:
         beside = path.with_name(path.name + ".pub")
@@ -203,7 +160,7 @@ def load_public(text: str) -> PublicKey:
         raise KeyFileError(f"{path}: not a public key in PEM.") from None
     if not isinstance(key, Ed25519PublicKey):
         raise KeyFileError(f"{path}: a public key, but not an Ed25519 key.")
-    return PublicKey.of(key)
+    return PublicKey(key.public_bytes_raw())
 
 
 def _read_small(path: Path) -> bytes:

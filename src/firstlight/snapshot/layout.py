@@ -49,8 +49,6 @@ LIMITS = Limits()
 
 @dataclass(frozen=True)
 class FileEntry:
-    """One file of a snapshot, as the index names it."""
-
     path: str
     bytes: int
     sha256: str
@@ -58,19 +56,15 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Index:
-    """The contents of `index.json`: every file, and the signer."""
-
     files: Mapping[str, FileEntry]
     signer: str | None  # base64 of the public key; None: the snapshot is not signed
 
 
 def is_id(name: str) -> bool:
-    """Whether `name` is written like the id of a snapshot."""
     return _ID.fullmatch(name) is not None
 
 
 def id_of(index: bytes) -> str:
-    """The id of the snapshot with this index."""
     return hashlib.sha256(index).hexdigest()
 
 
@@ -87,9 +81,7 @@ def require_safe(path: str) -> None:
     """Refuse a name that could lead out of the snapshot or be another file elsewhere."""
     reserved = any(part.endswith(".") or _RESERVED.fullmatch(part) for part in path.split("/"))
     if len(path) > 150 or not _PATH.fullmatch(path) or reserved:
-        raise HostileSnapshotError(
-            f"the name {path[:80]!r} is not allowed in a snapshot: it could lead elsewhere."
-        )
+        raise HostileSnapshotError(f"the name {path[:80]!r} could lead elsewhere: refused.")
 
 
 def index_bytes(files: Mapping[str, bytes], signer: str | None) -> bytes:
@@ -107,9 +99,7 @@ def parse_index(data: bytes) -> Index:
     plain = parse_object(data, INDEX, LIMITS.index_bytes)
     require_version(plain, "firstlight.snapshot.index", INDEX)
     if canonical(plain) != data:
-        raise UnusableSnapshotError(
-            f"{INDEX}: not in canonical form (sorted keys, indent 1): it was rewritten."
-        )
+        raise UnusableSnapshotError(f"{INDEX}: not in canonical form: it was rewritten.")
     signer, listed = plain.get("signer"), plain.get("files")
     if set(plain) != {"schema", "schema_version", "signer", "files"} or not (
         signer is None or isinstance(signer, str)
@@ -120,9 +110,7 @@ def parse_index(data: bytes) -> Index:
     entries = [_entry(item) for item in listed]
     _require_distinct([entry.path for entry in entries])
     if sum(entry.bytes for entry in entries) > LIMITS.total_bytes:
-        raise HostileSnapshotError(
-            f"{INDEX}: the files total more than {LIMITS.total_bytes} bytes."
-        )
+        raise HostileSnapshotError(f"{INDEX}: the files total more than {LIMITS.total_bytes} B.")
     return Index({entry.path: entry for entry in entries}, signer)
 
 
@@ -154,9 +142,7 @@ def _entry(item: Any) -> FileEntry:
     if path in (INDEX, SIGNATURE):
         raise UnusableSnapshotError(f"{INDEX}: {path} cannot be listed in the index.")
     if type(size) is not int or not 0 <= size <= LIMITS.file_bytes:
-        raise HostileSnapshotError(
-            f"{INDEX}: {path} of {size!r:.40} bytes; at most {LIMITS.file_bytes} are read."
-        )
+        raise HostileSnapshotError(f"{INDEX}: {path} of {size!r:.40} bytes is too large.")
     return FileEntry(path, size, digest)
 
 

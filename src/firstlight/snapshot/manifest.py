@@ -40,7 +40,6 @@ class Publication:
 
 
 def manifest(runs: Sequence[RawRun], publication: Publication, made_by: Mapping[str, str]) -> Plain:
-    """The manifest as plain values."""
     return {
         "schema": "firstlight.snapshot.manifest",
         "schema_version": VERSION,
@@ -64,9 +63,7 @@ def _run(raw: RawRun) -> Plain:
         "complete": run.complete,
         "harness": to_json(run.harness),
         "settings": to_json(run.settings),
-        "hardware": {
-            key: host.get(key) for key in ("cpu", "container", "memory_bytes", "gpus", "os")
-        },
+        "hardware": {k: host.get(k) for k in ("cpu", "container", "memory_bytes", "gpus", "os")},
         "software": {
             "python": host.get("python"),
             "packages": host.get("packages"),
@@ -81,9 +78,7 @@ def _run(raw: RawRun) -> Plain:
         },
         "warnings": list(run.warnings),
         "samples": len(raw.samples),
-        "cases": [
-            _case(case, raw.planned[case.case], raw.by_case[case.case]) for case in run.cases
-        ],
+        "cases": [_case(c, raw.planned[c.case], raw.by_case[c.case]) for c in run.cases],
     }
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from firstlight.records import Case, CaseSummary, Plan, Run, Sample, can_validate
+from firstlight.records import Case, CaseSummary, Plan, Run, Sample
 from firstlight.snapshot.errors import ChangedSnapshotError, UnusableSnapshotError
 from firstlight.snapshot.layout import (
     INDEX,
@@ -61,12 +61,10 @@ class RawRun:
 
     @property
     def number(self) -> str:
-        """'001'."""
         return self.folder.rsplit("/", 1)[-1]
 
     @cached_property
     def planned(self) -> Mapping[str, Case]:
-        """The planned cases by id."""
         return {case.id: case for case in self.plan.cases}
 
     @cached_property
@@ -78,12 +76,10 @@ class RawRun:
         return found
 
     def digest(self, name: str) -> str:
-        """SHA-256 of a file as it is published."""
         return hashlib.sha256(self.files[name]).hexdigest()
 
 
 def parse_plan(data: bytes, name: str) -> Plan:
-    """A `plan.json` that a stranger wrote."""
     plan = decoded(Plan, parse_object(data, name, LIMITS.json_bytes), name)
     if len({case.id for case in plan.cases}) != len(plan.cases):
         raise UnusableSnapshotError(f"{name}: a case is planned twice.")
@@ -91,7 +87,6 @@ def parse_plan(data: bytes, name: str) -> Plan:
 
 
 def parse_run(data: bytes, name: str) -> Run:
-    """A `run.json` that a stranger wrote."""
     plain = parse_object(data, name, LIMITS.json_bytes)
     require_version(plain, "firstlight.run", name)
     return decoded(Run, plain, name)
@@ -142,7 +137,6 @@ class Snapshot:
     source: Source = field(repr=False, compare=False)
 
     def read(self, path: str) -> bytes:
-        """The content of a file, exactly as the index names it."""
         return read_checked(self.source, self.files, path, LIMITS.file_bytes)
 
     def plan(self, number: int) -> Plan:
@@ -159,9 +153,9 @@ class Snapshot:
 def open_snapshot(location: str | Path) -> Snapshot:
     """The snapshot in a directory, an archive (.tar, .tar.gz) or at a URL that fsspec knows.
 
-    Where jsonschema is installed, manifest, validation report and runs have the fields that their
-    schemas promise. Raises `UnusableSnapshotError` if it is none, is too new, or holds what no
-    snapshot holds, and `ChangedSnapshotError` if a file is not the one that the index names.
+    Manifest, validation report and runs have the fields that their schemas promise. Raises
+    `UnusableSnapshotError` if it is none, is too new, or holds what no snapshot holds, and
+    `ChangedSnapshotError` if a file is not the one that the index names.
     """
     source = open_source(location)
     data = source.read(INDEX, LIMITS.index_bytes)
@@ -208,7 +202,6 @@ def read_checked(
 
 
 def run_folders(manifest: Plain) -> tuple[str, ...]:
-    """The folders of the runs of a manifest."""
     runs = manifest.get("runs")
     if not isinstance(runs, list) or not 1 <= len(runs) <= LIMITS.runs:
         raise UnusableSnapshotError(f"{MANIFEST}: runs must be a list of 1 to {LIMITS.runs}.")
@@ -219,6 +212,6 @@ def run_folders(manifest: Plain) -> tuple[str, ...]:
 
 
 def _require_schema(plain: Plain, kind: str, path: str) -> None:
-    error = first_error(plain, SCHEMAS[kind]) if can_validate() else None
+    error = first_error(plain, SCHEMAS[kind])
     if error is not None:
         raise UnusableSnapshotError(f"{path}: {error}")

@@ -57,7 +57,6 @@ def outside_of_run(run: Run, samples: Sequence[Sample]) -> Iterator[str]:
 
 
 def implausible(raw: RawRun) -> Iterator[str]:
-    """Each contradiction in words."""
     samples = sorted(raw.samples, key=lambda sample: sample.order)
     if list(raw.samples) != samples:
         yield f"{SAMPLES}: its processes are not in the order in which they ran"

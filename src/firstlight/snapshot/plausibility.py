@@ -98,7 +98,6 @@ def untrue(raw: RawRun) -> list[str]:
 
 
 def _recomputed(raw: RawRun) -> tuple[CaseSummary, ...]:
-    """The summaries that follow from plan and samples."""
     for sample in raw.samples:
         if sample.case not in raw.planned:
             raise UnusableSnapshotError(f"{raw.folder}: no case {sample.case[:80]!r} was planned.")
@@ -123,10 +122,12 @@ def differences(said: Any, right: Any, where: str = "") -> Iterator[str]:
         for i, (one, other) in enumerate(zip(said, right, strict=False)):
             yield from differences(one, other, f"{where}[{i}]")
     elif not _same(said, right):
-        one, other = (
-            text if len(text) <= 60 else f"{text[:57]}..." for text in map(repr, (said, right))
-        )
-        yield f"{where}: {one}, not {other}"
+        yield f"{where}: {_short(said)}, not {_short(right)}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -45,8 +45,6 @@ Watch = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the publisher asks for."""
-
     title: str | None = None
     creators: tuple[Creator, ...] = ()
     license: str | None = None
@@ -67,8 +65,6 @@ class Built:
 
 @dataclass(frozen=True)
 class Published:
-    """What came of publishing."""
-
     id: str
     location: str
     archive: str | None
@@ -186,9 +182,7 @@ def _measured(folder: Path) -> RawRun:
         if not path.is_file():
             why = "its run was killed: finish it with `firstlight run --resume`"
             hint = f" ({why})" if name == RUN and (folder / PLAN).is_file() else ""
-            raise RefusedError(
-                f"{folder}: there is no {name}, so this is not a finished run{hint}."
-            )
+            raise RefusedError(f"{folder}: there is no {name}: this is not a finished run{hint}.")
         if path.stat().st_size > LIMITS.samples_bytes:
             raise RefusedError(f"{path}: larger than a snapshot may contain.")
         files[name] = path.read_bytes()

@@ -25,8 +25,6 @@ from firstlight.snapshot.layout import RUN, SAMPLES
 
 
 class Private(StrEnum):
-    """The kind of private data that was found."""
-
     TEXT = "text of --redact"
     VARIABLE = "value of a variable"
     PASSWORD = "password in an address"
@@ -198,18 +196,15 @@ class _Rules:
         text: str = json.loads(spelled)
         if colon:
             self._key = text
-        identifies = bool(_IDENTIFIER.fullmatch(self._key) or _CASE_ID.fullmatch(text))
-        clean = self._clean(text, name_allowed=bool(colon) or identifies)
-        return match[0] if clean == text else json.dumps(clean).encode() + colon
-
-    def _clean(self, text: str, name_allowed: bool) -> str:
+        identifies = _IDENTIFIER.fullmatch(self._key) or _CASE_ID.fullmatch(text)
+        clean = text
         for spelling, variable in self._values.items():
-            if spelling in text:
-                self._counts[Private.VARIABLE, variable] += text.count(spelling)
-                text = text.replace(spelling, _MARK[Private.VARIABLE])
-        for kind, pattern in self._rules if name_allowed else [*self._rules, *self._names]:
-            text = pattern.sub(partial(self._mark, kind), text)
-        return text
+            if spelling in clean:
+                self._counts[Private.VARIABLE, variable] += clean.count(spelling)
+                clean = clean.replace(spelling, _MARK[Private.VARIABLE])
+        for kind, pattern in self._rules if colon or identifies else self._rules + self._names:
+            clean = pattern.sub(partial(self._mark, kind), clean)
+        return match[0] if clean == text else json.dumps(clean).encode() + colon
 
     def _mark(self, kind: Private, match: re.Match[str]) -> str:
         private = match[match.lastindex or 0]
@@ -220,17 +215,13 @@ class _Rules:
 
 
 def marks(data: bytes) -> int:
-    """How many marks of redaction are in a file."""
     return sum(data.count(mark.encode()) for mark in {*_MARK.values()})
 
 
-def private_part(
-    source: bytes, texts: Sequence[str] = (), owner: Owner | None = None
-) -> str | None:
+def private_part(source: bytes, texts: Sequence[str], owner: Owner) -> str | None:
     """What of a program must not be published, in words, or None."""
     program = source.decode("utf-8", "surrogateescape")
-    owner = owner or Owner()
-    if any(text in program for text in texts if text):
+    if any(text in program for text in texts):
         return "text to be redacted"
     for variable, value in owner.secrets.items():
         if value in program:

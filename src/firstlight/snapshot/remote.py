@@ -43,7 +43,6 @@ def _protocols(filesystem: AbstractFileSystem) -> set[str]:
 
 
 def open_remote(url: str) -> Source:
-    """The snapshot at a URL: a folder, or an archive."""
     filesystem, root = _filesystem_of(url)
     if not url.endswith(ARCHIVES):
         return Files(filesystem, root, url)
@@ -120,8 +119,6 @@ class _Distant:
 
 
 class RemoteStore:
-    """A place for many snapshots at a URL."""
-
     def __init__(self, url: str) -> None:
         self.name = url.rstrip("/")
         self._filesystem, self._root = _filesystem_of(url)

@@ -29,8 +29,6 @@ _NO_FILE = {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO}
 
 
 class Reader(Protocol):
-    """A source of bytes in order."""
-
     def read(self, size: int, /) -> bytes: ...
 
 
@@ -77,8 +75,6 @@ def read_up_to(content: Reader, size: int) -> bytes:
 
 
 class Directory:
-    """A directory on this machine."""
-
     sees_all = True
 
     def __init__(self, path: Path) -> None:
@@ -153,9 +149,7 @@ class Directory:
 
     def _unreadable(self, path: str, error: OSError) -> SnapshotError:
         if error.errno in _NO_FILE:
-            return HostileSnapshotError(
-                f"{self.name}: {path} is not a plain file ({error.strerror})."
-            )
+            return HostileSnapshotError(f"{self.name}: {path} is no plain file: {error.strerror}.")
         return StorageError(f"{self.name}/{path}: cannot be read: {error.strerror}.")
 
 
@@ -172,9 +166,7 @@ def require_same(source: Source, files: Mapping[str, bytes]) -> None:
     """Refuse a snapshot that is there already, under the same id, and is not these files."""
     odd = _first_difference(source, files)
     if odd is not None:
-        raise StorageError(
-            f"{source.name} exists but is damaged: {odd}. Move it away, then publish again."
-        )
+        raise StorageError(f"{source.name} exists but is damaged: {odd}. Move it away.")
 
 
 def _first_difference(source: Source, files: Mapping[str, bytes]) -> str | None:

@@ -62,9 +62,8 @@ def full_location(location: str | Path) -> str:
         from firstlight.snapshot.remote import RemoteStore
 
         names = [f"{found}{dot}{ending}" for found in RemoteStore(folder).ids()]
-    fitting = sorted(
-        n for n in names if n.startswith(beginning) and is_id(n[:64]) and n[64:] == dot + ending
-    )
+    names = [n for n in names if n.startswith(beginning)]
+    fitting = sorted(n for n in names if is_id(n[:64]) and n[64:] == dot + ending)
     if len(fitting) > 1:
         raise UnusableSnapshotError(
             f"{text}: {len(fitting)} snapshots there begin with this ({fitting[0][:16]}…, "
@@ -87,9 +86,7 @@ def open_source(location: str | Path) -> Source:
         raise UnusableSnapshotError(f"{path}: no such directory or archive.")
     if path.name.endswith(ARCHIVES):
         return Archive(str(path), lambda: open(path, "rb"))
-    raise UnusableSnapshotError(
-        f"{path}: not an archive. Give the directory of a snapshot, or its .tar."
-    )
+    raise UnusableSnapshotError(f"{path}: not an archive. Give a snapshot or its .tar.")
 
 
 def local_path(text: str) -> Path | None:
@@ -106,11 +103,8 @@ def local_path(text: str) -> Path | None:
         return None if "://" in text else Path(text)
     rest = text[len("file://") :]
     if not rest.startswith("/"):
-        meant = rest.partition("/")[2] if rest.startswith("localhost/") else rest
-        raise StorageError(
-            f"{text}: a path after file:// begins with a slash. Did you mean "
-            f"{'/' if meant != rest else ''}{meant}?"
-        )
+        meant = rest.removeprefix("localhost")
+        raise StorageError(f"{text}: file:// needs an absolute path. Did you mean {meant}?")
     return Path(rest)
 
 
@@ -126,13 +120,10 @@ def open_store(location: str | Path) -> Store:
 
 
 class LocalStore:
-    """A directory on this machine."""
-
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, str(path)
 
     def ids(self) -> list[str]:
-        """Names of the folders that could be snapshots."""
         try:
             with os.scandir(self.path) as found:
                 return sorted(e.name for e in found if is_id(e.name) and not e.is_symlink())
@@ -179,9 +170,7 @@ class LocalStore:
         if not os.path.lexists(final):
             return False
         if final.is_symlink() or not final.is_dir():
-            raise StorageError(
-                f"{final} exists and is not a folder. Move it away, then publish again."
-            )
+            raise StorageError(f"{final} exists and is not a folder. Move it away.")
         require_same(Directory(final), files)
         return True
 
@@ -203,7 +192,6 @@ class LocalStore:
             return None
 
     def read_many(self, names: list[str], max_bytes: int) -> dict[str, bytes]:
-        """Those of the files that are there."""
         found = ((name, self.read(name, max_bytes)) for name in names)
         return {name: data for name, data in found if data is not None}
 

@@ -54,9 +54,7 @@ def compact(value: Any) -> bytes:
 def parse(data: bytes, name: str, max_bytes: int) -> Any:
     """The value in `data`; errors name the file `name`."""
     if len(data) > max_bytes:
-        raise UnusableSnapshotError(
-            f"{name}: {len(data)} bytes of JSON, more than the limit of {max_bytes}."
-        )
+        raise UnusableSnapshotError(f"{name}: more than the limit of {max_bytes} bytes.")
     try:
         value = json.loads(
             data.decode("utf-8"),

@@ -7,7 +7,7 @@ import io
 import math
 from collections.abc import Sequence
 
-from firstlight.records import PHASES, CaseSummary, Estimate, Sample
+from firstlight.records import PHASES, CaseSummary, Sample
 from firstlight.report.exporters import harmless
 from firstlight.snapshot.layout import VERSION
 from firstlight.snapshot.opening import RawRun, has_number, timed
@@ -20,40 +20,34 @@ _ENDS = ("median", "low", "high")
 def cases_csv(runs: Sequence[RawRun]) -> bytes:
     """One row per case: medians with their intervals, phases, memory, status."""
     out = io.StringIO()
+    rows = [_row(raw.folder, case) for raw in runs for case in raw.run.cases]
     writer = csv.writer(out, lineterminator="\n")
-    names = ["run", "case", "workload", "size", "backend", "cache", "status", "n", "confidence"]
-    names += [f"cold_{end}_seconds" for end in _ENDS]
-    names += [f"{phase}_seconds" for phase in PHASES] + ["unattributed_seconds"]
-    names += [f"warm_call_{end}_seconds" for end in _ENDS] + ["warm_class"]
-    names += ["throughput_calls_per_second", "peak_host_bytes", "peak_device_bytes"]
-    names += ["max_relative_error", "tolerance", "break_even_calls"]
-    writer.writerow(names)
-    for raw in runs:
-        writer.writerows(harmless(_row(raw.folder, case)) for case in raw.run.cases)
+    writer.writerow(rows[0])
+    writer.writerows(harmless(row.values()) for row in rows)
     return out.getvalue().encode()
 
 
-def _row(folder: str, case: CaseSummary) -> list[object]:
+def _row(folder: str, case: CaseSummary) -> dict[str, object]:
     cold, correct = case.cold_seconds, case.correctness
     rate, even = case.throughput_calls_per_second, case.break_even_calls
-    return [
-        *(folder, case.case, case.workload, case.size, case.backend, case.cache, case.status),
-        *((cold.n, cold.confidence) if cold else (None, None)),
-        *_estimate(cold),
-        *(case.phases_seconds.get(phase) for phase in PHASES),
-        case.unattributed_seconds,
-        *_estimate(case.warm_call_seconds),
-        case.warm_class,
-        rate.median if rate else None,
-        case.peak_host_bytes,
-        case.peak_device_bytes,
-        *((correct.max_relative_error, correct.tolerance) if correct else (None, None)),
-        even.calls if even else None,
-    ]
-
-
-def _estimate(value: Estimate | None) -> tuple[float | None, ...]:
-    return (value.median, value.low, value.high) if value else (None, None, None)
+    names = ("case", "workload", "size", "backend", "cache", "status")
+    return {
+        "run": folder,
+        **{name: getattr(case, name) for name in names},
+        "n": cold.n if cold else None,
+        "confidence": cold.confidence if cold else None,
+        **{f"cold_{end}_seconds": getattr(cold, end, None) for end in _ENDS},
+        **{f"{phase}_seconds": case.phases_seconds.get(phase) for phase in PHASES},
+        "unattributed_seconds": case.unattributed_seconds,
+        **{f"warm_call_{e}_seconds": getattr(case.warm_call_seconds, e, None) for e in _ENDS},
+        "warm_class": case.warm_class,
+        "throughput_calls_per_second": rate.median if rate else None,
+        "peak_host_bytes": case.peak_host_bytes,
+        "peak_device_bytes": case.peak_device_bytes,
+        "max_relative_error": correct.max_relative_error if correct else None,
+        "tolerance": correct.tolerance if correct else None,
+        "break_even_calls": even.calls if even else None,
+    }
 
 
 def distributions(runs: Sequence[RawRun]) -> Plain:
@@ -111,7 +105,6 @@ def _quantiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def quantile(values: Sequence[float], q: float) -> float:
-    """The q-quantile, linear between order statistics."""
     ordered = sorted(values)
     place = q * (len(ordered) - 1)
     below = math.floor(place)

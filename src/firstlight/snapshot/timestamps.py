@@ -17,12 +17,22 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509 import (
+    BasicConstraints,
+    Certificate,
+    ExtendedKeyUsage,
+    ExtensionNotFound,
+    InvalidVersion,
+    load_der_x509_certificate,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from firstlight.snapshot.errors import TimestampError
-
-if TYPE_CHECKING:
-    from cryptography.x509 import Certificate
 
 MAX_BYTES = 1 << 16
 _SEQUENCE, _SET, _OID = 0x30, 0x31, 0x06
@@ -57,8 +67,6 @@ class Token:
 
 @dataclass(frozen=True)
 class _Node:
-    """An element of DER."""
-
     tag: int
     value: bytes
     whole: bytes
@@ -100,9 +108,6 @@ def _first(data: bytes) -> tuple[_Node, bytes]:
 
 def read_token(data: bytes, subject: bytes) -> Token:
     """The token in a response or as it is; raises `TimestampError` unless it is over `subject`."""
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.x509 import InvalidVersion
-
     if len(data) > MAX_BYTES:
         raise TimestampError(f"more than {MAX_BYTES} bytes: not an RFC 3161 token.")
     odd = (UnsupportedAlgorithm, InvalidVersion, StopIteration, IndexError, TypeError, ValueError)
@@ -114,8 +119,6 @@ def read_token(data: bytes, subject: bytes) -> Token:
 
 
 def _read(data: bytes, subject: bytes) -> Token:
-    from cryptography.x509 import load_der_x509_certificate
-
     node, rest = _first(data)
     if rest:
         raise TimestampError("the token has data after its end.")
@@ -163,8 +166,6 @@ def _hash_of(algorithm: _Node) -> str:
 
 def _signer(node: _Node, info: bytes, certificates: Sequence[Certificate]) -> Certificate:
     """The certificate that has signed the attributes of `info`."""
-    from cryptography.hazmat.primitives.serialization import Encoding
-
     _, _, hashing, attributes, _, signature = node.parts(6)[:6]
     algorithm = _hash_of(hashing)
     if attributes.tag != 0xA0:
@@ -202,10 +203,6 @@ def _named_certificate(attributes: dict[str, _Node]) -> tuple[str, bytes]:
 def _require_signature(
     certificate: Certificate, signature: bytes, data: bytes, algorithm: str
 ) -> None:
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
-
     hashing: hashes.HashAlgorithm = getattr(hashes, algorithm.upper())()
     try:
         match certificate.public_key():
@@ -225,9 +222,6 @@ def _chain(
     signer: Certificate, certificates: Sequence[Certificate], time: datetime
 ) -> tuple[Certificate, ...]:
     """The signer and its issuers, as far as they are in the token; each was valid at the time."""
-    from cryptography.x509 import ExtendedKeyUsage, ExtensionNotFound
-    from cryptography.x509.oid import ExtendedKeyUsageOID
-
     try:
         usage = signer.extensions.get_extension_for_class(ExtendedKeyUsage)
     except (ExtensionNotFound, ValueError):
@@ -251,9 +245,6 @@ def _valid_at(certificate: Certificate, time: datetime) -> bool:
 
 
 def _is_issued_by(certificate: Certificate, issuer: Certificate) -> bool:
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.x509 import BasicConstraints, ExtensionNotFound
-
     try:
         constraints = issuer.extensions.get_extension_for_class(BasicConstraints)
         certificate.verify_directly_issued_by(issuer)

@@ -9,14 +9,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.x509 import Certificate, load_pem_x509_certificate
 
 from firstlight.records import write_text
 from firstlight.snapshot.errors import KeyFileError
 from firstlight.snapshot.keys import PublicKey
-
-if TYPE_CHECKING:
-    from cryptography.x509 import Certificate
 
 _MAX_LETTERS = 80
 _MARKS = " ._@+-'"
@@ -147,9 +146,7 @@ class TrustedKeys:
             except (KeyFileError, ValueError, TypeError):
                 raise KeyFileError(f"{path}: contains no public key. Remove it.") from None
             if trusted.key.id != path.stem:
-                raise KeyFileError(
-                    f"{path}: contains a different key than its name says. Remove it."
-                )
+                raise KeyFileError(f"{path}: not the key of its name. Remove it.")
             found[path.stem] = trusted
         return found
 
@@ -160,16 +157,13 @@ class TrustedKeys:
             except OSError as error:
                 raise KeyFileError(f"{path}: cannot be read: {error.strerror}.") from None
             except UnicodeDecodeError:
-                raise KeyFileError(
-                    f"{path}: contains no text, so no public key. Remove it."
-                ) from None
+                raise KeyFileError(f"{path}: contains no text, so no key. Remove it.") from None
 
     def add_authority(self, pem: bytes, name: str) -> str:
         """Trust the clock of whoever has this certificate, or issues others; returns its id."""
-        certificate_id = _certificate_id(_certificate(pem))
-        self._write(
-            f"{certificate_id}.pem", f"{require_name(name)}\n{pem.decode('ascii', 'replace')}"
-        )
+        certificate_id, _ = _certificate(pem)
+        text = f"{require_name(name)}\n{pem.decode('ascii', 'replace')}"
+        self._write(f"{certificate_id}.pem", text)
         return certificate_id
 
     def authorities(self) -> dict[str, tuple[Certificate, str]]:
@@ -177,11 +171,9 @@ class TrustedKeys:
         found = {}
         for path, text in self._files(".pem"):
             name, _, pem = text.partition("\n")
-            certificate = _certificate(pem.encode())
-            if _certificate_id(certificate) != path.stem:
-                raise KeyFileError(
-                    f"{path}: a different certificate than its name says. Remove it."
-                )
+            certificate_id, certificate = _certificate(pem.encode())
+            if certificate_id != path.stem:
+                raise KeyFileError(f"{path}: not the certificate of its name. Remove it.")
             found[path.stem] = (certificate, name)
         return found
 
@@ -192,7 +184,6 @@ class TrustedKeys:
         return {key_id: o.name for key_id, o in others.items() if skeleton(o.name) == looks}
 
     def known(self, key: PublicKey) -> Trusted | None:
-        """What the user knows of this key, or None."""
         found = self.all().get(key.id)
         return found if found is not None and found.key == key else None
 
@@ -228,16 +219,10 @@ def skeleton(name: str) -> str:
     return " ".join(sorted(words))
 
 
-def _certificate(pem: bytes) -> Certificate:
-    from cryptography.x509 import load_pem_x509_certificate
-
+def _certificate(pem: bytes) -> tuple[str, Certificate]:
+    """(id, certificate)."""
     try:
-        return load_pem_x509_certificate(pem)
+        certificate = load_pem_x509_certificate(pem)
     except ValueError:
         raise KeyFileError("not a certificate in PEM.") from None
-
-
-def _certificate_id(certificate: Certificate) -> str:
-    from cryptography.hazmat.primitives.hashes import SHA256
-
-    return certificate.fingerprint(SHA256()).hex()[:32]
+    return certificate.fingerprint(SHA256()).hex()[:32], certificate

@@ -64,7 +64,7 @@ def _case(raw: RawRun, case: CaseSummary) -> Plain:
         "reason": case.reason,
         "passed": case.status == "ok" and all(gates.values()),
         "gates": gates,
-        "correctness": {**_worst(case), "processes": [_checked(s) for s in samples]},
+        "correctness": {**_worst(case), "processes": [*map(_checked, samples)]},
         "cache": {
             "policy": case.cache,
             "objections": objections,

@@ -30,8 +30,6 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verification:
-    """The result of verifying a snapshot."""
-
     location: str
     id: str
     signature: str  # trusted, expired, revoked, valid (key not known), none, bad, not checked
@@ -76,7 +74,6 @@ class Record:
         self.findings.append(Finding(check, message))
 
     def holds(self, check: str) -> bool:
-        """Whether nothing was found by this check."""
         return not any(finding.check == check for finding in self.findings)
 
     def passed(self, check: str, message: str) -> None:
@@ -94,7 +91,6 @@ class Record:
         self.unchecked_files += files
 
     def result(self, location: str, snapshot_id: str) -> Verification:
-        """All of it, with the first findings of each kind."""
         findings: list[Finding] = []
         for check, number in Counter(finding.check for finding in self.findings).items():
             findings += [f for f in self.findings if f.check == check][:_MAX_FINDINGS]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -135,11 +136,11 @@ def _require_sizes(index: Index) -> None:
             samples += entry.bytes
         elif _is_read(path) and entry.bytes > LIMITS.json_bytes:
             raise UnusableSnapshotError(
-                f"{path}: {entry.bytes} bytes, more than the limit of {LIMITS.json_bytes}."
+                f"{path}: more than the limit of {LIMITS.json_bytes} bytes."
             )
     if samples > LIMITS.samples_bytes:
         raise UnusableSnapshotError(
-            f"{samples} bytes of samples, more than the limit of {LIMITS.samples_bytes}."
+            f"samples: more than the limit of {LIMITS.samples_bytes} bytes."
         )
 
 
@@ -168,7 +169,9 @@ def _check_files(
                 record.find("files", f"{item.path} is not the file listed in the index")
             elif data is not None:
                 kept[item.path] = data
-                folders = _folders(data) if item.path == MANIFEST else folders
+                if item.path == MANIFEST:
+                    with suppress(SnapshotError):  # reported when the contents are checked
+                        folders = run_folders(parse_object(data, MANIFEST, LIMITS.json_bytes))
     for path in missing:
         record.find("files", f"{path} is missing")
     if isinstance(source, Archive):
@@ -178,13 +181,6 @@ def _check_files(
     total = sum(entry.bytes for entry in index.files.values())
     record.passed("files", f"{len(index.files)} files, {total} bytes, have the hash of the index")
     return kept
-
-
-def _folders(manifest: bytes) -> Collection[str]:
-    try:
-        return run_folders(parse_object(manifest, MANIFEST, LIMITS.json_bytes))
-    except SnapshotError:  # found again, and reported, when the contents are checked
-        return ()
 
 
 def _digest(content: Reader, size: int, keep: bool) -> tuple[int, str, bytes | None]:
