@@ -47,7 +47,8 @@ from firstlight.replication.selection import (
     select,
     settings_here,
 )
-from firstlight.snapshot.opening import open_snapshot
+from firstlight.snapshot.layout import PLAN, RUN, SAMPLES
+from firstlight.snapshot.opening import RawRun, open_snapshot
 from firstlight.snapshot.publishing import publish
 from firstlight.snapshot.storage import LocalStore
 from firstlight.snapshot.strict_json import canonical
@@ -108,8 +109,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return asked
 
 
-def pairing(one: Measured, other: Measured, **data: Any) -> Pairing:
-    return Pairing("runs/001", one, other, data.get("published", {}), data.get("here", {}))
+def pairing(one: Measured, other: Measured) -> Pairing:
+    return Pairing("runs/001", one, other)
 
 
 def said_of(case: CaseReplication, *runs: Measured) -> list[str]:
@@ -211,9 +212,17 @@ def test_an_order_that_turned_round_is_seen(measured: Any) -> None:
     assert (cold.order, cold.verdict) == ("reversed", "differs")
 
 
+def is_check(sample: Sample) -> bool:
+    return sample.case == JIT.id and sample.kind == "check"
+
+
 def test_other_data_forbid_times_and_ratios(measured: Any) -> None:
-    one = {NUMPY.id: "a" * 64, JIT.id: "a" * 64}
-    pair = pairing(measured(1), measured(2), published=one, here={**one, JIT.id: "b" * 64})
+    here = measured(2)
+    samples = [
+        replace(s, facts={**s.facts, "data_sha256": ["b" * 64]}) if is_check(s) else s
+        for s in here.samples
+    ]
+    pair = pairing(measured(1), replace(here, samples=samples))
     alike, other = replicate_cases([pair])
     assert alike.verdict == "agrees"
     assert other.verdict == "not comparable" and "SHA-256" in said_of(other)[0]
@@ -327,7 +336,8 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     measured_in(base, 1, 1.0, 1.0)
     published = publish([base / "run-1"], LocalStore(base / "store")).location
     second, snapshot = measured_in(base, 2, 1.0, 1.6), open_snapshot(published)
-    pair = repeating.pairing(snapshot, 0, (NUMPY, JIT), second.run, second.samples)
+    files = {name: (base / "run-2" / name).read_bytes() for name in (PLAN, SAMPLES, RUN)}
+    pair = repeating.pairing(snapshot, 0, RawRun.of("runs/001", files))
     cases = replicate_cases([pair])
     made = Replication(
         snapshot={"id": snapshot.id, "title": snapshot.manifest["publication"]["title"],

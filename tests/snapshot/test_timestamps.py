@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from firstlight.cli import main
-from firstlight.snapshot.errors import TimestampError
+from firstlight.snapshot.errors import KeyFileError, TimestampError
 from firstlight.snapshot.keys import PrivateKey
 from firstlight.snapshot.layout import INDEX
 from firstlight.snapshot.publishing import Published
@@ -129,7 +129,9 @@ def test_what_was_signed_before_a_key_was_revoked_stays_trusted_if_its_time_is_p
 ) -> None:
     keys, now = TrustedKeys.of_user(), datetime.now(UTC)
     keys.add(key.public, "Jane Doe")
-    keys.add_authority((authority.folder / "ca.pem").read_bytes(), "The clock")
+    clock = keys.add_authority((authority.folder / "ca.pem").read_bytes(), "The clock")
+    with pytest.raises(KeyFileError, match="an authority for time stamps, not a key"):
+        keys.revoke(clock, now.date())
     token = authority.stamp(Path(signed.location) / INDEX)
     keys.revoke(key.public.id, (now + timedelta(days=2)).date())
     assert verify(signed.location).signature == "revoked"

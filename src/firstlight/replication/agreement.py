@@ -13,7 +13,7 @@ such a case is undecided, whatever its intervals are.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -24,13 +24,7 @@ from firstlight.compare.quantities import GATED, decides, in_order, of_sample
 from firstlight.compare.runs import DRIFT, Measured
 from firstlight.records import PHASES, CaseSummary, Sample
 from firstlight.replication.report import ALPHA, CaseReplication, Delta, RatioReplication, Reason
-from firstlight.statistics.effects import (
-    Effect,
-    holm,
-    paired_effect,
-    smallest_p,
-    unpaired_effect,
-)
+from firstlight.statistics.effects import Effect, holm, paired_effect, smallest_p, unpaired_effect
 from firstlight.statistics.intervals import median_estimate
 from firstlight.statistics.steady_state import spread
 
@@ -42,13 +36,11 @@ Compared = TypeVar("Compared", Delta, RatioReplication)
 
 @dataclass(frozen=True)
 class Pairing:
-    """A published run and its repetition, and the hashes of their data by case."""
+    """A published run and its repetition."""
 
     folder: str
     published: Measured
     here: Measured
-    data_published: Mapping[str, str | None]
-    data_here: Mapping[str, str | None]
 
 
 def replicate_cases(pairings: Sequence[Pairing]) -> list[CaseReplication]:
@@ -154,11 +146,8 @@ def _draft(pairing: Pairing, case: CaseSummary) -> CaseReplication:
 
 def _differences(pairing: Pairing, case: str) -> list[Difference]:
     """What forbids comparing the times of a case; nothing if they can be."""
-    found = differences(pairing.published.run, pairing.here.run, case)
-    one, other = pairing.data_published.get(case), pairing.data_here.get(case)
-    if one is not None and other is not None and one != other:
-        found.append(Difference(Kind.CONTENTS, "input", one, other))
-    return found
+    one, other = pairing.published, pairing.here
+    return differences(one.run, other.run, case, (one.samples, other.samples))
 
 
 def _is_portable(found: Difference) -> bool:

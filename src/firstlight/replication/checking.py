@@ -267,7 +267,7 @@ def _miscomputed(
     pairs = []
     for said in report.runs:
         number, raw = snapshot.folders.index(said.folder), runs[said.folder]
-        pairs.append(pairing(snapshot, number, raw.plan.cases, raw.run, raw.samples))
+        pairs.append(pairing(snapshot, number, raw))
         wanted = run_replication(snapshot, number, raw.run, said.notes)
         yield from _differing(said, wanted, raw.folder)
     yield from _differing(report.cases, replicate_cases(pairs), "cases")

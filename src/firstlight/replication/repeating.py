@@ -12,16 +12,7 @@ from firstlight.compare.conditions import machine_class
 from firstlight.compare.environments import environment_differences, state
 from firstlight.compare.runs import DRIFT, Measured
 from firstlight.measure.case_selection import filter_cases
-from firstlight.records import (
-    Case,
-    MalformedRecordError,
-    Run,
-    Sample,
-    Settings,
-    now,
-    to_json,
-    write_text,
-)
+from firstlight.records import MalformedRecordError, Run, Settings, now, to_json, write_text
 from firstlight.replication.agreement import Pairing, replicate_cases, replicate_ratios
 from firstlight.replication.page import replication_html
 from firstlight.replication.report import (
@@ -44,7 +35,6 @@ from firstlight.replication.selection import (
 from firstlight.report.html import render
 from firstlight.snapshot.keys import PrivateKey, sign
 from firstlight.snapshot.layout import PLAN, RUN, SAMPLES
-from firstlight.snapshot.manifest import dataset
 from firstlight.snapshot.opening import RawRun, Snapshot, open_snapshot, programs_of
 from firstlight.snapshot.redaction import Owner, redact, redact_run
 from firstlight.snapshot.strict_json import canonical, first_error
@@ -132,8 +122,7 @@ def report_of(
     for task in job.tasks:
         if task.number in measured:
             raw = measured[task.number]
-            cases = task.selection.cases
-            pairings.append(pairing(job.snapshot, task.number, cases, raw.run, raw.samples))
+            pairings.append(pairing(job.snapshot, task.number, raw))
             notes = tuple(_public(note, owner) for note in task.notes)
             runs.append(run_replication(job.snapshot, task.number, raw.run, notes))
     found = tuple(replicate_cases(pairings))
@@ -178,21 +167,10 @@ def write_report(folder: Path, report: Replication, key: PrivateKey | None) -> b
     return data
 
 
-def pairing(
-    snapshot: Snapshot, number: int, cases: Sequence[Case], run: Run, samples: Sequence[Sample]
-) -> Pairing:
-    """A run of the snapshot and its repetition, which measured `cases`."""
-    about = snapshot.manifest["runs"][number]["cases"]
-    return Pairing(
-        folder=snapshot.folders[number],
-        published=Measured("published", snapshot.runs[number], snapshot.samples(number)),
-        here=Measured("here", run, samples),
-        data_published={case["case"]: case["dataset"]["sha256"] for case in about},
-        data_here={
-            case.id: dataset(case, [s for s in samples if s.case == case.id])["sha256"]
-            for case in cases
-        },
-    )
+def pairing(snapshot: Snapshot, number: int, raw: RawRun) -> Pairing:
+    """A run of the snapshot and its repetition."""
+    published = Measured("published", snapshot.runs[number], snapshot.samples(number))
+    return Pairing(snapshot.folders[number], published, Measured("here", raw.run, raw.samples))
 
 
 def run_replication(

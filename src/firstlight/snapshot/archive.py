@@ -17,11 +17,6 @@ from firstlight.snapshot.layout import INDEX, LIMITS, SIGNATURE, id_of, is_id, r
 from firstlight.snapshot.sources import Item, Reader, exactly, missing, read_up_to
 
 _BLOCK, _END = 512, bytes(1024)
-_KINDS = {
-    b"1": "a hard link", b"2": "a symbolic link", b"3": "a device", b"4": "a device",
-    b"5": "a folder entry", b"6": "a named pipe", b"L": "a long name", b"K": "a long link",
-    b"x": "an extended header", b"g": "an extended header", b"S": "a sparse file",
-}  # fmt: skip
 
 
 def write_archive(target: IO[bytes], snapshot_id: str, files: Mapping[str, bytes]) -> None:
@@ -138,10 +133,9 @@ def _parse_header(block: bytes, name: str) -> tuple[str, str, int]:
     if block[257:262] != b"ustar":
         raise UnusableSnapshotError(f"{name}: not an archive of `firstlight publish`.")
     if kind != b"0":
-        what = _KINDS.get(kind, f"an entry of kind {kind!r}")
         raise HostileSnapshotError(
-            f"{name}: the archive contains {what}. Snapshots have only plain files; nothing was "
-            "unpacked."
+            f"{name}: the archive contains an entry of kind {kind!r}, such as a link or a device. "
+            "Snapshots have only plain files; nothing was unpacked."
         )
     try:
         path = block[:100].rstrip(b"\0").decode("ascii")

@@ -186,10 +186,7 @@ def open_snapshot(location: str | Path) -> Snapshot:
 
 
 def read_checked(
-    source: Source,
-    files: Mapping[str, FileEntry],
-    path: str,
-    max_bytes: int = LIMITS.json_bytes,
+    source: Source, files: Mapping[str, FileEntry], path: str, max_bytes: int = LIMITS.json_bytes
 ) -> bytes:
     """A file of the index, refused unless it is the one that the index names."""
     entry = files.get(path)

@@ -236,6 +236,7 @@ def _objection(case: Case, proof: CacheProof | None) -> str | None:
         return proof.reason or "marked as not proven"
     if proof.policy != case.cache:
         return f"the proof is for the policy {proof.policy!r}, the label says {case.cache!r}"
+    # The words are part of validation_report.json, which has one spelling whoever wrote it.
     if case.cache_kind is None:
         return None  # no persistent cache: nothing that could be in another state
     if case.cache == "none":

@@ -30,13 +30,7 @@ from firstlight.snapshot.layout import (
 from firstlight.snapshot.manifest import Creator, Publication
 from firstlight.snapshot.opening import RawRun, programs_of
 from firstlight.snapshot.plausibility import require_admissible
-from firstlight.snapshot.redaction import (
-    Owner,
-    Redacted,
-    Replaced,
-    private_part,
-    redact_run,
-)
+from firstlight.snapshot.redaction import Owner, Redacted, Replaced, private_part, redact_run
 from firstlight.snapshot.storage import Store
 from firstlight.snapshot.verifying import findings_in
 

@@ -146,7 +146,7 @@ class TrustedKeys:
             except (KeyFileError, ValueError, TypeError):
                 raise KeyFileError(f"{path}: contains no public key. Remove it.") from None
             if trusted.key.id != path.stem:
-                raise KeyFileError(f"{path}: not the key of its name. Remove it.")
+                raise KeyFileError(f"{path}: a different key than its name says. Remove it.")
             found[path.stem] = trusted
         return found
 
@@ -173,7 +173,7 @@ class TrustedKeys:
             name, _, pem = text.partition("\n")
             certificate_id, certificate = _certificate(pem.encode())
             if certificate_id != path.stem:
-                raise KeyFileError(f"{path}: not the certificate of its name. Remove it.")
+                raise KeyFileError(f"{path}: a certificate of another name. Remove it.")
             found[path.stem] = (certificate, name)
         return found
 

@@ -87,9 +87,7 @@ def _worst(case: CaseSummary) -> Plain:
 def _checked(sample: Sample) -> Plain:
     found = sample.correctness
     return {
-        "kind": sample.kind,
-        "index": sample.index,
-        "status": sample.status,
+        **{name: getattr(sample, name) for name in ("kind", "index", "status")},
         "passed": found.passed if found else None,
         "max_relative_error": found.max_relative_error if found else None,
     }

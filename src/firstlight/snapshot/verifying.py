@@ -38,7 +38,7 @@ from firstlight.snapshot.layout import (
     require_expected,
 )
 from firstlight.snapshot.opening import run_folders
-from firstlight.snapshot.sources import Item, Reader, Source, exactly
+from firstlight.snapshot.sources import Item, Reader, Source, exactly, missing
 from firstlight.snapshot.storage import open_source
 from firstlight.snapshot.strict_json import parse_object
 from firstlight.snapshot.trust import Standing, TrustedKeys
@@ -100,11 +100,7 @@ def findings_in(files: Mapping[str, bytes]) -> list[Finding]:
 
 def _index_bytes(source: Source, item: Item | None) -> bytes:
     if item is None or item.path != INDEX or item.content is None:
-        what = f" ({INDEX} is {item.odd})" if item and item.path == INDEX else ""
-        raise UnusableSnapshotError(
-            f"{source.name}: no {INDEX}{what}: not a snapshot, or one whose publishing was "
-            "interrupted."
-        )
+        raise missing(source.name, INDEX)
     return exactly(item.content, INDEX, LIMITS.index_bytes)
 
 
@@ -135,13 +131,9 @@ def _require_sizes(index: Index) -> None:
         if _is_read(path) and path.endswith(f"/{SAMPLES}"):
             samples += entry.bytes
         elif _is_read(path) and entry.bytes > LIMITS.json_bytes:
-            raise UnusableSnapshotError(
-                f"{path}: more than the limit of {LIMITS.json_bytes} bytes."
-            )
+            raise UnusableSnapshotError(f"{path}: more than the limit of {LIMITS.json_bytes} B.")
     if samples > LIMITS.samples_bytes:
-        raise UnusableSnapshotError(
-            f"samples: more than the limit of {LIMITS.samples_bytes} bytes."
-        )
+        raise UnusableSnapshotError(f"samples: more than the limit of {LIMITS.samples_bytes} B.")
 
 
 def _check_files(
