@@ -2,13 +2,11 @@
 
 Two jobs on one machine come out apart by up to `DRIFT` for no reason. So a quantity *agrees* if the
 whole interval of its change lies within that band, *differs* if it lies outside of it and is
-significant after Holm's correction, and is *undecided* in between.
+significant after Holm's correction, and is *undecided* in between, or if other programs took half
+of the CPU or more when either run began.
 
 On another kind of machine absolute times say nothing. The ratio of two cases of the same run does:
 its values are paired by round, so what the machine did to both at a time is not in it.
-
-Where other programs took half of the CPU or more when either run began, its times reflect them:
-such a case is undecided, whatever its intervals are.
 """
 
 from __future__ import annotations

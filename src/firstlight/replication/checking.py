@@ -1,9 +1,8 @@
 """A report that somebody else wrote: what of it holds, what does not, what is not known from here.
 
-What a person reads is checked: the page is drawn again from `replication.json`, every verdict
-follows again from the effects in it, and the values from here, the outcome of each case and what
-the machine did follow from the runs beside it. The published values are in the snapshot, which is
-not part of a report: where it is given too, the whole report is computed again.
+The page is drawn again, every verdict is concluded again from the effects, and the values from here
+follow from the runs beside the report. The published values are in the snapshot: where it is given
+too, the whole report is computed again.
 """
 
 from __future__ import annotations

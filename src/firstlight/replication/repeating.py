@@ -68,10 +68,7 @@ class Job:
 def prepare(
     location: str, files: Sequence[Path], expected_id: str | None, pattern: str | None
 ) -> Job:
-    """Verify the snapshot and decide what is measured. Refuses one that does not verify.
-
-    `files` are benchmark files that the user named, `pattern` selects cases.
-    """
+    """Verify the snapshot and decide what is measured; `files` are those that the user named."""
     found = verify(location, expected_id)
     if found.findings:
         raise ReplicationError(
@@ -100,11 +97,7 @@ def prepare(
 
 
 def make_public(folder: Path, owner: Owner) -> RawRun:
-    """Take private data out of a run that was measured here: a report is made to be shown.
-
-    As from a snapshot, and before the report is made: then everything in it follows from the files
-    beside it, on any machine where it is checked.
-    """
+    """Take private data out of a run before its report is made, which is to follow from it."""
     measured = {name: (folder / name).read_bytes() for name in (PLAN, SAMPLES, RUN)}
     files = {name: found.data for name, found in redact_run(measured, owner=owner).items()}
     raw = RawRun.of(f"runs/{folder.name}", files)

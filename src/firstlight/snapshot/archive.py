@@ -1,9 +1,8 @@
 """A snapshot in one file: a tar archive that has one spelling.
 
-Times, owners and modes are constants, the index comes first and the other files in order, so the
-same snapshot is the same archive, byte by byte, on every machine. It is not compressed, because
-compressors differ. The reader accepts this one spelling and nothing else, so there is nothing in an
-archive (a link, a device, a long name, an extended header of a gigabyte) that could be acted on.
+Times, owners and modes are constants, files are in order and not compressed, because compressors
+differ: the same snapshot is the same archive, byte by byte. The reader accepts nothing else, so
+nothing in an archive (a link, a device, a header of a gigabyte) could be acted on.
 """
 
 from __future__ import annotations

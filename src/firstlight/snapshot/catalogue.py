@@ -1,12 +1,9 @@
-"""A list of thousands of snapshots in one look.
+"""A list of thousands of snapshots at a glance: `catalogue/entries/<id>.json` is written once, with
+the snapshot; `catalogue/all.jsonl` has the entries together and is rewritten now and then.
 
-    catalogue/entries/<id>.json   one small entry a snapshot, written once, after the snapshot
-    catalogue/all.jsonl           the entries together, rewritten now and then
-
-Both are only a cache: the truth is the snapshots. A listing names the folders that are there, takes
-their entries from `all.jsonl`, reads singly the few that are not in it, and makes those that are
-nowhere from the snapshot. So it does not matter who wrote `all.jsonl` last: publishers who write at
-the same time lose each other's lines, and the next listing finds them again by their own files.
+Both are only a cache. A listing names the folders that are there, takes their entries from
+`all.jsonl`, reads the few that are not in it one by one, and makes the rest from the snapshots. So
+publishers who write at the same time may lose each other's lines, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -77,10 +74,7 @@ class Catalogue:
         return self.look()[0]
 
     def look(self) -> tuple[Entries, Refused]:
-        """The entries, and the folders without one with the reason: half written, as a rule.
-
-        An entry that is missing is made from its snapshot; nothing is written.
-        """
+        """The entries, and the folders without one with the reason; nothing is written."""
         present = self._store.ids()
         lines = (self._store.read(ALL, _MAX_BYTES) or b"").split(b"\n")
         gathered = {entry.id: entry for line in lines if line and (entry := _parsed(line))}

@@ -1,7 +1,5 @@
 """Everything in a snapshot that follows from the raw runs: made when published, made again when
 verified, and compared byte by byte.
-
-    runs, publication ──▶ manifest, distributions, validation, tables, plots, reports, citation
 """
 
 from __future__ import annotations
@@ -60,10 +58,7 @@ def code_sha256(*rooms: str) -> str:
 def derived_files(
     runs: Sequence[RawRun], publication: Publication, by: Mapping[str, str]
 ) -> dict[str, bytes]:
-    """{path: content} of every file that is neither raw nor a program of the user's.
-
-    `by` is who says to have made them: `made_by()` for a new snapshot.
-    """
+    """{path: content} of every file that is neither raw nor a program; `by` is who made them."""
     about = manifest(runs, publication, by)
     report = validation_report(runs)
     files = {

@@ -1,10 +1,8 @@
 """Ed25519 keys: made, kept, and used to sign; the arithmetic is that of `cryptography`.
 
-A private key is a PEM file (PKCS 8, as OpenSSL writes it) that only its owner can read; it is never
-overwritten. A public key is 32 bytes, written in base64; its id is the beginning of its SHA-256.
-
-A signature (`signature.json`) stands beside what it signs. That a snapshot *is* signed, and by
-which key, is in its index, so a signature can be neither removed nor replaced unnoticed.
+A private key is a PEM file (PKCS 8, as OpenSSL writes it) that only its owner can read. A public
+key is 32 bytes, written in base64; its id is the beginning of its SHA-256. The index of a snapshot
+names its signer, so that `signature.json` can be neither removed nor replaced unnoticed.
 """
 
 from __future__ import annotations
@@ -91,10 +89,7 @@ def _from_base64(text: str, size: int, what: str) -> bytes:
 
 
 def generate(path: Path, passphrase: bytes | None = None) -> PublicKey:
-    """Make a key pair: the private key in `path`, readable by its owner, the public one beside it.
-
-    Neither file is ever overwritten.
-    """
+    """Make a key pair: the private key in `path`, the public one beside it; both must be new."""
     beside = path.with_name(path.name + ".pub")
     key = Ed25519PrivateKey.generate()
     lock = BestAvailableEncryption(passphrase) if passphrase else NoEncryption()
@@ -187,10 +182,7 @@ def sign(key: PrivateKey, data: bytes, signs: str = INDEX) -> bytes:
 
 
 def signed_by(document: bytes, data: bytes, signs: str = INDEX) -> PublicKey:
-    """The key that has signed `data`; raises `UnusableSnapshotError` if the signature is not good.
-
-    Every byte of the document counts: it must be in its one spelling.
-    """
+    """The key that has signed `data`; raises `UnusableSnapshotError` if none has."""
     plain = parse_object(document, SIGNATURE, _MAX_BYTES)
     require_version(plain, _SCHEMA, SIGNATURE)
     if canonical(plain) != document or set(plain) != {

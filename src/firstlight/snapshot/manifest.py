@@ -14,6 +14,7 @@ from firstlight.snapshot.plausibility import METHOD
 from firstlight.snapshot.strict_json import Plain, compact
 
 NOT_RECORDED = "not recorded"
+_PLANNED = ("title", "program", "reference", "tolerance", "cache_kind")
 
 
 @dataclass(frozen=True)
@@ -53,24 +54,17 @@ def manifest(runs: Sequence[RawRun], publication: Publication, made_by: Mapping[
 
 
 def _run(raw: RawRun) -> Plain:
-    run, host = raw.run, dict(raw.run.host)
-    lock = host.pop("lock", None)
+    run, host = raw.run, raw.run.host
+    lock = host.get("lock")
+    names = ("id", "created_at", "finished_at", "complete", "harness", "settings")
     return {
         "folder": raw.folder,
-        "id": run.id,
-        "created_at": run.created_at,
-        "finished_at": run.finished_at,
-        "complete": run.complete,
-        "harness": to_json(run.harness),
-        "settings": to_json(run.settings),
+        **{name: to_json(getattr(run, name)) for name in names},
         "hardware": {k: host.get(k) for k in ("cpu", "container", "memory_bytes", "gpus", "os")},
         "software": {
-            "python": host.get("python"),
-            "packages": host.get("packages"),
+            **{k: host.get(k) for k in ("python", "packages", "environment", "commit")},
             "lock": lock,
             "lock_unknown": None if lock is not None else NOT_RECORDED,
-            "environment": host.get("environment"),
-            "commit": host.get("commit"),
         },
         "state": {
             key: host.get(key)
@@ -84,19 +78,12 @@ def _run(raw: RawRun) -> Plain:
 
 def _case(case: CaseSummary, planned: Case, samples: Sequence[Sample]) -> Plain:
     return {
-        "case": case.case,
-        "status": case.status,
-        "reason": case.reason,
-        "title": planned.title,
-        "program": planned.program,
+        **{name: getattr(case, name) for name in ("case", "status", "reason", "note")},
+        **{name: getattr(planned, name) for name in _PLANNED},
         "file": planned.file.rsplit("/", 1)[-1] if planned.file else None,
-        "reference": planned.reference,
-        "tolerance": planned.tolerance,
         "cache_policy": case.cache,
-        "cache_kind": planned.cache_kind,
         "dataset": dataset(planned, samples),
         "protocol": to_json(case.protocol),
-        "note": case.note,
     }
 
 

@@ -1,10 +1,5 @@
 """A snapshot opened for reading, to show, compare or replicate it.
 
-    snapshot = open_snapshot("results/3f0c…")
-    snapshot.manifest["title"]
-    for number, run in enumerate(snapshot.runs):
-        samples = snapshot.samples(number)
-
 Nothing is trusted: every file that is handed out has the SHA-256 that the index names, within the
 limits, and `id` is computed, not read. Whether the snapshot is sound as a whole, and who signed it,
 is what `firstlight verify` says.

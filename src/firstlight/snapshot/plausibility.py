@@ -1,8 +1,7 @@
 """What a run says that cannot be true, whatever was measured; and which runs may be published.
 
 None of it finds anything in a run that Firstlight measured. A record that was changed with care
-passes: times of all processes in proportion, with the clock and the digits put right. Whether the
-processes can have run one after the other, as planned, is in `order_and_clock`.
+passes: times of all processes in proportion, with the clock and the digits put right.
 """
 
 from __future__ import annotations
@@ -167,10 +166,7 @@ def _contradictions(raw: RawRun) -> Iterator[str]:
 def _miscounted(
     case: Case, samples: Sequence[Sample], settings: Settings, attempts: int
 ) -> Iterator[str]:
-    """Processes run in rounds, so those of a case are numbered without a gap.
-
-    A gate repeats a process at once, on both sides, if it breaks on one of them.
-    """
+    """Processes run in rounds, numbered without a gap; a gate repeats at once one that breaks."""
     numbers = [s.index for s in sorted(samples, key=lambda s: s.order) if s.kind == "timed"]
     taken = Counter(numbers)
     if taken and max(taken.values()) > attempts:
@@ -220,11 +216,7 @@ def _mislabelled(case: Case) -> Iterator[str]:
 
 
 def unproven_labels(case: Case, samples: Sequence[Sample]) -> list[str]:
-    """What contradicts the label of a case, in words; nothing if every process proves it.
-
-    The harness judged each process when it ran, by the names of the cache entries. Only counts are
-    left here: a `proven` beside counts that contradict it is found.
-    """
+    """What contradicts the label of a case, in words: no proof, or counts that refute it."""
     found = [(s.index, _objection(case, s.cache)) for s in samples if s.kind == "timed"]
     return [f"process {index}: {reason}" for index, reason in found if reason is not None]
 

@@ -1,9 +1,8 @@
 """Removes private data of the person who measured from a run before others read it.
 
 Home directories become `~`, passwords and tokens `***`, the names of user and machine `(user)` and
-`(host)`, and texts that the publisher names `(redacted)`. Only the strings of a JSON file in which
-something is found are written anew, so nothing else about the file changes. Of what stood there no
-hash is kept: all other bytes are public, so a hash would let anybody try names until one fits.
+`(host)`, and texts that the publisher names `(redacted)`; no other byte of a file changes. No hash
+of what stood there is kept: it would let anybody try names until one fits.
 """
 
 from __future__ import annotations
@@ -156,10 +155,7 @@ def redact(data: bytes, texts: Sequence[str] = (), owner: Owner | None = None) -
 def redact_run(
     files: Mapping[str, bytes], texts: Sequence[str] = (), owner: Owner | None = None
 ) -> dict[str, Redacted]:
-    """The files of a run without private data; `run.json` has the hash of the public samples.
-
-    The hash of the samples as they were would let a reader try names until one fits.
-    """
+    """The files of a run without private data; `run.json` has the hash of the public samples."""
     clean = {name: redact(data, texts, owner) for name, data in files.items()}
     both = files[SAMPLES], clean[SAMPLES].data
     was, public = (hashlib.sha256(data).hexdigest().encode() for data in both)

@@ -1,8 +1,7 @@
 """Where a snapshot is read from: a directory, an archive, a URL. Nothing is followed or unpacked.
 
-Every source gives its files one by one (`walk`), the index first, and a single one by its name
-(`read`). It reads no more than asked for, and hands out only plain files: anything else (a link, a
-pipe) is named as such and left alone.
+A source gives its files one by one, the index first, or a single one by its name. It hands out only
+plain files: anything else (a link, a pipe) is named as such and left alone.
 """
 
 from __future__ import annotations

@@ -136,10 +136,7 @@ class LocalStore:
         return Directory(self.path / snapshot_id)
 
     def put(self, snapshot_id: str, files: dict[str, bytes]) -> bool:
-        """Write all into a temporary folder, then rename it: there is no half snapshot.
-
-        False: it is there already, with these bytes.
-        """
+        """Write into a temporary folder, then rename it. False: it is there, with these bytes."""
         final = self.path / snapshot_id
         if self._has(final, files):
             return False

@@ -1,7 +1,7 @@
 """JSON from strangers, and JSON that has one spelling only.
 
-What is read is bounded before it is parsed, and is refused where two readers could understand it
-differently: duplicate keys, NaN, numbers beyond a double, half characters, needless depth.
+What is read is bounded, and refused where two readers could understand it differently: duplicate
+keys, NaN, numbers beyond a double, half characters, needless depth.
 """
 
 from __future__ import annotations

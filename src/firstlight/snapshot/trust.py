@@ -57,10 +57,7 @@ class Trusted:
     revoked: date | None = None
 
     def standing(self, proven: datetime | None, now: datetime) -> Standing:
-        """Of a signature that was there at `proven`, by a proof of time, or is seen first `now`.
-
-        Who has a stolen key can date everything back but a proof of time.
-        """
+        """Of a signature made at `proven`, the one time that a thief cannot backdate, or `now`."""
         if self.revoked and (proven is None or proven.date() >= self.revoked):
             return Standing.REVOKED
         if self.until and (proven or now).date() >= self.until:
@@ -83,10 +80,7 @@ class TrustedKeys:
         return cls(config_folder() / "trusted-keys")
 
     def add(self, key: PublicKey, name: str, until: date | None = None) -> None:
-        """Trust `key`, shown as `name`, for signatures before the day `until`.
-
-        Not a revoked key: whoever stole it may ask for just that.
-        """
+        """Trust `key`, unless it was revoked: whoever stole it may ask for just that."""
         known = self.known(key)
         if known is not None and known.revoked is not None:
             raise KeyFileError(
@@ -207,11 +201,7 @@ def require_name(name: str) -> str:
 
 
 def skeleton(name: str) -> str:
-    """What a name looks like: equal for names that a reader takes for the same.
-
-    Accents and case are dropped, and letters that look alike (Unicode's confusables, those of
-    Latin, Cyrillic, Greek and digits) become one. The order of the words does not count.
-    """
+    """What a name looks like, without accents, case and order: equal for names that look alike."""
     plain = unicodedata.normalize("NFKD", name).translate(_CONFUSABLE).casefold()
     plain = "".join(c for c in plain if not unicodedata.combining(c)).translate(_CONFUSABLE)
     plain = plain.replace("rn", "m").replace("vv", "w").replace("i", "l")  # I and l are one stroke

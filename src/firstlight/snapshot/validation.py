@@ -59,9 +59,7 @@ def _case(raw: RawRun, case: CaseSummary) -> Plain:
     }
     return {
         "run": raw.folder,
-        "case": case.case,
-        "status": case.status,
-        "reason": case.reason,
+        **{name: getattr(case, name) for name in ("case", "status", "reason")},
         "passed": case.status == "ok" and all(gates.values()),
         "gates": gates,
         "correctness": {**_worst(case), "processes": [*map(_checked, samples)]},
@@ -97,16 +95,12 @@ def _stability(case: CaseSummary, times: Sequence[Sample]) -> Plain:
     totals = [s.cold.total_seconds for s in times if s.cold is not None]
     middle = quantile(totals, 0.5) if totals else 0.0
     spans = {"cold_relative_range": (0.0, 1.0), "cold_relative_iqr": (0.25, 0.75)}
-    return {
-        "processes_ok": case.processes_ok,
-        "processes_planned": case.processes_planned,
-        **{
-            name: (quantile(totals, high) - quantile(totals, low)) / middle if middle > 0 else None
-            for name, (low, high) in spans.items()
-        },
-        "warm_class": case.warm_class,
-        "warm_reason": case.warm_reason,
-    }
+    names = ("processes_ok", "processes_planned", "warm_class", "warm_reason")
+    found = {name: getattr(case, name) for name in names}
+    for name, (low, high) in spans.items():
+        span = quantile(totals, high) - quantile(totals, low) if totals else 0.0
+        found[name] = span / middle if middle > 0 else None
+    return found
 
 
 def validation_html(report: Plain, manifest: Plain) -> bytes:

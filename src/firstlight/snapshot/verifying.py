@@ -99,8 +99,10 @@ def findings_in(files: Mapping[str, bytes]) -> list[Finding]:
 
 
 def _index_bytes(source: Source, item: Item | None) -> bytes:
-    if item is None or item.path != INDEX or item.content is None:
+    if item is None or item.path != INDEX:
         raise missing(source.name, INDEX)
+    if item.content is None:
+        raise UnusableSnapshotError(f"{source.name}: {INDEX} is {item.odd}.")
     return exactly(item.content, INDEX, LIMITS.index_bytes)
 
 
