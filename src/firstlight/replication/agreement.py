@@ -11,7 +11,7 @@ its values are paired by round, so what the machine did to both at a time is not
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -53,12 +53,10 @@ def replicate_cases(pairings: Sequence[Pairing]) -> list[CaseReplication]:
     return conclude_cases(drafts, busy)
 
 
-def conclude_cases(
-    cases: Sequence[CaseReplication], disturbed: Collection[str]
-) -> list[CaseReplication]:
+def conclude_cases(cases: Sequence[CaseReplication], busy: set[str]) -> list[CaseReplication]:
     """The cases with every verdict as it follows from their effects.
 
-    `disturbed`: folders of runs whose times decide nothing, because of other programs.
+    `busy`: folders of runs whose times decide nothing, because of other programs.
     """
     asked = [replace(case, deltas=tuple(_asked(case, d) for d in case.deltas)) for case in cases]
     judged = iter(_judged([d for case in asked for d in case.deltas if d.judged]))
@@ -66,7 +64,7 @@ def conclude_cases(
     for case in asked:
         deltas = tuple(next(judged) if d.judged else d for d in case.deltas)
         failure = None if case.status_here == "ok" else case.failure_here or "no reason"
-        verdict = _verdict(case, [d.verdict for d in deltas if d.judged], case.run in disturbed)
+        verdict = _verdict(case, [d.verdict for d in deltas if d.judged], case.run in busy)
         found.append(replace(case, deltas=deltas, failure_here=failure, verdict=verdict))
     return found
 

@@ -65,19 +65,17 @@ class Job:
         return sum(len(t.selection.cases) * t.settings.processes for t in self.tasks)
 
 
-def prepare(
-    location: str, files: Sequence[Path], expected_id: str | None, pattern: str | None
-) -> Job:
+def prepare(place: str, files: Sequence[Path], expected_id: str | None, pattern: str | None) -> Job:
     """Verify the snapshot and decide what is measured; `files` are those that the user named."""
-    found = verify(location, expected_id)
+    found = verify(place, expected_id)
     if found.findings:
         raise ReplicationError(
-            f"{location}: it does not verify: {found.findings[0].message}. Nothing was run; see "
-            f"`firstlight verify {quote(location)}`."
+            f"{place}: it does not verify: {found.findings[0].message}. Nothing was run; see "
+            f"`firstlight verify {quote(place)}`."
         )
-    snapshot, known = open_snapshot(location), named_files(files)
+    snapshot, known = open_snapshot(place), named_files(files)
     if snapshot.id != found.id:
-        raise ReplicationError(f"{location}: it changed while it was read.")
+        raise ReplicationError(f"{place}: it changed while it was read.")
     plans = [snapshot.plan(number) for number in range(len(snapshot.runs))]
     # The pattern must fit a case of any run, not of each.
     kept = {case.id for case in filter_cases([c for p in plans for c in p.cases], pattern)}
@@ -92,7 +90,7 @@ def prepare(
     if not any(task.selection.cases for task in tasks):
         reasons = {why for task in tasks for why in task.selection.left_out.values()}
         listed = "".join(f"\n  {why}" for why in sorted(reasons)[:5])
-        raise ReplicationError(f"{location}: none of its cases can be measured here:{listed}")
+        raise ReplicationError(f"{place}: none of its cases can be measured here:{listed}")
     return Job(snapshot, found, tuple(tasks))
 
 
@@ -107,9 +105,7 @@ def make_public(folder: Path, owner: Owner) -> RawRun:
     return raw
 
 
-def report_of(
-    job: Job, measured: Mapping[int, RawRun], created_at: str, owner: Owner
-) -> Replication:
+def report_of(job: Job, measured: Mapping[int, RawRun], begun: str, owner: Owner) -> Replication:
     """The report, from what was measured: `measured[number]` is the repetition of a task."""
     pairings, runs = [], []
     for task in job.tasks:
@@ -126,7 +122,7 @@ def report_of(
             "signature": job.verification.signature,
             "signer": job.verification.signer,
         },
-        created_at=created_at,
+        created_at=begun,
         finished_at=now(),
         harness=next(iter(measured.values())).run.harness,
         runs=tuple(runs),

@@ -15,7 +15,7 @@ from firstlight.snapshot.trust import Standing, TrustedKeys, skeleton
 from firstlight.snapshot.verification import Record
 
 
-def token_beside(location: str | Path) -> bytes | None:
+def token_of(location: str | Path) -> bytes | None:
     """The token next to a snapshot or its archive, as `ID.tsr`."""
     folder, slash, name = full_location(location).rstrip("/").rpartition("/")
     stem = name.partition(".")[0]

@@ -26,14 +26,7 @@ from firstlight.snapshot.opening import RawRun, has_number, programs_of, run_fol
 from firstlight.snapshot.order_and_clock import unaccounted
 from firstlight.snapshot.plausibility import METHOD, needed_allowances, untrue
 from firstlight.snapshot.redaction import marks
-from firstlight.snapshot.strict_json import (
-    SCHEMAS,
-    Plain,
-    decoded,
-    first_error,
-    parse,
-    parse_object,
-)
+from firstlight.snapshot.strict_json import SCHEMAS, Plain, decoded, first_error, parse_object
 from firstlight.snapshot.verification import Record
 
 _PLOT = re.compile(r"plots/[A-Za-z0-9][A-Za-z0-9._-]*\.svg")
@@ -101,16 +94,14 @@ def _check_schemas(index: bytes, manifest: bytes, runs: Sequence[RawRun], record
     for raw in runs:
         documents |= {f"{raw.folder}/{name}": raw.files[name] for name in (PLAN, RUN)}
     for path, content in documents.items():
-        plain = parse(content, path, LIMITS.json_bytes)
+        plain = parse_object(content, path, LIMITS.json_bytes)
         error = first_error(plain, SCHEMAS[path.rsplit("/", 1)[-1]])
         if error is not None:
             record.find("schemas", f"{path}: {error}")
     record.passed("schemas", f"{len(documents)} files fit their schemas")
 
 
-def _check_runs(
-    runs: Sequence[RawRun], publication: Publication, record: Record, judged: bool
-) -> None:
+def _check_runs(runs: list[RawRun], publication: Publication, record: Record, judged: bool) -> None:
     for raw in runs:
         _check_redaction(raw, publication, record)
         if raw.run.samples_sha256 != raw.digest(SAMPLES):

@@ -77,9 +77,7 @@ def is_side_of_gate(raw: RawRun) -> bool:
     return raw.plan.fingerprint == {}
 
 
-def _misplaced(
-    samples: Sequence[Sample], cases: Sequence[Case], settings: Settings
-) -> Iterator[str]:
+def _misplaced(samples: list[Sample], cases: Sequence[Case], settings: Settings) -> Iterator[str]:
     """The plan's seed says in which order the processes run, and they are counted in that order."""
     planned = enumerate(jobs(cases, settings))
     places = {(case.id, kind, index): place for place, (case, kind, index) in planned}

@@ -8,9 +8,15 @@ from contextlib import closing, contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
 from firstlight.snapshot.archive import Archive
-from firstlight.snapshot.errors import HostileSnapshotError, SnapshotError, StorageError
+from firstlight.snapshot.errors import (
+    ChangedSnapshotError,
+    HostileSnapshotError,
+    SnapshotError,
+    StorageError,
+    UnusableSnapshotError,
+)
 from firstlight.snapshot.layout import INDEX, LIMITS, SIGNATURE, is_id, parse_index, require_safe
-from firstlight.snapshot.sources import Item, Reader, Source, missing, read_up_to, require_same
+from firstlight.snapshot.sources import Item, Reader, Source, exactly, missing, require_same
 from firstlight.snapshot.storage import ARCHIVES
 
 if TYPE_CHECKING:
@@ -88,22 +94,13 @@ class Files:
         base = self._filesystem._strip_protocol(self._root).rstrip("/") + "/"
         return [name.removeprefix(base) for name in found]
 
-    def head(self, path: str, size: int) -> bytes | None:
-        """The beginning of a file, or None if it is not there."""
+    def read(self, path: str, max_bytes: int) -> bytes:
+        require_safe(path)
         with suppress(FileNotFoundError), _reaching(f"{self.name}/{path}"):
             file = self._filesystem.open(f"{self._root}/{path}", "rb")
             with closing(file):
-                return read_up_to(file, size)
-        return None
-
-    def read(self, path: str, max_bytes: int) -> bytes:
-        require_safe(path)
-        data = self.head(path, max_bytes + 1)
-        if data is None:
-            raise missing(self.name, path)
-        if len(data) > max_bytes:
-            raise HostileSnapshotError(f"{path}: more than the limit of {max_bytes} bytes.")
-        return data
+                return exactly(file, path, max_bytes)
+        raise missing(self.name, path)
 
 
 class _Distant:
@@ -151,8 +148,10 @@ class RemoteStore:
 
     def read(self, name: str, max_bytes: int) -> bytes | None:
         """A file by its name in the store, or None if it is not there or too large."""
-        data = Files(self._filesystem, self._root, self.name).head(name, max_bytes + 1)
-        return None if data is None or len(data) > max_bytes else data
+        try:
+            return Files(self._filesystem, self._root, self.name).read(name, max_bytes)
+        except (ChangedSnapshotError, UnusableSnapshotError):
+            return None
 
     def read_many(self, names: list[str], max_bytes: int) -> dict[str, bytes]:
         """Those of the files that are there, fetched side by side where the protocol can."""

@@ -200,10 +200,8 @@ def _named_certificate(attributes: dict[str, _Node]) -> tuple[str, bytes]:
     raise TimestampError("it does not say which certificate signed it.")
 
 
-def _require_signature(
-    certificate: Certificate, signature: bytes, data: bytes, algorithm: str
-) -> None:
-    hashing: hashes.HashAlgorithm = getattr(hashes, algorithm.upper())()
+def _require_signature(certificate: Certificate, signature: bytes, data: bytes, name: str) -> None:
+    hashing: hashes.HashAlgorithm = getattr(hashes, name.upper())()
     try:
         match certificate.public_key():
             case rsa.RSAPublicKey() as key:

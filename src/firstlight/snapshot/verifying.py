@@ -15,12 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from firstlight.snapshot.archive import Archive
-from firstlight.snapshot.authenticity import (
-    check_signature,
-    check_time,
-    note_lookalikes,
-    token_beside,
-)
+from firstlight.snapshot.authenticity import check_signature, check_time, note_lookalikes, token_of
 from firstlight.snapshot.errors import SnapshotError, UnusableSnapshotError
 from firstlight.snapshot.layout import (
     DISTRIBUTIONS,
@@ -71,7 +66,7 @@ def verify(
         return record.result(source.name, id_of(data))
     kept = _check_files(source, items, index, record)
     trusted = TrustedKeys.of_user()
-    token = timestamp if timestamp is not None else token_beside(location)
+    token = timestamp if timestamp is not None else token_of(location)
     check_time(data, token, trusted, kept.get(MANIFEST), record)
     document = kept.pop(SIGNATURE, None)
     check_signature(index, data, document, trusted, now or datetime.now(UTC), record)
