@@ -19,15 +19,7 @@ from firstlight.compare.environments import state
 from firstlight.compare.runs import DRIFT
 from firstlight.measure.host import harness
 from firstlight.records import to_json
-from firstlight.replication.agreement import (
-    conclude_cases,
-    conclude_ratios,
-    measured_values,
-    paired_values,
-    ratio_effect,
-    replicate_cases,
-    replicate_ratios,
-)
+from firstlight.replication import agreement
 from firstlight.replication.page import replication_html
 from firstlight.replication.repeating import pairing, run_replication
 from firstlight.replication.report import (
@@ -217,10 +209,10 @@ def _misjudged(report: Replication) -> Iterator[str]:
         for side in (run.state_published, run.state_here)
         if busy_share(side) is not None
     }
-    cases = conclude_cases(report.cases, busy)
+    cases = agreement.conclude_cases(report.cases, busy)
     for said, concluded in zip(report.cases, cases, strict=True):
         yield from _differing(said, concluded, f"{said.case!r:.100}")
-    for ratio, right in zip(report.ratios, conclude_ratios(report.ratios), strict=True):
+    for ratio, right in zip(report.ratios, agreement.conclude_ratios(report.ratios), strict=True):
         name = f"{ratio.case!r:.100} over {ratio.against!r:.100}, {ratio.quantity!r:.40}"
         yield from _differing(ratio, right, name)
     yield from _differing(report.verdicts, verdict_counts(cases), "verdicts")
@@ -229,16 +221,15 @@ def _misjudged(report: Replication) -> Iterator[str]:
 
 def _misreported(report: Replication, raw: RawRun) -> Iterator[str]:
     """Where a value from here is not the one that the samples beside the report lead to."""
-    for case in report.cases:
-        values = measured_values(raw.samples, case.case) if case.run == raw.folder else {}
-        for delta in case.deltas if case.run == raw.folder else ():
+    for case in (case for case in report.cases if case.run == raw.folder):
+        values = agreement.measured_values(raw.samples, case.case)
+        for delta in case.deltas:
             own = median_estimate(values[delta.quantity]) if delta.quantity in values else None
             yield from _differing(delta.here, own, f"{case.case!r:.100}: {delta.quantity} here")
-    for ratio in report.ratios:
-        if ratio.run == raw.folder:
-            pairs = paired_values(raw.samples, ratio.case, ratio.against, ratio.quantity)
-            here = ratio_effect(pairs) if pairs else None
-            yield from _differing(ratio.here, here, f"{ratio.case!r:.100}: its ratio here")
+    for ratio in (ratio for ratio in report.ratios if ratio.run == raw.folder):
+        pairs = agreement.paired_values(raw.samples, ratio.case, ratio.against, ratio.quantity)
+        here = agreement.ratio_effect(pairs) if pairs else None
+        yield from _differing(ratio.here, here, f"{ratio.case!r:.100}: its ratio here")
 
 
 def _misdescribed(report: Replication, said: RunReplication, raw: RawRun) -> Iterator[str]:
@@ -269,8 +260,8 @@ def _miscomputed(
         pairs.append(pairing(snapshot, number, raw))
         wanted = run_replication(snapshot, number, raw.run, said.notes)
         yield from _differing(said, wanted, raw.folder)
-    yield from _differing(report.cases, replicate_cases(pairs), "cases")
-    yield from _differing(report.ratios, replicate_ratios(pairs), "ratios")
+    yield from _differing(report.cases, agreement.replicate_cases(pairs), "cases")
+    yield from _differing(report.ratios, agreement.replicate_ratios(pairs), "ratios")
     repeated = {(case.run, case.case) for case in report.cases}
     for left in report.left_out:
         if (left.run, left.case) in repeated:

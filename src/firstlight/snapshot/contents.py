@@ -7,13 +7,11 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.resources import files as packaged
-from importlib.resources.abc import Traversable
+from pathlib import Path
 
 from firstlight import __version__
 from firstlight.present import palette, quantities
-from firstlight.present.document import PATTERN
-from firstlight.present.document import packaged as packaged_text
+from firstlight.present.document import PATTERN, packaged
 from firstlight.present.svg import canvas, rectangle, text, text_width
 from firstlight.records import PHASES
 from firstlight.report import bars, strips
@@ -41,17 +39,10 @@ def made_by() -> Mapping[str, str]:
 
 def code_sha256(*rooms: str) -> str:
     """A hash of all code in these rooms: other code may make other files."""
-    digest = hashlib.sha256()
-
-    def add(place: Traversable, name: str) -> None:
-        if place.is_dir():
-            for inner in sorted(place.iterdir(), key=lambda p: p.name):
-                add(inner, f"{name}/{inner.name}")
-        elif name.endswith((".py", ".css", ".js")):
-            digest.update(f"{name}\n".encode() + place.read_bytes())
-
-    for room in rooms:
-        add(packaged("firstlight").joinpath(room), room)
+    digest, root = hashlib.sha256(), Path(__file__).parents[1]
+    for path in sorted(path for room in rooms for path in root.joinpath(room).rglob("*")):
+        if path.suffix in (".py", ".css", ".js"):
+            digest.update(f"{path.relative_to(root).as_posix()}\n".encode() + path.read_bytes())
     return digest.hexdigest()
 
 
@@ -80,7 +71,7 @@ def derived_files(
 
 def plots(raw: RawRun) -> Iterator[tuple[str, bytes]]:
     """(path, SVG) of the phases and of every process, for each workload that has a number."""
-    run, sheet = raw.run, packaged_text("style.css")
+    run, sheet = raw.run, packaged("style.css")
     pictures = sheet.partition("/* Pictures */")[2].partition("/* Tables */")[0]
     font = "svg{font-family:system-ui,sans-serif}.paper{fill:var(--paper)}"
     style = f"{palette.stylesheet()}\n{pictures}{font}"
