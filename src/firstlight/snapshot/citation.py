@@ -10,7 +10,7 @@ from typing import Any
 
 from firstlight.present.quantities import counted, estimate
 from firstlight.snapshot.manifest import Creator
-from firstlight.snapshot.opening import RawRun, has_number
+from firstlight.snapshot.opening import RawRun
 from firstlight.snapshot.strict_json import Plain, canonical
 
 _NOBODY = Creator("The publisher of this snapshot (not named)")
@@ -116,7 +116,7 @@ def snippet_md(runs: Sequence[RawRun], manifest: Plain) -> bytes:
     """Lines for a README: the valid cases, the machine, and how to check it."""
     lines = [f"### {_cell(manifest['publication']['title'])}", ""]
     for raw, described in zip(runs, manifest["runs"], strict=True):
-        shown = [c for c in raw.run.cases if c.status == "ok" and has_number(c)]
+        shown = [c for c in raw.run.cases if c.status == "ok" and c.cold_seconds is not None]
         if shown:
             lines += ["| case | first result | warm call | n |", "|---|---|---|---|"]
         for case in shown[:_MAX_ROWS]:

@@ -22,7 +22,7 @@ from firstlight.snapshot.layout import (
     Index,
 )
 from firstlight.snapshot.manifest import Publication
-from firstlight.snapshot.opening import RawRun, has_number, programs_of, run_folders
+from firstlight.snapshot.opening import RawRun, programs_of, run_folders
 from firstlight.snapshot.order_and_clock import unaccounted
 from firstlight.snapshot.plausibility import METHOD, needed_allowances, untrue
 from firstlight.snapshot.redaction import marks
@@ -116,7 +116,7 @@ def _check_runs(runs: list[RawRun], publication: Publication, record: Record, ju
                 record.find("labels", f"{raw.folder}: {cases[0]} is {kind}, which was not allowed")
     processes = sum(len(raw.samples) for raw in runs)
     record.passed("samples", f"all summaries follow from the {processes} raw samples")
-    shown = sum(has_number(case) for raw in runs for case in raw.run.cases)
+    shown = sum(case.cold_seconds is not None for raw in runs for case in raw.run.cases)
     record.passed(
         "samples",
         f"{counted(shown, 'case')} with a number: each has its protocol, was correct in every "

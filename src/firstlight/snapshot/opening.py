@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from firstlight.records import Case, CaseSummary, Plan, Run, Sample
+from firstlight.records import Case, Plan, Run, Sample
 from firstlight.snapshot.errors import ChangedSnapshotError, UnusableSnapshotError
 from firstlight.snapshot.layout import (
     INDEX,
@@ -103,11 +103,6 @@ def parse_samples(data: bytes, name: str) -> list[Sample]:
 def timed(samples: Sequence[Sample]) -> list[Sample]:
     """The processes that were timed and gave a time."""
     return [s for s in samples if s.kind == "timed" and s.cold is not None]
-
-
-def has_number(case: CaseSummary) -> bool:
-    """Whether the run gives a time for the case."""
-    return case.cold_seconds is not None
 
 
 def programs_of(plan: Plan) -> dict[str, str]:

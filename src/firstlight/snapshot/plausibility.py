@@ -27,7 +27,7 @@ from firstlight.records import (
 )
 from firstlight.snapshot.errors import RefusedError, UnusableSnapshotError
 from firstlight.snapshot.layout import PLAN, RUN, SAMPLES
-from firstlight.snapshot.opening import RawRun, has_number, timed
+from firstlight.snapshot.opening import RawRun, timed
 from firstlight.snapshot.order_and_clock import implausible, is_side_of_gate, outside_of_run
 from firstlight.statistics.summary import summarise
 from firstlight.workloads.catalog import BACKENDS
@@ -68,7 +68,7 @@ def require_admissible(raw: RawRun, allowed: Sequence[str], name: str) -> None:
         if kind not in allowed:
             more = " …" if len(cases) > 5 else ""
             raise RefusedError(f"{name}: {kind}: {', '.join(cases[:5])}{more}. {ALLOWABLE[kind]}")
-    if not any(has_number(case) for case in raw.run.cases):
+    if all(case.cold_seconds is None for case in raw.run.cases):
         raise RefusedError(f"{name}: no case of this run has a number: nothing to publish.")
 
 

@@ -176,7 +176,9 @@ class RemoteStore:
         except NotImplementedError:
             raise StorageError(f"{self.name}: this place is not writable.") from None
         except Exception as error:
-            raise StorageError(f"{self.name}/{name}: cannot be written: {_said(error)}") from error
+            raise StorageError(
+                f"{self.name}/{name}: cannot be written: {_shortened(error)}"
+            ) from error
 
 
 @contextmanager
@@ -194,7 +196,7 @@ def _reaching(name: str) -> Iterator[None]:
         while isinstance(cause, FileNotFoundError) and cause.__cause__ is not None:
             cause = cause.__cause__
         if not isinstance(cause, OSError):
-            raise StorageError(f"{name}: cannot be read: {_said(cause)}") from error
+            raise StorageError(f"{name}: cannot be read: {_shortened(cause)}") from error
         known = cause.errno is not None and cause.errno > 0
         why = os.strerror(cause.errno or 0).lower() if known else _shortened(cause)
         raise StorageError(f"{name}: cannot be reached: {why}.") from error
@@ -210,9 +212,5 @@ def _is_absence(error: Exception) -> bool:
     return isinstance(cause, FileNotFoundError) or not isinstance(cause, OSError)
 
 
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {_shortened(error)}"
-
-
 def _shortened(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -15,12 +15,15 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, TYPE_CHECKING, TypeAlias
 
 from firstlight.snapshot.archive import Archive
 from firstlight.snapshot.errors import SnapshotError, StorageError, UnusableSnapshotError
 from firstlight.snapshot.layout import is_id, require_safe
 from firstlight.snapshot.sources import Directory, Source, require_same
+
+if TYPE_CHECKING:
+    from firstlight.snapshot.remote import RemoteStore
 
 #: So many digits of an id, and it is asked which one is meant.
 _BEGINNING = re.compile(r"[0-9a-f]{4,63}")
@@ -35,17 +38,8 @@ _TEMPORARY = ".publishing-"
 _LEFT_BEHIND_SECONDS = 24 * 3600
 
 
-class Store(Protocol):
-    """What publishing and the catalogue need of a place."""
-
-    name: str
-
-    def ids(self) -> list[str]: ...
-    def source(self, snapshot_id: str) -> Source: ...
-    def put(self, snapshot_id: str, files: dict[str, bytes]) -> bool: ...
-    def read(self, name: str, max_bytes: int) -> bytes | None: ...
-    def read_many(self, names: list[str], max_bytes: int) -> dict[str, bytes]: ...
-    def write(self, name: str, data: bytes) -> None: ...
+#: What publishing and the catalogue read and write.
+Store: TypeAlias = "LocalStore | RemoteStore"
 
 
 def full_location(location: str | Path) -> str:

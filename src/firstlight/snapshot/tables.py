@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from firstlight.records import PHASES, CaseSummary, Sample
 from firstlight.report.exporters import harmless
 from firstlight.snapshot.layout import VERSION
-from firstlight.snapshot.opening import RawRun, has_number, timed
+from firstlight.snapshot.opening import RawRun, timed
 from firstlight.snapshot.strict_json import Plain
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
@@ -62,7 +62,7 @@ def distributions(runs: Sequence[RawRun]) -> Plain:
                 "cases": [
                     {"case": case.case, **_case(timed(raw.by_case[case.case]))}
                     for case in raw.run.cases
-                    if has_number(case)
+                    if case.cold_seconds is not None
                 ],
             }
             for raw in runs
