@@ -13,9 +13,8 @@ from firstlight.report.admission import admit
 from firstlight.site.admission import status
 from firstlight.site.frame import badge, link, page, table
 from firstlight.site.listing import when
-from firstlight.snapshot.citation import machine
 from firstlight.snapshot.layout import INDEX, FileEntry
-from firstlight.snapshot.opening import Snapshot
+from firstlight.snapshot.opening import Snapshot, machine
 from firstlight.snapshot.validation import CaseWords
 from firstlight.snapshot.verification import Verification
 

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 
 from firstlight.records import to_json
-from firstlight.snapshot.citation import machine
 from firstlight.snapshot.errors import SnapshotError, UnusableSnapshotError
 from firstlight.snapshot.keys import PublicKey
 from firstlight.snapshot.layout import (
@@ -27,7 +26,7 @@ from firstlight.snapshot.layout import (
     parse_index,
     require_version,
 )
-from firstlight.snapshot.opening import read_checked
+from firstlight.snapshot.opening import machine, read_checked
 from firstlight.snapshot.storage import Store, open_store
 from firstlight.snapshot.strict_json import compact, decoded, parse, parse_object
 

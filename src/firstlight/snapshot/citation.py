@@ -5,12 +5,11 @@ from __future__ import annotations
 import html
 import json
 import unicodedata
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from firstlight.present.quantities import counted, estimate
 from firstlight.snapshot.manifest import Creator
-from firstlight.snapshot.opening import RawRun
+from firstlight.snapshot.opening import RawRun, machine
 from firstlight.snapshot.strict_json import Plain, canonical
 
 _NOBODY = Creator("The publisher of this snapshot (not named)")
@@ -20,15 +19,6 @@ _MESSAGE = (
 )
 _KEYWORDS = ("benchmark", "time to first result", "compilation", "cold start")
 _MAX_ROWS = 30
-
-
-def machine(hardware: Mapping[str, Any]) -> str:
-    """'Made-up CPU, 8 cores', and its accelerators."""
-    cpu = hardware.get("cpu") or {}
-    gpus = [str(gpu.get("name")) for gpu in hardware.get("gpus") or () if isinstance(gpu, dict)]
-    parts = [str(cpu.get("model") or "an unnamed CPU"), f"{cpu.get('usable_cores') or '?'} cores"]
-    parts += [f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus)]
-    return ", ".join(parts)
 
 
 def abstract(manifest: Plain) -> str:

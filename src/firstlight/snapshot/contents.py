@@ -18,10 +18,10 @@ from firstlight.report import bars, strips
 from firstlight.report.admission import admit, has_number
 from firstlight.report.exporters import csv_text
 from firstlight.report.html import render
-from firstlight.snapshot.citation import citation_cff, machine, snippet_md, zenodo_json
+from firstlight.snapshot.citation import citation_cff, snippet_md, zenodo_json
 from firstlight.snapshot.layout import DISTRIBUTIONS, MANIFEST, VALIDATION
 from firstlight.snapshot.manifest import Publication, manifest
-from firstlight.snapshot.opening import RawRun
+from firstlight.snapshot.opening import RawRun, machine
 from firstlight.snapshot.strict_json import canonical
 from firstlight.snapshot.tables import cases_csv, distributions
 from firstlight.snapshot.validation import validation_html, validation_report

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from firstlight.records import Case, Plan, Run, Sample
 from firstlight.snapshot.errors import ChangedSnapshotError, UnusableSnapshotError
@@ -108,6 +109,15 @@ def timed(samples: Sequence[Sample]) -> list[Sample]:
 def programs_of(plan: Plan) -> dict[str, str]:
     """{path: SHA-256} of the users' own programs."""
     return dict(plan.fingerprint.get("files") or {})
+
+
+def machine(hardware: Mapping[str, Any]) -> str:
+    """'Made-up CPU, 8 cores', and its accelerators."""
+    cpu = hardware.get("cpu") or {}
+    gpus = [str(gpu.get("name")) for gpu in hardware.get("gpus") or () if isinstance(gpu, dict)]
+    parts = [str(cpu.get("model") or "an unnamed CPU"), f"{cpu.get('usable_cores') or '?'} cores"]
+    parts += [f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus)]
+    return ", ".join(parts)
 
 
 @dataclass(frozen=True)
