@@ -145,11 +145,20 @@ def test_four_devices_with_a_quarter_of_the_batch_each_take_the_step_of_the_whol
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_loading_a_program_imports_nothing(name: str) -> None:
+def test_loading_a_program_imports_nothing_but_its_own_package(name: str) -> None:
     tree = ast.parse(Path(program(name).__file__ or "").read_text())
+    assert not [node for node in tree.body if isinstance(node, ast.Import)]
+    modules = {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
+    assert modules <= {"__future__", "firstlight.workloads.programs"}
+    assert program(name).TYPE_CHECKING is False
+
+
+def test_the_package_of_the_programs_imports_nothing() -> None:
+    package = importlib.import_module("firstlight.workloads.programs")
+    tree = ast.parse(Path(package.__file__ or "").read_text())
     imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     assert [ast.unparse(node) for node in imports] == ["from __future__ import annotations"]
-    assert program(name).TYPE_CHECKING is False
+    assert package.TYPE_CHECKING is False
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -200,7 +209,7 @@ def reference_with(
 ) -> tuple[np.ndarray, ...]:
     """The reference's outputs for float64 inputs of the test's choice."""
     with monkeypatch.context() as patch:
-        patch.setattr(program(name), "make_inputs", lambda *_: tuple(inputs))
+        patch.setattr(program(name), "make_inputs", lambda *_, **__: tuple(inputs))
         return program(name).reference(SEED, **params)
 
 

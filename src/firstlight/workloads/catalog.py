@@ -10,9 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from firstlight.errors import FirstlightError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+Parameters = Mapping[str, Any]
+T = TypeVar("T", "Backend", "Workload")
 
 
 class CatalogError(FirstlightError):
@@ -52,7 +58,7 @@ class Backend:
 class Size:
     """Parameters of one size of a workload."""
 
-    parameters: Mapping[str, Any]
+    parameters: Parameters
     tolerance: float | None = None  # for this size, if not the workload's
     frameworks: tuple[str, ...] | None = None  # if not all frameworks have it
     note: str | None = None
@@ -80,117 +86,42 @@ class Workload:
             check_name(f"{self.name}: the size", size)
 
 
+def _adapter(name: str) -> str:
+    return f"firstlight.measure.adapters{name}"
+
+
+_PLAIN, _JAX, _JIT = _adapter(":NumPy"), _adapter(".jax:Jax"), _adapter(".jax:JaxJit")
+_EAGER, _COMPILE = _adapter(".torch:TorchEager"), _adapter(".torch:TorchCompile")
+_OVER_JAX = _adapter(".torch_jax:TorchOverJax")
+_TORCH = ("torch",)
+# name, title, framework, adapter, requires, compiled, cache, extra
 BACKENDS = (
-    Backend("numpy", "NumPy", "numpy", "firstlight.measure.adapters:NumPy", ("numpy",), False),
+    Backend("numpy", "NumPy", "numpy", _PLAIN, ("numpy",), False),
+    Backend("jax-eager", "JAX, op by op", "jax", _JAX, ("jax",), False, "jax", "jax"),
+    Backend("jax-jit", "JAX, jax.jit", "jax", _JIT, ("jax",), True, "jax", "jax"),
+    Backend("torch-eager", "PyTorch, eager", "torch", _EAGER, _TORCH, False, None, "torch"),
     Backend(
-        "jax-eager",
-        "JAX, op by op",
-        "jax",
-        "firstlight.measure.adapters.jax:Jax",
-        ("jax",),
-        False,
-        cache="jax",
-        extra="jax",
-    ),
-    Backend(
-        "jax-jit",
-        "JAX, jax.jit",
-        "jax",
-        "firstlight.measure.adapters.jax:JaxJit",
-        ("jax",),
-        True,
-        cache="jax",
-        extra="jax",
-    ),
-    Backend(
-        "torch-eager",
-        "PyTorch, eager",
-        "torch",
-        "firstlight.measure.adapters.torch:TorchEager",
-        ("torch",),
-        False,
-        extra="torch",
-    ),
-    Backend(
-        "torch-compile",
-        "PyTorch, torch.compile",
-        "torch",
-        "firstlight.measure.adapters.torch:TorchCompile",
-        ("torch",),
-        True,
-        cache="torch",
-        extra="torch",
+        "torch-compile", "PyTorch, torch.compile", "torch", _COMPILE, _TORCH, True, "torch", "torch"
     ),
     # For a user's own file, whose functions are compiled (or not) as written.
+    Backend("jax", "JAX, as written", "jax as written", _JAX, ("jax",), True, "jax", "jax"),
     Backend(
-        "jax",
-        "JAX, as written",
-        "jax as written",
-        "firstlight.measure.adapters.jax:Jax",
-        ("jax",),
-        True,
-        cache="jax",
-        extra="jax",
+        *("torch", "PyTorch, as written", "torch as written", _adapter(".torch:Torch"), _TORCH),
+        *(True, "torch", "torch"),
     ),
-    Backend(
-        "torch",
-        "PyTorch, as written",
-        "torch as written",
-        "firstlight.measure.adapters.torch:Torch",
-        ("torch",),
-        True,
-        cache="torch",
-        extra="torch",
-    ),
-    Backend(
-        "python",
-        "Python, as written",
-        "python",
-        "firstlight.measure.adapters:Adapter",
-        ("numpy",),
-        False,
-    ),
+    Backend("python", "Python, as written", "python", _adapter(":Adapter"), ("numpy",), False),
     # firstlight.torch: networks in PyTorch, the likelihood compiled by JAX.
     Backend(
-        "torch-jax",
-        "PyTorch, the likelihood in JAX",
-        "torch-jax",
-        "firstlight.measure.adapters.torch_jax:TorchOverJax",
-        ("torch", "jax"),
-        True,
-        cache="jax",
-        extra="all",
+        *("torch-jax", "PyTorch, the likelihood in JAX", "torch-jax", _OVER_JAX, ("torch", "jax")),
+        *(True, "jax", "all"),
     ),
     # Peers of firstlight.histfactory: other programs that fit the same workspaces.
-    Backend(
-        "pyhf-numpy",
-        "pyhf on NumPy",
-        "pyhf-numpy",
-        "firstlight.measure.adapters:NumPy",
-        ("pyhf",),
-        False,
-        extra="peers",
-    ),
-    Backend(
-        "pyhf-jax",
-        "pyhf on JAX",
-        "pyhf-jax",
-        "firstlight.measure.adapters.jax:JaxJit",
-        ("pyhf", "jax"),
-        True,
-        cache="jax",
-        extra="peers",
-    ),
-    Backend(
-        "nextstat",
-        "NextStat",
-        "nextstat",
-        "firstlight.measure.adapters:NumPy",
-        ("nextstat",),
-        False,
-        extra="peers",
-    ),
+    Backend("pyhf-numpy", "pyhf on NumPy", "pyhf-numpy", _PLAIN, ("pyhf",), False, None, "peers"),
+    Backend("pyhf-jax", "pyhf on JAX", "pyhf-jax", _JIT, ("pyhf", "jax"), True, "jax", "peers"),
+    Backend("nextstat", "NextStat", "nextstat", _PLAIN, ("nextstat",), False, None, "peers"),
 )
+
+_PROGRAMS = "firstlight.workloads.programs"
 
 
 def _workload(
@@ -201,56 +132,52 @@ def _workload(
     frameworks: tuple[str, ...] = ("numpy", "jax", "torch"),
     module: str | None = None,
     environment: Mapping[str, str] | None = None,
-    **options: Any,
+    backends: tuple[str, ...] | None = None,
+    standard: tuple[str, ...] | None = None,
 ) -> Workload:
-    path = f"firstlight.workloads.programs.{module or name}"
+    path = f"{_PROGRAMS}.{module or name}"
     return Workload(
-        name=name,
-        title=title,
-        programs={framework: f"{path}:build_{framework}" for framework in frameworks},
-        reference=f"{path}:reference",
-        sizes=sizes,
-        tolerance=tolerance,
+        name,
+        title,
+        {framework: f"{path}:build_{framework}" for framework in frameworks},
+        f"{path}:reference",
+        sizes,
+        tolerance,
         # On a GPU, JAX multiplies float32 matrices in TF32 by default; torch does not.
-        environment={"JAX_DEFAULT_MATMUL_PRECISION": "highest", **(environment or {})},
-        **options,
+        {"JAX_DEFAULT_MATMUL_PRECISION": "highest", **(environment or {})},
+        backends=backends,
+        standard=standard,
     )
 
 
-def _sizes(small: Mapping[str, Any], large: Mapping[str, Any]) -> dict[str, Size]:
-    return {"small": Size(small), "large": Size(large)}
+def _sizes(small: Parameters, large: Parameters, note: str | None = None) -> dict[str, Size]:
+    return {"small": Size(small, note=note), "large": Size(large, note=note)}
 
 
-def _precisions(**sizes: Mapping[str, Any]) -> dict[str, Size]:
+def _precisions(**sizes: Parameters) -> dict[str, Size]:
     """Every size in both precisions; the error shows the price of the faster one."""
-    return {
-        f"{size}-{precision}": Size(
-            {"precision": precision, **parameters},
-            tolerance=3e-2 if precision == "bfloat16" else None,
-            frameworks=("jax", "torch") if precision == "bfloat16" else None,
-            note=f"computed in {precision}",
-        )
-        for size, parameters in sizes.items()
-        for precision in ("float32", "bfloat16")
-    }
+    found = {}
+    for size, parameters in sizes.items():
+        exact, fast = ({"precision": p, **parameters} for p in ("float32", "bfloat16"))
+        found[f"{size}-float32"] = Size(exact, note="computed in float32")
+        found[f"{size}-bfloat16"] = Size(fast, 3e-2, ("jax", "torch"), "computed in bfloat16")
+    return found
 
 
 def _sweep(padded: bool) -> dict[str, Size]:
-    note = "padded to one shape" if padded else "a new shape for every point"
-    return {
-        "small": Size({"points": 8, "features": 8, "padded": padded}, note=note),
-        "large": Size({"points": 24, "features": 32, "padded": padded}, note=note),
-    }
+    small: Parameters = {"points": 8, "features": 8, "padded": padded}
+    large = {"points": 24, "features": 32, "padded": padded}
+    return _sizes(small, large, "padded to one shape" if padded else "a new shape for every point")
 
 
+_COMPLEX, _THU = "complex-8p", "thu-184p"
 #: The module and function that compute a task of the HistFactory workload, per framework.
-_HISTFACTORY_PROGRAMS = {
+_HISTFACTORY = {
     "jax": "histfactory_jax:build_{}",
     "nextstat": "histfactory_nextstat:build_{}",
     "pyhf-jax": "histfactory_pyhf:build_{}_jax",
     "pyhf-numpy": "histfactory_pyhf:build_{}_numpy",
 }
-_HISTFACTORY_FRAMEWORKS = tuple(_HISTFACTORY_PROGRAMS)
 _HISTFACTORY_ENVIRONMENT = {
     "JAX_ENABLE_X64": "true",
     "JAX_DEFAULT_MATMUL_PRECISION": "highest",
@@ -264,66 +191,55 @@ def _histfactory(
     task: str,
     title: str,
     tolerance: float,
-    complex_8p: Size,
-    thu_184p: Size,
-    frameworks: tuple[str, ...] = _HISTFACTORY_FRAMEWORKS,
+    complex_8p: Size | None = None,
+    thu_184p: Size | None = None,
+    frameworks: Iterable[str] = tuple(_HISTFACTORY),
 ) -> Workload:
-    path = "firstlight.workloads.programs"
     return Workload(
-        name=f"histfactory_{task}",
-        title=title,
-        programs={f: f"{path}.{_HISTFACTORY_PROGRAMS[f].format(task)}" for f in frameworks},
-        reference=f"{path}.histfactory:reference_{task}",
-        sizes={"complex-8p": complex_8p, "thu-184p": thu_184p},
-        tolerance=tolerance,
-        environment=_HISTFACTORY_ENVIRONMENT,
+        f"histfactory_{task}",
+        title,
+        {f: f"{_PROGRAMS}.{_HISTFACTORY[f].format(task)}" for f in frameworks},
+        f"{_PROGRAMS}.histfactory:reference_{task}",
+        {_COMPLEX: complex_8p or _preset(_COMPLEX), _THU: thu_184p or _preset(_THU)},
+        tolerance,
+        _HISTFACTORY_ENVIRONMENT,
         # Not op by op: minimisation is a loop of thousands of operations.
         backends=("jax-jit", "pyhf-jax", "pyhf-numpy", "nextstat"),
-        standard=("complex-8p", "thu-184p"),
+        standard=(_COMPLEX, _THU),
     )
 
 
 def _preset(
-    preset: str, without: tuple[str, ...] = (), note: str | None = None, **parameters: Any
+    preset: str, without: tuple[str, ...] = (), note: str | None = None, **parameters: int
 ) -> Size:
     """A synthetic workspace, and the frameworks that do not run it."""
-    asked = tuple(f for f in _HISTFACTORY_FRAMEWORKS if f not in without)
+    asked = tuple(f for f in _HISTFACTORY if f not in without)
     return Size({"preset": preset, **parameters}, frameworks=asked, note=note)
 
 
-def _significance(name: str, title: str, tolerance: float, sizes: Mapping[str, Size]) -> Workload:
-    path = "firstlight.workloads.programs"
+def _significance(
+    name: str, title: str, tolerance: float, sizes: Mapping[str, Size] | None = None
+) -> Workload:
+    sizes = sizes or {preset: Size({"preset": preset}) for preset in (_COMPLEX, _THU)}
+    programs = {"jax": "significance_jax", "torch-jax": "significance_torch"}
     return Workload(
-        name=name,
-        title=title,
-        programs={
-            "jax": f"{path}.significance_jax:build_{name}",
-            "torch-jax": f"{path}.significance_torch:build_{name}",
-        },
-        reference=f"{path}.significance:reference_{name}",
-        sizes=sizes,
-        tolerance=tolerance,
-        environment=_HISTFACTORY_ENVIRONMENT,
+        name,
+        title,
+        {f: f"{_PROGRAMS}.{module}:build_{name}" for f, module in programs.items()},
+        f"{_PROGRAMS}.significance:reference_{name}",
+        sizes,
+        tolerance,
+        _HISTFACTORY_ENVIRONMENT,
         backends=("jax-jit", "torch-jax"),
         standard=tuple(sizes),
     )
 
 
-def _presets(**parameters: Any) -> dict[str, Size]:
-    return {p: Size({"preset": p, **parameters}) for p in ("complex-8p", "thu-184p")}
-
-
-def _parts(*parts: str) -> dict[str, Size]:
-    """Both sizes, with each part of a training step separately."""
-    return {
-        f"{preset}-{part}": Size({**size.parameters, "part": part}, note=f"the {part} alone")
-        if part != "step"
-        else Size({**size.parameters, "part": part}, note="forward, backward and Adam")
-        for preset, size in _presets().items()
-        for part in parts
-    }
-
-
+_TRAINING_PARTS = {
+    "forward": "the forward alone",
+    "backward": "the backward alone",
+    "step": "forward, backward and Adam",
+}
 _PYHF_NUMPY_LEFT_OUT = (
     "pyhf on NumPy is left out: it has no derivatives, and one fit takes half a minute"
 )
@@ -331,6 +247,7 @@ _PYHF_LEFT_OUT = (
     "pyhf is left out: one call takes from ten seconds (JAX) to minutes (NumPy); "
     "histfactory_fit includes it at this size"
 )
+_PYHF = ("pyhf-numpy", "pyhf-jax")
 
 WORKLOADS = (
     _workload("matmul", "Matrix product (the baseline)", _sizes({"n": 128}, {"n": 1024})),
@@ -392,31 +309,17 @@ WORKLOADS = (
         _precisions(small={"width": 64, "batch": 128}, large={"width": 256, "batch": 1024}),
         standard=("small-float32", "small-bfloat16"),
     ),
+    _workload("sweep", "Hyperparameter sweep whose shapes change", _sweep(padded=False)),
     _workload(
-        "sweep",
-        "Hyperparameter sweep whose shapes change",
-        _sweep(padded=False),
+        "sweep_padded", "The same sweep, padded to one shape", _sweep(padded=True), module="sweep"
     ),
-    _workload(
-        "sweep_padded",
-        "The same sweep, padded to one shape",
-        _sweep(padded=True),
-        module="sweep",
-    ),
-    _histfactory(
-        "nll",
-        "HistFactory likelihood of a binned measurement",
-        # Sums of at most a thousand terms in float64; the point and the constants are the same.
-        1e-10,
-        _preset("complex-8p"),
-        _preset("thu-184p"),
-    ),
+    # Likelihoods are sums of at most a thousand terms in float64; the point and the constants are
+    # the same.
+    _histfactory("nll", "HistFactory likelihood of a binned measurement", 1e-10),
     _histfactory(
         "nll_grad",
         "HistFactory likelihood and gradient",
         1e-10,
-        _preset("complex-8p"),
-        _preset("thu-184p"),
         frameworks=("jax", "nextstat", "pyhf-jax"),  # pyhf on NumPy has no gradient
     ),
     _histfactory(
@@ -425,8 +328,7 @@ WORKLOADS = (
         # For -ln L at the minimum. With default settings, minimisers stop up to 1e-5 above a
         # minimum of about 190: the error next to the time shows how far each one went.
         1e-7,
-        _preset("complex-8p"),
-        _preset("thu-184p", ("pyhf-numpy",), _PYHF_NUMPY_LEFT_OUT),
+        thu_184p=_preset(_THU, ("pyhf-numpy",), _PYHF_NUMPY_LEFT_OUT),
     ),
     _histfactory(
         "q0",
@@ -434,33 +336,31 @@ WORKLOADS = (
         # Twice the difference of two such minima, relative to a q0 of 0.3 (complex) or 7 (tHu);
         # the largest error seen is 7e-7.
         1e-5,
-        _preset("complex-8p"),
-        _preset("thu-184p", ("pyhf-numpy", "pyhf-jax"), _PYHF_LEFT_OUT),
+        thu_184p=_preset(_THU, _PYHF, _PYHF_LEFT_OUT),
     ),
     _histfactory(
         "toys",
         "HistFactory fits of pseudo-experiments",
         # As for a fit, but the worst of twenty minimisations of a smaller -ln L.
         1e-6,
-        _preset("complex-8p", toys=20),
-        _preset("thu-184p", ("pyhf-numpy", "pyhf-jax"), _PYHF_LEFT_OUT, toys=4),
+        _preset(_COMPLEX, toys=20),
+        _preset(_THU, _PYHF, _PYHF_LEFT_OUT, toys=4),
     ),
     # The recorded error of these is the larger of the errors of value and gradient.
     _significance(
-        "nll_signal_grad",
-        "HistFactory likelihood, gradient with respect to signal yields",
-        1e-10,
-        _presets(),
+        "nll_signal_grad", "HistFactory likelihood, gradient with respect to signal yields", 1e-10
     ),
-    _significance(
-        "profiled_q0", "Profiled q0, gradient with respect to signal yields", 1e-9, _presets()
-    ),
+    _significance("profiled_q0", "Profiled q0, gradient with respect to signal yields", 1e-9),
     _significance(
         "significance_train_20",
         "20 training steps on the expected significance",
         # Rounding, amplified by twenty steps of Adam, which divides by roots of small gradients.
         1e-7,
-        _parts("forward", "backward", "step"),
+        {
+            f"{preset}-{part}": Size({"preset": preset, "part": part}, note=note)
+            for preset in (_COMPLEX, _THU)
+            for part, note in _TRAINING_PARTS.items()
+        },
     ),
 )
 
@@ -489,26 +389,28 @@ SUITES = ("quick", "standard", "full")
 
 def registered() -> tuple[dict[str, Backend], dict[str, Workload]]:
     """Backends and workloads by name: the built-in ones and those of other packages."""
+    return (
+        _extended(BACKENDS, Backend, "firstlight.backends"),
+        _extended(WORKLOADS, Workload, "firstlight.workloads"),
+    )
+
+
+def _extended(own: Iterable[T], kind: type[T], group: str) -> dict[str, T]:
     from importlib.metadata import entry_points
 
-    backends = {b.name: b for b in BACKENDS}
-    workloads = {w.name: w for w in WORKLOADS}
-    for group, kind, known in (
-        ("firstlight.backends", Backend, backends),
-        ("firstlight.workloads", Workload, workloads),
-    ):
-        for point in entry_points(group=group):
-            for item in _loaded(point, kind):
-                if item.name in known:
-                    raise CatalogError(
-                        f"entry point {point.name!r} ({group}) registers {item.name!r}, which "
-                        "already exists. Rename it in the package that registers it."
-                    )
-                known[item.name] = item
-    return backends, workloads
+    known = {item.name: item for item in own}
+    for point in entry_points(group=group):
+        for item in _loaded(point, kind):
+            if item.name in known:
+                raise CatalogError(
+                    f"entry point {point.name!r} ({group}) registers {item.name!r}, which "
+                    "already exists. Rename it in the package that registers it."
+                )
+            known[item.name] = item
+    return known
 
 
-def _loaded(point: Any, kind: type) -> Iterable[Any]:
+def _loaded(point: EntryPoint, kind: type[T]) -> list[T]:
     try:
         value = point.load()
     except Exception as error:

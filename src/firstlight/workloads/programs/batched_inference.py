@@ -6,20 +6,16 @@ The three-layer network (relu, tanh, linear) takes one feature vector. JAX and P
 
 from __future__ import annotations
 
+from firstlight.workloads.programs import in_float64, tensors
+
 TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from numpy.typing import NDArray
-
-    Step = Callable[..., Any]
-    Built = tuple[Step, tuple[Any, ...]]
+    from firstlight.workloads.programs import Array, Arrays, Built, Compile, Step
 
 ANSWERS = 8
 
 
-def make_inputs(seed: int, requests: int, width: int) -> tuple[NDArray[Any], ...]:
+def make_inputs(seed: int, requests: int, width: int) -> Arrays:
     """The weights and biases of the three layers, then the requests, one per row."""
     import numpy as np
 
@@ -32,52 +28,47 @@ def make_inputs(seed: int, requests: int, width: int) -> tuple[NDArray[Any], ...
     return (*arrays, rng.standard_normal((requests, width), dtype=np.float32))
 
 
-def _answer_batch(w1: Any, b1: Any, w2: Any, b2: Any, w3: Any, b3: Any, batch: Any) -> Any:
-    import numpy as np
-
-    hidden = np.maximum(batch @ w1 + b1, 0)
-    hidden = np.tanh(hidden @ w2 + b2)
+def _answer(relu: Step, tanh: Step, *arrays: Array) -> Array:
+    """The answer to one request, or to rows of them."""
+    w1, b1, w2, b2, w3, b3, request = arrays
+    hidden = tanh(relu(request @ w1 + b1) @ w2 + b2)
     return hidden @ w3 + b3
 
 
-def build_numpy(compile: Callable[[Step], Step], seed: int, requests: int, width: int) -> Built:
+def _answer_batch(*arrays: Array) -> Array:
+    import numpy as np
+
+    return _answer(lambda x: np.maximum(x, 0), np.tanh, *arrays)
+
+
+def build_numpy(compile: Compile, seed: int, requests: int, width: int) -> Built:
     """The whole batch by three matrix products."""
     return compile(_answer_batch), make_inputs(seed, requests, width)
 
 
-def build_jax(compile: Callable[[Step], Step], seed: int, requests: int, width: int) -> Built:
+def build_jax(compile: Compile, seed: int, requests: int, width: int) -> Built:
     """`jax.vmap` of the one-request network."""
     import jax
     import jax.numpy as jnp
 
-    def answer(w1: Any, b1: Any, w2: Any, b2: Any, w3: Any, b3: Any, request: Any) -> Any:
-        hidden = jax.nn.relu(request @ w1 + b1)
-        hidden = jnp.tanh(hidden @ w2 + b2)
-        return hidden @ w3 + b3
+    def answer(*arrays: Array) -> Array:
+        return _answer(jax.nn.relu, jnp.tanh, *arrays)
 
     step = jax.vmap(answer, in_axes=(None,) * 6 + (0,))
     return compile(step), jax.device_put(make_inputs(seed, requests, width))
 
 
-def build_torch(compile: Callable[[Step], Step], seed: int, requests: int, width: int) -> Built:
+def build_torch(compile: Compile, seed: int, requests: int, width: int) -> Built:
     """`torch.func.vmap` of the one-request network."""
     import torch
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-
-    def answer(w1: Any, b1: Any, w2: Any, b2: Any, w3: Any, b3: Any, request: Any) -> Any:
-        hidden = torch.relu(request @ w1 + b1)
-        hidden = torch.tanh(hidden @ w2 + b2)
-        return hidden @ w3 + b3
+    def answer(*arrays: Array) -> Array:
+        return _answer(torch.relu, torch.tanh, *arrays)
 
     step = torch.func.vmap(answer, in_dims=(None,) * 6 + (0,))
-    args = tuple(torch.from_numpy(a).to(device) for a in make_inputs(seed, requests, width))
-    return compile(step), args
+    return compile(step), tensors(make_inputs(seed, requests, width))
 
 
-def reference(seed: int, requests: int, width: int) -> tuple[NDArray[Any], ...]:
+def reference(seed: int, requests: int, width: int) -> Arrays:
     """The answers in float64, by the batched matrix products."""
-    import numpy as np
-
-    arrays = (a.astype(np.float64) for a in make_inputs(seed, requests, width))
-    return (_answer_batch(*arrays),)
+    return in_float64(lambda *arrays: (_answer_batch(*arrays),), make_inputs(seed, requests, width))

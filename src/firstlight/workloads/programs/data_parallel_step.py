@@ -8,20 +8,17 @@ because PyTorch uses one process per device.
 
 from __future__ import annotations
 
+from firstlight.workloads.programs import in_float64
+
 TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    from firstlight.workloads.programs import Array, Arrays, Built, Compile
 
-    from numpy.typing import NDArray
-
-    Step = Callable[..., Any]
-    Built = tuple[Step, tuple[Any, ...]]
 FEATURES, CLASSES = 32, 10
 LEARNING_RATE = 0.5
 
 
-def make_inputs(seed: int, batch: int, width: int) -> tuple[NDArray[Any], ...]:
+def make_inputs(seed: int, batch: int, width: int) -> Arrays:
     """Weights and biases of the two layers, the examples, their labels one-hot."""
     import numpy as np
 
@@ -34,7 +31,9 @@ def make_inputs(seed: int, batch: int, width: int) -> tuple[NDArray[Any], ...]:
     return w1, b1, w2, b2, examples, labels
 
 
-def _step(w1: Any, b1: Any, w2: Any, b2: Any, examples: Any, labels: Any) -> tuple[Any, ...]:
+def _step(
+    w1: Array, b1: Array, w2: Array, b2: Array, examples: Array, labels: Array
+) -> tuple[Array, ...]:
     """Loss, then the parameters after the step, with hand-written backpropagation."""
     import numpy as np
 
@@ -50,12 +49,12 @@ def _step(w1: Any, b1: Any, w2: Any, b2: Any, examples: Any, labels: Any) -> tup
     return loss, *(p - LEARNING_RATE * g for p, g in params)
 
 
-def build_numpy(compile: Callable[[Step], Step], seed: int, batch: int, width: int) -> Built:
+def build_numpy(compile: Compile, seed: int, batch: int, width: int) -> Built:
     """The whole batch on one device."""
     return compile(_step), make_inputs(seed, batch, width)
 
 
-def build_jax(compile: Callable[[Step], Step], seed: int, batch: int, width: int) -> Built:
+def build_jax(compile: Compile, seed: int, batch: int, width: int) -> Built:
     """`jax.shard_map` over all devices, gradients averaged by `pmean`."""
     import jax
     import jax.numpy as jnp
@@ -65,12 +64,12 @@ def build_jax(compile: Callable[[Step], Step], seed: int, batch: int, width: int
     mesh = Mesh(np.array(jax.devices()), ("data",))
     everywhere, split = PartitionSpec(), PartitionSpec("data")
 
-    def loss_of(params: Any, examples: Any, labels: Any) -> Any:
+    def loss_of(params: Array, examples: Array, labels: Array) -> Array:
         w1, b1, w2, b2 = params
         scores = jnp.tanh(examples @ w1 + b1) @ w2 + b2
         return -jnp.mean((labels * jax.nn.log_softmax(scores)).sum(1))
 
-    def local_step(params: Any, examples: Any, labels: Any) -> tuple[Any, ...]:
+    def local_step(params: Array, examples: Array, labels: Array) -> tuple[Array, ...]:
         outcome = jax.value_and_grad(loss_of)(params, examples, labels)
         loss, gradients = jax.lax.pmean(outcome, "data")
         pairs = zip(params, gradients, strict=True)
@@ -80,7 +79,7 @@ def build_jax(compile: Callable[[Step], Step], seed: int, batch: int, width: int
     specs = {"in_specs": (everywhere, split, split), "out_specs": everywhere}
     sharded = jax.shard_map(local_step, mesh=mesh, check_vma=False, **specs)
 
-    def step(w1: Any, b1: Any, w2: Any, b2: Any, examples: Any, labels: Any) -> Any:
+    def step(w1: Array, b1: Array, w2: Array, b2: Array, examples: Array, labels: Array) -> Array:
         return sharded((w1, b1, w2, b2), examples, labels)
 
     places = [NamedSharding(mesh, spec) for spec in (everywhere,) * 4 + (split,) * 2]
@@ -88,9 +87,6 @@ def build_jax(compile: Callable[[Step], Step], seed: int, batch: int, width: int
     return compile(step), tuple(jax.device_put(array, place) for array, place in inputs)
 
 
-def reference(seed: int, batch: int, width: int) -> tuple[NDArray[Any], ...]:
+def reference(seed: int, batch: int, width: int) -> Arrays:
     """The whole batch in float64."""
-    import numpy as np
-
-    inputs = (a.astype(np.float64) for a in make_inputs(seed, batch, width))
-    return tuple(np.asarray(out) for out in _step(*inputs))
+    return in_float64(_step, make_inputs(seed, batch, width))

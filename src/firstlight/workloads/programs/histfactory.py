@@ -16,15 +16,13 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
+    from collections.abc import Iterable, Sequence
 
-    from numpy.typing import NDArray
-
+    from firstlight.workloads.programs import Array
     from firstlight.workloads.programs.histfactory_reference import Likelihood
 
 
-def workspace(seed: int, preset: str) -> dict[str, Any]:
+def workspace(seed: int, preset: str) -> dict[str, Array]:
     """The content of a pyhf workspace file."""
     from firstlight.histfactory.synthetic import preset as draw
 
@@ -43,7 +41,15 @@ def point(seed: int, names: Iterable[str]) -> dict[str, float]:
     }
 
 
-def toy_counts(seed: int, content: dict[str, Any], toys: int) -> dict[str, NDArray[Any]]:
+def vector(seed: int, names: Sequence[str]) -> Array:
+    """The same point, in the order of a library's parameters."""
+    import numpy as np
+
+    values = point(seed, names)
+    return np.array([values[name] for name in names])
+
+
+def toy_counts(seed: int, content: dict[str, Array], toys: int) -> dict[str, Array]:
     """Poisson counts around the nominal expectation by channel, (toys, bins) each.
 
     The auxiliary data stay nominal: NextStat cannot fit others.
@@ -60,33 +66,33 @@ def toy_counts(seed: int, content: dict[str, Any], toys: int) -> dict[str, NDArr
     }
 
 
-def side_by_side(counts: dict[str, NDArray[Any]], channels: Iterable[str]) -> NDArray[Any]:
+def side_by_side(counts: dict[str, Array], channels: Iterable[str]) -> Array:
     """(toys, bins of all channels) in the order that a library requires."""
     import numpy as np
 
     return np.concatenate([counts[name] for name in channels], axis=1)
 
 
-def reference_nll(seed: int, preset: str) -> tuple[Any, ...]:
+def reference_nll(seed: int, preset: str) -> tuple[Array, ...]:
     """-ln L, by the plain NumPy of `histfactory_reference`, like all references below."""
     likelihood, theta = _likelihood_at(seed, preset)
     return (likelihood.nll(theta, likelihood.observed),)
 
 
-def reference_nll_grad(seed: int, preset: str) -> tuple[Any, ...]:
+def reference_nll_grad(seed: int, preset: str) -> tuple[Array, ...]:
     """-ln L and its gradient in pyhf's order of parameters."""
     likelihood, theta = _likelihood_at(seed, preset)
     observed = likelihood.observed
     return likelihood.nll(theta, observed), likelihood.gradient(theta, observed)
 
 
-def reference_fit(seed: int, preset: str) -> tuple[Any, ...]:
+def reference_fit(seed: int, preset: str) -> tuple[Array, ...]:
     """-ln L at its minimum."""
     likelihood = _likelihood(workspace(seed, preset))
     return (likelihood.minimum(likelihood.observed),)
 
 
-def reference_q0(seed: int, preset: str) -> tuple[Any, ...]:
+def reference_q0(seed: int, preset: str) -> tuple[Array, ...]:
     """q0 = 2 (-ln L without signal + ln L at the minimum), arXiv:1007.1727 Eq. 12, for μ̂ > 0."""
     likelihood = _likelihood(workspace(seed, preset))
     free = likelihood.minimum(likelihood.observed)
@@ -94,7 +100,7 @@ def reference_q0(seed: int, preset: str) -> tuple[Any, ...]:
     return (2.0 * (without_signal - free),)
 
 
-def reference_toys(seed: int, preset: str, toys: int) -> tuple[Any, ...]:
+def reference_toys(seed: int, preset: str, toys: int) -> tuple[Array, ...]:
     """-ln L at the minimum of every toy."""
     import numpy as np
 
@@ -104,7 +110,7 @@ def reference_toys(seed: int, preset: str, toys: int) -> tuple[Any, ...]:
     return (np.array([likelihood.minimum(row) for row in rows]),)
 
 
-def _likelihood(content: dict[str, Any]) -> Likelihood:
+def _likelihood(content: dict[str, Array]) -> Likelihood:
     from firstlight.histfactory.spec import parse
     from firstlight.workloads.programs.histfactory_reference import Likelihood
 
@@ -112,9 +118,6 @@ def _likelihood(content: dict[str, Any]) -> Likelihood:
     return Likelihood(content, parse(content).parameter_names)
 
 
-def _likelihood_at(seed: int, preset: str) -> tuple[Likelihood, Any]:
-    import numpy as np
-
+def _likelihood_at(seed: int, preset: str) -> tuple[Likelihood, Array]:
     likelihood = _likelihood(workspace(seed, preset))
-    values = point(seed, likelihood.names)
-    return likelihood, np.array([values[name] for name in likelihood.names])
+    return likelihood, vector(seed, likelihood.names)

@@ -6,15 +6,13 @@ import json
 
 import nextstat
 
-from firstlight.workloads.programs.histfactory import point, side_by_side, toy_counts, workspace
+from firstlight.workloads.programs.histfactory import side_by_side, toy_counts, vector, workspace
 
-TYPE_CHECKING = False  # not from typing: imports are timed
+TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
-    Step = Callable[..., Any]
-    Built = tuple[Step, tuple[Any, ...]]
+    from firstlight.workloads.programs import Array, Built, Compile
 
 
 class Arranged:
@@ -26,19 +24,19 @@ class Arranged:
         self.values = values
         self.order = order
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+    def __array__(self, dtype: Array = None, copy: Array = None) -> Array:
         import numpy as np
 
         return np.array(self.values, dtype=dtype)[self.order()]
 
 
-def build_nll(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
+def build_nll(compile: Compile, seed: int, preset: str) -> Built:
     """-ln L."""
     model = _load(workspace(seed, preset))
-    return model.nll, (_theta(seed, model),)
+    return model.nll, (vector(seed, model.parameter_names()),)
 
 
-def build_nll_grad(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
+def build_nll_grad(compile: Compile, seed: int, preset: str) -> Built:
     """-ln L and its gradient in two calls: version 0.10.1 has none that returns both."""
     content = workspace(seed, preset)
     model = _load(content)
@@ -50,27 +48,27 @@ def build_nll_grad(compile: Callable[[Step], Step], seed: int, preset: str) -> B
         place = {name: index for index, name in enumerate(model.parameter_names())}
         return [place[name] for name in parse(content).parameter_names]
 
-    def step(theta: Any) -> Any:
+    def step(theta: Array) -> Array:
         return nll(theta), Arranged(gradient(theta), order)
 
-    return step, (_theta(seed, model),)
+    return step, (vector(seed, model.parameter_names()),)
 
 
-def build_fit(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
+def build_fit(compile: Compile, seed: int, preset: str) -> Built:
     """The minimum of -ln L without a covariance, by L-BFGS-B at its default tolerance."""
     model = _load(workspace(seed, preset))
     minimise = nextstat.MaximumLikelihoodEstimator().fit_minimum
     return (lambda: minimise(model).nll), ()
 
 
-def build_q0(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
+def build_q0(compile: Compile, seed: int, preset: str) -> Built:
     """q0 by a free and a conditional fit: NextStat has no function for it."""
     model = _load(workspace(seed, preset))
     minimise, poi = nextstat.MaximumLikelihoodEstimator().fit_minimum, model.poi_index()
     bounds, start = model.suggested_bounds(), model.suggested_init()
     bounds[poi], start[poi] = (0.0, 0.0), 0.0
 
-    def step() -> Any:
+    def step() -> Array:
         free = minimise(model)
         if free.bestfit[poi] <= 0.0:
             return 0.0
@@ -80,7 +78,7 @@ def build_q0(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
     return step, ()
 
 
-def build_toys(compile: Callable[[Step], Step], seed: int, preset: str, toys: int) -> Built:
+def build_toys(compile: Compile, seed: int, preset: str, toys: int) -> Built:
     """The minimum of every toy, in parallel over the cores."""
     import numpy as np
 
@@ -89,19 +87,11 @@ def build_toys(compile: Callable[[Step], Step], seed: int, preset: str, toys: in
     channels = [channel["channel_name"] for channel in model.observed_main_by_channel()]
     rows = side_by_side(toy_counts(seed, content, toys), channels).tolist()
 
-    def step() -> Any:
+    def step() -> Array:
         return np.array([found.nll for found in nextstat.fit_batch(model, rows)])
 
     return step, ()
 
 
-def _load(content: dict[str, Any]) -> Any:
+def _load(content: dict[str, Array]) -> Array:
     return nextstat.from_pyhf(json.dumps(content))
-
-
-def _theta(seed: int, model: Any) -> Any:
-    import numpy as np
-
-    names = model.parameter_names()
-    values = point(seed, names)
-    return np.array([values[name] for name in names])

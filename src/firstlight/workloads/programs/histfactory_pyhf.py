@@ -1,80 +1,82 @@
 """The HistFactory workload with pyhf, on NumPy and on JAX, with its default minimiser (SLSQP).
 
 On JAX, pyhf itself compiles the objective of its fits. Its log-likelihood runs operation by
-operation there, a hundred times slower than compiled, so it is compiled here, as users would.
+operation there, a hundred times slower than compiled, so it is compiled here, as users would. On
+NumPy it has no derivatives: fits use numerical ones.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pyhf
 
-from firstlight.workloads.programs.histfactory import point, side_by_side, toy_counts, workspace
+from firstlight.workloads.programs.histfactory import side_by_side, toy_counts, vector, workspace
 
-TYPE_CHECKING = False  # not from typing: imports are timed
+TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    Step = Callable[..., Any]
-    Built = tuple[Step, tuple[Any, ...]]
+    from firstlight.workloads.programs import Array, Built, Compile
 
 
-def build_nll_numpy(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
+def build_nll_numpy(compile: Compile, seed: int, preset: str) -> Built:
     """-ln L."""
     model, data = _load("numpy", workspace(seed, preset))
-    return (lambda theta: -model.logpdf(theta, data)[0]), (_theta(seed, model),)
+    theta = vector(seed, model.config.par_names)
+    return (lambda theta: -model.logpdf(theta, data)[0]), (theta,)
 
 
-def build_nll_jax(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
-    """-ln L, compiled."""
+def _on_jax(gradient: bool, compile: Compile, seed: int, preset: str) -> Built:
+    """-ln L, with its gradient by automatic differentiation if asked for, compiled."""
     import jax
 
     model, data = _load("jax", workspace(seed, preset))
-    step = compile(lambda theta: -model.logpdf(theta, data)[0])
-    return step, (jax.device_put(_theta(seed, model)),)
+
+    def nll(theta: Array) -> Array:
+        return -model.logpdf(theta, data)[0]
+
+    theta = jax.device_put(vector(seed, model.config.par_names))
+    return compile(jax.value_and_grad(nll) if gradient else nll), (theta,)
 
 
-def build_nll_grad_jax(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
-    """-ln L and its gradient by automatic differentiation, compiled."""
-    import jax
-
-    model, data = _load("jax", workspace(seed, preset))
-    step = compile(jax.value_and_grad(lambda theta: -model.logpdf(theta, data)[0]))
-    return step, (jax.device_put(_theta(seed, model)),)
-
-
-def build_fit_numpy(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
-    """The minimum of -ln L, with numerical derivatives."""
-    return _fit("numpy", seed, preset)
-
-
-def build_fit_jax(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
+def _fit(backend: str, compile: Compile, seed: int, preset: str) -> Built:
     """The minimum of -ln L."""
-    return _fit("jax", seed, preset)
+    model, data = _load(backend, workspace(seed, preset))
+    return (lambda data: _minimum(model, data)), (data,)
 
 
-def build_q0_numpy(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
-    """q0 by a free and a conditional fit, with numerical derivatives."""
-    return _q0("numpy", seed, preset)
-
-
-def build_q0_jax(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
+def _q0(backend: str, compile: Compile, seed: int, preset: str) -> Built:
     """q0 by a free and a conditional fit."""
-    return _q0("jax", seed, preset)
+    model, data = _load(backend, workspace(seed, preset))
+    config = model.config
+    settings = (config.suggested_init(), config.suggested_bounds(), config.suggested_fixed())
+
+    def step(data: Array) -> float:
+        return float(pyhf.infer.test_statistics.q0(0.0, data, model, *settings))
+
+    return step, (data,)
 
 
-def build_toys_numpy(compile: Callable[[Step], Step], seed: int, preset: str, toys: int) -> Built:
-    """The minimum of every toy, sequentially, with numerical derivatives."""
-    return _toys("numpy", seed, preset, toys)
-
-
-def build_toys_jax(compile: Callable[[Step], Step], seed: int, preset: str, toys: int) -> Built:
+def _toys(backend: str, compile: Compile, seed: int, preset: str, toys: int) -> Built:
     """The minimum of every toy, sequentially."""
-    return _toys("jax", seed, preset, toys)
+    content = workspace(seed, preset)
+    model, data = _load(backend, content)
+    main = side_by_side(toy_counts(seed, content, toys), model.config.channels)
+    auxiliary = np.tile(data[main.shape[1] :], (toys, 1))
+
+    def step(rows: Array) -> Array:
+        return np.array([_minimum(model, row) for row in rows])
+
+    return step, (np.concatenate([main, auxiliary], axis=1),)
 
 
-def _load(backend: str, content: dict[str, Any]) -> tuple[Any, Any]:
+build_nll_jax, build_nll_grad_jax = partial(_on_jax, False), partial(_on_jax, True)
+build_fit_numpy, build_fit_jax = partial(_fit, "numpy"), partial(_fit, "jax")
+build_q0_numpy, build_q0_jax = partial(_q0, "numpy"), partial(_q0, "jax")
+build_toys_numpy, build_toys_jax = partial(_toys, "numpy"), partial(_toys, "jax")
+
+
+def _load(backend: str, content: dict[str, Array]) -> tuple[Array, Array]:
     """The model and its observed main and auxiliary data."""
     pyhf.set_backend(backend, "scipy", precision="64b")
     parsed = pyhf.Workspace(content)
@@ -82,39 +84,6 @@ def _load(backend: str, content: dict[str, Any]) -> tuple[Any, Any]:
     return model, np.array(parsed.data(model), dtype=np.float64)
 
 
-def _theta(seed: int, model: Any) -> Any:
-    values = point(seed, model.config.par_names)
-    return np.array([values[name] for name in model.config.par_names])
-
-
-def _minimum(model: Any, data: Any) -> float:
+def _minimum(model: Array, data: Array) -> float:
     _, twice_nll = pyhf.infer.mle.fit(data, model, return_fitted_val=True)
     return float(twice_nll) / 2.0
-
-
-def _fit(backend: str, seed: int, preset: str) -> Built:
-    model, data = _load(backend, workspace(seed, preset))
-    return (lambda data: _minimum(model, data)), (data,)
-
-
-def _q0(backend: str, seed: int, preset: str) -> Built:
-    model, data = _load(backend, workspace(seed, preset))
-    config = model.config
-    settings = (config.suggested_init(), config.suggested_bounds(), config.suggested_fixed())
-
-    def step(data: Any) -> float:
-        return float(pyhf.infer.test_statistics.q0(0.0, data, model, *settings))
-
-    return step, (data,)
-
-
-def _toys(backend: str, seed: int, preset: str, toys: int) -> Built:
-    content = workspace(seed, preset)
-    model, data = _load(backend, content)
-    main = side_by_side(toy_counts(seed, content, toys), model.config.channels)
-    auxiliary = np.tile(data[main.shape[1] :], (toys, 1))
-
-    def step(rows: Any) -> Any:
-        return np.array([_minimum(model, row) for row in rows])
-
-    return step, (np.concatenate([main, auxiliary], axis=1),)

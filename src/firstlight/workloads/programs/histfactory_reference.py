@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+Workspace = Mapping[str, Any]
 
 #: Where a search stops: the estimated distance to the minimum, in units of -ln L.
 EDM_GOAL = 1e-14
@@ -32,7 +33,7 @@ class Likelihood:
     The counts are those of all channels, concatenated in order of their names.
     """
 
-    def __init__(self, workspace: Mapping[str, Any], names: Sequence[str]) -> None:
+    def __init__(self, workspace: Workspace, names: Sequence[str]) -> None:
         self.names = tuple(names)
         self.channels = sorted(channel["name"] for channel in workspace["channels"])
         observed = {entry["name"]: entry["data"] for entry in workspace["observations"]}
@@ -41,11 +42,11 @@ class Likelihood:
         self._collect_cells(workspace)
         self._collect_modifiers(workspace)
         self._collect_constraints(workspace)
-        self._hessians: dict[Any, tuple[Array, Array, Array]] = {}
+        self._hessians: dict[tuple[tuple[str, float], ...], tuple[Array, Array, Array]] = {}
 
     # --- the workspace ---
 
-    def _samples(self, workspace: Mapping[str, Any]) -> Iterator[tuple[str, Any, slice]]:
+    def _samples(self, workspace: Workspace) -> Iterator[tuple[str, Any, slice]]:
         """(channel, sample, its cells), channels sorted."""
         begin = 0
         for channel in sorted(workspace["channels"], key=lambda c: str(c["name"])):
@@ -54,7 +55,7 @@ class Likelihood:
                 yield channel["name"], sample, slice(begin, end)
                 begin = end
 
-    def _collect_cells(self, workspace: Mapping[str, Any]) -> None:
+    def _collect_cells(self, workspace: Workspace) -> None:
         rows = list(self._samples(workspace))
         self._nominal = np.concatenate([np.array(sample["data"]) for _, sample, _ in rows])
         self._cells = {(name, sample["name"]): cells for name, sample, cells in rows}
@@ -64,7 +65,7 @@ class Likelihood:
             [starts[name] + np.arange(len(sample["data"])) for name, sample, _ in rows]
         )
 
-    def _collect_modifiers(self, workspace: Mapping[str, Any]) -> None:
+    def _collect_modifiers(self, workspace: Workspace) -> None:
         shape = (len(self.names), len(self._nominal))
         up, down = np.zeros(shape), np.zeros(shape)
         hi, lo = np.ones(shape), np.ones(shape)
@@ -93,12 +94,12 @@ class Likelihood:
         self._up, self._down, self._hi, self._lo = up[alphas], down[alphas], hi[alphas], lo[alphas]
         self._polynomial = _code4_polynomial(self._hi, self._lo)
 
-    def _rows(self, kind: str, name: str, bins: int) -> Any:
+    def _rows(self, kind: str, name: str, bins: int) -> int | list[int]:
         if kind in _ONE_VALUE:
             return self._place[name]
         return [self._place[f"{name}[{index}]"] for index in range(bins)]
 
-    def _collect_constraints(self, workspace: Mapping[str, Any]) -> None:
+    def _collect_constraints(self, workspace: Workspace) -> None:
         """Centre, width (infinite: unconstrained), initial value and bounds of every parameter."""
         size = len(self.names)
         self._centre, self._width = np.ones(size), np.full(size, math.inf)
@@ -134,18 +135,11 @@ class Likelihood:
         ]
         return np.concatenate(found)
 
-    def yields(self, cells: Array) -> Array:
-        """Nominal yields of cells."""
-        return self._nominal[cells].copy()
-
     def with_yields(self, cells: Array, values: Array) -> Likelihood:
         """The same with other nominal yields. Varied templates and widths stay as they are."""
         other = copy.copy(self)
-        other._nominal, other._up, other._down = (
-            self._nominal.copy(),
-            self._up.copy(),
-            self._down.copy(),
-        )
+        copies = (self._nominal.copy(), self._up.copy(), self._down.copy())
+        other._nominal, other._up, other._down = copies
         change = values - self._nominal[cells]
         other._nominal[cells] = values
         varied = (self._up[:, cells] != 0) | (self._down[:, cells] != 0)
@@ -155,7 +149,7 @@ class Likelihood:
 
     def response(self, theta: Array, cells: Array) -> Array:
         """∂(expected counts)/∂(yields), [yield, bin]: differences, exact because it is linear."""
-        base, at = self.expected(theta), self.yields(cells)
+        base, at = self.expected(theta), self._nominal[cells]
         rows = []
         for i in range(len(cells)):
             moved = at.copy()
@@ -282,10 +276,8 @@ class Likelihood:
         """
         expected, jacobian = self._expected(theta)
         gradient = self.gradient(theta, counts)
-        pushed = ((theta <= self._lower) & (gradient > 0)) | (
-            (theta >= self._upper) & (gradient < 0)
-        )
-        free = movable & ~pushed
+        free = movable & ~((theta <= self._lower) & (gradient > 0))
+        free &= ~((theta >= self._upper) & (gradient < 0))
         jacobian, gradient = jacobian[free], gradient[free]
         information = (jacobian / expected) @ jacobian.T + np.diag(self._width[free] ** -2.0)
         step = np.zeros_like(theta)
@@ -305,9 +297,8 @@ class Likelihood:
         cells = shifted * scales.prod(0) * factors.prod(0)
         slopes = np.zeros_like(factors)
         np.divide(cells, factors, out=slopes, where=self._scales & (factors != 0))
-        for index in np.flatnonzero(
-            self._scales.any(1) & (theta == 0)
-        ):  # 0 / 0 is not a derivative
+        # 0 / 0 is not a derivative.
+        for index in np.flatnonzero(self._scales.any(1) & (theta == 0)):
             others = np.delete(factors, index, axis=0).prod(0)
             slopes[index] = self._scales[index] * shifted * scales.prod(0) * others
         slopes[self._alphas] = scales.prod(0) * factors.prod(0) * shift_slopes
@@ -336,7 +327,7 @@ class Likelihood:
         return np.where(np.abs(alpha.real) < 1.0, inside, np.exp(sign * alpha * np.log(base)))
 
 
-def _with_slope(function: Any, alpha: Array) -> tuple[Array, Array]:
+def _with_slope(function: Callable[[Array], Array], alpha: Array) -> tuple[Array, Array]:
     """Values and derivatives: Im f(x + ih) / h, exact to rounding."""
     values = function(alpha + 1j * _COMPLEX_STEP)
     return values.real, values.imag / _COMPLEX_STEP

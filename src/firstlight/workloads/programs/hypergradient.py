@@ -8,19 +8,16 @@ reference carry the two tangents of the weights forward.
 
 from __future__ import annotations
 
+from firstlight.workloads.programs import in_float64, tensors
+
 TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    from firstlight.workloads.programs import Array, Arrays, Built, Compile
 
-    from numpy.typing import NDArray
-
-    Step = Callable[..., Any]
-    Built = tuple[Step, tuple[Any, ...]]
 PENALTY, LEARNING_RATE = 0.1, 0.05
 
 
-def make_inputs(seed: int, rows: int, features: int, inner_steps: int) -> tuple[NDArray[Any], ...]:
+def make_inputs(seed: int, rows: int, features: int, inner_steps: int) -> Arrays:
     """Log penalty and log rate, training rows and targets, validation rows and targets."""
     import numpy as np
 
@@ -35,7 +32,7 @@ def make_inputs(seed: int, rows: int, features: int, inner_steps: int) -> tuple[
     return tuple(a.astype(np.float32) for a in arrays)
 
 
-def _loss_and_gradient(steps: int, logs: Any, x: Any, y: Any, x_v: Any, y_v: Any) -> Any:
+def _loss_and_gradient(steps: int, logs: Array, x: Array, y: Array, *held: Array) -> Array:
     """Validation loss and its gradient, by forward tangents of the descent."""
     import numpy as np
 
@@ -49,49 +46,41 @@ def _loss_and_gradient(steps: int, logs: Any, x: Any, y: Any, x_v: Any, y_v: Any
         weights = weights - rate * slope
         by_penalty = by_penalty - rate * turn_penalty
         by_rate = by_rate - rate * (turn_rate + slope)
+    x_v, y_v = held
     error = x_v @ weights - y_v
     pull = x_v.T @ error / len(x_v)
     return 0.5 * np.mean(error**2), np.stack([pull @ by_penalty, pull @ by_rate])
 
 
-def build_numpy(
-    compile: Callable[[Step], Step], seed: int, rows: int, features: int, inner_steps: int
-) -> Built:
+def build_numpy(compile: Compile, seed: int, rows: int, features: int, inner_steps: int) -> Built:
     """Loss and gradient by forward tangents."""
-
-    def step(*args: Any) -> Any:
-        return _loss_and_gradient(inner_steps, *args)
-
-    return compile(step), make_inputs(seed, rows, features, inner_steps)
+    step = compile(lambda *arrays: _loss_and_gradient(inner_steps, *arrays))
+    return step, make_inputs(seed, rows, features, inner_steps)
 
 
-def build_jax(
-    compile: Callable[[Step], Step], seed: int, rows: int, features: int, inner_steps: int
-) -> Built:
+def build_jax(compile: Compile, seed: int, rows: int, features: int, inner_steps: int) -> Built:
     """Reverse differentiation of a `lax.scan` whose body itself takes a gradient."""
     import jax
     import jax.numpy as jnp
 
-    def inner_loss(weights: Any, penalty: Any, x: Any, y: Any) -> Any:
+    def inner_loss(weights: Array, penalty: Array, x: Array, y: Array) -> Array:
         return 0.5 * jnp.mean((x @ weights - y) ** 2) + 0.5 * penalty * weights @ weights
 
-    def outer_loss(logs: Any, x: Any, y: Any, x_v: Any, y_v: Any) -> Any:
+    def outer_loss(logs: Array, x: Array, y: Array, x_v: Array, y_v: Array) -> Array:
         penalty, rate = jnp.exp(logs)
 
-        def descend(weights: Any, _: None) -> tuple[Any, None]:
+        def descend(weights: Array, _: None) -> tuple[Array, None]:
             return weights - rate * jax.grad(inner_loss)(weights, penalty, x, y), None
 
         start = jnp.zeros(features, x.dtype)
         weights, _ = jax.lax.scan(descend, start, length=inner_steps)
         return 0.5 * jnp.mean((x_v @ weights - y_v) ** 2)
 
-    args = jax.device_put(make_inputs(seed, rows, features, inner_steps))
-    return compile(jax.value_and_grad(outer_loss)), args
+    arguments = make_inputs(seed, rows, features, inner_steps)
+    return compile(jax.value_and_grad(outer_loss)), jax.device_put(arguments)
 
 
-def build_torch(
-    compile: Callable[[Step], Step], seed: int, rows: int, features: int, inner_steps: int
-) -> Built:
+def build_torch(compile: Compile, seed: int, rows: int, features: int, inner_steps: int) -> Built:
     """Reverse differentiation of a Python loop over compiled inner steps.
 
     The inner step is compiled, not the loop: torch.compile unrolls loops, which took a hundred
@@ -99,17 +88,15 @@ def build_torch(
     """
     import torch
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-
-    def inner_loss(weights: Any, penalty: Any, x: Any, y: Any) -> Any:
+    def inner_loss(weights: Array, penalty: Array, x: Array, y: Array) -> Array:
         return 0.5 * torch.mean((x @ weights - y) ** 2) + 0.5 * penalty * (weights @ weights)
 
-    def descend(weights: Any, penalty: Any, rate: Any, x: Any, y: Any) -> Any:
+    def descend(weights: Array, penalty: Array, rate: Array, x: Array, y: Array) -> Array:
         return weights - rate * torch.func.grad(inner_loss)(weights, penalty, x, y)
 
     compiled_descend = compile(descend)
 
-    def step(logs: Any, x: Any, y: Any, x_v: Any, y_v: Any) -> tuple[Any, Any]:
+    def step(logs: Array, x: Array, y: Array, x_v: Array, y_v: Array) -> tuple[Array, Array]:
         logs = logs.detach().requires_grad_()
         penalty, rate = torch.exp(logs).unbind()
         weights = torch.zeros_like(x[0])
@@ -119,14 +106,10 @@ def build_torch(
         (gradient,) = torch.autograd.grad(loss, logs)
         return loss.detach(), gradient
 
-    inputs = make_inputs(seed, rows, features, inner_steps)
-    return step, tuple(torch.from_numpy(a).to(device) for a in inputs)
+    return step, tensors(make_inputs(seed, rows, features, inner_steps))
 
 
-def reference(seed: int, rows: int, features: int, inner_steps: int) -> tuple[NDArray[Any], ...]:
+def reference(seed: int, rows: int, features: int, inner_steps: int) -> Arrays:
     """Loss and gradient in float64, by forward tangents."""
-    import numpy as np
-
-    inputs = (a.astype(np.float64) for a in make_inputs(seed, rows, features, inner_steps))
-    loss, gradient = _loss_and_gradient(inner_steps, *inputs)
-    return np.asarray(loss), gradient
+    inputs = make_inputs(seed, rows, features, inner_steps)
+    return in_float64(lambda *arrays: _loss_and_gradient(inner_steps, *arrays), inputs)

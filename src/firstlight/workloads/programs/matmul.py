@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from firstlight.workloads.programs import tensors
+
 TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from numpy.typing import NDArray
-
-    Step = Callable[..., Any]
-    Built = tuple[Step, tuple[Any, ...]]
+    from firstlight.workloads.programs import Array, Arrays, Built, Compile
 
 
-def make_inputs(seed: int, n: int) -> tuple[NDArray[Any], ...]:
+def make_inputs(seed: int, n: int) -> Arrays:
     """Two n by n matrices of standard normals, the right one scaled to keep unit variance."""
     import numpy as np
 
@@ -23,38 +19,28 @@ def make_inputs(seed: int, n: int) -> tuple[NDArray[Any], ...]:
     return left, right
 
 
-def build_numpy(compile: Callable[[Step], Step], seed: int, n: int) -> Built:
+def _product(left: Array, right: Array) -> Array:
+    return left @ right
+
+
+def build_numpy(compile: Compile, seed: int, n: int) -> Built:
     """The product with NumPy's BLAS."""
-
-    def step(left: Any, right: Any) -> Any:
-        return left @ right
-
-    return compile(step), make_inputs(seed, n)
+    return compile(_product), make_inputs(seed, n)
 
 
-def build_jax(compile: Callable[[Step], Step], seed: int, n: int) -> Built:
+def build_jax(compile: Compile, seed: int, n: int) -> Built:
     """The product with XLA, at JAX's default precision (TF32 on some GPUs)."""
     import jax
 
-    def step(left: Any, right: Any) -> Any:
-        return left @ right
-
-    return compile(step), jax.device_put(make_inputs(seed, n))
+    return compile(_product), jax.device_put(make_inputs(seed, n))
 
 
-def build_torch(compile: Callable[[Step], Step], seed: int, n: int) -> Built:
+def build_torch(compile: Compile, seed: int, n: int) -> Built:
     """The product with PyTorch."""
-    import torch
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-
-    def step(left: Any, right: Any) -> Any:
-        return left @ right
-
-    return compile(step), tuple(torch.from_numpy(a).to(device) for a in make_inputs(seed, n))
+    return compile(_product), tensors(make_inputs(seed, n))
 
 
-def reference(seed: int, n: int) -> tuple[NDArray[Any], ...]:
+def reference(seed: int, n: int) -> Arrays:
     """The product in float64."""
     import numpy as np
 

@@ -7,19 +7,16 @@ computes in float32, and is compared with the float32 variant only.
 
 from __future__ import annotations
 
+from firstlight.workloads.programs import in_float64, tensors
+
 TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    from firstlight.workloads.programs import Array, Arrays, Built, Compile
 
-    from numpy.typing import NDArray
-
-    Step = Callable[..., Any]
-    Built = tuple[Step, tuple[Any, ...]]
 FEATURES = 32
 
 
-def make_inputs(seed: int, precision: str, width: int, batch: int) -> tuple[NDArray[Any], ...]:
+def make_inputs(seed: int, precision: str, width: int, batch: int) -> Arrays:
     """The three weight matrices, the examples, their targets: all in float32."""
     import numpy as np
 
@@ -32,11 +29,11 @@ def make_inputs(seed: int, precision: str, width: int, batch: int) -> tuple[NDAr
     )
 
 
-def _loss_and_gradients(w1: Any, w2: Any, w3: Any, x: Any, y: Any) -> tuple[Any, ...]:
+def _loss_and_gradients(w1: Array, w2: Array, w3: Array, x: Array, y: Array) -> tuple[Array, ...]:
     """Loss, norms of the three gradients, first gradient; backpropagation written by hand."""
     import numpy as np
 
-    def silu(z: Any) -> tuple[Any, Any]:
+    def silu(z: Array) -> tuple[Array, Array]:
         gate = 1 / (1 + np.exp(-z))
         return z * gate, gate * (1 + z * (1 - gate))
 
@@ -51,30 +48,26 @@ def _loss_and_gradients(w1: Any, w2: Any, w3: Any, x: Any, y: Any) -> tuple[Any,
     return np.mean(error**2), norms, gradients[0]
 
 
-def build_numpy(
-    compile: Callable[[Step], Step], seed: int, precision: str, width: int, batch: int
-) -> Built:
+def build_numpy(compile: Compile, seed: int, precision: str, width: int, batch: int) -> Built:
     """Loss and gradients in float32."""
     return compile(_loss_and_gradients), make_inputs(seed, precision, width, batch)
 
 
-def build_jax(
-    compile: Callable[[Step], Step], seed: int, precision: str, width: int, batch: int
-) -> Built:
+def build_jax(compile: Compile, seed: int, precision: str, width: int, batch: int) -> Built:
     """Loss and gradients by `jax.value_and_grad` through the casts."""
     import jax
     import jax.numpy as jnp
 
     dtype = jnp.dtype(precision)
 
-    def loss_of(weights: Any, x: Any, y: Any) -> Any:
+    def loss_of(weights: Array, x: Array, y: Array) -> Array:
         hidden = x.astype(dtype)
         for matrix in weights[:-1]:
             hidden = jax.nn.silu(hidden @ matrix.astype(dtype))
         output = hidden @ weights[-1].astype(dtype)
         return jnp.mean((output.astype(jnp.float32) - y) ** 2)
 
-    def step(w1: Any, w2: Any, w3: Any, x: Any, y: Any) -> tuple[Any, ...]:
+    def step(w1: Array, w2: Array, w3: Array, x: Array, y: Array) -> tuple[Array, ...]:
         loss, gradients = jax.value_and_grad(loss_of)((w1, w2, w3), x, y)
         norms = jnp.stack([jnp.linalg.norm(g.ravel()) for g in gradients])
         return loss, norms, gradients[0]
@@ -82,34 +75,27 @@ def build_jax(
     return compile(step), jax.device_put(make_inputs(seed, precision, width, batch))
 
 
-def build_torch(
-    compile: Callable[[Step], Step], seed: int, precision: str, width: int, batch: int
-) -> Built:
+def build_torch(compile: Compile, seed: int, precision: str, width: int, batch: int) -> Built:
     """Loss and gradients by `torch.func.grad_and_value` through the casts."""
     import torch
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = getattr(torch, precision)
 
-    def loss_of(weights: Any, x: Any, y: Any) -> Any:
+    def loss_of(weights: Array, x: Array, y: Array) -> Array:
         hidden = x.to(dtype)
         for matrix in weights[:-1]:
             hidden = torch.nn.functional.silu(hidden @ matrix.to(dtype))
         output = hidden @ weights[-1].to(dtype)
         return torch.mean((output.to(torch.float32) - y) ** 2)
 
-    def step(w1: Any, w2: Any, w3: Any, x: Any, y: Any) -> tuple[Any, ...]:
+    def step(w1: Array, w2: Array, w3: Array, x: Array, y: Array) -> tuple[Array, ...]:
         gradients, loss = torch.func.grad_and_value(loss_of)((w1, w2, w3), x, y)
         norms = torch.stack([torch.linalg.vector_norm(g) for g in gradients])
         return loss, norms, gradients[0]
 
-    inputs = make_inputs(seed, precision, width, batch)
-    return compile(step), tuple(torch.from_numpy(a).to(device) for a in inputs)
+    return compile(step), tensors(make_inputs(seed, precision, width, batch))
 
 
-def reference(seed: int, precision: str, width: int, batch: int) -> tuple[NDArray[Any], ...]:
+def reference(seed: int, precision: str, width: int, batch: int) -> Arrays:
     """Loss and gradients in float64, whatever `precision` the program under test uses."""
-    import numpy as np
-
-    inputs = (a.astype(np.float64) for a in make_inputs(seed, precision, width, batch))
-    return tuple(np.asarray(out) for out in _loss_and_gradients(*inputs))
+    return in_float64(_loss_and_gradients, make_inputs(seed, precision, width, batch))

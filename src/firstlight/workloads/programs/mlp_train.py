@@ -7,22 +7,18 @@ half the mean squared error.
 
 from __future__ import annotations
 
+from firstlight.workloads.programs import tensors
+
 TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from numpy.typing import NDArray
-
-    Step = Callable[..., Any]
-    Built = tuple[Step, tuple[Any, ...]]
+    from firstlight.workloads.programs import Array, Arrays, Built, Compile, Step
 
 FEATURES = 8
 # Kingma and Ba, "Adam", arXiv:1412.6980, algorithm 1, with its default constants.
 LEARNING_RATE, DECAY_1, DECAY_2, EPSILON = 1e-3, 0.9, 0.999, 1e-8
 
 
-def make_inputs(seed: int, width: int, batch: int, steps: int) -> tuple[NDArray[Any], ...]:
+def make_inputs(seed: int, width: int, batch: int, steps: int) -> Arrays:
     """The examples, their targets, then weights and biases of the three layers."""
     import numpy as np
 
@@ -36,16 +32,15 @@ def make_inputs(seed: int, width: int, batch: int, steps: int) -> tuple[NDArray[
     return x, y, *layers
 
 
-def _initial_state(params: tuple[Any, ...], dtype: Any) -> tuple[Any, ...]:
+def _initial_state(params: list[Array], dtype: Array) -> tuple[Array, ...]:
     """Parameters, first and second moments, and the step count, as one nested tuple."""
     import numpy as np
 
-    params = tuple(p.astype(dtype) for p in params)
-    zeros = tuple(np.zeros_like(p) for p in params)
-    return params, zeros, zeros, np.zeros((), dtype)
+    zeros = tuple(np.zeros_like(p, dtype) for p in params)
+    return tuple(p.astype(dtype) for p in params), zeros, zeros, np.zeros((), dtype)
 
 
-def _adam(state: tuple[Any, ...], gradients: tuple[Any, ...], sqrt: Step) -> tuple[Any, ...]:
+def adam(state: tuple[Array, ...], gradients: Array, sqrt: Step) -> tuple[Array, ...]:
     """The state after one Adam update, in whichever framework the arrays belong to."""
     params, means, squares, count = state
     count = count + 1
@@ -65,7 +60,7 @@ def _adam(state: tuple[Any, ...], gradients: tuple[Any, ...], sqrt: Step) -> tup
 def _train(update: Step, steps: int) -> Step:
     """The Python loop: the loss before the last update, and the first layer after it."""
 
-    def step(state: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    def step(state: Array, x: Array, y: Array) -> tuple[Array, Array]:
         for _ in range(steps):
             state, loss = update(state, x, y)
         return loss, state[0][0]
@@ -73,7 +68,14 @@ def _train(update: Step, steps: int) -> Step:
     return step
 
 
-def _numpy_update(state: Any, x: Any, y: Any) -> tuple[Any, Any]:
+def _loss(xp: Array, params: Array, x: Array, y: Array) -> Array:
+    """The loss in JAX or PyTorch: `xp` is `jax.numpy` or `torch`."""
+    w1, b1, w2, b2, w3, b3 = params
+    hidden = xp.tanh(xp.tanh(x @ w1 + b1) @ w2 + b2)
+    return 0.5 * xp.mean((hidden @ w3 + b3 - y) ** 2)
+
+
+def _numpy_update(state: Array, x: Array, y: Array) -> tuple[Array, Array]:
     """One update with the gradient by hand-written backpropagation."""
     import numpy as np
 
@@ -90,69 +92,49 @@ def _numpy_update(state: Any, x: Any, y: Any) -> tuple[Any, Any]:
         *(first.T @ d_second, d_second.sum(0)),
         *(second.T @ d_out, d_out.sum(0)),
     )
-    return _adam(state, gradients, np.sqrt), loss
+    return adam(state, gradients, np.sqrt), loss
 
 
-def build_numpy(
-    compile: Callable[[Step], Step], seed: int, width: int, batch: int, steps: int
-) -> Built:
+def build_numpy(compile: Compile, seed: int, width: int, batch: int, steps: int) -> Built:
     """Training with hand-written backpropagation."""
     x, y, *params = make_inputs(seed, width, batch, steps)
-    update = compile(_numpy_update)
-    return _train(update, steps), (_initial_state(tuple(params), x.dtype), x, y)
+    return _train(compile(_numpy_update), steps), (_initial_state(params, x.dtype), x, y)
 
 
-def build_jax(
-    compile: Callable[[Step], Step], seed: int, width: int, batch: int, steps: int
-) -> Built:
+def build_jax(compile: Compile, seed: int, width: int, batch: int, steps: int) -> Built:
     """Training with `jax.value_and_grad`; the first argument is a pytree."""
     import jax
     import jax.numpy as jnp
 
-    def loss_of(params: Any, x: Any, y: Any) -> Any:
-        w1, b1, w2, b2, w3, b3 = params
-        hidden = jnp.tanh(jnp.tanh(x @ w1 + b1) @ w2 + b2)
-        return 0.5 * jnp.mean((hidden @ w3 + b3 - y) ** 2)
-
-    def update(state: Any, x: Any, y: Any) -> tuple[Any, Any]:
-        loss, gradients = jax.value_and_grad(loss_of)(state[0], x, y)
-        return _adam(state, gradients, jnp.sqrt), loss
+    def update(state: Array, x: Array, y: Array) -> tuple[Array, Array]:
+        loss, gradients = jax.value_and_grad(lambda p: _loss(jnp, p, x, y))(state[0])
+        return adam(state, gradients, jnp.sqrt), loss
 
     x, y, *params = make_inputs(seed, width, batch, steps)
-    args = jax.device_put((_initial_state(tuple(params), x.dtype), x, y))
-    return _train(compile(update), steps), args
+    arguments = jax.device_put((_initial_state(params, x.dtype), x, y))
+    return _train(compile(update), steps), arguments
 
 
-def build_torch(
-    compile: Callable[[Step], Step], seed: int, width: int, batch: int, steps: int
-) -> Built:
+def build_torch(compile: Compile, seed: int, width: int, batch: int, steps: int) -> Built:
     """Training with `torch.func.grad_and_value`."""
     import torch
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    def update(state: Array, x: Array, y: Array) -> tuple[Array, Array]:
+        gradients, loss = torch.func.grad_and_value(lambda p: _loss(torch, p, x, y))(state[0])
+        return adam(state, gradients, torch.sqrt), loss
 
-    def loss_of(params: Any, x: Any, y: Any) -> Any:
-        w1, b1, w2, b2, w3, b3 = params
-        hidden = torch.tanh(torch.tanh(x @ w1 + b1) @ w2 + b2)
-        return 0.5 * torch.mean((hidden @ w3 + b3 - y) ** 2)
-
-    def update(state: Any, x: Any, y: Any) -> tuple[Any, Any]:
-        gradients, loss = torch.func.grad_and_value(loss_of)(state[0], x, y)
-        return _adam(state, gradients, torch.sqrt), loss
-
-    inputs = make_inputs(seed, width, batch, steps)
-    x, y, *params = (torch.from_numpy(a).to(device) for a in inputs)
+    x, y, *params = tensors(make_inputs(seed, width, batch, steps))
     # Two sets of zeros: torch.compile guards on arguments that alias, and would compile again.
     moments = (tuple(torch.zeros_like(p) for p in params) for _ in range(2))
-    state = (tuple(params), *moments, torch.zeros((), device=device))
+    state = (tuple(params), *moments, torch.zeros((), device=x.device))
     return _train(compile(update), steps), (state, x, y)
 
 
-def reference(seed: int, width: int, batch: int, steps: int) -> tuple[NDArray[Any], ...]:
+def reference(seed: int, width: int, batch: int, steps: int) -> Arrays:
     """Training in float64 with hand-written backpropagation."""
     import numpy as np
 
     x, y, *params = make_inputs(seed, width, batch, steps)
-    state = _initial_state(tuple(params), np.float64)
+    state = _initial_state(params, np.float64)
     loss, weights = _train(_numpy_update, steps)(state, x.astype(float), y.astype(float))
     return np.asarray(loss), weights

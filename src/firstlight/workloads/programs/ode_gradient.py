@@ -9,22 +9,18 @@ backward.
 
 from __future__ import annotations
 
+from firstlight.workloads.programs import in_float64, tensors
+
 TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from numpy.typing import NDArray
-
-    Step = Callable[..., Any]
-    Built = tuple[Step, tuple[Any, ...]]
+    from firstlight.workloads.programs import Array, Arrays, Built, Compile, Step
 
 TIME_STEP = 0.05
 TRUE_RATES = (1.1, 0.4, 0.1, 0.4)
 GUESSED_RATES = (1.0, 0.45, 0.12, 0.45)
 
 
-def make_inputs(seed: int, trajectories: int, steps: int) -> tuple[NDArray[Any], ...]:
+def make_inputs(seed: int, trajectories: int, steps: int) -> Arrays:
     """Guessed rates (4), initial states (2, trajectories), observations (steps, 2, ...)."""
     import numpy as np
 
@@ -37,14 +33,14 @@ def make_inputs(seed: int, trajectories: int, steps: int) -> tuple[NDArray[Any],
     return np.array(GUESSED_RATES, np.float32), initial, np.stack(observed)
 
 
-def _rates_of_change(state: Any, rates: Any, stack: Step) -> Any:
+def _rates_of_change(state: Array, rates: Array, stack: Step) -> Array:
     """Prey grow and are eaten; predators grow by eating and die."""
     prey, predators = state[0], state[1]
     meals = prey * predators
     return stack([rates[0] * prey - rates[1] * meals, rates[2] * meals - rates[3] * predators])
 
 
-def _runge_kutta(derivative: Step, state: Any) -> Any:
+def _runge_kutta(derivative: Step, state: Array) -> Array:
     """The state one time step later, by the classical fourth-order rule."""
     first = derivative(state)
     second = derivative(state + 0.5 * TIME_STEP * first)
@@ -53,7 +49,7 @@ def _runge_kutta(derivative: Step, state: Any) -> Any:
     return state + TIME_STEP / 6 * (first + 2 * second + 2 * third + fourth)
 
 
-def _tangent_linear(bundle: Any, rates: Any) -> Any:
+def _tangent_linear(bundle: Array, rates: Array) -> Array:
     """Derivative of a bundle (5, 2, trajectories): the state, then its tangent for each rate."""
     import numpy as np
 
@@ -72,7 +68,7 @@ def _tangent_linear(bundle: Any, rates: Any) -> Any:
     return change
 
 
-def _loss_and_gradient(rates: Any, initial: Any, observed: Any) -> tuple[Any, Any]:
+def _loss_and_gradient(rates: Array, initial: Array, observed: Array) -> tuple[Array, Array]:
     """Loss and gradient by forward sensitivities, in the precision of the arguments."""
     import numpy as np
 
@@ -86,29 +82,29 @@ def _loss_and_gradient(rates: Any, initial: Any, observed: Any) -> tuple[Any, An
     return loss / observed.size, gradient / observed.size
 
 
-def build_numpy(compile: Callable[[Step], Step], seed: int, trajectories: int, steps: int) -> Built:
+def build_numpy(compile: Compile, seed: int, trajectories: int, steps: int) -> Built:
     """Loss and gradient by forward sensitivities."""
     return compile(_loss_and_gradient), make_inputs(seed, trajectories, steps)
 
 
-def build_jax(compile: Callable[[Step], Step], seed: int, trajectories: int, steps: int) -> Built:
+def build_jax(compile: Compile, seed: int, trajectories: int, steps: int) -> Built:
     """Loss and gradient by reverse differentiation of `lax.scan`."""
     import jax
     import jax.numpy as jnp
 
-    def loss_of(rates: Any, initial: Any, observed: Any) -> Any:
-        def advance(state: Any, seen: Any) -> tuple[Any, Any]:
+    def loss_of(rates: Array, initial: Array, observed: Array) -> Array:
+        def advance(state: Array, seen: Array) -> tuple[Array, Array]:
             state = _runge_kutta(lambda s: _rates_of_change(s, rates, jnp.stack), state)
             return state, jnp.mean((state - seen) ** 2)
 
         _, losses = jax.lax.scan(advance, initial, observed)
         return jnp.mean(losses)
 
-    args = jax.device_put(make_inputs(seed, trajectories, steps))
-    return compile(jax.value_and_grad(loss_of)), args
+    arguments = jax.device_put(make_inputs(seed, trajectories, steps))
+    return compile(jax.value_and_grad(loss_of)), arguments
 
 
-def build_torch(compile: Callable[[Step], Step], seed: int, trajectories: int, steps: int) -> Built:
+def build_torch(compile: Compile, seed: int, trajectories: int, steps: int) -> Built:
     """Loss and gradient by reverse differentiation of a Python loop over compiled time steps.
 
     The time step is compiled, not the loop: torch.compile unrolls loops, which took over four
@@ -116,14 +112,12 @@ def build_torch(compile: Callable[[Step], Step], seed: int, trajectories: int, s
     """
     import torch
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-
-    def advance(state: Any, rates: Any) -> Any:
+    def advance(state: Array, rates: Array) -> Array:
         return _runge_kutta(lambda s: _rates_of_change(s, rates, torch.stack), state)
 
     compiled_advance = compile(advance)
 
-    def step(rates: Any, initial: Any, observed: Any) -> tuple[Any, Any]:
+    def step(rates: Array, initial: Array, observed: Array) -> tuple[Array, Array]:
         rates, state, losses = rates.detach().requires_grad_(), initial, []
         for seen in observed:
             state = compiled_advance(state, rates)
@@ -132,14 +126,9 @@ def build_torch(compile: Callable[[Step], Step], seed: int, trajectories: int, s
         (gradient,) = torch.autograd.grad(loss, rates)
         return loss.detach(), gradient
 
-    inputs = make_inputs(seed, trajectories, steps)
-    return step, tuple(torch.from_numpy(a).to(device) for a in inputs)
+    return step, tensors(make_inputs(seed, trajectories, steps))
 
 
-def reference(seed: int, trajectories: int, steps: int) -> tuple[NDArray[Any], ...]:
+def reference(seed: int, trajectories: int, steps: int) -> Arrays:
     """Loss and gradient in float64, by forward sensitivities."""
-    import numpy as np
-
-    inputs = (a.astype(np.float64) for a in make_inputs(seed, trajectories, steps))
-    loss, gradient = _loss_and_gradient(*inputs)
-    return np.asarray(loss), gradient
+    return in_float64(_loss_and_gradient, make_inputs(seed, trajectories, steps))

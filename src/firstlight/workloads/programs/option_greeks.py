@@ -7,20 +7,17 @@ price path by path. The normals are an input, so that every framework prices the
 
 from __future__ import annotations
 
+from firstlight.workloads.programs import in_float64, tensors
+
 TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    from firstlight.workloads.programs import Array, Arrays, Built, Compile
 
-    from numpy.typing import NDArray
-
-    Step = Callable[..., Any]
-    Built = tuple[Step, tuple[Any, ...]]
 SPOT, VOLATILITY, RATE = 100.0, 0.2, 0.05
 STRIKE, MATURITY_YEARS = 100.0, 1.0
 
 
-def make_inputs(seed: int, paths: int, dates: int) -> tuple[NDArray[Any], ...]:
+def make_inputs(seed: int, paths: int, dates: int) -> Arrays:
     """Spot, volatility and rate as 0-d arrays, then the normals, one path per row."""
     import numpy as np
 
@@ -29,7 +26,9 @@ def make_inputs(seed: int, paths: int, dates: int) -> tuple[NDArray[Any], ...]:
     return *market, rng.standard_normal((paths, dates), dtype=np.float32)
 
 
-def _price_and_greeks(spot: Any, volatility: Any, rate: Any, normals: Any) -> tuple[Any, ...]:
+def _price_and_greeks(
+    spot: Array, volatility: Array, rate: Array, normals: Array
+) -> tuple[Array, ...]:
     """Price, delta, vega and rho by the pathwise formulae (Broadie and Glasserman, 1996)."""
     import numpy as np
 
@@ -47,57 +46,44 @@ def _price_and_greeks(spot: Any, volatility: Any, rate: Any, normals: Any) -> tu
     return price, delta, vega, rho
 
 
-def build_numpy(compile: Callable[[Step], Step], seed: int, paths: int, dates: int) -> Built:
+def _price(xp: Array, spot: Array, volatility: Array, rate: Array, normals: Array) -> Array:
+    """The simulated price in JAX or PyTorch: `xp` is `jax.numpy` or `torch`."""
+    interval = MATURITY_YEARS / normals.shape[1]
+    drift = (rate - 0.5 * volatility**2) * interval
+    moves = drift + volatility * interval**0.5 * normals
+    average = xp.mean(spot * xp.exp(xp.cumsum(moves, 1)), 1)
+    payoff = xp.clip(average - STRIKE, 0.0)
+    return xp.exp(-rate * MATURITY_YEARS) * xp.mean(payoff)
+
+
+def build_numpy(compile: Compile, seed: int, paths: int, dates: int) -> Built:
     """Price and sensitivities by the pathwise formulae."""
     return compile(_price_and_greeks), make_inputs(seed, paths, dates)
 
 
-def build_jax(compile: Callable[[Step], Step], seed: int, paths: int, dates: int) -> Built:
+def build_jax(compile: Compile, seed: int, paths: int, dates: int) -> Built:
     """Price and sensitivities by `jax.value_and_grad`."""
     import jax
     import jax.numpy as jnp
 
-    interval = MATURITY_YEARS / dates
-
-    def price_of(spot: Any, volatility: Any, rate: Any, normals: Any) -> Any:
-        drift = (rate - 0.5 * volatility**2) * interval
-        moves = drift + volatility * interval**0.5 * normals
-        average = jnp.mean(spot * jnp.exp(jnp.cumsum(moves, axis=1)), axis=1)
-        payoff = jnp.maximum(average - STRIKE, 0.0)
-        return jnp.exp(-rate * MATURITY_YEARS) * jnp.mean(payoff)
-
-    def step(*args: Any) -> tuple[Any, ...]:
-        price, greeks = jax.value_and_grad(price_of, argnums=(0, 1, 2))(*args)
+    def step(*market: Array) -> tuple[Array, ...]:
+        price, greeks = jax.value_and_grad(lambda *m: _price(jnp, *m), (0, 1, 2))(*market)
         return price, *greeks
 
     return compile(step), jax.device_put(make_inputs(seed, paths, dates))
 
 
-def build_torch(compile: Callable[[Step], Step], seed: int, paths: int, dates: int) -> Built:
+def build_torch(compile: Compile, seed: int, paths: int, dates: int) -> Built:
     """Price and sensitivities by `torch.func.grad_and_value`."""
     import torch
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    interval = MATURITY_YEARS / dates
-
-    def price_of(spot: Any, volatility: Any, rate: Any, normals: Any) -> Any:
-        drift = (rate - 0.5 * volatility**2) * interval
-        moves = drift + volatility * interval**0.5 * normals
-        average = torch.mean(spot * torch.exp(torch.cumsum(moves, dim=1)), dim=1)
-        payoff = torch.relu(average - STRIKE)
-        return torch.exp(-rate * MATURITY_YEARS) * torch.mean(payoff)
-
-    def step(*args: Any) -> tuple[Any, ...]:
-        greeks, price = torch.func.grad_and_value(price_of, argnums=(0, 1, 2))(*args)
+    def step(*market: Array) -> tuple[Array, ...]:
+        greeks, price = torch.func.grad_and_value(lambda *m: _price(torch, *m), (0, 1, 2))(*market)
         return price, *greeks
 
-    inputs = make_inputs(seed, paths, dates)
-    return compile(step), tuple(torch.from_numpy(a).to(device) for a in inputs)
+    return compile(step), tensors(make_inputs(seed, paths, dates))
 
 
-def reference(seed: int, paths: int, dates: int) -> tuple[NDArray[Any], ...]:
+def reference(seed: int, paths: int, dates: int) -> Arrays:
     """Price and sensitivities in float64, by the pathwise formulae."""
-    import numpy as np
-
-    inputs = (a.astype(np.float64) for a in make_inputs(seed, paths, dates))
-    return tuple(np.asarray(out) for out in _price_and_greeks(*inputs))
+    return in_float64(_price_and_greeks, make_inputs(seed, paths, dates))

@@ -8,18 +8,14 @@ respect to a, w, b and c.
 
 from __future__ import annotations
 
+from firstlight.workloads.programs import in_float64, tensors
+
 TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from numpy.typing import NDArray
-
-    Step = Callable[..., Any]
-    Built = tuple[Step, tuple[Any, ...]]
+    from firstlight.workloads.programs import Array, Arrays, Built, Compile, Step
 
 
-def make_inputs(seed: int, points: int, hidden: int) -> tuple[NDArray[Any], ...]:
+def make_inputs(seed: int, points: int, hidden: int) -> Arrays:
     """Output weights, input weights, biases, offset, collocation points, forcing there."""
     import numpy as np
 
@@ -31,13 +27,15 @@ def make_inputs(seed: int, points: int, hidden: int) -> tuple[NDArray[Any], ...]
     return *(a.astype(np.float32) for a in arrays), x.astype(np.float32), _forcing(x)
 
 
-def _forcing(x: NDArray[Any]) -> NDArray[Any]:
+def _forcing(x: Array) -> Array:
     import numpy as np
 
     return (-(np.pi**2) * np.sin(np.pi * x)).astype(np.float32)
 
 
-def _loss_and_gradient(a: Any, w: Any, b: Any, c: Any, x: Any, forcing: Any) -> tuple[Any, ...]:
+def _loss_and_gradient(
+    a: Array, w: Array, b: Array, c: Array, x: Array, forcing: Array
+) -> tuple[Array, ...]:
     """Loss and gradient in closed form, from the first three derivatives of tanh."""
     import numpy as np
 
@@ -63,57 +61,48 @@ def _loss_and_gradient(a: Any, w: Any, b: Any, c: Any, x: Any, forcing: Any) -> 
     return loss, d_a, d_w, d_b, d_c
 
 
-def build_numpy(compile: Callable[[Step], Step], seed: int, points: int, hidden: int) -> Built:
+def _loss(xp: Array, grad: Step, vmap: Step, params: Array, x: Array, forcing: Array) -> Array:
+    """The loss in JAX or PyTorch: `xp` is `jax.numpy` or `torch`."""
+
+    def network(x: Array, a: Array, w: Array, b: Array, c: Array) -> Array:
+        return xp.tanh(w * x + b) @ a + c
+
+    curvature = vmap(lambda point: grad(grad(network))(point, *params))(x)
+    edges = network(0.0, *params) ** 2 + network(1.0, *params) ** 2
+    return xp.mean((curvature - forcing) ** 2) + edges
+
+
+def build_numpy(compile: Compile, seed: int, points: int, hidden: int) -> Built:
     """Loss and gradient in closed form."""
     return compile(_loss_and_gradient), make_inputs(seed, points, hidden)
 
 
-def build_jax(compile: Callable[[Step], Step], seed: int, points: int, hidden: int) -> Built:
+def build_jax(compile: Compile, seed: int, points: int, hidden: int) -> Built:
     """Loss and gradient by a gradient of a mapped gradient of a gradient."""
     import jax
     import jax.numpy as jnp
 
-    def network(x: Any, a: Any, w: Any, b: Any, c: Any) -> Any:
-        return jnp.tanh(w * x + b) @ a + c
-
-    def loss_of(params: Any, x: Any, forcing: Any) -> Any:
-        curvature = jax.vmap(lambda point: jax.grad(jax.grad(network))(point, *params))(x)
-        edges = network(0.0, *params) ** 2 + network(1.0, *params) ** 2
-        return jnp.mean((curvature - forcing) ** 2) + edges
-
-    def step(a: Any, w: Any, b: Any, c: Any, x: Any, forcing: Any) -> Any:
-        loss, gradient = jax.value_and_grad(loss_of)((a, w, b, c), x, forcing)
-        return loss, *gradient
+    def step(*arrays: Array) -> Array:
+        *params, x, forcing = arrays
+        found = jax.value_and_grad(lambda p: _loss(jnp, jax.grad, jax.vmap, p, x, forcing))(params)
+        return found[0], *found[1]
 
     return compile(step), jax.device_put(make_inputs(seed, points, hidden))
 
 
-def build_torch(compile: Callable[[Step], Step], seed: int, points: int, hidden: int) -> Built:
+def build_torch(compile: Compile, seed: int, points: int, hidden: int) -> Built:
     """The same nesting with `torch.func`."""
     import torch
     from torch.func import grad, grad_and_value, vmap
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-
-    def network(x: Any, a: Any, w: Any, b: Any, c: Any) -> Any:
-        return torch.tanh(w * x + b) @ a + c
-
-    def loss_of(params: Any, x: Any, forcing: Any) -> Any:
-        curvature = vmap(lambda point: grad(grad(network))(point, *params))(x)
-        edges = network(0.0, *params) ** 2 + network(1.0, *params) ** 2
-        return torch.mean((curvature - forcing) ** 2) + edges
-
-    def step(a: Any, w: Any, b: Any, c: Any, x: Any, forcing: Any) -> Any:
-        gradient, loss = grad_and_value(loss_of)((a, w, b, c), x, forcing)
+    def step(*arrays: Array) -> Array:
+        *params, x, forcing = arrays
+        gradient, loss = grad_and_value(lambda p: _loss(torch, grad, vmap, p, x, forcing))(params)
         return loss, *gradient
 
-    inputs = make_inputs(seed, points, hidden)
-    return compile(step), tuple(torch.from_numpy(a).to(device) for a in inputs)
+    return compile(step), tensors(make_inputs(seed, points, hidden))
 
 
-def reference(seed: int, points: int, hidden: int) -> tuple[NDArray[Any], ...]:
+def reference(seed: int, points: int, hidden: int) -> Arrays:
     """Loss and gradient in float64, in closed form."""
-    import numpy as np
-
-    inputs = (a.astype(np.float64) for a in make_inputs(seed, points, hidden))
-    return tuple(np.asarray(out) for out in _loss_and_gradient(*inputs))
+    return in_float64(_loss_and_gradient, make_inputs(seed, points, hidden))

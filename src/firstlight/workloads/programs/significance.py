@@ -15,18 +15,13 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
-    from typing import Any
-
-    from numpy.typing import NDArray
-
+    from firstlight.workloads.programs import Array
     from firstlight.workloads.programs.histfactory_reference import Likelihood
 
 EVENTS, WIDTH, STEPS = 512, 32, 20
-# Kingma and Ba, "Adam", arXiv:1412.6980, algorithm 1, with its default constants.
-LEARNING_RATE, DECAY_1, DECAY_2, EPSILON = 1e-3, 0.9, 0.999, 1e-8
 
 
-def signal_samples(content: dict[str, Any]) -> list[str]:
+def signal_samples(content: dict[str, Array]) -> list[str]:
     """The samples that the parameter of interest scales."""
     poi = content["measurements"][0]["config"]["poi"]
     return sorted(
@@ -39,7 +34,7 @@ def signal_samples(content: dict[str, Any]) -> list[str]:
     )
 
 
-def signal_yields(content: dict[str, Any]) -> dict[str, NDArray[Any]]:
+def signal_yields(content: dict[str, Array]) -> dict[str, Array]:
     """Their yields, channels sorted by name, 10 % larger than in the workspace."""
     import numpy as np
 
@@ -53,7 +48,7 @@ def signal_yields(content: dict[str, Any]) -> dict[str, NDArray[Any]]:
     }
 
 
-def network(seed: int) -> tuple[Any, list[Any]]:
+def network(seed: int) -> tuple[Array, list[Array]]:
     """Events, and weights and biases of both layers."""
     import numpy as np
 
@@ -67,7 +62,7 @@ def network(seed: int) -> tuple[Any, list[Any]]:
     ]
 
 
-def reference_nll_signal_grad(seed: int, preset: str) -> tuple[Any, ...]:
+def reference_nll_signal_grad(seed: int, preset: str) -> tuple[Array, ...]:
     """-ln L at the initial parameters, and its gradient with respect to the signal yields."""
     likelihood, cells, _ = _likelihood(seed, preset)
     theta, counts = likelihood.initial, likelihood.observed
@@ -75,7 +70,7 @@ def reference_nll_signal_grad(seed: int, preset: str) -> tuple[Any, ...]:
     return likelihood.nll(theta, counts), slope
 
 
-def reference_profiled_q0(seed: int, preset: str) -> tuple[Any, ...]:
+def reference_profiled_q0(seed: int, preset: str) -> tuple[Array, ...]:
     """q0 of the observed data, and its gradient, from that of the likelihood at both minima."""
     likelihood, cells, _ = _likelihood(seed, preset)
     counts = likelihood.observed
@@ -88,36 +83,27 @@ def reference_profiled_q0(seed: int, preset: str) -> tuple[Any, ...]:
     return 2 * (values[0] - values[1]), 2 * (slopes[0] - slopes[1])
 
 
-def reference_significance_train_20(seed: int, preset: str, part: str) -> tuple[Any, ...]:
+def reference_significance_train_20(seed: int, preset: str, part: str) -> tuple[Array, ...]:
     """The last loss; its gradient for the first layer (backward); that layer at the end (step)."""
     import numpy as np
 
+    from firstlight.workloads.programs.mlp_train import adam
+
     likelihood, cells, yields = _likelihood(seed, preset)
     x, weights = network(seed)
-    moments = [(np.zeros_like(w), np.zeros_like(w)) for w in weights]
-    for step in range(1, STEPS + 1 if part == "step" else 2):
-        loss, gradients = _loss(likelihood, cells, float(yields.sum()), x, weights)
-        if part != "step":
-            continue
-        moments = [
-            (DECAY_1 * m + (1 - DECAY_1) * g, DECAY_2 * v + (1 - DECAY_2) * g * g)
-            for (m, v), g in zip(moments, gradients, strict=True)
-        ]
-        weights = [
-            w
-            - LEARNING_RATE
-            * (m / (1 - DECAY_1**step))
-            / (np.sqrt(v / (1 - DECAY_2**step)) + EPSILON)
-            for w, (m, v) in zip(weights, moments, strict=True)
-        ]
+    zeros = [np.zeros_like(w) for w in weights]
+    state: Array = (weights, zeros, zeros, 0)
+    for _ in range(STEPS if part == "step" else 1):
+        loss, gradients = _loss(likelihood, cells, float(yields.sum()), x, state[0])
+        state = adam(state, gradients, np.sqrt)
     if part == "forward":
         return (loss,)
-    return loss, (gradients[0] if part == "backward" else weights[0])
+    return loss, (gradients[0] if part == "backward" else state[0][0])
 
 
 def _loss(
-    likelihood: Likelihood, cells: Any, total: float, x: Any, weights: list[Any]
-) -> tuple[float, list[Any]]:
+    likelihood: Likelihood, cells: Array, total: float, x: Array, weights: list[Array]
+) -> tuple[float, list[Array]]:
     """Minus the expected significance, and its gradient with respect to all weights."""
     import numpy as np
 
@@ -132,7 +118,7 @@ def _loss(
     return -z0, [x.T @ by_hidden, by_hidden.sum(0), hidden.T @ by_output, by_output.sum(0)]
 
 
-def _soft_shares(scores: Any, bins: int) -> tuple[Any, Any]:
+def _soft_shares(scores: Array, bins: int) -> tuple[Array, Array]:
     """The fraction of every event in every bin, and its derivative with respect to the score."""
     import math
 
@@ -149,7 +135,9 @@ def _soft_shares(scores: Any, bins: int) -> tuple[Any, Any]:
     )
 
 
-def _expected_significance(likelihood: Likelihood, cells: Any, yields: Any) -> tuple[float, Any]:
+def _expected_significance(
+    likelihood: Likelihood, cells: Array, yields: Array
+) -> tuple[float, Array]:
     """Z0 of the data expected with signal before a fit, and its gradient for the yields.
 
     Without signal the likelihood does not depend on the yields, so they change q0 only through the
@@ -167,7 +155,7 @@ def _expected_significance(likelihood: Likelihood, cells: Any, yields: Any) -> t
     return z0, changed.response(changed.initial, cells) @ by_count / (2 * z0)
 
 
-def _likelihood(seed: int, preset: str) -> tuple[Likelihood, Any, Any]:
+def _likelihood(seed: int, preset: str) -> tuple[Likelihood, Array, Array]:
     """The likelihood with the signal of this workload, its cells, and its yields."""
     import numpy as np
 

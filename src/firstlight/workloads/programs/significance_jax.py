@@ -9,39 +9,25 @@ from firstlight.histfactory.loading import load
 from firstlight.losses.objectives import initial_state, nll, q0, statistic_and_state
 from firstlight.losses.soft_histogram import soft_histogram
 from firstlight.workloads.programs.histfactory import workspace
-from firstlight.workloads.programs.significance import (
-    DECAY_1,
-    DECAY_2,
-    EPSILON,
-    EVENTS,
-    LEARNING_RATE,
-    STEPS,
-    network,
-    signal_yields,
-)
+from firstlight.workloads.programs.mlp_train import adam
+from firstlight.workloads.programs.significance import EVENTS, STEPS, network, signal_yields
 
-TYPE_CHECKING = False  # not from typing: imports are timed
+TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    Step = Callable[..., Any]
-    Built = tuple[Step, tuple[Any, ...]]
+    from firstlight.workloads.programs import Array, Built, Compile, Step
 
 
-def build_nll_signal_grad(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
+def build_nll_signal_grad(compile: Compile, seed: int, preset: str) -> Built:
     """-ln L and its gradient with respect to the signal yields."""
     return _with_gradient(compile, seed, preset, nll)
 
 
-def build_profiled_q0(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
+def build_profiled_q0(compile: Compile, seed: int, preset: str) -> Built:
     """q0 and its gradient with respect to the signal yields."""
     return _with_gradient(compile, seed, preset, q0)
 
 
-def build_significance_train_20(
-    compile: Callable[[Step], Step], seed: int, preset: str, part: str
-) -> Built:
+def build_significance_train_20(compile: Compile, seed: int, preset: str, part: str) -> Built:
     """Twenty calls of one compiled part of a training step, in a Python loop."""
     import numpy as np
 
@@ -52,62 +38,51 @@ def build_significance_train_20(
     total = sum(float(v.sum()) for v in yields.values())
     x, weights = jax.device_put(network(seed))
 
-    def loss(weights: Any, state: Any) -> Any:
+    def loss(weights: Array, state: Array) -> Array:
         w1, b1, w2, b2 = weights
         scores = jax.nn.sigmoid(jnp.tanh(x @ w1 + b1) @ w2 + b2)[:, 0]
         signal = soft_histogram(scores, edges) * (total / EVENTS)
         parts = jnp.split(signal, np.cumsum(sizes)[:-1])
-        histograms: dict[Any, Any] = dict(zip(yields, parts, strict=True))
+        histograms: dict[Array, Array] = dict(zip(yields, parts, strict=True))
         z0, state = statistic_and_state(model, histograms, objective="asimov", state=state)
         return -z0, state
 
-    def gradient(weights: Any, state: Any) -> Any:
+    def gradient(weights: Array, state: Array) -> Array:
         return jax.value_and_grad(loss, has_aux=True)(weights, state)
 
-    def update(carry: Any) -> Any:
-        weights, means, squares, n, state = carry
-        (value, state), slopes = gradient(weights, state)
-        n = n + 1
-        means = jax.tree.map(lambda m, g: DECAY_1 * m + (1 - DECAY_1) * g, means, slopes)
-        squares = jax.tree.map(lambda v, g: DECAY_2 * v + (1 - DECAY_2) * g * g, squares, slopes)
-
-        def moved(w: Any, m: Any, v: Any) -> Any:
-            size = LEARNING_RATE / (1 - DECAY_1**n)
-            return w - size * m / (jnp.sqrt(v / (1 - DECAY_2**n)) + EPSILON)
-
-        return (jax.tree.map(moved, weights, means, squares), means, squares, n, state), value
+    def update(moments: Array, state: Array) -> Array:
+        (value, state), slopes = gradient(moments[0], state)
+        return value, adam(moments, slopes, jnp.sqrt), state
 
     forward, backward, step = compile(loss), compile(gradient), compile(update)
 
-    def losses(weights: Any) -> Any:
+    def losses(weights: Array) -> Array:
         state = initial_state(model)
         for _ in range(STEPS):
             value, state = forward(weights, state)
         return value
 
-    def gradients(weights: Any) -> Any:
+    def gradients(weights: Array) -> Array:
         state = initial_state(model)
         for _ in range(STEPS):
             (value, state), slopes = backward(weights, state)
         return value, slopes[0]
 
-    def updates(weights: Any) -> Any:
-        zeros = jax.tree.map(jnp.zeros_like, weights)
-        carry: Any = (weights, zeros, zeros, jnp.zeros(()), initial_state(model))
+    def updates(weights: Array) -> Array:
+        zeros = tuple(jnp.zeros_like(w) for w in weights)
+        moments, state = (tuple(weights), zeros, zeros, jnp.zeros(())), initial_state(model)
         for _ in range(STEPS):
-            carry, value = step(carry)
-        return value, carry[0][0]
+            value, moments, state = step(moments, state)
+        return value, moments[0][0]
 
     return {"forward": losses, "backward": gradients, "step": updates}[part], (weights,)
 
 
-def _with_gradient(
-    compile: Callable[[Step], Step], seed: int, preset: str, function: Step
-) -> Built:
+def _with_gradient(compile: Compile, seed: int, preset: str, function: Step) -> Built:
     content = workspace(seed, preset)
     model = load(content)
 
-    def step(yields: Any) -> Any:
+    def step(yields: Array) -> Array:
         value, slopes = jax.value_and_grad(lambda y: function(model, y))(yields)
         return value, jnp.concatenate(list(slopes.values()))
 

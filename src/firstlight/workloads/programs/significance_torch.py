@@ -6,42 +6,27 @@ import torch
 
 from firstlight.torch.functional import nll_loss, profiled_q0_loss
 from firstlight.torch.modules import SignificanceLoss, SoftHistogram
-from firstlight.torch.session import create_profiled_session, create_session, from_pyhf
+from firstlight.torch.session import create_session, from_pyhf
+from firstlight.workloads.programs import tensors
 from firstlight.workloads.programs.histfactory import workspace
-from firstlight.workloads.programs.significance import (
-    EVENTS,
-    LEARNING_RATE,
-    STEPS,
-    network,
-    signal_yields,
-)
+from firstlight.workloads.programs.significance import EVENTS, STEPS, network, signal_yields
 
-TYPE_CHECKING = False  # not from typing: imports are timed
+TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    Step = Callable[..., Any]
-    Built = tuple[Step, tuple[Any, ...]]
+    from firstlight.workloads.programs import Array, Built, Compile, Step
 
 
-def build_nll_signal_grad(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
+def build_nll_signal_grad(compile: Compile, seed: int, preset: str) -> Built:
     """-ln L and its gradient with respect to the signal yields."""
-    content = workspace(seed, preset)
-    session = create_session(from_pyhf(content), list(signal_yields(content)))
-    return _with_gradient(compile, content, lambda signal: nll_loss(signal, session))
+    return _with_gradient(compile, seed, preset, nll_loss)
 
 
-def build_profiled_q0(compile: Callable[[Step], Step], seed: int, preset: str) -> Built:
+def build_profiled_q0(compile: Compile, seed: int, preset: str) -> Built:
     """q0 and its gradient with respect to the signal yields."""
-    content = workspace(seed, preset)
-    session = create_profiled_session(from_pyhf(content), list(signal_yields(content)))
-    return _with_gradient(compile, content, lambda signal: profiled_q0_loss(signal, session))
+    return _with_gradient(compile, seed, preset, profiled_q0_loss)
 
 
-def build_significance_train_20(
-    compile: Callable[[Step], Step], seed: int, preset: str, part: str
-) -> Built:
+def build_significance_train_20(compile: Compile, seed: int, preset: str, part: str) -> Built:
     """One part of a training step, twenty times."""
     import numpy as np
 
@@ -50,32 +35,30 @@ def build_significance_train_20(
     bins, total = sum(len(v) for v in yields.values()), sum(float(v.sum()) for v in yields.values())
     histogram = SoftHistogram(np.linspace(0, 1, bins + 1))
     loss = SignificanceLoss(from_pyhf(content), list(yields), objective="asimov")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    x, first = network(seed)
-    events = torch.tensor(x, device=device)
-    start = [torch.tensor(w, device=device) for w in first]
+    x, weights = network(seed)
+    events, *start = tensors([x, *weights])
 
-    def value_of(weights: Any) -> Any:
+    def value_of(weights: Array) -> Array:
         w1, b1, w2, b2 = weights
         scores = torch.sigmoid(torch.tanh(events @ w1 + b1) @ w2 + b2)[:, 0]
         return loss(histogram(scores) * (total / EVENTS))
 
-    def losses(*given: Any) -> Any:
+    def losses(*given: Array) -> Array:
         with torch.no_grad():
             for _ in range(STEPS):
                 value = value_of(given)
         return value
 
-    def gradients(*given: Any) -> Any:
+    def gradients(*given: Array) -> Array:
         weights = [w.clone().requires_grad_() for w in given]
         for _ in range(STEPS):
             value = value_of(weights)
             slopes = torch.autograd.grad(value, weights)
         return value.detach(), slopes[0]
 
-    def updates(*given: Any) -> Any:
+    def updates(*given: Array) -> Array:
         weights = [w.clone().requires_grad_() for w in given]
-        optimiser = torch.optim.Adam(weights, LEARNING_RATE)
+        optimiser = torch.optim.Adam(weights)  # default settings, those of `significance`
         for _ in range(STEPS):
             optimiser.zero_grad()
             value = value_of(weights)
@@ -87,15 +70,17 @@ def build_significance_train_20(
     return compile(chosen), tuple(start)
 
 
-def _with_gradient(compile: Callable[[Step], Step], content: Any, function: Step) -> Built:
+def _with_gradient(compile: Compile, seed: int, preset: str, loss: Step) -> Built:
     import numpy as np
 
-    def step(signal: Any) -> Any:
+    content = workspace(seed, preset)
+    yields = signal_yields(content)
+    session = create_session(from_pyhf(content), list(yields))
+
+    def step(signal: Array) -> Array:
         signal = signal.detach().requires_grad_()
-        value = function(signal)
+        value = loss(signal, session)
         value.backward()
         return value.detach(), signal.grad
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    signal = np.concatenate(list(signal_yields(content).values()))
-    return compile(step), (torch.tensor(signal, device=device),)
+    return compile(step), tensors([np.concatenate(list(yields.values()))])

@@ -9,19 +9,16 @@ one compilation.
 
 from __future__ import annotations
 
+from firstlight.workloads.programs import tensors
+
 TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    from firstlight.workloads.programs import Array, Arrays, Built, Compile, Step
 
-    from numpy.typing import NDArray
-
-    Step = Callable[..., Any]
-    Built = tuple[Step, tuple[Any, ...]]
 FIRST_ROWS, ROW_STEP, HELD_OUT_ROWS = 200, 25, 256
 
 
-def make_inputs(seed: int, points: int, features: int, padded: bool) -> tuple[NDArray[Any], ...]:
+def make_inputs(seed: int, points: int, features: int, padded: bool) -> Arrays:
     """Rows and targets, held-out rows and targets, the penalties, one per setting."""
     import numpy as np
 
@@ -38,7 +35,7 @@ def _row_count(index: int) -> int:
     return FIRST_ROWS + ROW_STEP * index
 
 
-def _settings(x: Any, y: Any, penalties: Any, padded: bool) -> Any:
+def _settings(x: Array, y: Array, penalties: Array, padded: bool) -> Array:
     """Rows, targets, mask and penalty of each setting, cut and padded on the host by NumPy."""
     import numpy as np
 
@@ -50,85 +47,80 @@ def _settings(x: Any, y: Any, penalties: Any, padded: bool) -> Any:
         yield rows, targets, np.pad(np.ones(count, x.dtype), (0, spare)), penalty
 
 
-def build_numpy(
-    compile: Callable[[Step], Step], seed: int, points: int, features: int, padded: bool
-) -> Built:
-    """The sweep by normal equations; results are all the scores, then all the coefficients."""
+def _fit(eye: Array, solve: Step, *arrays: Array) -> tuple[Array, Array]:
+    """Score and coefficients by the normal equations, in the framework of the arrays."""
+    x, y, mask, penalty, x_held, y_held = arrays
+    kept = x * mask[:, None]
+    gram = kept.T @ x / mask.sum() + penalty * eye
+    coefficients = solve(gram, kept.T @ y / mask.sum())
+    return ((x_held @ coefficients - y_held) ** 2).mean(), coefficients
+
+
+def _results(fit: Step, settings: Array, *held: Array) -> tuple[Array, ...]:
+    """All the scores, then all the coefficients."""
+    fits = [fit(*setting, *held) for setting in settings]
+    return *(score for score, _ in fits), *(coefficients for _, coefficients in fits)
+
+
+def build_numpy(compile: Compile, seed: int, points: int, features: int, padded: bool) -> Built:
+    """The sweep with NumPy."""
     import numpy as np
 
-    def fit(x: Any, y: Any, mask: Any, penalty: Any, x_held: Any, y_held: Any) -> Any:
-        kept = x * mask[:, None]
-        gram = kept.T @ x / mask.sum() + penalty * np.eye(x.shape[1], dtype=x.dtype)
-        coefficients = np.linalg.solve(gram, kept.T @ y / mask.sum())
-        return np.mean((x_held @ coefficients - y_held) ** 2), coefficients
+    eye = np.eye(features, dtype=np.float32)
+    fit = compile(lambda *arrays: _fit(eye, np.linalg.solve, *arrays))
 
-    compiled_fit = compile(fit)
-
-    def step(x: Any, y: Any, x_held: Any, y_held: Any, penalties: Any) -> tuple[Any, ...]:
-        fits = [compiled_fit(*s, x_held, y_held) for s in _settings(x, y, penalties, padded)]
-        return *(score for score, _ in fits), *(coefficients for _, coefficients in fits)
+    def step(x: Array, y: Array, x_held: Array, y_held: Array, penalties: Array) -> Array:
+        return _results(fit, _settings(x, y, penalties, padded), x_held, y_held)
 
     return step, make_inputs(seed, points, features, padded)
 
 
-def build_jax(
-    compile: Callable[[Step], Step], seed: int, points: int, features: int, padded: bool
-) -> Built:
+def build_jax(compile: Compile, seed: int, points: int, features: int, padded: bool) -> Built:
     """The sweep with JAX; only `fit` is compiled, because settings are cut on the host."""
     import jax
     import jax.numpy as jnp
 
-    def fit(x: Any, y: Any, mask: Any, penalty: Any, x_held: Any, y_held: Any) -> Any:
-        kept = x * mask[:, None]
-        gram = kept.T @ x / mask.sum() + penalty * jnp.eye(x.shape[1])
-        coefficients = jnp.linalg.solve(gram, kept.T @ y / mask.sum())
-        return jnp.mean((x_held @ coefficients - y_held) ** 2), coefficients
+    def fit(*arrays: Array) -> tuple[Array, Array]:
+        return _fit(jnp.eye(features), jnp.linalg.solve, *arrays)
 
     compiled_fit = compile(fit)
 
-    def step(x: Any, y: Any, x_held: Any, y_held: Any, penalties: Any) -> tuple[Any, ...]:
+    def step(x: Array, y: Array, x_held: Array, y_held: Array, penalties: Array) -> Array:
         # Placed by device_put: slicing a device array would compile one program per shape.
         settings = (jax.device_put(s) for s in _settings(x, y, penalties, padded))
-        fits = [compiled_fit(*s, x_held, y_held) for s in settings]
-        return *(score for score, _ in fits), *(coefficients for _, coefficients in fits)
+        return _results(compiled_fit, settings, x_held, y_held)
 
     x, y, x_held, y_held, penalties = make_inputs(seed, points, features, padded)
     return step, (x, y, *jax.device_put((x_held, y_held)), penalties)
 
 
-def build_torch(
-    compile: Callable[[Step], Step], seed: int, points: int, features: int, padded: bool
-) -> Built:
+def build_torch(compile: Compile, seed: int, points: int, features: int, padded: bool) -> Built:
     """The sweep with PyTorch, whose compiler uses dynamic shapes once it sees a second one."""
     import torch
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     pad = torch.nn.functional.pad
 
-    def fit(x: Any, y: Any, mask: Any, penalty: Any, x_held: Any, y_held: Any) -> Any:
-        kept = x * mask[:, None]
-        gram = kept.T @ x / mask.sum() + penalty * torch.eye(x.shape[1], device=x.device)
+    def fit(x: Array, *others: Array) -> tuple[Array, Array]:
         # Not `solve`: its error check is a side effect, which keeps torch.compile from caching.
-        coefficients, _ = torch.linalg.solve_ex(gram, kept.T @ y / mask.sum())
-        return torch.mean((x_held @ coefficients - y_held) ** 2), coefficients
+        eye = torch.eye(features, device=x.device)
+        return _fit(eye, lambda a, b: torch.linalg.solve_ex(a, b)[0], x, *others)
 
     compiled_fit = compile(fit)
 
-    def step(x: Any, y: Any, x_held: Any, y_held: Any, penalties: Any) -> tuple[Any, ...]:
-        fits = []
+    def settings(x: Array, y: Array, penalties: Array) -> Array:
         for index in range(points):
             count = _row_count(index)
             spare = len(x) - count if padded else 0
             rows, targets = pad(x[:count], (0, 0, 0, spare)), pad(y[:count], (0, spare))
-            mask = pad(torch.ones_like(y[:count]), (0, spare))
-            fits.append(compiled_fit(rows, targets, mask, penalties[index], x_held, y_held))
-        return *(score for score, _ in fits), *(coefficients for _, coefficients in fits)
+            yield rows, targets, pad(torch.ones_like(y[:count]), (0, spare)), penalties[index]
 
-    inputs = make_inputs(seed, points, features, padded)
-    return step, tuple(torch.from_numpy(a).to(device) for a in inputs)
+    def step(x: Array, y: Array, x_held: Array, y_held: Array, penalties: Array) -> Array:
+        return _results(compiled_fit, settings(x, y, penalties), x_held, y_held)
+
+    return step, tensors(make_inputs(seed, points, features, padded))
 
 
-def reference(seed: int, points: int, features: int, padded: bool) -> tuple[NDArray[Any], ...]:
+def reference(seed: int, points: int, features: int, padded: bool) -> Arrays:
     """The sweep in float64 by least squares on rows extended by the penalty, without a mask."""
     import numpy as np
 

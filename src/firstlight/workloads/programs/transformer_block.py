@@ -6,29 +6,23 @@ squared loss. Every gradient is computed; large ones are returned as norms, to k
 
 from __future__ import annotations
 
+from firstlight.workloads.programs import in_float64, tensors
+
 TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from numpy.typing import NDArray
-
-    Step = Callable[..., Any]
-    Built = tuple[Step, tuple[Any, ...]]
+    from firstlight.workloads.programs import Array, Arrays, Built, Compile
 
 EPSILON = 1e-5
 GELU_SCALE, GELU_CUBIC = (2 / 3.141592653589793) ** 0.5, 0.044715
 
 
-def make_inputs(
-    seed: int, batch: int, tokens: int, width: int, heads: int
-) -> tuple[NDArray[Any], ...]:
+def make_inputs(seed: int, batch: int, tokens: int, width: int, heads: int) -> Arrays:
     """Tokens, targets, then the weights: norm 1, query-key-value, output, norm 2, up, down."""
     import numpy as np
 
     rng = np.random.default_rng(seed)
 
-    def normal(*shape: int, scale: float = 1.0) -> NDArray[Any]:
+    def normal(*shape: int, scale: float = 1.0) -> Array:
         return rng.standard_normal(shape, dtype=np.float32) * np.float32(scale)
 
     return (
@@ -42,21 +36,23 @@ def make_inputs(
     )
 
 
-def _norm_forward(x: Any, scale: Any, shift: Any) -> tuple[Any, Any, Any]:
+def _norm_forward(x: Array, scale: Array, shift: Array) -> tuple[Array, Array, Array]:
     centred = x - x.mean(-1, keepdims=True)
     inverse = ((centred**2).mean(-1, keepdims=True) + EPSILON) ** -0.5
     unit = centred * inverse
     return unit * scale + shift, unit, inverse
 
 
-def _norm_backward(d_out: Any, unit: Any, inverse: Any, scale: Any) -> tuple[Any, Any, Any]:
+def _norm_backward(
+    d_out: Array, unit: Array, inverse: Array, scale: Array
+) -> tuple[Array, Array, Array]:
     d_unit = d_out * scale
     along = (d_unit * unit).mean(-1, keepdims=True)
     d_x = inverse * (d_unit - d_unit.mean(-1, keepdims=True) - unit * along)
     return d_x, (d_out * unit).sum((0, 1)), d_out.sum((0, 1))
 
 
-def _loss_and_gradients(heads: int, x: Any, target: Any, *weights: Any) -> tuple[Any, ...]:
+def _loss_and_gradients(heads: int, x: Array, target: Array, *weights: Array) -> tuple[Array, ...]:
     """The outputs of a step, with a hand-written backward pass."""
     import numpy as np
 
@@ -95,7 +91,7 @@ def _loss_and_gradients(heads: int, x: Any, target: Any, *weights: Any) -> tuple
     d_x, d_scale_1, d_shift_1 = _norm_backward(d_qkv @ w_qkv.T, unit_1, inverse_1, scale_1)
     d_x += d_middle
 
-    def outer(left: Any, right: Any) -> Any:
+    def outer(left: Array, right: Array) -> Array:
         return left.reshape(-1, left.shape[-1]).T @ right.reshape(-1, right.shape[-1])
 
     gradients = (
@@ -106,84 +102,69 @@ def _loss_and_gradients(heads: int, x: Any, target: Any, *weights: Any) -> tuple
     return loss, np.sqrt((d_x**2).sum(-1)), norms, gradients[0], gradients[3]
 
 
-def build_numpy(
-    compile: Callable[[Step], Step], seed: int, batch: int, tokens: int, width: int, heads: int
-) -> Built:
+def build_numpy(compile: Compile, seed: int, **sizes: int) -> Built:
     """Loss, norms of each token's and each weight's gradient, and two gradients in full."""
-
-    def step(*args: Any) -> Any:
-        return _loss_and_gradients(heads, *args)
-
-    return compile(step), make_inputs(seed, batch, tokens, width, heads)
+    step = compile(lambda *arrays: _loss_and_gradients(sizes["heads"], *arrays))
+    return step, make_inputs(seed, **sizes)
 
 
-def build_jax(
-    compile: Callable[[Step], Step], seed: int, batch: int, tokens: int, width: int, heads: int
-) -> Built:
+def build_jax(compile: Compile, seed: int, **sizes: int) -> Built:
     """The same outputs by `jax.value_and_grad`."""
     import jax
     import jax.numpy as jnp
 
-    def norm(x: Any, scale: Any, shift: Any) -> Any:
+    def norm(x: Array, scale: Array, shift: Array) -> Array:
         centred = x - x.mean(-1, keepdims=True)
         variance = (centred**2).mean(-1, keepdims=True)
         return centred * jax.lax.rsqrt(variance + EPSILON) * scale + shift
 
-    def loss_of(weights: Any, x: Any, target: Any) -> Any:
+    def loss_of(weights: Array, x: Array, target: Array) -> Array:
         scale_1, shift_1, w_qkv, w_out, scale_2, shift_2, w_up, w_down = weights
-        split = (norm(x, scale_1, shift_1) @ w_qkv).reshape(batch, tokens, 3, heads, -1)
+        tokens = x.shape[1]
+        split = (norm(x, scale_1, shift_1) @ w_qkv).reshape(*x.shape[:2], 3, sizes["heads"], -1)
         query, key, value = jnp.moveaxis(split, 2, 0).swapaxes(2, 3)
-        scores = query @ key.swapaxes(-1, -2) * (width // heads) ** -0.5
+        scores = query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5
         scores = jnp.where(jnp.tri(tokens, dtype=bool), scores, -jnp.inf)
         mixed = (jax.nn.softmax(scores) @ value).swapaxes(1, 2).reshape(x.shape)
         x = x + mixed @ w_out
         x = x + jax.nn.gelu(norm(x, scale_2, shift_2) @ w_up, approximate=True) @ w_down
         return jnp.mean((x - target) ** 2)
 
-    def step(x: Any, target: Any, *weights: Any) -> Any:
+    def step(x: Array, target: Array, *weights: Array) -> Array:
         loss, (grads, d_x) = jax.value_and_grad(loss_of, argnums=(0, 1))(weights, x, target)
         norms = jnp.stack([jnp.linalg.norm(g.ravel()) for g in grads])
         return loss, jnp.linalg.norm(d_x, axis=-1), norms, grads[0], grads[3]
 
-    return compile(step), jax.device_put(make_inputs(seed, batch, tokens, width, heads))
+    return compile(step), jax.device_put(make_inputs(seed, **sizes))
 
 
-def build_torch(
-    compile: Callable[[Step], Step], seed: int, batch: int, tokens: int, width: int, heads: int
-) -> Built:
+def build_torch(compile: Compile, seed: int, **sizes: int) -> Built:
     """The same outputs by `torch.func.grad_and_value` and PyTorch's fused attention."""
     import torch
     from torch.nn import functional
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-
-    def loss_of(weights: Any, x: Any, target: Any) -> Any:
+    def loss_of(weights: Array, x: Array, target: Array) -> Array:
         scale_1, shift_1, w_qkv, w_out, scale_2, shift_2, w_up, w_down = weights
+        width = x.shape[-1]
         normed = functional.layer_norm(x, (width,), scale_1, shift_1, EPSILON)
-        split = (normed @ w_qkv).reshape(batch, tokens, 3, heads, -1).permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(
-            split[0], split[1], split[2], is_causal=True
-        )
+        split = (normed @ w_qkv).reshape(*x.shape[:2], 3, sizes["heads"], -1)
+        query, key, value = split.permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + mixed.transpose(1, 2).reshape(x.shape) @ w_out
         normed = functional.layer_norm(x, (width,), scale_2, shift_2, EPSILON)
         x = x + functional.gelu(normed @ w_up, approximate="tanh") @ w_down
         return torch.mean((x - target) ** 2)
 
-    def step(x: Any, target: Any, *weights: Any) -> Any:
+    def step(x: Array, target: Array, *weights: Array) -> Array:
         gradient = torch.func.grad_and_value(loss_of, argnums=(0, 1))
         (grads, d_x), loss = gradient(weights, x, target)
         norms = torch.stack([torch.linalg.vector_norm(g) for g in grads])
         return loss, torch.linalg.vector_norm(d_x, dim=-1), norms, grads[0], grads[3]
 
-    inputs = make_inputs(seed, batch, tokens, width, heads)
-    return compile(step), tuple(torch.from_numpy(a).to(device) for a in inputs)
+    return compile(step), tensors(make_inputs(seed, **sizes))
 
 
-def reference(
-    seed: int, batch: int, tokens: int, width: int, heads: int
-) -> tuple[NDArray[Any], ...]:
+def reference(seed: int, **sizes: int) -> Arrays:
     """The outputs in float64, by the hand-written backward pass."""
-    import numpy as np
-
-    inputs = (a.astype(np.float64) for a in make_inputs(seed, batch, tokens, width, heads))
-    return tuple(np.asarray(out) for out in _loss_and_gradients(heads, *inputs))
+    inputs = make_inputs(seed, **sizes)
+    return in_float64(lambda *arrays: _loss_and_gradients(sizes["heads"], *arrays), inputs)
