@@ -14,7 +14,7 @@ from site_store import CASES, OTHER_CPU, SLOW_FROM, World, make_run
 
 from firstlight.compare.differences import differences
 from firstlight.records import Run, slug
-from firstlight.site import series_conditions
+from firstlight.site import snapshot_facts
 from firstlight.site.snapshot_facts import facts_of
 from firstlight.site.trends import Collected, Point, marked_steps
 from firstlight.snapshot.opening import open_snapshot
@@ -25,9 +25,9 @@ CASE = CASES[1].id
 
 def keys(run: Run, case: str) -> str:
     summary = next(c for c in run.cases if c.case == case)
-    own = series_conditions.of_case(summary, "00")
+    own = snapshot_facts.case_conditions(summary, "00")
     assert own is not None
-    return series_conditions.key(series_conditions.of_run(run), own)
+    return snapshot_facts.series_key(snapshot_facts.run_conditions(run), own)
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +73,10 @@ def test_runs_have_one_key_exactly_if_the_gate_would_compare_them(run: Run, chan
 
 def test_other_data_of_the_same_shape_are_not_joined(run: Run) -> None:
     summary = run.cases[0]
-    one, other = (series_conditions.of_case(summary, digest) for digest in ("00", "01"))
+    one, other = (snapshot_facts.case_conditions(summary, digest) for digest in ("00", "01"))
     assert one and other
-    shared = series_conditions.of_run(run)
-    assert series_conditions.key(shared, one) != series_conditions.key(shared, other)
+    shared = snapshot_facts.run_conditions(run)
+    assert snapshot_facts.series_key(shared, one) != snapshot_facts.series_key(shared, other)
 
 
 def test_a_machine_has_a_line_of_its_own(world: World) -> None:

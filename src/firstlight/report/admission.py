@@ -8,16 +8,21 @@ or table has to remember the rule.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import html
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from firstlight.present.palette import Mark, marks
+from firstlight.present.palette import Mark, marks, name_with_swatch
 from firstlight.present.quantities import known
 from firstlight.records import CaseSummary, Estimate, Run, Sample
 
 #: Statuses whose numbers are of nothing: a wrong result, or none.
 SILENT = frozenset({"failed", "skipped"})
+_KEPT = (
+    *("case", "workload", "size", "backend", "cache"),
+    *("status", "reason", "protocol", "stderr_tail", "note"),
+)
 E = TypeVar("E", bound=Estimate)
 
 
@@ -42,61 +47,55 @@ class Workload:
         raw = f"{self.name}-{self.size}"
         return "w-" + "".join(c if c.isascii() and c.isalnum() else "-" for c in raw)
 
+    def name_of(self, case: CaseSummary) -> str:
+        """The label of a case in bold behind its marker, as markup."""
+        return name_with_swatch(self.marks[case.backend], label(case), hollow(case))
 
-def admit(run: Run, samples: Sequence[Sample]) -> tuple[Workload, ...]:
-    """The run by workload, in the order of the run, with nothing in it that may not be shown."""
-    cases = [admissible(case) for case in run.cases]
-    look = marks(list(dict.fromkeys(case.backend for case in cases)))
-    timed = _timed_by_case(cases, samples)
+
+def by_workload(cases: Iterable[CaseSummary]) -> dict[tuple[str, str], list[CaseSummary]]:
+    """Cases by workload and size, in the order of the run."""
     groups: dict[tuple[str, str], list[CaseSummary]] = {}
     for case in cases:
         groups.setdefault((case.workload, case.size), []).append(case)
+    return groups
+
+
+def admit(run: Run, samples: Sequence[Sample]) -> tuple[Workload, ...]:
+    """The run by workload, in the order of the run, with nothing in it that may not be shown."""
+    cases = [_admissible(case) for case in run.cases]
+    look = marks(list(dict.fromkeys(case.backend for case in cases)))
+    timed: dict[str, list[Sample]] = {case.case: [] for case in cases if not _silent(case)}
+    for sample in samples:
+        if sample.case in timed and sample.kind == "timed" and sample.status not in SILENT:
+            timed[sample.case].append(sample)
+    ordered = {name: tuple(sorted(own, key=lambda s: s.order)) for name, own in timed.items()}
     return tuple(
-        Workload(name, size, tuple(group), {c.case: timed.get(c.case, ()) for c in group}, look)
-        for (name, size), group in groups.items()
+        Workload(name, size, tuple(group), {c.case: ordered.get(c.case, ()) for c in group}, look)
+        for (name, size), group in by_workload(cases).items()
     )
 
 
-def admissible(case: CaseSummary) -> CaseSummary:
+def _silent(case: CaseSummary) -> bool:
+    return case.protocol is None or case.status in SILENT
+
+
+def _admissible(case: CaseSummary) -> CaseSummary:
     """The case itself if its numbers may be shown, else the case without them."""
-    if case.protocol is None or case.status in SILENT:
-        return CaseSummary(
-            case=case.case,
-            workload=case.workload,
-            size=case.size,
-            backend=case.backend,
-            cache=case.cache,
-            status=case.status,
-            reason=case.reason,
-            protocol=case.protocol,
-            stderr_tail=case.stderr_tail,
-            note=case.note,
-        )
+    if _silent(case):
+        return CaseSummary(**{name: getattr(case, name) for name in _KEPT})
+    rest = case.unattributed_seconds
     return dataclasses.replace(
         case,
         cold_seconds=_finite(case.cold_seconds),
         warm_call_seconds=_finite(case.warm_call_seconds),
         throughput_calls_per_second=_finite(case.throughput_calls_per_second),
         phases_seconds={k: v if known(v) else None for k, v in case.phases_seconds.items()},
-        unattributed_seconds=case.unattributed_seconds
-        if known(case.unattributed_seconds)
-        else None,
+        unattributed_seconds=rest if known(rest) else None,
     )
 
 
 def _finite(estimate: E | None) -> E | None:
     return estimate if estimate is not None and known(estimate.median) else None
-
-
-def _timed_by_case(
-    cases: Sequence[CaseSummary], samples: Sequence[Sample]
-) -> dict[str, tuple[Sample, ...]]:
-    shown = {c.case for c in cases if c.protocol is not None and c.status not in SILENT}
-    found: dict[str, list[Sample]] = {}
-    for sample in samples:
-        if sample.case in shown and sample.kind == "timed" and sample.status not in SILENT:
-            found.setdefault(sample.case, []).append(sample)
-    return {case: tuple(sorted(own, key=lambda s: s.order)) for case, own in found.items()}
 
 
 def has_number(case: CaseSummary) -> bool:
@@ -106,12 +105,12 @@ def has_number(case: CaseSummary) -> bool:
 
 def quotable(case: CaseSummary) -> bool:
     """Whether the case may take part in a comparison."""
-    return case.status == "ok" and case.protocol is not None and has_number(case)
+    return flag(case) is None and has_number(case)
 
 
 def label(case: CaseSummary) -> str:
     """The case within its workload: 'jax-jit', or 'jax-jit/warm' where a cache is in play."""
-    return case.backend if case.cache in ("", "none") else f"{case.backend}/{case.cache}"
+    return f"{case.backend}/{case.cache}" if hollow(case) else case.backend
 
 
 def hollow(case: CaseSummary) -> bool:
@@ -121,9 +120,15 @@ def hollow(case: CaseSummary) -> bool:
 
 def flag(case: CaseSummary) -> str | None:
     """What must stand beside the case wherever it is shown, or None if it is sound."""
-    if case.protocol is None:
-        return "no protocol" if case.status == "ok" else case.status
-    return None if case.status == "ok" else case.status
+    if case.status != "ok":
+        return case.status
+    return "no protocol" if case.protocol is None else None
+
+
+def badge(case: CaseSummary) -> str:
+    """The flag as markup, after a space; empty for a case that is sound."""
+    found = flag(case)
+    return f' <span class="badge">{html.escape(found)}</span>' if found else ""
 
 
 def why(case: CaseSummary) -> str:

@@ -6,18 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from firstlight.present import quantities
-from firstlight.present.svg import (
-    Logarithmic,
-    canvas,
-    element,
-    line,
-    polyline,
-    spread,
-    text,
-    text_width,
-    title,
-)
+from firstlight.present import quantities, svg
+from firstlight.present.svg import Logarithmic, element, line, polyline, text, text_width
 from firstlight.records import CaseSummary, Estimate
 from firstlight.report.admission import Workload, flag, hollow, label
 
@@ -39,9 +29,10 @@ class Curve:
         return float(cold + (calls - 1) * warm)
 
     @property
-    def banded(self) -> bool:
-        """Whether both parts have an interval to make a band of."""
-        return all(quantities.has_interval(e) and e.low > 0 for e in (self.cold, self.warm))
+    def ends(self) -> tuple[str, ...]:
+        """What `at` knows: low and high only if both parts have an interval to make a band of."""
+        banded = all(quantities.has_interval(e) and e.low > 0 for e in (self.cold, self.warm))
+        return ("median", "low", "high") if banded else ("median",)
 
 
 def curves(cases: Sequence[CaseSummary]) -> list[Curve]:
@@ -57,15 +48,15 @@ def curves(cases: Sequence[CaseSummary]) -> list[Curve]:
 
 def last_call(found: Sequence[Curve]) -> float:
     """Where the axis ends: a decade beyond the last crossing, or where warm calls prevail."""
-    crossings = [c for curve in found for c in _counts(curve.case)]
-    if not crossings:
-        crossings = [max(c.cold.median / c.warm.median for c in found)]
+    crossings = [at for c in found if (at := _overtakes_at(c.case)) < math.inf]
+    crossings = crossings or [c.cold.median / c.warm.median for c in found]
     return 10.0 ** min(max(math.ceil(math.log10(max(crossings) * 3)), 3), 15)
 
 
-def _counts(case: CaseSummary) -> list[float]:
+def _overtakes_at(case: CaseSummary) -> float:
+    """The number of calls of its break-even; infinite where there is none."""
     even = case.break_even_calls
-    return [float(even.calls)] if even and isinstance(even.calls, (int, float)) else []
+    return math.inf if even is None or isinstance(even.calls, str) else float(even.calls)
 
 
 def height_of(number: int) -> float:
@@ -76,24 +67,19 @@ def height_of(number: int) -> float:
 def draw(workload: Workload, width: float) -> str:
     """The curves at one design width; call only where there is at least one curve."""
     found = curves(workload.cases)
-    narrow = width < 400
     labels = max(text_width(label(c.case), _FONT) for c in found) + 22
     left, height = 50.0, height_of(len(found))
     right, bottom = width - labels, height - 40
     x = Logarithmic(1.0, last_call(found), left, right)
-    ends = [c.at(n, e) for c in found for n in (1.0, x.high) for e in _ends(c)]
+    ends = [c.at(n, e) for c in found for n in (1.0, x.high) for e in c.ends]
     y = Logarithmic(min(ends) / 1.4, max(ends) * 1.2, bottom, 10)
     body = _axes(x, y, bottom, right)
-    body += "".join(_band(c, x, y, workload) for c in found if c.banded)
+    body += "".join(_band(c, x, y, workload) for c in found if "low" in c.ends)
     body += "".join(_line(c, x, y, workload) for c in found)
     body += _end_labels(found, x, y, workload, bottom)
     body += _crossings(found, x, y, workload)
     caption = f"{workload.label}: total seconds against the number of calls, log-log"
-    return canvas(width, height, caption, body, "narrow" if narrow else "wide")
-
-
-def _ends(curve: Curve) -> tuple[str, ...]:
-    return ("median", "low", "high") if curve.banded else ("median",)
+    return svg.canvas(width, height, caption, body, "narrow" if width < 400 else "wide")
 
 
 def _axes(x: Logarithmic, y: Logarithmic, bottom: float, right: float) -> str:
@@ -116,9 +102,12 @@ def _steps(x: Logarithmic) -> list[float]:
 def _band(curve: Curve, x: Logarithmic, y: Logarithmic, workload: Workload) -> str:
     upper = [(x(n), y(curve.at(n, "high"))) for n in _steps(x)]
     lower = [(x(n), y(curve.at(n, "low"))) for n in reversed(_steps(x))]
-    outline = polyline(upper + lower, "band", close=True)
-    class_ = workload.marks[curve.case.backend].class_
-    return element("g", outline, class_=class_, data_case=curve.case.case)
+    return _group(curve, workload, polyline(upper + lower, "band", close=True))
+
+
+def _group(curve: Curve, workload: Workload, *parts: str, state: str = "") -> str:
+    class_ = workload.marks[curve.case.backend].class_ + state
+    return element("g", *parts, class_=class_, data_case=curve.case.case)
 
 
 def _line(curve: Curve, x: Logarithmic, y: Logarithmic, workload: Workload) -> str:
@@ -126,19 +115,19 @@ def _line(curve: Curve, x: Logarithmic, y: Logarithmic, workload: Workload) -> s
     points = " ".join(f"{x(n):.1f},{y(curve.at(n)):.1f}" for n in _steps(x))
     stroke = element("polyline", points=points, class_="curve", stroke_dasharray=mark.dash or None)
     start = mark.at(x(1), y(curve.at(1)), hollow=hollow(curve.case))
-    tip = title(
+    tip = svg.title(
         f"{curve.case.case}: {quantities.estimate(curve.cold)} to the first result, then "
         f"{quantities.estimate(curve.warm)} a call"
     )
-    state = f"{mark.class_} doubtful" if flag(curve.case) else mark.class_
-    return element("g", stroke, start, tip, class_=state, data_case=curve.case.case)
+    state = " doubtful" if flag(curve.case) else ""
+    return _group(curve, workload, stroke, start, tip, state=state)
 
 
 def _end_labels(
     found: Sequence[Curve], x: Logarithmic, y: Logarithmic, workload: Workload, bottom: float
 ) -> str:
     wanted = [y(c.at(x.high)) for c in found]
-    placed = spread(wanted, 15, 16, bottom)
+    placed = svg.spread(wanted, 15, 16, bottom)
     parts = []
     for curve, own, at in zip(found, wanted, placed, strict=True):
         mark = workload.marks[curve.case.backend]
@@ -146,9 +135,7 @@ def _end_labels(
         glyph = mark.at(x.end + 13, at, 4, hollow(curve.case))
         class_ = "endname flagged" if flag(curve.case) else "endname"
         name = text(x.end + 20, at + 4, label(curve.case), class_)
-        parts.append(
-            element("g", leader, glyph, name, class_=mark.class_, data_case=curve.case.case)
-        )
+        parts.append(_group(curve, workload, leader, glyph, name))
     return "".join(parts)
 
 
@@ -156,24 +143,17 @@ def _crossings(found: Sequence[Curve], x: Logarithmic, y: Logarithmic, workload:
     """A ring on each compiled curve where it has overtaken the last uncompiled one."""
     parts: list[str] = []
     taken: list[Box] = []
-    for curve in sorted(found, key=lambda c: _counts(c.case) or [math.inf]):
-        even = curve.case.break_even_calls
-        if even is None or not _counts(curve.case) or not 1 < _counts(curve.case)[0] <= x.high:
+    for curve in sorted(found, key=lambda c: _overtakes_at(c.case)):
+        even, calls = curve.case.break_even_calls, _overtakes_at(curve.case)
+        if even is None or not 1 < calls <= x.high:
             continue
-        calls = _counts(curve.case)[0]
         cx, cy = x(calls), y(curve.at(calls))
         shown = f"{quantities.calls(even.calls)} calls"
-        parts.append(
-            element(
-                "g",
-                _whisker(even.low, even.high, x, cy),
-                element("circle", cx=cx, cy=cy, r=5.0, class_="crossing"),
-                _ring_label(shown, cx, cy, taken, (x.start, x.end, y.start)),
-                title(f"{curve.case.case} {break_even_tip(curve.case)}"),
-                class_=workload.marks[curve.case.backend].class_,
-                data_case=curve.case.case,
-            )
-        )
+        ring = element("circle", cx=cx, cy=cy, r=5.0, class_="crossing")
+        name = _ring_label(shown, cx, cy, taken, (x.start, x.end, y.start))
+        tip = svg.title(f"{curve.case.case} {break_even_tip(curve.case)}")
+        whisker = _whisker(even.low, even.high, x, cy)
+        parts.append(_group(curve, workload, whisker, ring, name, tip))
     return "".join(parts)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from firstlight.present import quantities
 from firstlight.present.palette import PHASE_COLOURS, Mark
@@ -14,6 +14,7 @@ from firstlight.report.admission import Workload, flag, hollow, label
 
 WIDE, NARROW = 920.0, 358.0
 _FONT = 12.0
+_BAR = 20.0
 
 
 @dataclass(frozen=True)
@@ -30,18 +31,23 @@ class Row:
     """A case with its bar; without segments only the reason is written."""
 
     case: CaseSummary
-    segments: tuple[Segment, ...]
-    total: float | None
-    low: float | None
-    high: float | None
-    shown: str  # the total as text, or why there is none
+    segments: tuple[Segment, ...] = ()
+    total: float | None = None
+    low: float | None = None
+    high: float | None = None
+    shown: str = ""  # the total as text, or why there is none
     short: str = ""  # the same for narrow paper, where the row needs it
 
     @property
     def extent(self) -> float:
         """How far the bar and its whisker reach."""
-        ends = [sum(s.value for s in self.segments), self.total or 0.0, self.high or 0.0]
-        return max(ends)
+        return max(sum(s.value for s in self.segments), self.total or 0.0, self.high or 0.0)
+
+
+def in_order(phases: Iterable[str]) -> list[str]:
+    """Phases in the order of a process; those we do not know come last."""
+    found = list(phases)
+    return [p for p in PHASES if p in found] + [p for p in found if p not in PHASES]
 
 
 def phase_name(phase: str) -> str:
@@ -51,9 +57,8 @@ def phase_name(phase: str) -> str:
 
 def phase_class(phase: str) -> str:
     """The CSS class of a phase; one that we do not know looks like what comes later."""
-    if phase == "unattributed":
-        return "p-unattributed"
-    return f"p-{phase}" if f"p-{phase}" in PHASE_COLOURS else "p-later"
+    known = phase == "unattributed" or f"p-{phase}" in PHASE_COLOURS
+    return f"p-{phase}" if known else "p-later"
 
 
 def time_rows(workload: Workload) -> list[Row]:
@@ -64,30 +69,25 @@ def time_rows(workload: Workload) -> list[Row]:
 def _time_row(case: CaseSummary) -> Row:
     cold = case.cold_seconds
     if cold is None:
-        return _without_number(case)
-    ordered = [p for p in PHASES if p in case.phases_seconds]
-    ordered += [p for p in case.phases_seconds if p not in PHASES]
-    values = [(phase, case.phases_seconds[phase]) for phase in ordered]
+        return Row(case, shown=f"{flag(case) or 'not measured'}: no number")
+    values = [(phase, case.phases_seconds[phase]) for phase in in_order(case.phases_seconds)]
     values.append(("unattributed", case.unattributed_seconds))
     segments = tuple(
         Segment(phase, v, quantities.seconds(v)) for phase, v in values if v is not None and v > 0
     )
-    bounded = quantities.has_interval(cold)
-    low, high = (cold.low, cold.high) if bounded else (None, None)
+    low, high = (cold.low, cold.high) if quantities.has_interval(cold) else (None, None)
     shown = quantities.estimate(cold)
-    full = _flagged(case, f"{shown}  n={cold.n}")
-    return Row(case, segments, cold.median, low, high, full, f"{shown} ⚠" if flag(case) else shown)
+    full, short = _flagged(case, f"{shown}  n={cold.n}"), f"{shown} ⚠" if flag(case) else shown
+    return Row(case, segments, cold.median, low, high, full, short)
 
 
 def share_rows(rows: Sequence[Row]) -> list[Row]:
     """The same bars, each stretched to 100."""
-    found = []
-    for row in rows:
-        whole = sum(s.value for s in row.segments)
-        if whole > 0:
-            parts = (Segment(s.phase, 100 * s.value / whole, s.shown) for s in row.segments)
-            found.append(Row(row.case, tuple(parts), None, None, None, ""))
-    return found
+    return [
+        Row(row.case, tuple(replace(s, value=100 * s.value / whole) for s in row.segments))
+        for row in rows
+        if (whole := sum(s.value for s in row.segments)) > 0
+    ]
 
 
 def memory_rows(workload: Workload) -> list[Row]:
@@ -101,14 +101,13 @@ def memory_rows(workload: Workload) -> list[Row]:
         shown = quantities.size(total)
         if case.peak_device_bytes is not None:
             shown += f" + {quantities.size(case.peak_device_bytes)} device"
-        rows.append(Row(case, segments, total, None, None, _flagged(case, shown)))
+        rows.append(Row(case, segments, total, shown=_flagged(case, shown)))
     return rows
 
 
 def _rises(case: CaseSummary) -> tuple[Segment, ...]:
-    by_phase = case.peak_host_bytes_by_phase
-    order = [p for p in PHASES if p in by_phase] + [p for p in by_phase if p not in PHASES]
-    steps = [(phase, by_phase[phase]) for phase in order]
+    peaks = case.peak_host_bytes_by_phase
+    steps = [(phase, peaks[phase]) for phase in in_order(peaks)]
     steps.append(("after first result", case.peak_host_bytes))
     segments, reached = [], 0.0
     for phase, peak in steps:
@@ -118,18 +117,13 @@ def _rises(case: CaseSummary) -> tuple[Segment, ...]:
     return tuple(segments)
 
 
-def _without_number(case: CaseSummary) -> Row:
-    return Row(case, (), None, None, None, f"{flag(case) or 'not measured'}: no number")
-
-
 def _flagged(case: CaseSummary, shown: str) -> str:
     return f"{shown}  ⚠ {flag(case)}" if flag(case) else shown
 
 
 def legend(rows: Sequence[Row]) -> str:
     """The phases that are drawn, in order, with their colours."""
-    present = dict.fromkeys(s.phase for row in rows for s in row.segments)
-    order = [p for p in PHASES if p in present] + [p for p in present if p not in PHASES]
+    order = in_order(dict.fromkeys(s.phase for row in rows for s in row.segments))
     order.sort(key=lambda p: p == "unattributed")
     items = "".join(
         f'<li><i class="{phase_class(p)}"></i>{html.escape(phase_name(p))}</li>' for p in order
@@ -139,7 +133,7 @@ def legend(rows: Sequence[Row]) -> str:
 
 def draw(
     rows: Sequence[Row],
-    marks: dict[str, Mark],
+    marks: Mapping[str, Mark],
     caption: str,
     units: quantities.Units,
     width: float = WIDE,
@@ -152,29 +146,24 @@ def draw(
     narrow, slim = width < 600, above is not None
     names = [label(row.case) for row in above or rows]
     left = 0.0 if narrow else text_width(max(names, key=len), _FONT) + 24
-    bar, pitch = (20.0, 46.0) if narrow else (20.0, 31.0)
-    if slim and not narrow:
-        pitch = 25.0
-    reach = max((row.extent for row in rows), default=0.0)
-    scale = _scale(rows, left, width, reach, narrow, slim)
+    pitch = 46.0 if narrow else 25.0 if slim else 31.0
+    scale = _scale(rows, left, width, fits_totals=not (narrow or slim))
     height = 4 + pitch * len(rows) + (2 if slim else 24)
     body = "" if slim else _axis(scale, units, height - 22, width)
     for i, row in enumerate(rows):
-        top = 4 + i * pitch + (20 if narrow else (pitch - bar) / 2)
-        body += _draw_row(row, marks[row.case.backend], scale, top, bar, narrow, width)
+        top = 4 + i * pitch + (20 if narrow else (pitch - _BAR) / 2)
+        body += _draw_row(row, marks[row.case.backend], scale, top, narrow, width)
     return canvas(width, height, caption, body, "narrow" if narrow else "wide")
 
 
-def _scale(
-    rows: Sequence[Row], left: float, width: float, reach: float, narrow: bool, slim: bool
-) -> Linear:
+def _scale(rows: Sequence[Row], left: float, width: float, fits_totals: bool) -> Linear:
     """The longest bar ends where the total that is written behind it still fits."""
+    reach = max((row.extent for row in rows), default=0.0)
     start, end = left + 2, width - 8
-    if not (narrow or slim) and reach > 0:
-        for row in rows:
-            if row.extent > 0:
-                room = width - 12 - text_width(row.shown, _FONT) - start
-                end = min(end, start + room * reach / row.extent)
+    for row in rows if fits_totals else ():
+        if row.extent > 0:
+            room = width - 12 - text_width(row.shown, _FONT) - start
+            end = min(end, start + room * reach / row.extent)
     return Linear(0.0, reach or 1.0, start, end)
 
 
@@ -191,24 +180,16 @@ def _axis(scale: Linear, units: quantities.Units, bottom: float, width: float) -
     return "".join(parts)
 
 
-def _draw_row(
-    row: Row, mark: Mark, scale: Linear, top: float, bar: float, narrow: bool, width: float
-) -> str:
-    baseline = top - 6 if narrow else top + bar / 2 + 4
+def _draw_row(row: Row, mark: Mark, scale: Linear, top: float, narrow: bool, width: float) -> str:
+    baseline = top - 6 if narrow else top + _BAR / 2 + 4
     parts = [mark.at(6, baseline - 4, hollow=hollow(row.case))]
     parts.append(text(16, baseline, label(row.case), "rowname"))
     x = scale(0)
     for segment in row.segments:
         end = scale(segment.value) - scale(0) + x
-        parts.append(_draw_segment(segment, x, end, top, bar, hover=not narrow))
+        parts.append(_draw_segment(segment, x, end, top, hover=not narrow))
         x = end
-    below = top + bar + 4  # under the bar, where it crosses no label
-    if row.total is not None and row.low is not None and row.high is not None:
-        parts.append(line(scale(row.low), below, scale(row.high), below, "whisker"))
-        for value in (row.low, row.high):
-            parts.append(line(scale(value), below - 3, scale(value), below + 3, "whisker"))
-    if row.total is not None:
-        parts.append(line(scale(row.total), top - 2, scale(row.total), top + bar + 6, "median"))
+    parts.append(_median(row, scale, top))
     class_ = "total flagged" if flag(row.case) else "total"
     if narrow and row.shown:
         room = width - 30 - text_width(label(row.case), _FONT)
@@ -221,15 +202,24 @@ def _draw_row(
     return element("g", *parts, class_=state, data_case=row.case.case)
 
 
-def _draw_segment(
-    segment: Segment, x: float, end: float, top: float, bar: float, hover: bool
-) -> str:
-    class_ = phase_class(segment.phase)
-    name = phase_name(segment.phase)
+def _median(row: Row, scale: Linear, top: float) -> str:
+    """The total, and its interval under the bar, where it crosses no label."""
+    if row.total is None:
+        return ""
+    below, parts = top + _BAR + 4, ""
+    if row.low is not None and row.high is not None:
+        parts = line(scale(row.low), below, scale(row.high), below, "whisker")
+        for x in (scale(row.low), scale(row.high)):
+            parts += line(x, below - 3, x, below + 3, "whisker")
+    return parts + line(scale(row.total), top - 2, scale(row.total), top + _BAR + 6, "median")
+
+
+def _draw_segment(segment: Segment, x: float, end: float, top: float, hover: bool) -> str:
+    class_, name = phase_class(segment.phase), phase_name(segment.phase)
     tip = title(f"{name}: {segment.shown}") if hover else ""
-    parts = rectangle(x, top, end - x, bar, f"seg {class_}", tip)
+    box = rectangle(x, top, end - x, _BAR, f"seg {class_}", tip)
     for shown in (f"{name} {segment.shown}", name):
         if end - x > text_width(shown, 11) + 6:
             ink = f"inside {class_}-ink"
-            return parts + text((x + end) / 2, top + bar / 2 + 4, shown, ink, "middle")
-    return parts
+            return box + text((x + end) / 2, top + _BAR / 2 + 4, shown, ink, "middle")
+    return box

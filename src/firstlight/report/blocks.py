@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from firstlight.present import quantities
 from firstlight.present.document import table
-from firstlight.present.palette import name_with_swatch
 from firstlight.records import CaseSummary
 from firstlight.report import amortisation, bars, protocols, strips, warm
-from firstlight.report.admission import Workload, flag, has_number, hollow, label, why
+from firstlight.report.admission import Workload, badge, flag, has_number, label, why
 from firstlight.report.answer import title_of
 
 #: Beyond this ratio of the longest to the shortest bar, the phases of the short one are invisible.
@@ -39,14 +38,9 @@ def troubles(workload: Workload) -> str:
     return f'<ul class="troubles">{items}</ul>' if items else ""
 
 
-def _badge(case: CaseSummary) -> str:
-    return f' <span class="badge">{html.escape(flag(case) or "")}</span>' if flag(case) else ""
-
-
 def _trouble(case: CaseSummary, workload: Workload) -> str:
-    name = name_with_swatch(workload.marks[case.backend], label(case), hollow(case))
     shown = "" if has_number(case) else " No number is shown."
-    item = f"{_badge(case)} {name} <span>{html.escape(why(case))}.{shown}</span>"
+    item = f"{badge(case)} {workload.name_of(case)} <span>{html.escape(why(case))}.{shown}</span>"
     if case.stderr_tail:
         item += (
             "<details><summary>end of its stderr</summary>"
@@ -60,48 +54,47 @@ def _notes(workload: Workload) -> str:
     for case in workload.cases:
         if case.note:
             groups.setdefault(case.note, []).append(label(case))
-    everyone = len(workload.cases)
     return "".join(
         f'<p class="note">{html.escape(note)}'
-        + ("" if len(names) == everyone else f" <i>({html.escape(', '.join(names))})</i>")
+        + (f" <i>({html.escape(', '.join(names))})</i>" * (len(names) < len(workload.cases)))
         + "</p>"
         for note, names in groups.items()
     )
 
 
-def _figure(heading: str, pictures: str, caption: str, line: str) -> str:
-    return f"<figure><h3>{heading}</h3>{pictures}<figcaption>{caption}{line}</figcaption></figure>"
+def _figure(heading: str, pictures: str, caption: str) -> str:
+    return f"<figure><h3>{heading}</h3>{pictures}<figcaption>{caption}</figcaption></figure>"
 
 
-def _both(draw: Callable[[float], str], wide: float) -> str:
+def _both(draw: Callable[[float], str], wide: float = bars.WIDE) -> str:
     """The figure for wide paper and for a phone; the style sheet shows one."""
     return draw(wide) + draw(bars.NARROW)
 
 
 def _phases(workload: Workload) -> str:
-    rows = bars.time_rows(workload)
-    marks = dict(workload.marks)
+    rows, marks = bars.time_rows(workload), workload.marks
     caption = f"{workload.label}: median seconds to the first result, by phase"
-    pictures = bars.legend(rows) + _both(
-        lambda width: bars.draw(rows, marks, caption, quantities.TIME_UNITS, width), bars.WIDE
-    )
+    pictures = bars.legend(rows)
+    pictures += _both(lambda width: bars.draw(rows, marks, caption, quantities.TIME_UNITS, width))
     totals = [row.total for row in rows if row.total]
     if len(totals) > 1 and max(totals) > _NEEDS_SHARES * min(totals):
         shares = bars.share_rows(rows)
         about = f"{workload.label}: share of each phase in the time to the first result"
-        pictures += '<p class="sub">The same, each bar stretched to its own whole</p>' + _both(
-            lambda width: bars.draw(shares, marks, about, quantities.TIME_UNITS, width, rows),
-            bars.WIDE,
+        pictures += '<p class="sub">The same, each bar stretched to its own whole</p>'
+        pictures += _both(
+            lambda width: bars.draw(shares, marks, about, quantities.TIME_UNITS, width, rows)
         )
     words = (
         "Median of each phase over fresh processes; upright mark and whisker: median of the total "
         "with its interval. A phase that a framework does not have is not drawn."
     )
-    return _figure("Time to first result, by phase", pictures, words, _cold_line(workload))
+    return _figure("Time to first result, by phase", pictures, words + _protocol_line(workload))
 
 
-def _cold_line(workload: Workload) -> str:
-    return protocols.essentials([c for c in workload.cases if has_number(c)], protocols.COLD)
+def _protocol_line(
+    workload: Workload, readers: Mapping[str, protocols.Reader] = protocols.COLD
+) -> str:
+    return protocols.essentials([c for c in workload.cases if has_number(c)], readers)
 
 
 def _pair(workload: Workload) -> str:
@@ -111,28 +104,23 @@ def _pair(workload: Workload) -> str:
         _both(lambda width: strips.draw(workload, width), 500.0),
         "A dot is one fresh process, from the first of the run (top) to the last (bottom), as its "
         "distance from the case’s median; shaded: the interval of the median. None is dropped.",
-        "",
     )
-    found = amortisation.curves(workload.cases)
-    if not found:
-        return f'<div class="pair">{left}</div>{_cold_line(workload)}'
+    if not amortisation.curves(workload.cases):
+        return f'<div class="pair">{left}</div>{_protocol_line(workload)}'
     right = _figure(
         "Total time after N calls",
         _both(lambda width: amortisation.draw(workload, width), 520.0) + _break_evens(workload),
         "First result plus further calls, from the medians; band: both intervals at the same end. "
         "Ring: where a compiled case has overtaken the last uncompiled one, with its interval.",
-        "",
     )
-    line = protocols.essentials([c for c in workload.cases if has_number(c)], protocols.BOTH)
-    return f'<div class="pair">{left}{right}</div>{line}'
+    return f'<div class="pair">{left}{right}</div>{_protocol_line(workload, protocols.BOTH)}'
 
 
 def _break_evens(workload: Workload) -> str:
     """The rings in words."""
     items = "".join(
         f'<li data-case="{html.escape(c.case)}">'
-        f"{name_with_swatch(workload.marks[c.backend], label(c), hollow(c))} "
-        f"{html.escape(amortisation.break_even_tip(c))}{_badge(c)}</li>"
+        f"{workload.name_of(c)} {html.escape(amortisation.break_even_tip(c))}{badge(c)}</li>"
         for c in workload.cases
         if c.break_even_calls is not None
     )
@@ -153,9 +141,8 @@ def _warm_calls(workload: Workload, limit: int) -> str:
             f" Thinned for drawing: of each process at most {limit} calls, the fastest and the "
             "slowest of every stretch. The numbers use all calls."
         )
-    picture = _figure(
-        "Warm calls", warm.draw(workload, limit), words, protocols.essentials(cases, protocols.WARM)
-    )
+    words += protocols.essentials(cases, protocols.WARM)
+    picture = _figure("Warm calls", warm.draw(workload, limit), words)
     return _folded("Warm calls, every process", picture)
 
 
@@ -164,12 +151,14 @@ def _memory(workload: Workload) -> str:
     if not rows:
         return ""
     caption = f"{workload.label}: peak host memory, by the phase that raised it"
-    marks = dict(workload.marks)
-    pictures = bars.legend(rows) + _both(
-        lambda width: bars.draw(rows, marks, caption, quantities.BYTE_UNITS, width), bars.WIDE
+    pictures = bars.legend(rows)
+    pictures += _both(
+        lambda width: bars.draw(rows, workload.marks, caption, quantities.BYTE_UNITS, width)
     )
     words = "By how much each phase raised the peak resident memory of the process (median)."
-    picture = _figure("Peak memory", pictures + _compiler(workload), words, _cold_line(workload))
+    picture = _figure(
+        "Peak memory", pictures + _compiler(workload), words + _protocol_line(workload)
+    )
     return _folded("Peak memory", picture)
 
 

@@ -38,47 +38,45 @@ class CheapestSpan:
 
     case: CaseSummary
     first_call: float
-    low: float | None  # interval of `first_call` where the record has one; inf is "never"
-    high: float | None
+    low: float | None = None  # interval of `first_call` where the record has one; inf is "never"
+    high: float | None = None
 
 
 def policy_groups(workload: Workload) -> tuple[PolicyGroup, ...]:
     """One for each cache policy, without those that only repeat a part of another."""
-    policies = {case.cache for case in workload.cases}
-    order = [p for p in _ORDER if p in policies] + sorted(policies - set(_ORDER))
-    fields = [(policy, _field(workload, policy)) for policy in order]
-    names = [{case.case for case in field} for _, field in fields]
+    policies: dict[str, set[str]] = {}
+    for case in workload.cases:
+        policies.setdefault(case.backend, set()).add(case.cache)
+    used = {case.cache for case in workload.cases}
+    fields = {
+        policy: [
+            case
+            for case in workload.cases
+            if case.cache == policy or policies[case.backend] == {case.cache} == {"none"}
+        ]
+        for policy in [p for p in _ORDER if p in used] + sorted(used - set(_ORDER))
+    }
+    names = {policy: {case.case for case in field} for policy, field in fields.items()}
     return tuple(
         PolicyGroup(
             policy,
             tuple(c for c in field if quotable(c)),
             tuple(c for c in field if not quotable(c)),
         )
-        for (policy, field), own in zip(fields, names, strict=True)
-        if not any(own < other for other in names)
+        for policy, field in fields.items()
+        if not any(names[policy] < other for other in names.values())
     )
-
-
-def _field(workload: Workload, policy: str) -> list[CaseSummary]:
-    policies: dict[str, set[str]] = {}
-    for case in workload.cases:
-        policies.setdefault(case.backend, set()).add(case.cache)
-    return [
-        case
-        for case in workload.cases
-        if case.cache == policy or policies[case.backend] == {case.cache} == {"none"}
-    ]
 
 
 def leaders(entrants: Sequence[tuple[CaseSummary, Estimate]]) -> list[tuple[CaseSummary, Estimate]]:
     """The lowest median first, then those whose intervals overlap with its."""
     ordered = sorted(entrants, key=lambda e: e[1].median)
-    best = ordered[:1]
-    for case, estimate in ordered[1:]:
-        lowest = best[0][1]
-        if has_interval(lowest) and has_interval(estimate) and estimate.low <= lowest.high:
-            best.append((case, estimate))
-    return best
+    return ordered[:1] + [
+        (case, estimate)
+        for case, estimate in ordered[1:]
+        if has_interval(ordered[0][1]) and has_interval(estimate)
+        if estimate.low <= ordered[0][1].high
+    ]
 
 
 def cheapest_spans(group: PolicyGroup) -> list[CheapestSpan]:
@@ -91,7 +89,7 @@ def cheapest_spans(group: PolicyGroup) -> list[CheapestSpan]:
     if not found or len(found) < len(group.entrants):
         return []
     current = min(found, key=lambda c: (c.cold.median, c.warm.median))
-    envelope = [CheapestSpan(current.case, 1.0, None, None)]
+    envelope = [CheapestSpan(current.case, 1.0)]
     while True:
         rivals = [(_crossing(current, c), c) for c in found if c.warm.median < current.warm.median]
         if not rivals:
@@ -109,17 +107,14 @@ def _crossing(slow: Curve, fast: Curve) -> float:
 
 def _span(winner: CaseSummary, loser: CaseSummary, at: float) -> CheapestSpan:
     even = winner.break_even_calls
-    if even is not None:
-        recorded = dict(even.by_backend.get(loser.backend, {}))
-        if not recorded and even.against == loser.backend:
-            recorded = {"calls": even.calls, "low": even.low, "high": even.high}
-        if isinstance(recorded.get("calls"), int):
-            low, high = (_bound(recorded.get(end)) for end in ("low", "high"))
-            return CheapestSpan(winner, float(recorded["calls"]), low, high)
-    return CheapestSpan(winner, at, None, None)
+    recorded = even.by_backend.get(loser.backend, {}) if even else {}
+    if isinstance(recorded.get("calls"), int):
+        low, high = (_bound(recorded.get(end)) for end in ("low", "high"))
+        return CheapestSpan(winner, float(recorded["calls"]), low, high)
+    return CheapestSpan(winner, at)
 
 
 def _bound(value: object) -> float | None:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    if isinstance(value, (int, float)):
         return float(value)
     return math.inf if value == "never" else None

@@ -6,12 +6,15 @@ sorting and a theme that is remembered.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
 
-from firstlight.present.document import document, packaged
+from firstlight.present.document import document, masthead, packaged
+from firstlight.present.quantities import THIN_SPACE, counted, size
 from firstlight.records import Run, Sample
-from firstlight.report import answer, blocks, protocols, sections, table, warm
-from firstlight.report.admission import Workload, admit
+from firstlight.report import answer, blocks, protocols, table, warm
+from firstlight.report.admission import Workload, admit, flag
 
 #: Blocks that are unfolded when the page opens; a reader of more finds the rest by its name.
 _UNFOLDED = 3
@@ -20,50 +23,145 @@ _UNFOLDED = 3
 def render(run: Run, samples: Sequence[Sample]) -> str:
     """The page of `run`; `samples` are its processes, of which the timed ones are drawn."""
     workloads = admit(run, samples)
-    body = "".join(
-        (
-            sections.header(run, workloads, len(samples)),
-            sections.contents(workloads),
-            "<main>",
-            _answers(workloads),
-            _figures(workloads),
-            _table(workloads),
-            _protocols(workloads),
-            sections.environment(run),
-            sections.method(),
-            "</main>",
-        )
-    )
-    return document(
-        f"Firstlight: {run.id}", body, script=packaged("behaviour.js", "firstlight.report")
-    )
-
-
-def _answers(workloads: Sequence[Workload]) -> str:
-    cards = "".join(answer.card(workload) for workload in workloads)
-    if not cards:
-        cards = "<p>The run has no cases.</p>"
-    return f'<section id="answer"><h2>The answer</h2>{cards}</section>'
-
-
-def _figures(workloads: Sequence[Workload]) -> str:
     everything = {name: own for w in workloads for name, own in w.samples.items()}
     points = warm.points_per_process(everything)
-    drawn = (blocks.block(w, i < _UNFOLDED, points) for i, w in enumerate(workloads))
-    return f'<section id="figures" aria-label="Figures">{"".join(drawn)}</section>'
-
-
-def _table(workloads: Sequence[Workload]) -> str:
-    return f'<section id="all-cases"><h2>All cases</h2>{table.table(workloads)}</section>'
-
-
-def _protocols(workloads: Sequence[Workload]) -> str:
-    parts = "".join(
+    cards = "".join(map(answer.card, workloads)) or "<p>The run has no cases.</p>"
+    figures = "".join(blocks.block(w, i < _UNFOLDED, points) for i, w in enumerate(workloads))
+    rules = "".join(
         f"<details><summary>{answer.title_of(w)}</summary>{protocols.full(w)}</details>"
         for w in workloads
     )
-    return (
+    body = (
+        f"{_header(run, workloads, len(samples))}{_contents(workloads)}<main>"
+        f'<section id="answer"><h2>The answer</h2>{cards}</section>'
+        f'<section id="figures" aria-label="Figures">{figures}</section>'
+        f'<section id="all-cases"><h2>All cases</h2>{table.table(workloads)}</section>'
         '<section id="protocols"><h2>Protocols</h2><p>Everything that must be equal before two '
-        f"numbers may be compared. What all cases of a workload share is said once.</p>{parts}"
-        "</section>"
+        f"numbers may be compared. What all cases of a workload share is said once.</p>{rules}"
+        f"</section>{_environment(run)}"
+        f'<section id="method"><h2>Method</h2><div class="prose">{_METHOD}</div></section></main>'
     )
+    script = packaged("behaviour.js", "firstlight.report")
+    return document(f"Firstlight: {run.id}", body, script=script)
+
+
+def _header(run: Run, workloads: Sequence[Workload], sample_count: int) -> str:
+    """Title, when, where, with what, and what must be known before any number is read."""
+    cases = [case for workload in workloads for case in workload.cases]
+    troubled = sum(1 for case in cases if flag(case))
+    facts = [
+        f"{counted(len(cases), 'case')} of {counted(len(workloads), 'workload')}",
+        f"{sample_count} processes",
+        f"{counted(troubled, 'case')} not valid, marked below" if troubled else "every case valid",
+    ]
+    when = f'<time datetime="{escape(run.created_at)}">{_when(run.created_at)}</time>'
+    if run.finished_at:
+        when += f" to {_when(run.finished_at, run.created_at)}"
+    state = "complete" if run.complete else "incomplete: interrupted before every process had run"
+    badge = f'<span class="badge{" fine" if run.complete else ""}">{state}</span>'
+    lead = (
+        f"<p>{when} {badge}</p><p>{escape(_machine(run.host))}</p>"
+        f"<p>{escape(_software(run))}</p><p>{', '.join(facts)}</p>"
+    )
+    warnings = "".join(f"<li>{escape(w)}</li>" for w in run.warnings)
+    if warnings:
+        warnings = (
+            '<aside class="warnings" aria-label="Warnings"><h2>Read the numbers with this in mind'
+            f"</h2><ul>{warnings}</ul></aside>"
+        )
+    return masthead("Time to first result", lead) + warnings
+
+
+def _when(moment: str, since: str = "") -> str:
+    """'2026-03-01 09:15 UTC' from ISO 8601; of the same day only the time."""
+    day, _, clock = moment.partition("T")
+    if not clock:
+        return escape(moment)
+    shown = clock[:5] + (" UTC" if clock.endswith(("Z", "+00:00")) else "")
+    return escape(shown if since.startswith(day) else f"{day} {shown}")
+
+
+def _at(facts: Mapping[str, Any], *path: str) -> Any:
+    """The fact at a path of keys; None where it was not recorded."""
+    for key in path:
+        facts = facts.get(key) if isinstance(facts, Mapping) else None  # type: ignore[assignment]
+    return facts
+
+
+def _machine(host: Mapping[str, Any]) -> str:
+    """CPU, cores, memory, accelerator and operating system: what is known of them."""
+    cores = _at(host, "cpu", "usable_cores") or _at(host, "cpu", "logical_cores")
+    memory = host.get("memory_bytes")
+    gpus = [str(gpu["name"]) for gpu in host.get("gpus") or ()]
+    parts = [
+        _at(host, "cpu", "model"),
+        cores and f"{cores} cores",
+        memory and f"{size(memory)} memory",
+        *(f"{gpus.count(g)} × {g}" if gpus.count(g) > 1 else g for g in dict.fromkeys(gpus)),
+        _at(host, "os", "distribution") or _at(host, "os", "system"),
+    ]
+    return ", ".join(str(p) for p in parts if p) or "machine not described"
+
+
+def _software(run: Run) -> str:
+    versions = {"Python": _at(run.host, "python", "version")}
+    versions |= {p: _at(run.host, "packages", p) for p in ("jax", "jaxlib", "torch", "numpy")}
+    mine = f"Firstlight {run.harness.get('version') or ''}".rstrip()
+    commit = _at(run.harness, "commit", "id")
+    if commit:
+        changed = ", changed since" if _at(run.harness, "commit", "changed") else ""
+        mine += f" (commit {str(commit)[:12]}{changed})"
+    return ", ".join([*(f"{name} {v}" for name, v in versions.items() if v), mine])
+
+
+def _contents(workloads: Sequence[Workload]) -> str:
+    """Links to every part, and the box that filters cases."""
+    places = [("answer", "Answer"), ("all-cases", "All cases"), ("protocols", "Protocols")]
+    places += [("environment", "Environment"), ("method", "Method")]
+    places += [(w.anchor, w.label) for w in workloads]  # last: there can be many
+    links = "".join(f'<a href="#{a}">{escape(name)}</a>' for a, name in places)
+    return (
+        f'<nav aria-label="Contents"><div class="links">{links}</div><div class="tools">'
+        '<output id="filter-count" hidden></output>'
+        '<input type="search" id="filter" placeholder="filter: jit warm" '
+        'aria-label="Filter cases" hidden></div></nav>'
+    )
+
+
+def _environment(run: Run) -> str:
+    """The machine, the harness and the settings, as they were recorded."""
+    parts = {"Host": run.host, "Harness": run.harness, "Settings": run.settings}
+    trees = "".join(
+        f'<div class="tree"><h3>{name}</h3>{protocols.tree(value)}</div>'
+        for name, value in parts.items()
+    )
+    return (
+        f'<section id="environment"><h2>Environment</h2><p>Run {escape(run.id)}, schema version '
+        f"{run.schema_version}. Every process is a line of <code>{escape(run.samples_file)}</code>, "
+        f"SHA-256 <code>{escape(run.samples_sha256 or 'not recorded')}</code>.</p>"
+        f'<div class="trees">{trees}</div></section>'
+    )
+
+
+_METHOD = f"""
+<p><b>A number</b> is the median over fresh processes, one process at a time, with the cases in an
+order that is shuffled in every round, so that a drift of the machine falls on all of them.</p>
+<p><b>[low, high]</b> is an interval that contains the true median of this machine and this protocol
+with at least the stated confidence. It says nothing about other machines, and two intervals that
+overlap are not ranked in the answer.</p>
+<p><b>Phases</b>, in order: interpreter (spawn to the first line of the worker), import, backend
+init, setup (data in place), trace, lower, compile, first execute (to the synchronised result).
+Unattributed is what the parent’s clock saw and no phase claims. A framework without a phase has a
+dash there, not 0{THIN_SPACE}s. Medians of phases need not add up to the median of the total.</p>
+<p><b>Warm calls</b> are synchronised one by one in the same process. The steady part is found by
+change points: flat, warmup (it became faster), slowdown, no steady state, or inconsistent between
+processes.</p>
+<p><b>Break-even</b> is the smallest number of calls, the first included, after which a compiled
+case has cost less in total than an uncompiled one; the interval comes from the ends of the medians’
+intervals.</p>
+<p><b>No outlier is dropped.</b> A slow start is what a user met. The median does not need the
+protection, and a mean without its worst cases would be a number nobody has seen.</p>
+<p><b>Not valid</b> means failed, unproven (the cache was not in the declared state), crashed,
+timeout, out-of-memory, skipped or incomplete. An incomplete case shows what there is, marked, and
+is left out of the answer; every other case that is not valid shows no number.</p>
+"""

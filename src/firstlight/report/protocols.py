@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from firstlight.present.quantities import size
-from firstlight.records import CaseSummary, Protocol, to_json
+from firstlight.records import CaseSummary, Estimate, Protocol, to_json
 from firstlight.report.admission import Workload, label
 
 Reader = Callable[[CaseSummary], str | None]
@@ -29,38 +28,37 @@ def _dtypes(case: CaseSummary) -> str | None:
     return ", ".join(found) or None
 
 
-def _processes(case: CaseSummary) -> str | None:
-    return str(case.cold_seconds.n) if case.cold_seconds else None
+def _n(estimate: Estimate | None) -> str | None:
+    return str(estimate.n) if estimate else None
 
 
 def _confidence(case: CaseSummary) -> str | None:
     return f"{case.cold_seconds.confidence * 100:.3g} %" if case.cold_seconds else None
 
 
-def _warm_processes(case: CaseSummary) -> str | None:
-    return str(case.warm_call_seconds.n) if case.warm_call_seconds else None
-
-
+_PROCESSES: Mapping[str, Reader] = {
+    "dtype": _dtypes,
+    "n": lambda case: _n(case.cold_seconds),
+    "interval": _confidence,
+    "sync": _of("sync"),
+}
 #: What is said under a figure of cold starts, of both, and of warm calls.
 COLD: Mapping[str, Reader] = {
     "cache": lambda case: case.cache,
     "process": _of("cold_process"),
-    "dtype": _dtypes,
-    "n": _processes,
-    "interval": _confidence,
-    "sync": _of("sync"),
+    **_PROCESSES,
 }
 BOTH: Mapping[str, Reader] = {
     "cache": COLD["cache"],
     "first result": _of("cold_process"),
     "further calls": _of("warm_process"),
-    **{name: COLD[name] for name in ("dtype", "n", "interval", "sync")},
+    **_PROCESSES,
 }
 WARM: Mapping[str, Reader] = {
-    "cache": lambda case: case.cache,
+    "cache": COLD["cache"],
     "process": _of("warm_process"),
     "dtype": _dtypes,
-    "n": _warm_processes,
+    "n": lambda case: _n(case.warm_call_seconds),
     "window": _of("warm_window"),
     "sync": _of("sync"),
 }
@@ -69,23 +67,23 @@ WARM: Mapping[str, Reader] = {
 def essentials(cases: Sequence[CaseSummary], readers: Mapping[str, Reader]) -> str:
     """One line: what all cases share, and for what they do not, who has which."""
     shown = [c for c in cases if c.protocol is not None]
-    items = []
-    for name, read in readers.items():
-        value = _shared_or_listed(shown, read)
-        if value:
-            items.append(f"<span><b>{name}</b> {value}</span>")
+    values = {name: _shared_or_listed(shown, read) for name, read in readers.items()}
+    items = [f"<span><b>{name}</b> {value}</span>" for name, value in values.items() if value]
     return f'<p class="essentials">{" ".join(items)}</p>' if items else ""
 
 
-def _shared_or_listed(cases: Sequence[CaseSummary], read: Reader) -> str:
+def _by_value(pairs: Iterable[tuple[CaseSummary, str | None]]) -> dict[str, list[str]]:
+    """{value: labels of the cases that have it}."""
     groups: dict[str, list[str]] = {}
-    for case in cases:
-        value = read(case)
+    for case, value in pairs:
         if value is not None:
             groups.setdefault(value, []).append(label(case))
-    if len(groups) <= 1:
-        return html.escape(next(iter(groups), ""))
-    if all(_named_by(value, names) for value, names in groups.items()):
+    return groups
+
+
+def _shared_or_listed(cases: Sequence[CaseSummary], read: Reader) -> str:
+    groups = _by_value((case, read(case)) for case in cases)
+    if len(groups) <= 1 or all(_named_by(value, names) for value, names in groups.items()):
         return html.escape(", ".join(groups))
     return "; ".join(
         f"{html.escape(value)} <i>({html.escape(', '.join(names))})</i>"
@@ -103,37 +101,32 @@ def _named_by(value: str, names: Sequence[str]) -> bool:
 def full(workload: Workload) -> str:
     """Every field of the protocols of a workload, with equal values said once."""
     cases = [c for c in workload.cases if c.protocol is not None]
-    rows = []
-    for field in Protocol.__dataclass_fields__:
-        cell = _field_cell(cases, field)
-        name = html.escape(field.replace("_", " "))
-        rows.append(f'<tr><th scope="row">{name}</th><td>{cell}</td></tr>')
-    missing = [label(c) for c in workload.cases if c.protocol is None]
-    note = (
-        f"<p>No protocol, so no number: {html.escape(', '.join(missing))}.</p>" if missing else ""
-    )
+    missing = ", ".join(label(c) for c in workload.cases if c.protocol is None)
+    note = f"<p>No protocol, so no number: {html.escape(missing)}.</p>" if missing else ""
     if not cases:
         return note
+    rows = "".join(
+        f'<tr><th scope="row">{html.escape(field.replace("_", " "))}</th>'
+        f"<td>{_field_cell(cases, field)}</td></tr>"
+        for field in Protocol.__dataclass_fields__
+    )
     caption = f"<caption>Protocol of {html.escape(workload.label)}</caption>"
-    table = f'<table class="facts">{caption}<tbody>{"".join(rows)}</tbody></table>'
+    table = f'<table class="facts">{caption}<tbody>{rows}</tbody></table>'
     return f'<div class="scroll" tabindex="0">{table}</div>{note}'
 
 
 def _field_cell(cases: Sequence[CaseSummary], field: str) -> str:
-    groups: dict[str, list[str]] = {}
-    for case in cases:
-        value = getattr(case.protocol, field)
-        shown = html.escape(size(value)) if field == "data_bytes" else tree(value)
-        groups.setdefault(shown, []).append(label(case))
+    shown = size if field == "data_bytes" else tree
+    groups = _by_value((case, shown(getattr(case.protocol, field))) for case in cases)
     if len(groups) == 1:
         return next(iter(groups))
     return "".join(
-        f'<div class="variant"><i>{html.escape(", ".join(names))}</i> {shown}</div>'
-        for shown, names in groups.items()
+        f'<div class="variant"><i>{html.escape(", ".join(names))}</i> {value}</div>'
+        for value, names in groups.items()
     )
 
 
-def tree(value: Any) -> str:
+def tree(value: object) -> str:
     """Nested mappings and lists as nested definition lists; scalars as text, all escaped."""
     value = to_json(value)
     if isinstance(value, dict):
@@ -142,12 +135,12 @@ def tree(value: Any) -> str:
         return f"<dl>{''.join(_branch(str(k), v) for k, v in value.items())}</dl>"
     if isinstance(value, list):
         if all(not isinstance(v, (dict, list)) for v in value):
-            return html.escape(", ".join(_scalar(v) for v in value)) or "none"
+            return html.escape(", ".join(map(_scalar, value))) or "none"
         return "".join(f'<div class="item">{_inline(v) or tree(v)}</div>' for v in value)
     return html.escape(_scalar(value))
 
 
-def _branch(key: str, value: Any) -> str:
+def _branch(key: str, value: object) -> str:
     """A pair on one line, or a heading over what is itself a mapping."""
     group = ' class="group"' if isinstance(value, dict) and value else ""
     shown = tree(value)
@@ -156,21 +149,18 @@ def _branch(key: str, value: Any) -> str:
     return f"<dt{group}>{html.escape(key)}</dt><dd{group}>{shown}</dd>"
 
 
-def _inline(value: Any) -> str:
+def _inline(value: object) -> str:
     """A flat mapping on one line, or nothing for what is deeper: lists of arrays stay readable."""
     if not isinstance(value, dict) or any(isinstance(v, dict) for v in value.values()):
         return ""
     return ", ".join(
-        f"<i>{html.escape(str(k))}</i> {html.escape(str(v) if isinstance(v, list) else _scalar(v))}"
-        for k, v in value.items()
+        f"<i>{html.escape(str(k))}</i> {html.escape(_scalar(v))}" for k, v in value.items()
     )
 
 
-def _scalar(value: Any) -> str:
-    if value is None:
-        return "—"
+def _scalar(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.6g}"
-    return str(value)
+    return "—" if value is None else str(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from firstlight.present import quantities
 from firstlight.present.svg import Logarithmic, canvas, element, line, rectangle, text, text_width
@@ -20,13 +21,18 @@ def draw(group: PolicyGroup, workload: Workload) -> str:
     if len(group.entrants) < 2 or not group.decided or not found:
         return ""
     scale = Logarithmic(1.0, _last(found), 4, _WIDTH - 4)
-    ends = [scale(r.first_call) for r in found] + [scale.end]
-    fits = [b - a > _room(r) for r, a, b in zip(found, ends, ends[1:], strict=False)]
-    top = 4.0 if all(fits) else 4.0 + _ABOVE
-    body = ""
+    places = list(pairwise([*(scale(r.first_call) for r in found), scale.end]))
+    fit = all(b - a > _room(r) for r, (a, b) in zip(found, places, strict=True))
+    top = 4.0 if fit else 4.0 + _ABOVE
     taken: list[tuple[float, float]] = []
-    for span, start, end, inside in zip(found, ends, ends[1:], fits, strict=False):
-        body += _segment(span, start, end, top, inside, workload, taken)
+    body = "".join(
+        element(
+            "g",
+            _segment(span, start, end, top, taken),
+            class_=workload.marks[span.case.backend].class_,
+        )
+        for span, (start, end) in zip(found, places, strict=True)
+    )
     body += _boundaries(found, scale, top)
     words = ", then ".join(
         f"{label(r.case)} from {quantities.count(r.first_call)} calls" for r in found
@@ -44,35 +50,23 @@ def _room(span: CheapestSpan) -> float:
 
 def _last(found: Sequence[CheapestSpan]) -> float:
     """The end of the axis: late enough that the last span has room for its name."""
-    last = 3.0
-    while True:
-        start = math.log10(found[-1].first_call) / last * (_WIDTH - 8)
-        if last >= 15 or _WIDTH - 8 - start > _room(found[-1]) + 4:
-            return float(10.0**last)
-        last += 1
+    start = math.log10(found[-1].first_call) * (_WIDTH - 8)
+    room = _WIDTH - 8 - _room(found[-1]) - 4
+    return 10.0 ** next((last for last in range(3, 15) if start / last < room), 15)
 
 
 def _segment(
-    span: CheapestSpan,
-    start: float,
-    end: float,
-    top: float,
-    inside: bool,
-    workload: Workload,
-    taken: list[tuple[float, float]],
+    span: CheapestSpan, start: float, end: float, top: float, taken: list[tuple[float, float]]
 ) -> str:
-    name = label(span.case)
+    """A stretch of the bar with its name inside it, or above where that is free."""
+    name, middle, room = label(span.case), (start + end) / 2, _room(span)
     tip = tooltip(f"{name}: least total time from {quantities.count(span.first_call)} calls on")
-    parts = [rectangle(start, top, end - start, _BAR, "cheapest", tip)]
-    middle = (start + end) / 2
-    if inside:
-        parts.append(text(middle, top + 17, name, "on-cheapest", "middle"))
-    else:
-        half = _room(span) / 2
-        at = min(max(middle, half), _WIDTH - half)
-        if _free(at, half, taken):
-            parts.append(text(at, top - 6, name, "beside-cheapest", "middle"))
-    return element("g", *parts, class_=workload.marks[span.case.backend].class_)
+    box = rectangle(start, top, end - start, _BAR, "cheapest", tip)
+    if end - start > room:
+        return box + text(middle, top + 17, name, "on-cheapest", "middle")
+    at = min(max(middle, room / 2), _WIDTH - room / 2)
+    beside = _free(at, room / 2, taken)
+    return box + (text(at, top - 6, name, "beside-cheapest", "middle") if beside else "")
 
 
 def _free(at: float, half: float, taken: list[tuple[float, float]]) -> bool:

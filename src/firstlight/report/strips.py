@@ -7,11 +7,7 @@ a drift leans and two regimes that alternate do not look like two that follow ea
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 from firstlight.present import quantities
-from firstlight.present.palette import Mark
 from firstlight.present.svg import (
     Logarithmic,
     canvas,
@@ -23,7 +19,7 @@ from firstlight.present.svg import (
     text_width,
 )
 from firstlight.present.svg import title as tooltip
-from firstlight.records import CaseSummary, Estimate, Sample
+from firstlight.records import CaseSummary, Estimate
 from firstlight.report.admission import Workload, flag, hollow, label
 
 _PITCH, _STRIP = 58.0, 30.0
@@ -32,37 +28,29 @@ _PERCENTS = (0, 100, -50, 10, -10, 20, -20, 50, 400, 5, -5, 2, -2, 1, -1, 900, 2
 
 def draw(workload: Workload, width: float) -> str:
     """The strips of the cases that have a number, at one design width."""
-    cases = [c for c in workload.cases if c.cold_seconds is not None]
-    low, high = _domain(cases, workload)
-    scale = Logarithmic(low, high, 8, width - 8)
-    height = _PITCH * len(cases) + 24
+    rows = [(c, c.cold_seconds) for c in workload.cases if c.cold_seconds is not None]
+    ratios = [0.95, 1.05]  # at least 5 % to both sides, and every process and interval
+    for case, cold in rows:
+        ends = [cold.low, cold.high] if quantities.has_interval(cold) else []
+        ends += [seconds for _, seconds in _totals(case, workload)]
+        ratios += [end / cold.median for end in ends if end > 0 and cold.median > 0]
+    pad = (max(ratios) / min(ratios)) ** 0.02
+    scale = Logarithmic(min(ratios) / pad, max(ratios) * pad, 8, width - 8)
+    height = _PITCH * len(rows) + 24
     body = _axis(scale, height - 22)
-    for i, case in enumerate(cases):
-        if case.cold_seconds is not None:
-            mark = workload.marks[case.backend]
-            own = workload.samples.get(case.case, ())
-            body += _row(case, case.cold_seconds, own, mark, scale, i * _PITCH, width)
+    for i, (case, cold) in enumerate(rows):
+        body += _row(case, cold, workload, scale, i * _PITCH, width)
     caption = f"{workload.label}: time to first result of every process, relative to its median"
     return canvas(width, height, caption, body, "narrow" if width < 400 else "wide")
 
 
-def _domain(cases: Sequence[CaseSummary], workload: Workload) -> tuple[float, float]:
-    """Ratios that cover every process and every interval, at least 5 % to both sides."""
-    ratios = [0.95, 1.05]
-    for case in cases:
-        cold = case.cold_seconds
-        if cold is None or cold.median <= 0:
-            continue
-        ends = [cold.low, cold.high] if quantities.has_interval(cold) else []
-        ends += _totals(workload.samples.get(case.case, ()))
-        ratios += [end / cold.median for end in ends if end > 0]
-    pad = (max(ratios) / min(ratios)) ** 0.02
-    return min(ratios) / pad, max(ratios) * pad
-
-
-def _totals(samples: Sequence[Sample]) -> list[float]:
-    totals = (s.cold.total_seconds for s in samples if s.cold is not None)
-    return [t for t in totals if quantities.known(t)]
+def _totals(case: CaseSummary, workload: Workload) -> list[tuple[int, float]]:
+    """(place in the run, seconds to the first result) of every process of a case."""
+    return [
+        (s.order, s.cold.total_seconds)
+        for s in workload.samples.get(case.case, ())
+        if s.cold is not None and quantities.known(s.cold.total_seconds)
+    ]
 
 
 def _axis(scale: Logarithmic, bottom: float) -> str:
@@ -85,12 +73,12 @@ def _axis(scale: Logarithmic, bottom: float) -> str:
 def _row(
     case: CaseSummary,
     cold: Estimate,
-    samples: Sequence[Sample],
-    mark: Mark,
+    workload: Workload,
     scale: Logarithmic,
     top: float,
     width: float,
 ) -> str:
+    mark = workload.marks[case.backend]
     shown = quantities.estimate(cold) + (" ⚠" if flag(case) else "")
     if text_width(f"{label(case)}  {shown}  n={cold.n}", 12) + 24 < width:
         shown += f"  n={cold.n}"
@@ -105,29 +93,22 @@ def _row(
             box = rectangle(x1, strip - 2, max(x2 - x1, 1.5), _STRIP + 4, "interval", tip)
             parts.append(element("g", box, class_=mark.class_))
         parts.append(line(scale(1), strip - 4, scale(1), strip + _STRIP + 4, "median"))
-        parts.append(_dots(samples, cold.median, mark, scale, strip, hover=width > 400))
+        ratios = [(o, s, s / cold.median) for o, s in _totals(case, workload) if s > 0]
+        dots = _dots(ratios, scale, strip, hover=width > 400)
+        parts.append(f'<g class="dots {mark.class_}">{dots}</g>')
     state = "row doubtful" if flag(case) else "row"
     return element("g", *parts, class_=state, data_case=case.case)
 
 
 def _dots(
-    samples: Sequence[Sample],
-    median: float,
-    mark: Mark,
-    scale: Logarithmic,
-    top: float,
-    hover: bool,
+    drawn: list[tuple[int, float, float]], scale: Logarithmic, top: float, hover: bool
 ) -> str:
     """A phone has no pointer to rest on a dot, so there the dots go without their titles."""
-    drawn = [s for s in samples if s.cold is not None and _totals([s]) and s.cold.total_seconds > 0]
     step = _STRIP / max(len(drawn) - 1, 1)
     dots = []
-    for i, sample in enumerate(drawn):
-        seconds = sample.cold.total_seconds if sample.cold else math.nan
-        tip = ""
-        if hover:
-            place = f"process {i + 1} of {len(drawn)}, {sample.order} in the run"
-            tip = tooltip(f"{place}: {quantities.seconds(seconds)}")
-        x, y = scale(seconds / median), top + (i * step if len(drawn) > 1 else _STRIP / 2)
-        dots.append(f'<circle cx="{number(x)}" cy="{number(y)}" r="2.6">{tip}</circle>')
-    return f'<g class="dots {mark.class_}">{"".join(dots)}</g>'
+    for i, (order, seconds, ratio) in enumerate(drawn):
+        place = f"process {i + 1} of {len(drawn)}, {order} in the run"
+        tip = tooltip(f"{place}: {quantities.seconds(seconds)}") if hover else ""
+        y = top + (i * step if len(drawn) > 1 else _STRIP / 2)
+        dots.append(f'<circle cx="{number(scale(ratio))}" cy="{number(y)}" r="2.6">{tip}</circle>')
+    return "".join(dots)

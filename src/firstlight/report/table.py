@@ -5,11 +5,12 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from firstlight.present import quantities
 from firstlight.present.palette import swatch
 from firstlight.records import PHASES, CaseSummary, Estimate
-from firstlight.report.admission import Workload, flag, hollow
+from firstlight.report.admission import Workload, badge, hollow
 from firstlight.report.bars import phase_name
 
 
@@ -32,51 +33,35 @@ class Column:
     heading: str
     read: Callable[[CaseSummary], Cell]
 
-    @property
-    def label(self) -> str:
-        """What it is called away from its group."""
-        return f"{self.group}: {self.heading}"
 
-
-def _estimate(value: Estimate | None, units: quantities.Units | None, suffix: str = "") -> Cell:
+def _estimate(value: Estimate | None) -> Cell:
     if value is None:
         return Cell()
-    shown, span = quantities.interval(value, units)
-    return Cell(f"{shown} {span}{suffix}".strip(), value.median, f"n={value.n}")
+    return Cell(quantities.estimate(value), value.median, f"n={value.n}")
 
 
-def _cold(case: CaseSummary) -> Cell:
-    return _estimate(case.cold_seconds, quantities.TIME_UNITS)
+def _seconds(value: float | None, tip: str | None = None) -> Cell:
+    return Cell(tip=tip) if value is None else Cell(quantities.seconds(value), value)
+
+
+def _bytes(value: float | None) -> Cell:
+    return Cell() if value is None else Cell(quantities.size(value), value)
 
 
 def _n(case: CaseSummary) -> Cell:
     if case.cold_seconds is None:
         return Cell()
-    planned = case.processes_planned
-    shown = f"{case.cold_seconds.n}"
-    if planned > case.cold_seconds.n:
-        shown += f" of {planned}"
-    return Cell(shown, case.cold_seconds.n)
+    n, planned = case.cold_seconds.n, case.processes_planned
+    return Cell(f"{n} of {planned}" if planned > n else f"{n}", n)
 
 
-def _phase(phase: str) -> Callable[[CaseSummary], Cell]:
-    def read(case: CaseSummary) -> Cell:
-        value = case.phases_seconds.get(phase)
-        if value is None:
-            tip = "this framework has no such phase" if case.phases_seconds else None
-            return Cell(tip=tip)
-        return Cell(quantities.seconds(value), value)
-
-    return read
+def _phase(phase: str, case: CaseSummary) -> Cell:
+    tip = "this framework has no such phase" if case.phases_seconds else None
+    return _seconds(case.phases_seconds.get(phase), tip)
 
 
 def _unattributed(case: CaseSummary) -> Cell:
-    value = case.unattributed_seconds
-    return Cell() if value is None else Cell(quantities.seconds(value), value)
-
-
-def _warm(case: CaseSummary) -> Cell:
-    return _estimate(case.warm_call_seconds, quantities.TIME_UNITS)
+    return _seconds(case.unattributed_seconds)
 
 
 def _steady_class(case: CaseSummary) -> Cell:
@@ -86,25 +71,17 @@ def _steady_class(case: CaseSummary) -> Cell:
 
 
 def _throughput(case: CaseSummary) -> Cell:
-    cell = _estimate(case.throughput_calls_per_second, None, " /s")
+    found = case.throughput_calls_per_second
     tip = f"{case.batch_calls} calls between synchronisations" if case.batch_calls else None
-    return Cell(cell.shown, cell.value, tip)
-
-
-def _host_memory(case: CaseSummary) -> Cell:
-    value = case.peak_host_bytes
-    return Cell() if value is None else Cell(quantities.size(value), value)
-
-
-def _device_memory(case: CaseSummary) -> Cell:
-    value = case.peak_device_bytes
-    return Cell() if value is None else Cell(quantities.size(value), value)
+    if found is None:
+        return Cell(tip=tip)
+    return Cell(f"{' '.join(quantities.interval(found, None))} /s", found.median, tip)
 
 
 def _compiles(case: CaseSummary) -> Cell:
     value = case.counts.get("compiles")
     others = ", ".join(f"{k} {v}" for k, v in case.counts.items() if v is not None)
-    return Cell(tip=others or None) if value is None else Cell(str(value), value, others)
+    return Cell(tip=others) if value is None else Cell(str(value), value, others)
 
 
 def _break_even(case: CaseSummary) -> Cell:
@@ -122,12 +99,11 @@ def _error(case: CaseSummary) -> Cell:
     found = case.correctness
     if found is None:
         return Cell()
-    if found.max_relative_error is None and found.tolerance is None:
+    error, allowed = found.max_relative_error, found.tolerance
+    if error is None and allowed is None:
         return Cell("unchecked", None, found.reference)
-    error, most = found.max_relative_error, found.tolerance
-    shown = f"{quantities.scientific(error)} ≤ {quantities.scientific(most)}"
-    if not found.passed:
-        shown = shown.replace("≤", "against")
+    relation = "≤" if found.passed else "against"
+    shown = f"{quantities.scientific(error)} {relation} {quantities.scientific(allowed)}"
     return Cell(shown, error, found.reference, not found.passed)
 
 
@@ -135,51 +111,46 @@ def _cache(case: CaseSummary) -> Cell:
     proof = case.cache_proof
     if proof is None:
         return Cell()
+    before, after, hits = (
+        "?" if n is None else n for n in (proof.entries_before, proof.entries_after, proof.hits)
+    )
     parts = ["proven" if proof.proven else "not proven"]
-    if proof.entries_before is not None or proof.entries_after is not None:
-        parts.append(f"{_whole(proof.entries_before)}→{_whole(proof.entries_after)} entries")
+    if (before, after) != ("?", "?"):
+        parts.append(f"{before}→{after} entries")
     if proof.requests is not None:
-        parts.append(f"{_whole(proof.hits)}/{proof.requests} hits")
+        parts.append(f"{hits}/{proof.requests} hits")
     return Cell(", ".join(parts), parts[0], proof.reason, not proof.proven)
 
 
-def _whole(value: int | None) -> str:
-    return "?" if value is None else str(value)
-
-
-def columns(cases: Sequence[CaseSummary]) -> list[Column]:
-    """The columns of this run: of phases, memory and caches only those that some case has."""
+def _columns(cases: Sequence[CaseSummary]) -> list[Column]:
+    """The columns of this run: of phases and devices only those that some case has."""
     extra = dict.fromkeys(p for c in cases for p in c.phases_seconds if p not in PHASES)
     found = [
-        Column("cold start", "cold", "total [interval]", _cold),
+        Column("cold start", "cold", "total [interval]", lambda c: _estimate(c.cold_seconds)),
         Column("cold start", "n", "n", _n),
-    ]
-    found += [
-        Column("warm", "warm", "call [interval]", _warm),
+        Column("warm", "warm", "call [interval]", lambda c: _estimate(c.warm_call_seconds)),
         Column("warm", "class", "class", _steady_class),
         Column("warm", "throughput", "throughput", _throughput),
         Column("warm", "break-even", "break-even calls", _break_even),
-    ]
-    found += [
-        Column("phase medians", f"phase-{p}", phase_name(p), _phase(p)) for p in (*PHASES, *extra)
-    ]
-    found += [
+        *(
+            Column("phase medians", f"phase-{p}", phase_name(p), partial(_phase, p))
+            for p in (*PHASES, *extra)
+        ),
         Column("phase medians", "unattributed", "unattributed", _unattributed),
-        Column("peak memory", "host", "host", _host_memory),
-        Column("peak memory", "device", "device", _device_memory),
+        Column("peak memory", "host", "host", lambda c: _bytes(c.peak_host_bytes)),
+        Column("peak memory", "device", "device", lambda c: _bytes(c.peak_device_bytes)),
         Column("proof", "compiles", "compiles", _compiles),
         Column("proof", "error", "relative error, tolerance", _error),
         Column("proof", "cache", "cache", _cache),
     ]
-    if all(c.peak_device_bytes is None for c in cases):
-        found = [c for c in found if c.key != "device"]
-    return found
+    on_device = any(c.peak_device_bytes is not None for c in cases)
+    return [column for column in found if on_device or column.key != "device"]
 
 
 def table(workloads: Sequence[Workload], keys: Sequence[str] | None = None) -> str:
     """The table in its own scrolling box; `keys` names the columns where not all are wanted."""
     cases = [case for workload in workloads for case in workload.cases]
-    shown = [c for c in columns(cases) if keys is None or c.key in keys]
+    shown = [c for c in _columns(cases) if keys is None or c.key in keys]
     rows = "".join(_row(c, w, shown) for w in workloads for c in w.cases)
     caption = (
         "Medians over fresh processes with their intervals in brackets; a dash is a "
@@ -192,10 +163,10 @@ def table(workloads: Sequence[Workload], keys: Sequence[str] | None = None) -> s
 
 
 def _head(shown: Sequence[Column]) -> str:
-    groups: dict[str, int] = {}
-    for column in shown:
-        groups[column.group] = groups.get(column.group, 0) + 1
-    top = "".join(f'<th scope="colgroup" colspan="{n}">{g}</th>' for g, n in groups.items())
+    groups = [column.group for column in shown]
+    top = "".join(
+        f'<th scope="colgroup" colspan="{groups.count(g)}">{g}</th>' for g in dict.fromkeys(groups)
+    )
     names = "".join(
         f'<th scope="col" data-key="{html.escape(c.key)}">{html.escape(c.heading)}</th>'
         for c in shown
@@ -207,25 +178,24 @@ def _head(shown: Sequence[Column]) -> str:
 
 
 def _row(case: CaseSummary, workload: Workload, shown: Sequence[Column]) -> str:
-    state = flag(case)
-    status = (
-        f'<span class="badge">{html.escape(state)}</span>' if state else html.escape(case.status)
-    )
+    status = badge(case).lstrip() or html.escape(case.status)
     tip = f' title="{html.escape(case.reason)}"' if case.reason else ""
-    name = swatch(workload.marks[case.backend], hollow(case)) + html.escape(case.case)
+    name = html.escape(case.case)
+    mark = swatch(workload.marks[case.backend], hollow(case))
     cells = "".join(_cell(column, column.read(case)) for column in shown)
     return (
-        f'<tr data-case="{html.escape(case.case)}" data-status="{html.escape(case.status)}">'
-        f'<th scope="row" data-value="{html.escape(case.case)}">'
-        f'<a href="#{workload.anchor}">{name}</a></th>'
+        f'<tr data-case="{name}" data-status="{html.escape(case.status)}">'
+        f'<th scope="row" data-value="{name}">'
+        f'<a href="#{workload.anchor}">{mark}{name}</a></th>'
         f'<td data-key="status" data-label="status" class="deciding"{tip}>{status}</td>{cells}</tr>'
     )
 
 
 def _cell(column: Column, cell: Cell) -> str:
+    label = html.escape(f"{column.group}: {column.heading}")  # away from its group
     value = "" if cell.value is None else f' data-value="{html.escape(str(cell.value))}"'
-    tip = "" if not cell.tip else f' title="{html.escape(cell.tip)}"'
+    tip = f' title="{html.escape(cell.tip)}"' if cell.tip else ""
     word = "flagged" if cell.flagged else "absent" if cell.shown == quantities.ABSENT else ""
     class_ = f' class="{word}"' if word else ""
-    named = f'data-key="{html.escape(column.key)}" data-label="{html.escape(column.label)}"'
+    named = f'data-key="{html.escape(column.key)}" data-label="{label}"'
     return f"<td {named}{value}{tip}{class_}>{html.escape(cell.shown)}</td>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.table import Table
 from firstlight.present import quantities
 from firstlight.present.terminal import Terminal, escape
 from firstlight.records import PHASES, BreakEven, CaseSummary, Estimate, Run
+from firstlight.report.admission import by_workload
 
 _STATUS_STYLE = {"ok": "", "skipped": "dim", "incomplete": "yellow", "unproven": "yellow"}
 
@@ -19,36 +21,30 @@ _STATUS_STYLE = {"ok": "", "skipped": "dim", "incomplete": "yellow", "unproven":
 def print_run(run: Run, console: Console | None = None) -> None:
     """One table per workload and size, then the protocol that all numbers stand under."""
     console = console or Terminal()
-    for title, rows in _groups(run):
-        console.print(_table(title, rows, console.width))
-        for line in _remarks(rows):
-            console.print(line)
-        console.print()
+    _print_tables(run, console, after="\n")
     console.print(_protocol(run), style="dim")
-    for warning in run.warnings:
-        console.print(f"Note: {escape(warning)}.", style="yellow")
+    _print_notes(run.warnings, console)
 
 
 def run_tables(run: Run, width: int = 110) -> str:
     """The tables as plain text, without what every number stands under."""
-    import io
+    out = io.StringIO()
+    _print_tables(run, Console(file=out, width=width, no_color=True))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
-    console = Console(file=io.StringIO(), width=width, no_color=True)
-    for title, rows in _groups(run):
-        console.print(_table(title, rows, width))
-        for line in _remarks(rows):
+
+def _print_tables(run: Run, console: Console, after: str = "") -> None:
+    for (workload, size), cases in by_workload(run.cases).items():
+        title = f"{workload} [{size}]{_essentials(cases)}"
+        console.print(_table(title, cases, console.width))
+        for line in _remarks(cases):
             console.print(line)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    return "\n".join(line.rstrip() for line in text.splitlines())
+        console.print(end=after)
 
 
-def _groups(run: Run) -> Iterator[tuple[str, list[CaseSummary]]]:
-    """(title, cases) of every workload and size."""
-    groups: dict[tuple[str, str], list[CaseSummary]] = {}
-    for case in run.cases:
-        groups.setdefault((case.workload, case.size), []).append(case)
-    for (workload, size), rows in groups.items():
-        yield f"{workload} [{size}]{_essentials(rows)}", rows
+def _print_notes(warnings: Sequence[str], console: Console) -> None:
+    for warning in warnings:
+        console.print(f"Note: {escape(warning)}.", style="yellow")
 
 
 def _essentials(cases: Sequence[CaseSummary]) -> str:
@@ -116,32 +112,32 @@ def _table(title: str, cases: Sequence[CaseSummary], width: int) -> Table:
         table.add_column(name, justify="right" if right else "left", no_wrap=width >= 104)
     table.add_column("status")
     for case in cases:
-        # Without a protocol no number is printed.
-        hidden = case.protocol is None
-        cells = [cell(case) if not hidden or i < 2 else "" for i, (_, cell) in enumerate(shown)]
+        # Without a protocol no number is printed, only what names the case.
+        told = shown if case.protocol is not None else shown[:2]
+        cells = [cell(case) for _, cell in told] + [""] * (len(shown) - len(told))
         table.add_row(*cells, case.status, style=_STATUS_STYLE.get(case.status, "red"))
     return table
 
 
 def _remarks(cases: Sequence[CaseSummary]) -> Iterator[str]:
     for case in cases:
-        if case.status not in ("ok", "skipped") and case.reason:
-            yield f"  [bold]{escape(case.case)}[/bold]: {escape(case.reason)}"
-        if case.status not in ("ok", "skipped") and case.stderr_tail:
-            for line in case.stderr_tail.strip().splitlines()[-3:]:
+        name, ok = escape(case.case), case.status == "ok"
+        if not ok and case.status != "skipped":
+            if case.reason:
+                yield f"  [bold]{name}[/bold]: {escape(case.reason)}"
+            for line in (case.stderr_tail or "").strip().splitlines()[-3:]:
                 yield f"      {escape(line)}"
         if case.warm_reason:
-            yield f"  {escape(case.case)}: no warm number, {escape(case.warm_reason)}"
-        if case.status == "ok" and case.correctness and case.correctness.tolerance is None:
-            yield f"  {escape(case.case)}: no reference, the result was only checked to be finite"
-        if case.note and case.status == "ok":
-            yield f"  {escape(case.case)}: {escape(case.note)}{_counted(case)}"
+            yield f"  {name}: no warm number, {escape(case.warm_reason)}"
+        if ok and case.correctness and case.correctness.tolerance is None:
+            yield f"  {name}: no reference, the result was only checked to be finite"
+        if case.note and ok:
+            yield f"  {name}: {escape(case.note)}{_counted(case)}"
 
 
 def _counted(case: CaseSummary) -> str:
     parts = []
-    compiles = case.counts.get("compiles")
-    if compiles:
+    if compiles := case.counts.get("compiles"):
         parts.append(quantities.counted(compiles, "compilation"))
     if case.correctness and case.correctness.max_relative_error is not None:
         parts.append(f"relative error {case.correctness.max_relative_error:.1e}")
@@ -149,28 +145,18 @@ def _counted(case: CaseSummary) -> str:
 
 
 def _protocol(run: Run) -> str:
-    confidences = [c.cold_seconds.confidence for c in run.cases if c.cold_seconds]
-    least = min(confidences, default=0.0)
+    least = min((c.cold_seconds.confidence for c in run.cases if c.cold_seconds), default=0.0)
     level = f" with exact intervals of {least:.1%} or more" if least >= 0.5 else ""
+    levels = [c.break_even_calls.confidence for c in run.cases if c.break_even_calls]
+    pays = f"Pays after calls: intervals that hold with at least {min(levels, default=0):.1%}. "
     return (
         f"Median over processes{level}. First result: fresh "
         "process, from spawn to the first synchronised result, every process counted. Warm call: "
-        f"the same process afterwards, synchronised, steady part. {_break_even_level(run)}"
-        f"{_processes(run)}"
+        f"the same process afterwards, synchronised, steady part. {pays if levels else ''}"
+        f"Timed processes: {sum(case.processes_ok for case in run.cases)}; "
+        f"cases: {len(run.cases)}. "
         "Cache policies are proven per process; see the report for every protocol."
     )
-
-
-def _break_even_level(run: Run) -> str:
-    levels = [c.break_even_calls.confidence for c in run.cases if c.break_even_calls]
-    if not levels:
-        return ""
-    return f"Pays after calls: intervals that hold with at least {min(levels):.1%}. "
-
-
-def _processes(run: Run) -> str:
-    done = sum(case.processes_ok for case in run.cases)
-    return f"Timed processes: {done}; cases: {len(run.cases)}. "
 
 
 def print_system(
@@ -185,8 +171,7 @@ def print_system(
     for key, value in _flat({"harness": harness, **host}):
         table.add_row(f"[bold]{escape(key)}[/bold]", escape(value))
     console.print(table)
-    for warning in warnings:
-        console.print(f"Note: {escape(warning)}.", style="yellow")
+    _print_notes(warnings, console)
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:

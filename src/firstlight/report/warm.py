@@ -10,10 +10,9 @@ from itertools import pairwise
 from operator import itemgetter
 
 from firstlight.present import quantities
-from firstlight.present.palette import Mark, name_with_swatch
 from firstlight.present.svg import Logarithmic, canvas, line, number, rectangle, text
 from firstlight.records import CaseSummary, Sample, WarmEstimate
-from firstlight.report.admission import Workload, flag, hollow, label
+from firstlight.report.admission import Workload, badge
 
 _WIDTH, _HEIGHT = 320.0, 132.0
 #: Points that the whole page may spend on calls: at 9 bytes each, a fifth of its 3 MB.
@@ -36,23 +35,16 @@ def thinned(values: Sequence[float], limit: int) -> list[tuple[int, float]]:
     calls = [(i, v) for i, v in enumerate(values, start=1) if math.isfinite(v) and v > 0]
     if len(calls) <= limit:
         return calls
-    kept: set[tuple[int, float]] = set()
-    for begin, end in _stretches(len(calls), limit // 2):
-        stretch = calls[begin:end]
-        kept.add(min(stretch, key=_seconds))
-        kept.add(max(stretch, key=_seconds))
-    return sorted(kept)
-
-
-_seconds = itemgetter(1)
+    seconds = itemgetter(1)
+    stretches = [calls[begin:end] for begin, end in _stretches(len(calls), limit // 2)]
+    return sorted({pick(own, key=seconds) for own in stretches for pick in (min, max)})
 
 
 @lru_cache
 def _stretches(length: int, wanted: int) -> tuple[tuple[int, int], ...]:
     """At most `wanted` pieces of range(length), of equal width in the logarithm of the call."""
-    ends = [round((length + 1) ** (i / wanted)) - 1 for i in range(1, wanted + 1)]
-    bounds = sorted({0, *ends, length})
-    return tuple(pairwise(bounds))
+    ends = (round((length + 1) ** (i / wanted)) - 1 for i in range(1, wanted + 1))
+    return tuple(pairwise(sorted({0, *ends, length})))
 
 
 def is_thinned(samples: Sequence[Sample], limit: int) -> bool:
@@ -62,11 +54,8 @@ def is_thinned(samples: Sequence[Sample], limit: int) -> bool:
 
 def draw(workload: Workload, limit: int) -> str:
     """A grid of panels, for the cases with warm calls."""
-    panels = [
-        _panel(case, workload.samples.get(case.case, ()), workload.marks[case.backend], limit)
-        for case in drawn(workload)
-    ]
-    return f'<div class="panels">{"".join(panels)}</div>'
+    panels = "".join(_panel(case, workload, limit) for case in drawn(workload))
+    return f'<div class="panels">{panels}</div>'
 
 
 def drawn(workload: Workload) -> list[CaseSummary]:
@@ -79,20 +68,22 @@ def drawn(workload: Workload) -> list[CaseSummary]:
     ]
 
 
-def _panel(case: CaseSummary, samples: Sequence[Sample], mark: Mark, limit: int) -> str:
-    warm = case.warm_call_seconds
-    series = [thinned(s.warm.call_seconds, limit) for s in samples if s.warm is not None]
-    name = name_with_swatch(mark, label(case), hollow(case))
-    doubt = f' <span class="badge">{html.escape(flag(case) or "")}</span>' if flag(case) else ""
-    head = f'<div class="panel-head">{name}{doubt} {_class(warm)}<br>{_number(warm)}</div>'
-    picture = _plot(case, warm, [s for s in series if s], mark)
-    return f'<div class="panel" data-case="{html.escape(case.case)}">{head}{picture}</div>'
-
-
-def _class(warm: WarmEstimate | None) -> str:
+def _panel(case: CaseSummary, workload: Workload, limit: int) -> str:
+    warm, samples = case.warm_call_seconds, workload.samples.get(case.case, ())
     steady = warm.steady_class if warm else "no steady state"
-    unsteady = "" if steady == "flat" else " unsteady"
-    return f'<span class="class{unsteady}">{html.escape(steady)}</span>'
+    head = (
+        f'<div class="panel-head">{workload.name_of(case)}{badge(case)} '
+        f'<span class="class{"" if steady == "flat" else " unsteady"}">{html.escape(steady)}</span>'
+        f"<br>{_number(warm)}</div>"
+    )
+    thin = [thinned(s.warm.call_seconds, limit) for s in samples if s.warm is not None]
+    series = [points for points in thin if points]
+    picture = _plot(warm, series)
+    if picture:
+        caption = f"{case.case}: seconds of each warm call in order, {len(series)} processes"
+        body = f'<g class="{workload.marks[case.backend].class_}">{picture}</g>'
+        picture = canvas(_WIDTH, _HEIGHT, caption, body, "cell")
+    return f'<div class="panel" data-case="{html.escape(case.case)}">{head}{picture}</div>'
 
 
 def _number(warm: WarmEstimate | None) -> str:
@@ -102,12 +93,7 @@ def _number(warm: WarmEstimate | None) -> str:
     return f'<span class="nowrap">{shown} a call <span class="iv">{span}</span> n={warm.n}</span>'
 
 
-def _plot(
-    case: CaseSummary,
-    warm: WarmEstimate | None,
-    series: Sequence[Sequence[tuple[int, float]]],
-    mark: Mark,
-) -> str:
+def _plot(warm: WarmEstimate | None, series: Sequence[Sequence[tuple[int, float]]]) -> str:
     values = [v for points in series for _, v in points]
     if warm is not None:
         values += [v for v in (warm.median, warm.low, warm.high) if quantities.known(v) and v > 0]
@@ -126,9 +112,7 @@ def _plot(
     parts += [f'<path class="series" d="{_path(points, x, y)}"/>' for points in series]
     if warm is not None and warm.median > 0:
         parts.append(line(x.start, y(warm.median), x.end, y(warm.median), "median thin"))
-    caption = f"{case.case}: seconds of each warm call in order, {len(series)} processes"
-    body = f'<g class="{mark.class_}">{"".join(parts)}</g>'
-    return canvas(_WIDTH, _HEIGHT, caption, body, "cell")
+    return "".join(parts)
 
 
 def _path(points: Sequence[tuple[int, float]], x: Logarithmic, y: Logarithmic) -> str:
@@ -136,14 +120,9 @@ def _path(points: Sequence[tuple[int, float]], x: Logarithmic, y: Logarithmic) -
 
     A circle for each call would take ten times the bytes.
     """
-    steps: list[str] = []
-    before = (0, 0)
-    for call, seconds in points:
-        at = (round(x(call) * 2), round(y(seconds) * 2))
-        dx, dy = (number((a - b) / 2) for a, b in zip(at, before, strict=True))
-        steps.append(f"m{dx}{'' if dy.startswith('-') else ' '}{dy}h0")
-        before = at
-    return "".join(steps)
+    places = [(0, 0), *((round(x(call) * 2), round(y(seconds) * 2)) for call, seconds in points)]
+    steps = ((number((c - a) / 2), number((d - b) / 2)) for (a, b), (c, d) in pairwise(places))
+    return "".join(f"m{dx}{'' if dy.startswith('-') else ' '}{dy}h0" for dx, dy in steps)
 
 
 def _axes(x: Logarithmic, y: Logarithmic, last: int) -> str:

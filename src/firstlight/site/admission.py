@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from firstlight.errors import FirstlightError
 from firstlight.snapshot.layout import INDEX, LIMITS, SIGNATURE, id_of, parse_index
@@ -34,15 +32,14 @@ def admit(location: str, snapshot_id: str) -> Verification | Refused:
     return found
 
 
-def status(found: Verification | Mapping[str, Any]) -> str:
+def status(signature: str, signer: str | None) -> str:
     """In two words what is known of who published it."""
-    plain = found if isinstance(found, Mapping) else vars(found)
     return {
-        "trusted": f"signed by {plain['signer_name']}",
-        "expired": f"signed by {plain['signer_name']}, key expired",
+        "trusted": f"signed by {signer}",
+        "expired": f"signed by {signer}, key expired",
         "valid": "signed, key not known",
         "none": "not signed",
-    }.get(str(plain["signature"]), "signature not checked")
+    }.get(signature, "signature not checked")
 
 
 def fingerprint(source: Source, snapshot_id: str) -> str | None:

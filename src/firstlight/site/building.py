@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from firstlight.errors import FirstlightError
 from firstlight.records import Run, Sample, slug, to_json
@@ -26,7 +25,7 @@ from firstlight.site.comparisons import Comparing, SnapshotPair, pairs_of
 from firstlight.site.feed import feed
 from firstlight.site.folder import SiteFolder
 from firstlight.site.frame import FEED, assets
-from firstlight.site.snapshot_facts import facts_of
+from firstlight.site.snapshot_facts import Facts, facts_of
 from firstlight.site.snapshot_page import served, snapshot_page
 from firstlight.site.trends import Collected, Series, moment
 from firstlight.snapshot.archive import write_archive
@@ -81,9 +80,9 @@ def build(
     An existing `out` is replaced if it is a site, and refused if it is anything else.
     """
     options = options or Options()
-    require_harmless(options.files)
-    for name, address in (("--url", options.url), ("--repository", options.repository)):
-        require_web_address(name, address)
+    require_web_address("--files", options.files, or_relative=True)
+    require_web_address("--url", options.url)
+    require_web_address("--repository", options.repository)
     store = open_store(place)
     entries, unlisted = Catalogue(store).look()
     ids = sorted({*(entry.id for entry in entries), *unlisted})
@@ -100,22 +99,18 @@ def build(
     return Built(out, len(made.entries), made.reused, tuple(made.refused), cases)
 
 
-def require_harmless(files: str | None) -> None:
-    """A link to the raw files is a web address or a relative path, never a script."""
-    if files is None or files.startswith(("https://", "http://")):
+def require_web_address(option: str, address: str | None, or_relative: bool = False) -> None:
+    """A link that readers follow leads to the web, or below the page itself, never to a script."""
+    if address is None or address.startswith(("https://", "http://")):
         return
-    if ":" in files or files.startswith("//") or not files:
-        raise SiteOptionError(
-            f"--files {files!r}: give an address that begins with https:// or http://, or a "
-            "relative path."
-        )
-
-
-def require_web_address(option: str, address: str | None) -> None:
-    """A link that readers follow leads to the web."""
-    if address is not None and not address.startswith(("https://", "http://")):
+    if not or_relative:
         raise SiteOptionError(
             f"{option} {address!r}: give an address that begins with https:// or http://."
+        )
+    if ":" in address or address.startswith("//") or not address:
+        raise SiteOptionError(
+            f"{option} {address!r}: give an address that begins with https:// or http://, or a "
+            "relative path."
         )
 
 
@@ -123,13 +118,13 @@ class _Making:
     """A build in progress."""
 
     def __init__(self, store: Store, folder: SiteFolder, options: Options) -> None:
-        self.entries: list[dict[str, Any]] = []
+        self.entries: list[Facts] = []
         self.refused: list[Refused] = []
         self.reused = 0
         self._store, self._folder, self._options = store, folder, options
         self._trends = Collected()
-        self._facts: dict[str, Mapping[str, Any]] = {}
-        self._record: dict[str, Any] = {}
+        self._facts: dict[str, Facts] = {}
+        self._record: dict[str, Facts] = {}
         self._circumstances = {
             "code_sha256": code_sha256(*_MAKERS),
             "trusted": _trusted(),
@@ -150,13 +145,12 @@ class _Making:
         self._make(snapshot_id, mark)
 
     def _make(self, snapshot_id: str, mark: str | None) -> None:
-        location = self._location(snapshot_id)
-        found = admit(location, snapshot_id)
+        found = admit(self._location(snapshot_id), snapshot_id)
         if isinstance(found, Refused):
             self.refused.append(found)
             return
         try:
-            files, facts = self._files_of(location, found)
+            files, facts = self._files_of(open_snapshot(self._location(snapshot_id)), found)
         except _ODD as error:
             # It verifies, and yet a record in it is of no shape that we know.
             reason = f"it cannot be shown: {type(error).__name__}: {error}"
@@ -171,13 +165,10 @@ class _Making:
     def _location(self, snapshot_id: str) -> str:
         return f"{self._store.name.rstrip('/')}/{snapshot_id}"
 
-    def _files_of(
-        self, location: str, found: Verification
-    ) -> tuple[dict[str, bytes], dict[str, Any]]:
-        snapshot = open_snapshot(location)
+    def _files_of(self, snapshot: Snapshot, found: Verification) -> tuple[dict[str, bytes], Facts]:
         samples = [snapshot.samples(number) for number in range(len(snapshot.runs))]
         # As it will be read from the file by the next build: keys in the order of the alphabet.
-        facts: dict[str, Any] = json.loads(compact(facts_of(snapshot, samples)))
+        facts: Facts = json.loads(compact(facts_of(snapshot, samples)))
         for run in facts["runs"]:
             moment(run["created_at"])  # raises here what would raise among the trends
         title, url = self._options.title, self._options.files
@@ -187,10 +178,11 @@ class _Making:
         }
         return files | (_raw_files(snapshot, found.unchecked_files) if url is None else {}), facts
 
-    def _note(self, facts: Mapping[str, Any], found: Mapping[str, Any], mark: str | None) -> None:
-        trusted = found["signature"] == "trusted"
-        self.entries.append(listing.entry(facts, status(found), trusted))
-        self._trends.add(facts, str(found["signature"]))
+    def _note(self, facts: Facts, found: Facts, mark: str | None) -> None:
+        signature = str(found["signature"])
+        known = status(signature, found["signer_name"])
+        self.entries.append(listing.entry(facts, known, signature == "trusted"))
+        self._trends.add(facts, signature)
         self._facts[facts["id"]] = facts
         self._record[facts["id"]] = {"fingerprint": mark, "verification": found}
 
@@ -208,7 +200,13 @@ class _Making:
         self._write_changes(by_case, compared)
         for path, data in {**assets(), **listing.data_files(title, entries)}.items():
             write(path, data)
-        write("build.json", canonical(_build_record(self._circumstances, self._record)))
+        record = {
+            "schema": "firstlight.site.build",
+            "schema_version": 1,
+            "circumstances": self._circumstances,
+            "snapshots": self._record,
+        }
+        write("build.json", canonical(record))
         return len(rows)
 
     def _write_comparisons(self) -> list[SnapshotPair]:
@@ -256,15 +254,6 @@ def _trusted() -> dict[str, str]:
     keys, today = TrustedKeys.of_user(), datetime.now(UTC)
     found = {i: f"{k.name}, {k.standing(None, today)}" for i, k in keys.all().items()}
     return found | {i: name for i, (_, name) in keys.authorities().items()}
-
-
-def _build_record(circumstances: Mapping[str, Any], snapshots: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "schema": "firstlight.site.build",
-        "schema_version": 1,
-        "circumstances": circumstances,
-        "snapshots": snapshots,
-    }
 
 
 def _raw_files(snapshot: Snapshot, unchecked: Collection[str]) -> dict[str, bytes]:

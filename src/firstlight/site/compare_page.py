@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any
 
 from firstlight.compare.runs import RunsReport
 from firstlight.compare.verdicts import Comparison, change
@@ -13,6 +12,7 @@ from firstlight.present.quantities import counted, probability, seconds
 from firstlight.site.comparisons import SnapshotPair
 from firstlight.site.frame import link, page, table
 from firstlight.site.listing import when
+from firstlight.site.snapshot_facts import Facts
 
 UP = "../"
 _HEADLINE = ("cold_seconds", "warm_call_seconds")  # also where it could not be judged
@@ -24,9 +24,7 @@ _WORDS = (
 _COLUMNS = ("quantity", "base", "head", "change", "interval", "p (Holm)", "verdict")
 
 
-def pair_page(
-    site: str, base: Mapping[str, Any], head: Mapping[str, Any], report: RunsReport
-) -> bytes:
+def pair_page(site: str, base: Facts, head: Facts, report: RunsReport) -> bytes:
     """What changed from one snapshot to another; `base` and `head` are their facts."""
     lead = _side("Base", base) + _side("Head", head)
     cases = "".join(
@@ -42,7 +40,7 @@ def pair_page(
     return page(site, "Comparison", body, UP, lead)
 
 
-def _side(name: str, facts: Mapping[str, Any]) -> str:
+def _side(name: str, facts: Facts) -> str:
     shown = link(f"{UP}snapshots/{facts['id']}/index.html", facts["title"])
     return f"<p>{name}: {shown} ({html.escape(when(facts['measured']))} UTC)</p>"
 
@@ -80,9 +78,7 @@ def _list(title: str, items: Sequence[str], class_: str = "note") -> str:
     return f'<div class="{class_}">{title}<ul>{shown}</ul></div>' if shown else ""
 
 
-def compare_page(
-    site: str, pairs: Sequence[SnapshotPair], facts: Mapping[str, Mapping[str, Any]]
-) -> bytes:
+def compare_page(site: str, pairs: Sequence[SnapshotPair], facts: Mapping[str, Facts]) -> bytes:
     """The list of comparisons, newest head first; `facts` are those of all snapshots by id."""
     heads = [(head, list(own)) for head, own in groupby(pairs, lambda pair: pair.head)]
     rows = [
@@ -103,7 +99,7 @@ def compare_page(
     return page(site, "Compare", body, "", lead, (), "compare.html")
 
 
-def _links(pairs: Sequence[SnapshotPair], facts: Mapping[str, Mapping[str, Any]]) -> str:
+def _links(pairs: Sequence[SnapshotPair], facts: Mapping[str, Facts]) -> str:
     """Comparisons with one head, each by the title and the day of its base."""
     bases = [(pair, facts[pair.base]) for pair in pairs]
     return ", ".join(

@@ -6,14 +6,14 @@ snapshots, so that the site grows as they do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 from firstlight.compare.quantities import of_sample
 from firstlight.compare.runs import Measured, NotComparableError, RunsReport, compare_runs
 from firstlight.records import Run, Sample, WarmCalls
+from firstlight.site.snapshot_facts import Facts
 from firstlight.statistics.intervals import median
 
 MAX_BASES, MAX_PAIRS = 20, 4000  # of one head, and in all
@@ -35,7 +35,7 @@ class SnapshotPair:
         return f"compare/{self.base[:16]}-{self.head[:16]}.html"
 
 
-def pairs_of(snapshots: Sequence[Mapping[str, Any]]) -> list[SnapshotPair]:
+def pairs_of(snapshots: Sequence[Facts]) -> list[SnapshotPair]:
     """The pairs that are offered, newest head and nearest base first.
 
     Of the `snapshot_facts` of all snapshots. The one just before, in any series, is always among

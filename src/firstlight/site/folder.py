@@ -7,14 +7,11 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from firstlight.errors import FirstlightError
-
-_RECORD = "build.json"
+from firstlight.site.snapshot_facts import Facts
 
 
 class SiteFolderError(FirstlightError):
@@ -37,19 +34,13 @@ class SiteFolder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         shutil.rmtree(self._new, ignore_errors=True)
 
-    def earlier(self, circumstances: Mapping[str, Any]) -> dict[str, Any]:
+    def earlier(self, circumstances: Facts) -> Facts:
         """What the old site says of its snapshots, if it was made under the same circumstances."""
-        if self._old is None or self._old.get("circumstances") != circumstances:
-            return {}
-        snapshots = self._old.get("snapshots")
+        same = self._old.get("circumstances") == circumstances
+        snapshots = self._old.get("snapshots") if same else None
         return snapshots if isinstance(snapshots, dict) else {}
 
     def write(self, path: str, data: bytes) -> None:
@@ -71,11 +62,11 @@ class SiteFolder:
             return False
         return True
 
-    def take_over(self, path: str) -> dict[str, Any] | None:
+    def take_over(self, path: str) -> Facts | None:
         """Take a folder with its `data.json` from the old site; None if that is not possible."""
         source, target = self.out / path, self._new / path
         try:
-            facts: dict[str, Any] = json.loads((source / "data.json").read_bytes())
+            facts: Facts = json.loads((source / "data.json").read_bytes())
             if not (source / "index.html").is_file():
                 return None
             # Linked, not copied: nothing ever writes into a file of a site that exists.
@@ -91,13 +82,10 @@ class SiteFolder:
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.rename(self.out, aside)
-            try:
-                os.rename(self._new, self.out)
-            except OSError:
-                if aside.exists():
-                    os.rename(aside, self.out)
-                raise
+            os.rename(self._new, self.out)
         except OSError as error:
+            if aside.exists():
+                os.rename(aside, self.out)
             raise SiteFolderError(f"{self.out}: cannot be replaced: {error.strerror}.") from None
         shutil.rmtree(aside, ignore_errors=True)
 
@@ -109,12 +97,12 @@ def _link_or_copy(source: str, target: str) -> None:
         shutil.copyfile(source, target)
 
 
-def _record_of(out: Path) -> dict[str, Any] | None:
-    """`build.json` of the site at `out`; None if there is nothing. Refuses any other folder."""
+def _record_of(out: Path) -> Facts:
+    """`build.json` of the site at `out`; empty if there is nothing. Refuses any other folder."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return None
+        return {}
     try:
-        record = json.loads((out / _RECORD).read_bytes())
+        record: Facts = json.loads((out / "build.json").read_bytes())
         if record["schema"] != "firstlight.site.build":
             raise ValueError
     except (OSError, ValueError, KeyError, TypeError):
@@ -122,5 +110,4 @@ def _record_of(out: Path) -> dict[str, Any] | None:
             f"{out}: exists and is no site that Firstlight built. Nothing is overwritten: give "
             "another --out."
         ) from None
-    found: dict[str, Any] = record
-    return found
+    return record

@@ -6,11 +6,11 @@ A page of fifty rows is all that a reader loads. Searching and sorting fetch the
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from firstlight.present.quantities import counted
 from firstlight.site.frame import page
+from firstlight.site.snapshot_facts import Facts
 from firstlight.snapshot.strict_json import compact
 
 ROWS, PIECE = 50, 500
@@ -26,7 +26,7 @@ _COLUMNS = (
 _SHOWN = ("Python", "jax", "torch", "numpy", "Firstlight")
 
 
-def entry(facts: Mapping[str, Any], status: str, trusted: bool) -> dict[str, Any]:
+def entry(facts: Facts, status: str, trusted: bool) -> Facts:
     """A row as plain values; its cases are still names."""
     runs = facts["runs"]
     versions = {name: runs[-1]["versions"].get(name) for name in _SHOWN}
@@ -50,11 +50,11 @@ def _loaded(shares: Sequence[float | None]) -> str | None:
     return None if busiest is None else f"loaded machine, {busiest:.0%}"
 
 
-def newest_first(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def newest_first(entries: Sequence[Facts]) -> list[Facts]:
     return sorted(entries, key=lambda e: (e["measured"], e["id"]), reverse=True)
 
 
-def data_files(site: str, entries: Sequence[Mapping[str, Any]]) -> dict[str, bytes]:
+def data_files(site: str, entries: Sequence[Facts]) -> dict[str, bytes]:
     """`data/…`: the list in pieces, and case names once."""
     names = sorted({case for e in entries for case in e["cases"]})
     number = {name: i for i, name in enumerate(names)}
@@ -69,7 +69,7 @@ def data_files(site: str, entries: Sequence[Mapping[str, Any]]) -> dict[str, byt
     return files | {"data/site.json": compact(about), "data/cases.json": compact(names)}
 
 
-def list_page(site: str, entries: Sequence[Mapping[str, Any]], refused: int) -> bytes:
+def list_page(site: str, entries: Sequence[Facts], refused: int) -> bytes:
     """The list; `entries` are in the order in which they are shown."""
     lead = f"<p>{counted(len(entries), 'snapshot')}, each verified when this site was built</p>"
     if refused:
@@ -86,7 +86,7 @@ def _tools() -> str:
     )
 
 
-def _table(entries: Sequence[Mapping[str, Any]]) -> str:
+def _table(entries: Sequence[Facts]) -> str:
     head = "".join(f'<th scope="col" data-key="{key}">{name}</th>' for key, name in _COLUMNS)
     head = head.replace(">", ' aria-sort="descending">', 1)  # newest first
     rows = "".join(row(e) for e in entries) or (
@@ -98,7 +98,7 @@ def _table(entries: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def row(e: Mapping[str, Any]) -> str:
+def row(e: Facts) -> str:
     """A row; `list.js` makes the same one."""
     href = f"snapshots/{e['id']}/index.html"
     fine = "badge fine" if e["passed"] == e["asked"] else "badge"

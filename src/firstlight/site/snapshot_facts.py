@@ -1,14 +1,25 @@
-"""What the site keeps of a snapshot: a row of the list, and points of trends with conditions."""
+"""What the site keeps of a snapshot: a row of the list, and points of trends with conditions.
+
+Before two points may lie on one line, machine, protocol and data must be equal: what
+`compare.conditions` names, as plain values. Their hash names a line of a trend.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from firstlight.compare.conditions import (
+    DATA_FIELDS,
+    SETTINGS_FIELDS,
+    machine_class,
+    steering_variables,
+)
 from firstlight.compare.environments import versions
 from firstlight.records import CaseSummary, Estimate, Run, Sample, noisy_share, to_json
-from firstlight.site import series_conditions
 from firstlight.snapshot.opening import Snapshot
+from firstlight.snapshot.strict_json import compact
 from firstlight.statistics.intervals import median_estimate
 
 #: What a trend is drawn of. Few ask how an import went over time.
@@ -16,15 +27,14 @@ TRENDS = ("cold_seconds", "compile", "warm_call_seconds")
 #: Seconds that can be drawn: below a picosecond and above thirty years nobody measured anything.
 _PLAUSIBLE = (1e-12, 1e9)
 _TITLE = 300  # characters in a list
+#: Plain values, as they stand in `data.json`.
+Facts = Mapping[str, Any]
 
 
-def facts_of(snapshot: Snapshot, samples: Sequence[Sequence[Sample]]) -> dict[str, Any]:
+def facts_of(snapshot: Snapshot, samples: Sequence[Sequence[Sample]]) -> Facts:
     """Plain values for `data.json`; `samples[i]` are those of `snapshot.runs[i]`."""
     manifest, report = snapshot.manifest, snapshot.validation
-    runs = [
-        _run(run, own, about)
-        for run, own, about in zip(snapshot.runs, samples, manifest["runs"], strict=True)
-    ]
+    runs = zip(snapshot.runs, samples, manifest["runs"], strict=True)
     return {
         "schema": "firstlight.site.snapshot",
         "schema_version": 1,
@@ -33,18 +43,18 @@ def facts_of(snapshot: Snapshot, samples: Sequence[Sequence[Sample]]) -> dict[st
         "measured": str(manifest["measured_to"]),
         "passed": report["cases_passed"],
         "asked": report["cases_total"] - report["cases_skipped"],
-        "runs": runs,
+        "runs": [_run(run, own, about) for run, own, about in runs],
     }
 
 
-def _run(run: Run, samples: Sequence[Sample], about: Mapping[str, Any]) -> dict[str, Any]:
+def _run(run: Run, samples: Sequence[Sample], about: Facts) -> Facts:
     hashes = {case["case"]: case["dataset"]["sha256"] for case in about["cases"]}
     compiling: dict[str, list[float]] = {}
     for sample in samples:
         seconds = sample.cold.phases_seconds.get("compile") if sample.cold else None
         if sample.kind == "timed" and seconds:
             compiling.setdefault(sample.case, []).append(seconds)
-    shared = series_conditions.of_run(run)
+    shared = run_conditions(run)
     return {
         "id": run.id,
         "created_at": run.created_at,
@@ -60,24 +70,47 @@ def _run(run: Run, samples: Sequence[Sample], about: Mapping[str, Any]) -> dict[
 
 
 def _case(
-    case: CaseSummary, shared: Mapping[str, Any], compiling: Sequence[float], sha256: str | None
-) -> dict[str, Any]:
-    own, points = series_conditions.of_case(case, sha256), _points(case, compiling)
-    series = series_conditions.key(shared, own) if own is not None and points else None
-    return {"conditions": own, "series": series, "points": points}
+    case: CaseSummary, shared: Facts, compiling: Sequence[float], sha256: str | None
+) -> Facts:
+    own, points = case_conditions(case, sha256), _points(case, compiling)
+    key = series_key(shared, own) if own is not None and points else None
+    return {"conditions": own, "series": key, "points": points}
 
 
-def _points(case: CaseSummary, compiling: Sequence[float]) -> dict[str, dict[str, Any]]:
+def _points(case: CaseSummary, compiling: Sequence[float]) -> dict[str, Facts]:
     """Medians with intervals, of a case whose numbers may be quoted."""
     if case.status != "ok" or case.protocol is None:
         return {}
-    found: dict[str, Estimate | None] = {
-        "cold_seconds": case.cold_seconds,
-        "compile": median_estimate(compiling) if compiling else None,
-        "warm_call_seconds": case.warm_call_seconds,
-    }
+    compiled = median_estimate(compiling) if compiling else None
+    found: tuple[Estimate | None, ...] = (case.cold_seconds, compiled, case.warm_call_seconds)
     return {
-        name: {k: v for k, v in to_json(e).items() if k in ("median", "low", "high", "n")}
-        for name, e in found.items()
+        name: {"median": e.median, "low": e.low, "high": e.high, "n": e.n}
+        for name, e in zip(TRENDS, found, strict=True)
         if e is not None and all(_PLAUSIBLE[0] < x < _PLAUSIBLE[1] for x in (e.low, e.high))
     }
+
+
+def run_conditions(run: Run) -> Facts:
+    """What concerns all cases of a run."""
+    return {
+        "machine": machine_class(run.host),
+        "settings": {name: to_json(run.settings.get(name)) for name in SETTINGS_FIELDS},
+        "environment": steering_variables(run),
+    }
+
+
+def case_conditions(case: CaseSummary, data_sha256: str | None) -> Facts | None:
+    """What concerns one case; None where it has no protocol."""
+    if case.protocol is None:
+        return None
+    plain = to_json(case.protocol)
+    return {
+        "data": {**{name: plain[name] for name in DATA_FIELDS}, "sha256": data_sha256},
+        "protocol": {name: value for name, value in plain.items() if name not in DATA_FIELDS},
+    }
+
+
+def series_key(run: Facts, case: Facts) -> str:
+    """A short name for these conditions: equal for points that may be joined, and only for them."""
+    parts = [run["machine"], run["settings"], run["environment"], case["data"], case["protocol"]]
+    return hashlib.sha256(compact(parts)).hexdigest()[:16]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 from firstlight.present.quantities import ABSENT, counted, estimate, size
 from firstlight.records import CaseSummary, Run, Sample, slug
@@ -13,6 +12,7 @@ from firstlight.report.admission import admit
 from firstlight.site.admission import status
 from firstlight.site.frame import badge, link, page, table
 from firstlight.site.listing import when
+from firstlight.site.snapshot_facts import Facts
 from firstlight.snapshot.layout import INDEX, FileEntry
 from firstlight.snapshot.opening import Snapshot, machine
 from firstlight.snapshot.validation import CaseWords
@@ -56,7 +56,9 @@ def _lead(snapshot: Snapshot, found: Verification) -> str:
         f"{report['cases_passed']} of {asked} cases valid", report["cases_passed"] == asked
     )
     badges += "".join(" " + badge(f"loaded machine, {text}", False) for text in found.loads)
-    badges += " " + badge(status(found), found.signature in ("trusted", "valid"))
+    badges += " " + badge(
+        status(found.signature, found.signer_name), found.signature in ("trusted", "valid")
+    )
     return (
         f"<p>{html.escape(period)} UTC {badges}</p><p>{html.escape('; '.join(machines))}</p>"
         + (f"<p>{html.escape(people)}</p>" if people else "")
@@ -99,7 +101,7 @@ def _cases(snapshot: Snapshot) -> str:
     )
 
 
-def _case_row(case: Mapping[str, Any], summary: CaseSummary, several: bool) -> list[str]:
+def _case_row(case: Facts, summary: CaseSummary, several: bool) -> list[str]:
     words = CaseWords.of(case)
     name = link(f"{UP}trends/{slug(case['case'])}.html", case["case"])
     cells = (
@@ -124,7 +126,7 @@ def _troubles(snapshot: Snapshot) -> str:
     return f'<ul class="troubles">{items}</ul>' if items else ""
 
 
-def _run(run: Run, samples: Sequence[Sample], about: Mapping[str, Any], several: bool) -> str:
+def _run(run: Run, samples: Sequence[Sample], about: Facts, several: bool) -> str:
     """Distributions, protocols and environment of one run."""
     workloads = admit(run, samples)
     name = f": {about['folder']}" if several else ""
@@ -158,7 +160,7 @@ def _run(run: Run, samples: Sequence[Sample], about: Mapping[str, Any], several:
     )
 
 
-def _lock(software: Mapping[str, Any]) -> str:
+def _lock(software: Facts) -> str:
     lock = software.get("lock")
     if lock is None:
         return f"<p>Packages: {html.escape(str(software.get('lock_unknown')))}.</p>"

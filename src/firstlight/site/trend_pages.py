@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from firstlight.compare.verdicts import change
 from firstlight.present import quantities
@@ -13,6 +12,7 @@ from firstlight.present.quantities import counted
 from firstlight.records import slug
 from firstlight.report import protocols
 from firstlight.site.frame import link, page, table
+from firstlight.site.snapshot_facts import Facts
 from firstlight.site.trend_chart import day, draw
 from firstlight.site.trends import Curve, MarkedStep, Point, Series, differing
 
@@ -66,7 +66,7 @@ def _series(case: str, series: Series, earlier: Sequence[Series]) -> str:
     )
 
 
-def _conditions(conditions: Mapping[str, Any]) -> str:
+def _conditions(conditions: Facts) -> str:
     return (
         "<details><summary>What all these runs have in common</summary>"
         f'<div class="facts">{protocols.tree(conditions)}</div></details>'

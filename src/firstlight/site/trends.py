@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
 
 from firstlight.compare.environments import changed
-from firstlight.site.snapshot_facts import TRENDS
+from firstlight.site.snapshot_facts import TRENDS, Facts
 from firstlight.statistics.effects import Effect, unpaired_effect
 from firstlight.statistics.steps import find_steps
 
@@ -54,7 +53,7 @@ class Series:
 
     key: str
     machine: str
-    conditions: Mapping[str, Any]
+    conditions: Facts
     curves: tuple[Curve, ...]
 
     @property
@@ -66,26 +65,20 @@ class Series:
         return max(len(curve.points) for curve in self.curves)
 
 
+#: By run and values: a point, and who published it (rank of the signature, id of the snapshot).
+Claims = dict[str, tuple[tuple[int, str], Point]]
 #: Who is linked for a run that several published; whoever is in none of these comes last.
 _RANKS = {"trusted": 0, "valid": 1}
-
-
-@dataclass(frozen=True)
-class _Claim:
-    """A point, and who published it: rank of the signature, then the snapshot's id."""
-
-    publisher: tuple[int, str]
-    point: Point
 
 
 @dataclass
 class Collected:
     """Points as they come, snapshot by snapshot."""
 
-    _points: dict[str, dict[str, dict[str, dict[str, _Claim]]]] = field(default_factory=dict)
-    _conditions: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    _points: dict[str, dict[str, dict[str, Claims]]] = field(default_factory=dict)
+    _conditions: dict[str, Facts] = field(default_factory=dict)
 
-    def add(self, facts: Mapping[str, Any], signature: str = "none") -> None:
+    def add(self, facts: Facts, signature: str = "none") -> None:
         """Take the points of a snapshot; `facts` are those of `facts_of`."""
         rank = _RANKS.get(signature, len(_RANKS))
         for run in facts["runs"]:
@@ -93,13 +86,7 @@ class Collected:
                 if found["series"] is not None:
                     self._add((rank, facts["id"]), run, case, found)
 
-    def _add(
-        self,
-        publisher: tuple[int, str],
-        run: Mapping[str, Any],
-        case: str,
-        found: Mapping[str, Any],
-    ) -> None:
+    def _add(self, publisher: tuple[int, str], run: Facts, case: str, found: Facts) -> None:
         key = found["series"]
         shared = {name: run[name] for name in ("machine", "settings", "environment")}
         self._conditions.setdefault(key, {**shared, **found["conditions"]})
@@ -115,8 +102,8 @@ class Collected:
             same_run = f"{run['id']} {values}"
             claims = own.setdefault(quantity, {})
             # Of two snapshots with the same run always the same one is linked: the best signed.
-            if same_run not in claims or publisher < claims[same_run].publisher:
-                claims[same_run] = _Claim(publisher, point)
+            if same_run not in claims or publisher < claims[same_run][0]:
+                claims[same_run] = publisher, point
 
     def cases(self) -> list[str]:
         return sorted(self._points)
@@ -136,10 +123,10 @@ def moment(text: str) -> float:
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
-def _curves(by_quantity: Mapping[str, Mapping[str, _Claim]]) -> Iterator[Curve]:
+def _curves(by_quantity: Mapping[str, Claims]) -> Iterator[Curve]:
     for quantity in TRENDS:
         if quantity in by_quantity:
-            found = (claim.point for claim in by_quantity[quantity].values())
+            found = (point for _, point in by_quantity[quantity].values())
             points = sorted(found, key=lambda p: (p.moment, p.snapshot))
             yield Curve(quantity, tuple(points), tuple(marked_steps(points)))
 
@@ -160,7 +147,7 @@ def marked_steps(points: Sequence[Point]) -> Iterator[MarkedStep]:
         yield MarkedStep(step.index, unpaired_effect(before, after), tuple(versions))
 
 
-def differing(one: Any, other: Any, where: str = "") -> Iterator[str]:
+def differing(one: object, other: object, where: str = "") -> Iterator[str]:
     """'protocol threads cpus: 8, not 2' for every leaf in which two conditions differ."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         for name in [*one, *(n for n in other if n not in one)]:
