@@ -30,33 +30,26 @@ def model(make: Any) -> hf.Model:
     return hf.load(make.workspace([sr, cr], [[60.0, 55.0], [104.0]]))
 
 
-@pytest.mark.parametrize(
-    "other", [("background", [100.0, 50.0, 40.0]), (("SR", "background", "xs", "hi"), 1.1)]
-)
-def test_templates_of_different_lengths_have_gradients_together(
-    model: hf.Model, other: Any
-) -> None:
-    key, values = other
-    expected = losses.q0(model, {"signal": np.array([6.0, 9.0]), key: np.array(values)})
-    value, _ = jax.value_and_grad(lambda s, o: losses.q0(model, {"signal": s, key: o}), (0, 1))(
-        jnp.array([6.0, 9.0]), jnp.array(values)
-    )
-    assert float(value) == pytest.approx(expected, rel=1e-6)
+#: Of two bins, of three, and a number.
+UNEQUAL: dict[Any, Any] = {
+    "signal": np.array([6.0, 9.0]),
+    "background": np.array([100.0, 50.0, 40.0]),
+    ("SR", "background", "xs", "hi"): np.array(1.1),
+}
 
 
-@pytest.mark.parametrize(
-    "other", [("background", [100.0, 50.0, 40.0]), (("SR", "background", "xs", "hi"), 1.1)]
-)
-def test_templates_of_different_lengths_go_into_the_torch_loss(model: hf.Model, other: Any) -> None:
-    key, values = other
-    given = {
-        "signal": torch.tensor([6.0, 9.0], dtype=torch.float64),
-        key: torch.tensor(values, dtype=torch.float64),
-    }
-    expected = losses.q0(model, {k: v.numpy() for k, v in given.items()})
-    assert float(ft.profiled_q0_loss(given, ft.Session(model))) == pytest.approx(
-        expected, rel=1e-12
-    )
+def test_templates_of_different_lengths_have_gradients_together(model: hf.Model) -> None:
+    value, slopes = jax.value_and_grad(
+        lambda *given: losses.q0(model, dict(zip(UNEQUAL, given, strict=True))), (0, 1, 2)
+    )(*map(jnp.asarray, UNEQUAL.values()))
+    assert float(value) == pytest.approx(losses.q0(model, UNEQUAL), rel=1e-6)
+    assert [slope.shape for slope in slopes] == [(2,), (3,), ()]
+
+
+def test_templates_of_different_lengths_go_into_the_torch_loss(model: hf.Model) -> None:
+    given = {key: torch.tensor(values) for key, values in UNEQUAL.items()}
+    found = float(ft.profiled_q0_loss(given, ft.Session(model)))
+    assert found == pytest.approx(losses.q0(model, UNEQUAL), rel=1e-12)
 
 
 def test_infinite_yields_are_refused_by_the_nll(model: hf.Model) -> None:

@@ -150,7 +150,6 @@ def test_loading_a_program_imports_nothing_but_its_own_package(name: str) -> Non
     assert not [node for node in tree.body if isinstance(node, ast.Import)]
     modules = {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
     assert modules <= {"__future__", "firstlight.workloads.programs"}
-    assert program(name).TYPE_CHECKING is False
 
 
 def test_the_package_of_the_programs_imports_nothing() -> None:

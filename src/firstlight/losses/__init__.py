@@ -34,23 +34,6 @@ if TYPE_CHECKING:
     )
     from firstlight.losses.soft_histogram import soft_histogram
 
-_HOME = {
-    "binning": ("LossError",),
-    "objectives": (
-        "State",
-        "initial_state",
-        "nll",
-        "q0",
-        "qmu",
-        "qmu_tilde",
-        "significance",
-        "statistic_and_state",
-        "upper_limit",
-        "z_mu",
-    ),
-    "soft_histogram": ("soft_histogram",),
-}
-
 __all__ = [
     "LossError",
     "State",
@@ -66,4 +49,9 @@ __all__ = [
     "z_mu",
 ]
 
+_HOME = {
+    "objectives": tuple(__all__),  # but for these:
+    "binning": ("LossError",),
+    "soft_histogram": ("soft_histogram",),
+}
 __getattr__ = lazy_names(__name__, _HOME)

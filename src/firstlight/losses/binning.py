@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from firstlight.errors import FirstlightError
 
+#: An array or a tensor.
+Shaped: TypeAlias = Any
 KINDS = ("kde", "sigmoid")
 OVERFLOW = ("drop", "clip", "leak")
 
@@ -29,7 +31,7 @@ class LossError(FirstlightError, ValueError):
     """An unusable argument; the message names it and says what to do."""
 
 
-def checked_edges(edges: Any) -> NDArray[np.float64]:
+def checked_edges(edges: object) -> NDArray[np.float64]:
     """Edges as float64: at least two, increasing; only the outermost ones may be infinite."""
     try:
         found = np.asarray(edges, np.float64)
@@ -48,21 +50,18 @@ def checked_edges(edges: Any) -> NDArray[np.float64]:
 
 def checked_bandwidth(bandwidth: Any, edges: NDArray[np.float64]) -> float:
     """The width of the kernel; "auto" is half the mean bin width."""
-    if isinstance(bandwidth, str):
-        if bandwidth != "auto":
-            raise LossError(f'bandwidth is {bandwidth!r}; give a number above zero, or "auto".')
-        widths = np.diff(edges[np.isfinite(edges)])
-        if not len(widths):
+    finite = edges[np.isfinite(edges)]
+    if isinstance(bandwidth, str) and bandwidth == "auto":
+        if len(finite) < 2:
             raise LossError('bandwidth="auto" needs a bin with two finite edges. Give a number.')
-        return float(0.5 * widths.mean())
+        return float(0.5 * np.diff(finite).mean())
     try:
-        value = float(bandwidth)
+        value = math.nan if isinstance(bandwidth, str) else float(bandwidth)
     except (TypeError, ValueError):
         value = math.nan
     if not (value > 0 and math.isfinite(value)):
         raise LossError(f'bandwidth is {bandwidth!r}; give a number above zero, or "auto".')
-    ends = edges[np.isfinite(edges)]
-    if len(ends) and value < 1e-13 * np.abs(ends).max():
+    if value < 1e-13 * np.abs(finite).max(initial=0.0):
         raise LossError(
             f"bandwidth is {value:g}, too narrow for float64 to resolve at these edges. Use a "
             "plain histogram."
@@ -70,32 +69,32 @@ def checked_bandwidth(bandwidth: Any, edges: NDArray[np.float64]) -> float:
     return value
 
 
-def checked_choice(name: str, value: Any, among: Sequence[str]) -> str:
+def checked_choice(name: str, value: object, among: Sequence[str]) -> str:
     """`value` if it is one of the allowed ones, else a `LossError`."""
     if value not in among:
         raise LossError(f"{name} is {value!r}, not one of {', '.join(map(repr, among))}.")
     return str(value)
 
 
-def checked_scores(
-    shape: tuple[int, ...], dtype: str, weights: tuple[tuple[int, ...], str] | None
-) -> None:
+def checked_scores(scores: Shaped, weights: Shaped | None) -> None:
     """Checks for one score per event and as many weights, in a precision that can be summed."""
+    shape = tuple(scores.shape)
     if len(shape) != 1:
         raise LossError(
-            f"scores have shape {tuple(shape)}; give one score per event "
+            f"scores have shape {shape}; give one score per event "
             "(for a network's output column: scores[:, 0])."
         )
     if shape[0] == 0:
         raise LossError("scores are empty: a histogram of no events has no gradient.")
-    _checked_precision("scores", dtype)
+    _checked_precision("scores", scores)
     if weights is not None:
-        if tuple(weights[0]) != tuple(shape):
-            raise LossError(f"weights have shape {tuple(weights[0])}, scores {tuple(shape)}.")
-        _checked_precision("weights", weights[1])
+        if tuple(weights.shape) != shape:
+            raise LossError(f"weights have shape {tuple(weights.shape)}, scores {shape}.")
+        _checked_precision("weights", weights)
 
 
-def _checked_precision(name: str, dtype: str) -> None:
+def _checked_precision(name: str, values: Shaped) -> None:
+    dtype = str(values.dtype).removeprefix("torch.")
     if dtype in ("float16", "bfloat16"):
         raise LossError(
             f"{name} are {dtype}, which is too imprecise for sums over events. Convert them to "
@@ -105,7 +104,7 @@ def _checked_precision(name: str, dtype: str) -> None:
         raise LossError(f"{name} are complex; they must be real.")
 
 
-def open_ends(edges: Any, overflow: str) -> tuple[bool, bool]:
+def open_ends(edges: object, overflow: str) -> tuple[bool, bool]:
     """Whether the first and the last bin extend to infinity."""
     if overflow != "leak":
         return True, True

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +49,8 @@ from firstlight.losses.binning import LossError, checked_choice
 
 OBJECTIVES = ("observed", "asimov")
 Histograms = Mapping[templates.Key, ArrayLike]
+Keys = tuple[templates.Key, ...]
+Values = tuple[ArrayLike, ...]
 
 
 @jax.tree_util.register_dataclass
@@ -67,31 +69,25 @@ class State:
         return self.warm_start.known
 
 
+class Options(TypedDict, total=False):
+    """Options that all statistics take."""
+
+    data: ArrayLike | None  # other observed data
+    fixed: Fixed  # parameters to fix, as for `histfactory.fit`
+    variations: str  # "absolute" or "relative": see `histfactory.templates`
+
+
 def significance(
-    model: Model,
-    histograms: Histograms,
-    objective: str = "observed",
-    *,
-    data: ArrayLike | None = None,
-    fixed: Fixed = None,
-    variations: str = "absolute",
+    model: Model, histograms: Histograms, objective: str = "observed", **options: Unpack[Options]
 ) -> Number:
     """Discovery significance Z0 = √q0; zero, with zero derivative, if there is no excess."""
-    options: dict[str, Any] = {"data": data, "fixed": fixed, "variations": variations}
     return statistic_and_state(model, histograms, "z0", None, objective, **options)[0]
 
 
 def q0(
-    model: Model,
-    histograms: Histograms,
-    objective: str = "observed",
-    *,
-    data: ArrayLike | None = None,
-    fixed: Fixed = None,
-    variations: str = "absolute",
+    model: Model, histograms: Histograms, objective: str = "observed", **options: Unpack[Options]
 ) -> Number:
     """Test statistic of the background-only hypothesis."""
-    options: dict[str, Any] = {"data": data, "fixed": fixed, "variations": variations}
     return statistic_and_state(model, histograms, "q0", None, objective, **options)[0]
 
 
@@ -100,13 +96,9 @@ def qmu(
     histograms: Histograms,
     mu: Number,
     objective: str = "observed",
-    *,
-    data: ArrayLike | None = None,
-    fixed: Fixed = None,
-    variations: str = "absolute",
+    **options: Unpack[Options],
 ) -> Number:
     """Test statistic for upper limits, Eq. 14: the best fit may have a negative signal."""
-    options: dict[str, Any] = {"data": data, "fixed": fixed, "variations": variations}
     return statistic_and_state(model, histograms, "qmu", mu, objective, **options)[0]
 
 
@@ -115,13 +107,9 @@ def qmu_tilde(
     histograms: Histograms,
     mu: Number,
     objective: str = "observed",
-    *,
-    data: ArrayLike | None = None,
-    fixed: Fixed = None,
-    variations: str = "absolute",
+    **options: Unpack[Options],
 ) -> Number:
     """Test statistic for upper limits, Eq. 16: a negative best fit counts as zero signal."""
-    options: dict[str, Any] = {"data": data, "fixed": fixed, "variations": variations}
     return statistic_and_state(model, histograms, "qmu_tilde", mu, objective, **options)[0]
 
 
@@ -130,13 +118,9 @@ def z_mu(
     histograms: Histograms,
     mu: Number,
     objective: str = "observed",
-    *,
-    data: ArrayLike | None = None,
-    fixed: Fixed = None,
-    variations: str = "absolute",
+    **options: Unpack[Options],
 ) -> Number:
     """√q̃μ: the exclusion of a signal strength, in standard deviations."""
-    options: dict[str, Any] = {"data": data, "fixed": fixed, "variations": variations}
     return statistic_and_state(model, histograms, "z_mu", mu, objective, **options)[0]
 
 
@@ -157,10 +141,8 @@ def statistic_and_state(
     mu: Number | None = None,
     objective: str = "observed",
     *,
-    data: ArrayLike | None = None,
-    fixed: Fixed = None,
-    variations: str = "absolute",
     state: State | None = None,
+    **options: Unpack[Options],
 ) -> tuple[Number, State]:
     """A statistic, and the state from which its fits start in the next step.
 
@@ -173,19 +155,15 @@ def statistic_and_state(
     if (mu is None) != (test_statistic == "q0"):
         wanted = "a signal strength: give mu" if mu is None else "no signal strength: drop mu"
         raise LossError(f"statistic {statistic!r} tests {wanted}.")
-    keys, values = _checked(model, histograms, objective, data)
     return tested(
         model,
-        keys,
-        values,
+        *_checked(model, histograms, objective, options.get("data")),
         objective=objective,
         mu=mu,
         test_statistic=test_statistic,
-        data=data,
-        fixed=fixed,
-        variations=variations,
         warm_start=None if state is None else state.warm_start,
         root=root,
+        **options,
     )
 
 
@@ -196,13 +174,11 @@ def upper_limit(
     *,
     level: float = 0.05,
     test_statistic: str = "qtilde",
-    data: ArrayLike | None = None,
-    fixed: Fixed = None,
-    variations: str = "absolute",
+    **options: Unpack[Options],
 ) -> Number:
     """Upper limit on the signal strength at CLs = `level`."""
-    keys, values = _checked(model, histograms, objective, data)
-    return _limit(model, keys, values, objective, data, fixed, variations, level, test_statistic)
+    named = _checked(model, histograms, objective, options.get("data"))
+    return _limit(model, *named, objective, level, test_statistic, **options)
 
 
 def nll(
@@ -214,27 +190,27 @@ def nll(
     variations: str = "absolute",
 ) -> Number:
     """Negative log-likelihood at `parameters` (a mapping or a vector; by default, their init)."""
-    keys, values = _checked(model, histograms, "observed", data)
-    return _nll(model, keys, values, parameters, data, variations)
+    named = _checked(model, histograms, "observed", data)
+    return _nll(model, *named, parameters, data, variations)
 
 
 @in_float64
 def tested(
     model: Model,
-    keys: tuple[templates.Key, ...],
-    values: tuple[Any, ...],
+    keys: Keys,
+    values: Values,
     *,
     objective: str,
-    mu: Number,
+    mu: Number | None,
     test_statistic: str,
-    data: Any,
-    fixed: Fixed,
-    variations: str,
     warm_start: WarmStart | None,
     root: bool,
-) -> tuple[Any, State]:
+    data: ArrayLike | None = None,
+    fixed: Fixed = None,
+    variations: str = "absolute",
+) -> tuple[Number, State]:
     """A statistic (or its square root) of a model with other templates, unchecked."""
-    changed = templates.exchange(model, dict(zip(keys, values, strict=True)), variations)
+    changed = _exchanged(model, keys, values, variations)
     if objective == "observed":
         found = likelihood_ratio(changed, mu, test_statistic, data, fixed, None, warm_start)
     elif mu is None:
@@ -247,7 +223,7 @@ def tested(
         return value, state
     # A negative expectation would be rewarded, so impossible templates give NaN.
     possible = jnp.asarray(True)
-    for key, given in zip(keys, values, strict=True):
+    for key, given in zip(keys, map(jnp.asarray, values), strict=True):
         least = 0.0 if templates.place_of(model, key).array == "nominal" else -jnp.inf
         possible &= jnp.all((given >= least) & jnp.isfinite(given))
     known = replace(state.warm_start, known=state.warm_start.known & possible)
@@ -280,19 +256,23 @@ def initial_state(model: Model) -> State:
         )
 
 
+def _exchanged(model: Model, keys: Keys, values: Values, variations: str) -> Model:
+    return templates.exchange(model, dict(zip(keys, values, strict=True)), variations)
+
+
 @in_float64
 def _limit(
     model: Model,
-    keys: tuple[templates.Key, ...],
-    values: tuple[Any, ...],
+    keys: Keys,
+    values: Values,
     objective: str,
-    data: Any,
-    fixed: Fixed,
-    variations: str,
     level: Number,
     test_statistic: str,
-) -> Any:
-    changed = templates.exchange(model, dict(zip(keys, values, strict=True)), variations)
+    data: ArrayLike | None = None,
+    fixed: Fixed = None,
+    variations: str = "absolute",
+) -> Number:
+    changed = _exchanged(model, keys, values, variations)
     if objective == "asimov":
         data = asimov(changed, parameters={str(model.poi): 0.0})
     found = limits.upper_limit(changed, level, data, fixed, test_statistic=test_statistic)
@@ -302,19 +282,18 @@ def _limit(
 @in_float64
 def _nll(
     model: Model,
-    keys: tuple[templates.Key, ...],
-    values: tuple[Any, ...],
-    parameters: Any,
-    data: Any,
+    keys: Keys,
+    values: Values,
+    parameters: Parameters | None,
+    data: ArrayLike | None,
     variations: str,
-) -> Any:
-    changed = templates.exchange(model, dict(zip(keys, values, strict=True)), variations)
-    return evaluation.nll(changed, parameters, data)
+) -> Number:
+    return evaluation.nll(_exchanged(model, keys, values, variations), parameters, data)
 
 
 def _checked(
-    model: Model, histograms: Histograms, objective: str, data: Any
-) -> tuple[tuple[templates.Key, ...], tuple[Any, ...]]:
+    model: Model, histograms: Histograms, objective: str, data: ArrayLike | None
+) -> tuple[Keys, Values]:
     """Names and values of the templates, both in the order given."""
     checked_choice("objective", objective, OBJECTIVES)
     if objective == "asimov" and data is not None:
@@ -326,28 +305,26 @@ def _checked(
     for key, values in histograms.items():
         place = templates.place_of(model, key)
         templates.require_size(model, key, place, np.shape(values))
-        dtype = str(getattr(values, "dtype", "float64"))
-        if dtype in ("float16", "bfloat16"):
-            raise LossError(
-                f"histograms: the template {templates.name_of(key)} is {dtype}, which is too "
-                "imprecise for yields. Convert it to float32 or float64."
-            )
-        if not is_traced(values):
-            require_possible(key, place, np.asarray(values, np.float64))
+        if wrong := _wrong(place, values):
+            raise LossError(f"histograms: the template {templates.name_of(key)} {wrong}")
     return tuple(histograms), tuple(histograms.values())
 
 
-def require_possible(key: templates.Key, place: templates.Position, values: Any) -> None:
-    """Checks that yields and factors are finite, and that nominal yields are not negative."""
+def _wrong(place: templates.Position, given: ArrayLike) -> str:
+    """What is wrong with a template, or nothing. Traced values cannot be looked at."""
+    dtype = str(getattr(given, "dtype", "float64"))
+    if dtype in ("float16", "bfloat16"):
+        return f"is {dtype}, which is too imprecise for yields. Convert it to float32 or float64."
+    if is_traced(given):
+        return ""
+    values = np.asarray(given, np.float64)
     if not np.all(np.isfinite(values)):
-        raise LossError(f"histograms: the template {templates.name_of(key)} has NaN or infinity.")
+        return "has NaN or infinity."
     if place.array == "nominal" and np.any(values < 0):
-        raise LossError(
-            f"histograms: the template {templates.name_of(key)} has negative yields. Event "
-            "weights of both signs can cause this: use more events, or wider bins."
+        return (
+            "has negative yields. Event weights of both signs can cause this: use more events, "
+            "or wider bins."
         )
     if not place.axes and not values > 0:
-        raise LossError(
-            f"histograms: the template {templates.name_of(key)} is {float(values):g}; a factor "
-            "must be above zero."
-        )
+        return f"is {float(values):g}; a factor must be above zero."
+    return ""

@@ -44,34 +44,34 @@ def soft_histogram(
     checked_choice("overflow", overflow, OVERFLOW)
     scores = _as_array(scores, "scores")
     weights = None if weights is None else _as_array(weights, "weights")
-    checked_scores(
-        scores.shape,
-        str(scores.dtype),
-        None if weights is None else (weights.shape, str(weights.dtype)),
-    )
+    checked_scores(scores, weights)
     if not is_traced(edges):
         edges = checked_edges(edges)
-        if not is_traced(scores) and overflow == "drop" and not _any_inside(scores, edges):
-            raise no_score_inside(edges)
+        if not is_traced(scores) and overflow == "drop":
+            values = np.asarray(scores)
+            if not np.any((values >= edges[0]) & (values <= edges[-1])):
+                raise no_score_inside(edges)
     if not is_traced(bandwidth):
         if is_traced(edges) and isinstance(bandwidth, str):
             raise LossError("bandwidth: give a number if the edges are traced (jit, grad).")
         known = np.zeros(0) if is_traced(edges) else np.asarray(edges, np.float64)
         bandwidth = checked_bandwidth(bandwidth, known)
-    drop, ends = overflow == "drop", open_ends(edges, overflow)
-    return _histogram(scores, edges, weights, bandwidth, kind, drop, ends)
+    ends = open_ends(edges, overflow)
+    return _histogram(scores, edges, weights, bandwidth, kind, overflow == "drop", *ends)
 
 
 @in_float64
 def _histogram(
-    scores: Any,
-    edges: Any,
-    weights: Any,
-    bandwidth: Any,
+    scores: ArrayLike,
+    edges: ArrayLike,
+    weights: ArrayLike | None,
+    bandwidth: Number,
     kind: str,
     drop: bool,
-    ends: tuple[bool, bool],
-) -> Any:
+    low: bool,
+    high: bool,
+) -> Array:
+    """`low` and `high`: whether the first and the last bin extend to infinity."""
     x = jnp.asarray(scores, jnp.float64)
     edges = jnp.asarray(edges, jnp.float64)
     w = jnp.ones_like(x) if weights is None else jnp.asarray(weights, jnp.float64)
@@ -81,7 +81,6 @@ def _histogram(
         x = jnp.where(inside, x, jax.lax.stop_gradient(edges[len(edges) // 2]))
         w = jnp.where(inside, w, 0.0)
     cumulative = jax.scipy.special.ndtr if kind == "kde" else jax.nn.sigmoid
-    low, high = ends
     inner = edges[1 if low else 0 : -1 if high else None]
     below = cumulative((inner[:, None] - x) / bandwidth)
     nothing, everything = jnp.zeros((int(low), len(x))), jnp.ones((int(high), len(x)))
@@ -91,7 +90,7 @@ def _histogram(
     return jnp.where(share > 0, share, 0.0) @ w
 
 
-def _as_array(values: Any, name: str) -> Any:
+def _as_array(values: ArrayLike, name: str) -> Any:
     if hasattr(values, "dtype") and hasattr(values, "shape"):
         if not np.issubdtype(values.dtype, np.number) and str(values.dtype) != "bfloat16":
             raise LossError(f"{name} have type {values.dtype}; they must be numbers.")
@@ -100,8 +99,3 @@ def _as_array(values: Any, name: str) -> Any:
         return np.asarray(values, np.float64)
     except (TypeError, ValueError):
         raise LossError(f"{name} must be numbers, one per event.") from None
-
-
-def _any_inside(scores: Any, edges: Any) -> bool:
-    values = np.asarray(scores)
-    return bool(np.any((values >= edges[0]) & (values <= edges[-1])))

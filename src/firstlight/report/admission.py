@@ -8,9 +8,9 @@ or table has to remember the rule.
 from __future__ import annotations
 
 import dataclasses
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import TypeVar
 
 from firstlight.present.palette import Mark, marks, name_with_swatch
@@ -128,7 +128,7 @@ def flag(case: CaseSummary) -> str | None:
 def badge(case: CaseSummary) -> str:
     """The flag as markup, after a space; empty for a case that is sound."""
     found = flag(case)
-    return f' <span class="badge">{html.escape(found)}</span>' if found else ""
+    return f' <span class="badge">{escape(found)}</span>' if found else ""
 
 
 def why(case: CaseSummary) -> str:

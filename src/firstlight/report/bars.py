@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 
 from firstlight.present import quantities
 from firstlight.present.palette import PHASE_COLOURS, Mark
@@ -126,7 +126,7 @@ def legend(rows: Sequence[Row]) -> str:
     order = in_order(dict.fromkeys(s.phase for row in rows for s in row.segments))
     order.sort(key=lambda p: p == "unattributed")
     items = "".join(
-        f'<li><i class="{phase_class(p)}"></i>{html.escape(phase_name(p))}</li>' for p in order
+        f'<li><i class="{phase_class(p)}"></i>{escape(phase_name(p))}</li>' for p in order
     )
     return f'<ul class="legend">{items}</ul>'
 

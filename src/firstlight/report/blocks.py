@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Mapping
+from html import escape
 
 from firstlight.present import quantities
 from firstlight.present.document import table
@@ -22,7 +22,7 @@ def block(workload: Workload, unfolded: bool, call_points: int) -> str:
     if any(has_number(c) for c in workload.cases):
         body += _phases(workload) + _pair(workload)
         body += _warm_calls(workload, call_points) + _memory(workload)
-    cases = html.escape("\n".join(c.case for c in workload.cases))
+    cases = escape("\n".join(c.case for c in workload.cases))
     sound = sum(1 for c in workload.cases if flag(c) is None)
     hint = f"{sound} of {len(workload.cases)} cases valid"
     return (
@@ -40,13 +40,13 @@ def troubles(workload: Workload) -> str:
 
 def _trouble(case: CaseSummary, workload: Workload) -> str:
     shown = "" if has_number(case) else " No number is shown."
-    item = f"{badge(case)} {workload.name_of(case)} <span>{html.escape(why(case))}.{shown}</span>"
+    item = f"{badge(case)} {workload.name_of(case)} <span>{escape(why(case))}.{shown}</span>"
     if case.stderr_tail:
         item += (
             "<details><summary>end of its stderr</summary>"
-            f'<pre tabindex="0">{html.escape(case.stderr_tail)}</pre></details>'
+            f'<pre tabindex="0">{escape(case.stderr_tail)}</pre></details>'
         )
-    return f'<li data-case="{html.escape(case.case)}">{item}</li>'
+    return f'<li data-case="{escape(case.case)}">{item}</li>'
 
 
 def _notes(workload: Workload) -> str:
@@ -55,8 +55,8 @@ def _notes(workload: Workload) -> str:
         if case.note:
             groups.setdefault(case.note, []).append(label(case))
     return "".join(
-        f'<p class="note">{html.escape(note)}'
-        + (f" <i>({html.escape(', '.join(names))})</i>" * (len(names) < len(workload.cases)))
+        f'<p class="note">{escape(note)}'
+        + (f" <i>({escape(', '.join(names))})</i>" * (len(names) < len(workload.cases)))
         + "</p>"
         for note, names in groups.items()
     )
@@ -119,8 +119,8 @@ def _pair(workload: Workload) -> str:
 def _break_evens(workload: Workload) -> str:
     """The rings in words."""
     items = "".join(
-        f'<li data-case="{html.escape(c.case)}">'
-        f"{workload.name_of(c)} {html.escape(amortisation.break_even_tip(c))}{badge(c)}</li>"
+        f'<li data-case="{escape(c.case)}">'
+        f"{workload.name_of(c)} {escape(amortisation.break_even_tip(c))}{badge(c)}</li>"
         for c in workload.cases
         if c.break_even_calls is not None
     )
@@ -169,7 +169,7 @@ def _compiler(workload: Workload) -> str:
         return ""
     keys = list(dict.fromkeys(k for c in cases for k in (c.compiler_bytes or {})))
     rows = (
-        f'<tr data-case="{html.escape(c.case)}"><th scope="row">{html.escape(label(c))}</th>'
+        f'<tr data-case="{escape(c.case)}"><th scope="row">{escape(label(c))}</th>'
         + "".join(f"<td>{quantities.size((c.compiler_bytes or {}).get(k))}</td>" for k in keys)
         + "</tr>"
         for c in cases

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
+from html import escape
 
 from firstlight.present.document import document
 from firstlight.records import Run, Sample
@@ -28,7 +28,7 @@ def run_html(run: Run, samples: Sequence[Sample]) -> str:
     # A picture may be drawn a little larger than what it was designed for.
     height = _HEAD + _ROW * len(run.cases) + sum(_FIGURE + 1.15 * own for own in heights)
     return (
-        f'<iframe srcdoc="{html.escape(page)}" title="Firstlight run {html.escape(run.id)}" '
+        f'<iframe srcdoc="{escape(page)}" title="Firstlight run {escape(run.id)}" '
         f'style="width:100%;height:{height:.0f}px;border:0"></iframe>'
     )
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
 
 from firstlight.present.quantities import size
 from firstlight.records import CaseSummary, Estimate, Protocol, to_json
@@ -84,10 +84,9 @@ def _by_value(pairs: Iterable[tuple[CaseSummary, str | None]]) -> dict[str, list
 def _shared_or_listed(cases: Sequence[CaseSummary], read: Reader) -> str:
     groups = _by_value((case, read(case)) for case in cases)
     if len(groups) <= 1 or all(_named_by(value, names) for value, names in groups.items()):
-        return html.escape(", ".join(groups))
+        return escape(", ".join(groups))
     return "; ".join(
-        f"{html.escape(value)} <i>({html.escape(', '.join(names))})</i>"
-        for value, names in groups.items()
+        f"{escape(value)} <i>({escape(', '.join(names))})</i>" for value, names in groups.items()
     )
 
 
@@ -102,15 +101,15 @@ def full(workload: Workload) -> str:
     """Every field of the protocols of a workload, with equal values said once."""
     cases = [c for c in workload.cases if c.protocol is not None]
     missing = ", ".join(label(c) for c in workload.cases if c.protocol is None)
-    note = f"<p>No protocol, so no number: {html.escape(missing)}.</p>" if missing else ""
+    note = f"<p>No protocol, so no number: {escape(missing)}.</p>" if missing else ""
     if not cases:
         return note
     rows = "".join(
-        f'<tr><th scope="row">{html.escape(field.replace("_", " "))}</th>'
+        f'<tr><th scope="row">{escape(field.replace("_", " "))}</th>'
         f"<td>{_field_cell(cases, field)}</td></tr>"
         for field in Protocol.__dataclass_fields__
     )
-    caption = f"<caption>Protocol of {html.escape(workload.label)}</caption>"
+    caption = f"<caption>Protocol of {escape(workload.label)}</caption>"
     table = f'<table class="facts">{caption}<tbody>{rows}</tbody></table>'
     return f'<div class="scroll" tabindex="0">{table}</div>{note}'
 
@@ -121,7 +120,7 @@ def _field_cell(cases: Sequence[CaseSummary], field: str) -> str:
     if len(groups) == 1:
         return next(iter(groups))
     return "".join(
-        f'<div class="variant"><i>{html.escape(", ".join(names))}</i> {value}</div>'
+        f'<div class="variant"><i>{escape(", ".join(names))}</i> {value}</div>'
         for value, names in groups.items()
     )
 
@@ -135,9 +134,9 @@ def tree(value: object) -> str:
         return f"<dl>{''.join(_branch(str(k), v) for k, v in value.items())}</dl>"
     if isinstance(value, list):
         if all(not isinstance(v, (dict, list)) for v in value):
-            return html.escape(", ".join(map(_scalar, value))) or "none"
+            return escape(", ".join(map(_scalar, value))) or "none"
         return "".join(f'<div class="item">{_inline(v) or tree(v)}</div>' for v in value)
-    return html.escape(_scalar(value))
+    return escape(_scalar(value))
 
 
 def _branch(key: str, value: object) -> str:
@@ -146,16 +145,14 @@ def _branch(key: str, value: object) -> str:
     shown = tree(value)
     if key.endswith("_bytes") and isinstance(value, int):
         shown += f" ({size(value)})"
-    return f"<dt{group}>{html.escape(key)}</dt><dd{group}>{shown}</dd>"
+    return f"<dt{group}>{escape(key)}</dt><dd{group}>{shown}</dd>"
 
 
 def _inline(value: object) -> str:
     """A flat mapping on one line, or nothing for what is deeper: lists of arrays stay readable."""
     if not isinstance(value, dict) or any(isinstance(v, dict) for v in value.values()):
         return ""
-    return ", ".join(
-        f"<i>{html.escape(str(k))}</i> {html.escape(_scalar(v))}" for k, v in value.items()
-    )
+    return ", ".join(f"<i>{escape(str(k))}</i> {escape(_scalar(v))}" for k, v in value.items())
 
 
 def _scalar(value: object) -> str:

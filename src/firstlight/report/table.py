@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from html import escape
 
 from firstlight.present import quantities
 from firstlight.present.palette import swatch
@@ -168,8 +168,7 @@ def _head(shown: Sequence[Column]) -> str:
         f'<th scope="colgroup" colspan="{groups.count(g)}">{g}</th>' for g in dict.fromkeys(groups)
     )
     names = "".join(
-        f'<th scope="col" data-key="{html.escape(c.key)}">{html.escape(c.heading)}</th>'
-        for c in shown
+        f'<th scope="col" data-key="{escape(c.key)}">{escape(c.heading)}</th>' for c in shown
     )
     return (
         '<tr><th scope="col" rowspan="2" data-key="case">case</th>'
@@ -178,13 +177,13 @@ def _head(shown: Sequence[Column]) -> str:
 
 
 def _row(case: CaseSummary, workload: Workload, shown: Sequence[Column]) -> str:
-    status = badge(case).lstrip() or html.escape(case.status)
-    tip = f' title="{html.escape(case.reason)}"' if case.reason else ""
-    name = html.escape(case.case)
+    status = badge(case).lstrip() or escape(case.status)
+    tip = f' title="{escape(case.reason)}"' if case.reason else ""
+    name = escape(case.case)
     mark = swatch(workload.marks[case.backend], hollow(case))
     cells = "".join(_cell(column, column.read(case)) for column in shown)
     return (
-        f'<tr data-case="{name}" data-status="{html.escape(case.status)}">'
+        f'<tr data-case="{name}" data-status="{escape(case.status)}">'
         f'<th scope="row" data-value="{name}">'
         f'<a href="#{workload.anchor}">{mark}{name}</a></th>'
         f'<td data-key="status" data-label="status" class="deciding"{tip}>{status}</td>{cells}</tr>'
@@ -192,10 +191,10 @@ def _row(case: CaseSummary, workload: Workload, shown: Sequence[Column]) -> str:
 
 
 def _cell(column: Column, cell: Cell) -> str:
-    label = html.escape(f"{column.group}: {column.heading}")  # away from its group
-    value = "" if cell.value is None else f' data-value="{html.escape(str(cell.value))}"'
-    tip = f' title="{html.escape(cell.tip)}"' if cell.tip else ""
+    label = escape(f"{column.group}: {column.heading}")  # away from its group
+    value = "" if cell.value is None else f' data-value="{escape(str(cell.value))}"'
+    tip = f' title="{escape(cell.tip)}"' if cell.tip else ""
     word = "flagged" if cell.flagged else "absent" if cell.shown == quantities.ABSENT else ""
     class_ = f' class="{word}"' if word else ""
-    named = f'data-key="{html.escape(column.key)}" data-label="{label}"'
-    return f"<td {named}{value}{tip}{class_}>{html.escape(cell.shown)}</td>"
+    named = f'data-key="{escape(column.key)}" data-label="{label}"'
+    return f"<td {named}{value}{tip}{class_}>{escape(cell.shown)}</td>"

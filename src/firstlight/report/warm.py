@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from html import escape
 from itertools import pairwise
 from operator import itemgetter
 
@@ -73,7 +73,7 @@ def _panel(case: CaseSummary, workload: Workload, limit: int) -> str:
     steady = warm.steady_class if warm else "no steady state"
     head = (
         f'<div class="panel-head">{workload.name_of(case)}{badge(case)} '
-        f'<span class="class{"" if steady == "flat" else " unsteady"}">{html.escape(steady)}</span>'
+        f'<span class="class{"" if steady == "flat" else " unsteady"}">{escape(steady)}</span>'
         f"<br>{_number(warm)}</div>"
     )
     thin = [thinned(s.warm.call_seconds, limit) for s in samples if s.warm is not None]
@@ -83,7 +83,7 @@ def _panel(case: CaseSummary, workload: Workload, limit: int) -> str:
         caption = f"{case.case}: seconds of each warm call in order, {len(series)} processes"
         body = f'<g class="{workload.marks[case.backend].class_}">{picture}</g>'
         picture = canvas(_WIDTH, _HEIGHT, caption, body, "cell")
-    return f'<div class="panel" data-case="{html.escape(case.case)}">{head}{picture}</div>'
+    return f'<div class="panel" data-case="{escape(case.case)}">{head}{picture}</div>'
 
 
 def _number(warm: WarmEstimate | None) -> str:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import html
 import math
 import re
 from collections.abc import Collection, Sequence
+from html import escape
 
 from firstlight.compare.verdicts import change
 from firstlight.present.quantities import counted
-from firstlight.records import slug
 from firstlight.site.admission import Refused
 from firstlight.site.changes import RECENT_DAYS, Change, Departure, Moved, Summary
 from firstlight.site.comparisons import SnapshotPair
-from firstlight.site.frame import FEED, link, page, table
+from firstlight.site.frame import FEED, link, page, section, sized, snapshot_link, table, trend_link
 from firstlight.site.trend_chart import day
 
 MAX_STEPS = 200  # on the page; the trends have them all
@@ -59,13 +58,13 @@ def _summary(summary: Sequence[Summary]) -> str:
         ]
         for s in summary
     ]
-    return (
-        f"<section><h2>All cases, {RECENT_DAYS} days up to the newest run</h2>"
+    words = (
         '<p class="prose">Every case that was measured in that time counts once for each quantity '
         "on each machine, by all of its steps since together; the mean is geometric. Under ten "
-        "runs no step can be seen."
-        f"</p>{table(head, rows)}</section>"
+        "runs no step can be seen.</p>"
     )
+    title = f"All cases, {RECENT_DAYS} days up to the newest run"
+    return section(title, words + table(head, rows))
 
 
 def _moved(moved: Moved, tone: str) -> str:
@@ -75,69 +74,55 @@ def _moved(moved: Moved, tone: str) -> str:
     ends = sorted(moved.ratios, key=lambda ratio: abs(math.log(ratio)))
     span = " to ".join(dict.fromkeys((change(ends[0]), change(ends[-1]))))
     mean = f", mean {change(moved.mean)}" if len(ends) > 1 else ""
-    return f'<b class="{tone}">{len(ends)}</b> <span class="hint">{html.escape(span + mean)}</span>'
+    return f'<b class="{tone}">{len(ends)}</b> <span class="hint">{escape(span + mean)}</span>'
 
 
 def _steps(
     steps: Sequence[Change], repository: str | None, compared: Collection[SnapshotPair]
 ) -> str:
     if not steps:
-        return (
-            '<section><h2>Steps</h2><p class="prose">None yet. A step is a change of level of 3 % '
-            "or more that five runs on both sides bear out, so a trend needs ten of them.</p>"
-            "</section>"
+        none = (
+            '<p class="prose">None yet. A step is a change of level of 3 % or more that five runs '
+            "on both sides bear out, so a trend needs ten of them.</p>"
         )
+        return section("Steps", none)
     head = ("case", "size", "quantity", "from", "between", "machine")
     rows = [_step_row(found, repository, compared) for found in steps[:MAX_STEPS]]
     cut = f", the newest {MAX_STEPS} of {len(steps)}" if len(steps) > MAX_STEPS else ""
-    return (
-        f"<section><h2>Steps, newest first{cut}</h2>"
-        f"{table(head, rows, 'small left changes', 'size')}</section>"
-    )
+    shown = table(head, rows, "small left changes", "size")
+    return section(f"Steps, newest first{cut}", shown)
 
 
 def _step_row(
     found: Change, repository: str | None, compared: Collection[SnapshotPair]
 ) -> list[str]:
     effect = found.step.effect
-    tone = _tone(effect.ratio)
-    span = f"[{change(effect.low)}, {change(effect.high)}]"
+    span = escape(f"[{change(effect.low)}, {change(effect.high)}]")
     pair = SnapshotPair(found.before.snapshot, found.after.snapshot)
     comparison = f" {link(pair.path, 'compare')}" if pair in compared else ""
-    size = f'<b class="{tone}">{html.escape(change(effect.ratio))}</b>'
     return [
-        link(f"trends/{slug(found.case)}.html", found.case),
-        f'{size} <span class="hint">{html.escape(span)}</span>',
+        trend_link(found.case),
+        f'{sized(effect.ratio)} <span class="hint">{span}</span>',
         NAMES[found.quantity],
-        link(f"snapshots/{found.after.snapshot}/index.html", day(found.after.moment)),
+        snapshot_link(found.after.snapshot, day(found.after.moment)),
         between(found, repository) + comparison,
-        html.escape(found.machine),
+        escape(found.machine),
     ]
-
-
-def _tone(ratio: float) -> str:
-    return "slower" if ratio > 1 else "faster"
 
 
 def between(found: Change, repository: str | None) -> str:
     """The commits on both sides of a step, linked where a repository is known; other versions."""
-    commits = commit_range(found)
-    others = [text for text in found.step.changed if not text.startswith("commit ")]
-    parts = [html.escape(text) for text in others]
-    if commits is not None:
-        words = f"{commits[0][:9]}…{commits[1][:9]}"
-        address = f"{repository.rstrip('/')}/compare/{'...'.join(commits)}" if repository else None
-        shown = link(address, words) if address else f"<code>{words}</code>"
+    parts = [escape(text) for text in found.step.changed if not text.startswith("commit ")]
+    base, head = (
+        str(p.versions.get("commit", "")).split(" ")[0] for p in (found.before, found.after)
+    )
+    if base != head and _COMMIT.fullmatch(base) and _COMMIT.fullmatch(head):
+        words = f"{base[:9]}…{head[:9]}"
+        shown = f"<code>{words}</code>"
+        if repository:
+            shown = link(f"{repository.rstrip('/')}/compare/{base}...{head}", words)
         parts.insert(0, f"commits {shown}")
     return "; ".join(parts) or "no recorded version changed"
-
-
-def commit_range(found: Change) -> tuple[str, str] | None:
-    """The commits of the runs before and after a step, where both are known and differ."""
-    both = [str(p.versions.get("commit", "")).split(" ")[0] for p in (found.before, found.after)]
-    if both[0] == both[1] or not all(_COMMIT.fullmatch(commit) for commit in both):
-        return None
-    return both[0], both[1]
 
 
 def _departing(departing: Sequence[Departure]) -> str:
@@ -145,32 +130,30 @@ def _departing(departing: Sequence[Departure]) -> str:
         return ""
     rows = [
         [
-            link(f"trends/{slug(d.case)}.html", d.case),
-            f'<b class="{_tone(d.ratio)}">{html.escape(change(d.ratio))}</b>',
+            trend_link(d.case),
+            sized(d.ratio),
             NAMES[d.quantity],
             counted(d.runs, "run"),
-            link(f"snapshots/{d.newest.snapshot}/index.html", day(d.newest.moment)),
-            html.escape(d.machine),
+            snapshot_link(d.newest.snapshot, day(d.newest.moment)),
+            escape(d.machine),
         ]
         for d in departing
     ]
     head = ("case", "size", "quantity", "so far", "newest", "machine")
-    return (
-        '<section><h2>Perhaps a step</h2><p class="prose">The newest runs of these lie further '
-        "from their level than two jobs drift apart (15 %), and are too few for a step.</p>"
-        f"{table(head, rows, 'small left changes', 'size')}</section>"
+    words = (
+        '<p class="prose">The newest runs of these lie further from their level than two jobs '
+        "drift apart (15 %), and are too few for a step.</p>"
     )
+    return section("Perhaps a step", words + table(head, rows, "small left changes", "size"))
 
 
 def _refused(refused: Sequence[Refused]) -> str:
     if not refused:
         return ""
     items = "".join(
-        f"<li><code>{html.escape(r.id)}</code> <span>{html.escape(r.reason[:500])}</span></li>"
+        f"<li><code>{escape(r.id)}</code> <span>{escape(r.reason[:500])}</span></li>"
         for r in refused
     )
-    return (
-        f'<section id="refused" class="warnings"><h2>Refused: {counted(len(refused), "folder")} '
-        "that did not verify</h2><p>Nothing of them is shown anywhere on this site.</p>"
-        f"<ul>{items}</ul></section>"
-    )
+    title = f"Refused: {counted(len(refused), 'folder')} that did not verify"
+    body = f"<p>Nothing of them is shown anywhere on this site.</p><ul>{items}</ul>"
+    return section(title, body, 'id="refused" class="warnings"')

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
+from html import escape
 from itertools import groupby
 
 from firstlight.compare.runs import RunsReport
 from firstlight.compare.verdicts import Comparison, change
 from firstlight.present.quantities import counted, probability, seconds
 from firstlight.site.comparisons import SnapshotPair
-from firstlight.site.frame import link, page, table
+from firstlight.site.frame import link, page, section, snapshot_link, table
 from firstlight.site.listing import when
 from firstlight.site.snapshot_facts import Facts
 
@@ -41,15 +41,15 @@ def pair_page(site: str, base: Facts, head: Facts, report: RunsReport) -> bytes:
 
 
 def _side(name: str, facts: Facts) -> str:
-    shown = link(f"{UP}snapshots/{facts['id']}/index.html", facts["title"])
-    return f"<p>{name}: {shown} ({html.escape(when(facts['measured']))} UTC)</p>"
+    shown = snapshot_link(facts["id"], facts["title"], UP)
+    return f"<p>{name}: {shown} ({escape(when(facts['measured']))} UTC)</p>"
 
 
 def _case(case: str, rows: Sequence[Comparison]) -> str:
     shown = [c for c in rows if c.gated or c.quantity in _HEADLINE]
     others = [c for c in rows if c not in shown]
     more = f"<details><summary>Every phase</summary>{_table(others)}</details>" if others else ""
-    return f"<section><h2>{html.escape(case)}</h2>{_table(shown)}{more}</section>"
+    return section(escape(case), _table(shown) + more)
 
 
 def _table(rows: Sequence[Comparison]) -> str:
@@ -69,12 +69,12 @@ def _row(found: Comparison) -> list[str]:
         f"[{change(effect.low)}, {change(effect.high)}]",
         probability(found.p_adjusted) if found.can_be_significant else "too few",
     )
-    text = html.escape(told.replace(" %", "\u00a0%"))
-    return [*map(html.escape, cells), f'<span class="{tone}">{text}</span>']
+    text = escape(told.replace(" %", "\u00a0%"))
+    return [*map(escape, cells), f'<span class="{tone}">{text}</span>']
 
 
 def _list(title: str, items: Sequence[str], class_: str = "note") -> str:
-    shown = "".join(f"<li>{html.escape(text)}</li>" for text in items)
+    shown = "".join(f"<li>{escape(text)}</li>" for text in items)
     return f'<div class="{class_}">{title}<ul>{shown}</ul></div>' if shown else ""
 
 
@@ -83,9 +83,8 @@ def compare_page(site: str, pairs: Sequence[SnapshotPair], facts: Mapping[str, F
     heads = [(head, list(own)) for head, own in groupby(pairs, lambda pair: pair.head)]
     rows = [
         [
-            f'<span id="c-{head[:16]}"></span>'
-            + link(f"snapshots/{head}/index.html", facts[head]["title"]),
-            html.escape(when(facts[head]["measured"])),
+            f'<span id="c-{head[:16]}"></span>' + snapshot_link(head, facts[head]["title"]),
+            escape(when(facts[head]["measured"])),
             _links(own, facts),
         ]
         for head, own in heads[:_LISTED]

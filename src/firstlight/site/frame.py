@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from functools import cache
+from html import escape
 
+from firstlight.compare.verdicts import change
 from firstlight.present import palette
 from firstlight.present.document import masthead, packaged, whole_page
 from firstlight.present.document import table as plain_table
 from firstlight.present.svg import element
+from firstlight.records import slug
 
 #: Scripts and data come from the site alone; nothing inline is ever run, whoever put it there.
 _POLICY = (
@@ -47,7 +49,7 @@ def page(
         '<meta name="referrer" content="no-referrer">'
         f'<link rel="icon" href="{up}assets/icon.svg"><link rel="stylesheet" '
         f'href="{up}assets/site.css"><link rel="alternate" type="application/atom+xml" '
-        f'title="{html.escape(site)}: changes" href="{up}{FEED}">{run}'
+        f'title="{escape(site)}: changes" href="{up}{FEED}">{run}'
     )
     whole = (
         f'<a class="skip" href="#main">Skip to the content</a>{masthead(title, lead, site)}'
@@ -81,14 +83,35 @@ def _icon() -> str:
     return f"{head}{sun}</svg>\n"
 
 
+def section(title: str, body: str, attributes: str = "") -> str:
+    """A part of a page under its heading; all are markup."""
+    return f"<section{attributes and ' ' + attributes}><h2>{title}</h2>{body}</section>"
+
+
+def snapshot_link(snapshot_id: str, text: str, up: str = "") -> str:
+    """A link to the page of a snapshot."""
+    return link(f"{up}snapshots/{snapshot_id}/index.html", text)
+
+
+def trend_link(case: str) -> str:
+    """A link from a page at the root to the trends of a case."""
+    return link(f"trends/{slug(case)}.html", case)
+
+
+def sized(ratio: float) -> str:
+    """A change in the colour of its direction."""
+    tone = "slower" if ratio > 1 else "faster"
+    return f'<b class="{tone}">{escape(change(ratio))}</b>'
+
+
 def badge(text: str, fine: bool) -> str:
     """A word in a frame."""
-    return f'<span class="badge{" fine" if fine else ""}">{html.escape(text)}</span>'
+    return f'<span class="badge{" fine" if fine else ""}">{escape(text)}</span>'
 
 
 def link(href: str, text: str, class_: str | None = None) -> str:
     """A link; both are escaped."""
-    return element("a", html.escape(text), href=href, class_=class_)
+    return element("a", escape(text), href=href, class_=class_)
 
 
 def table(
@@ -98,7 +121,7 @@ def table(
 
     On narrow paper a row is a card, with the cell under the heading `deciding` first.
     """
-    names = [html.escape(name) for name in head]
+    names = [escape(name) for name in head]
     first = [' class="deciding"' if name == deciding else "" for name in head]
     body = (
         f'<tr><th scope="row">{row[0]}</th>'

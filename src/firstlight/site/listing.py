@@ -5,8 +5,8 @@ A page of fifty rows is all that a reader loads. Searching and sorting fetch the
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
+from html import escape
 
 from firstlight.present.quantities import counted
 from firstlight.site.frame import page
@@ -102,16 +102,16 @@ def row(e: Facts) -> str:
     """A row; `list.js` makes the same one."""
     href = f"snapshots/{e['id']}/index.html"
     fine = "badge fine" if e["passed"] == e["asked"] else "badge"
-    loaded = f' <span class="badge">{html.escape(e["loaded"])}</span>' if e["loaded"] else ""
+    loaded = f' <span class="badge">{escape(e["loaded"])}</span>' if e["loaded"] else ""
     known = ' class="known"' if e["trusted"] else ""
     return (
-        f"<tr><td>{html.escape(when(e['measured']))}</td>"
-        f'<td><a href="{html.escape(href)}">{html.escape(e["title"])}</a>'
-        f"<small>{html.escape(e['versions'])}</small></td>"
-        f"<td>{html.escape(e['machine'])}</td>"
+        f"<tr><td>{escape(when(e['measured']))}</td>"
+        f'<td><a href="{escape(href)}">{escape(e["title"])}</a>'
+        f"<small>{escape(e['versions'])}</small></td>"
+        f"<td>{escape(e['machine'])}</td>"
         f'<td><span class="{fine}">{e["passed"]} of {e["asked"]}</span>{loaded}</td>'
-        f"<td{known}>{html.escape(e['signature'])}</td>"
-        f"<td><code>{html.escape(e['id'][:12])}</code></td></tr>"
+        f"<td{known}>{escape(e['signature'])}</td>"
+        f"<td><code>{escape(e['id'][:12])}</code></td></tr>"
     )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Collection, Sequence
+from html import escape
 
 from firstlight.present.quantities import ABSENT, counted, estimate, size
 from firstlight.records import CaseSummary, Run, Sample, slug
@@ -60,8 +60,8 @@ def _lead(snapshot: Snapshot, found: Verification) -> str:
         status(found.signature, found.signer_name), found.signature in ("trusted", "valid")
     )
     return (
-        f"<p>{html.escape(period)} UTC {badges}</p><p>{html.escape('; '.join(machines))}</p>"
-        + (f"<p>{html.escape(people)}</p>" if people else "")
+        f"<p>{escape(period)} UTC {badges}</p><p>{escape('; '.join(machines))}</p>"
+        + (f"<p>{escape(people)}</p>" if people else "")
         + f'<p class="id"><code>{snapshot.id}</code></p>'
         f'<p><a href="{UP}compare.html#c-{snapshot.id[:16]}">Compare with earlier snapshots</a></p>'
     )
@@ -72,7 +72,7 @@ def _verification(found: Verification) -> str:
     if found.skipped:
         groups.append(("Was not checked", found.skipped))
     lists = "".join(
-        f"<div><h3>{name}</h3><ul>{''.join(f'<li>{html.escape(t)}</li>' for t in texts)}</ul></div>"
+        f"<div><h3>{name}</h3><ul>{''.join(f'<li>{escape(t)}</li>' for t in texts)}</ul></div>"
         for name, texts in groups
     )
     return (
@@ -110,16 +110,16 @@ def _case_row(case: Facts, summary: CaseSummary, several: bool) -> list[str]:
         words.warm_class,
     )
     return [
-        (name if case["passed"] else html.escape(case["case"]))
-        + (f" <small>{html.escape(case['run'])}</small>" if several else ""),
+        (name if case["passed"] else escape(case["case"]))
+        + (f" <small>{escape(case['run'])}</small>" if several else ""),
         badge(words.verdict, case["passed"]),
-        *map(html.escape, cells),
+        *map(escape, cells),
     ]
 
 
 def _troubles(snapshot: Snapshot) -> str:
     items = "".join(
-        f"<li><b>{html.escape(case['case'])}</b> {html.escape(case['reason'])}</li>"
+        f"<li><b>{escape(case['case'])}</b> {escape(case['reason'])}</li>"
         for case in snapshot.validation["cases"]
         if not case["passed"] and case["reason"]
     )
@@ -138,11 +138,11 @@ def _run(run: Run, samples: Sequence[Sample], about: Facts, several: bool) -> st
         for i, w in enumerate(workloads)
     )
     rules = "".join(
-        f"<details><summary>{html.escape(w.label)}</summary>{protocols.full(w)}</details>"
+        f"<details><summary>{escape(w.label)}</summary>{protocols.full(w)}</details>"
         for w in workloads
     )
-    notes = "".join(f"<li>{html.escape(w)}</li>" for w in run.warnings)
-    label = f'class="warnings" aria-label="Warnings{html.escape(name)}"'
+    notes = "".join(f"<li>{escape(w)}</li>" for w in run.warnings)
+    label = f'class="warnings" aria-label="Warnings{escape(name)}"'
     warned = f"<aside {label}><ul>{notes}</ul></aside>" if notes else ""
     trees = [
         ("Hardware", about["hardware"]),
@@ -153,9 +153,9 @@ def _run(run: Run, samples: Sequence[Sample], about: Facts, several: bool) -> st
         f'<div class="tree"><h3>{title}</h3>{protocols.tree(tree)}</div>' for title, tree in trees
     )
     return (
-        f"<section><h2>Distributions{html.escape(name)}</h2>{warned}{figures}</section>"
-        f'<section class="protocols"><h2>Protocols{html.escape(name)}</h2>{rules}</section>'
-        f"<section><h2>Environment{html.escape(name)}</h2>"
+        f"<section><h2>Distributions{escape(name)}</h2>{warned}{figures}</section>"
+        f'<section class="protocols"><h2>Protocols{escape(name)}</h2>{rules}</section>'
+        f"<section><h2>Environment{escape(name)}</h2>"
         f'<div class="trees">{shown}</div>{_lock(about["software"])}</section>'
     )
 
@@ -163,8 +163,8 @@ def _run(run: Run, samples: Sequence[Sample], about: Facts, several: bool) -> st
 def _lock(software: Facts) -> str:
     lock = software.get("lock")
     if lock is None:
-        return f"<p>Packages: {html.escape(str(software.get('lock_unknown')))}.</p>"
-    lines = html.escape("\n".join(str(line) for line in lock))
+        return f"<p>Packages: {escape(str(software.get('lock_unknown')))}.</p>"
+    lines = escape("\n".join(str(line) for line in lock))
     return (
         f"<details><summary>All {counted(len(lock), 'package')}</summary>"
         f'<pre tabindex="0">{lines}</pre></details>'
@@ -181,8 +181,8 @@ def _data(snapshot: Snapshot) -> str:
             arrays = ", ".join(f"{a.get('shape')} {a.get('dtype')}" for a in data["arrays"])
             seen.setdefault(
                 f"{data['id']} {digest}",
-                [html.escape(str(data["id"])), html.escape(arrays) or ABSENT,
-                 f"<code>{html.escape(str(digest))}</code>"],
+                [escape(str(data["id"])), escape(arrays) or ABSENT,
+                 f"<code>{escape(str(digest))}</code>"],
             )  # fmt: skip
     head = ["data", "arrays", "SHA-256"]
     return (
@@ -221,14 +221,14 @@ def _files(snapshot: Snapshot, files: str | None, unchecked: Collection[str]) ->
 def _file_row(
     entry: FileEntry, snapshot_id: str, files: str | None, unchecked: Collection[str]
 ) -> list[str]:
-    name = html.escape(entry.path)
+    name = escape(entry.path)
     if entry.path in unchecked:
         name += " <small>not checked</small>"
     elif files is not None:
         name = link(_below(files, snapshot_id, entry.path), entry.path)
     elif served(entry.path, unchecked):
         name = link(f"files/{entry.path}", entry.path)
-    return [name, html.escape(size(entry.bytes)), f"<code>{entry.sha256}</code>"]
+    return [name, escape(size(entry.bytes)), f"<code>{entry.sha256}</code>"]
 
 
 def _below(files: str, snapshot_id: str, path: str) -> str:

@@ -5,10 +5,10 @@ By run, at equal distances: twelve runs in five minutes are one stroke in a year
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from html import escape
 from itertools import pairwise
 
 from firstlight.compare.verdicts import change
@@ -199,7 +199,7 @@ def _dots(points: Sequence[Point], x: _Axis, heights: Sequence[float], up: str, 
         place = f'cx="{number(left)}" cy="{number(top)}"'
         # A pointer may press a dot; for the keyboard there is the table, which is quicker.
         dots.append(
-            f'<a href="{html.escape(up)}snapshots/{html.escape(p.snapshot)}/index.html" '
+            f'<a href="{escape(up)}snapshots/{escape(p.snapshot)}/index.html" '
             f'tabindex="-1"><circle {place} r="3.4">{tooltip(told)}</circle></a>'
         )
     return f'<g class="dots">{"".join(dots)}</g>'

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
+from html import escape
 
 from firstlight.compare.verdicts import change
 from firstlight.present import quantities
@@ -11,8 +11,7 @@ from firstlight.present.palette import Mark, marks
 from firstlight.present.quantities import counted
 from firstlight.records import slug
 from firstlight.report import protocols
-from firstlight.site.frame import link, page, table
-from firstlight.site.snapshot_facts import Facts
+from firstlight.site.frame import link, page, section, snapshot_link, table
 from firstlight.site.trend_chart import day, draw
 from firstlight.site.trends import Curve, MarkedStep, Point, Series, differing
 
@@ -54,41 +53,31 @@ def case_page(site: str, case: str, series: Sequence[Series]) -> bytes:
 
 def _series(case: str, series: Series, earlier: Sequence[Series]) -> str:
     same = next((s for s in earlier if s.machine == series.machine), None)
-    note = ""
+    body = ""
     if same is not None:
         found = list(differing(same.conditions, series.conditions))
-        shown = "".join(f"<li>{html.escape(text[:300])}</li>" for text in found[:6])
-        note = f'<div class="note">Not joined with the series above: <ul>{shown}</ul></div>'
-    curves = "".join(_curve(case, curve) for curve in series.curves)
-    return (
-        f'<section class="series-of" id="s-{series.key}"><h2>{html.escape(series.machine)}</h2>'
-        f"{note}{curves}{_conditions(series.conditions)}</section>"
-    )
-
-
-def _conditions(conditions: Facts) -> str:
-    return (
+        shown = "".join(f"<li>{escape(text[:300])}</li>" for text in found[:6])
+        body = f'<div class="note">Not joined with the series above: <ul>{shown}</ul></div>'
+    body += "".join(_curve(case, curve) for curve in series.curves)
+    body += (
         "<details><summary>What all these runs have in common</summary>"
-        f'<div class="facts">{protocols.tree(conditions)}</div></details>'
+        f'<div class="facts">{protocols.tree(series.conditions)}</div></details>'
     )
+    return section(escape(series.machine), body, f'class="series-of" id="s-{series.key}"')
 
 
 def _curve(case: str, curve: Curve) -> str:
     name, last = _NAMES[curve.quantity], curve.points[-1]
     latest = f"latest {quantities.seconds(last.median)} ({day(last.moment)})"
-    # One run is no trend: the table says all of it.
     drawn = ""
-    if len(curve.points) > 1:
-        drawn = draw(curve, mark_of(case), f"{case}: {name}", UP) + _steps(curve)
+    if len(curve.points) > 1:  # one run is no trend: the table says all of it
+        drawn = draw(curve, mark_of(case), f"{case}: {name}", UP)
+        steps = "".join(f"<li>{_step(curve, step)}</li>" for step in curve.steps)
+        drawn += f'<ol class="steps">{steps}</ol>' if steps else ""
     return (
-        f'<figure class="trend"><h3>{name} <span class="hint">{html.escape(latest)}</span></h3>'
+        f'<figure class="trend"><h3>{name} <span class="hint">{escape(latest)}</span></h3>'
         f"{drawn}{_table(curve)}</figure>"
     )
-
-
-def _steps(curve: Curve) -> str:
-    items = "".join(f"<li>{_step(curve, step)}</li>" for step in curve.steps)
-    return f'<ol class="steps">{items}</ol>' if items else ""
 
 
 def _step(curve: Curve, step: MarkedStep) -> str:
@@ -96,18 +85,17 @@ def _step(curve: Curve, step: MarkedStep) -> str:
     what = f"{change(effect.ratio)} [{change(effect.low)}, {change(effect.high)}]"
     why = "; ".join(step.changed) or "no recorded version changed here"
     tone = "slower" if effect.ratio > 1 else "faster"
-    place = link(f"{UP}snapshots/{after.snapshot}/index.html", day(after.moment))
+    place = snapshot_link(after.snapshot, day(after.moment), UP)
     return (
-        f'<b class="{tone}">{html.escape(what)}</b> from {place} on: {html.escape(why)}'
-        f'<span class="hint"> (interval of {html.escape(quantities.percent(effect.confidence))})'
+        f'<b class="{tone}">{escape(what)}</b> from {place} on: {escape(why)}'
+        f'<span class="hint"> (interval of {escape(quantities.percent(effect.confidence))})'
         "</span>"
     )
 
 
 def _table(curve: Curve) -> str:
     rows = [_row(p) for p in reversed(curve.points[-_LISTED:])]
-    cut = len(curve.points) - len(rows)
-    note = f", the newest of {len(curve.points)}" if cut else ""
+    note = f", the newest of {len(curve.points)}" if len(curve.points) > len(rows) else ""
     opened = " open" if len(rows) == 1 else ""
     head = ("measured", "median", "interval", "processes", "versions")
     return (
@@ -117,15 +105,13 @@ def _table(curve: Curve) -> str:
 
 
 def _row(p: Point) -> list[str]:
-    ends = f"[{quantities.seconds(p.low)}, {quantities.seconds(p.high)}]"
-    versions = ", ".join(f"{name} {v}" for name, v in p.versions.items())
-    return [
-        link(f"{UP}snapshots/{p.snapshot}/index.html", day(p.moment)),
-        html.escape(quantities.seconds(p.median)),
-        html.escape(ends),
+    cells = (
+        quantities.seconds(p.median),
+        f"[{quantities.seconds(p.low)}, {quantities.seconds(p.high)}]",
         str(p.processes),
-        html.escape(versions),
-    ]
+        ", ".join(f"{name} {v}" for name, v in p.versions.items()),
+    )
+    return [snapshot_link(p.snapshot, day(p.moment), UP), *map(escape, cells)]
 
 
 def index_row(case: str, series: Sequence[Series]) -> list[str]:
@@ -133,7 +119,7 @@ def index_row(case: str, series: Sequence[Series]) -> list[str]:
     newest = series[0]
     by_name = {curve.quantity: curve for curve in newest.curves}
     latest = [
-        html.escape(quantities.seconds(by_name[q].points[-1].median if q in by_name else None))
+        escape(quantities.seconds(by_name[q].points[-1].median if q in by_name else None))
         for q in ("cold_seconds", "warm_call_seconds")
     ]
     steps = [
@@ -146,7 +132,7 @@ def index_row(case: str, series: Sequence[Series]) -> list[str]:
         str(newest.runs),
         str(len({s.machine for s in series})),
         *latest,
-        html.escape("; ".join(steps)) or quantities.ABSENT,
+        escape("; ".join(steps)) or quantities.ABSENT,
     ]
 
 

@@ -44,23 +44,6 @@ if TYPE_CHECKING:
 # It reads this setting once, before its first computation.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
-_HOME = {
-    "bridge": ("as_tensor",),
-    "functional": (
-        "batch_profiled_q0_loss",
-        "batch_profiled_qmu_loss",
-        "nll_loss",
-        "profiled_q0_loss",
-        "profiled_qmu_loss",
-        "profiled_z0_loss",
-        "profiled_zmu_loss",
-        "signal_jacobian",
-        "signal_jacobian_numpy",
-    ),
-    "modules": ("SignificanceLoss", "SoftHistogram"),
-    "session": ("FitError", "Session", "create_profiled_session", "create_session", "from_pyhf"),
-}
-
 __all__ = [
     "FitError",
     "Session",
@@ -81,4 +64,10 @@ __all__ = [
     "signal_jacobian_numpy",
 ]
 
+_HOME = {
+    "functional": tuple(__all__),  # but for these:
+    "bridge": ("as_tensor",),
+    "modules": ("SignificanceLoss", "SoftHistogram"),
+    "session": ("FitError", "Session", "create_profiled_session", "create_session", "from_pyhf"),
+}
 __getattr__ = lazy_names(__name__, _HOME)

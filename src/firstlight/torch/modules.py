@@ -83,13 +83,7 @@ class SoftHistogram(torch.nn.Module):
         for name, value in (("scores", scores), ("weights", weights)):
             if value is not None and not isinstance(value, torch.Tensor):
                 raise LossError(f"{name} must be a tensor, not {type(value).__name__}.")
-        checked_scores(
-            tuple(scores.shape),
-            str(scores.dtype).removeprefix("torch."),
-            None
-            if weights is None
-            else (tuple(weights.shape), str(weights.dtype).removeprefix("torch.")),
-        )
+        checked_scores(scores, weights)
         if weights is not None and weights.device != scores.device:
             raise LossError(
                 f"weights are on {weights.device}, scores on {scores.device}. Move one."

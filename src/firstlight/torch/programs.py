@@ -11,20 +11,24 @@ Programs take the numbers of a model as arguments, so models of equal structure 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
 from firstlight.histfactory import templates
+from firstlight.histfactory.array_types import Number
 from firstlight.histfactory.evaluation import expected_data, nll
 from firstlight.histfactory.model import Description, Model
 from firstlight.histfactory.newton import WarmStart
 from firstlight.histfactory.programs import compiler_options
-from firstlight.losses.objectives import tested
+from firstlight.losses.objectives import State, tested
 
+Tree: TypeAlias = Any  # of JAX arrays
+Program: TypeAlias = Any  # a compiled function
 #: Where the gradient begins in a program's result.
 HEADER = 5
 VALUE, FREE, CONDITIONAL, STEPS, INVALID = range(HEADER)
@@ -37,12 +41,14 @@ class Statistic:
     about: Description
     keys: tuple[templates.Key, ...]
     objective: str = "observed"
-    fixed: tuple[tuple[str, Any], ...] = ()
+    fixed: tuple[tuple[str, Number], ...] = ()
     variations: str = "absolute"
     tests_mu: bool = False  # qμ of a signal strength; otherwise q0
 
 
-def _number(spec: Statistic, arrays: Any, data: Any, request: Any, near: Any, values: Any) -> Any:
+def _number(
+    spec: Statistic, arrays: Tree, data: Tree, request: Tree, near: Tree, values: Tree
+) -> tuple[Number, State]:
     """The number.
 
     request: [μ, whether √(q + eps), eps, sign, whether to start near]; near: [free fit, conditional
@@ -50,7 +56,6 @@ def _number(spec: Statistic, arrays: Any, data: Any, request: Any, near: Any, va
     """
     mu, rooted, eps, sign, nearby = request
     free, conditional, known = jnp.split(near, [(len(near) - 1) // 2, len(near) - 1])
-    known = known * nearby
     value, state = tested(
         Model(arrays, spec.about),
         spec.keys,
@@ -61,17 +66,17 @@ def _number(spec: Statistic, arrays: Any, data: Any, request: Any, near: Any, va
         data=data,
         fixed=dict(spec.fixed),
         variations=spec.variations,
-        warm_start=WarmStart(free, conditional, known[0]),
+        warm_start=WarmStart(free, conditional, (known * nearby)[0]),
         root=False,
     )
     root = jnp.sqrt(jnp.where(rooted > 0, value + eps, 1.0))
     return sign * jnp.where(rooted > 0, root, value), state
 
 
-def _packed(spec: Statistic, arrays: Any, data: Any, request: Any, near: Any, values: Any) -> Any:
-    def number(values: Any) -> Any:
-        return _number(spec, arrays, data, request, near, values)
-
+def _packed(
+    spec: Statistic, arrays: Tree, data: Tree, request: Tree, near: Tree, values: Tree
+) -> tuple[Tree, Tree]:
+    number = partial(_number, spec, arrays, data, request, near)
     (value, state), gradient = jax.value_and_grad(number, has_aux=True)(values)
     header = [value, state.status_code[0], state.status_code[-1], state.iterations]
     after = state.warm_start
@@ -80,13 +85,13 @@ def _packed(spec: Statistic, arrays: Any, data: Any, request: Any, near: Any, va
     return _pack(spec, header, values, gradient), near
 
 
-def _pack(spec: Statistic, header: list[Any], values: Any, gradient: Any) -> Any:
+def _pack(spec: Statistic, header: list[Tree], values: Tree, gradient: Tree) -> Tree:
     header = [*header, _invalid(spec, values)]
     numbers = jnp.stack([jnp.asarray(x, jnp.float64) for x in header])
     return jnp.concatenate([numbers, *(g.reshape(-1) for g in gradient)])
 
 
-def _invalid(spec: Statistic, values: Any) -> Any:
+def _invalid(spec: Statistic, values: Tree) -> Tree:
     """1 + the index of a template with impossible values; zero if there is none."""
     found = jnp.zeros(())
     for i, (key, value) in enumerate(zip(spec.keys, values, strict=True)):
@@ -102,12 +107,12 @@ def _invalid(spec: Statistic, values: Any) -> Any:
 
 
 @cache
-def _options() -> dict[str, Any] | None:
+def _options() -> dict[str, str | int] | None:
     """XLA options that make loops and branches part of a GPU's graph, so that the host does not
     wait for them and goes on while the fits run. None for an XLA without these options."""
     if jax.default_backend() == "cpu":
         return compiler_options()
-    options = {
+    options: dict[str, str | int] = {
         "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,"
         "DYNAMIC_SLICE_FUSION,CONDITIONAL,WHILE",
         "xla_gpu_graph_min_graph_size": 1,
@@ -120,64 +125,61 @@ def _options() -> dict[str, Any] | None:
 
 
 @cache
-def statistic(spec: Statistic) -> Any:
+def statistic(spec: Statistic) -> Program:
     """(arrays, data, request, near, values) → packed, and where the next fits can start.
 
     The latter overwrites `near` in memory: on a GPU a program is a graph recorded for the addresses
     of its arguments, and recording it again takes as long as running it.
     """
-
-    def one(arrays: Any, data: Any, request: Any, near: Any, values: Any) -> Any:
-        return _packed(spec, arrays, data, request, near, values)
-
-    return jax.jit(one, compiler_options=_options(), donate_argnames="near")
+    return jax.jit(partial(_packed, spec), compiler_options=_options(), donate_argnums=3)
 
 
 @cache
-def batch(spec: Statistic) -> Any:
+def batch(spec: Statistic) -> Program:
     """The same for rows of `request`, `near` and `values`."""
 
-    def many(arrays: Any, data: Any, request: Any, near: Any, values: Any) -> Any:
-        def one(row: Any) -> Any:
+    def many(arrays: Tree, data: Tree, *rows: Tree) -> Tree:
+        def one(row: Tree) -> Tree:
             return _packed(spec, arrays, data, *row)
 
-        rows = (request, near, values)
         # On a CPU a sequential loop is faster, because no fit waits for the slowest.
         return jax.lax.map(one, rows) if jax.default_backend() == "cpu" else jax.vmap(one)(rows)
 
-    return jax.jit(many, compiler_options=_options(), donate_argnames="near")
+    return jax.jit(many, compiler_options=_options(), donate_argnums=3)
 
 
 @cache
-def hessian_product(spec: Statistic) -> Any:
+def hessian_product(spec: Statistic) -> Program:
     """(arrays, data, request, near, values, vectors) → the Hessian times the vectors."""
 
-    def product(arrays: Any, data: Any, request: Any, near: Any, values: Any, vectors: Any) -> Any:
-        def number(values: Any) -> Any:
-            return _number(spec, arrays, data, request, near, values)[0]
-
-        def along(values: Any) -> Any:
-            gradient = jax.grad(number)(values)
+    def product(
+        arrays: Tree, data: Tree, request: Tree, near: Tree, values: Tree, vectors: Tree
+    ) -> Tree:
+        def along(values: Tree) -> Tree:
+            number = partial(_number, spec, arrays, data, request, near)
+            gradient, _ = jax.grad(number, has_aux=True)(values)
             return sum(jnp.vdot(g, v) for g, v in zip(gradient, vectors, strict=True))
 
-        found = jax.grad(along)(values)
-        return jnp.concatenate([g.reshape(-1) for g in found])
+        return jnp.concatenate([g.reshape(-1) for g in jax.grad(along)(values)])
 
     return jax.jit(product, compiler_options=compiler_options())
 
 
+def _exchanged(spec: Statistic, arrays: Tree, values: Iterable[Tree]) -> Model:
+    given = dict(zip(spec.keys, values, strict=True))
+    return templates.exchange(Model(arrays, spec.about), given, spec.variations)
+
+
 @cache
-def likelihood(spec: Statistic) -> Any:
+def likelihood(spec: Statistic) -> Program:
     """(arrays, data, parameters, values) → packed: the negative log-likelihood.
 
     The gradient is with respect to the templates, then the parameters.
     """
 
-    def one(arrays: Any, data: Any, parameters: Any, values: Any) -> Any:
-        def number(values: Any, parameters: Any) -> Any:
-            given = dict(zip(spec.keys, values, strict=True))
-            model = templates.exchange(Model(arrays, spec.about), given, spec.variations)
-            return nll(model, parameters, data)
+    def one(arrays: Tree, data: Tree, parameters: Tree, values: Tree) -> Tree:
+        def number(values: Tree, parameters: Tree) -> Number:
+            return nll(_exchanged(spec, arrays, values), parameters, data)
 
         value, gradient = jax.value_and_grad(number, (0, 1))(values, parameters)
         return _pack(spec, [value, 0.0, 0.0, 0.0], values, [*gradient[0], gradient[1]])
@@ -186,7 +188,7 @@ def likelihood(spec: Statistic) -> Any:
 
 
 @cache
-def response(spec: Statistic) -> Any:
+def response(spec: Statistic) -> Program:
     """(arrays, data, parameters, values) → the likelihood at fixed parameters, as parts.
 
     Expected counts are linear in all yields, nominal and varied. Returns the counts expected
@@ -194,24 +196,18 @@ def response(spec: Statistic) -> Any:
     counts, and the negative log-likelihood without Σ ν - n ln ν.
     """
 
-    def one(arrays: Any, data: Any, parameters: Any, values: Any) -> Any:
-        sizes = [v.size for v in values]
+    def one(arrays: Tree, data: Tree, parameters: Tree, values: Tree) -> Tree:
+        ends = list(itertools.accumulate(v.size for v in values))[:-1]
 
-        def model_of(joined: Any) -> Model:
-            parts = jnp.split(joined, list(itertools.accumulate(sizes))[:-1])
-            given = dict(zip(spec.keys, parts, strict=True))
-            return templates.exchange(Model(arrays, spec.about), given, spec.variations)
-
-        def expected(joined: Any) -> Any:
-            return expected_data(model_of(joined), parameters, include_auxdata=False)
+        def expected(joined: Tree) -> Tree:
+            model = _exchanged(spec, arrays, jnp.split(joined, ends))
+            return expected_data(model, parameters, include_auxdata=False)
 
         joined = jnp.concatenate(values)
-        slope = jax.jacrev(expected)(joined)
-        counts = expected(joined)
-        model = model_of(joined)
+        slope, counts = jax.jacrev(expected)(joined), expected(joined)
+        model = _exchanged(spec, arrays, values)
         observed = (model.observed if data is None else data)[: model.n_bins]
-        usable = counts > 0
-        log = jnp.log(jnp.where(usable, counts, 1.0))
+        log = jnp.log(jnp.where(counts > 0, counts, 1.0))
         rest = nll(model, parameters, data) - jnp.sum(counts - observed * log)
         return counts - slope @ joined, slope, observed, rest
 

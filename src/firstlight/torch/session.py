@@ -6,8 +6,8 @@ import contextlib
 import json
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 
 from firstlight.errors import FirstlightError
 from firstlight.histfactory import templates
+from firstlight.histfactory.array_types import ArrayLike
 from firstlight.histfactory.blas_threads import one_blas_thread
 from firstlight.histfactory.fitting import Fixed, as_fixed
 from firstlight.histfactory.internal_order import data_of
@@ -29,8 +30,12 @@ from firstlight.torch.arguments import Arguments, impossible
 from firstlight.torch.bridge import FixedAddressInputs, jax_device, to_jax, to_torch
 from firstlight.torch.fixed_point import HEADER as POINT_HEADER
 from firstlight.torch.fixed_point import FixedPoint
+from firstlight.torch.programs import Tree
 
 POLICIES = ("raise", "skip", "last_good")
+#: A model or a workspace: JSON text, a file name or a mapping.
+Loadable: TypeAlias = "Model | str | bytes | Mapping[str, Any]"
+Header = list[list[float]]  # of every row of a result
 
 
 class FitError(FirstlightError, RuntimeError):
@@ -65,17 +70,17 @@ def from_pyhf(workspace: str | bytes | Mapping[str, Any], **options: Any) -> Mod
 
 
 def create_session(
-    model: Any, signal_sample_name: Any = "signal", *, device: str = "auto", **options: Any
+    model: Loadable,
+    signal_sample_name: str | Sequence[templates.Key] = "signal",
+    device: str = "auto",
+    **options: Any,
 ) -> Session:
-    """A session for `nll_loss`; the same as `create_profiled_session`."""
+    """A session for `nll_loss` and for the profiled losses. options: see `Session`."""
     return Session(model, signal_sample_name, device, **options)
 
 
-def create_profiled_session(
-    model: Any, signal_sample_name: Any = "signal", device: str = "auto", **options: Any
-) -> Session:
-    """A session for the profiled losses. options: see `Session`."""
-    return Session(model, signal_sample_name, device, **options)
+#: The same under the name that `nextstat.torch` has for the profiled losses.
+create_profiled_session = create_session
 
 
 class Session:
@@ -99,12 +104,12 @@ class Session:
 
     def __init__(
         self,
-        model: Any,
+        model: Loadable,
         signal_sample_name: str | Sequence[templates.Key] = "signal",
         device: str = "auto",
         *,
         objective: str = "observed",
-        data: Any = None,
+        data: ArrayLike | None = None,
         fixed: Fixed = None,
         variations: str = "absolute",
         warm_start: bool = True,
@@ -129,21 +134,21 @@ class Session:
 
     def _forget(self) -> None:
         """Drop everything that is kept only for speed."""
-        self._kept: dict[Any, Any] = {}
-        self._devices: dict[torch.device, Any] = {}
-        self._statistics: dict[Any, programs.Statistic] = {}
-        self._fixed_points: dict[Any, FixedPoint] = {}
-        self._fixed_inputs: dict[Any, FixedAddressInputs] = {}
-        self._near: dict[Any, Any] = {}
-        self._good: dict[Any, Any] = {}
+        self._kept: dict[Hashable, Tree] = {}
+        self._devices: dict[torch.device, jax.Device] = {}
+        self._statistics: dict[Hashable, programs.Statistic] = {}
+        self._fixed_points: dict[Hashable, FixedPoint] = {}
+        self._fixed_inputs: dict[Hashable, FixedAddressInputs] = {}
+        self._near: dict[Hashable, Tree] = {}
+        self._good: dict[Hashable, torch.Tensor] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # A copy or a checkpoint makes its own: devices cannot be pickled.
         empty = Session.__new__(Session)
         empty._forget()
         return {name: value for name, value in vars(self).items() if name not in vars(empty)}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._forget()
 
@@ -221,11 +226,10 @@ class Session:
     ) -> torch.Tensor:
         """The negative log-likelihood at given parameters and its gradient, packed."""
         with self._on(tensors[0].device, factorises=False) as there:
-            arrays, data = self._put("model", lambda: (self.model.arrays, self._data), there)
             values = tuple(to_jax(t) for t in tensors)
-            found = programs.likelihood(spec)(arrays, data, to_jax(parameters), values)
-            packed = to_torch(found)
-        self._require_possible(spec, packed[: programs.HEADER].tolist())
+            program = programs.likelihood(spec)
+            packed = to_torch(program(*self._model_on(there), to_jax(parameters), values))
+        self._require_possible(spec, [packed[: programs.HEADER].tolist()])
         return packed
 
     def initial_likelihood(
@@ -238,26 +242,22 @@ class Session:
         packed = self._fixed_points[key].evaluate(tensors)
         _, least, greatest = packed[:POINT_HEADER].tolist()  # the only point where the host waits
         if not 0 <= least <= greatest < math.inf:
-            self._refuse(spec, tensors)
+            for name, given in zip(spec.keys, tensors, strict=True):
+                if not bool(((given >= 0) & torch.isfinite(given)).all()):
+                    raise LossError(impossible(name))
         return packed[0].clone(), packed[POINT_HEADER:]
 
     def _fixed_point(self, spec: programs.Statistic, tensors: Sequence[torch.Tensor]) -> FixedPoint:
         with self._on(tensors[0].device, factorises=False) as there:
-            arrays, data = self._put("model", lambda: (self.model.arrays, self._data), there)
             point = self._put("init", lambda: np.asarray(self.model.init), there)
             # The derivative is the same for any yields; ones make every bin expect something.
             ones = tuple(to_jax(torch.ones_like(t, dtype=torch.float64)) for t in tensors)
-            found = programs.response(spec)(arrays, data, point, ones)
+            found = programs.response(spec)(*self._model_on(there), point, ones)
             return FixedPoint.of(*(to_torch(a).clone() for a in found))
 
-    def _refuse(self, spec: programs.Statistic, tensors: Sequence[torch.Tensor]) -> None:
-        for key, tensor in zip(spec.keys, tensors, strict=True):
-            if not bool(((tensor >= 0) & torch.isfinite(tensor)).all()):
-                raise LossError(impossible(key))
-
     def _call(
-        self, quantity: Quantity, tensors: Sequence[torch.Tensor], key: Any, nearby: bool
-    ) -> tuple[torch.Tensor, list[Any]]:
+        self, quantity: Quantity, tensors: Sequence[torch.Tensor], key: Hashable, nearby: bool
+    ) -> tuple[torch.Tensor, Header]:
         """Call the program; returns its result and header, and keeps where its fits ended."""
         program = programs.statistic if quantity.rows is None else programs.batch
         with self._on(tensors[0].device) as there:
@@ -269,9 +269,10 @@ class Session:
             found, self._near[key] = program(quantity.spec)(*numbers, near, values)
             packed = to_torch(found)
         # The only point where the host waits.
-        return packed, packed[..., : programs.HEADER].tolist()
+        rows = packed.reshape(-1, packed.shape[-1])[:, : programs.HEADER]
+        return packed, rows.tolist()
 
-    def _inputs(self, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+    def _inputs(self, tensors: Sequence[torch.Tensor]) -> Tree:
         """Tensors as arguments of a program that finishes before the next is called."""
         if tensors[0].device.type == "cpu":
             return tuple(to_jax(t) for t in tensors)
@@ -281,33 +282,36 @@ class Session:
         return self._fixed_inputs[key].copy_in(tensors)
 
     @contextlib.contextmanager
-    def _on(self, device: torch.device, factorises: bool = True) -> Iterator[Any]:
+    def _on(self, device: torch.device, factorises: bool = True) -> Iterator[jax.Device]:
         """A JAX device, with the precision and the threads of the engine."""
         if device not in self._devices:
             self._devices[device] = jax_device(device)
         by_blas = factorises and device.type == "cpu"
-        with float64_scope(), one_blas_thread() if by_blas else _nothing:
+        with float64_scope(), one_blas_thread() if by_blas else contextlib.nullcontext():
             yield self._devices[device]
 
-    def _numbers(self, quantity: Quantity, there: Any, nearby: bool = True) -> tuple[Any, ...]:
+    def _numbers(self, quantity: Quantity, there: jax.Device, nearby: bool = True) -> Tree:
         """Model, data and request, on a device."""
 
-        def request() -> Any:
+        def request() -> Tree:
             form = (quantity.eps is not None, quantity.eps or 0.0, quantity.sign, nearby)
-            if quantity.rows is None:
-                return np.array([quantity.mu, *form], np.float64)
-            mus = np.broadcast_to(quantity.mu, (quantity.rows,))
-            return np.array([[mu, *form] for mu in mus], np.float64)
+            if isinstance(quantity.mu, tuple):
+                return np.array([[mu, *form] for mu in quantity.mu], np.float64)
+            return np.array([quantity.mu, *form], np.float64)
 
-        arrays, data = self._put("model", lambda: (self.model.arrays, self._data), there)
-        return arrays, data, self._put(("request", quantity[1:], nearby), request, there)
+        kept = self._put(("request", quantity[1:], nearby), request, there)
+        return *self._model_on(there), kept
 
-    def _far(self, there: Any, rows: int | None) -> Any:
+    def _model_on(self, there: jax.Device) -> Tree:
+        """The arrays of the model and its data."""
+        return self._put("model", lambda: (self.model.arrays, self._data), there)
+
+    def _far(self, there: jax.Device, rows: int | None) -> Tree:
         """A start for fits of which nothing is known yet."""
         size = 2 * self.n_params() + 1
         return jax.device_put(np.zeros(size if rows is None else (rows, size)), there)
 
-    def _put(self, name: Any, make: Callable[[], Any], there: Any) -> Any:
+    def _put(self, name: Hashable, make: Callable[[], Tree], there: jax.Device) -> Tree:
         """The result of `make` on a device, cached."""
         if (name, there) not in self._kept:
             if len(self._kept) > 256:  # a new signal strength at every step
@@ -317,8 +321,7 @@ class Session:
 
     # --- failures ---------------------------------------------------------------------------------
 
-    def _require_possible(self, spec: programs.Statistic, header: list[Any]) -> None:
-        rows = header if isinstance(header[0], list) else [header]
+    def _require_possible(self, spec: programs.Statistic, rows: Header) -> None:
         for i, row in enumerate(rows):
             if row[programs.INVALID]:
                 key = spec.keys[int(row[programs.INVALID]) - 1]
@@ -326,10 +329,9 @@ class Session:
                 raise LossError(where + impossible(key))
 
     def _after_failure(
-        self, quantity: Quantity, packed: torch.Tensor, header: list[Any]
+        self, quantity: Quantity, packed: torch.Tensor, rows: Header
     ) -> torch.Tensor:
-        rows = header if isinstance(header[0], list) else [header]
-        bad = [i for i, row in enumerate(rows) if not _converged(row)]
+        bad = [i for i, row in enumerate(rows) if not _converged([row])]
         message = _explained(rows, bad)
         if self.on_failure == "raise":
             raise FitError(
@@ -337,12 +339,10 @@ class Session:
                 "on_failure='skip' or 'last_good'."
             )
         self.failures.append(Failure(self.step, message))
-        instead = (
-            "its gradient is zero" if self.on_failure == "skip" else "the last good step is used"
-        )
-        warnings.warn(
-            f"step {self.step}: {message} Instead, {instead}.", RuntimeWarning, stacklevel=6
-        )
+        skips = self.on_failure == "skip"
+        instead = "its gradient is zero" if skips else "the last good step is used"
+        warning = f"step {self.step}: {message} Instead, {instead}."
+        warnings.warn(warning, RuntimeWarning, stacklevel=6)
         repaired = packed.clone().reshape(len(rows), -1)
         last = self._good.get((quantity, packed.device))
         for i in bad:
@@ -355,16 +355,11 @@ class Session:
         return repaired.reshape(packed.shape)
 
 
-_nothing: Any = contextlib.nullcontext()
+def _converged(rows: Header) -> bool:
+    return not any(row[programs.FREE] or row[programs.CONDITIONAL] for row in rows)
 
 
-def _converged(header: list[Any]) -> bool:
-    if isinstance(header[0], list):
-        return all(_converged(row) for row in header)
-    return not (header[programs.FREE] or header[programs.CONDITIONAL])
-
-
-def _explained(rows: list[Any], bad: list[int]) -> str:
+def _explained(rows: Header, bad: list[int]) -> str:
     row = rows[bad[0]]
     which = "free" if row[programs.FREE] else "conditional"
     code = int(row[programs.FREE] or row[programs.CONDITIONAL])
@@ -372,7 +367,7 @@ def _explained(rows: list[Any], bad: list[int]) -> str:
     return f"the {which} fit{where} found no minimum: {Status(code).message}"
 
 
-def _as_model(model: Any) -> Model:
+def _as_model(model: Loadable) -> Model:
     if isinstance(model, Model):
         return model
     if isinstance(model, (str, bytes, Mapping)):

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     Step = Callable[..., Array]
     Compile = Callable[[Step], Step]
     Built = tuple[Step, tuple[Array, ...]]
+else:  # annotations are not evaluated, so any value will do
+    Array = Arrays = Step = Compile = Built = None
 
 
 def tensors(arrays: Iterable[Array]) -> tuple[Array, ...]:

@@ -6,11 +6,7 @@ The three-layer network (relu, tanh, linear) takes one feature vector. JAX and P
 
 from __future__ import annotations
 
-from firstlight.workloads.programs import in_float64, tensors
-
-TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
-if TYPE_CHECKING:
-    from firstlight.workloads.programs import Array, Arrays, Built, Compile, Step
+from firstlight.workloads.programs import Array, Arrays, Built, Compile, Step, in_float64, tensors
 
 ANSWERS = 8
 

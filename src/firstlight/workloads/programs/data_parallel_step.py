@@ -8,11 +8,7 @@ because PyTorch uses one process per device.
 
 from __future__ import annotations
 
-from firstlight.workloads.programs import in_float64
-
-TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
-if TYPE_CHECKING:
-    from firstlight.workloads.programs import Array, Arrays, Built, Compile
+from firstlight.workloads.programs import Array, Arrays, Built, Compile, in_float64
 
 FEATURES, CLASSES = 32, 10
 LEARNING_RATE = 0.5

@@ -12,11 +12,8 @@ from functools import partial
 import numpy as np
 import pyhf
 
+from firstlight.workloads.programs import Array, Built, Compile
 from firstlight.workloads.programs.histfactory import side_by_side, toy_counts, vector, workspace
-
-TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
-if TYPE_CHECKING:
-    from firstlight.workloads.programs import Array, Built, Compile
 
 
 def build_nll_numpy(compile: Compile, seed: int, preset: str) -> Built:

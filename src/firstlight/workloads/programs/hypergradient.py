@@ -8,11 +8,7 @@ reference carry the two tangents of the weights forward.
 
 from __future__ import annotations
 
-from firstlight.workloads.programs import in_float64, tensors
-
-TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
-if TYPE_CHECKING:
-    from firstlight.workloads.programs import Array, Arrays, Built, Compile
+from firstlight.workloads.programs import Array, Arrays, Built, Compile, in_float64, tensors
 
 PENALTY, LEARNING_RATE = 0.1, 0.05
 

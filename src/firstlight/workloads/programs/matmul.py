@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from firstlight.workloads.programs import tensors
-
-TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
-if TYPE_CHECKING:
-    from firstlight.workloads.programs import Array, Arrays, Built, Compile
+from firstlight.workloads.programs import Array, Arrays, Built, Compile, tensors
 
 
 def make_inputs(seed: int, n: int) -> Arrays:

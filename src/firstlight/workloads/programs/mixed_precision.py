@@ -7,11 +7,7 @@ computes in float32, and is compared with the float32 variant only.
 
 from __future__ import annotations
 
-from firstlight.workloads.programs import in_float64, tensors
-
-TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
-if TYPE_CHECKING:
-    from firstlight.workloads.programs import Array, Arrays, Built, Compile
+from firstlight.workloads.programs import Array, Arrays, Built, Compile, in_float64, tensors
 
 FEATURES = 32
 

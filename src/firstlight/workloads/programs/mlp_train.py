@@ -7,11 +7,7 @@ half the mean squared error.
 
 from __future__ import annotations
 
-from firstlight.workloads.programs import tensors
-
-TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
-if TYPE_CHECKING:
-    from firstlight.workloads.programs import Array, Arrays, Built, Compile, Step
+from firstlight.workloads.programs import Array, Arrays, Built, Compile, Step, tensors
 
 FEATURES = 8
 # Kingma and Ba, "Adam", arXiv:1412.6980, algorithm 1, with its default constants.

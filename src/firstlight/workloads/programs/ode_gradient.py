@@ -9,11 +9,7 @@ backward.
 
 from __future__ import annotations
 
-from firstlight.workloads.programs import in_float64, tensors
-
-TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
-if TYPE_CHECKING:
-    from firstlight.workloads.programs import Array, Arrays, Built, Compile, Step
+from firstlight.workloads.programs import Array, Arrays, Built, Compile, Step, in_float64, tensors
 
 TIME_STEP = 0.05
 TRUE_RATES = (1.1, 0.4, 0.1, 0.4)

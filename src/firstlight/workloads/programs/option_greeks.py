@@ -7,11 +7,7 @@ price path by path. The normals are an input, so that every framework prices the
 
 from __future__ import annotations
 
-from firstlight.workloads.programs import in_float64, tensors
-
-TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
-if TYPE_CHECKING:
-    from firstlight.workloads.programs import Array, Arrays, Built, Compile
+from firstlight.workloads.programs import Array, Arrays, Built, Compile, in_float64, tensors
 
 SPOT, VOLATILITY, RATE = 100.0, 0.2, 0.05
 STRIKE, MATURITY_YEARS = 100.0, 1.0

@@ -8,11 +8,7 @@ respect to a, w, b and c.
 
 from __future__ import annotations
 
-from firstlight.workloads.programs import in_float64, tensors
-
-TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
-if TYPE_CHECKING:
-    from firstlight.workloads.programs import Array, Arrays, Built, Compile, Step
+from firstlight.workloads.programs import Array, Arrays, Built, Compile, Step, in_float64, tensors
 
 
 def make_inputs(seed: int, points: int, hidden: int) -> Arrays:

@@ -8,13 +8,10 @@ import jax.numpy as jnp
 from firstlight.histfactory.loading import load
 from firstlight.losses.objectives import initial_state, nll, q0, statistic_and_state
 from firstlight.losses.soft_histogram import soft_histogram
+from firstlight.workloads.programs import Array, Built, Compile, Step
 from firstlight.workloads.programs.histfactory import workspace
 from firstlight.workloads.programs.mlp_train import adam
 from firstlight.workloads.programs.significance import EVENTS, STEPS, network, signal_yields
-
-TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
-if TYPE_CHECKING:
-    from firstlight.workloads.programs import Array, Built, Compile, Step
 
 
 def build_nll_signal_grad(compile: Compile, seed: int, preset: str) -> Built:

@@ -7,13 +7,9 @@ import torch
 from firstlight.torch.functional import nll_loss, profiled_q0_loss
 from firstlight.torch.modules import SignificanceLoss, SoftHistogram
 from firstlight.torch.session import create_session, from_pyhf
-from firstlight.workloads.programs import tensors
+from firstlight.workloads.programs import Array, Built, Compile, Step, tensors
 from firstlight.workloads.programs.histfactory import workspace
 from firstlight.workloads.programs.significance import EVENTS, STEPS, network, signal_yields
-
-TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
-if TYPE_CHECKING:
-    from firstlight.workloads.programs import Array, Built, Compile, Step
 
 
 def build_nll_signal_grad(compile: Compile, seed: int, preset: str) -> Built:

@@ -9,11 +9,7 @@ one compilation.
 
 from __future__ import annotations
 
-from firstlight.workloads.programs import tensors
-
-TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
-if TYPE_CHECKING:
-    from firstlight.workloads.programs import Array, Arrays, Built, Compile, Step
+from firstlight.workloads.programs import Array, Arrays, Built, Compile, Step, tensors
 
 FIRST_ROWS, ROW_STEP, HELD_OUT_ROWS = 200, 25, 256
 

@@ -6,11 +6,7 @@ squared loss. Every gradient is computed; large ones are returned as norms, to k
 
 from __future__ import annotations
 
-from firstlight.workloads.programs import in_float64, tensors
-
-TYPE_CHECKING = False  # not from typing: imports are timed, so nothing may be imported here
-if TYPE_CHECKING:
-    from firstlight.workloads.programs import Array, Arrays, Built, Compile
+from firstlight.workloads.programs import Array, Arrays, Built, Compile, in_float64, tensors
 
 EPSILON = 1e-5
 GELU_SCALE, GELU_CUBIC = (2 / 3.141592653589793) ** 0.5, 0.044715
