@@ -11,7 +11,7 @@ from html import escape
 from typing import Any
 
 from firstlight.present.document import document, masthead, packaged
-from firstlight.present.quantities import THIN_SPACE, counted, size
+from firstlight.present.quantities import counted, size
 from firstlight.records import Run, Sample
 from firstlight.report import answer, blocks, protocols, table, warm
 from firstlight.report.admission import Workload, admit, flag
@@ -31,6 +31,7 @@ def render(run: Run, samples: Sequence[Sample]) -> str:
         f"<details><summary>{answer.title_of(w)}</summary>{protocols.full(w)}</details>"
         for w in workloads
     )
+    method = packaged("method.html", "firstlight.report")
     body = (
         f"{_header(run, workloads, len(samples))}{_contents(workloads)}<main>"
         f'<section id="answer"><h2>The answer</h2>{cards}</section>'
@@ -39,7 +40,7 @@ def render(run: Run, samples: Sequence[Sample]) -> str:
         '<section id="protocols"><h2>Protocols</h2><p>Everything that must be equal before two '
         f"numbers may be compared. What all cases of a workload share is said once.</p>{rules}"
         f"</section>{_environment(run)}"
-        f'<section id="method"><h2>Method</h2><div class="prose">{_METHOD}</div></section></main>'
+        f'<section id="method"><h2>Method</h2><div class="prose">\n{method}</div></section></main>'
     )
     script = packaged("behaviour.js", "firstlight.report")
     return document(f"Firstlight: {run.id}", body, script=script)
@@ -137,31 +138,8 @@ def _environment(run: Run) -> str:
     )
     return (
         f'<section id="environment"><h2>Environment</h2><p>Run {escape(run.id)}, schema version '
-        f"{run.schema_version}. Every process is a line of <code>{escape(run.samples_file)}</code>, "
+        f"{run.schema_version}. Every process is a line of "
+        f"<code>{escape(run.samples_file)}</code>, "
         f"SHA-256 <code>{escape(run.samples_sha256 or 'not recorded')}</code>.</p>"
         f'<div class="trees">{trees}</div></section>'
     )
-
-
-_METHOD = f"""
-<p><b>A number</b> is the median over fresh processes, one process at a time, with the cases in an
-order that is shuffled in every round, so that a drift of the machine falls on all of them.</p>
-<p><b>[low, high]</b> is an interval that contains the true median of this machine and this protocol
-with at least the stated confidence. It says nothing about other machines, and two intervals that
-overlap are not ranked in the answer.</p>
-<p><b>Phases</b>, in order: interpreter (spawn to the first line of the worker), import, backend
-init, setup (data in place), trace, lower, compile, first execute (to the synchronised result).
-Unattributed is what the parent’s clock saw and no phase claims. A framework without a phase has a
-dash there, not 0{THIN_SPACE}s. Medians of phases need not add up to the median of the total.</p>
-<p><b>Warm calls</b> are synchronised one by one in the same process. The steady part is found by
-change points: flat, warmup (it became faster), slowdown, no steady state, or inconsistent between
-processes.</p>
-<p><b>Break-even</b> is the smallest number of calls, the first included, after which a compiled
-case has cost less in total than an uncompiled one; the interval comes from the ends of the medians’
-intervals.</p>
-<p><b>No outlier is dropped.</b> A slow start is what a user met. The median does not need the
-protection, and a mean without its worst cases would be a number nobody has seen.</p>
-<p><b>Not valid</b> means failed, unproven (the cache was not in the declared state), crashed,
-timeout, out-of-memory, skipped or incomplete. An incomplete case shows what there is, marked, and
-is left out of the answer; every other case that is not valid shows no number.</p>
-"""

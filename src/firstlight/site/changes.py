@@ -72,18 +72,11 @@ def changes(case: str, series: Sequence[Series]) -> Iterator[Change]:
     for own in series:
         for curve in own.curves:
             for step in curve.steps:
+                before, after = curve.points[step.index - 1 : step.index + 1]
                 # A level is believed when it has enough runs; that is when it became known.
-                known = min(step.index + MIN_RUNS - 1, len(curve.points) - 1)
-                yield Change(
-                    case=case,
-                    series=own.key,
-                    machine=own.machine,
-                    quantity=curve.quantity,
-                    step=step,
-                    before=curve.points[step.index - 1],
-                    after=curve.points[step.index],
-                    seen=curve.points[known].moment,
-                )
+                known = curve.points[min(step.index + MIN_RUNS, len(curve.points)) - 1]
+                about = (case, own.key, own.machine, curve.quantity)
+                yield Change(*about, step, before, after, known.moment)
 
 
 def newest_first(found: Sequence[Change]) -> list[Change]:
@@ -101,13 +94,10 @@ def departures(case: str, series: Sequence[Series]) -> Iterator[Departure]:
             start = curve.steps[-1].index if curve.steps else 0
             values = [p.median for p in curve.points[start:]]
             for runs in range(min(MIN_RUNS - 1, len(values) - MIN_RUNS), 0, -1):
-                level = median(values[:-runs])
-                if all(v > level * (1 + DRIFT) for v in values[-runs:]) or all(
-                    v < level / (1 + DRIFT) for v in values[-runs:]
-                ):
-                    ratio = median(values[-runs:]) / level
-                    newest = curve.points[-1]
-                    yield Departure(case, own.machine, curve.quantity, ratio, runs, newest)
+                level, newest = median(values[:-runs]), values[-runs:]
+                if min(newest) > level * (1 + DRIFT) or max(newest) < level / (1 + DRIFT):
+                    about = (case, own.machine, curve.quantity)
+                    yield Departure(*about, median(newest) / level, runs, curve.points[-1])
                     break
 
 
@@ -118,18 +108,13 @@ def summaries(curves: Sequence[Curve]) -> list[Summary]:
     found = []
     for quantity in TRENDS:
         own = [c for c in curves if c.quantity == quantity and c.points[-1].moment >= since]
-        net = [_net(curve, since) for curve in own]
+        net = sorted(_net(curve, since) for curve in own)
         short = sum(len(curve.points) < 2 * MIN_RUNS for curve in own)
-        found.append(
-            Summary(
-                quantity=quantity,
-                slower=Moved(tuple(sorted(r for r in net if r > 1))),
-                faster=Moved(tuple(sorted(r for r in net if r < 1))),
-                unchanged=sum(r == 1 for r in net) - short,
-                too_short=short,
-            )
-        )
-    return [s for s in found if s.slower.ratios or s.faster.ratios or s.unchanged or s.too_short]
+        slower, faster = tuple(r for r in net if r > 1), tuple(r for r in net if r < 1)
+        if own:
+            unchanged = net.count(1) - short
+            found.append(Summary(quantity, Moved(slower), Moved(faster), unchanged, short))
+    return found
 
 
 def _net(curve: Curve, since: float) -> float:

@@ -46,17 +46,12 @@ def _entry(entry: ElementTree.Element, found: Change, root: str) -> None:
     parts = (found.case, found.series, found.quantity, found.after.snapshot)
     _text(entry, "id", _identifier(" ".join(parts)))
     _text(entry, "updated", _moment(found.seen))
-    ElementTree.SubElement(
-        entry, "link", rel="alternate", href=f"{root}trends/{slug(found.case)}.html"
-    )
+    href = f"{root}trends/{slug(found.case)}.html"
+    ElementTree.SubElement(entry, "link", rel="alternate", href=href)
     why = "; ".join(found.step.changed) or "no recorded version changed"
-    span = f"[{change(effect.low)}, {change(effect.high)}]"
-    since = _moment(found.after.moment)
-    _text(
-        entry,
-        "summary",
-        f"{change(effect.ratio)} {span} from the run of {since} on, on {found.machine}: {why}.",
-    )
+    size = f"{change(effect.ratio)} [{change(effect.low)}, {change(effect.high)}]"
+    since = f"from the run of {_moment(found.after.moment)} on"
+    _text(entry, "summary", f"{size} {since}, on {found.machine}: {why}.")
 
 
 def _text(parent: ElementTree.Element, name: str, content: str) -> None:

@@ -104,6 +104,15 @@ def sized(ratio: float) -> str:
     return f'<b class="{tone}">{escape(change(ratio))}</b>'
 
 
+def finder(example: str, what: str) -> str:
+    """The box that searches a list; `list.js` shows it."""
+    return (
+        f'<div class="finder"><input type="search" id="search" placeholder="search: {example}" '
+        f'aria-label="Search {what}" hidden>'
+        '<output id="found" role="status" hidden></output></div>'
+    )
+
+
 def badge(text: str, fine: bool) -> str:
     """A word in a frame."""
     return f'<span class="badge{" fine" if fine else ""}">{escape(text)}</span>'

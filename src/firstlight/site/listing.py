@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from html import escape
 
 from firstlight.present.quantities import counted
-from firstlight.site.frame import page
+from firstlight.site.frame import finder, page
 from firstlight.site.snapshot_facts import Facts
 from firstlight.snapshot.strict_json import compact
 
@@ -74,16 +74,11 @@ def list_page(site: str, entries: Sequence[Facts], refused: int) -> bytes:
     lead = f"<p>{counted(len(entries), 'snapshot')}, each verified when this site was built</p>"
     if refused:
         lead += f'<p><a href="index.html#refused">{counted(refused, "folder")} refused</a></p>'
-    body = _tools() + _table(entries[:ROWS]) + _more(len(entries))
+    hidden = "" if len(entries) > ROWS else " hidden"
+    more = f'<p><button type="button" id="more" disabled{hidden}>Show {ROWS} more</button></p>'
+    body = finder("jit 0.10 Xeon", "titles, cases, machines, versions and ids")
+    body += _table(entries[:ROWS]) + more
     return page(site, "Snapshots", body, "", lead, ("list.js",), "snapshots.html")
-
-
-def _tools() -> str:
-    return (
-        '<div class="finder"><input type="search" id="search" placeholder="search: jit 0.10 Xeon" '
-        'aria-label="Search titles, cases, machines, versions and ids" hidden>'
-        '<output id="found" role="status" hidden></output></div>'
-    )
 
 
 def _table(entries: Sequence[Facts]) -> str:
@@ -118,8 +113,3 @@ def row(e: Facts) -> str:
 def when(moment: str) -> str:
     """'2026-03-01 09:15' of a time in UTC."""
     return moment[:16].replace("T", " ")
-
-
-def _more(total: int) -> str:
-    hidden = "" if total > ROWS else " hidden"
-    return f'<p><button type="button" id="more" disabled{hidden}>Show {ROWS} more</button></p>'

@@ -10,7 +10,7 @@ from firstlight.records import CaseSummary, Run, Sample, slug
 from firstlight.report import blocks, protocols
 from firstlight.report.admission import admit
 from firstlight.site.admission import status
-from firstlight.site.frame import badge, link, page, table
+from firstlight.site.frame import badge, link, page, section, table
 from firstlight.site.listing import when
 from firstlight.site.snapshot_facts import Facts
 from firstlight.snapshot.layout import INDEX, FileEntry
@@ -52,15 +52,14 @@ def _lead(snapshot: Snapshot, found: Verification) -> str:
     machines = dict.fromkeys(machine(run["hardware"]) for run in manifest["runs"])
     period = " to ".join(dict.fromkeys(when(manifest[f"measured_{end}"]) for end in ("from", "to")))
     people = ", ".join(str(c["name"]) for c in manifest["publication"]["creators"])
-    badges = badge(
-        f"{report['cases_passed']} of {asked} cases valid", report["cases_passed"] == asked
-    )
-    badges += "".join(" " + badge(f"loaded machine, {text}", False) for text in found.loads)
-    badges += " " + badge(
-        status(found.signature, found.signer_name), found.signature in ("trusted", "valid")
-    )
+    passed, signed = report["cases_passed"], found.signature in ("trusted", "valid")
+    badges = [
+        badge(f"{passed} of {asked} cases valid", passed == asked),
+        *(badge(f"loaded machine, {text}", False) for text in found.loads),
+        badge(status(found.signature, found.signer_name), signed),
+    ]
     return (
-        f"<p>{escape(period)} UTC {badges}</p><p>{escape('; '.join(machines))}</p>"
+        f"<p>{escape(period)} UTC {' '.join(badges)}</p><p>{escape('; '.join(machines))}</p>"
         + (f"<p>{escape(people)}</p>" if people else "")
         + f'<p class="id"><code>{snapshot.id}</code></p>'
         f'<p><a href="{UP}compare.html#c-{snapshot.id[:16]}">Compare with earlier snapshots</a></p>'
@@ -75,30 +74,32 @@ def _verification(found: Verification) -> str:
         f"<div><h3>{name}</h3><ul>{''.join(f'<li>{escape(t)}</li>' for t in texts)}</ul></div>"
         for name, texts in groups
     )
-    return (
-        f'<section id="verification"><h2>Verification, when this site was built</h2>'
-        f'<div class="columns">{lists}</div></section>'
-    )
+    title = "Verification, when this site was built"
+    return section(title, f'<div class="columns">{lists}</div>', 'id="verification"')
 
 
 def _cases(snapshot: Snapshot) -> str:
     """One row a case: its gates, and a link to its trend."""
-    several = len(snapshot.runs) > 1
+    several, judged = len(snapshot.runs) > 1, snapshot.validation["cases"]
     summaries = {
         (folder, case.case): case
         for folder, run in zip(snapshot.folders, snapshot.runs, strict=True)
         for case in run.cases
     }
-    rows = [
-        _case_row(case, summaries[case["run"], case["case"]], several)
-        for case in snapshot.validation["cases"]
-    ]
-    return (
-        '<section id="cases-of"><h2>Cases</h2><p>Medians of fresh processes with their intervals. '
-        "Error is max|x − ref| / max|ref|, the worst of all outputs and processes. "
-        "Spread is the range of first results over their median.</p>"
-        f"{table(_COLUMNS, rows, deciding='verdict')}{_troubles(snapshot)}</section>"
+    rows = [_case_row(case, summaries[case["run"], case["case"]], several) for case in judged]
+    words = (
+        "<p>Medians of fresh processes with their intervals. Error is max|x − ref| / max|ref|, the "
+        "worst of all outputs and processes. Spread is the range of first results over their "
+        "median.</p>"
     )
+    troubles = "".join(
+        f"<li><b>{escape(case['case'])}</b> {escape(case['reason'])}</li>"
+        for case in judged
+        if not case["passed"] and case["reason"]
+    )
+    troubles = f'<ul class="troubles">{troubles}</ul>' if troubles else ""
+    shown = table(_COLUMNS, rows, deciding="verdict")
+    return section("Cases", words + shown + troubles, 'id="cases-of"')
 
 
 def _case_row(case: Facts, summary: CaseSummary, several: bool) -> list[str]:
@@ -117,19 +118,10 @@ def _case_row(case: Facts, summary: CaseSummary, several: bool) -> list[str]:
     ]
 
 
-def _troubles(snapshot: Snapshot) -> str:
-    items = "".join(
-        f"<li><b>{escape(case['case'])}</b> {escape(case['reason'])}</li>"
-        for case in snapshot.validation["cases"]
-        if not case["passed"] and case["reason"]
-    )
-    return f'<ul class="troubles">{items}</ul>' if items else ""
-
-
 def _run(run: Run, samples: Sequence[Sample], about: Facts, several: bool) -> str:
     """Distributions, protocols and environment of one run."""
     workloads = admit(run, samples)
-    name = f": {about['folder']}" if several else ""
+    name = escape(f": {about['folder']}") if several else ""
     # Two runs may have the same workload; the name of an element may be there once.
     figures = "".join(
         blocks.block(w, i < _UNFOLDED, _CALL_POINTS).replace(
@@ -142,7 +134,7 @@ def _run(run: Run, samples: Sequence[Sample], about: Facts, several: bool) -> st
         for w in workloads
     )
     notes = "".join(f"<li>{escape(w)}</li>" for w in run.warnings)
-    label = f'class="warnings" aria-label="Warnings{escape(name)}"'
+    label = f'class="warnings" aria-label="Warnings{name}"'
     warned = f"<aside {label}><ul>{notes}</ul></aside>" if notes else ""
     trees = [
         ("Hardware", about["hardware"]),
@@ -152,11 +144,11 @@ def _run(run: Run, samples: Sequence[Sample], about: Facts, several: bool) -> st
     shown = "".join(
         f'<div class="tree"><h3>{title}</h3>{protocols.tree(tree)}</div>' for title, tree in trees
     )
+    environment = f'<div class="trees">{shown}</div>{_lock(about["software"])}'
     return (
-        f"<section><h2>Distributions{escape(name)}</h2>{warned}{figures}</section>"
-        f'<section class="protocols"><h2>Protocols{escape(name)}</h2>{rules}</section>'
-        f"<section><h2>Environment{escape(name)}</h2>"
-        f'<div class="trees">{shown}</div>{_lock(about["software"])}</section>'
+        section(f"Distributions{name}", warned + figures)
+        + section(f"Protocols{name}", rules, 'class="protocols"')
+        + section(f"Environment{name}", environment)
     )
 
 
@@ -173,21 +165,14 @@ def _lock(software: Facts) -> str:
 
 def _data(snapshot: Snapshot) -> str:
     """Input data by name and hash, each once."""
-    seen: dict[str, list[str]] = {}
-    for run in snapshot.manifest["runs"]:
-        for case in run["cases"]:
-            data = case["dataset"]
-            digest = data["sha256"] or str(data["sha256_unknown"])
-            arrays = ", ".join(f"{a.get('shape')} {a.get('dtype')}" for a in data["arrays"])
-            seen.setdefault(
-                f"{data['id']} {digest}",
-                [escape(str(data["id"])), escape(arrays) or ABSENT,
-                 f"<code>{escape(str(digest))}</code>"],
-            )  # fmt: skip
-    head = ["data", "arrays", "SHA-256"]
-    return (
-        f'<section id="data"><h2>Data</h2>{table(head, [*seen.values()], "small left")}</section>'
-    )
+    rows: dict[str, list[str]] = {}
+    for data in (case["dataset"] for run in snapshot.manifest["runs"] for case in run["cases"]):
+        name, digest = str(data["id"]), str(data["sha256"] or data["sha256_unknown"])
+        arrays = ", ".join(f"{a.get('shape')} {a.get('dtype')}" for a in data["arrays"])
+        row = [escape(name), escape(arrays) or ABSENT, f"<code>{escape(digest)}</code>"]
+        rows.setdefault(f"{name} {digest}", row)
+    head = ("data", "arrays", "SHA-256")
+    return section("Data", table(head, [*rows.values()], "small left"), 'id="data"')
 
 
 def served(path: str, unchecked: Collection[str]) -> bool:
@@ -211,11 +196,9 @@ def _files(snapshot: Snapshot, files: str | None, unchecked: Collection[str]) ->
     else:
         archive = link(f"files/{snapshot.id}.tar", f"{snapshot.id[:12]}….tar")
         note = f"All of them, as they were published: {archive}. {how}"
-    return (
-        f'<section id="files"><h2>Raw files</h2><p>{note}</p><details><summary>'
-        f"{counted(len(rows), 'file')}</summary>"
-        f"{table(['file', 'size', 'SHA-256'], rows, 'small left')}</details></section>"
-    )
+    shown = table(("file", "size", "SHA-256"), rows, "small left")
+    folded = f"<details><summary>{counted(len(rows), 'file')}</summary>{shown}</details>"
+    return section("Raw files", f"<p>{note}</p>{folded}", 'id="files"')
 
 
 def _file_row(

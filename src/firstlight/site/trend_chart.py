@@ -12,31 +12,19 @@ from html import escape
 from itertools import pairwise
 
 from firstlight.compare.verdicts import change
-from firstlight.present import quantities
+from firstlight.present import quantities, svg
 from firstlight.present.palette import Mark
-from firstlight.present.svg import (
-    Linear,
-    Logarithmic,
-    canvas,
-    element,
-    line,
-    number,
-    polyline,
-    text,
-    text_width,
-)
-from firstlight.present.svg import title as tooltip
+from firstlight.present.svg import Linear, Logarithmic, element, line, number, text, text_width
 from firstlight.site.trends import Curve, Point
 from firstlight.statistics.intervals import median
 
 WIDE, NARROW = 1040.0, 340.0
 _HEIGHT, _TOP, _BOTTOM = 240.0, 22.0, 24.0
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_MINUTE, _DAY = 60, 86400
 _STEP_SIZE = 13.0  # of the name of a step, which is bold: wider than its 11.5 pixels say
 _TICK_ROOM = 62.0  # between the names of two runs
 _TICKS = (
-    *(_MINUTE, 5 * _MINUTE, 15 * _MINUTE),
-    *(_HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR),
+    *(_MINUTE * minutes for minutes in (1, 5, 15, 60, 180, 360, 720)),
     *(_DAY * days for days in (1, 2, 7, 14, 30, 91, 182, 365, 730, 1826, 3652)),
 )
 #: With more points than this, dots are one path: a page of thousands of links serves nobody.
@@ -89,7 +77,7 @@ def _drawn(
     body += _below(x)
     body += element(
         "g",
-        polyline(list(zip(x.places, heights, strict=True)), "joined"),
+        svg.polyline(list(zip(x.places, heights, strict=True)), "joined"),
         _whiskers(points, x, vertical),
         _levels(curve, x, vertical),
         _dots(points, x, heights, up, links=width > 400),
@@ -99,7 +87,9 @@ def _drawn(
     # Not an image: dots are links, which a name for the whole would hide. For the keyboard, and for
     # who cannot see them, the same links are in the table below.
     class_ = "narrow" if width < 400 else "wide"
-    return canvas(width, _HEIGHT, label, f'<g aria-hidden="true">{body}</g>', class_, role="group")
+    return svg.canvas(
+        width, _HEIGHT, label, f'<g aria-hidden="true">{body}</g>', class_, role="group"
+    )
 
 
 def _vertical(points: Sequence[Point]) -> Scale:
@@ -200,7 +190,7 @@ def _dots(points: Sequence[Point], x: _Axis, heights: Sequence[float], up: str, 
         # A pointer may press a dot; for the keyboard there is the table, which is quicker.
         dots.append(
             f'<a href="{escape(up)}snapshots/{escape(p.snapshot)}/index.html" '
-            f'tabindex="-1"><circle {place} r="3.4">{tooltip(told)}</circle></a>'
+            f'tabindex="-1"><circle {place} r="3.4">{svg.title(told)}</circle></a>'
         )
     return f'<g class="dots">{"".join(dots)}</g>'
 

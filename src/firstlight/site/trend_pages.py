@@ -11,7 +11,7 @@ from firstlight.present.palette import Mark, marks
 from firstlight.present.quantities import counted
 from firstlight.records import slug
 from firstlight.report import protocols
-from firstlight.site.frame import link, page, section, snapshot_link, table
+from firstlight.site.frame import finder, link, page, section, snapshot_link, table
 from firstlight.site.trend_chart import day, draw
 from firstlight.site.trends import Curve, MarkedStep, Point, Series, differing
 
@@ -140,10 +140,7 @@ def index_page(site: str, rows: Sequence[Sequence[str]]) -> bytes:
     """The list of cases with a filter."""
     head = ["case", "runs of the newest series", "machines", "first result", "warm call",
             "last step"]  # fmt: skip
-    finder = (
-        '<div class="finder"><input type="search" id="search" placeholder="search: jit warm" '
-        'aria-label="Search cases" hidden><output id="found" role="status" hidden></output></div>'
-    )
-    body = finder + table(head, rows, "small" if rows else "small empty", "last step")
+    body = finder("jit warm", "cases")
+    body += table(head, rows, "small" if rows else "small empty", "last step")
     lead = f"<p>{counted(len(rows), 'case')}</p>"
     return page(site, "Trends", body, UP, lead, ("list.js",), "trends/index.html")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from firstlight.torch.replays import Replays
+from firstlight.torch.replays import Replays, Results
 
+Slopes = tuple[torch.Tensor, torch.Tensor | None]
 #: Up to this many (event, edge) pairs, launching takes longer than computing, so it is recorded.
 RECORDED_PAIRS = 1 << 21
 
@@ -32,15 +34,17 @@ class Kernel:
 
     def slopes(
         self, scores: torch.Tensor, weights: torch.Tensor | None, outer: torch.Tensor, by_w: bool
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    ) -> Slopes:
         """Gradient with respect to scores and, if wanted, weights, given that of the histogram."""
         function = self._slopes_by_both if by_w else self._slopes
         if torch.is_grad_enabled():  # create_graph=True: these operations are differentiated
             return function(scores, weights, outer)
-        found: tuple[Any, Any] = self._run(function, scores, weights, outer)
+        found: Slopes = self._run(function, scores, weights, outer)
         return found
 
-    def _run(self, function: Any, scores: torch.Tensor, *others: Any) -> Any:
+    def _run(
+        self, function: Callable[..., Results], scores: torch.Tensor, *others: torch.Tensor | None
+    ) -> Results:
         if len(scores) * len(self.edges) > RECORDED_PAIRS:
             return function(scores, *others)
         return self.replays.run(function, scores, *others)
@@ -62,7 +66,7 @@ class Kernel:
         weights: torch.Tensor | None,
         outer: torch.Tensor,
         by_weights: bool = False,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    ) -> Slopes:
         x, w, inside = self._counted(scores, weights)
         distance = self._distance(x)
         # Weight that crosses an edge leaves one bin for the other.
@@ -82,7 +86,7 @@ class Kernel:
 
     def _slopes_by_both(
         self, scores: torch.Tensor, weights: torch.Tensor | None, outer: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    ) -> Slopes:
         return self._slopes(scores, weights, outer, by_weights=True)
 
     def _counted(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -32,7 +31,9 @@ class FixedPoint:
     replays: Replays = field(default_factory=Replays)
 
     @classmethod
-    def of(cls, base: Any, slope: Any, observed: Any, rest: Any) -> FixedPoint:
+    def of(
+        cls, base: torch.Tensor, slope: torch.Tensor, observed: torch.Tensor, rest: torch.Tensor
+    ) -> FixedPoint:
         """From the model's response; see `programs.response`."""
         return cls(base, slope, observed, rest + base.sum(), slope.sum(0))
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, TypeAlias
 
 import torch
 
+Tensors = tuple[torch.Tensor | None, ...]
+Results: TypeAlias = Any  # a tensor, or a tuple of tensors
 #: Recordings kept at a time. A training has two or three shapes: full batches and the last one.
 MAX_RECORDINGS = 8
 
@@ -22,14 +24,17 @@ class Replays:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[Any, _Recording | None] = {}
+        self._seen: dict[Hashable, _Recording | None] = {}
         self._lock = threading.Lock()
 
-    def run(self, function: Callable[..., Any], *tensors: torch.Tensor | None) -> Any:
+    def run(self, function: Callable[..., Results], *tensors: torch.Tensor | None) -> Results:
         """`function(*tensors)`; None among the arguments stays None."""
         if not _can_be_recorded(tensors):
             return function(*tensors)
-        key = (function, _stream_of(tensors), *(_form(t) for t in tensors))
+        # Calls on two streams may overlap, so each needs its own memory.
+        device = next(t.device for t in tensors if t is not None)
+        forms = (None if t is None else (t.shape, t.dtype, t.device) for t in tensors)
+        key = (function, torch.cuda.current_stream(device).cuda_stream, *forms)
         # Each recording has a single set of buffers, so calls must not overlap.
         with self._lock:
             if key not in self._seen:
@@ -42,16 +47,14 @@ class Replays:
                 recording = self._seen[key] = _Recording(function, tensors)
             return recording.replay(tensors)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[Replays], tuple[()]]:
         return Replays, ()  # recordings are bound to a process and its memory
 
 
 class _Recording:
     """A function recorded for tensors of given shapes, with the memory it works on."""
 
-    def __init__(
-        self, function: Callable[..., Any], examples: tuple[torch.Tensor | None, ...]
-    ) -> None:
+    def __init__(self, function: Callable[..., Results], examples: Tensors) -> None:
         # Kept beyond this call, so these must not be inference tensors.
         with torch.inference_mode(False), torch.no_grad():
             self._inputs = [
@@ -73,7 +76,7 @@ class _Recording:
                     self._graph.capture_end()
             current.wait_stream(side)
 
-    def replay(self, tensors: tuple[torch.Tensor | None, ...]) -> Any:
+    def replay(self, tensors: Tensors) -> Results:
         with torch.inference_mode(False), torch.no_grad():
             self._fill(tensors)
             self._graph.replay()
@@ -81,28 +84,16 @@ class _Recording:
                 return self._results.clone()
             return tuple(None if r is None else r.clone() for r in self._results)
 
-    def _fill(self, tensors: tuple[torch.Tensor | None, ...]) -> None:
+    def _fill(self, tensors: Tensors) -> None:
         for own, given in zip(self._inputs, tensors, strict=True):
             if own is not None and given is not None:
                 own.copy_(given)
 
 
-def _can_be_recorded(tensors: tuple[torch.Tensor | None, ...]) -> bool:
+def _can_be_recorded(tensors: Tensors) -> bool:
+    plain = (torch.Tensor, torch.nn.Parameter)
     return (
-        all(t is None or (t.is_cuda and type(t) in _PLAIN) for t in tensors)
+        all(t is None or (t.is_cuda and type(t) in plain) for t in tensors)
         and not torch.compiler.is_compiling()
         and not torch.cuda.is_current_stream_capturing()  # the user is recording a graph
     )
-
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-
-
-def _stream_of(tensors: tuple[torch.Tensor | None, ...]) -> Any:
-    # Calls on two streams may overlap, so each needs its own memory.
-    device = next(t for t in tensors if t is not None).device
-    return torch.cuda.current_stream(device).cuda_stream
-
-
-def _form(tensor: torch.Tensor | None) -> Any:
-    return None if tensor is None else (tensor.shape, tensor.dtype, tensor.device)

@@ -35,6 +35,7 @@ from firstlight.torch.programs import Tree
 POLICIES = ("raise", "skip", "last_good")
 #: A model or a workspace: JSON text, a file name or a mapping.
 Loadable: TypeAlias = "Model | str | bytes | Mapping[str, Any]"
+Keys: TypeAlias = "str | Sequence[templates.Key]"  # of one sample, or of several
 Header = list[list[float]]  # of every row of a result
 
 
@@ -70,17 +71,17 @@ def from_pyhf(workspace: str | bytes | Mapping[str, Any], **options: Any) -> Mod
 
 
 def create_session(
-    model: Loadable,
-    signal_sample_name: str | Sequence[templates.Key] = "signal",
-    device: str = "auto",
-    **options: Any,
+    model: Loadable, signal_sample_name: Keys = "signal", *, device: str = "auto", **options: Any
 ) -> Session:
-    """A session for `nll_loss` and for the profiled losses. options: see `Session`."""
+    """A session for `nll_loss`; the same as `create_profiled_session`."""
     return Session(model, signal_sample_name, device, **options)
 
 
-#: The same under the name that `nextstat.torch` has for the profiled losses.
-create_profiled_session = create_session
+def create_profiled_session(
+    model: Loadable, signal_sample_name: Keys = "signal", device: str = "auto", **options: Any
+) -> Session:
+    """A session for the profiled losses. options: see `Session`."""
+    return Session(model, signal_sample_name, device, **options)
 
 
 class Session:
@@ -105,7 +106,7 @@ class Session:
     def __init__(
         self,
         model: Loadable,
-        signal_sample_name: str | Sequence[templates.Key] = "signal",
+        signal_sample_name: Keys = "signal",
         device: str = "auto",
         *,
         objective: str = "observed",

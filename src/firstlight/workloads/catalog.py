@@ -19,13 +19,11 @@ if TYPE_CHECKING:
 
 Parameters = Mapping[str, Any]
 T = TypeVar("T", "Backend", "Workload")
+MAX_NAME = 200
 
 
 class CatalogError(FirstlightError):
     """A registered backend or workload cannot be used."""
-
-
-MAX_NAME = 200
 
 
 def check_name(what: str, name: object) -> None:
@@ -86,34 +84,32 @@ class Workload:
             check_name(f"{self.name}: the size", size)
 
 
-def _adapter(name: str) -> str:
-    return f"firstlight.measure.adapters{name}"
-
-
-_PLAIN, _JAX, _JIT = _adapter(":NumPy"), _adapter(".jax:Jax"), _adapter(".jax:JaxJit")
-_EAGER, _COMPILE = _adapter(".torch:TorchEager"), _adapter(".torch:TorchCompile")
-_OVER_JAX = _adapter(".torch_jax:TorchOverJax")
-_TORCH = ("torch",)
+_ADAPTERS = "firstlight.measure.adapters"
+_PLAIN, _JAX, _JIT = f"{_ADAPTERS}:NumPy", f"{_ADAPTERS}.jax:Jax", f"{_ADAPTERS}.jax:JaxJit"
+_TORCH = f"{_ADAPTERS}.torch:Torch"
 # name, title, framework, adapter, requires, compiled, cache, extra
 BACKENDS = (
     Backend("numpy", "NumPy", "numpy", _PLAIN, ("numpy",), False),
     Backend("jax-eager", "JAX, op by op", "jax", _JAX, ("jax",), False, "jax", "jax"),
     Backend("jax-jit", "JAX, jax.jit", "jax", _JIT, ("jax",), True, "jax", "jax"),
-    Backend("torch-eager", "PyTorch, eager", "torch", _EAGER, _TORCH, False, None, "torch"),
     Backend(
-        "torch-compile", "PyTorch, torch.compile", "torch", _COMPILE, _TORCH, True, "torch", "torch"
+        "torch-eager", "PyTorch, eager", "torch", f"{_TORCH}Eager", ("torch",), False, None, "torch"
+    ),
+    Backend(
+        *("torch-compile", "PyTorch, torch.compile", "torch", f"{_TORCH}Compile", ("torch",)),
+        *(True, "torch", "torch"),
     ),
     # For a user's own file, whose functions are compiled (or not) as written.
     Backend("jax", "JAX, as written", "jax as written", _JAX, ("jax",), True, "jax", "jax"),
     Backend(
-        *("torch", "PyTorch, as written", "torch as written", _adapter(".torch:Torch"), _TORCH),
+        *("torch", "PyTorch, as written", "torch as written", _TORCH, ("torch",)),
         *(True, "torch", "torch"),
     ),
-    Backend("python", "Python, as written", "python", _adapter(":Adapter"), ("numpy",), False),
+    Backend("python", "Python, as written", "python", f"{_ADAPTERS}:Adapter", ("numpy",), False),
     # firstlight.torch: networks in PyTorch, the likelihood compiled by JAX.
     Backend(
-        *("torch-jax", "PyTorch, the likelihood in JAX", "torch-jax", _OVER_JAX, ("torch", "jax")),
-        *(True, "jax", "all"),
+        *("torch-jax", "PyTorch, the likelihood in JAX", "torch-jax"),
+        *(f"{_ADAPTERS}.torch_jax:TorchOverJax", ("torch", "jax"), True, "jax", "all"),
     ),
     # Peers of firstlight.histfactory: other programs that fit the same workspaces.
     Backend("pyhf-numpy", "pyhf on NumPy", "pyhf-numpy", _PLAIN, ("pyhf",), False, None, "peers"),
@@ -136,18 +132,11 @@ def _workload(
     standard: tuple[str, ...] | None = None,
 ) -> Workload:
     path = f"{_PROGRAMS}.{module or name}"
-    return Workload(
-        name,
-        title,
-        {framework: f"{path}:build_{framework}" for framework in frameworks},
-        f"{path}:reference",
-        sizes,
-        tolerance,
-        # On a GPU, JAX multiplies float32 matrices in TF32 by default; torch does not.
-        {"JAX_DEFAULT_MATMUL_PRECISION": "highest", **(environment or {})},
-        backends=backends,
-        standard=standard,
-    )
+    programs = {framework: f"{path}:build_{framework}" for framework in frameworks}
+    # On a GPU, JAX multiplies float32 matrices in TF32 by default; torch does not.
+    environment = {"JAX_DEFAULT_MATMUL_PRECISION": "highest", **(environment or {})}
+    about = (programs, f"{path}:reference", sizes, tolerance, environment)
+    return Workload(name, title, *about, backends=backends, standard=standard)
 
 
 def _sizes(small: Parameters, large: Parameters, note: str | None = None) -> dict[str, Size]:
@@ -195,18 +184,13 @@ def _histfactory(
     thu_184p: Size | None = None,
     frameworks: Iterable[str] = tuple(_HISTFACTORY),
 ) -> Workload:
-    return Workload(
-        f"histfactory_{task}",
-        title,
-        {f: f"{_PROGRAMS}.{_HISTFACTORY[f].format(task)}" for f in frameworks},
-        f"{_PROGRAMS}.histfactory:reference_{task}",
-        {_COMPLEX: complex_8p or _preset(_COMPLEX), _THU: thu_184p or _preset(_THU)},
-        tolerance,
-        _HISTFACTORY_ENVIRONMENT,
-        # Not op by op: minimisation is a loop of thousands of operations.
-        backends=("jax-jit", "pyhf-jax", "pyhf-numpy", "nextstat"),
-        standard=(_COMPLEX, _THU),
-    )
+    programs = {f: f"{_PROGRAMS}.{_HISTFACTORY[f].format(task)}" for f in frameworks}
+    sizes = {_COMPLEX: complex_8p or _preset(_COMPLEX), _THU: thu_184p or _preset(_THU)}
+    reference = f"{_PROGRAMS}.histfactory:reference_{task}"
+    about = (programs, reference, sizes, tolerance, _HISTFACTORY_ENVIRONMENT)
+    # Not op by op: minimisation is a loop of thousands of operations.
+    backends = ("jax-jit", "pyhf-jax", "pyhf-numpy", "nextstat")
+    return Workload(f"histfactory_{task}", title, *about, backends=backends, standard=tuple(sizes))
 
 
 def _preset(
@@ -221,18 +205,12 @@ def _significance(
     name: str, title: str, tolerance: float, sizes: Mapping[str, Size] | None = None
 ) -> Workload:
     sizes = sizes or {preset: Size({"preset": preset}) for preset in (_COMPLEX, _THU)}
-    programs = {"jax": "significance_jax", "torch-jax": "significance_torch"}
-    return Workload(
-        name,
-        title,
-        {f: f"{_PROGRAMS}.{module}:build_{name}" for f, module in programs.items()},
-        f"{_PROGRAMS}.significance:reference_{name}",
-        sizes,
-        tolerance,
-        _HISTFACTORY_ENVIRONMENT,
-        backends=("jax-jit", "torch-jax"),
-        standard=tuple(sizes),
-    )
+    modules = {"jax": "significance_jax", "torch-jax": "significance_torch"}
+    programs = {f: f"{_PROGRAMS}.{module}:build_{name}" for f, module in modules.items()}
+    reference = f"{_PROGRAMS}.significance:reference_{name}"
+    about = (programs, reference, sizes, tolerance, _HISTFACTORY_ENVIRONMENT)
+    backends = ("jax-jit", "torch-jax")
+    return Workload(name, title, *about, backends=backends, standard=tuple(sizes))
 
 
 _TRAINING_PARTS = {
@@ -313,8 +291,7 @@ WORKLOADS = (
     _workload(
         "sweep_padded", "The same sweep, padded to one shape", _sweep(padded=True), module="sweep"
     ),
-    # Likelihoods are sums of at most a thousand terms in float64; the point and the constants are
-    # the same.
+    # Sums of at most a thousand terms in float64; the point and the constants are the same.
     _histfactory("nll", "HistFactory likelihood of a binned measurement", 1e-10),
     _histfactory(
         "nll_grad",

@@ -48,6 +48,10 @@ def _loss_and_gradient(steps: int, logs: Array, x: Array, y: Array, *held: Array
     return 0.5 * np.mean(error**2), np.stack([pull @ by_penalty, pull @ by_rate])
 
 
+def _ridge_loss(weights: Array, penalty: Array, x: Array, y: Array) -> Array:
+    return 0.5 * ((x @ weights - y) ** 2).mean() + 0.5 * penalty * (weights @ weights)
+
+
 def build_numpy(compile: Compile, seed: int, rows: int, features: int, inner_steps: int) -> Built:
     """Loss and gradient by forward tangents."""
     step = compile(lambda *arrays: _loss_and_gradient(inner_steps, *arrays))
@@ -59,14 +63,11 @@ def build_jax(compile: Compile, seed: int, rows: int, features: int, inner_steps
     import jax
     import jax.numpy as jnp
 
-    def inner_loss(weights: Array, penalty: Array, x: Array, y: Array) -> Array:
-        return 0.5 * jnp.mean((x @ weights - y) ** 2) + 0.5 * penalty * weights @ weights
-
     def outer_loss(logs: Array, x: Array, y: Array, x_v: Array, y_v: Array) -> Array:
         penalty, rate = jnp.exp(logs)
 
         def descend(weights: Array, _: None) -> tuple[Array, None]:
-            return weights - rate * jax.grad(inner_loss)(weights, penalty, x, y), None
+            return weights - rate * jax.grad(_ridge_loss)(weights, penalty, x, y), None
 
         start = jnp.zeros(features, x.dtype)
         weights, _ = jax.lax.scan(descend, start, length=inner_steps)
@@ -84,11 +85,8 @@ def build_torch(compile: Compile, seed: int, rows: int, features: int, inner_ste
     """
     import torch
 
-    def inner_loss(weights: Array, penalty: Array, x: Array, y: Array) -> Array:
-        return 0.5 * torch.mean((x @ weights - y) ** 2) + 0.5 * penalty * (weights @ weights)
-
     def descend(weights: Array, penalty: Array, rate: Array, x: Array, y: Array) -> Array:
-        return weights - rate * torch.func.grad(inner_loss)(weights, penalty, x, y)
+        return weights - rate * torch.func.grad(_ridge_loss)(weights, penalty, x, y)
 
     compiled_descend = compile(descend)
 

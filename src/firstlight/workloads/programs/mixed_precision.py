@@ -7,7 +7,7 @@ computes in float32, and is compared with the float32 variant only.
 
 from __future__ import annotations
 
-from firstlight.workloads.programs import Array, Arrays, Built, Compile, in_float64, tensors
+from firstlight.workloads.programs import Array, Arrays, Built, Compile, Step, in_float64, tensors
 
 FEATURES = 32
 
@@ -44,6 +44,14 @@ def _loss_and_gradients(w1: Array, w2: Array, w3: Array, x: Array, y: Array) -> 
     return np.mean(error**2), norms, gradients[0]
 
 
+def _loss(silu: Step, cast: Step, precision: str, weights: Array, x: Array, y: Array) -> Array:
+    """The loss in JAX or PyTorch; `cast` takes an array and the name of a dtype."""
+    hidden = cast(x, precision)
+    for matrix in weights[:-1]:
+        hidden = silu(hidden @ cast(matrix, precision))
+    return ((cast(hidden @ cast(weights[-1], precision), "float32") - y) ** 2).mean()
+
+
 def build_numpy(compile: Compile, seed: int, precision: str, width: int, batch: int) -> Built:
     """Loss and gradients in float32."""
     return compile(_loss_and_gradients), make_inputs(seed, precision, width, batch)
@@ -54,14 +62,8 @@ def build_jax(compile: Compile, seed: int, precision: str, width: int, batch: in
     import jax
     import jax.numpy as jnp
 
-    dtype = jnp.dtype(precision)
-
-    def loss_of(weights: Array, x: Array, y: Array) -> Array:
-        hidden = x.astype(dtype)
-        for matrix in weights[:-1]:
-            hidden = jax.nn.silu(hidden @ matrix.astype(dtype))
-        output = hidden @ weights[-1].astype(dtype)
-        return jnp.mean((output.astype(jnp.float32) - y) ** 2)
+    def loss_of(*arrays: Array) -> Array:
+        return _loss(jax.nn.silu, lambda a, name: a.astype(name), precision, *arrays)
 
     def step(w1: Array, w2: Array, w3: Array, x: Array, y: Array) -> tuple[Array, ...]:
         loss, gradients = jax.value_and_grad(loss_of)((w1, w2, w3), x, y)
@@ -75,14 +77,11 @@ def build_torch(compile: Compile, seed: int, precision: str, width: int, batch: 
     """Loss and gradients by `torch.func.grad_and_value` through the casts."""
     import torch
 
-    dtype = getattr(torch, precision)
+    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
-    def loss_of(weights: Array, x: Array, y: Array) -> Array:
-        hidden = x.to(dtype)
-        for matrix in weights[:-1]:
-            hidden = torch.nn.functional.silu(hidden @ matrix.to(dtype))
-        output = hidden @ weights[-1].to(dtype)
-        return torch.mean((output.to(torch.float32) - y) ** 2)
+    def loss_of(*arrays: Array) -> Array:
+        silu = torch.nn.functional.silu
+        return _loss(silu, lambda a, name: a.to(dtypes[name]), precision, *arrays)
 
     def step(w1: Array, w2: Array, w3: Array, x: Array, y: Array) -> tuple[Array, ...]:
         gradients, loss = torch.func.grad_and_value(loss_of)((w1, w2, w3), x, y)
