@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import torch
 
@@ -12,6 +12,7 @@ from firstlight.histfactory.model import Model
 from firstlight.losses.binning import LossError, checked_choice
 
 DEVICES = ("auto", "cpu", "cuda")
+Keys: TypeAlias = "str | Sequence[templates.Key]"  # of one sample, or of several
 Histograms: TypeAlias = "torch.Tensor | Mapping[templates.Key, torch.Tensor]"
 
 
@@ -26,7 +27,7 @@ class Templates(NamedTuple):
 class Arguments:
     """Checks the arguments of the losses of one model."""
 
-    def __init__(self, model: Model, signal: Any, device: str) -> None:
+    def __init__(self, model: Model, signal: Keys, device: str) -> None:
         self.model = model
         self.signal = _as_keys(signal)
         self.device = checked_choice("device", device, DEVICES)
@@ -73,7 +74,7 @@ class Arguments:
             self._places[key] = templates.place_of(self.model, key)
         return self._places[key]
 
-    def _named_signal(self, histogram: Any) -> dict[templates.Key, torch.Tensor]:
+    def _named_signal(self, histogram: object) -> dict[templates.Key, torch.Tensor]:
         if not isinstance(histogram, torch.Tensor):
             raise LossError(
                 f"signal_histogram is {type(histogram).__name__}; give a tensor (see "
@@ -89,7 +90,7 @@ class Arguments:
         parts = torch.split(histogram, self._sizes, dim=-1)
         return dict(zip(self.signal, parts, strict=True))
 
-    def _require_usable(self, key: templates.Key, tensor: Any, first: torch.Tensor) -> None:
+    def _require_usable(self, key: templates.Key, tensor: object, first: torch.Tensor) -> None:
         if not isinstance(tensor, torch.Tensor):
             raise LossError(f"{called(key)} is {type(tensor).__name__}, not a tensor.")
         if tensor.dtype not in (torch.float32, torch.float64):
@@ -108,7 +109,7 @@ class Arguments:
             )
 
 
-def _as_keys(signal: Any) -> tuple[templates.Key, ...]:
+def _as_keys(signal: Keys) -> tuple[templates.Key, ...]:
     if isinstance(signal, str):
         return (signal,)
     keys = tuple(signal)

@@ -59,16 +59,9 @@ class Gradient(torch.autograd.Function):
 
 def _parts(joined: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Splits one tensor into the shapes and dtypes of others."""
-    if len(tensors) == 1 and joined.shape == tensors[0].shape:
-        return [joined.to(tensors[0].dtype)]
-    parts, begin = [], 0
-    axes = joined.ndim - 1
-    for tensor in tensors:
-        shape = tensor.shape
-        size = shape[axes:].numel()
-        parts.append(joined[..., begin : begin + size].reshape(shape).to(tensor.dtype))
-        begin += size
-    return parts
+    rows = joined.ndim - 1
+    parts = joined.split([tensor.shape[rows:].numel() for tensor in tensors], dim=-1)
+    return [p.reshape(t.shape).to(t.dtype) for p, t in zip(parts, tensors, strict=True)]
 
 
 def number(

@@ -7,10 +7,10 @@ A histogram is a tensor for the session's signal samples, or a mapping from temp
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from firstlight.histfactory.model import require_number
 from firstlight.losses.binning import LossError
@@ -90,10 +90,8 @@ def batch_profiled_qmu_loss(
     signal_histogram: Histograms, session: Session, mu_values: Sequence[float]
 ) -> list[torch.Tensor]:
     """q̃μ of every signal strength in one computation, for one histogram or one row for each."""
-    mus = np.asarray([require_number(mu, "mu_values") for mu in mu_values], np.float64)
-    if not len(mus):
-        return []
-    return _rows(signal_histogram, session, mus)
+    mus = [float(require_number(mu, "mu_values")) for mu in mu_values]
+    return _rows(signal_histogram, session, mus) if mus else []
 
 
 def signal_jacobian(signal_histogram: Histograms, session: Session) -> torch.Tensor:
@@ -104,9 +102,10 @@ def signal_jacobian(signal_histogram: Histograms, session: Session) -> torch.Ten
         return packed[HEADER:].to(tensors[0].dtype, copy=True)
 
 
-def signal_jacobian_numpy(signal_histogram: Histograms, session: Session) -> Any:
+def signal_jacobian_numpy(signal_histogram: Histograms, session: Session) -> NDArray[np.floating]:
     """∂q0/∂signal as a NumPy array."""
-    return signal_jacobian(signal_histogram, session).cpu().numpy()
+    found: NDArray[np.floating] = signal_jacobian(signal_histogram, session).cpu().numpy()
+    return found
 
 
 def _profiled(
@@ -128,7 +127,9 @@ def _profiled(
     )
 
 
-def _rows(histograms: Histograms, session: Session, mus: Any) -> list[torch.Tensor]:
+def _rows(
+    histograms: Histograms, session: Session, mus: Sequence[float] | None
+) -> list[torch.Tensor]:
     keys, tensors, rows = session.arguments.named(histograms)
     if rows is None:
         rows = 1 if mus is None else len(mus)
@@ -141,7 +142,7 @@ def _rows(histograms: Histograms, session: Session, mus: Any) -> list[torch.Tens
         t if t.ndim > session.arguments.axes(key) else t.expand(rows, *t.shape)
         for key, t in zip(keys, tensors, strict=True)
     )
-    tested = (0.0,) * rows if mus is None else tuple(map(float, mus))
+    tested = (0.0,) * rows if mus is None else tuple(mus)
     quantity = Quantity(session.statistic(keys, tests_mu=mus is not None), rows, tested)
     values = number(lambda given: _unpacked(session.run(quantity, given)), None, tensors)
     return list(values.unbind())

@@ -17,14 +17,10 @@ from firstlight.losses.binning import (
     no_score_inside,
     open_ends,
 )
-from firstlight.torch.arguments import Histograms
+from firstlight.torch.arguments import Histograms, Keys
 from firstlight.torch.binned import Binned, Kernel
-from firstlight.torch.functional import (
-    negative_significance,
-    profiled_q0_loss,
-    profiled_z0_loss,
-)
-from firstlight.torch.session import Session
+from firstlight.torch.functional import negative_significance, profiled_q0_loss, profiled_z0_loss
+from firstlight.torch.session import Loadable, Session
 
 
 class SoftHistogram(torch.nn.Module):
@@ -79,7 +75,7 @@ class SoftHistogram(torch.nn.Module):
             )
         return self._kernels[device]
 
-    def _require_usable(self, scores: Any, weights: Any) -> None:
+    def _require_usable(self, scores: torch.Tensor, weights: torch.Tensor | None) -> None:
         for name, value in (("scores", scores), ("weights", weights)):
             if value is not None and not isinstance(value, torch.Tensor):
                 raise LossError(f"{name} must be a tensor, not {type(value).__name__}.")
@@ -117,8 +113,8 @@ class SignificanceLoss(torch.nn.Module):
 
     def __init__(
         self,
-        model: Any,
-        signal_sample_name: Any = "signal",
+        model: Loadable,
+        signal_sample_name: Keys = "signal",
         *,
         device: str = "auto",
         negate: bool = True,

@@ -26,7 +26,7 @@ from firstlight.histfactory.precision import float64_scope
 from firstlight.losses.binning import LossError, checked_choice
 from firstlight.losses.objectives import OBJECTIVES
 from firstlight.torch import programs
-from firstlight.torch.arguments import Arguments, impossible
+from firstlight.torch.arguments import Arguments, Keys, impossible
 from firstlight.torch.bridge import FixedAddressInputs, jax_device, to_jax, to_torch
 from firstlight.torch.fixed_point import HEADER as POINT_HEADER
 from firstlight.torch.fixed_point import FixedPoint
@@ -35,7 +35,6 @@ from firstlight.torch.programs import Tree
 POLICIES = ("raise", "skip", "last_good")
 #: A model or a workspace: JSON text, a file name or a mapping.
 Loadable: TypeAlias = "Model | str | bytes | Mapping[str, Any]"
-Keys: TypeAlias = "str | Sequence[templates.Key]"  # of one sample, or of several
 Header = list[list[float]]  # of every row of a result
 
 
@@ -135,11 +134,7 @@ class Session:
 
     def _forget(self) -> None:
         """Drop everything that is kept only for speed."""
-        self._kept: dict[Hashable, Tree] = {}
-        self._devices: dict[torch.device, jax.Device] = {}
-        self._statistics: dict[Hashable, programs.Statistic] = {}
-        self._fixed_points: dict[Hashable, FixedPoint] = {}
-        self._fixed_inputs: dict[Hashable, FixedAddressInputs] = {}
+        self._kept: dict[Hashable, Any] = {}
         self._near: dict[Hashable, Tree] = {}
         self._good: dict[Hashable, torch.Tensor] = {}
 
@@ -179,11 +174,9 @@ class Session:
         self, keys: tuple[templates.Key, ...], tests_mu: bool = False
     ) -> programs.Statistic:
         """The statistic of this model with templates of these names."""
-        if (keys, tests_mu) not in self._statistics:
-            self._statistics[keys, tests_mu] = programs.Statistic(
-                self.model.about, keys, self.objective, self._fixed, self.variations, tests_mu
-            )
-        return self._statistics[keys, tests_mu]
+        about = (self.model.about, keys, self.objective, self._fixed, self.variations, tests_mu)
+        found: programs.Statistic = self._once((keys, tests_mu), lambda: programs.Statistic(*about))
+        return found
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -210,24 +203,17 @@ class Session:
         """The Hessian of a statistic times vectors, concatenated in one tensor."""
         with self._on(tensors[0].device) as there:
             near = self._near.get((quantity.spec, None, tensors[0].device))
-            return to_torch(
-                programs.hessian_product(quantity.spec)(
-                    *self._numbers(quantity, there),
-                    self._far(there, None) if near is None else near,
-                    tuple(to_jax(t) for t in tensors),
-                    tuple(to_jax(v) for v in vectors),
-                )
-            )
+            near = self._far(there, None) if near is None else near
+            values, along = tuple(map(to_jax, tensors)), tuple(map(to_jax, vectors))
+            program = programs.hessian_product(quantity.spec)
+            return to_torch(program(*self._numbers(quantity, there), near, values, along))
 
     def likelihood(
-        self,
-        spec: programs.Statistic,
-        tensors: Sequence[torch.Tensor],
-        parameters: torch.Tensor,
+        self, spec: programs.Statistic, tensors: Sequence[torch.Tensor], parameters: torch.Tensor
     ) -> torch.Tensor:
         """The negative log-likelihood at given parameters and its gradient, packed."""
         with self._on(tensors[0].device, factorises=False) as there:
-            values = tuple(to_jax(t) for t in tensors)
+            values = tuple(map(to_jax, tensors))
             program = programs.likelihood(spec)
             packed = to_torch(program(*self._model_on(there), to_jax(parameters), values))
         self._require_possible(spec, [packed[: programs.HEADER].tolist()])
@@ -237,10 +223,8 @@ class Session:
         self, spec: programs.Statistic, tensors: Sequence[torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The negative log-likelihood at the initial parameters, and its gradient."""
-        key = (spec, tensors[0].device)
-        if key not in self._fixed_points:
-            self._fixed_points[key] = self._fixed_point(spec, tensors)
-        packed = self._fixed_points[key].evaluate(tensors)
+        key = ("fixed point", spec, tensors[0].device)
+        packed = self._once(key, lambda: self._fixed_point(spec, tensors)).evaluate(tensors)
         _, least, greatest = packed[:POINT_HEADER].tolist()  # the only point where the host waits
         if not 0 <= least <= greatest < math.inf:
             for name, given in zip(spec.keys, tensors, strict=True):
@@ -276,20 +260,17 @@ class Session:
     def _inputs(self, tensors: Sequence[torch.Tensor]) -> Tree:
         """Tensors as arguments of a program that finishes before the next is called."""
         if tensors[0].device.type == "cpu":
-            return tuple(to_jax(t) for t in tensors)
-        key = tuple((t.shape, t.device) for t in tensors)
-        if key not in self._fixed_inputs:
-            self._fixed_inputs[key] = FixedAddressInputs(tensors)
-        return self._fixed_inputs[key].copy_in(tensors)
+            return tuple(map(to_jax, tensors))
+        key = ("inputs", *((t.shape, t.device) for t in tensors))
+        return self._once(key, lambda: FixedAddressInputs(tensors)).copy_in(tensors)
 
     @contextlib.contextmanager
     def _on(self, device: torch.device, factorises: bool = True) -> Iterator[jax.Device]:
         """A JAX device, with the precision and the threads of the engine."""
-        if device not in self._devices:
-            self._devices[device] = jax_device(device)
+        there = self._once(device, lambda: jax_device(device))
         by_blas = factorises and device.type == "cpu"
         with float64_scope(), one_blas_thread() if by_blas else contextlib.nullcontext():
-            yield self._devices[device]
+            yield there
 
     def _numbers(self, quantity: Quantity, there: jax.Device, nearby: bool = True) -> Tree:
         """Model, data and request, on a device."""
@@ -313,12 +294,16 @@ class Session:
         return jax.device_put(np.zeros(size if rows is None else (rows, size)), there)
 
     def _put(self, name: Hashable, make: Callable[[], Tree], there: jax.Device) -> Tree:
-        """The result of `make` on a device, cached."""
-        if (name, there) not in self._kept:
+        """The result of `make` on a device."""
+        return self._once((name, there), lambda: jax.device_put(make(), there))
+
+    def _once(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """The result of the first `make` for this key."""
+        if key not in self._kept:
             if len(self._kept) > 256:  # a new signal strength at every step
                 self._kept.clear()
-            self._kept[name, there] = jax.device_put(make(), there)
-        return self._kept[name, there]
+            self._kept[key] = make()
+        return self._kept[key]
 
     # --- failures ---------------------------------------------------------------------------------
 

@@ -86,7 +86,8 @@ class Workload:
 
 _ADAPTERS = "firstlight.measure.adapters"
 _PLAIN, _JAX, _JIT = f"{_ADAPTERS}:NumPy", f"{_ADAPTERS}.jax:Jax", f"{_ADAPTERS}.jax:JaxJit"
-_TORCH = f"{_ADAPTERS}.torch:Torch"
+_TORCH, _OVER_JAX = f"{_ADAPTERS}.torch:Torch", f"{_ADAPTERS}.torch_jax:TorchOverJax"
+_PROGRAMS = "firstlight.workloads.programs"
 # name, title, framework, adapter, requires, compiled, cache, extra
 BACKENDS = (
     Backend("numpy", "NumPy", "numpy", _PLAIN, ("numpy",), False),
@@ -108,16 +109,14 @@ BACKENDS = (
     Backend("python", "Python, as written", "python", f"{_ADAPTERS}:Adapter", ("numpy",), False),
     # firstlight.torch: networks in PyTorch, the likelihood compiled by JAX.
     Backend(
-        *("torch-jax", "PyTorch, the likelihood in JAX", "torch-jax"),
-        *(f"{_ADAPTERS}.torch_jax:TorchOverJax", ("torch", "jax"), True, "jax", "all"),
+        *("torch-jax", "PyTorch, the likelihood in JAX", "torch-jax", _OVER_JAX, ("torch", "jax")),
+        *(True, "jax", "all"),
     ),
     # Peers of firstlight.histfactory: other programs that fit the same workspaces.
     Backend("pyhf-numpy", "pyhf on NumPy", "pyhf-numpy", _PLAIN, ("pyhf",), False, None, "peers"),
     Backend("pyhf-jax", "pyhf on JAX", "pyhf-jax", _JIT, ("pyhf", "jax"), True, "jax", "peers"),
     Backend("nextstat", "NextStat", "nextstat", _PLAIN, ("nextstat",), False, None, "peers"),
 )
-
-_PROGRAMS = "firstlight.workloads.programs"
 
 
 def _workload(
@@ -225,7 +224,6 @@ _PYHF_LEFT_OUT = (
     "pyhf is left out: one call takes from ten seconds (JAX) to minutes (NumPy); "
     "histfactory_fit includes it at this size"
 )
-_PYHF = ("pyhf-numpy", "pyhf-jax")
 
 WORKLOADS = (
     _workload("matmul", "Matrix product (the baseline)", _sizes({"n": 128}, {"n": 1024})),
@@ -313,7 +311,7 @@ WORKLOADS = (
         # Twice the difference of two such minima, relative to a q0 of 0.3 (complex) or 7 (tHu);
         # the largest error seen is 7e-7.
         1e-5,
-        thu_184p=_preset(_THU, _PYHF, _PYHF_LEFT_OUT),
+        thu_184p=_preset(_THU, ("pyhf-numpy", "pyhf-jax"), _PYHF_LEFT_OUT),
     ),
     _histfactory(
         "toys",
@@ -321,7 +319,7 @@ WORKLOADS = (
         # As for a fit, but the worst of twenty minimisations of a smaller -ln L.
         1e-6,
         _preset(_COMPLEX, toys=20),
-        _preset(_THU, _PYHF, _PYHF_LEFT_OUT, toys=4),
+        _preset(_THU, ("pyhf-numpy", "pyhf-jax"), _PYHF_LEFT_OUT, toys=4),
     ),
     # The recorded error of these is the larger of the errors of value and gradient.
     _significance(
@@ -366,21 +364,18 @@ SUITES = ("quick", "standard", "full")
 
 def registered() -> tuple[dict[str, Backend], dict[str, Workload]]:
     """Backends and workloads by name: the built-in ones and those of other packages."""
-    return (
-        _extended(BACKENDS, Backend, "firstlight.backends"),
-        _extended(WORKLOADS, Workload, "firstlight.workloads"),
-    )
+    return _extended(BACKENDS, Backend, "backends"), _extended(WORKLOADS, Workload, "workloads")
 
 
-def _extended(own: Iterable[T], kind: type[T], group: str) -> dict[str, T]:
+def _extended(own: Iterable[T], kind: type[T], plural: str) -> dict[str, T]:
     from importlib.metadata import entry_points
 
     known = {item.name: item for item in own}
-    for point in entry_points(group=group):
+    for point in entry_points(group=f"firstlight.{plural}"):
         for item in _loaded(point, kind):
             if item.name in known:
                 raise CatalogError(
-                    f"entry point {point.name!r} ({group}) registers {item.name!r}, which "
+                    f"entry point {point.name!r} ({point.group}) registers {item.name!r}, which "
                     "already exists. Rename it in the package that registers it."
                 )
             known[item.name] = item
