@@ -45,3 +45,20 @@ def test_a_session_starts_anew_where_the_last_fits_were_lost():
     again = profiled_q0_loss(histogram, session)
     assert float(again) == pytest.approx(float(first), rel=1e-12)
     assert session._near
+
+
+def test_on_a_gpu_loops_are_kept_out_of_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """XLA's graphs of loops gave wrong fits; `benchmarks/losses_gpu.py` sees that on a GPU."""
+    from firstlight.torch import programs
+
+    asked: list[dict[str, object]] = []
+
+    def jit(function: object, compiler_options: dict[str, object]) -> object:
+        asked.append(compiler_options)
+        return function
+
+    monkeypatch.setattr(programs.jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(programs.jax, "jit", jit)
+    programs._options.__wrapped__()
+    (options,) = asked
+    assert "WHILE" not in str(options["xla_gpu_enable_command_buffer"]).split(",")
