@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from firstlight.site.building import Built
 
 EPILOG = """\
 examples:
@@ -19,7 +22,7 @@ reason, and none of its content is shown. Rebuilding makes only the pages of new
 exit codes: 0 built, 1 built, but a snapshot was refused, 2 wrong usage or a machine problem"""
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "site",
         description="Build a static site of the snapshots in a directory or at a URL.",
@@ -55,11 +58,11 @@ def handle(options: argparse.Namespace) -> int:
 
         print(json.dumps({**to_json(built), "out": str(built.out)}, indent=1))
     else:
-        tell(built)
+        _show(built)
     return 1 if built.refused else 0
 
 
-def tell(built: Any) -> None:
+def _show(built: Built) -> None:
     from firstlight.present.plain_text import printable
 
     print(

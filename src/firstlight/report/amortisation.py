@@ -172,15 +172,14 @@ def _ring_label(
     for dx, dy in ((7, 17), (-7 - width, -9), (7, 30), (-7 - width, 17), (7, -9), (7, 43)):
         box = (cx + dx, cy + dy - 10, cx + dx + width, cy + dy + 2)
         inside = room[0] < box[0] and box[2] < room[1] + 4 and box[3] < room[2]
-        if inside and not any(_touch(box, other) for other in taken):
+        touched = any(
+            box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in taken
+        )
+        if inside and not touched:
             taken += [box, ring]
             return text(cx + dx, cy + dy, shown, "crossing-label")
     taken.append(ring)
     return ""
-
-
-def _touch(a: Box, b: Box) -> bool:
-    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
 def _whisker(low: int | str, high: int | str, x: Logarithmic, cy: float) -> str:

@@ -29,11 +29,11 @@ Ranked = Sequence[tuple[CaseSummary, Estimate]]
 def card(workload: Workload) -> str:
     """The answer for one workload: sentence and ribbon of each group, and the cache's worth."""
     parts = []
-    told: set[str] = set()  # what one group has said of a case, the next need not repeat
+    done: set[str] = set()  # what one group has said of a case, the next need not repeat
     for group in policy_groups(workload):
         policy = _POLICIES.get(group.policy, f"cache policy {group.policy}")
-        words = f'<p class="policy">{escape(policy)}</p><p>{_sentence(group, workload, told)}</p>'
-        told |= {c.case for c in (*group.entrants, *group.excluded)}
+        words = f'<p class="policy">{escape(policy)}</p><p>{_sentence(group, workload, done)}</p>'
+        done |= {c.case for c in (*group.entrants, *group.excluded)}
         parts.append(f'<div class="words">{words}</div>{ribbon.draw(group, workload)}')
     saved = _cache_words(workload)
     if saved:
@@ -77,8 +77,8 @@ def _cache_sentence(name: str, without: Estimate, filled: Estimate) -> str:
     )
 
 
-def _sentence(group: PolicyGroup, workload: Workload, told: Set[str]) -> str:
-    """What the group says, as HTML; of the cases in `told` only their place in the ranking."""
+def _sentence(group: PolicyGroup, workload: Workload, done: Set[str]) -> str:
+    """What the group says, as HTML; of the cases in `done` only their place in the ranking."""
     entrants = group.entrants
     if not entrants:
         said = ["No backend has a result that may be quoted."]
@@ -88,11 +88,11 @@ def _sentence(group: PolicyGroup, workload: Workload, told: Set[str]) -> str:
         said = [_alone(entrants[0], workload)]
     else:
         said = [_ranking(entrants, workload)]
-    said += _break_evens(group, workload, told)
+    said += _break_evens(group, workload, done)
     names = ", ".join(
         f"{workload.name_of(c)} ({escape(flag(c) or 'not measured')})"
         for c in group.excluded
-        if c.case not in told
+        if c.case not in done
     )
     if names:
         said.append(f'<span class="excluded">Not compared: {names}.</span>')
@@ -162,8 +162,8 @@ def _listed(found: Ranked, workload: Workload) -> str:
     return ", ".join(items[:-1]) + f" and {items[-1]}"
 
 
-def _break_evens(group: PolicyGroup, workload: Workload, told: Set[str]) -> list[str]:
-    fresh = [c for c in group.entrants if c.case not in told]
+def _break_evens(group: PolicyGroup, workload: Workload, done: Set[str]) -> list[str]:
+    fresh = [c for c in group.entrants if c.case not in done]
     pairs = [(c, c.break_even_calls) for c in fresh if c.break_even_calls is not None]
     pairs.sort(key=lambda p: math.inf if isinstance(p[1].calls, str) else p[1].calls)
     said = [f"{workload.name_of(case)} {_break_even_words(even)}." for case, even in pairs]

@@ -54,12 +54,12 @@ def _notes(workload: Workload) -> str:
     for case in workload.cases:
         if case.note:
             groups.setdefault(case.note, []).append(label(case))
-    return "".join(
-        f'<p class="note">{escape(note)}'
-        + (f" <i>({escape(', '.join(names))})</i>" * (len(names) < len(workload.cases)))
-        + "</p>"
-        for note, names in groups.items()
-    )
+    shown = ""
+    for note, names in groups.items():
+        some = len(names) < len(workload.cases)
+        whose = f" <i>({escape(', '.join(names))})</i>" if some else ""
+        shown += f'<p class="note">{escape(note)}{whose}</p>'
+    return shown
 
 
 def _figure(heading: str, pictures: str, caption: str) -> str:

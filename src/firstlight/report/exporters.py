@@ -23,13 +23,13 @@ def harmless(row: Iterable[Any]) -> list[Any]:
 
     A name is a name: an apostrophe before it says so. Numbers stay numbers.
     """
-    return [_harmless(cell) if isinstance(cell, str) else cell for cell in row]
-
-
-def _harmless(text: str) -> str:
     # Readers begin a new row at a carriage return, for which a writer of "\n" quotes nothing.
-    written = text.replace("\r", "\\r")
-    return f"'{written}" if text.startswith(_FORMULA) else written
+    return [
+        ("'" if cell.startswith(_FORMULA) else "") + cell.replace("\r", "\\r")
+        if isinstance(cell, str)
+        else cell
+        for cell in row
+    ]
 
 
 def csv_text(run: Run, samples: Sequence[Sample]) -> str:
@@ -66,7 +66,7 @@ def _values(sample: Sample) -> list[Any]:
 
 
 def pyperf_json(run: Run, samples: Sequence[Sample]) -> str:
-    """A pyperf suite: cold starts as single-value runs, warm calls as one run a process."""
+    """A pyperf suite: cold starts as single-value runs, warm calls as one run per process."""
     benchmarks = []
     for case in _quotable(run):
         timed = [s for s in samples if s.case == case.case and s.kind == "timed" and s.cold]
@@ -99,15 +99,13 @@ def github_action_benchmark_json(run: Run, samples: Sequence[Sample]) -> str:
         for regime, estimate in (("cold", case.cold_seconds), ("warm", case.warm_call_seconds)):
             if estimate is None:
                 continue
-            half = (estimate.high - estimate.low) / 2
-            entries.append(
-                {
-                    "name": f"{case.case} ({regime})",
-                    "unit": "seconds",
-                    "value": estimate.median,
-                    "range": f"± {half:.3g}",
-                    "extra": f"n={estimate.n}, [{estimate.low:.6g}, {estimate.high:.6g}] at "
-                    f"{estimate.confidence:.1%}, cache {case.cache}",
-                }
-            )
+            span = f"[{estimate.low:.6g}, {estimate.high:.6g}] at {estimate.confidence:.1%}"
+            entry = {
+                "name": f"{case.case} ({regime})",
+                "unit": "seconds",
+                "value": estimate.median,
+                "range": f"± {(estimate.high - estimate.low) / 2:.3g}",
+                "extra": f"n={estimate.n}, {span}, cache {case.cache}",
+            }
+            entries.append(entry)
     return json.dumps(entries, indent=1) + "\n"

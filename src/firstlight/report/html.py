@@ -82,11 +82,10 @@ def _when(moment: str, since: str = "") -> str:
     return escape(shown if since.startswith(day) else f"{day} {shown}")
 
 
-def _at(facts: Mapping[str, Any], *path: str) -> Any:
-    """The fact at a path of keys; None where it was not recorded."""
-    for key in path:
-        facts = facts.get(key) if isinstance(facts, Mapping) else None  # type: ignore[assignment]
-    return facts
+def _at(facts: Mapping[str, Any], group: str, name: str) -> Any:
+    """One fact of a group; None where it was not recorded."""
+    found = facts.get(group)
+    return found.get(name) if isinstance(found, Mapping) else None
 
 
 def _machine(host: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from html import escape
 from firstlight.present.document import document
 from firstlight.records import Run, Sample
 from firstlight.report import amortisation, table
-from firstlight.report.admission import Workload, admit
+from firstlight.report.admission import admit
 from firstlight.report.answer import title_of
 
 _COLUMNS = ("cold", "n", "warm", "class", "break-even")
@@ -22,7 +22,12 @@ def run_html(run: Run, samples: Sequence[Sample]) -> str:
     """Markup for a notebook's output; the frame keeps the styles of page and notebook apart."""
     workloads = admit(run, samples)
     drawn = [w for w in workloads if amortisation.curves(w.cases)]
-    body = f"<main>{table.table(workloads, _COLUMNS)}{''.join(map(_curves, drawn))}</main>"
+    curves = "".join(
+        f'<figure id="{w.anchor}"><h3>{title_of(w)}: total time by calls</h3>'
+        f"{amortisation.draw(w, _WIDTH)}</figure>"
+        for w in drawn
+    )
+    body = f"<main>{table.table(workloads, _COLUMNS)}{curves}</main>"
     page = document(f"Firstlight: {run.id}", body)
     heights = [amortisation.height_of(len(w.cases)) for w in drawn]
     # A picture may be drawn a little larger than what it was designed for.
@@ -30,11 +35,4 @@ def run_html(run: Run, samples: Sequence[Sample]) -> str:
     return (
         f'<iframe srcdoc="{escape(page)}" title="Firstlight run {escape(run.id)}" '
         f'style="width:100%;height:{height:.0f}px;border:0"></iframe>'
-    )
-
-
-def _curves(workload: Workload) -> str:
-    return (
-        f'<figure id="{workload.anchor}"><h3>{title_of(workload)}: total time by calls</h3>'
-        f"{amortisation.draw(workload, _WIDTH)}</figure>"
     )

@@ -16,7 +16,7 @@ from firstlight.report.bars import phase_name
 
 @dataclass(frozen=True)
 class Cell:
-    """What is shown, what it sorts by, and what a resting pointer tells."""
+    """What is shown, what it sorts by, and its tooltip."""
 
     shown: str = quantities.ABSENT
     value: float | str | None = None

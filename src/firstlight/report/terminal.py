@@ -113,8 +113,8 @@ def _table(title: str, cases: Sequence[CaseSummary], width: int) -> Table:
     table.add_column("status")
     for case in cases:
         # Without a protocol no number is printed, only what names the case.
-        told = shown if case.protocol is not None else shown[:2]
-        cells = [cell(case) for _, cell in told] + [""] * (len(shown) - len(told))
+        printed = shown if case.protocol is not None else shown[:2]
+        cells = [cell(case) for _, cell in printed] + [""] * (len(shown) - len(printed))
         table.add_row(*cells, case.status, style=_STATUS_STYLE.get(case.status, "red"))
     return table
 

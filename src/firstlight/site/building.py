@@ -75,9 +75,10 @@ _ODD = (FirstlightError, LookupError, TypeError, AttributeError, ValueError, Ari
 def build(
     place: str, out: Path, options: Options | None = None, watch: Watch | None = None
 ) -> Built:
-    """Build the site of the snapshots at `place` into `out`; `watch(number, total)` is told.
+    """Build the site of the snapshots at `place` into `out`.
 
-    An existing `out` is replaced if it is a site, and refused if it is anything else.
+    `watch(number, total)` is called before each snapshot. An existing `out` is replaced if it is a
+    site, and refused if it is anything else.
     """
     options = options or Options()
     require_web_address("--files", options.files, or_relative=True)
@@ -159,8 +160,8 @@ class _Making:
         for path, data in files.items():
             self._folder.write(f"snapshots/{snapshot_id}/{path}", data)
         # Where the snapshots lay is nobody's business, and would make other bytes elsewhere.
-        told = {name: value for name, value in to_json(found).items() if name != "location"}
-        self._note(facts, told, mark)
+        public = {name: value for name, value in to_json(found).items() if name != "location"}
+        self._note(facts, public, mark)
 
     def _location(self, snapshot_id: str) -> str:
         return f"{self._store.name.rstrip('/')}/{snapshot_id}"

@@ -59,7 +59,7 @@ def _table(rows: Sequence[Comparison]) -> str:
 def _row(found: Comparison) -> list[str]:
     effect = found.effect
     verdict = found.verdict if found.gated else f"({found.verdict})"
-    told = f"{verdict}: {found.reason}" if found.reason else verdict
+    words = f"{verdict}: {found.reason}" if found.reason else verdict
     tone = found.verdict if found.gated else "told"
     cells = (
         found.quantity.removesuffix("_seconds").replace("_", " "),
@@ -69,7 +69,7 @@ def _row(found: Comparison) -> list[str]:
         f"[{change(effect.low)}, {change(effect.high)}]",
         probability(found.p_adjusted) if found.can_be_significant else "too few",
     )
-    text = escape(told.replace(" %", "\u00a0%"))
+    text = escape(words.replace(" %", "\u00a0%"))
     return [*map(escape, cells), f'<span class="{tone}">{text}</span>']
 
 

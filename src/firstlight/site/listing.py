@@ -29,6 +29,7 @@ _SHOWN = ("Python", "jax", "torch", "numpy", "Firstlight")
 def entry(facts: Facts, status: str, trusted: bool) -> Facts:
     """A row as plain values; its cases are still names."""
     runs = facts["runs"]
+    busiest = max((run["noisy"] for run in runs if run["noisy"] is not None), default=None)
     versions = {name: runs[-1]["versions"].get(name) for name in _SHOWN}
     return {
         "id": facts["id"],
@@ -40,14 +41,9 @@ def entry(facts: Facts, status: str, trusted: bool) -> Facts:
         "asked": facts["asked"],
         "signature": status,
         "trusted": trusted,
-        "loaded": _loaded([run["noisy"] for run in runs]),
+        "loaded": None if busiest is None else f"loaded machine, {busiest:.0%}",
         "cases": list(dict.fromkeys(case for run in runs for case in run["order"])),
     }
-
-
-def _loaded(shares: Sequence[float | None]) -> str | None:
-    busiest = max((share for share in shares if share is not None), default=None)
-    return None if busiest is None else f"loaded machine, {busiest:.0%}"
 
 
 def newest_first(entries: Sequence[Facts]) -> list[Facts]:

@@ -79,7 +79,7 @@ def _verification(found: Verification) -> str:
 
 
 def _cases(snapshot: Snapshot) -> str:
-    """One row a case: its gates, and a link to its trend."""
+    """One row per case: its gates, and a link to its trend."""
     several, judged = len(snapshot.runs) > 1, snapshot.validation["cases"]
     summaries = {
         (folder, case.case): case

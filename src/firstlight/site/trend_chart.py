@@ -185,12 +185,12 @@ def _dots(points: Sequence[Point], x: _Axis, heights: Sequence[float], up: str, 
     dots = []
     for p, (left, top) in zip(points, places, strict=True):
         commit = f", commit {short_commit(p)}" if short_commit(p) else ""
-        told = f"{day(p.moment)}{commit}: {quantities.seconds(p.median)}, {p.processes} processes"
+        tip = f"{day(p.moment)}{commit}: {quantities.seconds(p.median)}, {p.processes} processes"
         place = f'cx="{number(left)}" cy="{number(top)}"'
         # A pointer may press a dot; for the keyboard there is the table, which is quicker.
         dots.append(
             f'<a href="{escape(up)}snapshots/{escape(p.snapshot)}/index.html" '
-            f'tabindex="-1"><circle {place} r="3.4">{svg.title(told)}</circle></a>'
+            f'tabindex="-1"><circle {place} r="3.4">{svg.title(tip)}</circle></a>'
         )
     return f'<g class="dots">{"".join(dots)}</g>'
 

@@ -20,13 +20,8 @@ def make_inputs(seed: int, points: int, hidden: int) -> Arrays:
     inner = rng.standard_normal(hidden) * 2
     x = rng.uniform(0.0, 1.0, points)
     arrays = (output, inner, rng.standard_normal(hidden), np.array(0.1))
-    return *(a.astype(np.float32) for a in arrays), x.astype(np.float32), _forcing(x)
-
-
-def _forcing(x: Array) -> Array:
-    import numpy as np
-
-    return (-(np.pi**2) * np.sin(np.pi * x)).astype(np.float32)
+    forcing = -(np.pi**2) * np.sin(np.pi * x)
+    return tuple(a.astype(np.float32) for a in (*arrays, x, forcing))
 
 
 def _loss_and_gradient(
