@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from firstlight.present.document import document, masthead, packaged
+from firstlight.present.document import contents, document, masthead, packaged
 from firstlight.present.quantities import counted, size
 from firstlight.records import Run, Sample
 from firstlight.report import answer, blocks, protocols, table, warm
@@ -119,13 +119,7 @@ def _contents(workloads: Sequence[Workload]) -> str:
     places = [("answer", "Answer"), ("all-cases", "All cases"), ("protocols", "Protocols")]
     places += [("environment", "Environment"), ("method", "Method")]
     places += [(w.anchor, w.label) for w in workloads]  # last: there can be many
-    links = "".join(f'<a href="#{a}">{escape(name)}</a>' for a, name in places)
-    return (
-        f'<nav aria-label="Contents"><div class="links">{links}</div><div class="tools">'
-        '<output id="filter-count" hidden></output>'
-        '<input type="search" id="filter" placeholder="filter: jit warm" '
-        'aria-label="Filter cases" hidden></div></nav>'
-    )
+    return contents(places, "Filter cases", "filter: jit warm")
 
 
 def _environment(run: Run) -> str:
