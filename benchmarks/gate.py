@@ -31,7 +31,7 @@ from scipy import stats
 import gate_noise
 from firstlight.compare.quantities import GATED, MIN_SHARE
 from firstlight.compare.runs import DRIFT
-from firstlight.gate.decision import LOOKS, GateReport, decide
+from firstlight.gate.decision import LOOKS, GateReport, Rules, decide
 from firstlight.records import now
 from firstlight.statistics.effects import holm, paired_effect, unpaired_effect
 from firstlight.statistics.steady_state import spread
@@ -55,7 +55,7 @@ def record(options: argparse.Namespace) -> None:
 
     from firstlight.compare.conditions import machine_class
     from firstlight.gate.measuring import Pair
-    from firstlight.gate.selection import Wanted, choose
+    from firstlight.gate.selection import choose
     from firstlight.gate.sides import same_side_twice
     from firstlight.measure.case_selection import SAMPLING
     from firstlight.measure.host import describe_host
@@ -73,7 +73,7 @@ def record(options: argparse.Namespace) -> None:
     }
     settings = replace(SAMPLING["gate"], seed=int(time.time()))
     with same_side_twice() as pair_of_sides:
-        chosen = choose(Wanted("quick", None, None, options.pattern), pair_of_sides)
+        chosen = choose("quick", pair_of_sides, pattern=options.pattern)
         with Pair(chosen.cases, settings, pair_of_sides, keep) as pair:
             pair.prepare(lambda *_: None)
             for number in range(options.rounds):
@@ -132,7 +132,7 @@ def made_up_gate(
     for look in LOOKS:
         rounds = min(look.rounds, most)
         base, head = gate_noise.samples(drawn, rounds, slower, on)
-        report = decide(base, head, alpha=look.alpha, control=control)
+        report = decide(base, head, Rules(control=control), look.alpha)
         if report.is_settled or rounds == most:
             break
     assert report is not None

@@ -4,19 +4,25 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from firstlight.compare.quantities import GATED
 from firstlight.compare.verdicts import Rule, judge
-from firstlight.gate.decision import BEYOND_DOUBT, LOOKS, GateError, GateReport, decide
+from firstlight.gate import decision
+from firstlight.gate.decision import BEYOND_DOUBT, LOOKS, GateError, GateReport, Rules
 from firstlight.records import CacheProof, ColdStart, Sample, WarmCalls, to_json
 from firstlight.statistics.calibration import AAResult, Thresholds
 from firstlight.statistics.effects import Effect
 
 A, B, C = "a[small]/jax-jit/none", "b[small]/jax-jit/none", "c[small]/numpy/none"
 Sides = tuple[list[Sample], list[Sample]]
+
+
+def decide(base: list[Sample], head: list[Sample], alpha: float = 0.05, **rules: Any) -> GateReport:
+    return decision.decide(base, head, Rules(**rules), alpha)
 
 
 def sample(

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from firstlight.gate.decision import Look
-from firstlight.gate.job import Rules, looks_for, measure_and_judge, with_notes
-from firstlight.gate.measuring import Pair, PairedCase, complete_rounds, for_decision, paired_rounds
-from firstlight.gate.planning import require_decidable
+from firstlight.gate.decision import Look, Rules, for_decision
+from firstlight.gate.job import measure_and_judge, with_notes
+from firstlight.gate.measuring import Pair, PairedCase, complete_rounds, paired_rounds
+from firstlight.gate.planning import looks_for, require_decidable
 from firstlight.gate.selection import CONTROL, control_case
 from firstlight.gate.sides import Side
 from firstlight.measure.case_selection import SAMPLING, SelectionError, make_case

@@ -19,7 +19,7 @@ from firstlight.gate.environments import (
     package_changes,
 )
 from firstlight.gate.provenance import WrongCodeError, package_names, require_own_code
-from firstlight.gate.selection import Wanted, choose
+from firstlight.gate.selection import choose
 from firstlight.gate.sides import (
     SetupError,
     Side,
@@ -270,7 +270,7 @@ def test_each_side_imports_its_own_checkout_even_if_pythonpath_says_otherwise(
         from_revisions(Path.cwd(), "HEAD~1", "HEAD") as sides,
         pytest.raises(SelectionError, match=r"value1.*any more.*value2.*only head has it"),
     ):
-        choose(Wanted("bench_it.py"), sides)
+        choose("bench_it.py", sides)
 
 
 def test_a_file_that_one_side_lacks_can_be_taken_from_the_other(git: Git) -> None:
@@ -280,10 +280,10 @@ def test_a_file_that_one_side_lacks_can_be_taken_from_the_other(git: Git) -> Non
         from_revisions(Path.cwd(), "HEAD", ".") as sides,
         pytest.raises(SelectionError, match="--bench-from head"),
     ):
-        choose(Wanted("bench_new.py"), sides)
+        choose("bench_new.py", sides)
     shared = ("head", Path("bench_new.py"))
     with from_revisions(Path.cwd(), "HEAD", ".", shared_file=shared) as sides:
-        found = choose(Wanted("bench_new.py"), sides)
+        found = choose("bench_new.py", sides)
         assert [case.id for case in found.cases] == ["go[default]/python/none"]
         files = {case.on(side).file for case in found.cases for side in ("base", "head")}
         assert len(files) == 2
@@ -302,7 +302,7 @@ def test_a_case_whose_parameters_changed_is_not_compared(git: Git) -> None:
     git("commit", "-qm", "three")
     Path("bench_it.py").write_text(text.replace("NUMBER", "2"))
     with from_revisions(Path.cwd(), "HEAD", ".") as sides:
-        found = choose(Wanted("bench_it.py"), sides)
+        found = choose("bench_it.py", sides)
     assert [case.id for case in found.cases] == ["stays[default]/python/none"]
     assert found.incomparable == {
         "go[s]/python/none": "its parameters are not the same on both sides"
@@ -375,7 +375,7 @@ def test_a_framework_is_looked_for_where_the_side_runs(empty_environment: Path) 
         from_environments(empty_environment, python) as sides,
         pytest.raises(SelectionError, match="numpy is not installed"),
     ):
-        choose(Wanted("matmul", ("numpy",)), sides)
+        choose("matmul", sides, ("numpy",))
 
 
 def test_an_environment_without_a_python_is_refused(tmp_path: Path) -> None:

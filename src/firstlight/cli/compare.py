@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from firstlight.cli import values
 
 if TYPE_CHECKING:
+    from firstlight.cli.values import Commands
     from firstlight.compare.runs import Measured, RunsReport
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     parser = commands.add_parser(
         "compare",
         description="Compare runs or snapshots measured in separate jobs.",

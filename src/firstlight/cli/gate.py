@@ -6,33 +6,30 @@ import argparse
 import os
 import sys
 import time
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from firstlight.cli.gate_arguments import add_cases, add_outputs, add_rules, add_sides
-from firstlight.cli.run import signals_interrupt
+from firstlight.cli import values
 
 if TYPE_CHECKING:
+    from firstlight.cli.values import Commands, Options
     from firstlight.gate.decision import GateReport
     from firstlight.gate.directory import GateDirectory
     from firstlight.gate.explain import Explanation
-    from firstlight.gate.planning import Gate, Request
-    from firstlight.gate.sides import Side
+    from firstlight.gate.planning import Gate
 
-#: Options for the output: they may be given again with --resume.
-_PRESENTATION = (
-    "json",
-    "markdown",
-    "junit",
-    "annotations",
-    "explain",
-    "explain_all",
-    "max_minutes",
-)
+EPILOG = """\
+examples:
+  firstlight gate --base main bench_mine.py         the working tree against main
+  firstlight gate --base v1.2 --head v1.3 bench_mine.py --python .venv/bin/python \\
+      --setup 'python -m venv .venv && .venv/bin/pip install .'
+  firstlight gate --base-env jax-0.10 --head-env jax-0.11 mlp_train --explain
+
+exit codes: 0 pass, 1 regression (slower, a count grew, or only the head is broken), 2 wrong usage
+or nothing could be measured, 3 inconclusive, 130 interrupted"""
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     parser = commands.add_parser(
         "gate",
         description="Measure two sides interleaved in one job and decide: pass, regression or "
@@ -46,42 +43,86 @@ def add_to(commands: Any) -> None:
         metavar="SUITE|WORKLOAD|FILE.py",
         help="quick (default), the name of a workload, or a file with @firstlight.bench functions",
     )
-    add_sides(parser.add_argument_group("sides"))
-    add_cases(parser.add_argument_group("cases"))
-    add_rules(parser.add_argument_group("decision"))
-    add_outputs(parser.add_argument_group("output"))
+    _add_sides(parser.add_argument_group("sides"))
+    add_gate_cases(parser.add_argument_group("cases"))
+    _add_rules(parser.add_argument_group("decision"))
+    _add_outputs(parser.add_argument_group("output"))
     parser.set_defaults(handle=handle)
 
 
-EPILOG = """\
-examples:
-  firstlight gate --base main bench_mine.py         the working tree against main
-  firstlight gate --base v1.2 --head v1.3 bench_mine.py --python .venv/bin/python \\
-      --setup 'python -m venv .venv && .venv/bin/pip install .'
-  firstlight gate --base-env jax-0.10 --head-env jax-0.11 mlp_train --explain
+def _add_sides(group: Options) -> None:
+    add = group.add_argument
+    add("--base", metavar="REV", help="the revision to compare with, such as main")
+    add("--head", metavar="REV", help="the revision under test; . is the working tree (default)")
+    add("--setup", metavar="CMD", help="shell command to run at the top of each checkout")
+    add("--python", metavar="PATH", help="interpreter, relative to each checkout (default: this)")
+    shared = "take FILE.py from one side for both (default: each side uses its own)"
+    add("--bench-from", choices=("base", "head"), help=shared)
+    add("--base-env", metavar="ENV", help="a virtual environment (or its python)")
+    add("--head-env", metavar="ENV", help="the virtual environment under test")
 
-exit codes: 0 pass, 1 regression (slower, a count grew, or only the head is broken), 2 wrong usage
-or nothing could be measured, 3 inconclusive, 130 interrupted"""
+
+def add_gate_cases(group: Options) -> None:
+    values.add_case_options(group, "limit for one process (default 120)")
+    turns = "warm calls per process, alternating with the other side (default 0.4)"
+    group.add_argument("--warm-seconds", type=values.seconds, metavar="SECONDS", help=turns)
+    drawn = "seed of the random order (default: drawn, recorded)"
+    group.add_argument("--seed", type=int, metavar="N", help=drawn)
+
+
+def _add_rules(group: Options) -> None:
+    add = group.add_argument
+    rounds = "exactly N rounds (default: 12, then up to 96 while a case is undecided)"
+    add("--rounds", type=values.processes, metavar="N", help=rounds)
+    late = "start no round that would end later (default 30)"
+    add("--max-minutes", type=values.minutes, default=30.0, metavar="M", help=late)
+    going = "do not stop at a regression beyond doubt while other cases are undecided"
+    add("--keep-going", action="store_true", help=going)
+    add("--alpha", type=values.share, default=0.05, help="false-alarm rate (default 0.05)")
+    small = "smaller changes do not count (default 0.03 or 3%%)"
+    add("--minimum-effect", type=values.share, metavar="SHARE", help=small)
+    gated = "gate on this (repeatable; default cold_seconds, compile, warm_call_seconds)"
+    add("--gate-on", action="append", metavar="QUANTITY", help=gated)
+    add("--no-counts", action="store_true", help="ignore exact counts (compiles, equations)")
+    control = "a case that the change cannot touch (default: NumPy under this Python), or none"
+    add("--control", metavar="CASE", help=control)
+    file = "from `firstlight calibrate` (default: this machine's, if there is one)"
+    add("--calibration", metavar="FILE", help=file)
+    add("--no-calibration", action="store_true", help="use no calibration")
+
+
+def _add_outputs(group: Options) -> None:
+    """These may be given again with --resume."""
+    add = group.add_argument
+    add("--out", type=Path, metavar="DIR", help="output directory; must be new")
+    add("--resume", type=Path, metavar="DIR", help="finish an interrupted gate as planned")
+    add("--explain", action="store_true", help="for failing cases: phase, function, HLO diff")
+    add("--explain-all", action="store_true", help="the same for every case")
+    add("--json", action="store_true", help="print the report as JSON")
+    add("--markdown", type=Path, metavar="FILE", help="write a summary for a pull request")
+    add("--junit", type=Path, metavar="FILE", help="write JUnit XML")
+    github = "print GitHub annotations (default where GITHUB_ACTIONS is set)"
+    add("--annotations", action="store_true", help=github)
 
 
 def handle(options: argparse.Namespace) -> int:
-    options, resumed = _resumed(options)
-    began = time.monotonic()
-    with signals_interrupt(), sides_of(options) as sides:
-        from firstlight.gate.directory import GateDirectory, require_same_sides
-        from firstlight.gate.planning import plan_gate
-        from firstlight.present.quantities import duration
+    from firstlight.gate.directory import GateDirectory, GatePlan
+    from firstlight.gate.planning import Request, plan_gate, sides_of
+    from firstlight.present.quantities import duration
 
+    resumed = GatePlan.load(options.resume) if options.resume is not None else None
+    request = resumed.options if resumed else Request.of(vars(options))
+    if request.setup and not request.python:
+        say("Note: --setup without --python: both sides run under this interpreter.")
+    began = time.monotonic()
+    with values.signals_interrupt(), sides_of(request) as sides:
         if resumed is not None:
-            require_same_sides(resumed, sides)
-        gate = plan_gate(request_of(options), sides)
-        directory = (
-            create_directory(options, gate)
-            if resumed is None
-            else GateDirectory.open(options.resume)
-        )
+            resumed.require_same(sides)
+        gate = plan_gate(request, sides)
+        directory = GateDirectory.open(options.resume) if resumed else create(gate, options.out)
         try:
-            report, explanations = carry_out(gate, directory, options)
+            report = measure(gate, directory, time.monotonic() + 60 * options.max_minutes)
+            explanations = _explanations(gate, report, directory, options)
         except KeyboardInterrupt:
             directory.publish_sides()
             say(
@@ -97,167 +138,52 @@ def handle(options: argparse.Namespace) -> int:
     return report.exit_code
 
 
-def _resumed(options: argparse.Namespace) -> tuple[argparse.Namespace, dict[str, Any] | None]:
-    """Return the options of the interrupted gate, with the new output options."""
-    if options.resume is None:
-        return options, None
-    from firstlight.gate.directory import load_plan
+def create(gate: Gate, path: Path | None) -> GateDirectory:
+    from firstlight.gate.directory import GateDirectory, GatePlan
+    from firstlight.records import stamp
 
-    plan = load_plan(options.resume)
-    stored = dict(plan["options"])
-    for name in ("base_env", "head_env", "calibration"):
-        stored[name] = Path(stored[name]) if stored[name] else None
-    stored["affinity"] = tuple(stored["affinity"]) if stored["affinity"] else None
-    asked = {name: getattr(options, name) for name in _PRESENTATION}
-    return argparse.Namespace(**stored, **asked, resume=options.resume, out=None), plan
+    plan = GatePlan.of(gate)
+    default = Path("firstlight-gates") / f"{stamp(plan.created_at)}-{gate.name}"
+    return GateDirectory.create(path or default, plan, gate)
 
 
-def sides_of(options: argparse.Namespace) -> AbstractContextManager[tuple[Side, Side]]:
-    """Return the two sides named on the command line."""
-    from firstlight.gate.selection import path_in_repository
-    from firstlight.gate.sides import SetupError, from_environments, from_revisions
-
-    environments = (options.base_env, options.head_env)
-    if any(environments):
-        if not all(environments) or options.base or options.head:
-            raise SetupError("give both --base-env and --head-env, and no revisions with them.")
-        if options.setup or options.python or options.bench_from:
-            raise SetupError("--setup, --python and --bench-from apply only to revisions.")
-        return from_environments(*environments)
-    if not options.base:
-        raise SetupError(
-            "nothing to compare with. Give --base REV (and --head REV), or --base-env ENV and "
-            "--head-env ENV."
-        )
-    shared = None
-    if options.bench_from:
-        if not (options.target or "").endswith(".py"):
-            raise SetupError("--bench-from needs a FILE.py.")
-        shared = (options.bench_from, path_in_repository(Path(options.target)))
-    if options.setup and not options.python:
-        say("Note: --setup without --python: both sides run under this interpreter.")
-    return from_revisions(
-        Path.cwd(), options.base, options.head or ".", options.setup, options.python, shared
-    )
-
-
-def request_of(options: argparse.Namespace) -> Request:
-    """Return the request. A seed is drawn unless given, and kept for a resumption."""
-    import secrets
-
-    from firstlight.compare.quantities import GATED
-    from firstlight.compare.verdicts import MINIMUM_EFFECT
-    from firstlight.gate.planning import Request
-    from firstlight.gate.selection import Wanted
-
-    if options.seed is None:
-        options.seed = secrets.randbelow(2**31)
-    target = options.target or "quick"
-    return Request(
-        wanted=Wanted(target, options.backend, options.cache, options.pattern),
-        seed=options.seed,
-        rounds=options.rounds,
-        alpha=options.alpha,
-        minimum_effect=options.minimum_effect or MINIMUM_EFFECT,
-        gate_on=tuple(options.gate_on or GATED),
-        exact_counts=not options.no_counts,
-        # The plan of a gate started by an earlier version lacks this option.
-        fail_fast=not getattr(options, "keep_going", False),
-        control=options.control,
-        calibration=options.calibration,
-        use_calibration=not options.no_calibration,
-        timeout_seconds=options.timeout,
-        warm_seconds=options.warm_seconds,
-        affinity=options.affinity,
-    )
-
-
-def create_directory(options: argparse.Namespace, gate: Gate) -> GateDirectory:
-    from firstlight.gate.directory import SCHEMA, GateDirectory, side_plan
-    from firstlight.measure.host import harness, noise_warnings
-    from firstlight.records import now, stamp, to_json
-
-    warnings, measured_by = noise_warnings(gate.host), harness()
-    created = now()
-    kept = {k: v for k, v in vars(options).items() if k not in (*_PRESENTATION, "out", "resume")}
-    kept.pop("handle", None)
-    for side in gate.sides:  # a branch may move before the gate is resumed; its commit does not
-        if side.description["kind"] == "revision" and not side.description["uncommitted"]:
-            kept[side.name] = side.description["commit"]
-    plan = {
-        "schema": SCHEMA,
-        "schema_version": 1,
-        "created_at": created,
-        "options": {k: str(v) if isinstance(v, Path) else v for k, v in kept.items()},
-        "sides": {side.name: to_json(side.description) for side in gate.sides},
-        "looks": [{"rounds": look.rounds, "alpha": look.alpha} for look in gate.rules.looks],
-        "control": gate.rules.control,
-        "cases": [pair.id for pair in gate.selection.cases],
-        "skipped": dict(gate.selection.skipped),
-        "incomparable": dict(gate.selection.incomparable),
-        "new": list(gate.selection.new),
-        "harness": measured_by,
-    }
-    pairs = list(gate.selection.cases)
-    shared = (pairs, gate.settings, Path(gate.target).stem, gate.host, warnings, measured_by)
-    plans = {side.name: side_plan(side, *shared) for side in gate.sides}
-    path = options.out
-    if path is None:
-        path = Path("firstlight-gates") / f"{stamp(created)}-{Path(gate.target).stem}"
-    return GateDirectory.create(path, plan, plans)
-
-
-def carry_out(
-    gate: Gate, directory: GateDirectory, options: argparse.Namespace
-) -> tuple[GateReport, list[Explanation]]:
-    """Measure, decide, explain; everything is on disk when this returns."""
-    from firstlight.gate.breakage import last_attempts
-    from firstlight.gate.job import measure_and_judge, not_comparable, require_some, with_notes
-    from firstlight.gate.measuring import Pair
-    from firstlight.gate.outputs import failing_cases, markdown, measured_cases
-    from firstlight.gate.provenance import require_own_code
+def measure(gate: Gate, directory: GateDirectory, deadline: float | None = None) -> GateReport:
+    """Measure and decide, with progress on stderr."""
+    from firstlight.gate.job import carry_out
     from firstlight.present.progress import Progress
-    from firstlight.records import write_json
 
     for name, reason in gate.selection.skipped.items():
         say(f"Skipped: {name}, because {reason}.")
     for side, why in gate.selection.unimportable.items():
         say(f"The benchmark file of {side} cannot be imported: {why}.")
-    deadline = time.monotonic() + 60 * options.max_minutes
     progress = Progress(sys.stderr)
-    done = directory.samples()
-    pairs, keep = gate.selection.cases, directory.keepers()
     try:
-        with Pair(pairs, gate.settings, gate.sides, keep, done) as pair:
-            pair.prepare(progress.before)
-            require_own_code(gate.sides, pair.modules)
-            checked = {side: last_attempts(v) for side, v in directory.samples().items()}
-            different = not_comparable(directory.runs(checked), checked, [p.id for p in pairs])
-            require_some(different, [p.id for p in pairs if p.id != gate.rules.control])
-            pair.leave_out(different)
-            report = measure_and_judge(
-                pair, gate.rules, directory.samples, progress.before, deadline, different
-            )
+        return carry_out(gate, directory, progress.before, deadline)
     finally:
         progress.close()
-    directory.publish_sides(os.getloadavg() if hasattr(os, "getloadavg") else None)
-    new = [f"{name}: new in head, nothing to compare with." for name in gate.selection.new]
-    incomparable = {**gate.selection.incomparable, **different}
-    report = with_notes(report, incomparable, new, gate.selection.unimportable)
-    write_json(directory.path / "gate.json", report)  # before explaining, which may be stopped
-    found: list[Explanation] = []
-    names = failing_cases(report) if options.explain else []
-    if options.explain_all:
-        names = [c for c in measured_cases(report) if c != report.control]
-    if names:
-        from firstlight.gate.explain import explain
 
-        say("Explaining, with processes that are not timed.")
-        chosen = [case for case in pairs if case.id in names]
-        folder = directory.path / "explain"
-        found = [explain(report, c, gate.settings, gate.sides, folder) for c in chosen]
-    directory.write("gate.md", markdown(report, gate.side_words, found))
-    return report, found
+
+def _explanations(
+    gate: Gate, report: GateReport, directory: GateDirectory, options: argparse.Namespace
+) -> list[Explanation]:
+    from firstlight.gate.explain import explain
+    from firstlight.gate.outputs import failing_cases, markdown
+    from firstlight.records import write_text
+
+    names = set(failing_cases(report)) if options.explain else set()
+    if options.explain_all:
+        names = {c.case for c in report.comparisons} - {report.control}
+    if not names:
+        return []
+    say("Explaining, with processes that are not timed.")
+    folder = directory.path / "explain"
+    found = [
+        explain(report, case, gate.settings, gate.sides, folder)
+        for case in gate.selection.cases
+        if case.id in names
+    ]
+    write_text(directory.path / "gate.md", markdown(report, gate.side_words, found))
+    return found
 
 
 def present(
@@ -271,16 +197,16 @@ def present(
     import json
     import secrets
 
-    from firstlight.gate.outputs import github_annotations, junit, markdown
+    from firstlight.gate.outputs import github_annotations, junit
+    from firstlight.gate.terminal import print_explanation, print_gate
     from firstlight.records import to_json, write_text
 
-    summary = markdown(report, gate.side_words, explanations)
+    summary = (directory.path / "gate.md").read_text("utf-8")
     if options.markdown:
         write_text(options.markdown, summary)
     if options.junit:
         write_text(options.junit, junit(report))
-    step = os.environ.get("GITHUB_STEP_SUMMARY")
-    if step:
+    if step := os.environ.get("GITHUB_STEP_SUMMARY"):
         with open(step, "a", encoding="utf-8") as file:
             file.write(summary + "\n")
     if options.json:
@@ -291,20 +217,12 @@ def present(
     # Names of cases are printed below: on GitHub none of them may act as a command.
     if on_github:
         print(f"::stop-commands::{token}")
-    print_report(gate, report, explanations)
-    if on_github:
-        print(f"::{token}::")
-        for line in github_annotations(report, gate.places):
-            print(line)
-
-
-def print_report(gate: Gate, report: GateReport, explanations: list[Explanation]) -> None:
-    from firstlight.gate.terminal import print_explanation, print_gate
-
     print_gate(report, gate.side_words)
     for explanation in explanations:
         print_explanation(explanation)
     sys.stdout.flush()
+    if on_github:
+        print(f"::{token}::", *github_annotations(report, gate.places), sep="\n")
 
 
 def say(text: str) -> None:

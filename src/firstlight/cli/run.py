@@ -7,20 +7,19 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from firstlight.cli import values
 
 if TYPE_CHECKING:
+    from firstlight.cli.values import Commands
     from firstlight.records import Plan
     from firstlight.records.run_directory import RunDirectory
     from firstlight.runs import Run
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     parser = commands.add_parser(
         "run",
         description="Measure cold start, phase by phase, and warm calls in fresh processes.",
@@ -34,48 +33,19 @@ def add_to(commands: Any) -> None:
         metavar="SUITE|WORKLOAD|FILE.py",
         help="quick (default), standard, full, the name of a workload, or your own file",
     )
-    add(
-        "-b",
-        dest="pattern",
-        metavar="REGEX",
-        help="only cases whose name contains a match; names are workload[size]/backend/cache, "
-        "see `firstlight list TARGET`",
-    )
-    add("--backend", action="append", metavar="NAME", help="only this backend (repeatable)")
-    add(
-        "--cache",
-        action="append",
-        choices=("none", "cold", "warm"),
-        help="persistent compilation cache policy (repeatable; default: none for a file, none "
-        "and warm for compiled backends of a workload, the suite's own otherwise)",
-    )
-    add(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="output directory; must be new (default: firstlight-runs/TIME-TARGET)",
-    )
-    add(
-        "-p",
-        "--processes",
-        type=values.processes,
-        metavar="N",
-        help="fresh processes per case (default: 6 quick, 20 full, otherwise 10)",
-    )
+    values.add_case_options(parser, "limit per process (default: 120 quick, otherwise 300 or more)")
+    out = "output directory; must be new (default: firstlight-runs/TIME-TARGET)"
+    add("--out", type=Path, metavar="DIR", help=out)
+    fresh = "fresh processes per case (default: 6 quick, 20 full, otherwise 10)"
+    add("-p", "--processes", type=values.processes, metavar="N", help=fresh)
     effort = parser.add_mutually_exclusive_group()
-    effort.add_argument(
-        "--quick", action="store_true", help="6 processes per case, short warm part"
-    )
-    effort.add_argument(
-        "--rigorous", action="store_true", help="30 processes per case, long warm part"
-    )
-    add("--affinity", type=values.cpus, metavar="CPUS", help="pin the workers, as in 0,2-3")
-    add(
-        "--timeout",
-        type=values.seconds,
-        metavar="SECONDS",
-        help="limit per process (default: 120 quick, otherwise 300 or more)",
-    )
+    for name, about in (
+        ("quick", "6 processes per case, short"),
+        ("rigorous", "30 processes per case, long"),
+    ):
+        effort.add_argument(
+            f"--{name}", dest="effort", action="store_const", const=name, help=f"{about} warm part"
+        )
     add("--seed", type=int, default=0, metavar="N", help="seed of the random run order (default 0)")
     add("--resume", type=Path, metavar="DIR", help="finish an interrupted run as planned")
     parser.set_defaults(handle=handle)
@@ -119,11 +89,10 @@ def handle(options: argparse.Namespace) -> int:
 
 
 def resume(options: argparse.Namespace) -> tuple[RunDirectory, Plan]:
-    from firstlight.measure.resume import ResumeError, take_up
+    from firstlight.measure.planning import ResumeError, take_up
 
     planned = ("target", "pattern", "backend", "cache", "out", "processes", "timeout", "affinity")
-    given = [name for name in planned if getattr(options, name) is not None]
-    if given or options.quick or options.rigorous:
+    if any(getattr(options, name) is not None for name in (*planned, "effort")):
         raise ResumeError(
             "--resume keeps the original plan. Omit the other options, or start a new run."
         )
@@ -136,13 +105,12 @@ def begin(options: argparse.Namespace) -> tuple[RunDirectory, Plan]:
     from firstlight.records.run_directory import RunDirectory
     from firstlight.runs import default_path
 
-    effort = "quick" if options.quick else "rigorous" if options.rigorous else None
     request = Request(
         target=options.target or "quick",
         pattern=options.pattern,
         backends=options.backend,
         caches=options.cache,
-        effort=effort,
+        effort=options.effort,
         processes=options.processes,
         timeout_seconds=options.timeout,
         affinity=options.affinity,
@@ -163,7 +131,7 @@ def measure(directory: RunDirectory, plan: Plan) -> bool:
     done = directory.samples()
     try:
         with (
-            signals_interrupt(),
+            values.signals_interrupt(),
             Runner(plan.cases, plan.settings, directory.keep, done) as runner,
         ):
             runner.run(progress.before)
@@ -172,23 +140,6 @@ def measure(directory: RunDirectory, plan: Plan) -> bool:
     finally:
         progress.close()
     return False
-
-
-@contextmanager
-def signals_interrupt() -> Iterator[None]:
-    """Treat a closed terminal or a stopped job like Ctrl-C: nothing is lost or left behind."""
-    import signal
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    previous = [signal.signal(number, interrupt) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, previous, strict=True):
-            signal.signal(number, handler)
 
 
 def exit_code(run: Run) -> int:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from firstlight.cli.values import Commands
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     parser = commands.add_parser("system")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(handle=handle)

@@ -1,9 +1,16 @@
-"""Checked values of arguments: numbers of processes, seconds, shares, CPUs."""
+"""What several commands share: checked values of arguments, the choice of cases, signals."""
 
 from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+    Options = argparse._ActionsContainer  # a parser, or a group of its options
 
 
 def processes(text: str) -> int:
@@ -16,18 +23,19 @@ def processes(text: str) -> int:
     return value
 
 
-def seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError("must be a positive number of seconds")
-    return value
+def _positive(limit: float, unit: str) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        value = float(text)
+        if not 0 < value < limit:
+            raise argparse.ArgumentTypeError(f"must be a positive number of {unit}")
+        return value
+
+    parse.__name__ = unit  # which argparse names where it is no number at all
+    return parse
 
 
-def minutes(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e5:
-        raise argparse.ArgumentTypeError("must be a positive number of minutes")
-    return value
+seconds = _positive(1e6, "seconds")
+minutes = _positive(1e5, "minutes")
 
 
 def share(text: str) -> float:
@@ -55,3 +63,42 @@ def cpus(text: str) -> tuple[int, ...]:
     if not found or not found <= usable:
         raise argparse.ArgumentTypeError(f"choose from the usable CPUs: {sorted(usable)}")
     return tuple(sorted(found))
+
+
+def add_case_options(group: Options, time_limit: str) -> None:
+    """Add what `run`, `gate` and `calibrate` choose their cases and processes by."""
+    add = group.add_argument
+    add(
+        "-b",
+        dest="pattern",
+        metavar="REGEX",
+        help="only cases whose name contains a match; names are workload[size]/backend/cache, "
+        "see `firstlight list TARGET`",
+    )
+    add("--backend", action="append", metavar="NAME", help="only this backend (repeatable)")
+    add(
+        "--cache",
+        action="append",
+        choices=("none", "cold", "warm"),
+        help="persistent compilation cache policy (repeatable; default: none for a file, none "
+        "and warm for compiled backends of a workload, the suite's own otherwise)",
+    )
+    add("--affinity", type=cpus, metavar="CPUS", help="pin the workers, as in 0,2-3")
+    add("--timeout", type=seconds, metavar="SECONDS", help=time_limit)
+
+
+@contextmanager
+def signals_interrupt() -> Iterator[None]:
+    """Treat a closed terminal or a stopped job like Ctrl-C: nothing is lost or left behind."""
+    import signal
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    previous = [signal.signal(number, interrupt) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, previous, strict=True):
+            signal.signal(number, handler)

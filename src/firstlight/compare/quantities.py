@@ -118,6 +118,6 @@ def _misses(sample: Sample) -> int | None:
     return proof.requests - proof.hits
 
 
-def in_order(names: Mapping[str, object]) -> list[str]:
-    """Known quantities as listed above, then any others."""
-    return [q for q in QUANTITIES if q in names] + sorted(set(names) - set(QUANTITIES))
+def in_order(names: Collection[str]) -> list[str]:
+    """Quantities in the order in which they are shown."""
+    return [name for name in QUANTITIES if name in names]

@@ -227,7 +227,7 @@ def _pairs(case: str, base: Sequence[Measured], head: Sequence[Measured], unit: 
     processes = [[values for run in side for values in run] for side in sides]
     present = [{q for values in side for q in values} for side in processes]
     pairs = []
-    for name in in_order(dict.fromkeys(present[0] & present[1])):
+    for name in in_order(present[0] & present[1]):
         one, other = (_values(side, name, unit) for side in sides)
         gated = decides(name, processes)
         apart = spread(_values(sides[0], name, "process")) if gated else None

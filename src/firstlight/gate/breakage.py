@@ -13,7 +13,7 @@ side alone broke is as likely to be that of the head as that of the base.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,13 +21,9 @@ from firstlight.records import REPEATS, Sample
 
 #: What a process of the head alone may end with that is the change's doing. A cache label that is
 #: not proven is none of it: that is a measurement that failed.
-_EXACT = ("failed", "crashed", "out-of-memory")
-_SLOW = ("timeout",)  # a time: the control can excuse it
-
-REPEATS_OF_TIMEOUT = 1  # each one costs the whole time limit
-
-#: With no more than this probability of so uneven a split, more rounds may show that head breaks
-#: more often. Three rounds to none are that uneven.
+_EXACT = {"failed", "crashed", "out-of-memory"}
+#: With at most this probability of so uneven a split, more rounds may show that head breaks more
+#: often. Three rounds to none are that uneven.
 _SUSPICIOUS = 1 / 8
 
 
@@ -56,8 +52,8 @@ class Flakiness:
 
 
 def repeats_of(status: str) -> int:
-    """How often a process that ended so is repeated."""
-    return REPEATS_OF_TIMEOUT if status in _SLOW else REPEATS
+    """How often a process that ended so is repeated; a timeout costs the whole time limit."""
+    return 1 if status == "timeout" else REPEATS
 
 
 def breakage(base: Sequence[Sample], head: Sequence[Sample], is_control: bool) -> Breakage | None:
@@ -84,16 +80,8 @@ def breakage(base: Sequence[Sample], head: Sequence[Sample], is_control: bool) -
 
 def breaks_every_time(samples: Sequence[Sample]) -> bool:
     """Whether some process of the plan broke at every attempt."""
-    return any(
-        all(s.status != "ok" for s in attempts) for attempts in _by_process(samples).values()
-    )
-
-
-def _by_process(samples: Sequence[Sample]) -> dict[tuple[str, int], list[Sample]]:
-    found: dict[tuple[str, int], list[Sample]] = {}
-    for sample in samples:
-        found.setdefault((sample.kind, sample.index), []).append(sample)
-    return found
+    sound = {(s.kind, s.index) for s in samples if s.status == "ok"}
+    return any((s.kind, s.index) not in sound for s in samples)
 
 
 def _broken(samples: Sequence[Sample]) -> list[Sample]:
@@ -109,9 +97,14 @@ def _words(samples: Sequence[Sample]) -> str | None:
 
 
 def _blame(statuses: Collection[str]) -> str | None:
-    if any(status in _EXACT for status in statuses):
+    if _EXACT.intersection(statuses):
         return "exact"
-    return "slow" if any(status in _SLOW for status in statuses) else None
+    return "slow" if "timeout" in statuses else None  # a time: the control can excuse it
+
+
+def last_attempts(samples: Sequence[Sample]) -> list[Sample]:
+    """The samples without those that were repeated."""
+    return list({(s.case, s.kind, s.index): s for s in samples}.values())
 
 
 # --- flaky ----------------------------------------------------------------------------------------
@@ -139,42 +132,29 @@ def _tail(heads: int, coins: int) -> float:
 def uneven_rounds(base: Sequence[Sample], head: Sequence[Sample]) -> Uneven:
     """Counted at the first attempt of each round: what is repeated depends on what it showed."""
     one, other = (
-        {key: found[0].status != "ok" for key, found in _by_process(side).items()}
+        {s.index: s.status != "ok" for s in reversed(side) if s.kind == "timed"}
         for side in (base, head)
     )
-    rounds = [key for key in one.keys() & other.keys() if key[0] == "timed"]
+    rounds = one.keys() & other.keys()
     return Uneven(
-        sum(one[key] and not other[key] for key in rounds),
-        sum(other[key] and not one[key] for key in rounds),
+        sum(one[index] and not other[index] for index in rounds),
+        sum(other[index] and not one[index] for index in rounds),
     )
 
 
 def flakiness(
-    case: str,
-    base: Sequence[Sample],
-    head: Sequence[Sample],
-    p_adjusted: float,
-    alpha: float,
+    case: str, base: Sequence[Sample], head: Sequence[Sample], p_adjusted: float, alpha: float
 ) -> Flakiness:
     """The verdict on a case of which processes broke now and then."""
     uneven = uneven_rounds(base, head)
     verdict = "inconclusive" if uneven.is_suspicious() else "flaky"
     if uneven.head_only > uneven.base_only and p_adjusted < alpha:
         verdict = "regression"
-    bad = [_broken(side) for side in (base, head)]
-    example = (bad[1] or bad[0])[0]
-    return Flakiness(
-        case=case,
-        base_broken=len(bad[0]),
-        base_processes=len(base),
-        head_broken=len(bad[1]),
-        head_processes=len(head),
-        base_only_rounds=uneven.base_only,
-        head_only_rounds=uneven.head_only,
-        reason=f"{example.status}: {example.reason}",
-        p_adjusted=p_adjusted,
-        verdict=verdict,
-    )
+    bad, worse = _broken(base), _broken(head)
+    example = (worse or bad)[0]
+    reason = f"{example.status}: {example.reason}"
+    numbers = (len(bad), len(base), len(worse), len(head), *uneven)
+    return Flakiness(case, *numbers, reason, p_adjusted, verdict)
 
 
 def is_flaky(base: Sequence[Sample], head: Sequence[Sample]) -> bool:
@@ -182,22 +162,14 @@ def is_flaky(base: Sequence[Sample], head: Sequence[Sample]) -> bool:
 
 
 def flaky_sentence(found: Flakiness) -> str:
-    """What a reader is told of a flaky case."""
-    counted = (
-        f"processes broke in {found.base_broken} of {found.base_processes} on the base and "
-        f"{found.head_broken} of {found.head_processes} on the head ({found.reason})"
-    )
+    """How often processes of a flaky case broke on either side, and what follows from it."""
     lead = {
-        "regression": f"head breaks more often (p = {found.p_adjusted:.2g}): {counted}",
-        "inconclusive": f"head may break more often, which more rounds would show: {counted}",
-        "flaky": f"flaky on both sides: {counted}"
-        if found.base_broken and found.head_broken
-        else f"flaky: {counted}",
+        "regression": f"head breaks more often (p = {found.p_adjusted:.2g})",
+        "inconclusive": "head may break more often, which more rounds would show",
+        "flaky": f"flaky{' on both sides' if found.base_broken and found.head_broken else ''}",
     }[found.verdict]
-    return f"{found.case}: {lead}. Broken processes were repeated on both sides."
-
-
-def last_attempts(samples: Sequence[Sample]) -> list[Sample]:
-    """The samples without those that were repeated."""
-    last: Mapping[tuple[str, str, int], Sample] = {(s.case, s.kind, s.index): s for s in samples}
-    return list(last.values())
+    return (
+        f"{found.case}: {lead}: processes broke in {found.base_broken} of {found.base_processes} "
+        f"on the base and {found.head_broken} of {found.head_processes} on the head "
+        f"({found.reason}). Broken processes were repeated on both sides."
+    )

@@ -7,13 +7,13 @@ miss what is the same within a job and different in the next; that is what a thr
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
 from firstlight.errors import FirstlightError
 from firstlight.gate.decision import GateReport
-from firstlight.statistics.calibration import AAResult, Threshold, Thresholds
+from firstlight.records import slug
+from firstlight.statistics.calibration import AAResult
 
 
 class UnfinishedGateError(FirstlightError):
@@ -23,15 +23,12 @@ class UnfinishedGateError(FirstlightError):
 def default_path(machine: str) -> Path:
     """Where this machine class's calibration is kept for the user: $XDG_DATA_HOME/firstlight."""
     data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    readable = "".join(c if c.isascii() and c.isalnum() else "-" for c in machine)[:60].strip("-")
-    digest = hashlib.sha256(machine.encode()).hexdigest()[:8]
-    return Path(data) / "firstlight" / "calibration" / f"{readable}-{digest}.json"
+    return Path(data) / "firstlight" / "calibration" / f"{slug(machine)}.json"
 
 
 def require_whole(report: GateReport, rounds: int) -> None:
     """Refuse the ratios of a gate that has broken cases or fewer rounds than asked for."""
-    if report.broken:
-        case, why = next(iter(report.broken.items()))
+    for case, why in report.broken.items():
         raise UnfinishedGateError(f"{case} cannot be calibrated: {why}.")
     if report.rounds < rounds:
         raise UnfinishedGateError(f"the gate ended after {report.rounds} of {rounds} rounds.")
@@ -43,16 +40,3 @@ def ratios(report: GateReport, measured_at: str) -> list[AAResult]:
         AAResult(c.case, c.quantity, c.effect.ratio, c.effect.n, measured_at)
         for c in report.comparisons
     ]
-
-
-def thresholds_by_case(
-    thresholds: Thresholds, report: GateReport
-) -> list[tuple[str, str, int, Threshold | None]]:
-    """(case, quantity, A/A ratios so far, threshold) of what decides a gate."""
-    rows = []
-    for c in report.comparisons:
-        if c.gated:
-            own = [r for r in thresholds.results if (r.case, r.quantity) == (c.case, c.quantity)]
-            found = thresholds.of(c.case, c.quantity, report.rounds)
-            rows.append((c.case, c.quantity, len(own), found))
-    return rows

@@ -3,7 +3,7 @@
 A comparison is a regression if the interval of its effect lies beyond both the calibrated threshold
 and the minimum effect, and if its p-value is below α after Holm's correction over all gated
 comparisons of all cases. Without any real change, a gate claims one, up or down, in any case, with
-probability α at most; it fails (claims one upwards) with α / 2 at most. That follows from the
+probability at most α; it fails (claims one upwards) with at most α / 2. That follows from the
 sides' random order alone. Threshold and minimum effect only make it rarer.
 
 What decides, in this order:
@@ -18,14 +18,13 @@ What decides, in this order:
     otherwise                     pass
 
 A process is broken that broke whenever it was repeated; see `breakage`. One that did not makes its
-case flaky, which is told, and the rounds that are sound on both sides are compared.
+case flaky, which is reported, and the rounds that are sound on both sides are compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 from firstlight.compare.quantities import GATED, counts_of, decides, in_order, of_pair
 from firstlight.compare.verdicts import (
@@ -56,9 +55,15 @@ from firstlight.statistics.effects import holm, paired_effect
 from firstlight.statistics.steady_state import spread
 
 EXIT_CODES = {"pass": 0, "regression": 1, "infrastructure": 2, "inconclusive": 3}
+#: A regression with a smaller p-value, after Holm's correction, ends a gate whatever else is
+#: undecided. Looks claim with a larger one, which the rounds that follow may take back: stopping
+#: at the first claim would still err no more often than stated, but three times as often as this.
+BEYOND_DOUBT = 0.002
+Both = tuple[Sequence[Sample], Sequence[Sample]]  # of one case: base, head
 
 
-class Look(NamedTuple):
+@dataclass(frozen=True)
+class Look:
     """After so many rounds the samples are judged, with this part of the error rate."""
 
     rounds: int
@@ -72,14 +77,51 @@ class Look(NamedTuple):
 LOOKS = (Look(12, 0.02), Look(24, 0.01), Look(48, 0.01), Look(96, 0.01))
 
 
-#: A regression with a smaller p-value, after Holm's correction, ends a gate whatever else is
-#: undecided. Looks claim with a larger one, which the rounds that follow may take back: stopping
-#: at the first claim would still err no more often than stated, but three times as often as this.
-BEYOND_DOUBT = 0.002
-
-
 class GateError(FirstlightError):
     """The gate was asked for something that cannot be decided."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How the samples are judged, and after how many rounds."""
+
+    looks: tuple[Look, ...] = LOOKS
+    minimum_effect: float = MINIMUM_EFFECT
+    resolution: float = RESOLUTION
+    gated: Collection[str] = GATED  # the quantities that decide; the others are reported
+    thresholds: Thresholds | None = None
+    control: str | None = None
+    exact_counts: bool = True
+    #: Two versions of JAX write the same program in different equations: these are reported under
+    #: another name, which is not gated.
+    same_jax: bool = True
+    fail_fast: bool = True  # stop at a regression beyond doubt, whatever else is undecided
+
+    def judge(
+        self, samples: Mapping[str, Sequence[Sample]], rounds: int, alpha: float
+    ) -> GateReport:
+        """The report over the first `rounds` rounds."""
+        name = "equations" if self.same_jax else "equations of another JAX"
+        base, head = (
+            [s for s in for_decision(samples[side], name) if s.kind != "timed" or s.index < rounds]
+            for side in ("base", "head")
+        )
+        return decide(base, head, self, alpha)
+
+
+def for_decision(samples: Sequence[Sample], equations: str = "equations") -> list[Sample]:
+    """The samples, the timed ones with the check's number of equations under the given name."""
+    counted = {
+        s.case: s.counts["equations"]
+        for s in samples
+        if s.kind == "check" and s.counts.get("equations") is not None
+    }
+    return [
+        replace(s, counts={**s.counts, equations: counted[s.case]})
+        if s.kind == "timed" and s.case in counted
+        else s
+        for s in samples
+    ]
 
 
 @dataclass(frozen=True)
@@ -106,202 +148,184 @@ class GateReport:
     schema_version: int = 1
 
     @property
+    def decisive(self) -> list[Comparison]:
+        """The comparisons that the verdict rests on, without the control."""
+        return [c for c in self.comparisons if c.gated and c.case != self.control]
+
+    @property
+    def gated_counts(self) -> list[CountChange]:
+        return [c for c in self.counts if c.gated and c.case != self.control]
+
+    @property
+    def control_sentences(self) -> list[str]:
+        """One per time or count of the control case that moved."""
+        found: list[Comparison | CountChange] = [*self.comparisons, *self.counts]
+        return [
+            "The control case moved, which the change cannot have caused, so the times prove "
+            f"nothing: {_sentence(m)}"
+            for m in found
+            if m.case == self.control and m.gated and m.verdict in ("regression", "improvement")
+        ]
+
+    @property
     def is_settled(self) -> bool:
         """Whether more rounds could change nothing that matters."""
         return not self.undecided or (self.verdict == "regression" and self._is_beyond_doubt())
 
     def _is_beyond_doubt(self) -> bool:
-        exact = [c.verdict for c in self.counts if c.gated and c.case != self.control]
-        found = [c for c in self.comparisons if c.gated and c.case != self.control]
-        times = [c.p_adjusted for c in found if c.verdict == "regression"]
-        times += [f.p_adjusted for f in self.flaky if f.verdict == "regression"]
-        return bool("regression" in exact or self.broken_by_head) or any(
-            p < BEYOND_DOUBT for p in times
-        )
+        exact = any(c.verdict == "regression" for c in self.gated_counts)
+        found: list[Comparison | Flakiness] = [*self.decisive, *self.flaky]
+        worse = [one.p_adjusted for one in found if one.verdict == "regression"]
+        return bool(exact or self.broken_by_head) or any(p < BEYOND_DOUBT for p in worse)
 
 
 def decide(
-    base: Sequence[Sample],
-    head: Sequence[Sample],
-    *,
-    thresholds: Thresholds | None = None,
-    control: str | None = None,
-    alpha: float = 0.05,
-    minimum_effect: float = MINIMUM_EFFECT,
-    resolution: float = RESOLUTION,
-    exact_counts: bool = True,
-    gated: Collection[str] = GATED,
+    base: Sequence[Sample], head: Sequence[Sample], rules: Rules | None = None, alpha: float = 0.05
 ) -> GateReport:
     """The verdict over the samples of both sides, paired by case and index (the round).
 
     Checking and priming processes may be among them: they have no times, but if one failed, its
-    case is broken. `gated` names the quantities that decide; the others are told beside them.
+    case is broken.
     """
-    cases = list(dict.fromkeys(s.case for s in [*base, *head]))
+    rules = rules or Rules()
+    cases = _by_case(base, head)
+    control = rules.control
     if control is not None and control not in cases:
-        raise GateError(f"the control case {control!r} was not measured. Measured: {cases}.")
-    sides = [_Side(side) for side in (base, head)]
+        raise GateError(f"the control case {control!r} was not measured. Measured: {[*cases]}.")
     broken = {
         case: trouble
-        for case in cases
-        if (trouble := breakage(sides[0].of(case), sides[1].of(case), case == control))
+        for case, both in cases.items()
+        if (trouble := breakage(*both, case == control))
     }
-    usable = [case for case in cases if case not in broken]
-    rule = Rule(alpha, minimum_effect, resolution, thresholds)
-    pairs = [pair for case in usable for pair in _pairs(case, sides, gated)]
+    usable = {case: both for case, both in cases.items() if case not in broken}
+    pairs = [pair for case, both in usable.items() for pair in _pairs(case, both, rules.gated)]
     # The control is no candidate for a regression: it is judged apart.
     own = [p for p in pairs if p.case != control]
-    shaky = [c for c in usable if c != control and is_flaky(*(s.of(c) for s in sides))]
-    uneven = [uneven_rounds(*(s.of(case) for s in sides)).p() for case in shaky]
+    shaky = [case for case, both in usable.items() if case != control and is_flaky(*both)]
+    uneven = [uneven_rounds(*usable[case]).p() for case in shaky]
     adjusted = holm([*uneven, *(p.effect.p for p in own if p.gated)])
-    flaky = [
-        flakiness(case, sides[0].of(case), sides[1].of(case), p, alpha)
-        for case, p in zip(shaky, adjusted, strict=False)
-    ]
+    rule = Rule(alpha, rules.minimum_effect, rules.resolution, rules.thresholds)
     comparisons = compare(own, rule, beside=uneven)
     comparisons += compare([p for p in pairs if p.case == control], rule)
-    counts = [
-        c
-        for case in (usable if exact_counts else ())
-        for c in count_changes(case, *(s.counts(case) for s in sides))
-    ]
-    found: list[Comparison | CountChange] = [*comparisons, *counts]
-    moved = _moved(found, control)
-    verdict, reasons = _verdict(comparisons, counts, broken, flaky, control, moved)
-    reasons += [f"{p.case}: {p.quantity} is {p.note}." for p in pairs if p.note]
-    return GateReport(
-        verdict=verdict,
-        exit_code=EXIT_CODES[verdict],
-        reasons=tuple(reasons),
+    report = GateReport(
+        verdict="pass",
+        exit_code=0,
+        reasons=(),
         comparisons=tuple(comparisons),
-        counts=tuple(counts),
+        counts=tuple(
+            c
+            for case, both in (usable.items() if rules.exact_counts else ())
+            for c in count_changes(
+                case, *([counts_of(s) for s in _timed(side).values()] for side in both)
+            )
+        ),
         control=control,
-        control_moved=bool(moved),
-        undecided=tuple(dict.fromkeys(_undecided_cases(comparisons, flaky, control))),
+        control_moved=False,
+        undecided=(),
         broken={case: trouble.why for case, trouble in broken.items()},
         rounds=min((p.effect.n for p in pairs), default=0),
         alpha=alpha,
-        minimum_effect=minimum_effect,
-        resolution=resolution,
-        calibration=_calibration(thresholds, minimum_effect),
+        minimum_effect=rules.minimum_effect,
+        resolution=rules.resolution,
+        calibration=_calibration(rules.thresholds, rules.minimum_effect),
         broken_by_head=tuple(case for case, trouble in broken.items() if trouble.regression),
-        flaky=tuple(flaky),
+        flaky=tuple(
+            flakiness(case, *usable[case], p, alpha)
+            for case, p in zip(shaky, adjusted, strict=False)
+        ),
     )
+    notes = [f"{p.case}: {p.quantity} is {p.note}." for p in pairs if p.note]
+    return _with_verdict(report, broken, notes)
 
 
-class _Side:
-    """The samples of one side by case."""
-
-    def __init__(self, samples: Sequence[Sample]) -> None:
-        self._samples: dict[str, list[Sample]] = {}
+def _by_case(*sides: Sequence[Sample]) -> dict[str, Both]:
+    found: dict[str, tuple[list[Sample], list[Sample]]] = {}
+    for number, samples in enumerate(sides):
         for sample in samples:
-            self._samples.setdefault(sample.case, []).append(sample)
-
-    def of(self, case: str) -> Sequence[Sample]:
-        return self._samples.get(case, ())
-
-    def timed(self, case: str) -> dict[int, Sample]:
-        """Of each round the last attempt, where that is sound."""
-        last = {s.index: s for s in self.of(case) if s.kind == "timed"}
-        return {index: s for index, s in last.items() if s.status == "ok"}
-
-    def counts(self, case: str) -> list[dict[str, int]]:
-        return [counts_of(s) for s in self.timed(case).values()]
+            found.setdefault(sample.case, ([], []))[number].append(sample)
+    return dict(found)
 
 
-def _pairs(case: str, sides: Sequence[_Side], gated: Collection[str]) -> list[Pair]:
+def _timed(samples: Sequence[Sample]) -> dict[int, Sample]:
+    """Of each round the last attempt, where that is sound."""
+    last = {s.index: s for s in samples if s.kind == "timed"}
+    return {index: s for index, s in last.items() if s.status == "ok"}
+
+
+def _pairs(case: str, both: Both, gated: Collection[str]) -> list[Pair]:
     """Every quantity over the rounds that have it on both sides."""
-    samples = [side.timed(case) for side in sides]
+    base, head = map(_timed, both)
     # An interrupted round has one side only.
-    rounds = sorted(samples[0].keys() & samples[1].keys())
-    both_sides = {i: of_pair(samples[0][i], samples[1][i]) for i in rounds}
-    base, head = ({i: pair[n] for i, pair in both_sides.items()} for n in (0, 1))
+    times = [of_pair(base[i], head[i]) for i in sorted(base.keys() & head.keys())]
+    sides = [[pair[number] for pair in times] for number in (0, 1)]
     pairs = []
-    for name in in_order({q: None for i in rounds for q in base[i].keys() & head[i].keys()}):
-        both = [i for i in rounds if name in base[i] and name in head[i]]
-        one, other = [base[i][name] for i in both], [head[i][name] for i in both]
-        gate_it = decides(name, [[*base.values()], [*head.values()]], gated)
+    for name in in_order({q for one, other in times for q in one.keys() & other.keys()}):
+        values = [(a[name], b[name]) for a, b in times if name in a and name in b]
+        one, other = ([pair[number] for pair in values] for number in (0, 1))
+        gate_it = decides(name, sides, gated)
         apart = spread(one) if gate_it else None
         effect = paired_effect(one, other)
         pairs.append(Pair(case, name, gate_it and apart is None, one, other, effect, apart))
     return pairs
 
 
-def _moved(
-    found: Sequence[Comparison | CountChange], control: str | None
-) -> list[Comparison | CountChange]:
-    """What of the control case moved."""
-    claimed = ("regression", "improvement")
-    return [m for m in found if m.case == control and m.gated and m.verdict in claimed]
-
-
-def control_sentences(report: GateReport) -> list[str]:
-    """What a reader is told of a control case that moved."""
-    return [
-        _control_sentence(m) for m in _moved([*report.comparisons, *report.counts], report.control)
-    ]
-
-
-def _undecided(comparisons: Sequence[Comparison], control: str | None) -> list[Comparison]:
-    """What may have become slower: a gate does not ask whether something is really faster."""
-    return [
-        c
-        for c in comparisons
-        if c.gated and c.verdict == "inconclusive" and c.case != control and may_be_slower(c)
-    ]
-
-
-def _undecided_cases(
-    comparisons: Sequence[Comparison], flaky: Sequence[Flakiness], control: str | None
-) -> list[str]:
-    times = [c.case for c in _undecided(comparisons, control)]
-    return times + [f.case for f in flaky if f.verdict == "inconclusive"]
+def _with_verdict(
+    report: GateReport, broken: Mapping[str, Breakage], notes: Sequence[str]
+) -> GateReport:
+    # A gate does not ask whether something is really faster, only what may have become slower.
+    unsure = [c for c in report.decisive if c.verdict == "inconclusive" and may_be_slower(c)]
+    shaky = [f.case for f in report.flaky if f.verdict == "inconclusive"]
+    verdict, reasons = _verdict(report, broken, unsure)
+    return replace(
+        report,
+        verdict=verdict,
+        exit_code=EXIT_CODES[verdict],
+        reasons=(*reasons, *notes),
+        control_moved=bool(report.control_sentences),
+        undecided=tuple(dict.fromkeys([*(c.case for c in unsure), *shaky])),
+    )
 
 
 def _verdict(
-    comparisons: Sequence[Comparison],
-    counts: Sequence[CountChange],
-    broken: Mapping[str, Breakage],
-    flaky: Sequence[Flakiness],
-    control: str | None,
-    moved: Sequence[Comparison | CountChange],
+    report: GateReport, broken: Mapping[str, Breakage], unsure: Sequence[Comparison]
 ) -> tuple[str, list[str]]:
     """The verdict with its reasons; see the table at the top of this module."""
-    own = [c for c in counts if c.gated and c.case != control]
-    grown = [_count_sentence(c) for c in own if c.verdict == "regression"]
-    slower = [
-        _sentence(c)
-        for c in comparisons
-        if c.gated and c.case != control and c.verdict == "regression"
-    ]
-    undecided = [_sentence(c) for c in _undecided(comparisons, control)]
-    slower += [flaky_sentence(f) for f in flaky if f.verdict == "regression"]
-    undecided += [flaky_sentence(f) for f in flaky if f.verdict == "inconclusive"]
-    grown += [f"{case}: {b.why}." for case, b in broken.items() if b.regression == "exact"]
-    slower += [f"{case}: {b.why}." for case, b in broken.items() if b.regression == "slow"]
-    trouble = [f"{case}: {b.why}." for case, b in broken.items() if b.regression is None]
-    control_words = [_control_sentence(m) for m in moved]
-    notes = [_count_sentence(c) for c in own if c.verdict == "improvement"]
-    notes += [_sentence(c) for c in comparisons if c.gated and c.verdict == "improvement"]
-    notes += [flaky_sentence(f) for f in flaky if f.verdict == "flaky"]
-    every = [*grown, *control_words, *slower, *trouble, *undecided, *notes]
+
+    def said(found: Sequence[Comparison | CountChange], verdict: str) -> list[str]:
+        return [_sentence(one) for one in found if one.verdict == verdict]
+
+    def flaky(verdict: str) -> list[str]:
+        return [flaky_sentence(found) for found in report.flaky if found.verdict == verdict]
+
+    def blamed(regression: str | None) -> list[str]:
+        return [f"{case}: {b.why}." for case, b in broken.items() if b.regression == regression]
+
+    times, counts, moved = report.decisive, report.gated_counts, report.control_sentences
+    grown = said(counts, "regression") + blamed("exact")
+    slower = said(times, "regression") + flaky("regression") + blamed("slow")
+    trouble = blamed(None)
+    undecided = [*map(_sentence, unsure), *flaky("inconclusive")]
+    notes = said(counts, "improvement") + said(times, "improvement") + flaky("flaky")
+    every = [*grown, *moved, *slower, *trouble, *undecided, *notes]
     if grown:
         return "regression", every
     if moved:
-        return "inconclusive", [*control_words, *slower, *trouble, *undecided, *notes]
+        return "inconclusive", every
     if slower:
         return "regression", every
-    candidates = [c for c in comparisons if c.case != control]
-    if any(found.both for found in broken.values()) or not (candidates or broken):
+    measured = any(c.case != report.control for c in report.comparisons)
+    if any(found.both for found in broken.values()) or not (measured or broken):
         return "infrastructure", every or ["No case was measured on both sides."]
     if trouble or undecided:
         return "inconclusive", every
-    if not any(c.gated for c in candidates):
+    if not times:
         return "inconclusive", ["No time could be judged.", *every]
     return "pass", notes
 
 
-def _sentence(found: Comparison) -> str:
+def _sentence(found: Comparison | CountChange) -> str:
+    if isinstance(found, CountChange):
+        return f"{found.case}: {found.reason}."
     e = found.effect
     interval = f"{change(e.ratio)} [{change(e.low)}, {change(e.high)}] over {e.n} rounds"
     if found.verdict == "inconclusive":
@@ -311,18 +335,6 @@ def _sentence(found: Comparison) -> str:
         f"{found.case}: {found.quantity} got {word}: {interval}, beyond {change(found.threshold)} "
         f"({found.threshold_source}), p = {found.p_adjusted:.2g}."
     )
-
-
-def _control_sentence(moved: Comparison | CountChange) -> str:
-    what = _count_sentence(moved) if isinstance(moved, CountChange) else _sentence(moved)
-    return (
-        "The control case moved, which the change cannot have caused, so the times prove nothing: "
-        f"{what}"
-    )
-
-
-def _count_sentence(found: CountChange) -> str:
-    return f"{found.case}: {found.reason}."
 
 
 def _calibration(thresholds: Thresholds | None, minimum_effect: float) -> str:

@@ -10,22 +10,92 @@ explain/      with --explain: programs of failing cases and their differences
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from firstlight import records
 from firstlight.errors import FirstlightError
+from firstlight.gate.decision import Look
 from firstlight.gate.environments import protocol_packages
-from firstlight.gate.measuring import SIDES, PairedCase, complete_rounds
+from firstlight.gate.measuring import SIDES, complete_rounds
+from firstlight.gate.planning import Gate, Request
 from firstlight.gate.sides import Side
-from firstlight.records import OutputError, Plan, Run, Sample, Settings, to_json
-from firstlight.records.run_directory import RunDirectory
+from firstlight.measure.host import harness, noise_warnings
+from firstlight.records import (
+    OutputError,
+    Plan,
+    Run,
+    Sample,
+    from_json,
+    load_object,
+    now,
+    to_json,
+    write_json,
+    writing,
+)
+from firstlight.records.run_directory import RunDirectory, require_new
 from firstlight.report.html import render
 from firstlight.statistics.run_summaries import assemble
 
 SCHEMA = "firstlight.gate-plan"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatePlan:
+    """What a gate was asked for and how it was planned: its `plan.json`, in this order."""
+
+    schema: str = SCHEMA
+    schema_version: int = 1
+    created_at: str
+    options: Request
+    sides: Mapping[str, Mapping[str, Any]]
+    looks: tuple[Look, ...]
+    control: str | None
+    cases: tuple[str, ...]
+    skipped: Mapping[str, str]
+    incomparable: Mapping[str, str]
+    new: tuple[str, ...]
+    harness: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, gate: Gate) -> GatePlan:
+        # A branch may move before the gate is resumed; its commit does not.
+        fixed = {
+            side.name: side.description["commit"]
+            for side in gate.sides
+            if side.description["kind"] == "revision" and not side.description["uncommitted"]
+        }
+        return cls(
+            created_at=now(),
+            options=replace(gate.request, **fixed),
+            sides={side.name: side.description for side in gate.sides},
+            looks=gate.rules.looks,
+            control=gate.rules.control,
+            cases=tuple(pair.id for pair in gate.selection.cases),
+            skipped=gate.selection.skipped,
+            incomparable=gate.selection.incomparable,
+            new=gate.selection.new,
+            harness=harness(),
+        )
+
+    @classmethod
+    def load(cls, path: Path) -> GatePlan:
+        data = load_object(path / "plan.json")
+        if data.get("schema") != SCHEMA:
+            raise OutputError(f"{path}: not a gate's directory (schema {data.get('schema')!r}).")
+        return from_json(cls, data, str(path / "plan.json"))
+
+    def require_same(self, sides: tuple[Side, Side]) -> None:
+        """Refuse to add samples of other code or other packages to an interrupted gate."""
+        for side in sides:
+            then, now = self.sides[side.name], to_json(side.description)
+            for part in ("commit", "uncommitted", "python"):
+                if then.get(part) != now.get(part):
+                    raise FirstlightError(
+                        f"{side.name} is not what it was when this gate began ({part} differs). "
+                        "Samples of two experiments do not belong together: start a new gate."
+                    )
 
 
 class GateDirectory:
@@ -36,38 +106,30 @@ class GateDirectory:
         self._sides = dict(sides)
 
     @classmethod
-    def create(
-        cls, path: Path, plan: Mapping[str, Any], side_plans: Mapping[str, Plan]
-    ) -> GateDirectory:
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise OutputError(
-                f"{path} exists and is not empty. Nothing is overwritten: give another --out, or "
-                f"finish an interrupted gate with --resume {path}."
-            )
-        try:
+    def create(cls, path: Path, plan: GatePlan, gate: Gate) -> GateDirectory:
+        require_new(path, "gate")
+        with writing(path):
             path.mkdir(parents=True, exist_ok=True)
-            records.write_json(path / "plan.json", plan)
-        except OSError as error:
-            raise OutputError(f"{path}: cannot be written: {error.strerror}.") from None
-        return cls(path, {n: RunDirectory.create(path / n, side_plans[n]) for n in SIDES})
+            write_json(path / "plan.json", plan)
+        sides = {
+            s.name: RunDirectory.create(path / s.name, _side_plan(s, gate)) for s in gate.sides
+        }
+        return cls(path, sides)
 
     @classmethod
     def open(cls, path: Path) -> GateDirectory:
         """Take up an interrupted gate."""
-        if not (path / "plan.json").is_file():
-            raise OutputError(f"{path}: there is no plan.json, so no gate that can be resumed.")
         return cls(path, {name: RunDirectory.open(path / name) for name in SIDES})
 
     def keepers(self) -> dict[str, Callable[[Sample], None]]:
         return {name: directory.keep for name, directory in self._sides.items()}
 
-    def plan(self) -> dict[str, Any]:
-        return load_plan(self.path)
-
     def samples(self) -> dict[str, list[Sample]]:
         return {name: directory.samples() for name, directory in self._sides.items()}
 
-    def runs(self, samples: Mapping[str, list[Sample]], load_after: Any = None) -> dict[str, Run]:
+    def runs(
+        self, samples: Mapping[str, list[Sample]], load_after: Sequence[float] | None = None
+    ) -> dict[str, Run]:
         """Both sides summarised, over the rounds that are complete."""
         plans = self._plans(samples)
         return {
@@ -78,13 +140,13 @@ class GateDirectory:
     def _plans(self, samples: Mapping[str, list[Sample]]) -> dict[str, Plan]:
         """Each side's plan with the number of rounds that came of it."""
         rounds = max(1, complete_rounds(samples))  # a run without any round is incomplete
-        found = {}
-        for name, directory in self._sides.items():
-            plan = directory.plan()
-            found[name] = replace(plan, settings=replace(plan.settings, processes=rounds))
-        return found
+        plans = {name: directory.plan() for name, directory in self._sides.items()}
+        return {
+            name: replace(plan, settings=replace(plan.settings, processes=rounds))
+            for name, plan in plans.items()
+        }
 
-    def publish_sides(self, load_after: Any = None) -> None:
+    def publish_sides(self, load_after: Sequence[float] | None = None) -> None:
         """Write both sides' summaries and reports, and plans that say how many rounds there were.
 
         How many it takes is decided on the way. A plan that went on saying 96 would not be that of
@@ -93,24 +155,10 @@ class GateDirectory:
         samples = self.samples()
         plans = self._plans(samples)
         for name, run in self.runs(samples, load_after).items():
-            self._write_plan(name, plans[name])
+            path = self._sides[name].path / "plan.json"
+            with writing(path):
+                write_json(path, plans[name])
             self._sides[name].publish(run, render(run, samples[name]))
-
-    def _write_plan(self, side: str, plan: Plan) -> None:
-        path = self._sides[side].path / "plan.json"
-        try:
-            records.write_json(path, plan)
-        except OSError as error:
-            raise OutputError(f"{path}: cannot be written: {error.strerror}.") from None
-
-    def write(self, name: str, text: str) -> Path:
-        path = self.path / name
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            records.write_text(path, text)
-        except OSError as error:
-            raise OutputError(f"{path}: cannot be written: {error.strerror}.") from None
-        return path
 
     def close(self) -> None:
         for directory in self._sides.values():
@@ -118,25 +166,9 @@ class GateDirectory:
                 directory.close()
 
 
-def load_plan(path: Path) -> dict[str, Any]:
-    plan = records.load_object(path / "plan.json")
-    if plan.get("schema") != SCHEMA:
-        raise OutputError(f"{path}: not a gate's directory (schema {plan.get('schema')!r}).")
-    return plan
-
-
-def side_plan(
-    side: Side,
-    cases: list[PairedCase],
-    settings: Settings,
-    target: str,
-    host: Mapping[str, Any],
-    warnings: list[str],
-    harness: Mapping[str, Any],
-) -> Plan:
+def _side_plan(side: Side, gate: Gate) -> Plan:
     """The plan of one side as a run: the machine is shared, Python and packages are its own."""
-    python = side.description["python"]
-    commit = side.description.get("commit")
+    python, commit = side.description["python"], side.description.get("commit")
     own = {
         "python": {k: python[k] for k in ("version", "implementation", "compiler")},
         "packages": protocol_packages(python["installed"]),
@@ -145,24 +177,12 @@ def side_plan(
     if commit is not None:
         own["commit"] = {"id": commit, "changed": bool(side.description.get("uncommitted"))}
     return Plan(
-        created_at=records.now(),
-        target=f"{target}-{side.name}",
-        harness=harness,
-        host={**host, **own},
-        warnings=tuple(warnings),
+        created_at=now(),
+        target=f"{gate.name}-{side.name}",
+        harness=harness(),
+        host={**gate.host, **own},
+        warnings=tuple(noise_warnings(gate.host)),
         fingerprint={},
-        settings=settings,
-        cases=tuple(case.on(side.name) for case in cases),
+        settings=gate.settings,
+        cases=tuple(case.on(side.name) for case in gate.selection.cases),
     )
-
-
-def require_same_sides(plan: Mapping[str, Any], sides: tuple[Side, Side]) -> None:
-    """Refuse to add samples of other code or other packages to an interrupted gate."""
-    for side in sides:
-        then, now = plan["sides"][side.name], to_json(side.description)
-        for part in ("commit", "uncommitted", "python"):
-            if then.get(part) != now.get(part):
-                raise FirstlightError(
-                    f"{side.name} is not what it was when this gate began ({part} differs). "
-                    "Samples of two experiments do not belong together: start a new gate."
-                )

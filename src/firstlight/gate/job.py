@@ -2,63 +2,47 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from firstlight.compare.differences import case_differences, data_differences, joined
-from firstlight.compare.quantities import GATED
-from firstlight.compare.verdicts import MINIMUM_EFFECT, RESOLUTION
-from firstlight.gate.decision import EXIT_CODES, LOOKS, GateError, GateReport, Look, decide
-from firstlight.gate.measuring import SIDES, Pair, Watch, for_decision
-from firstlight.records import Run, Sample
-from firstlight.statistics.calibration import Thresholds
+from firstlight.gate.breakage import last_attempts
+from firstlight.gate.decision import EXIT_CODES, GateError, GateReport, Rules
+from firstlight.gate.directory import GateDirectory
+from firstlight.gate.measuring import Pair, Watch
+from firstlight.gate.outputs import markdown
+from firstlight.gate.planning import Gate
+from firstlight.gate.provenance import require_own_code
+from firstlight.records import Run, Sample, write_json, write_text
 
 Samples = Mapping[str, Sequence[Sample]]
 
 
-@dataclass(frozen=True)
-class Rules:
-    """How the samples are judged, and after how many rounds."""
-
-    looks: tuple[Look, ...] = LOOKS
-    minimum_effect: float = MINIMUM_EFFECT
-    resolution: float = RESOLUTION
-    gated: tuple[str, ...] = GATED
-    thresholds: Thresholds | None = None
-    control: str | None = None
-    exact_counts: bool = True
-    #: Two versions of JAX write the same program in different equations: told under another name,
-    #: which is not gated.
-    same_jax: bool = True
-    #: Stop at a regression beyond doubt, whatever else is undecided.
-    fail_fast: bool = True
-
-    def judge(self, samples: Samples, rounds: int, alpha: float) -> GateReport:
-        """The report over the first `rounds` rounds."""
-        name = "equations" if self.same_jax else "equations of another JAX"
-        base, head = (
-            [s for s in for_decision(samples[side], name) if s.kind != "timed" or s.index < rounds]
-            for side in SIDES
-        )
-        return decide(
-            base,
-            head,
-            thresholds=self.thresholds,
-            control=self.control,
-            alpha=alpha,
-            minimum_effect=self.minimum_effect,
-            resolution=self.resolution,
-            exact_counts=self.exact_counts,
-            gated=self.gated,
-        )
-
-
-def looks_for(alpha: float, rounds: int | None) -> tuple[Look, ...]:
-    """The looks of a gate with error rate `alpha`: one after `rounds`, or the usual ones."""
-    if rounds is not None:
-        return (Look(rounds, alpha),)
-    total = sum(look.alpha for look in LOOKS)
-    return tuple(Look(look.rounds, alpha * look.alpha / total) for look in LOOKS)
+def carry_out(
+    gate: Gate, directory: GateDirectory, watch: Watch, deadline: float | None = None
+) -> GateReport:
+    """Measure and decide; everything but explanations is on disk afterwards."""
+    pairs = gate.selection.cases
+    names = [pair.id for pair in pairs]
+    with Pair(pairs, gate.settings, gate.sides, directory.keepers(), directory.samples()) as pair:
+        pair.prepare(watch)
+        require_own_code(gate.sides, pair.modules)
+        checked = {side: last_attempts(v) for side, v in directory.samples().items()}
+        different = not_comparable(directory.runs(checked), checked, names)
+        require_some(different, [name for name in names if name != gate.rules.control])
+        pair.leave_out(different)
+        report = measure_and_judge(pair, gate.rules, directory.samples, watch, deadline, different)
+    directory.publish_sides(os.getloadavg() if hasattr(os, "getloadavg") else None)
+    report = with_notes(
+        report,
+        {**gate.selection.incomparable, **different},
+        [f"{name}: new in head, nothing to compare with." for name in gate.selection.new],
+        gate.selection.unimportable,
+    )
+    write_json(directory.path / "gate.json", report)
+    write_text(directory.path / "gate.md", markdown(report, gate.side_words))
+    return report
 
 
 def measure_and_judge(
@@ -81,23 +65,16 @@ def measure_and_judge(
         if report is None or reached > done:
             taken = {n: [s for s in v if s.case not in left_out] for n, v in samples().items()}
             report = rules.judge(taken, reached, look.alpha)
-        if not report.undecided or reached < look.rounds:
-            break
-        if rules.fail_fast and report.is_settled and look != rules.looks[-1]:
-            return _stopped_early(report)
+        if not report.undecided or reached < look.rounds or look == rules.looks[-1]:
+            return report
+        if rules.fail_fast and report.is_settled:
+            stopped = (
+                f"The gate stopped after {report.rounds} rounds: the regression is beyond doubt. "
+                f"Still undecided: {', '.join(report.undecided)} (--keep-going measures on)."
+            )
+            return replace(report, reasons=(*report.reasons, stopped))
         done = reached
-    if report is None:
-        raise ValueError("a gate needs at least one look")
-    return report
-
-
-def _stopped_early(report: GateReport) -> GateReport:
-    """What a reader must know of a gate that stopped with cases undecided."""
-    told = (
-        f"The gate stopped after {report.rounds} rounds: the regression is beyond doubt. Still "
-        f"undecided: {', '.join(report.undecided)} (--keep-going measures on)."
-    )
-    return replace(report, reasons=(*report.reasons, told))
+    raise ValueError("a gate needs at least one look")
 
 
 def not_comparable(
@@ -137,17 +114,15 @@ def with_notes(
     `unimportable` is why the benchmark file of a side cannot be imported: said first, because it is
     why every case of that side is broken.
     """
-    sentences = [f"{case}: not compared, because {why}." for case, why in incomparable.items()]
     first = [
         f"The benchmark file of {side} cannot be imported: {why}."
         for side, why in (unimportable or {}).items()
     ]
-    if not sentences and not notes and not first:
-        return report
-    verdict = "inconclusive" if report.verdict == "pass" and sentences else report.verdict
+    left_out = [f"{case}: not compared, because {why}." for case, why in incomparable.items()]
+    verdict = "inconclusive" if report.verdict == "pass" and left_out else report.verdict
     return replace(
         report,
         verdict=verdict,
         exit_code=EXIT_CODES[verdict],
-        reasons=(*first, *report.reasons, *sentences, *notes),
+        reasons=(*first, *report.reasons, *left_out, *notes),
     )

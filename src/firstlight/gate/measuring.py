@@ -1,10 +1,10 @@
 """Both sides in one job, interleaved: check, prime, then rounds in which every case has a pair.
 
 Within a pair the two processes follow each other at once, so that both meet the same machine, and
-their warm calls alternate. A
-coin decides which side goes first, for each case and round anew: the exact p-value of a gate (flip
-the sign of each round's difference) rests on that and nothing else. Alternating AB BA would balance
-better, but one coin for two rounds is half as many coins. The cases of a round are shuffled.
+their warm calls alternate. A coin decides which side goes first, for each case and round anew: the
+exact p-value of a gate (flip the sign of each round's difference) rests on that and nothing else.
+Alternating AB BA would balance better, but one coin for two rounds is half as many coins. The cases
+of a round are shuffled.
 
 A process that breaks is repeated, on both sides, until both are sound or it has been repeated often
 enough to say that it always breaks. Its case is then not timed any more.
@@ -19,7 +19,6 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Self
 
 from firstlight.gate.breakage import breaks_every_time, last_attempts, repeats_of
@@ -29,14 +28,7 @@ from firstlight.measure.runner import Runner
 from firstlight.records import Case, Sample, Settings
 
 SIDES = ("base", "head")
-Watch = Callable[[int, Sequence[tuple["Shown", str, int]]], None]
-
-
-@dataclass(frozen=True)
-class Shown:
-    """What progress prints of a process."""
-
-    id: str
+Watch = Callable[[int, Sequence[tuple[Case, str, int]]], None]
 
 
 @dataclass(frozen=True)
@@ -75,7 +67,6 @@ class Pair:
         self._seed = settings.seed
         self._clock = clock
         self._stack = contextlib.ExitStack()
-        self._order = 0
         #: By side and case: where every module came from. Kept apart, because the samples are
         #: published and these are paths of this machine.
         self.modules: dict[str, dict[str, Mapping[str, str]]] = {side: {} for side in SIDES}
@@ -84,20 +75,21 @@ class Pair:
         for name, samples in (done or {}).items():
             for sample in samples:
                 self._count_attempt(name, sample)
+        taken = (s.order for attempts in self._attempts.values() for s in attempts)
+        self._order = 1 + max(taken, default=-1)
+        # The control must only not move: its calls are short, and a tenth of a second has many.
+        brief = replace(settings, warm_seconds=min(settings.warm_seconds, 0.1))
         self._runners: dict[tuple[str, bool], Runner] = {}
-        for side in sides:
-            known = (done or {}).get(side.name, ())
-            for control in (False, True):
-                chosen = [c.on(side.name) for c in cases if c.is_control is control]
-                names = {case.id for case in chosen}
-                self._runners[side.name, control] = Runner(
-                    chosen,
-                    _for_control(settings) if control else settings,
-                    self._keeper(side.name, control, keep[side.name]),
-                    [sample for sample in known if sample.case in names],
-                    spawn if control else side.spawner(spawn),
-                )
-            self._order = max([self._order, *(s.order + 1 for s in known)])
+        for side, control in itertools.product(sides, (False, True)):
+            chosen = [c.on(side.name) for c in cases if c.is_control is control]
+            names = {case.id for case in chosen}
+            self._runners[side.name, control] = Runner(
+                chosen,
+                brief if control else settings,
+                self._keeper(side.name, control, keep[side.name]),
+                [s for s in (done or {}).get(side.name, ()) if s.case in names],
+                spawn if control else side.spawner(spawn),
+            )
 
     def _keeper(
         self, side: str, control: bool, keep: Callable[[Sample], None]
@@ -116,22 +108,16 @@ class Pair:
             self._stack.enter_context(runner)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def prepare(self, watch: Watch) -> None:
         """Check every case on both sides, then fill the caches."""
         shuffled = list(self.cases)
         random.Random(f"{self._seed}/prepare").shuffle(shuffled)
-        jobs: list[Job] = [(side, c, "check", 0) for c in shuffled for side in SIDES]
-        jobs += [
-            (side, c, "prime", 0) for c in shuffled for side in SIDES if c.on(side).cache == "warm"
-        ]
+        both = [(side, case) for case in shuffled for side in SIDES]
+        jobs: list[Job] = [(side, case, "check", 0) for side, case in both]
+        jobs += [(side, case, "prime", 0) for side, case in both if case.on(side).cache == "warm"]
         self._run(jobs, watch)
 
     def measure(self, first: int, last: int, watch: Watch, deadline: float | None = None) -> int:
@@ -159,7 +145,9 @@ class Pair:
     def _run(
         self, jobs: Sequence[Job], watch: Watch, every: Sequence[Job] | None = None, number: int = 0
     ) -> None:
-        shown = [(Shown(f"{c.id} ({side})"), kind, i) for side, c, kind, i in every or jobs]
+        shown = [
+            (replace(c.base, id=f"{c.id} ({side})"), kind, i) for side, c, kind, i in every or jobs
+        ]
         placed = list(enumerate(jobs, start=number))
         for _, found in itertools.groupby(placed, key=lambda one: (one[1][1].id, *one[1][2:])):
             block = list(found)
@@ -174,7 +162,7 @@ class Pair:
         self,
         block: Sequence[tuple[int, Job]],
         watch: Watch,
-        shown: Sequence[tuple[Shown, str, int]],
+        shown: Sequence[tuple[Case, str, int]],
     ) -> None:
         """The processes of one case of one kind, one on each side unless one is there already."""
         if len(block) == 2 and block[0][1][2] == "timed":
@@ -187,7 +175,7 @@ class Pair:
             self._take(job)
 
     def _is_to_be_repeated(self, job: Job) -> bool:
-        """Whether the last attempt at a process broke on a side, and it is worth another."""
+        """Whether the last attempt broke on a side, and it may be repeated again."""
         attempts = self._attempts_at(job)
         bad = [found[-1] for found in attempts if found and found[-1].status != "ok"]
         if not bad or not all(attempts):
@@ -247,11 +235,6 @@ class Pair:
         return all(self._runners[s, case.is_control].is_sound(case.on(s)) for s in SIDES)
 
 
-def _for_control(settings: Settings) -> Settings:
-    """The control must only not move: its calls are short, and a tenth of a second has many."""
-    return replace(settings, warm_seconds=min(settings.warm_seconds, 0.1))
-
-
 class _Pipes:
     """What two processes pass their turns through: (where to wait, where to pass on) of each.
 
@@ -288,33 +271,14 @@ def paired_rounds(
         yield jobs
 
 
-def for_decision(samples: Sequence[Sample], equations: str = "equations") -> list[Sample]:
-    """The samples, with the exact counts of the check process beside those of the timed ones.
-
-    `equations` is the name that their number gets.
-    """
-    counted = {
-        s.case: s.counts["equations"]
-        for s in samples
-        if s.kind == "check" and s.counts.get("equations") is not None
-    }
-    return [
-        replace(s, counts={**s.counts, equations: counted[s.case]})
-        if s.kind == "timed" and s.case in counted
-        else s
-        for s in samples
-    ]
-
-
 def complete_rounds(samples: Mapping[str, Sequence[Sample]]) -> int:
     """How many rounds have both sides of every case that was timed, counted from the first.
 
     A case that broke was given up in some round, and does not count where another did not.
     """
     last = {side: last_attempts([s for s in v if s.kind == "timed"]) for side, v in samples.items()}
-    timed = {side: {(s.case, s.index) for s in found} for side, found in last.items()}
-    both = set.intersection(*timed.values()) if timed else set()
-    names = {case for found in timed.values() for case, _ in found}
+    both = set.intersection(*({(s.case, s.index) for s in found} for found in last.values()))
+    names = {s.case for found in last.values() for s in found}
     broken = {s.case for found in last.values() for s in found if s.status != "ok"}
     names = names - broken or names
     number = 0

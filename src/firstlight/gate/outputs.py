@@ -7,14 +7,13 @@ them, so each has its own escaping, and nothing is inserted without it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from xml.etree import ElementTree
 
 from firstlight.compare.verdicts import Comparison, CountChange, change, may_be_slower
 from firstlight.gate.breakage import Flakiness, flaky_sentence
-from firstlight.gate.decision import GateReport, control_sentences
+from firstlight.gate.decision import GateReport
 from firstlight.gate.explain import Explanation
 from firstlight.present.plain_text import xml_text
 from firstlight.present.quantities import plain_seconds
@@ -38,24 +37,59 @@ class CaseLine:
     line: int
 
 
-def decisive(report: GateReport) -> list[Comparison]:
-    """The comparisons that the verdict rests on, without the control."""
-    return [c for c in report.comparisons if c.gated and c.case != report.control]
-
-
 def changed_counts(report: GateReport) -> list[CountChange]:
     return [c for c in report.counts if c.verdict != "same" and c.case != report.control]
 
 
 def failing_cases(report: GateReport) -> list[str]:
     """Cases with a regression, in the order of the report."""
-    found: list[Comparison | CountChange] = [*decisive(report)]
-    found += [c for c in changed_counts(report) if c.gated]
+    found: list[Comparison | CountChange] = [*report.decisive, *report.gated_counts]
     return list(dict.fromkeys(c.case for c in found if c.verdict == "regression"))
 
 
-def measured_cases(report: GateReport) -> list[str]:
-    return list(dict.fromkeys(c.case for c in report.comparisons))
+def is_judged(report: GateReport) -> bool:
+    """Whether times were judged, so that it matters by which rule."""
+    return report.rounds > 0 and report.verdict != "infrastructure"
+
+
+def effect(found: Comparison) -> str:
+    """The change with its interval; as a factor where a percentage would have too many digits."""
+    e = found.effect
+    ends = (e.ratio, e.low, e.high)
+    percent = max(e.high, 1 / e.low) < 4
+    ratio, low, high = (change(end) if percent else f"×{end:.3g}" for end in ends)
+    return f"{ratio} [{low}, {high}]"
+
+
+def shown_count(value: int | None) -> str:
+    return "varies" if value is None else str(value)
+
+
+def _medians(found: Comparison) -> str:
+    return f"{plain_seconds(found.base.median)} → {plain_seconds(found.head.median)}"
+
+
+def explained(explanation: Explanation) -> list[str]:
+    """An explanation in sentences: phases, functions, programs."""
+    lines = []
+    for phase in explanation.phases:
+        shift = phase.head.median - phase.base.median
+        moved = f"{'+' if shift > 0 else '−'}{plain_seconds(abs(shift))}"
+        lines.append(f"phase {phase.quantity}: {_medians(phase)} ({moved}), {effect(phase)}")
+    for f in explanation.functions[:_MAX_SHOWN]:
+        times = f", {f.base_times} → {f.head_times} times" if f.base_times != f.head_times else ""
+        seconds = f"{plain_seconds(f.base_seconds)} → {plain_seconds(f.head_seconds)}"
+        lines.append(f"function {f.function}, {f.phase}: {seconds}{times}")
+    changed = [p for p in explanation.programs if p.status != "same"]
+    for p in sorted(changed, key=lambda p: -abs(p.total[1] - p.total[0]))[:_MAX_SHOWN]:
+        kinds = ", ".join(f"{k} {a} → {b}" for k, (a, b) in list(p.instructions.items())[:12])
+        counted = f"{p.total[0]} → {p.total[1]} instructions" + (f" ({kinds})" if kinds else "")
+        lines.append(f"program {p.name} ({p.status}): {counted}")
+    if every := len(explanation.programs):
+        lines.append(f"{every - len(changed)} of {every} compiled programs are the same")
+    if explanation.folder:
+        lines.append(f"programs and differences: {explanation.folder}")
+    return [*lines, explanation.problem] if explanation.problem else lines
 
 
 # --- Markdown -------------------------------------------------------------------------------------
@@ -69,12 +103,11 @@ def markdown(
     """A summary for a pull request; `sides` says what base and head are."""
     lines = [f"### Firstlight gate {HEADLINES[report.verdict]}", ""]
     lines += [f"- {name}: {code(what)}" for name, what in (sides or {}).items()]
-    lines += ["", *_markdown_table(decisive(report))]
-    counts = changed_counts(report)
-    if counts:
+    lines += ["", *_markdown_table(report.decisive)]
+    if counts := changed_counts(report):
         lines += ["", "| case | count | base | head | |", "|---|---|---:|---:|---|"]
         lines += [
-            f"| {code(c.case)} | {code(c.name)} | {_whole(c.base)} | {_whole(c.head)} "
+            f"| {code(c.case)} | {code(c.name)} | {shown_count(c.base)} | {shown_count(c.head)} "
             f"| {_MARKS[c.verdict]} {c.verdict}{'' if c.gated else ' (not gated)'} |"
             for c in counts
         ]
@@ -83,37 +116,9 @@ def markdown(
     for explanation in explanations:
         lines += ["", f"#### What moved in {code(explanation.case)}", ""]
         lines += [f"- {text(line)}" for line in explained(explanation)]
-    lines += ["", *_markdown_details(report)]
+    if is_judged(report):
+        lines += ["", *_markdown_details(report)]
     return "\n".join(lines) + "\n"
-
-
-def explained(explanation: Explanation) -> list[str]:
-    """An explanation in sentences: phases, functions, programs."""
-    lines = []
-    for phase in explanation.phases:
-        shift = phase.head.median - phase.base.median
-        moved = f"{'+' if shift > 0 else '−'}{plain_seconds(abs(shift))}"
-        lines.append(f"phase {phase.quantity}: {_medians(phase)} ({moved}), {effect(phase)}")
-    for f in explanation.functions[:_MAX_SHOWN]:
-        times = f", {f.base_times} → {f.head_times} times" if f.base_times != f.head_times else ""
-        lines.append(
-            f"function {f.function}, {f.phase}: {plain_seconds(f.base_seconds)} → "
-            f"{plain_seconds(f.head_seconds)}{times}"
-        )
-    programs = [p for p in explanation.programs if p.status != "same"]
-    same = len(explanation.programs) - len(programs)
-    ranked = sorted(programs, key=lambda p: -abs(p.total[1] - p.total[0]))
-    for p in ranked[:_MAX_SHOWN]:
-        kinds = ", ".join(f"{k} {a} → {b}" for k, (a, b) in list(p.instructions.items())[:12])
-        counted = f"{p.total[0]} → {p.total[1]} instructions" + (f" ({kinds})" if kinds else "")
-        lines.append(f"program {p.name} ({p.status}): {counted}")
-    if explanation.programs:
-        lines.append(f"{same} of {len(explanation.programs)} compiled programs are the same")
-    if explanation.folder:
-        lines.append(f"programs and differences: {explanation.folder}")
-    if explanation.problem:
-        lines.append(explanation.problem)
-    return lines
 
 
 def _markdown_table(rows: Sequence[Comparison]) -> list[str]:
@@ -128,51 +133,20 @@ def _markdown_table(rows: Sequence[Comparison]) -> list[str]:
 
 
 def _markdown_details(report: GateReport) -> list[str]:
-    others = [c for c in report.comparisons if not c.gated and c.case != report.control]
+    rule = (
+        f"{report.rounds} rounds or more per case, both sides in each, in random order. Without "
+        f"any change, a gate that stops here claims one with a probability of at most "
+        f"{report.alpha:.0%} (exact sign-flip test, Holm over all gated comparisons). Changes "
+        f"under {report.minimum_effect:.0%} do not count; what could still be "
+        f"{report.resolution:.0%} slower is inconclusive. Calibration: {text(report.calibration)}."
+    )
+    lines = ["<details><summary>How it was decided</summary>", "", rule, ""]
     control = [c for c in report.comparisons if c.case == report.control]
-    if not is_judged(report):
-        return []
-    lines = ["<details><summary>How it was decided</summary>", "", rule_of(report), ""]
+    others = [c for c in report.comparisons if not c.gated and c.case != report.control]
     for title, rows in (("Control", control), ("Measured, but not gated", others)):
         if rows:
             lines += [f"{title}:", "", *_markdown_table(rows), ""]
     return [*lines, "</details>"]
-
-
-def is_judged(report: GateReport) -> bool:
-    """Whether times were judged, so that it matters by which rule."""
-    return report.rounds > 0 and report.verdict != "infrastructure"
-
-
-def rule_of(report: GateReport) -> str:
-    """What the verdict means, in plain sentences."""
-    return (
-        f"{report.rounds} rounds or more a case, both sides in each, in random order. Without any "
-        f"change, a gate that stops here claims one with a probability of {report.alpha:.0%} at "
-        "most (exact sign-flip test, Holm over all gated comparisons). Changes under "
-        f"{report.minimum_effect:.0%} do not count; what could still be "
-        f"{report.resolution:.0%} slower is inconclusive. "
-        f"Calibration: {text(report.calibration)}."
-    )
-
-
-def effect(found: Comparison) -> str:
-    """The change with its interval; as a factor where a percentage would have too many digits."""
-    e = found.effect
-    shown = change if max(e.high, 1 / e.low) < 4 else _factor
-    return f"{shown(e.ratio)} [{shown(e.low)}, {shown(e.high)}]"
-
-
-def _medians(found: Comparison) -> str:
-    return f"{plain_seconds(found.base.median)} → {plain_seconds(found.head.median)}"
-
-
-def _factor(ratio: float) -> str:
-    return f"×{ratio:.3g}"
-
-
-def _whole(value: int | None) -> str:
-    return "varies" if value is None else str(value)
 
 
 def code(value: str) -> str:
@@ -183,15 +157,10 @@ def code(value: str) -> str:
 
 def text(value: str) -> str:
     """Text in a sentence. The invisible space keeps @names and #numbers from calling anybody."""
-    escaped = []
-    for c in one_line(value):
-        if c in "@#":
-            escaped.append(f"&#{ord(c)};\u200b")
-        elif c in "\\`*_{}[]<>&|~$!":
-            escaped.append(f"&#{ord(c)};")
-        else:
-            escaped.append(c)
-    return _no_address("".join(escaped).replace("://", "&#58;//"))
+    signs = {c: f"&#{ord(c)};" for c in "\\`*_{}[]<>&|~$!"}
+    signs |= {c: f"&#{ord(c)};\u200b" for c in "@#"}
+    escaped = "".join(signs.get(c, c) for c in one_line(value))
+    return _no_address(escaped.replace("://", "&#58;//"))
 
 
 def _no_address(escaped: str) -> str:
@@ -213,26 +182,26 @@ def junit(report: GateReport) -> str:
     alone broke; any other broken case is an error, and what stayed undecided is skipped.
     """
     suite = ElementTree.Element("testsuite", name="firstlight gate")
-    for found in decisive(report):
-        test = _test(suite, found.case, found.quantity, found.head.median)
+    for found in report.decisive:
         words = f"{found.quantity}: {effect(found)}, beyond {change(found.threshold)} counts"
+        test = _test(suite, found.case, found.quantity, found.head.median)
         _outcome(test, found.verdict, found.reason or words, words)
-    for count in report.counts:
-        if count.gated and count.case != report.control:
-            test = _test(suite, count.case, count.name)
-            _outcome(test, count.verdict, count.reason or "", count.reason or "")
+    for count in report.gated_counts:
+        reason = count.reason or ""
+        _outcome(_test(suite, count.case, count.name), count.verdict, reason, reason)
     for case, why in report.broken.items():
         kind = "failure" if case in report.broken_by_head else "error"
-        ElementTree.SubElement(
-            _test(suite, case, "measurable"), kind, message=xml_text(why), type="broken"
-        )
+        test = _test(suite, case, "measurable")
+        ElementTree.SubElement(test, kind, message=xml_text(why), type="broken")
     for flaky in report.flaky:
         words = flaky_sentence(flaky)
         _outcome(_test(suite, flaky.case, "stable"), _as_outcome(flaky), words, words)
     if report.control_moved:
         test = _test(suite, str(report.control), "control")
         ElementTree.SubElement(test, "skipped", message="the control case moved")
-    _count(suite)
+    suite.set("tests", str(len(suite)))
+    for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        suite.set(attribute, str(len(suite.findall(f"testcase/{tag}"))))
     out = ElementTree.SubElement(suite, "system-out")
     out.text = xml_text("\n".join([f"verdict: {report.verdict}", *report.reasons]))
     root = ElementTree.Element("testsuites", dict(suite.attrib))
@@ -250,24 +219,17 @@ def _test(
 
 
 def _outcome(test: ElementTree.Element, verdict: str, message: str, body: str) -> None:
+    message = xml_text(message)
     if verdict == "regression":
-        failure = ElementTree.SubElement(
-            test, "failure", message=xml_text(message), type="regression"
-        )
+        failure = ElementTree.SubElement(test, "failure", message=message, type="regression")
         failure.text = xml_text(body)
     elif verdict == "inconclusive":
-        ElementTree.SubElement(test, "skipped", message=xml_text(message))
+        ElementTree.SubElement(test, "skipped", message=message)
 
 
 def _as_outcome(found: Flakiness) -> str:
     """A process that broke and then did not is nothing to fail for, and nothing to hide."""
     return "regression" if found.verdict == "regression" else "inconclusive"
-
-
-def _count(suite: ElementTree.Element) -> None:
-    suite.set("tests", str(len(suite.findall("testcase"))))
-    for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
-        suite.set(attribute, str(len(suite.findall(f"testcase/{tag}"))))
 
 
 # --- GitHub annotations ---------------------------------------------------------------------------
@@ -277,23 +239,25 @@ def github_annotations(
     report: GateReport, places: Mapping[str, CaseLine] | None = None
 ) -> list[str]:
     """Workflow commands: an error for each regression, a warning for what proves nothing."""
-    lines, by_head = [], report.broken_by_head
-    rows: Iterable[tuple[str, str, str, str]] = (
-        *((c.case, c.quantity, c.verdict, _said(c)) for c in decisive(report) if may_be_slower(c)),
-        *((c.case, c.name, c.verdict, c.reason or "") for c in changed_counts(report) if c.gated),
+    by_head = report.broken_by_head
+    rows: list[tuple[str, str, str, str]] = [
+        *((c.case, c.quantity, c.verdict, _said(c)) for c in report.decisive if may_be_slower(c)),
+        *((c.case, c.name, c.verdict, c.reason or "") for c in report.gated_counts),
         *(
             (case, "broken", "regression" if case in by_head else "inconclusive", why)
             for case, why in report.broken.items()
         ),
         *((f.case, "flaky", _as_outcome(f), flaky_sentence(f)) for f in report.flaky),
-    )
-    for case, what, verdict, message in rows:
-        level = {"regression": "error", "inconclusive": "warning"}.get(verdict)
-        if level is not None:
-            lines.append(_command(level, case, what, message, (places or {}).get(case)))
+    ]
+    levels = {"regression": "error", "inconclusive": "warning"}
+    lines = [
+        _command(levels[verdict], f"{case}: {what}", message, (places or {}).get(case))
+        for case, what, verdict, message in rows
+        if verdict in levels
+    ]
     if report.control_moved:
-        moved = control_sentences(report)[0]
-        lines.append(_command("warning", str(report.control), "control", moved, None))
+        moved = report.control_sentences[0]
+        lines.append(_command("warning", f"{report.control}: control", moved, None))
     return lines
 
 
@@ -302,19 +266,16 @@ def _said(found: Comparison) -> str:
     return f"{words}: {found.reason}" if found.reason else words
 
 
-def _command(level: str, case: str, what: str, message: str, place: CaseLine | None) -> str:
-    properties = {"title": f"{case}: {what}"}
-    if place is not None:
-        file = str(PurePosixPath(place.file))
-        properties = {"file": file, "line": str(place.line), **properties}
-    listed = ",".join(f"{name}={_property(value)}" for name, value in properties.items())
+def _command(level: str, title: str, message: str, place: CaseLine | None) -> str:
+    where = {"file": place.file, "line": str(place.line)} if place else {}
+    properties = {**where, "title": title}
+    listed = ",".join(
+        f"{name}={_data(value).replace(':', '%3A').replace(',', '%2C')}"
+        for name, value in properties.items()
+    )
     return f"::{level} {listed}::{_data(message)}"
 
 
 def _data(value: str) -> str:
     """As the runner decodes it: percent first, then what would end the line."""
     return value.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(value: str) -> str:
-    return _data(value).replace(":", "%3A").replace(",", "%2C")

@@ -1,8 +1,11 @@
-"""From what is asked for to what is done: cases, control, sampling, rules and thresholds."""
+"""From what is asked for to what is done: sides, cases, control, sampling, rules and thresholds."""
 
 from __future__ import annotations
 
+import json
+import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,95 +14,153 @@ from firstlight.compare.conditions import machine_class
 from firstlight.compare.quantities import GATED, QUANTITIES
 from firstlight.compare.verdicts import MINIMUM_EFFECT
 from firstlight.gate.calibrating import default_path
-from firstlight.gate.job import Rules, looks_for
+from firstlight.gate.decision import LOOKS, Look, Rules
 from firstlight.gate.outputs import CaseLine
 from firstlight.gate.selection import (
     CONTROL,
     Selection,
-    Wanted,
     choose,
     control_case,
     file_on,
     function_lines,
     path_in_repository,
 )
-from firstlight.gate.sides import Side, in_words
+from firstlight.gate.sides import SetupError, Side, from_environments, from_revisions, in_words
 from firstlight.measure.case_selection import SAMPLING, SelectionError, nearest
 from firstlight.measure.host import describe_host
-from firstlight.records import Settings
+from firstlight.records import Settings, from_json
 from firstlight.statistics.calibration import Thresholds, load_thresholds
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a gate is asked for, apart from its sides."""
+    """The options of a gate under their names on the command line; kept in its plan."""
 
-    wanted: Wanted
-    seed: int  # of the order
-    rounds: int | None = None  # None: looks, until everything is decided
-    alpha: float = 0.05
-    minimum_effect: float = MINIMUM_EFFECT
-    gate_on: tuple[str, ...] = GATED
-    exact_counts: bool = True
-    fail_fast: bool = True
-    control: str | None = None  # a case; "none": no control; None: the usual one
-    calibration: Path | None = None
-    use_calibration: bool = True
-    timeout_seconds: float | None = None
-    warm_seconds: float | None = None
+    target: str | None = None
+    base: str | None = None
+    head: str | None = None
+    setup: str | None = None
+    python: str | None = None
+    bench_from: str | None = None
+    base_env: str | None = None
+    head_env: str | None = None
+    pattern: str | None = None
+    backend: tuple[str, ...] | None = None
+    cache: tuple[str, ...] | None = None
     affinity: tuple[int, ...] | None = None
-    ratios_only: bool = False  # for a calibration, which asks for no verdict
+    timeout: float | None = None
+    warm_seconds: float | None = None
+    seed: int | None = None  # of the order
+    rounds: int | None = None  # None: looks, until everything is decided
+    keep_going: bool = False
+    alpha: float = 0.05
+    minimum_effect: float | None = None
+    gate_on: tuple[str, ...] | None = None
+    no_counts: bool = False
+    control: str | None = None  # a case; "none": no control; None: the usual one
+    calibration: str | None = None
+    no_calibration: bool = False
+
+    @classmethod
+    def of(cls, options: Mapping[str, object]) -> Request:
+        """From parsed arguments, as if read back from a plan; a seed is drawn unless given."""
+        found = from_json(cls, json.loads(json.dumps(options, default=str)))
+        return found if found.seed is not None else replace(found, seed=secrets.randbelow(2**31))
 
 
 @dataclass(frozen=True)
 class Gate:
     """What one gate measures, and how it judges."""
 
+    request: Request
     sides: tuple[Side, Side]
     selection: Selection
     settings: Settings
     rules: Rules
     places: Mapping[str, CaseLine]  # where each case is written
-    target: str
     host: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return Path(self.request.target or "quick").stem
 
     @property
     def side_words(self) -> dict[str, str]:
         return {side.name: in_words(side) for side in self.sides}
 
 
-def plan_gate(request: Request, sides: tuple[Side, Side]) -> Gate:
-    """Everything that is decided before the first process."""
-    for name in request.gate_on:
+def sides_of(request: Request) -> AbstractContextManager[tuple[Side, Side]]:
+    """The two sides that are asked for."""
+    if request.base_env or request.head_env:
+        if not (request.base_env and request.head_env) or request.base or request.head:
+            raise SetupError("give both --base-env and --head-env, and no revisions with them.")
+        if request.setup or request.python or request.bench_from:
+            raise SetupError("--setup, --python and --bench-from apply only to revisions.")
+        return from_environments(Path(request.base_env), Path(request.head_env))
+    if not request.base:
+        raise SetupError(
+            "nothing to compare with. Give --base REV (and --head REV), or --base-env ENV and "
+            "--head-env ENV."
+        )
+    shared = None
+    if request.bench_from:
+        if not (request.target or "").endswith(".py"):
+            raise SetupError("--bench-from needs a FILE.py.")
+        shared = (request.bench_from, path_in_repository(Path(request.target or "")))
+    head = request.head or "."
+    return from_revisions(Path.cwd(), request.base, head, request.setup, request.python, shared)
+
+
+def plan_gate(request: Request, sides: tuple[Side, Side], ratios_only: bool = False) -> Gate:
+    """Everything that is decided before the first process.
+
+    `ratios_only` is for a calibration, which asks for no verdict: any number of rounds will do.
+    """
+    target, gated = request.target or "quick", request.gate_on or GATED
+    for name in gated:
         if name not in QUANTITIES:  # a typing error would gate nothing, and pass
             raise SelectionError(f"--gate-on {name!r} is no quantity.{nearest(name, QUANTITIES)}")
-    selection, control = _with_control(choose(request.wanted, sides), request.control)
-    if request.rounds is not None and not request.ratios_only:
-        comparisons = _most_comparisons(selection, control, request.gate_on)
+    chosen = choose(target, sides, request.backend, request.cache, request.pattern)
+    selection, control = _with_control(chosen, request.control)
+    if request.rounds is not None and not ratios_only:
+        comparisons = _max_comparisons(selection, control, gated)
         require_decidable(request.rounds, comparisons, request.alpha)
     host = describe_host(watch_seconds=0.5)
     looks = looks_for(request.alpha, request.rounds)
-    rules = Rules(
-        looks=looks,
-        minimum_effect=request.minimum_effect,
-        gated=request.gate_on,
-        thresholds=_thresholds(request, host),
-        control=control,
-        exact_counts=request.exact_counts,
-        fail_fast=request.fail_fast,
-        same_jax=len({side.description["python"]["installed"].get("jax") for side in sides}) == 1,
+    usual = SAMPLING["gate"]
+    return Gate(
+        request,
+        sides,
+        selection,
+        replace(
+            usual,
+            processes=looks[-1].rounds,
+            seed=request.seed or 0,
+            affinity=request.affinity,
+            timeout_seconds=request.timeout or usual.timeout_seconds,
+            warm_seconds=request.warm_seconds or usual.warm_seconds,
+        ),
+        Rules(
+            looks=looks,
+            minimum_effect=request.minimum_effect or MINIMUM_EFFECT,
+            gated=gated,
+            thresholds=_thresholds(request, machine_class(host)),
+            control=control,
+            exact_counts=not request.no_counts,
+            fail_fast=not request.keep_going,
+            same_jax=len({s.description["python"]["installed"].get("jax") for s in sides}) == 1,
+        ),
+        _places(target, sides[1], selection),
+        host,
     )
-    settings = replace(
-        SAMPLING["gate"],
-        processes=looks[-1].rounds,
-        seed=request.seed,
-        affinity=request.affinity,
-        timeout_seconds=request.timeout_seconds or SAMPLING["gate"].timeout_seconds,
-        warm_seconds=request.warm_seconds or SAMPLING["gate"].warm_seconds,
-    )
-    target = request.wanted.target
-    places = _places(target, sides[1], selection)
-    return Gate(sides, selection, settings, rules, places, target, host)
+
+
+def looks_for(alpha: float, rounds: int | None) -> tuple[Look, ...]:
+    """The looks of a gate with error rate `alpha`: one after `rounds`, or the usual ones."""
+    if rounds is not None:
+        return (Look(rounds, alpha),)
+    total = sum(look.alpha for look in LOOKS)
+    return tuple(Look(look.rounds, alpha * look.alpha / total) for look in LOOKS)
 
 
 def _with_control(selection: Selection, asked: str | None) -> tuple[Selection, str | None]:
@@ -115,13 +176,12 @@ def _with_control(selection: Selection, asked: str | None) -> tuple[Selection, s
     return selection, asked
 
 
-def _most_comparisons(selection: Selection, control: str | None, gated: Sequence[str]) -> int:
+def _max_comparisons(selection: Selection, control: str | None, gated: Sequence[str]) -> int:
     """How many times decide at most; whether a phase is long enough to, the rounds will show."""
     return sum(
-        1
+        pair.id != control and (pair.head.compiled or name not in ("trace", "lower", "compile"))
         for pair in selection.cases
         for name in gated
-        if pair.id != control and (pair.head.compiled or name not in ("trace", "lower", "compile"))
     )
 
 
@@ -141,13 +201,12 @@ def require_decidable(rounds: int, comparisons: int, alpha: float) -> None:
         )
 
 
-def _thresholds(request: Request, host: Mapping[str, Any]) -> Thresholds | None:
+def _thresholds(request: Request, machine: str) -> Thresholds | None:
     """The calibration that was named, else this machine's own, else none."""
-    if not request.use_calibration:
+    if request.no_calibration:
         return None
-    machine = machine_class(host)
     if request.calibration is not None:
-        return load_thresholds(request.calibration, machine)
+        return load_thresholds(Path(request.calibration), machine)
     path = default_path(machine)
     return load_thresholds(path, machine) if path.exists() else None
 

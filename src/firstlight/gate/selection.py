@@ -23,21 +23,12 @@ from firstlight.workloads.catalog import Backend, registered
 #: reach it, so whatever moves it is the machine. On one thread: a product of matrices would wait
 #: for the busiest core, and be too noisy to control anything.
 CONTROL = "control/numpy/none"
-_CONTROL_WORKLOAD, _CONTROL_SIZE = "option_greeks", "small"
+#: What must be the same on both sides of a case.
+_COMPARED = ("parameters", "environment", "seed", "adapter")
 
 
 class UnimportableError(FirstlightError):
     """The benchmark file of a side cannot be imported."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What the command line asks for, as for `firstlight run`."""
-
-    target: str
-    backends: Sequence[str] | None = None
-    caches: Sequence[str] | None = None
-    pattern: str | None = None
 
 
 @dataclass(frozen=True)
@@ -51,35 +42,47 @@ class Selection:
     unimportable: Mapping[str, str] = field(default_factory=dict)  # by side: where and why
 
 
-def choose(wanted: Wanted, sides: tuple[Side, Side]) -> Selection:
+def choose(
+    target: str,
+    sides: tuple[Side, Side],
+    wanted: Sequence[str] | None = None,
+    caches: Sequence[str] | None = None,
+    pattern: str | None = None,
+) -> Selection:
     """The cases that both sides have, in the order of the catalogue or of the file."""
     backends, workloads = registered()
-    named = case_selection.resolve_backends(wanted.backends, backends)
+    named = case_selection.resolve_backends(wanted, backends)
     found: dict[str, Sequence[Case]] = {}
     broken: dict[str, str] = {}
     for side in sides:
-        if wanted.target.endswith(".py"):
-            path = file_on(side, Path(wanted.target))
-            try:
-                found[side.name] = _in_file(path, backends, named, wanted.caches, side)
-            except UnimportableError as error:
-                broken[side.name] = str(error)
-        else:
-            found[side.name] = case_selection.select(
-                wanted.target, workloads, backends, named, wanted.caches
-            )
+        if not target.endswith(".py"):
+            cases = case_selection.select(target, workloads, backends, named, caches)
+            found[side.name] = cases
+            continue
+        path = file_on(side, Path(target))
+        try:
+            found[side.name] = _in_file(path, backends, named, caches, side)
+        except UnimportableError as error:
+            broken[side.name] = str(error)
     if not found:
-        told = "".join(f"\n  {side}: {why}" for side, why in broken.items())
-        raise SelectionError(f"{wanted.target} can be imported on neither side:{told}")
+        reasons = "".join(f"\n  {side}: {why}" for side, why in broken.items())
+        raise SelectionError(f"{target} can be imported on neither side:{reasons}")
     for side in sides:
         if side.name in broken:  # what it cannot import, its checks will fail on, and say so
-            file = str(file_on(side, Path(wanted.target)).absolute())
+            file = str(file_on(side, Path(target)).absolute())
             found[side.name] = [replace(c, file=file) for c in next(iter(found.values()))]
+    # Frameworks are looked for where the side runs, not where the gate does.
     base, head = (
-        {case.id: case for case in _marked(found[side.name], backends, side)} for side in sides
+        case_selection.mark_missing(
+            found[side.name], backends, side.description["python"]["modules"].__contains__
+        )
+        for side in sides
     )
-    selection = replace(_paired(base, head), unimportable=broken)
-    return replace(selection, cases=_filtered(selection.cases, wanted.pattern))
+    selection = _paired({case.id: case for case in base}, {case.id: case for case in head})
+    chosen = [pair.base for pair in selection.cases]
+    kept = {case.id for case in case_selection.filter_cases(chosen, pattern)}
+    pairs = tuple(pair for pair in selection.cases if pair.id in kept)
+    return replace(selection, cases=pairs, unimportable=broken)
 
 
 def _in_file(
@@ -125,10 +128,7 @@ def _in_checkout(text: str, side: Side) -> str:
     """Paths as they are in the repository: the checkout is gone when somebody reads this."""
     if side.file_root is None:
         return text
-    roots = dict.fromkeys((str(side.file_root), str(side.file_root.resolve())))
-    for root in roots:
-        text = text.replace(f"{root}/", "")
-    return text
+    return text.replace(f"{side.file_root}/", "").replace(f"{side.file_root.resolve()}/", "")
 
 
 def file_on(side: Side, file: Path) -> Path:
@@ -155,12 +155,6 @@ def path_in_repository(file: Path) -> Path:
     return resolved.relative_to(root)
 
 
-def _marked(cases: Sequence[Case], backends: Mapping[str, Backend], side: Side) -> list[Case]:
-    """Frameworks are looked for where the side runs, not where the gate does."""
-    there = side.description["python"]["modules"]
-    return case_selection.mark_missing(cases, backends, lambda name: name in there)
-
-
 def _paired(base: Mapping[str, Case], head: Mapping[str, Case]) -> Selection:
     pairs, skipped, incomparable = [], {}, {}
     for name, case in base.items():
@@ -169,36 +163,24 @@ def _paired(base: Mapping[str, Case], head: Mapping[str, Case]) -> Selection:
             incomparable[name] = "head does not have this case any more"
         elif case.skipped or other.skipped:
             skipped[name] = str(case.skipped or other.skipped)
-        elif changed := _changes(case, other):
-            incomparable[name] = f"{changed} not the same on both sides"
+        elif changed := [f for f in _COMPARED if getattr(case, f) != getattr(other, f)]:
+            are = "is" if changed == ["seed"] else "are"
+            incomparable[name] = f"its {' and '.join(changed)} {are} not the same on both sides"
         else:
             pairs.append(PairedCase(case, other))
     new = tuple(name for name in head if name not in base)
     if not pairs:
-        why = [*(f"{n}: {r}" for n, r in {**incomparable, **skipped}.items())]
-        why += [f"{name}: only head has it" for name in new]
-        raise SelectionError("no case can be compared. " + "; ".join(why))
+        why = {**incomparable, **skipped, **dict.fromkeys(new, "only head has it")}
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in why.items())
+        raise SelectionError(f"no case can be compared. {reasons}")
     return Selection(tuple(pairs), skipped, incomparable, new)
-
-
-def _changes(base: Case, head: Case) -> str | None:
-    fields = ("parameters", "environment", "seed", "adapter")
-    changed = [name for name in fields if getattr(base, name) != getattr(head, name)]
-    if not changed:
-        return None
-    return f"its {' and '.join(changed)} {'is' if changed == ['seed'] else 'are'}"
-
-
-def _filtered(pairs: Sequence[PairedCase], pattern: str | None) -> tuple[PairedCase, ...]:
-    kept = {case.id for case in case_selection.filter_cases([pair.base for pair in pairs], pattern)}
-    return tuple(pair for pair in pairs if pair.id in kept)
 
 
 def control_case() -> PairedCase:
     """The default control."""
     backends, workloads = registered()
-    workload = workloads[_CONTROL_WORKLOAD]
-    case = case_selection.make_case(workload, _CONTROL_SIZE, backends["numpy"], "none")
+    workload = workloads["option_greeks"]
+    case = case_selection.make_case(workload, "small", backends["numpy"], "none")
     case = replace(case, id=CONTROL, workload="control", title="Control: option prices in NumPy")
     return PairedCase(case, case, is_control=True)
 
@@ -211,5 +193,4 @@ def function_lines(path: Path) -> dict[str, int]:
         tree = ast.parse(path.read_text("utf-8"))
     except (OSError, SyntaxError, ValueError):
         return {}
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return {node.name: node.lineno for node in tree.body if isinstance(node, functions)}
+    return {node.name: node.lineno for node in tree.body if isinstance(node, ast.FunctionDef)}

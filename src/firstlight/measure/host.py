@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from firstlight.records.host import SECRET_NAME, noisy_share
+from firstlight.records import SECRET_NAME, noisy_share
 
 #: Packages whose version is part of the protocol.
 PACKAGES = (

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from firstlight.errors import FirstlightError
 from firstlight.measure import case_selection, user_file
 from firstlight.measure.cache import POLICIES
 from firstlight.measure.case_selection import SelectionError, nearest
 from firstlight.measure.host import describe_host, harness, noise_warnings
-from firstlight.records import Case, Plan, Settings, now
+from firstlight.records import Case, Plan, RecordError, Settings, now, to_json
+from firstlight.records.run_directory import RunDirectory
 from firstlight.workloads.catalog import SUITES, registered
 
 #: Comparing n processes with as many others looks at n² pairs: so many take a second.
@@ -109,3 +111,40 @@ def _settings(request: Request) -> Settings:
     }
     given = {name: value for name, value in asked.items() if value is not None}
     return replace(case_selection.SAMPLING[effort], **given)
+
+
+class ResumeError(FirstlightError):
+    """The run cannot be continued without mixing two experiments."""
+
+
+def take_up(path: Path) -> tuple[RunDirectory, Plan]:
+    """The directory and the plan of the interrupted run in `path`."""
+    directory = RunDirectory.open(path)
+    try:
+        plan = directory.plan()
+        _require_same(plan)
+    except FirstlightError as error:
+        directory.close()
+        if isinstance(error, RecordError):
+            raise ResumeError(f"The plan is damaged: {error}. Start a new run.") from None
+        raise
+    return directory, plan
+
+
+def _require_same(plan: Plan) -> None:
+    """Refuse to add samples of another program, environment or machine."""
+    now = fingerprint(plan.cases)
+    words = {
+        "harness": "Firstlight itself",
+        "python": "the Python version",
+        "packages": "the installed packages",
+        "environment": "the environment variables",
+        "cpu": "the machine",
+        "files": "the benchmark file",
+    }
+    changed = [words[n] for n in now if to_json(now[n]) != plan.fingerprint.get(n)]
+    if changed:
+        raise ResumeError(
+            f"{' and '.join(changed)} changed since this run began. Samples of two experiments do "
+            "not belong in one run: start a new one."
+        )

@@ -1,7 +1,13 @@
-"""Frozen dataclasses to plain JSON values and back.
+"""Frozen dataclasses to plain JSON values and back, and what can be wrong with records.
 
 Readers ignore fields that they do not know; what was not measured is null, never 0 or NaN. A text
-in the place of a number would fail somewhere far away, so types are looked at here, once.
+in the place of a number would fail somewhere far away, so types are checked here, once.
+
+FirstlightError
+├── RecordError               a record cannot be read or written
+│   ├── NewerSchemaError      the file was written by a newer Firstlight
+│   └── MalformedRecordError  the file is damaged, or not what its name says
+└── OutputError               a file or directory cannot be written
 """
 
 from __future__ import annotations
@@ -14,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, TypeVar
 
-from firstlight.records.errors import MalformedRecordError
+from firstlight.errors import FirstlightError
 
 T = TypeVar("T")
 _SCALARS: dict[Any, frozenset[type]] = {
@@ -22,6 +28,18 @@ _SCALARS: dict[Any, frozenset[type]] = {
     float: frozenset((float, int)),
 }
 _MISFIT = object()
+
+
+class RecordError(FirstlightError): ...
+
+
+class NewerSchemaError(RecordError): ...
+
+
+class MalformedRecordError(RecordError): ...
+
+
+class OutputError(FirstlightError): ...
 
 
 def to_json(value: Any) -> Any:

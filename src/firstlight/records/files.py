@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -9,12 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from firstlight.records.codec import from_json, to_json
-from firstlight.records.errors import (
+from firstlight.records.codec import (
     MalformedRecordError,
     NewerSchemaError,
     OutputError,
     RecordError,
+    from_json,
+    to_json,
 )
 from firstlight.records.plan import PLAN_SCHEMA, Plan
 from firstlight.records.samples import Sample
@@ -30,6 +32,15 @@ def now() -> str:
 def stamp(moment: str) -> str:
     """A time of `now` for the name of a folder: 20260301T091500."""
     return moment[:19].replace(":", "").replace("-", "")
+
+
+@contextlib.contextmanager
+def writing(path: Path, then: str = "") -> Iterator[None]:
+    """An error of the file system as an `OutputError` about `path`; `then` says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror}.{then}") from None
 
 
 def write_json(path: Path, value: Any, schema: str | None = None) -> None:
@@ -87,10 +98,7 @@ def load_plan(path: Path) -> Plan:
     data = load_object(path)
     if data.get("schema") != PLAN_SCHEMA:
         raise MalformedRecordError(f"{path}: not a plan of a run (schema {data.get('schema')!r})")
-    try:
-        return from_json(Plan, data)
-    except MalformedRecordError as error:
-        raise MalformedRecordError(f"{path}: {error}") from None
+    return from_json(Plan, data, str(path))
 
 
 def load_object(path: Path) -> dict[str, Any]:
@@ -137,7 +145,5 @@ def write_new(path: Path, text: str) -> None:
     """Write a file that must not exist yet."""
     if path.exists():
         raise OutputError(f"{path} exists. Nothing is overwritten: give another name.")
-    try:
+    with writing(path):
         write_text(path, text)
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror}.") from None

@@ -1,4 +1,7 @@
-"""What is going to be measured: `plan.json`, decided once and written before the first process."""
+"""What is going to be measured: `plan.json`, decided once and written before the first process.
+
+Also what a label stands for: the run order, and the environment variables of a case.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,12 @@ import hashlib
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 PLAN_SCHEMA = "firstlight.plan"
+#: Set for every worker, and shown with every number.
+FLAGS = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
 @dataclass(frozen=True)
@@ -94,3 +100,31 @@ def slug(case_id: str) -> str:
     """A file name that no other case has, on any file system."""
     readable = "".join(c if c.isascii() and c.isalnum() else "-" for c in case_id)[:60]
     return f"{readable}-{hashlib.sha256(case_id.encode()).hexdigest()[:12]}"
+
+
+def case_flags(case: Case, directory: Path) -> dict[str, str]:
+    """The variables that the harness sets for a case."""
+    return FLAGS | cache_variables(case.cache, case.cache_kind, directory) | dict(case.environment)
+
+
+def cache_variables(policy: str, kind: str | None, directory: Path) -> dict[str, str]:
+    """The variables that put a framework's persistent cache into the declared state."""
+    on = policy != "none"
+    variables = {"CUDA_CACHE_PATH": str(directory / "cuda")} if on else {"CUDA_CACHE_DISABLE": "1"}
+    if kind == "jax":
+        variables["JAX_ENABLE_COMPILATION_CACHE"] = "true" if on else "false"
+        if on:
+            # JAX's defaults store nothing that compiles in less than a second.
+            variables |= {
+                "JAX_COMPILATION_CACHE_DIR": str(directory),
+                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+                "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+            }
+    elif kind == "torch":
+        # Inductor writes its generated sources here in any case: off means a fresh directory too.
+        variables["TORCHINDUCTOR_CACHE_DIR"] = str(directory)
+        if on:
+            variables |= {"TORCHINDUCTOR_FX_GRAPH_CACHE": "1", "TORCHINDUCTOR_AUTOGRAD_CACHE": "1"}
+        else:
+            variables["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
+    return variables

@@ -12,16 +12,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO
 
-from firstlight.records.errors import OutputError
-from firstlight.records.files import (
-    append_sample,
-    load_plan,
-    load_samples,
-    write_json,
-)
+from firstlight.records.codec import OutputError
+from firstlight.records.files import append_sample, load_plan, load_samples, write_json, writing
 from firstlight.records.plan import Plan
 from firstlight.records.samples import Sample
 from firstlight.records.summary import Run
@@ -38,19 +34,11 @@ class RunDirectory:
     @classmethod
     def create(cls, path: Path, plan: Plan) -> RunDirectory:
         """Make the directory and write the plan; an existing one is never written into."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise OutputError(
-                f"{path} exists and is not empty. Nothing is overwritten: give another --out, or "
-                f"finish an interrupted run with --resume {path}."
-            )
-        try:
+        require_new(path, "run")
+        with writing(path, " Give another directory with --out."):
             path.mkdir(parents=True, exist_ok=True)
             directory = cls(path)
             write_json(path / "plan.json", plan)
-        except OSError as error:
-            raise OutputError(
-                f"{path}: cannot be written: {error.strerror}. Give another directory with --out."
-            ) from None
         return directory
 
     @classmethod
@@ -65,10 +53,8 @@ class RunDirectory:
         return directory
 
     def _hold(self) -> IO[bytes]:
-        try:
+        with writing(self.path):
             lock = open(self.path / ".lock", "ab")  # noqa: SIM115 (held until the process ends)
-        except OSError as error:
-            raise OutputError(f"{self.path}: cannot be written: {error.strerror}.") from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -83,29 +69,23 @@ class RunDirectory:
     def plan(self) -> Plan:
         return load_plan(self.path / "plan.json")
 
+    def _writing(self) -> AbstractContextManager[None]:
+        hint = f" What is there is safe; free some space, then: firstlight run --resume {self.path}"
+        return writing(self.path, hint)
+
     def keep(self, sample: Sample) -> None:
-        try:
+        with self._writing():
             append_sample(self.samples_path, sample)
-        except OSError as error:
-            raise OutputError(
-                f"{self.samples_path}: cannot be written: {error.strerror}. Earlier samples are "
-                f"safe; free some space, then: firstlight run --resume {self.path}"
-            ) from None
 
     def samples(self) -> list[Sample]:
         return list(load_samples(self.samples_path)) if self.samples_path.exists() else []
 
     def publish(self, run: Run, html: str) -> Path:
         """Write the result and the report; returns the report's path."""
-        try:
+        report = self.path / "report.html"
+        with self._writing():
             write_json(self.path / "run.json", run, schema="run-1.schema.json")
-            report = self.path / "report.html"
             write_text(report, html)
-        except OSError as error:
-            raise OutputError(
-                f"{self.path}: the result cannot be written: {error.strerror}. The samples are "
-                f"safe; free some space, then: firstlight run --resume {self.path}"
-            ) from None
         return report
 
     def close(self) -> None:
@@ -120,3 +100,12 @@ class RunDirectory:
         whole = content.rfind(b"\n") + 1
         if whole < len(content):
             os.truncate(self.samples_path, whole)
+
+
+def require_new(path: Path, what: str) -> None:
+    """Refuse an output directory that holds something; `what` is what could be resumed there."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise OutputError(
+            f"{path} exists and is not empty. Nothing is overwritten: give another --out, or "
+            f"finish an interrupted {what} with --resume {path}."
+        )

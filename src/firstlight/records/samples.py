@@ -18,19 +18,6 @@ PHASES = (
     "first_execute",
 )
 
-#: What can become of a process or a case. Only `ok` has a timing that may be quoted.
-STATUSES = (
-    "ok",
-    "failed",  # the result does not agree with the reference, or the program raised
-    "unproven",  # the cache was not in the declared state
-    "crashed",  # ended by a signal, or without a report
-    "timeout",
-    "out-of-memory",
-    "skipped",  # its framework is not installed, or the backend does not offer it
-    "incomplete",  # interrupted before every process had run
-)
-
-
 #: How often a gate repeats a broken process, on both sides. A benchmark that breaks in a share q of
 #: the processes of either side is then taken for broken by the head with a probability of
 #: q³(1 - q)⁴ per broken process, which is 0.01 % for q = 5 % and 0.8 % at the worst q.
@@ -98,6 +85,10 @@ class Sample:
     index: int  # number of the process within its case and kind
     order: int  # place in the run
     started_at: str
+    #: Only `ok` has a timing that may be quoted. `failed`: the result does not agree with the
+    #: reference, or the program raised; `unproven`: the cache was not in the declared state;
+    #: `crashed`: ended by a signal, or without a report; `timeout`; `out-of-memory`. A case may
+    #: also be `skipped` (its framework is missing) or `incomplete` (interrupted).
     status: str
     reason: str | None = None
     stderr_tail: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,13 @@ from typing import Any
 from firstlight.records.samples import CacheProof, Correctness
 
 SCHEMA_VERSION = 1
+#: Used by other programs when a run begins: from this share of the CPU on, numbers are noisier.
+NOISY_SHARE = 0.1
+#: What is recorded is published: a variable with such a name is not recorded.
+SECRET_NAME = re.compile(
+    r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|CREDENTIAL|AUTH(?!OR(?!I))|COOKIE|PRIVATE|DSN$|CONN\w*STR",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -117,3 +125,11 @@ class Run:
     samples_sha256: str | None = None
     schema: str = "firstlight.run"
     schema_version: int = SCHEMA_VERSION
+
+
+def noisy_share(host: Mapping[str, Any]) -> float | None:
+    """Share of the CPU used by other programs when a run began; None if too small to mention."""
+    busy = host.get("cpu_busy_ratio")
+    if isinstance(busy, bool) or not isinstance(busy, (int, float)) or not busy > NOISY_SHARE:
+        return None
+    return float(busy)
