@@ -12,20 +12,16 @@ from pathlib import Path
 import pytest
 
 import firstlight
-from firstlight.gate.environments import (
-    EnvironmentProblem,
-    bare_instrument,
-    interpreter_of,
-    package_changes,
-)
 from firstlight.gate.provenance import WrongCodeError, package_names, require_own_code
 from firstlight.gate.selection import choose
 from firstlight.gate.sides import (
     SetupError,
     Side,
+    bare_instrument,
     from_environments,
     from_revisions,
     in_words,
+    interpreter_of,
     same_side_twice,
 )
 from firstlight.gate.worktrees import RevisionError, checkouts, commit_of, remove_abandoned
@@ -379,18 +375,13 @@ def test_a_framework_is_looked_for_where_the_side_runs(empty_environment: Path) 
 
 
 def test_an_environment_without_a_python_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentProblem, match="no Python there"):
+    with pytest.raises(SetupError, match="no Python there"):
         interpreter_of(tmp_path)
 
 
 def test_the_interpreter_of_an_environment_is_not_resolved(empty_environment: Path) -> None:
     """Its target is the system's Python, which has other packages."""
     assert interpreter_of(empty_environment) == str(empty_environment / "bin" / "python")
-
-
-def test_changes_of_packages_are_told() -> None:
-    base, head = {"jax": "0.10.2", "numpy": "2.4.6"}, {"jax": "0.11.2", "numpy": "2.4.6", "x": "1"}
-    assert package_changes(base, head) == ["jax 0.10.2 → 0.11.2", "x (absent) → 1"]
 
 
 def test_the_bare_instrument_holds_firstlight_and_nothing_else() -> None:

@@ -27,15 +27,15 @@ def machine_class(host: Mapping[str, Any]) -> str:
 
     Versions of kernel, driver and Python are left out: they are what people want to compare.
     """
-    cpu = _part(host, "cpu")
-    quota = _number(_part(host, "container").get("cpu_quota"))
+    cpu = part(host, "cpu")
+    quota = _number(part(host, "container").get("cpu_quota"))
     cores = f"{cpu.get('usable_cores') or '?'} cores"
     parts = [
         " ".join(str(cpu.get("model") or "unknown CPU").split()),
         cores if quota is None else f"{cores} at {quota:g} CPUs",
         _memory(host),
         *_gpus(host),
-        f"{_part(host, 'os').get('system') or 'unknown OS'} {cpu.get('architecture') or ''}",
+        f"{part(host, 'os').get('system') or 'unknown OS'} {cpu.get('architecture') or ''}",
     ]
     return " / ".join(part.strip() for part in parts)
 
@@ -54,8 +54,8 @@ def disturbance(share: float, where: str) -> str:
     )
 
 
-def _part(host: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """An untrusted record may contain anything there."""
+def part(host: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A part of a host description; an untrusted record may contain anything there."""
     found = host.get(name)
     return found if isinstance(found, Mapping) else {}
 
@@ -67,7 +67,7 @@ def _number(value: Any) -> float | None:
 
 def _memory(host: Mapping[str, Any]) -> str:
     """To two bits: what a kernel keeps for itself makes no other machine, 24 GiB are not 32."""
-    known = [host.get("memory_bytes"), _part(host, "container").get("memory_limit_bytes")]
+    known = [host.get("memory_bytes"), part(host, "container").get("memory_limit_bytes")]
     sizes = [size for size in map(_number, known) if size]
     if not sizes:
         return "unknown memory"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
@@ -15,7 +15,7 @@ from firstlight.compare.conditions import (
     machine_class,
     steering_variables,
 )
-from firstlight.records import CaseSummary, Protocol, Run, Sample, to_json
+from firstlight.records import Run, Sample, to_json
 
 
 class Kind(StrEnum):
@@ -67,13 +67,18 @@ def machine_differences(base: Run, head: Run) -> list[Difference]:
 
 def case_differences(base: Run, head: Run, case: str) -> list[Difference]:
     """What is not the same for this case: its data or its protocol."""
-    one, other = _find(base, case), _find(head, case)
+    one, other = (next((c for c in r.cases if c.case == case), None) for r in (base, head))
     if one is None or other is None:
         return [Difference(Kind.CASE, "measured", one is not None, other is not None)]
-    if one.protocol is None or other.protocol is None:
-        known = one.protocol is not None, other.protocol is not None
-        return [Difference(Kind.CASE, "protocol", *known)]
-    return list(_protocol_differences(one.protocol, other.protocol))
+    mine, theirs = one.protocol, other.protocol
+    if mine is None or theirs is None:
+        return [Difference(Kind.CASE, "protocol", mine is not None, theirs is not None)]
+    return [
+        difference
+        for kind, names in ((Kind.DATA, DATA_FIELDS), (Kind.PROTOCOL, PROTOCOL_FIELDS))
+        for name in names
+        for difference in _differences(kind, name, getattr(mine, name), getattr(theirs, name))
+    ]
 
 
 def data_differences(base: Sequence[Sample], head: Sequence[Sample], case: str) -> list[Difference]:
@@ -93,20 +98,10 @@ def _data_hashes(samples: Sequence[Sample], case: str) -> list[Any] | None:
     return list(found) if isinstance(found, list | tuple) else None
 
 
-def _find(run: Run, case: str) -> CaseSummary | None:
-    return next((c for c in run.cases if c.case == case), None)
-
-
-def _protocol_differences(base: Protocol, head: Protocol) -> Iterator[Difference]:
-    for kind, names in ((Kind.DATA, DATA_FIELDS), (Kind.PROTOCOL, PROTOCOL_FIELDS)):
-        for name in names:
-            yield from _differences(kind, name, getattr(base, name), getattr(head, name))
-
-
 def _differences(kind: Kind, field: str, base: Any, head: Any) -> Iterator[Difference]:
     base, head = to_json(base), to_json(head)
     if isinstance(base, dict) and isinstance(head, dict):
-        for key in [*base, *(k for k in head if k not in base)]:
+        for key in base | head:
             if base.get(key) != head.get(key):
                 yield Difference(kind, field, base.get(key), head.get(key), key)
     elif base != head:
@@ -128,22 +123,12 @@ def in_words(found: Difference, base: str = "in the base", head: str = "in the h
             f"data: {found.field} has other contents (SHA-256 {one} {base}, {other} {head}; random "
             "data need a seed)"
         )
-    one, other = repr(found.before), repr(found.after)
+    name: str = found.kind
+    if found.kind not in (Kind.MACHINE, Kind.ENVIRONMENT) and found.field != found.kind:
+        name += f"{' ' if found.kind is Kind.SETTING else ', '}{found.field}"
+    values = (found.before, found.after)
     if found.key is None:
-        return f"{_name(found)}: {one} {base}, {other} {head}"
-    one, other = (_shown(value) for value in (found.before, found.after))
-    return f"{_name(found)}: {found.key} is {one} {base}, {other} {head}"
-
-
-def joined(found: Iterable[Difference]) -> str:
-    return "; ".join(in_words(difference) for difference in found)
-
-
-def _name(found: Difference) -> str:
-    if found.kind in (Kind.MACHINE, Kind.ENVIRONMENT) or found.field == found.kind:
-        return found.kind
-    return f"{found.kind}{' ' if found.kind is Kind.SETTING else ', '}{found.field}"
-
-
-def _shown(value: Any) -> str:
-    return "not set" if value is None else repr(value)
+        one, other = map(repr, values)
+        return f"{name}: {one} {base}, {other} {head}"
+    one, other = ("not set" if value is None else repr(value) for value in values)
+    return f"{name}: {found.key} is {one} {base}, {other} {head}"

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from firstlight.compare.conditions import machine_class
+from firstlight.compare.conditions import machine_class, part
 from firstlight.records import Run
 
 
 def versions(host: Mapping[str, Any], harness: Mapping[str, Any]) -> dict[str, str]:
     """What of the software can change a number without making it another machine."""
     found = {
-        "Python": _inner(host, "python").get("version"),
+        "Python": part(host, "python").get("version"),
         "Firstlight": harness.get("version"),
         "commit": _commit(host.get("commit")),
-        **_inner(host, "packages"),
-        "kernel": _inner(host, "os").get("release"),
+        **part(host, "packages"),
+        "kernel": part(host, "os").get("release"),
         "GPU driver": _driver(host),
     }
     return {name: str(value) for name, value in found.items() if value not in (None, "")}
@@ -24,10 +24,9 @@ def versions(host: Mapping[str, Any], harness: Mapping[str, Any]) -> dict[str, s
 
 def changed(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
     """'jax 0.6.0 → 0.6.1' for every version that is not the same."""
-    names = [*one, *(name for name in other if name not in one)]
     return [
         f"{name} {one.get(name, 'absent')} → {other.get(name, 'absent')}"
-        for name in names
+        for name in {**one, **other}
         if one.get(name) != other.get(name)
     ]
 
@@ -38,7 +37,7 @@ def environment_differences(base: Run, head: Run) -> dict[str, list[str]]:
     return {
         "versions": changed(versions(before, base.harness), versions(after, head.harness)),
         "hardware": _hardware(before, after),
-        "variables": _changes(_inner(before, "environment"), _inner(after, "environment")),
+        "variables": _changes(part(before, "environment"), part(after, "environment")),
         "settings": _changes(dict(base.settings), dict(head.settings)),
         "packages": changed(_lock(before), _lock(after)),
     }
@@ -76,16 +75,12 @@ def _hardware(base: Mapping[str, Any], head: Mapping[str, Any]) -> list[str]:
 
 
 def _changes(base: Mapping[str, Any], head: Mapping[str, Any]) -> list[str]:
-    names = [*base, *(name for name in head if name not in base)]
+    shown = [{name: repr(value) for name, value in side.items()} for side in (base, head)]
     return [
-        f"{name}: {_shown(base, name)} → {_shown(head, name)}"
-        for name in names
+        f"{name}: {shown[0].get(name, 'not set')} → {shown[1].get(name, 'not set')}"
+        for name in {**base, **head}
         if base.get(name) != head.get(name)
     ]
-
-
-def _shown(values: Mapping[str, Any], name: str) -> str:
-    return repr(values[name]) if name in values else "not set"
 
 
 def _lock(host: Mapping[str, Any]) -> dict[str, str]:
@@ -94,23 +89,13 @@ def _lock(host: Mapping[str, Any]) -> dict[str, str]:
     return {name: version for name, _, version in pairs}
 
 
-def _inner(host: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A part of a host description; what a stranger put there instead is nothing."""
-    value = host.get(name)
-    return value if isinstance(value, Mapping) else {}
-
-
 def _commit(commit: Any) -> str | None:
     if not isinstance(commit, Mapping) or not commit.get("id"):
         return None
     return str(commit["id"])[:12] + (" (changed)" if commit.get("changed") else "")
 
 
-def _driver(host: Mapping[str, Any]) -> str | None:
-    gpus = host.get("gpus")
-    found = {
-        str(gpu["driver_version"])
-        for gpu in (gpus if isinstance(gpus, list) else ())
-        if isinstance(gpu, Mapping) and gpu.get("driver_version")
-    }
-    return ", ".join(sorted(found)) or None
+def _driver(host: Mapping[str, Any]) -> str:
+    listed = host.get("gpus")
+    gpus = [g for g in listed if isinstance(g, Mapping)] if isinstance(listed, list) else []
+    return ", ".join(sorted({str(g["driver_version"]) for g in gpus if g.get("driver_version")}))

@@ -11,7 +11,6 @@ import difflib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,11 +23,15 @@ _INSTRUCTION = re.compile(
 )
 _PARAMETER = re.compile(r" parameter\((\d+)\)")
 _NAME = re.compile(r"%([\w.\-]+)")
-_TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
+#: Tables of places, each up to an empty line.
+_TABLES = re.compile(
+    r"^\s*(?:FileNames|FunctionNames|FileLocations|StackFrames)[ \t]*\n(?:[^\n]*\S[^\n]*\n)*", re.M
+)
 #: Attributes that say where an instruction comes from, or repeat what the name says.
 _DROPPED = ("metadata", "frontend_attributes", "origin", "statistics")
 _COMMENT = re.compile(r"/\*.*?\*/")
 _MODULE_NUMBER = re.compile(r"^(HloModule [^,]*?)(?:\.\d+)?(,|$)")
+_BRACE_OR_STRING = re.compile(r'"(?:\\.|[^"\\])*"|[{}]')
 
 
 @dataclass(frozen=True)
@@ -56,37 +59,20 @@ class ProgramChange:
 
 def programs_in(folder: Path) -> list[Program]:
     """The optimised programs of a dump folder in the order of compilation, repetitions once."""
-    found = []
-    for path in folder.iterdir() if folder.is_dir() else ():
-        match = _FILE.match(path.name)
-        if match:
-            found.append((int(match["number"]), match["name"], path))
-    seen: set[tuple[str, str]] = set()
-    programs = []
-    for _, name, path in sorted(found):
-        program = Program(name, path.read_text("utf-8", "replace"))
-        if (name, program.normal) not in seen:
-            seen.add((name, program.normal))
-            programs.append(program)
-    return programs
+    matches = [(match, path) for path in folder.iterdir() if (match := _FILE.match(path.name))]
+    matches.sort(key=lambda found: int(found[0]["number"]))
+    programs: dict[tuple[str, str], Program] = {}
+    for match, path in matches:
+        program = Program(match["name"], path.read_text("utf-8", "replace"))
+        programs.setdefault((program.name, program.normal), program)
+    return list(programs.values())
 
 
 def normalise(text: str) -> str:
     """The program with instructions called by what they do."""
-    lines = list(_without_tables(text.splitlines()))
+    lines = [line for line in _TABLES.sub("", text).splitlines() if line.strip()]
     names = _names(lines)
-    return "\n".join(_normal_line(line, names) for line in lines if line.strip()) + "\n"
-
-
-def _without_tables(lines: list[str]) -> Iterator[str]:
-    inside = False
-    for line in lines:
-        if line.strip() in _TABLES:
-            inside = True
-        elif inside and not line.strip():
-            inside = False
-        elif not inside:
-            yield line
+    return "\n".join(_normal_line(line, names) for line in lines) + "\n"
 
 
 def _names(lines: list[str]) -> dict[str, str]:
@@ -96,8 +82,7 @@ def _names(lines: list[str]) -> dict[str, str]:
     """
     names = {}
     for line in lines:
-        match = _INSTRUCTION.match(line)
-        if match:
+        if match := _INSTRUCTION.match(line):
             number = _PARAMETER.search(line)
             names[match["name"]] = f"p{number[1]}" if number else match["kind"]
     return names
@@ -107,8 +92,7 @@ def _normal_line(line: str, names: dict[str, str]) -> str:
     line = _COMMENT.sub("", line).rstrip()
     for attribute in _DROPPED:
         line = _drop(line, attribute)
-    line = _sorted_configuration(line)
-    line = _MODULE_NUMBER.sub(r"\1\2", line)
+    line = _MODULE_NUMBER.sub(r"\1\2", _sorted_configuration(line))
     if line.endswith("{") and " -> " in line:  # the head of a computation names its parameters
         line = re.sub(r"([(,]\s*)[\w.\-]+: ", r"\1", line)
     match = _INSTRUCTION.match(line)
@@ -124,29 +108,18 @@ def _unnumbered(name: str) -> str:
 
 def _drop(line: str, attribute: str) -> str:
     """Take `, attribute={…}` out of a line, with whatever braces and strings are inside."""
-    start = line.find(f", {attribute}={{")
-    while start >= 0:
-        end = _closing(line, line.index("{", start))
-        line = line[:start] + line[end:]
-        start = line.find(f", {attribute}={{")
+    while (start := line.find(f", {attribute}={{")) >= 0:
+        line = line[:start] + line[_closing(line, line.index("{", start)) :]
     return line
 
 
 def _closing(line: str, opening: int) -> int:
     """The place behind the brace that closes the one at `opening`."""
-    depth, quoted, escaped = 0, False, False
-    for place in range(opening, len(line)):
-        sign = line[place]
-        if escaped:
-            escaped = False
-        elif sign == "\\":
-            escaped = True
-        elif sign == '"':
-            quoted = not quoted
-        elif not quoted and sign in "{}":
-            depth += 1 if sign == "{" else -1
-            if depth == 0:
-                return place + 1
+    depth = 0
+    for match in _BRACE_OR_STRING.finditer(line, opening):
+        depth += {"{": 1, "}": -1}.get(match[0], 0)
+        if depth == 0:
+            return match.end()
     return len(line)
 
 
@@ -175,39 +148,29 @@ def instruction_counts(text: str) -> Counter[str]:
 
 def changes(base: list[Program], head: list[Program]) -> list[ProgramChange]:
     """Functions of both sides, paired by name and by how often that name has come before."""
-    pairs: dict[tuple[str, int], dict[str, Program]] = {}
+    pairs: dict[tuple[str, int], dict[str, str]] = {}
     for side, programs in (("base", base), ("head", head)):
         times: Counter[str] = Counter()
         for program in programs:
-            pairs.setdefault((program.name, times[program.name]), {})[side] = program
+            pairs.setdefault((program.name, times[program.name]), {})[side] = program.normal
             times[program.name] += 1
     return [_change(name, found) for (name, _), found in pairs.items()]
 
 
-def _change(name: str, found: dict[str, Program]) -> ProgramChange:
-    normal = {side: program.normal for side, program in found.items()}
-    counts = {side: instruction_counts(text) for side, text in normal.items()}
-    before, after = counts.get("base", Counter()), counts.get("head", Counter())
-    if len(found) == 2:
-        status = "same" if normal["base"] == normal["head"] else "changed"
+def _change(name: str, normal: dict[str, str]) -> ProgramChange:
+    one, other = (normal.get(side, "") for side in ("base", "head"))
+    before, after = instruction_counts(one), instruction_counts(other)
+    if len(normal) == 2:
+        status = "same" if one == other else "changed"
     else:
-        status = f"only in {next(iter(found))}"
-    diff = difflib.unified_diff(
-        normal.get("base", "").splitlines(),
-        normal.get("head", "").splitlines(),
-        f"base/{name}",
-        f"head/{name}",
-        lineterm="",
-        n=2,
-    )
+        status = f"only in {next(iter(normal))}"
+    sides = (f"base/{name}", f"head/{name}")
+    diff = difflib.unified_diff(one.splitlines(), other.splitlines(), *sides, lineterm="", n=2)
+    kinds = sorted({*before, *after}, key=lambda k: (-abs(after[k] - before[k]), k))
     return ProgramChange(
         name=name,
         status=status,
-        instructions={
-            kind: (before[kind], after[kind])
-            for kind in sorted({*before, *after}, key=lambda k: (-abs(after[k] - before[k]), k))
-            if before[kind] != after[kind]
-        },
+        instructions={k: (before[k], after[k]) for k in kinds if before[k] != after[k]},
         total=(before.total(), after.total()),
         diff="\n".join(diff),
     )

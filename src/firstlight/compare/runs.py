@@ -8,9 +8,8 @@ and the interval cannot know of drift between jobs: a change then counts only be
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from firstlight.compare.conditions import busy_share, disturbance, machine_class
 from firstlight.compare.differences import (
@@ -40,6 +39,7 @@ from firstlight.statistics.steady_state import spread
 #: How far two jobs on one machine may come out apart for no reason, as a share. Measured between
 #: identical builds on shared machines: 12 % (php-judy 104), 15 % (mui-public 1712).
 DRIFT = 0.15
+ALPHA = 0.05  # of any claim in a report
 
 
 class NotComparableError(FirstlightError):
@@ -83,83 +83,75 @@ def compare_runs(
     head: Sequence[Measured],
     *,
     anyway: bool = False,
-    alpha: float = 0.05,
     minimum_effect: float = MINIMUM_EFFECT,
-    resolution: float = RESOLUTION,
 ) -> RunsReport:
     """Effects per case and quantity; refuses what is not comparable, unless `anyway`."""
     _require_once(base)
     _require_once(head)
+    every = [*base, *head]
     overridden = _machines(base, head, anyway)
     left_out: dict[str, str] = {}
     compared: list[str] = []
-    counts: list[CountChange] = []
-    for case in dict.fromkeys(c.case for m in [*base, *head] for c in m.run.cases):
+    for case in dict.fromkeys(c.case for m in every for c in m.run.cases):
         problems = _case_problems(base, head, case)
-        if problems and anyway and all(_has_numbers(m, case) for m in [*base, *head]):
-            overridden += [f"{case}: {problem}" for problem in problems]
-        elif problems:
+        if problems and not (anyway and _all_have_numbers(every, case)):
             left_out[case] = "; ".join(problems)
-            continue
-        compared.append(case)
-        sides = [[counts_of(s) for m in side for s in _timed(m, case)] for side in (base, head)]
-        counts += count_changes(case, *sides)
+        else:
+            overridden += [f"{case}: {problem}" for problem in problems]
+            compared.append(case)
     pairs = [pair for case in compared for pair in _pairs(case, base, head, "process")]
     if not pairs:
-        told = any(all(_has_numbers(m, case) for m in [*base, *head]) for case in left_out)
-        raise NotComparableError(_refusal("No case is comparable", left_out.items(), told))
+        helps = any(_all_have_numbers(every, case) for case in left_out)
+        raise NotComparableError(_refusal("No case is comparable", left_out.items(), helps))
     decisive = sum(pair.gated for pair in pairs)
-    unit = "run" if enough_runs(len(base), len(head), decisive, alpha) else "process"
+    unit = "run" if enough_runs(len(base), len(head), decisive) else "process"
+    drift = None if unit == "run" else max(DRIFT, minimum_effect)
     if unit == "run":
         pairs = [pair for case in compared for pair in _pairs(case, base, head, "run")]
-    drift = None if unit == "run" else max(DRIFT, minimum_effect)
-    rule = Rule(alpha, drift or minimum_effect, max(resolution, drift or 0.0))
-    comparisons = [_worded(c, drift, minimum_effect) for c in compare(pairs, rule)]
-    disturbed = {
-        m.name: share for m in [*base, *head] if (share := busy_share(m.run.host)) is not None
-    }
-    if disturbed:
-        comparisons = [_undecided(c) for c in comparisons]
+    disturbed = {m.name: share for m in every if (share := busy_share(m.run.host)) is not None}
+    rule = Rule(ALPHA, drift or minimum_effect, max(RESOLUTION, drift or 0.0))
+    warnings = [disturbance(share, name) for name, share in disturbed.items()]
     return RunsReport(
         base=tuple(m.name for m in base),
         head=tuple(m.name for m in head),
         machine_class=machine_class(base[0].run.host),
         unit=unit,
-        comparisons=tuple(comparisons),
-        counts=tuple(counts),
+        comparisons=tuple(
+            _worded(c, drift, minimum_effect, bool(disturbed)) for c in compare(pairs, rule)
+        ),
+        counts=tuple(
+            change
+            for case in compared
+            for change in count_changes(
+                case,
+                *([counts_of(s) for m in side for s in _timed(m, case)] for side in (base, head)),
+            )
+        ),
         left_out=left_out,
         overridden=tuple(overridden),
         changed=tuple(changed(*(versions(m.run.host, m.run.harness) for m in (base[0], head[0])))),
-        warnings=tuple(
-            [disturbance(share, name) for name, share in disturbed.items()]
-            + _warnings(base, head, drift, runs_needed(decisive, alpha))
-        ),
-        alpha=alpha,
+        warnings=(*warnings, *_warnings(base, head, drift, runs_needed(decisive))),
+        alpha=ALPHA,
         minimum_effect=minimum_effect,
-        resolution=resolution,
+        resolution=RESOLUTION,
         drift=drift,
         disturbed=disturbed,
     )
 
 
-def _undecided(found: Comparison) -> Comparison:
-    """As in a replication: if other programs used the CPU, times reflect them."""
-    return replace(found, verdict="inconclusive", reason="the machine was busy with other programs")
-
-
-def enough_runs(base: int, head: int, comparisons: int = 1, alpha: float = 0.05) -> bool:
+def enough_runs(base: int, head: int, comparisons: int = 1) -> bool:
     """Whether ranks of so many runs can give an interval of 95 %, and find a change at all.
 
     Their smallest p-value is 2 / C(base + head, base), and Holm's correction multiplies it by the
     number of comparisons that decide.
     """
     smallest = smallest_p(base, head, paired=False)
-    return smallest <= 0.05 and max(1, comparisons) * smallest < alpha
+    return smallest <= 0.05 and max(1, comparisons) * smallest < ALPHA
 
 
-def runs_needed(comparisons: int, alpha: float = 0.05) -> int:
+def runs_needed(comparisons: int) -> int:
     """The fewest runs of each side that are enough."""
-    return next(n for n in range(1, 1000) if enough_runs(n, n, comparisons, alpha))
+    return next(n for n in range(1, 1000) if enough_runs(n, n, comparisons))
 
 
 def _require_once(side: Sequence[Measured]) -> None:
@@ -187,13 +179,14 @@ def _machines(base: Sequence[Measured], head: Sequence[Measured], anyway: bool) 
     return [f"{name}: {problem}" for name, problem in found]
 
 
-def _refusal(what: str, problems: Any, anyway_helps: bool = True) -> str:
+def _refusal(what: str, problems: Iterable[tuple[str, str]], anyway_helps: bool = True) -> str:
     lines = "".join(f"\n  {name}: {problem}" for name, problem in problems)
-    if not anyway_helps:
-        return (
-            f"{what}:{lines}\nNo case has times in all of these runs, so nothing can be compared."
-        )
-    return f"{what}:{lines}\nThis difference would be measured too. To compare regardless: --anyway"
+    advice = (
+        "This difference would be measured too. To compare regardless: --anyway"
+        if anyway_helps
+        else "No case has times in all of these runs, so nothing can be compared."
+    )
+    return f"{what}:{lines}\n{advice}"
 
 
 def _case_problems(base: Sequence[Measured], head: Sequence[Measured], case: str) -> list[str]:
@@ -205,17 +198,20 @@ def _case_problems(base: Sequence[Measured], head: Sequence[Measured], case: str
             *data_differences(base[0].samples, m.samples, case),
         ]
     ]
-    for m in [*base, *head]:
-        summary = next((c for c in m.run.cases if c.case == case), None)
-        if summary is not None and summary.status != "ok":
-            problems.append(f"{summary.status} in {m.name}")
-    return problems
+    return problems + [
+        f"{summary.status} in {m.name}"
+        for m in [*base, *head]
+        for summary in m.run.cases
+        if summary.case == case and summary.status != "ok"
+    ]
 
 
-def _has_numbers(measured: Measured, case: str) -> bool:
+def _all_have_numbers(every: Sequence[Measured], case: str) -> bool:
     """Only a case that is `ok` has times that may be quoted: that is not for waving through."""
-    statuses = [c.status for c in measured.run.cases if c.case == case]
-    return statuses == ["ok"] and bool(_timed(measured, case))
+    return all(
+        [c.status for c in m.run.cases if c.case == case] == ["ok"] and _timed(m, case)
+        for m in every
+    )
 
 
 def _timed(measured: Measured, case: str) -> list[Sample]:
@@ -244,14 +240,18 @@ def _values(side: Sequence[Sequence[Mapping[str, float]]], name: str, unit: str)
     return [value for values in by_run for value in values]
 
 
-def _worded(found: Comparison, drift: float | None, minimum_effect: float) -> Comparison:
-    """Between single runs, a difference that drift could explain is no "same" either."""
-    if drift is None:
-        return found
-    found = replace(found, threshold_source="drift between two jobs")
-    effect = found.effect
-    real = effect.low > 1 + minimum_effect or effect.high < 1 / (1 + minimum_effect)
-    if found.verdict == "same" and real:
+def _worded(
+    found: Comparison, drift: float | None, minimum_effect: float, disturbed: bool
+) -> Comparison:
+    """Between single runs, a difference that drift could explain is not "same" either."""
+    if drift is not None:
+        found = replace(found, threshold_source="drift between two jobs")
+    if disturbed:  # as in a replication: the times reflect the other programs
+        reason = "the machine was busy with other programs"
+        return replace(found, verdict="inconclusive", reason=reason)
+    low, high = found.effect.low, found.effect.high
+    real = low > 1 + minimum_effect or high < 1 / (1 + minimum_effect)
+    if drift is not None and found.verdict == "same" and real:
         reason = f"the jobs differ, but drift between jobs may be {drift:.0%}"
         return replace(found, verdict="inconclusive", reason=reason)
     return found

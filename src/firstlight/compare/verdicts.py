@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -184,31 +185,27 @@ def count_changes(
     case: str, base: Sequence[Mapping[str, int]], head: Sequence[Mapping[str, int]]
 ) -> list[CountChange]:
     """Every count that both sides have, of all processes of each."""
-    names = [n for n in _names(base) if n in _names(head)]
-    return [
-        _count_change(
-            case, name, [c[name] for c in base if name in c], [c[name] for c in head if name in c]
-        )
-        for name in names
-    ]
+    one, other = _by_name(base), _by_name(head)
+    return [_count_change(case, name, one[name], other[name]) for name in one if name in other]
 
 
-def _names(side: Sequence[Mapping[str, int]]) -> list[str]:
-    return list(dict.fromkeys(name for counts in side for name in counts))
+def _by_name(side: Sequence[Mapping[str, int]]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for name, value in itertools.chain.from_iterable(counts.items() for counts in side):
+        found.setdefault(name, []).append(value)
+    return found
 
 
 def _count_change(case: str, name: str, base: Sequence[int], head: Sequence[int]) -> CountChange:
     one, other = (values[0] if len(set(values)) == 1 else None for values in (base, head))
     found = CountChange(case, name, name in GATED_COUNTS, one, other, "same")
     if one is not None and other is not None:
-        if one == other:
-            return found
-        worse = other > one
-        return replace(
-            found,
-            verdict="regression" if worse else "improvement",
-            reason=f"{name}: {one} before, {other} now" + ("" if worse else ", unexplained"),
-        )
+        moved = f"{name}: {one} before, {other} now"
+        if other > one:
+            return replace(found, verdict="regression", reason=moved)
+        if other < one:
+            return replace(found, verdict="improvement", reason=f"{moved}, unexplained")
+        return found
     # Even a count that varies has become larger if its smallest value exceeds all earlier ones.
     spans = f"{min(base)} to {max(base)} before, {min(head)} to {max(head)} now"
     if min(head) > max(base):

@@ -17,10 +17,9 @@ from typing import Any
 
 from firstlight.errors import FirstlightError
 from firstlight.gate.decision import Look
-from firstlight.gate.environments import protocol_packages
 from firstlight.gate.measuring import SIDES, complete_rounds
 from firstlight.gate.planning import Gate, Request
-from firstlight.gate.sides import Side
+from firstlight.gate.sides import Side, protocol_packages
 from firstlight.measure.host import harness, noise_warnings
 from firstlight.records import (
     OutputError,

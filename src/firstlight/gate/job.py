@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from firstlight.compare.differences import case_differences, data_differences, joined
+from firstlight.compare.differences import case_differences, data_differences, in_words
 from firstlight.gate.breakage import last_attempts
 from firstlight.gate.decision import EXIT_CODES, GateError, GateReport, Rules
 from firstlight.gate.directory import GateDirectory
@@ -92,7 +92,7 @@ def not_comparable(
             differences = case_differences(runs["base"], runs["head"], case)
             differences += data_differences(samples["base"], samples["head"], case)
             if differences:
-                found[case] = joined(differences)
+                found[case] = "; ".join(map(in_words, differences))
     return found
 
 

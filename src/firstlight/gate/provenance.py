@@ -9,6 +9,8 @@ from firstlight.errors import FirstlightError
 from firstlight.gate.sides import Side
 
 Modules = Mapping[str, Mapping[str, str]]  # by case: {top-level module: file}
+_INSTALLED = {"site-packages", "dist-packages"}
+_NOT_CODE = {"tests", "test", "docs", "examples", "benchmarks"}
 
 
 class WrongCodeError(FirstlightError):
@@ -17,22 +19,22 @@ class WrongCodeError(FirstlightError):
 
 def require_own_code(
     sides: tuple[Side, Side], modules: Mapping[str, Modules]
-) -> dict[str, frozenset[str]]:
+) -> dict[str, set[str]]:
     """Refuse a comparison of revisions in which a side ran code that is not its own.
 
     The usual cause: the project is installed in the environment that both sides use, in a way that
     comes before the checkout. Gives by side the modules that came from its checkout.
     """
-    if sides[0].file_root is None:
-        return {}
     own: dict[str, set[str]] = {side.name: set() for side in sides}
     for side, other in (sides, sides[::-1]):
+        if side.file_root is None:
+            return {}
         packages = package_names(side.file_root)
         for case, loaded in modules[side.name].items():
             for name, file in loaded.items():
                 if _inside(file, side.file_root):
                     own[side.name].add(name)
-                elif _is_foreign(name, file, side, other, packages):
+                elif name in packages or _is_foreign(name, file, side, other):
                     raise WrongCodeError(
                         f"{case}: {side.name} imported {name!r} from {file}, not from its own "
                         "checkout, so the comparison would say nothing. Give each side an "
@@ -45,29 +47,25 @@ def require_own_code(
             "benchmark file of the repository as the target, or install each side into an "
             "environment of its own with --setup and --python."
         )
-    return {side: frozenset(names) for side, names in own.items()}
+    return own
 
 
-def _is_foreign(name: str, file: str, side: Side, other: Side, packages: frozenset[str]) -> bool:
-    if name == "firstlight":
+def _is_foreign(name: str, file: str, side: Side, other: Side) -> bool:
+    """Whether a module comes from the other checkout or the user's own, and is not installed."""
+    if name == "firstlight" or _INSTALLED.intersection(Path(file).parts):
         return False
-    installed = any(part in ("site-packages", "dist-packages") for part in Path(file).parts)
-    if not installed and (_inside(file, other.file_root) or _inside(file, side.repository)):
-        return True
-    return name in packages
+    return _inside(file, other.file_root) or _inside(file, side.repository)
 
 
 def _inside(file: str, folder: Path | None) -> bool:
     return folder is not None and Path(file).is_relative_to(folder)
 
 
-def package_names(root: Path | None) -> frozenset[str]:
+def package_names(root: Path) -> set[str]:
     """Top-level packages of a checkout: folders with `__init__.py` whose parent has none.
 
     Searched to a depth of four; environments and hidden folders are not the project's own.
     """
-    if root is None:
-        return frozenset()
     found = set()
     for depth in range(1, 5):
         for file in root.glob("*/" * depth + "__init__.py"):
@@ -75,4 +73,4 @@ def package_names(root: Path | None) -> frozenset[str]:
             hidden = any(p.startswith(".") or p in ("site-packages", "venv") for p in parts)
             if not hidden and not (file.parent.parent / "__init__.py").exists():
                 found.add(file.parent.name)
-    return frozenset(found - {"tests", "test", "docs", "examples", "benchmarks"})
+    return found - _NOT_CODE - {"firstlight"}

@@ -11,35 +11,52 @@ exception is a repository that *is* Firstlight, where each side brings its own.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import firstlight
 from firstlight.errors import FirstlightError
-from firstlight.gate.environments import (
-    bare_instrument,
-    compile_for,
-    describe_interpreter,
-    interpreter_of,
-)
 from firstlight.gate.worktrees import Checkout, checkouts, repository_root
-from firstlight.measure.process import WORKER, Outcome, run_worker
+from firstlight.measure.host import PACKAGES
+from firstlight.measure.process import WORKER, Outcome, end, run_worker, tail
+from firstlight.measure.runner import compile_bytecode
 from firstlight.workloads.catalog import registered
 
 #: Packages that a reader wants to see beside each side.
 _NAMED = ("jax", "jaxlib", "torch", "numpy")
 _WORKER_IN_REPOSITORY = Path("src/firstlight/measure/worker.py")
+#: Run by the other interpreter: its standard library is all there is.
+_DESCRIBE = r"""
+import json, platform, re, sys
+from importlib.metadata import distributions
+from importlib.util import find_spec
+installed = {}
+for found in distributions():
+    name = found.metadata["Name"]
+    if name:
+        installed.setdefault(re.sub(r"[-_.]+", "-", name).lower(), found.version)
+print(json.dumps({
+    "version": platform.python_version(),
+    "implementation": platform.python_implementation(),
+    "compiler": platform.python_compiler(),
+    "number": list(sys.version_info[:2]),
+    "installed": installed,
+    "modules": [name for name in sys.argv[1:] if find_spec(name) is not None],
+}))
+"""
 
 
 class SetupError(FirstlightError):
-    """A side cannot be prepared."""
+    """A side cannot be prepared, or its interpreter cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -57,39 +74,28 @@ class Side:
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
         """The inherited variables with this side's code first on the import path."""
-        entries = [*self.path, *self._moved(inherited.get("PYTHONPATH", ""))]
+        python_path = inherited.get("PYTHONPATH", "").split(os.pathsep)
+        entries = [*self.path, *(self._moved(entry) for entry in python_path if entry)]
         rest = {k: v for k, v in inherited.items() if k != "PYTHONPATH"}
         return rest | ({"PYTHONPATH": os.pathsep.join(entries)} if entries else {})
 
-    def _moved(self, python_path: str) -> list[str]:
+    def _moved(self, entry: str) -> str:
         """An inherited path into the repository would hide the checkout: it is led there."""
-        entries = [entry for entry in python_path.split(os.pathsep) if entry]
-        if self.file_root is None or self.repository is None:
-            return entries
-        moved = []
-        for entry in entries:
-            place = Path(os.path.abspath(entry))
-            inside = place.is_relative_to(self.repository)
-            moved.append(
-                str(self.file_root / place.relative_to(self.repository)) if inside else entry
-            )
-        return moved
+        place = Path(os.path.abspath(entry))
+        if not self.file_root or not self.repository or not place.is_relative_to(self.repository):
+            return entry
+        return str(self.file_root / place.relative_to(self.repository))
 
     def spawner(self, spawn: Callable[..., Outcome] = run_worker) -> Callable[..., Outcome]:
         """Start a worker on this side: what `Runner` and `cases_in` take as `spawn`."""
 
         def start(
-            job: Mapping[str, Any],
-            environment: Mapping[str, str],
-            timeout_seconds: float,
-            affinity: tuple[int, ...] | None = None,
-            **turn: Any,
+            job: Mapping[str, Any], environment: Mapping[str, str], *limits: Any, **turn: Any
         ) -> Outcome:
             return spawn(
                 {**job, "list_modules": True},
                 self.environment(environment),
-                timeout_seconds,
-                affinity,
+                *limits,
                 python=self.python,
                 worker=self.worker,
                 folder=self.folder,
@@ -97,6 +103,15 @@ class Side:
             )
 
         return start
+
+    def described(self) -> Side:
+        """The side with what its interpreter says of itself; its bytecode is written beside."""
+        backends, _ = registered()
+        frameworks = sorted({name for backend in backends.values() for name in backend.requires})
+        found = describe_interpreter(self.python, self.environment(os.environ), frameworks)
+        if self.python != sys.executable:  # for this one every Runner does it
+            compile_bytecode(self.python)
+        return replace(self, description={**self.description, "python": found})
 
 
 @contextlib.contextmanager
@@ -124,7 +139,8 @@ def from_revisions(
             if setup is not None:
                 run_setup(setup, name, checkout.root)
             worker = checkout.root / _WORKER_IN_REPOSITORY if own else instrument
-            sides.append(_revision_side(name, checkout, root, inside, python, worker))
+            side = Side(name, _interpreter(checkout, python), worker=worker, repository=root)
+            sides.append(_of_checkout(side, checkout, inside).described())
         yield sides[0], sides[1]
 
 
@@ -138,31 +154,24 @@ def _share(found: Mapping[str, Checkout], owner: str, file: Path) -> None:
             shutil.copyfile(source, checkout.root / file)
 
 
-def _revision_side(
-    name: str,
-    checkout: Checkout,
-    root: Path,
-    inside: Path,
-    python: str | None,
-    worker: Path,
-) -> Side:
-    interpreter = sys.executable if python is None else str(checkout.root / python)
-    if python is not None and not os.access(interpreter, os.X_OK):
+def _interpreter(checkout: Checkout, python: str | None) -> str:
+    if python is None:
+        return sys.executable
+    if not os.access(checkout.root / python, os.X_OK):
         raise SetupError(
             f"--python {python} does not exist in the checkout of {checkout.revision!r}. It is "
             "relative to the top of the repository; --setup can create it."
         )
-    places = [checkout.root / "src", checkout.root]
-    path = tuple(str(place) for place in places if place.is_dir())
-    folder = checkout.root / inside
-    side = Side(
-        name=name,
-        python=interpreter,
-        path=path,
-        file_root=checkout.root,
-        folder=folder if folder.is_dir() else checkout.root,
-        worker=worker,
-        repository=root,
+    return str(checkout.root / python)
+
+
+def _of_checkout(side: Side, checkout: Checkout, inside: Path) -> Side:
+    root, folder = checkout.root, checkout.root / inside
+    return replace(
+        side,
+        path=tuple(str(place) for place in (root / "src", root) if place.is_dir()),
+        file_root=root,
+        folder=folder if folder.is_dir() else root,
         description={
             "kind": "revision",
             "revision": checkout.revision,
@@ -170,59 +179,54 @@ def _revision_side(
             "uncommitted": checkout.changed,
         },
     )
-    return _described(side)
 
 
 @contextlib.contextmanager
 def from_environments(base: Path, head: Path) -> Iterator[tuple[Side, Side]]:
     """The same programs under two virtual environments, which need not have Firstlight."""
     with bare_instrument() as instrument:
-        pair = [
-            _described(
-                Side(
-                    name=name,
-                    python=interpreter_of(environment),
-                    worker=instrument,
-                    description={"kind": "environment", "environment": str(environment)},
-                )
-            )
+        one, other = (
+            Side(
+                name,
+                interpreter_of(environment),
+                worker=instrument,
+                description={"kind": "environment", "environment": str(environment)},
+            ).described()
             for name, environment in (("base", base), ("head", head))
-        ]
-        yield pair[0], pair[1]
+        )
+        yield one, other
 
 
 @contextlib.contextmanager
 def same_side_twice() -> Iterator[tuple[Side, Side]]:
     """An A/A pair: this interpreter on both sides, which differ in nothing but their name."""
     with bare_instrument() as instrument:
-        pair = [
-            _described(Side(name, sys.executable, worker=instrument, description={"kind": "same"}))
-            for name in ("base", "head")
-        ]
-        yield pair[0], pair[1]
+        side = Side("base", sys.executable, worker=instrument, description={"kind": "same"})
+        base = side.described()
+        yield base, replace(base, name="head")
 
 
-def _described(side: Side) -> Side:
-    """The side with what its interpreter says of itself; its bytecode is written beside."""
-    from dataclasses import replace
+@contextlib.contextmanager
+def bare_instrument() -> Iterator[Path]:
+    """The worker in a folder that holds Firstlight and nothing else.
 
-    backends, _ = registered()
-    frameworks = sorted({module for backend in backends.values() for module in backend.requires})
-    found = describe_interpreter(side.python, side.environment(os.environ), frameworks)
-    if side.python != sys.executable:  # for this one every Runner does it
-        compile_for(side.python)
-    return replace(side, description={**side.description, "python": found})
+    Run from where it is installed, the worker would put that site-packages at the end of the path:
+    a package that the other environment lacks would then be found in this one.
+    """
+    with tempfile.TemporaryDirectory(prefix="firstlight-instrument-") as folder:
+        package = Path(folder) / "firstlight"
+        package.symlink_to(Path(firstlight.__file__).parent, target_is_directory=True)
+        yield package / "measure" / "worker.py"
 
 
 def run_setup(command: str, name: str, folder: Path) -> None:
     """Run the user's command in a checkout; on failure the end of what it printed is shown."""
-    variables = {**os.environ, "FIRSTLIGHT_SIDE": name}
     with tempfile.TemporaryFile() as output:
         child = subprocess.Popen(
             command,
             shell=True,
             cwd=folder,
-            env=variables,
+            env={**os.environ, "FIRSTLIGHT_SIDE": name},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -231,15 +235,54 @@ def run_setup(command: str, name: str, folder: Path) -> None:
         try:
             code = child.wait()
         except BaseException:  # Ctrl-C: what it started must not go on
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+            end(child)
             raise
         if code != 0:
-            end = output.seek(0, os.SEEK_END)
-            output.seek(max(0, end - 4000))
-            tail = output.read().decode("utf-8", "replace").strip()
-            raise SetupError(f"--setup failed on {name} with exit code {code}:\n{tail}")
+            raise SetupError(
+                f"--setup failed on {name} with exit code {code}:\n{tail(output).strip()}"
+            )
+
+
+def interpreter_of(environment: Path) -> str:
+    """The Python of a virtual environment; an interpreter itself is taken as it is."""
+    for candidate in (environment, environment / "bin" / "python"):
+        if candidate.is_file() and os.access(candidate, os.X_OK):
+            # Not resolved: a virtual environment's python is a link to another one.
+            return str(candidate.absolute())
+    raise SetupError(
+        f"{environment}: no Python there. Give a virtual environment (the folder that has "
+        "bin/python) or an interpreter."
+    )
+
+
+def describe_interpreter(
+    python: str, variables: Mapping[str, str], modules: Sequence[str]
+) -> dict[str, Any]:
+    """Version and packages as that interpreter itself sees them, and which `modules` it has."""
+    command = [python, "-P", "-c", _DESCRIBE, *modules]
+    said: object = ""
+    try:
+        done = subprocess.run(
+            command, env=dict(variables), capture_output=True, text=True, timeout=60, check=False
+        )
+        said = done.stderr.strip()[-500:]
+        found: dict[str, Any] = json.loads(done.stdout)
+    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
+        raise SetupError(
+            f"{python}: cannot be asked for its packages: {said or error}. It must be Python 3.11 "
+            "or newer."
+        ) from None
+    if tuple(found["number"]) < (3, 11):
+        raise SetupError(
+            f"{python} is Python {found['version']}; the instrument needs 3.11 or newer."
+        )
+    return found
+
+
+def protocol_packages(installed: Mapping[str, str]) -> dict[str, str]:
+    """The packages whose version is part of the protocol, named as `firstlight run` names them."""
+    found = {name: installed.get(re.sub(r"[-_.]+", "-", name).lower()) for name in PACKAGES}
+    return {name: version for name, version in found.items() if version is not None}
 
 
 def in_words(side: Side) -> str:
@@ -247,10 +290,11 @@ def in_words(side: Side) -> str:
     about, python = side.description, side.description["python"]
     versions = [f"{n} {python['installed'][n]}" for n in _NAMED if n in python["installed"]]
     software = ", ".join([f"Python {python['version']}", *versions])
-    if about["kind"] == "revision":
-        if about["uncommitted"]:
+    match about["kind"]:
+        case "revision" if about["uncommitted"]:
             return f"the working tree (on {about['commit'][:9]}), {software}"
-        return f"{about['revision']} ({about['commit'][:9]}), {software}"
-    if about["kind"] == "environment":
-        return f"{about['environment']}, {software}"
+        case "revision":
+            return f"{about['revision']} ({about['commit'][:9]}), {software}"
+        case "environment":
+            return f"{about['environment']}, {software}"
     return f"this interpreter, {software}"

@@ -109,14 +109,15 @@ def _check_out(root: Path, folder: Path, commit: str, revision: str) -> str | No
     if revision not in UNCOMMITTED:
         git(root, "worktree", "add", "--detach", str(folder), commit)
         return None
-    # A copy: what is edited while the gate runs does not get into it, and a setup command works
-    # in the copy. Ignored files stay behind, as they do for a commit.
     git(root, "worktree", "add", "--detach", "--no-checkout", str(folder), commit)
     return _copy_uncommitted(root, folder)
 
 
 def _copy_uncommitted(root: Path, folder: Path) -> str:
-    """Copy tracked and new files as they are now; returns a hash of names and contents."""
+    """Copy tracked and new files as they are now; returns a hash of names and contents.
+
+    What is edited while the gate runs does not get into the copy, and a setup command works there.
+    """
     listed = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     digest = hashlib.sha256()
     for name in sorted({n for n in listed.split("\0") if n}):
@@ -143,23 +144,18 @@ def remove_abandoned(root: Path) -> None:
     """Remove worktrees of gates that were killed: nobody holds the lock of their folder."""
     for line in git(root, "worktree", "list", "--porcelain").splitlines():
         folder = Path(line.removeprefix("worktree "))
-        parent = folder.parent
-        if not line.startswith("worktree ") or not parent.name.startswith(_PREFIX):
-            continue
-        if _is_held(parent / "owner"):
-            continue
-        _remove(root, folder)
-        with contextlib.suppress(OSError):
-            (parent / "owner").unlink(missing_ok=True)
-            parent.rmdir()  # once its last worktree is gone
+        ours = line.startswith("worktree ") and folder.parent.name.startswith(_PREFIX)
+        if ours and not _is_held(folder.parent / "owner"):
+            _remove(root, folder)
+            with contextlib.suppress(OSError):
+                (folder.parent / "owner").unlink(missing_ok=True)
+                folder.parent.rmdir()  # once its last worktree is gone
 
 
 def _is_held(path: Path) -> bool:
     try:
         with open(path) as owner:
             fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)
     return False

@@ -95,17 +95,17 @@ def run_worker(
                     turn.meanwhile if turn else None,
                 )
             finally:
-                _end(child)
+                end(child)
         finally:
             os.close(reading)
             if writing >= 0:
                 os.close(writing)
-        tail = _tail(output)
+        printed = tail(output)
     report = _report(received)
     killed = child.returncode == -signal.SIGKILL and not timed_out and report is None
     memory = bool(report and report.get("out_of_memory"))
     memory = memory or (killed and _out_of_memory_kills() > killed_before)
-    return Outcome(spawned_ns, done_ns, report, child.returncode, timed_out, memory, tail)
+    return Outcome(spawned_ns, done_ns, report, child.returncode, timed_out, memory, printed)
 
 
 def _listen(
@@ -147,7 +147,7 @@ def _listen(
     return received, done_ns, False
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def end(child: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
@@ -161,7 +161,7 @@ def _report(received: bytes) -> dict[str, Any] | None:
     return report
 
 
-def _tail(output: IO[bytes]) -> str:
+def tail(output: IO[bytes]) -> str:
     end = output.seek(0, os.SEEK_END)
     output.seek(max(0, end - _TAIL_BYTES))
     return output.read().decode("utf-8", "replace")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import compileall
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -230,18 +233,21 @@ def worker_job(case: Case, kind: str, settings: Settings, reference_path: Path) 
     }
 
 
-def compile_bytecode() -> None:
+def compile_bytecode(python: str = sys.executable) -> None:
     """Write the .pyc files of what the worker loads of ours, as an installation would.
 
     PYTHONDONTWRITEBYTECODE would otherwise make every worker compile the instrument anew. Where the
     package cannot be written to, the few milliseconds stay, visible as `unattributed`.
     """
-    import compileall
-
     package = Path(__file__).parent.parent
-    folders = ("", "measure", "measure/adapters", "workloads", "workloads/programs", "histfactory")
-    for folder in folders:
-        compileall.compile_dir(package / folder, maxlevels=0, quiet=2)
+    names = ("", "measure", "measure/adapters", "workloads", "workloads/programs", "histfactory")
+    folders = [str(package / name) for name in names]
+    if python == sys.executable:
+        for folder in folders:
+            compileall.compile_dir(folder, maxlevels=0, quiet=2)
+    else:
+        command = [python, "-P", "-m", "compileall", "-q", "-l", *folders]
+        subprocess.run(command, capture_output=True, timeout=120, check=False)
 
 
 def worker_environment(case: Case, directory: Path) -> dict[str, str]:
