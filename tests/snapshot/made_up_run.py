@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from firstlight.measure.case_selection import SAMPLING
-from firstlight.measure.runner import Runner
 from firstlight.records import (
     PHASES,
     CacheProof,
@@ -30,6 +29,7 @@ from firstlight.records import (
     append_sample,
     write_json,
 )
+from firstlight.records import jobs as planned_jobs
 from firstlight.snapshot.order_and_clock import busy_seconds
 from firstlight.statistics.run_summaries import assemble
 
@@ -134,7 +134,7 @@ def in_turn(
     samples: list[Sample], cases: tuple[Case, ...], settings: Settings, begin: datetime
 ) -> list[Sample]:
     """The samples as a run would have taken them: in planned order, one after the other, in ns."""
-    jobs = Runner(cases, settings, keep=lambda sample: None).jobs()
+    jobs = planned_jobs(cases, settings)
     places = {(case.id, kind, i): place for place, (case, kind, i) in enumerate(jobs)}
     ordered = sorted(samples, key=lambda s: places.get((s.case, s.kind, s.index), len(places)))
     taken, moment = [], begin

@@ -19,8 +19,8 @@ from firstlight.errors import FirstlightError
 from firstlight.gate.decision import Look
 from firstlight.gate.measuring import SIDES, complete_rounds
 from firstlight.gate.planning import Gate, Request
-from firstlight.gate.sides import Side, protocol_packages
-from firstlight.measure.host import harness, noise_warnings
+from firstlight.gate.sides import Side
+from firstlight.measure.host import harness, noise_warnings, software
 from firstlight.records import (
     OutputError,
     Plan,
@@ -170,8 +170,7 @@ def _side_plan(side: Side, gate: Gate) -> Plan:
     python, commit = side.description["python"], side.description.get("commit")
     own = {
         "python": {k: python[k] for k in ("version", "implementation", "compiler")},
-        "packages": protocol_packages(python["installed"]),
-        "lock": [f"{name}=={version}" for name, version in sorted(python["installed"].items())],
+        **software(python["installed"]),
     }
     if commit is not None:
         own["commit"] = {"id": commit, "changed": bool(side.description.get("uncommitted"))}

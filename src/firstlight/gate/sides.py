@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -26,7 +25,6 @@ from typing import Any
 import firstlight
 from firstlight.errors import FirstlightError
 from firstlight.gate.worktrees import Checkout, checkouts, repository_root
-from firstlight.measure.host import PACKAGES
 from firstlight.measure.process import WORKER, Outcome, end, run_worker, tail
 from firstlight.measure.runner import compile_bytecode
 from firstlight.workloads.catalog import registered
@@ -277,12 +275,6 @@ def describe_interpreter(
             f"{python} is Python {found['version']}; the instrument needs 3.11 or newer."
         )
     return found
-
-
-def protocol_packages(installed: Mapping[str, str]) -> dict[str, str]:
-    """The packages whose version is part of the protocol, named as `firstlight run` names them."""
-    found = {name: installed.get(re.sub(r"[-_.]+", "-", name).lower()) for name in PACKAGES}
-    return {name: version for name, version in found.items() if version is not None}
 
 
 def in_words(side: Side) -> str:

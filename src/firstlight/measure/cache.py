@@ -76,95 +76,85 @@ def prove(
     """Whether the process ran under the policy that its label claims.
 
     `before` and `after` are the entries that the parent counted itself; `counts` is what the
-    framework told in the process; `refusals` is why the priming process stored less than all.
+    framework reported in the process; `refusals` is why the priming process stored less than all.
     """
-    requests, hits = counts.get("requests"), counts.get("hits")
     if kind is None:
         return CacheProof(policy, True, "this backend has no persistent cache", 0, 0, None, None)
-    reason = _objection(policy, kind, before, after, requests or 0, hits or 0, counts, refusals)
+    reason = _objection(policy, before, after, counts, refusals)
+    requests, hits = counts.get("requests"), counts.get("hits")
     return CacheProof(policy, reason is None, reason, len(before), len(after), requests, hits)
 
 
 def _objection(
     policy: str,
-    kind: str,
     before: frozenset[str],
     after: frozenset[str],
-    requests: int,
-    hits: int,
     counts: Mapping[str, Any],
     refusals: Sequence[str],
 ) -> str | None:
-    if policy == "none":
-        if counts.get("enabled") or requests:
-            return (
-                "the program switched the persistent cache on, although the policy is none. Take "
-                "the cache settings out of the program: the harness sets them."
-            )
-        return None
+    requests = counts.get("requests") or 0
+    missed = requests - (counts.get("hits") or 0)
     compiles = (counts.get("compiles") or 0) + (counts.get("warm_compiles") or 0)
+    if policy == "none":
+        on = counts.get("enabled") or requests
+        return _SWITCHED_ON if on else None
     if before and policy == "cold":
         return f"the cache held {len(before)} entries before the process: it was not cold."
+    if not requests and not compiles:
+        return "the process compiled nothing, so there was nothing to cache. Use --cache none."
     if not requests:
-        if not compiles:
-            return "the process compiled nothing, so there was nothing to cache. Use --cache none."
         return "the process never asked the cache: the program switched it off."
     if policy == "cold":
-        if after and not counts.get("bypassed"):
-            return None
         why = _why_not_stored(refusals)
-        return f"the cache did not store what was compiled, so it was not on in effect: {why}"
+        lost = f"the cache did not store what was compiled, so it was not on in effect: {why}"
+        return None if after and not counts.get("bypassed") else lost
     if compiles > requests:
-        return (
-            f"{compiles - requests} of {compiles} compilations never asked the cache: the program "
-            "switched it off."
-        )
-    if hits < requests or after - before:
-        missed = requests - hits
+        unasked = f"{compiles - requests} of {compiles} compilations never asked the cache"
+        return f"{unasked}: the program switched it off."
+    if missed > 0 or after - before:
         return f"{missed} of {requests} requests missed: {_why_missed(before, after, refusals)}"
     return None
 
 
+_SWITCHED_ON = (
+    "the program switched the persistent cache on, although the policy is none. Take the cache "
+    "settings out of the program: the harness sets them."
+)
+#: What JAX's own words for a result that it does not store mean, and what to do.
+_NOT_STORED = {
+    "host callbacks": "results that use host callbacks (pure_callback, io_callback, debug.print) "
+    "are never stored. Take the callback out of the compiled function, or measure with --cache "
+    "none.",
+    "seconds to compile": "compilation was under the time threshold "
+    "(jax_persistent_cache_min_compile_time_secs), which the program sets itself. Set it to 0 or "
+    "leave it to the harness.",
+    "less than threshold": "the results were under the size threshold "
+    "(jax_persistent_cache_min_entry_size_bytes), which the program sets itself.",
+    "process_id": "only process 0 of a distributed program writes the cache.",
+}
+
+
 def _why_not_stored(refusals: Sequence[str]) -> str:
-    """JAX's own words for a result that it does not store, turned into what to do."""
     text = " ".join(refusals)
-    if "host callbacks" in text:
-        return (
-            "results that use host callbacks (pure_callback, io_callback, debug.print) are never "
-            "stored. Take the callback out of the compiled function, or measure with --cache none."
-        )
-    if "seconds to compile" in text:
-        return (
-            "compilation was under the time threshold "
-            "(jax_persistent_cache_min_compile_time_secs), which the program sets itself. Set it "
-            "to 0 or leave it to the harness."
-        )
-    if "less than threshold" in text:
-        return (
-            "the results were under the size threshold "
-            "(jax_persistent_cache_min_entry_size_bytes), which the program sets itself."
-        )
-    if "process_id" in text:
-        return "only process 0 of a distributed program writes the cache."
+    for words, meaning in _NOT_STORED.items():
+        if words in text:
+            return meaning
     if "Bypassing" in text:
         quoted = text.split("because", 1)[-1].split("due to:", 1)[-1].strip(" '")
         return f"torch does not store such a graph: {quoted}."
-    if refusals:
-        return refusals[0]
-    return "the framework gave no reason."
+    return refusals[0] if refusals else "the framework gave no reason."
 
 
 def _why_missed(before: frozenset[str], after: frozenset[str], refusals: Sequence[str]) -> str:
     if refusals:
         return "the priming process could not store them, because " + _why_not_stored(refusals)
-    names = {name.split("-")[0] for name in before}
-    changed = sorted({name.split("-")[0] for name in after - before} & names)
-    if changed:
+    if not before:
+        return "the priming process stored nothing."
+    stored, added = ({name.split("-")[0] for name in names} for names in (before, after - before))
+    if changed := sorted(stored & added):
         return (
             f"the key of {changed[0]} is another one in every process: something that differs from "
             "process to process (an address, a random constant, a path) is part of the program or "
             "of its flags."
         )
-    if not before:
-        return "the priming process stored nothing."
     return "the priming process did not compile the same programs as this one."

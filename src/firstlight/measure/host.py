@@ -8,7 +8,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,7 @@ def describe_host(source: Path | None = None, watch_seconds: float = 0.0) -> dic
             "implementation": platform.python_implementation(),
             "compiler": platform.python_compiler(),
         },
-        "packages": _packages(),
-        "lock": list(_lock()),
+        **software(_installed()),
         "environment": recorded_environment(os.environ),
         "commit": _commit(source or Path.cwd()),
         "load": _load(),
@@ -83,15 +82,12 @@ def _cpu() -> dict[str, Any]:
 
 
 def _cpu_model() -> str | None:
-    for line in (_read("/proc/cpuinfo") or "").splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor() or None
+    named = re.search(r"^model name\s*:(.*)$", _read("/proc/cpuinfo") or "", re.MULTILINE)
+    return named[1].strip() if named else platform.processor() or None
 
 
 def _turbo() -> bool | None:
-    no_turbo = _read("/sys/devices/system/cpu/intel_pstate/no_turbo")
-    if no_turbo is not None:
+    if no_turbo := _read("/sys/devices/system/cpu/intel_pstate/no_turbo"):
         return no_turbo == "0"
     boost = _read("/sys/devices/system/cpu/cpufreq/boost")
     return None if boost is None else boost == "1"
@@ -120,44 +116,40 @@ def _gpus() -> list[dict[str, str]]:
 
 
 def _os() -> dict[str, str | None]:
-    release = {}
-    for line in (_read("/etc/os-release") or "").splitlines():
-        key, _, value = line.partition("=")
-        release[key] = value.strip('"')
+    named = re.search(r"^PRETTY_NAME=(.*)$", _read("/etc/os-release") or "", re.MULTILINE)
     return {
         "system": platform.system(),
         "release": platform.release(),
-        "distribution": release.get("PRETTY_NAME"),
+        "distribution": named[1].strip('"') if named else None,
         "libc": " ".join(platform.libc_ver()) or None,
     }
 
 
-def _packages() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-@functools.cache
-def _lock() -> tuple[str, ...]:
-    """Every installed distribution as `name==version`, in order: what a rerun has to install.
+def software(installed: Mapping[str, str]) -> dict[str, Any]:
+    """`packages`, whose version is part of the protocol, and `lock`: what a rerun has to install.
 
     Where a package was installed from is left out: it can be a path that says who measured.
     """
+    versions = {name: installed.get(normal_name(name)) for name in PACKAGES}
+    return {
+        "packages": {name: version for name, version in versions.items() if version is not None},
+        "lock": [f"{name}=={version}" for name, version in sorted(installed.items())],
+    }
+
+
+def normal_name(package: str) -> str:
+    return re.sub(r"[-_.]+", "-", package).lower()
+
+
+@functools.cache
+def _installed() -> dict[str, str]:
     from importlib.metadata import distributions
 
     found: dict[str, str] = {}
     for one in distributions():
-        name = one.metadata["Name"]
-        if name:  # the first on the path is the one that is imported
-            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), one.version)
-    return tuple(f"{name}=={version}" for name, version in sorted(found.items()))
+        if name := one.metadata["Name"]:  # the first on the path is the one that is imported
+            found.setdefault(normal_name(name), one.version)
+    return found
 
 
 def _commit(source: Path) -> dict[str, Any] | None:
@@ -178,17 +170,9 @@ def harness() -> dict[str, Any]:
     commit = _commit(checkout) if (checkout / "src" / "firstlight").is_dir() else None
     if commit is not None and not commit["changed"]:
         # A module that git does not track yet is imported nevertheless.
-        commit["changed"] = _has_new_modules(checkout)
+        new = ("ls-files", "--others", "--exclude-standard", "--", "src/firstlight/*.py")
+        commit["changed"] = bool(_output("git", "-C", str(checkout), *new))
     return {"name": "firstlight", "version": __version__, "commit": commit}
-
-
-def _has_new_modules(checkout: Path) -> bool:
-    """Whether the package has Python files that are not part of the commit."""
-    found = _output(
-        *("git", "-C", str(checkout), "ls-files", "--others", "--exclude-standard"),
-        *("--", "src/firstlight/*.py"),
-    )
-    return bool(found)
 
 
 def _load() -> list[float] | None:
@@ -200,32 +184,28 @@ def _load() -> list[float] | None:
 
 def noise_warnings(host: Mapping[str, Any]) -> list[str]:
     """What about this machine makes its numbers less certain, in words."""
-    warnings = []
-    cpu, busy = host["cpu"], noisy_share(host)
-    cores = cpu["usable_cores"] or 1
-    if busy is not None:
-        warnings.append(
+    return list(_noise(host))
+
+
+def _noise(host: Mapping[str, Any]) -> Iterator[str]:
+    cpu, quota = host["cpu"], host["container"]["cpu_quota"]
+    if (busy := noisy_share(host)) is not None:
+        yield (
             f"other programs were using {busy:.0%} of the CPU when the run began, and take that "
             "from the measured ones"
         )
-    if cpu["frequency_governor"] not in (None, "performance"):
-        warnings.append(
-            f"the CPU frequency policy is {cpu['frequency_governor']!r}: speeds change with load"
-        )
+    if (governor := cpu["frequency_governor"]) not in (None, "performance"):
+        yield f"the CPU frequency policy is {governor!r}: speeds change with load"
     if cpu["virtual"]:
-        warnings.append("this is a virtual machine: neighbours can take time unseen")
-    if cores < 2:
-        warnings.append("there is one core only: the parent shares it with the measured process")
-    if host["container"]["cpu_quota"] is not None:
-        warnings.append(
-            f"the container may use {host['container']['cpu_quota']:.1f} CPUs: it is throttled "
-            "when it uses more"
-        )
+        yield "this is a virtual machine: neighbours can take time unseen"
+    if (cpu["usable_cores"] or 1) < 2:
+        yield "there is one core only: the parent shares it with the measured process"
+    if quota is not None:
+        yield f"the container may use {quota:.1f} CPUs: it is throttled when it uses more"
     if host["memory_available_bytes"] < 2 << 30:
-        warnings.append("less than 2 GiB of memory is free: swapping would be measured too")
+        yield "less than 2 GiB of memory is free: swapping would be measured too"
     if "coverage" in sys.modules or sys.gettrace() is not None:
-        warnings.append("a tracer or debugger is active in this process")
-    return warnings
+        yield "a tracer or debugger is active in this process"
 
 
 def _read(path: str) -> str | None:

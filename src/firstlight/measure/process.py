@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+Report = dict[str, Any]  # what a worker is given, and what it sends back: plain JSON values
 WORKER = Path(__file__).with_name("worker.py")
 _TAIL_BYTES = 4000
 #: For the interpreter to end after its report. What fills a cache may still be writing; a process
@@ -30,7 +31,7 @@ class Outcome:
 
     spawned_ns: int
     done_ns: int | None  # when `done` arrived: the first result is there
-    report: dict[str, Any] | None  # the worker's line, if it got that far
+    report: Report | None  # the worker's line, if it got that far
     exit_code: int | None
     timed_out: bool
     out_of_memory: bool
@@ -86,13 +87,10 @@ def run_worker(
             os.close(writing)
             writing = -1
             try:
+                limit_ns = spawned_ns + int(timeout_seconds * 1e9)
                 exit_seconds = _EXIT_SECONDS.get(job["kind"], 1.0)
                 received, done_ns, timed_out = _listen(
-                    reading,
-                    child,
-                    spawned_ns + int(timeout_seconds * 1e9),
-                    exit_seconds,
-                    turn.meanwhile if turn else None,
+                    reading, child, limit_ns, exit_seconds, turn.meanwhile if turn else None
                 )
             finally:
                 end(child)
@@ -153,11 +151,11 @@ def end(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-def _report(received: bytes) -> dict[str, Any] | None:
+def _report(received: bytes) -> Report | None:
     lines = [line for line in received.split(b"\n") if line.startswith(b"{")]
     if not lines or not received.endswith(b"\n"):
         return None
-    report: dict[str, Any] = json.loads(lines[-1])
+    report: Report = json.loads(lines[-1])
     return report
 
 

@@ -9,15 +9,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from firstlight.measure import cache
-from firstlight.measure.process import Outcome, Turn, run_worker
+from firstlight.measure.process import Outcome, Report, Turn, run_worker
 from firstlight.records import (
     PHASES,
-    CacheProof,
     Case,
     ColdStart,
     Correctness,
@@ -51,38 +50,28 @@ class Runner:
         self._keep = keep
         self._spawn = spawn
         self._done = {(s.case, s.kind, s.index): s for s in done}
-        # The last attempt counts: a gate repeats what broke.
-        self._bad = {s.case for s in self._done.values() if s.kind != "timed" and _ends(s)}
         self.order = 1 + max((s.order for s in done), default=-1)  # of the next process
+        self._bad: set[str] = set()  # cases whose check or priming failed at the last attempt
         self._stored: dict[str, frozenset[str]] = {}  # entries that the priming process left
         self._refusals: dict[str, tuple[str, ...]] = {}
         self._compiler_bytes: dict[str, Mapping[str, int] | None] = {}
         for sample in done:
-            self._remember(sample)
+            self._learn(sample)
 
     def __enter__(self) -> Self:
         self._scratch = Path(tempfile.mkdtemp(prefix="firstlight-"))
         compile_bytecode()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         shutil.rmtree(self._scratch, ignore_errors=True)
-
-    def jobs(self) -> list[tuple[Case, str, int]]:
-        """Every process of the plan: (case, kind, number), in run order."""
-        return jobs(self.cases, self.settings)
 
     def run(self, watch: Callable[[int, Sequence[tuple[Case, str, int]]], None]) -> None:
         """Measure what is missing; `watch(number, jobs)` is called before each process."""
-        jobs = self.jobs()
-        for number, job in enumerate(jobs):
+        planned = jobs(self.cases, self.settings)
+        for number, job in enumerate(planned):
             if self.is_due(*job):
-                watch(number, jobs)
+                watch(number, planned)
                 self.take(*job)
 
     def is_due(self, case: Case, kind: str, index: int) -> bool:
@@ -91,9 +80,10 @@ class Runner:
             return False
         if (case.id, kind, index) not in self._done:
             return True
-        # The reference and the primed cache live in scratch space: they are made again.
+        # The reference and the primed cache live in scratch space: they are made again if needed.
         again = kind == "prime" or (kind == "check" and case.reference is not None)
-        return again and self._needed(case)
+        timed = range(self.settings.processes)
+        return again and any((case.id, "timed", i) not in self._done for i in timed)
 
     def is_sound(self, case: Case) -> bool:
         """Whether neither its check nor its priming has failed."""
@@ -103,24 +93,21 @@ class Runner:
         """Run one process of the plan, keep its sample, and learn from it."""
         sample = self.measure(case, kind, index, turn)
         before = self._done.get((case.id, kind, index))
-        if before is None or _ends(before) or _ends(sample):
+        if before is None or before.status != "ok" or sample.status != "ok":
             self._keep(sample)  # also a repeated check that now fails, or no longer does
             self.order += 1
-        self._remember(sample)
-        if kind != "timed" and _ends(sample):
-            self._bad.add(case.id)
-        elif kind != "timed":
-            self._bad.discard(case.id)
+        self._learn(sample)
         return sample
 
-    def _needed(self, case: Case) -> bool:
-        return any((case.id, "timed", i) not in self._done for i in range(self.settings.processes))
-
-    def _remember(self, sample: Sample) -> None:
+    def _learn(self, sample: Sample) -> None:
         if sample.kind == "check" and sample.memory is not None:
             self._compiler_bytes[sample.case] = sample.memory.compiler_bytes
         if sample.kind == "prime":
             self._refusals[sample.case] = tuple(sample.facts.get("refusals", ()))
+        if sample.kind != "timed" and sample.status != "ok":
+            self._bad.add(sample.case)
+        elif sample.kind != "timed":
+            self._bad.discard(sample.case)
 
     def measure(self, case: Case, kind: str, index: int, turn: Turn | None = None) -> Sample:
         """Run one process of a case and turn what came back into a sample."""
@@ -129,10 +116,12 @@ class Runner:
             cache.restore(directory, self._stored.get(case.id, frozenset()))
         else:
             cache.empty(directory)
+        references = self._scratch / "references"
+        references.mkdir(exist_ok=True)
         before = cache.entries(directory, case.cache_kind)
-        load, started = _load(), now()
+        sample = Sample(case.id, kind, index, self.order, now(), "ok", load_before=_load())
         outcome = self._spawn(
-            self._job(case, kind),
+            worker_job(case, kind, self.settings, references / f"{slug(case.id)}.npz"),
             worker_environment(case, directory),
             self.settings.timeout_seconds,
             self.settings.affinity,
@@ -141,95 +130,63 @@ class Runner:
         after = cache.entries(directory, case.cache_kind)
         if kind == "prime":
             self._stored[case.id] = cache.files(directory)
-        common: dict[str, Any] = {
-            "case": case.id,
-            "kind": kind,
-            "index": index,
-            "order": self.order,
-            "started_at": started,
-            "load_before": load,
-        }
-        status, reason = _process_status(outcome)
-        if status != "ok" or outcome.report is None:  # no report: also for the type checker
+        if failure := _failure(outcome):
+            status, reason = failure
+            usage = "error" in (outcome.report or {})
             tail = outcome.output_tail or None
-            usage = bool(outcome.report and "error" in outcome.report)
-            return Sample(
-                **common, status=status, reason=reason, stderr_tail=tail, facts={"usage": usage}
-            )
-        return self._sample(case, kind, common, outcome, outcome.report, before, after)
+            facts = {"usage": usage}
+            return replace(sample, status=status, reason=reason, stderr_tail=tail, facts=facts)
+        return self._filled(sample, case, outcome, before, after)
 
-    def _sample(
+    def _filled(
         self,
+        sample: Sample,
         case: Case,
-        kind: str,
-        common: dict[str, Any],
         outcome: Outcome,
-        report: dict[str, Any],
         before: frozenset[str],
         after: frozenset[str],
     ) -> Sample:
+        """The sample of a process that reported: whether it may be quoted, and its numbers."""
+        report = outcome.report or {}
         correctness = _correctness(case, report)
-        proof: CacheProof | None = None
-        status, reason = "ok", None
-        if not correctness.passed:
-            status, reason = "failed", report["correctness"]["reason"]
-        elif kind == "timed":
-            counts = {**report["cache"], **report["counts"]}
-            proof = cache.prove(
-                case.cache, case.cache_kind, before, after, counts, self._refusals.get(case.id, ())
-            )
-            if not proof.proven:
-                status, reason = "unproven", proof.reason
-        timed = kind == "timed" and correctness.passed
-        cold = cold_start(outcome, report) if timed else None
-        if cold is not None and min(s or 0.0 for s in cold.phases_seconds.values()) < 0:
-            status, reason = "failed", "the framework reports more time than has passed"
-        return Sample(
-            **common,
-            status=status,
-            reason=reason,
-            cold=cold,
-            warm=_warm(report) if timed else None,
-            memory=MemoryUse(
-                peak_host_bytes={p: report["peak_host_bytes"].get(p) for p in PHASES},
-                peak_device_bytes=report["peak_device_bytes"],
-                compiler_bytes=report.get("compiler_bytes") or self._compiler_bytes.get(case.id),
-            ),
-            cache=proof,
-            correctness=correctness,
-            counts=report["counts"],
-            facts={**report.get("facts", {}), "refusals": report["cache"]["refusals"]}
-            if kind != "timed"
-            else {},
+        memory = MemoryUse(
+            peak_host_bytes={p: report["peak_host_bytes"].get(p) for p in PHASES},
+            peak_device_bytes=report["peak_device_bytes"],
+            compiler_bytes=report.get("compiler_bytes") or self._compiler_bytes.get(case.id),
         )
+        sample = replace(sample, memory=memory, correctness=correctness, counts=report["counts"])
+        if not correctness.passed:
+            reason = report["correctness"]["reason"]
+            sample = replace(sample, status="failed", reason=reason)
+        if sample.kind != "timed":
+            facts = {**report.get("facts", {}), "refusals": report["cache"]["refusals"]}
+            return replace(sample, facts=facts)
+        if not correctness.passed:
+            return sample
+        counts = {**report["cache"], **report["counts"]}
+        refusals = self._refusals.get(case.id, ())
+        proof = cache.prove(case.cache, case.cache_kind, before, after, counts, refusals)
+        cold = cold_start(outcome, report)
+        sample = replace(sample, cold=cold, warm=_warm(report), cache=proof)
+        if min(s or 0.0 for s in cold.phases_seconds.values()) < 0:
+            reason = "the framework reports more time than has passed"
+            return replace(sample, status="failed", reason=reason)
+        if not proof.proven:
+            return replace(sample, status="unproven", reason=proof.reason)
+        return sample
 
-    def _job(self, case: Case, kind: str) -> dict[str, Any]:
-        references = self._scratch / "references"
-        references.mkdir(exist_ok=True)
-        return worker_job(case, kind, self.settings, references / f"{slug(case.id)}.npz")
 
-
-def worker_job(case: Case, kind: str, settings: Settings, reference_path: Path) -> dict[str, Any]:
+def worker_job(case: Case, kind: str, settings: Settings, reference_path: Path) -> Report:
     """The job of a worker: plain values only, because they travel marshalled."""
+    of_case = ("adapter", "backend", "program", "file", "size", "reference", "tolerance")
     return {
+        **{name: getattr(case, name) for name in of_case},
+        **asdict(settings),
         "kind": kind,
-        "adapter": case.adapter,
-        "backend": case.backend,
-        "program": case.program,
-        "file": case.file,
-        "size": case.size,
+        "reference_path": str(reference_path),
         # A user's own parameters are read from the file: they need not survive a journey.
         "parameters": {} if case.file else dict(case.parameters),
         "seed": case.seed,
-        "reference": case.reference,
-        "reference_path": str(reference_path),
-        "tolerance": case.tolerance,
-        "timeout_seconds": settings.timeout_seconds,
-        "warm_calls": settings.warm_calls,
-        "warm_calls_least": settings.warm_calls_least,
-        "warm_seconds": settings.warm_seconds,
-        "batches": settings.batches,
-        "batch_seconds": settings.batch_seconds,
     }
 
 
@@ -263,17 +220,14 @@ def worker_environment(case: Case, directory: Path) -> dict[str, str]:
     return inherited | flags
 
 
-def cold_start(outcome: Outcome, report: Mapping[str, Any]) -> ColdStart:
+def cold_start(outcome: Outcome, report: Report) -> ColdStart:
     """Phases in seconds; what they leave of the parent's wall clock is `unattributed`."""
     if outcome.done_ns is None:
         raise ValueError("a process without a first result has no cold start")
-    spans = report["spans_ns"]
+    inside = {name: ns for name, ns in report["first_call_ns"].items() if ns is not None}
     phases: dict[str, int | None] = dict.fromkeys(PHASES)
     phases["interpreter"] = report["started_ns"] - outcome.spawned_ns
-    for name, (begin, end) in spans.items():
-        phases[name] = end - begin
-    inside = {name: ns for name, ns in report["first_call_ns"].items() if ns is not None}
-    phases |= inside
+    phases |= {name: end - begin for name, (begin, end) in report["spans_ns"].items()} | inside
     whole_call = phases["first_execute"] or 0
     phases["first_execute"] = whole_call - sum(inside.values()) - report["overhead_ns"]
     total = outcome.done_ns - outcome.spawned_ns
@@ -285,11 +239,9 @@ def cold_start(outcome: Outcome, report: Mapping[str, Any]) -> ColdStart:
     )
 
 
-def _warm(report: Mapping[str, Any]) -> WarmCalls | None:
+def _warm(report: Report) -> WarmCalls | None:
     warm = report.get("warm")
-    if warm is None:
-        return None
-    return WarmCalls(
+    return warm and WarmCalls(
         call_seconds=tuple(ns / 1e9 for ns in warm["calls_ns"]),
         batch_calls=warm["batch_calls"],
         batch_seconds=tuple(ns / 1e9 for ns in warm["batches_ns"]),
@@ -297,7 +249,7 @@ def _warm(report: Mapping[str, Any]) -> WarmCalls | None:
     )
 
 
-def _correctness(case: Case, report: Mapping[str, Any]) -> Correctness:
+def _correctness(case: Case, report: Report) -> Correctness:
     found = report["correctness"]
     return Correctness(
         passed=found["passed"],
@@ -307,29 +259,23 @@ def _correctness(case: Case, report: Mapping[str, Any]) -> Correctness:
     )
 
 
-def _process_status(outcome: Outcome) -> tuple[str, str | None]:
+def _failure(outcome: Outcome) -> tuple[str, str] | None:
+    """Status and reason of a process without a usable report."""
+    report = outcome.report
     if outcome.timed_out:
         return "timeout", "the process did not end within the time limit (--timeout)"
     if outcome.out_of_memory:
-        said = (outcome.report or {}).get("exception", "ended by the kernel")
+        said = (report or {}).get("exception", "ended by the kernel")
         return "out-of-memory", f"the process ran out of memory: {said}"
-    if outcome.report is not None and "error" in outcome.report:
-        return "failed", str(outcome.report["error"])
-    if outcome.report is not None and "exception" in outcome.report:
-        return "failed", str(outcome.report["exception"])
-    if outcome.report is None and outcome.exit_code is not None and outcome.exit_code < 0:
+    if report is not None:
+        said = report.get("error", report.get("exception"))
+        return None if said is None else ("failed", str(said))
+    if outcome.exit_code is not None and outcome.exit_code < 0:
         return "crashed", f"the process was ended by signal {-outcome.exit_code}"
-    if outcome.report is None and outcome.exit_code != 0:
+    if outcome.exit_code != 0:
         last = outcome.output_tail.strip().splitlines()[-1:] or ["no output"]
         return "failed", f"the process exited with code {outcome.exit_code}: {last[0]}"
-    if outcome.report is None:
-        return "crashed", "the process ended without a report"
-    return "ok", None
-
-
-def _ends(sample: Sample) -> bool:
-    """A case whose check or priming failed is not timed."""
-    return sample.status != "ok"
+    return "crashed", "the process ended without a report"
 
 
 def _load() -> float | None:
