@@ -1,8 +1,9 @@
 """Correct before fast: a result against its float64 reference, after the last timestamp."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy
+from numpy.typing import NDArray
 
 from firstlight.measure.program import (
     BenchmarkError,
@@ -12,11 +13,17 @@ from firstlight.measure.program import (
     user_parameters,
 )
 
+if TYPE_CHECKING:
+    from firstlight.measure.adapters import Adapter
+    from firstlight.measure.program import Job
+
+Array = NDArray[Any]
+
 #: Data beyond this are not made a second time to be hashed: the check must not run out of memory.
 _MAX_HASHED_BYTES = 1 << 30
 
 
-def check(job: dict[str, Any], adapter: Any, result: Any) -> dict[str, Any]:
+def check(job: "Job", adapter: "Adapter", result: object) -> "Job":
     """Compare with the reference: computed by the check process, read by the others."""
     outputs = [adapter.to_numpy(leaf) for leaf in adapter.leaves(result)]
     if not outputs:
@@ -41,7 +48,7 @@ def check(job: dict[str, Any], adapter: Any, result: Any) -> dict[str, Any]:
     return compare(outputs, expected, job["tolerance"])
 
 
-def reference_outputs(job: dict[str, Any], adapter: Any) -> list[Any]:
+def reference_outputs(job: "Job", adapter: "Adapter") -> list[Array]:
     """The reference in double precision; one that is not finite cannot judge anything."""
     if job["file"]:
         value = load_user_function(job).__firstlight__["reference"](**user_parameters(job))
@@ -54,13 +61,13 @@ def reference_outputs(job: dict[str, Any], adapter: Any) -> list[Any]:
     return outputs
 
 
-def widened(array: Any) -> Any:
+def widened(array: Array) -> Array:
     """float64, or complex128 where there is an imaginary part to lose."""
     double = numpy.complex128 if numpy.iscomplexobj(array) else numpy.float64
     return numpy.asarray(array, dtype=double)
 
 
-def compare(outputs: list[Any], expected: list[Any], tolerance: float) -> dict[str, Any]:
+def compare(outputs: list[Array], expected: list[Array], tolerance: float) -> "Job":
     """Largest |output - reference| over largest |reference|, the worst of the outputs."""
     shapes, wanted = [o.shape for o in outputs], [e.shape for e in expected]
     if shapes != wanted:
@@ -75,17 +82,16 @@ def compare(outputs: list[Any], expected: list[Any], tolerance: float) -> dict[s
         at = numpy.unravel_index(numpy.argmax(difference), truth.shape)
         if difference[at] / scale > worst:
             worst = float(difference[at]) / scale
-            index = ", ".join(str(i) for i in at)
-            where = (
-                f"output {number} at [{index}] is {output[at]:.6g}, the reference {truth[at]:.6g}"
-            )
+            index = ", ".join(map(str, at))
+            values = f"{output[at]:.6g}, the reference {truth[at]:.6g}"
+            where = f"output {number} at [{index}] is {values}"
     if worst <= tolerance:
         return {"passed": True, "error": worst, "reason": None}
     reason = f"{where}: relative error {worst:.3g} exceeds the tolerance {tolerance:.3g}"
     return {"passed": False, "error": worst, "reason": reason}
 
 
-def data_hashes(job: dict[str, Any], adapter: Any, builder: Any, size: int) -> dict[str, Any]:
+def data_hashes(job: "Job", adapter: "Adapter", builder: object, size: int) -> "Job":
     """SHA-256 of every input array, in the order of the protocol's `data`, for the check process.
 
     The data are made anew, because the step may have changed or given away those it was called

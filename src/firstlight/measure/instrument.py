@@ -15,14 +15,19 @@ from firstlight.measure import program
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import TypeVar
+
+    from firstlight.measure.adapters import Adapter
+    from firstlight.measure.program import Job
+
+    T = TypeVar("T")
 
 
 def main(started_ns: int) -> None:
     """Do the job given as `sys.argv[1]`: a dict of plain values, marshalled, as hex digits."""
     import marshal  # builtin: json would load modules that jax also loads, and flatter it
 
-    job: dict[str, Any] = marshal.loads(bytes.fromhex(sys.argv[1]))
+    job: Job = marshal.loads(bytes.fromhex(sys.argv[1]))
     try:
         if job["kind"] == "discover":
             report = program.discover(job["file"])
@@ -42,7 +47,7 @@ def main(started_ns: int) -> None:
 
 
 def is_memory(error: BaseException, text: str) -> bool:
-    """Frameworks have their own types for it."""
+    # Frameworks have their own types for it.
     words = ("RESOURCE_EXHAUSTED", "OutOfMemory", "out of memory", "bad_alloc")
     return isinstance(error, MemoryError) or any(word in text for word in words)
 
@@ -54,7 +59,7 @@ class Clock:
         self.spans: dict[str, tuple[int, int]] = {}
         self.peaks: dict[str, bytes] = {"interpreter": peak_host_text()}
 
-    def phase(self, name: str, action: "Callable[[], Any]") -> "Any":
+    def phase(self, name: str, action: "Callable[[], T]") -> "T":
         begin = time.monotonic_ns()
         value = action()
         self.spans[name] = (begin, time.monotonic_ns())
@@ -62,7 +67,7 @@ class Clock:
         return value
 
 
-def measure(job: "dict[str, Any]", adapter: "Any", started_ns: int) -> "dict[str, Any]":
+def measure(job: "Job", adapter: "Adapter", started_ns: int) -> "Job":
     clock = Clock()
     builder = clock.phase("import", lambda: program.load(job, adapter))
     adapter.listen()
@@ -79,7 +84,7 @@ def measure(job: "dict[str, Any]", adapter: "Any", started_ns: int) -> "dict[str
     result = clock.phase("first_execute", lambda: adapter.sync(step(*arguments)))
     os.write(job["fd"], b"done\n")
 
-    report: dict[str, Any] = {
+    report: Job = {
         "spans_ns": clock.spans,
         "first_call_ns": adapter.phases_ns(),
         "overhead_ns": adapter.overhead_ns(),
@@ -118,8 +123,12 @@ def measure(job: "dict[str, Any]", adapter: "Any", started_ns: int) -> "dict[str
 
 
 def warm_calls(
-    job: "dict[str, Any]", adapter: "Any", step: "Any", arguments: "Any", started_ns: int
-) -> "tuple[dict[str, Any], Any]":
+    job: "Job",
+    adapter: "Adapter",
+    step: "Callable[..., object]",
+    arguments: "tuple[object, ...]",
+    started_ns: int,
+) -> "tuple[Job, object]":
     """Every call in order, synchronised; then batches of calls with one synchronisation each.
 
     In a gate both sides take turns, window by window: waiting is not part of any time here.
@@ -171,7 +180,7 @@ def warm_calls(
     return {**timed, "turn_calls": turns.calls}, result
 
 
-def describe(adapter: "Any", arguments: "Any") -> "dict[str, Any]":
+def describe(adapter: "Adapter", arguments: "tuple[object, ...]") -> "Job":
     """What the protocol of the case records about its data, threads and arithmetic."""
     data = [adapter.describe(leaf) for leaf in adapter.leaves(arguments)]
     affinity = getattr(os, "sched_getaffinity", None)
@@ -203,7 +212,7 @@ def peak_bytes(status: bytes) -> "int | None":
     return None
 
 
-def tell(job: "dict[str, Any]", report: "dict[str, Any]") -> None:
+def tell(job: "Job", report: "Job") -> None:
     # Imported after the last timestamp: json would pre-warm modules that jax also loads.
     import json
 

@@ -10,7 +10,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from firstlight.measure.adapters import Adapter
+
+    Job = dict[str, Any]  # plain values, as `runner.worker_job` makes them
+
 _FRAMEWORKS = ("numpy", "jax", "jaxlib", "torch", "firstlight")
+_LABELS = {
+    "jax": "'jax-jit', 'jax-eager' or 'jax'",
+    "torch": "'torch-eager', 'torch-compile' or 'torch'",
+    "torch.compile": "'torch-compile' or 'torch'",
+}
 
 
 class BenchmarkError(Exception):
@@ -24,18 +33,15 @@ def load_object(name: str) -> "Any":
     return getattr(sys.modules[module], attribute)
 
 
-def load(job: "dict[str, Any]", adapter: "Any") -> "Any":
+def load(job: "Job", adapter: "Adapter") -> "Any":
     """The function that builds the step: this is the phase `import`.
 
     A user's file comes before the framework that its label names: what it sets in the environment
     at its top (precision, platform, threads) must hold, as it does for `python FILE`.
     """
-    if job["file"]:
-        builder = load_user_function(job)
-        adapter.load()
-        return builder
+    builder = load_user_function(job) if job["file"] else None
     adapter.load()
-    return load_object(job["program"])
+    return builder or load_object(job["program"])
 
 
 def load_user_module(path: str) -> "Any":
@@ -62,18 +68,17 @@ def load_user_module(path: str) -> "Any":
     return module
 
 
-def load_user_function(job: "dict[str, Any]") -> "Any":
+def load_user_function(job: "Job") -> "Any":
     return getattr(load_user_module(job["file"]), job["program"])
 
 
-def user_parameters(job: "dict[str, Any]") -> "dict[str, Any]":
+def user_parameters(job: "Job") -> "Job":
     """The arguments of a size, from the decorator itself: they may be any Python value."""
-    sizes = load_user_function(job).__firstlight__.get("sizes") or {"default": {}}
-    found: dict[str, Any] = next(v for k, v in sizes.items() if str(k) == job["size"])
-    return found
+    sizes: Job = load_user_function(job).__firstlight__.get("sizes") or {"default": {}}
+    return next(values for name, values in sizes.items() if str(name) == job["size"])
 
 
-def set_up(job: "dict[str, Any]", adapter: "Any", builder: "Any") -> "tuple[Any, Any]":
+def set_up(job: "Job", adapter: "Adapter", builder: "Any") -> "tuple[Any, Any]":
     """The step and its arguments, the arguments in place: this is the phase `setup`."""
     if job["file"]:
         built = builder(**user_parameters(job))
@@ -94,31 +99,24 @@ def set_up(job: "dict[str, Any]", adapter: "Any", builder: "Any") -> "tuple[Any,
     return step, arguments
 
 
-def _kind(value: "Any") -> str:
+def _kind(value: object) -> str:
     if isinstance(value, (tuple, list)):
         return f"a {type(value).__name__} of {len(value)}"
     return f"a value of type {type(value).__name__}"
 
 
-def require_right_adapter(job: "dict[str, Any]", adapter: "Any", result: "Any") -> None:
+def require_right_adapter(job: "Job", adapter: "Adapter", result: object) -> None:
     """Refuse a label that would leave a result unsynchronised or a compiler unwatched."""
-    used = frameworks_used(result)
-    strange = [name for name in used if name not in adapter.watches]
-    if not strange:
-        return
-    name = strange[0]
-    labels = {
-        "jax": "backend='jax-jit', 'jax-eager' or 'jax' (as written)",
-        "torch": "backend='torch-eager', 'torch-compile' or 'torch' (as written)",
-        "torch.compile": "backend='torch-compile' or 'torch' (as written)",
-    }[name]
-    raise BenchmarkError(
-        f"{job['program']} runs {name}, but is measured as {job['backend']!r}, which neither waits "
-        f"for its results nor checks its cache. Use {labels} in @bench."
-    )
+    for name in frameworks_used(result):
+        if name not in adapter.watches:
+            raise BenchmarkError(
+                f"{job['program']} runs {name}, but is measured as {job['backend']!r}, which "
+                "neither waits for its results nor checks its cache. Use backend="
+                f"{_LABELS[name]} (as written) in @bench."
+            )
 
 
-def frameworks_used(result: "Any") -> "list[str]":
+def frameworks_used(result: object) -> list[str]:
     """What has done work in this process, as opposed to having been imported only."""
     used = []
     bridge = sys.modules.get("jax._src.xla_bridge")
@@ -133,7 +131,7 @@ def frameworks_used(result: "Any") -> "list[str]":
     return used
 
 
-def _holds(value: "Any", kind: type) -> bool:
+def _holds(value: object, kind: type) -> bool:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, (tuple, list)):
@@ -141,7 +139,7 @@ def _holds(value: "Any", kind: type) -> bool:
     return isinstance(value, kind)
 
 
-def discover(path: str) -> "dict[str, Any]":
+def discover(path: str) -> "Job":
     """The marked functions of a user's file, and the frameworks that the file itself imports."""
     module = load_user_module(path)
     found = []
@@ -160,26 +158,25 @@ def discover(path: str) -> "dict[str, Any]":
     return {"benchmarks": found, "frameworks": frameworks}
 
 
-def modules() -> "dict[str, str]":
+def modules() -> dict[str, str]:
     """{top-level module: where it was loaded from}, to prove whose code ran."""
     found = {}
     for name, module in list(sys.modules.items()):
-        if "." not in name and name != "__main__":
-            places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
-            place = next((p for p in places if isinstance(p, str)), None)
-            if place is not None:
-                found[name] = os.path.abspath(place)
+        places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
+        files = [place for place in places if isinstance(place, str)]
+        if files and "." not in name and name != "__main__":
+            found[name] = os.path.abspath(files[0])
     return found
 
 
-def shown(value: "Any") -> "Any":
+def shown(value: object) -> object:
     """The value itself where JSON has it, else how Python would write it: for people to read."""
     if value is None or type(value) in (bool, int, str):
         return value
     if type(value) is float and value - value == 0:  # finite
         return value
-    if type(value) in (list, tuple) and len(value) <= 20:
-        return [shown(item) for item in value]
+    if type(value) is list or type(value) is tuple:
+        return [shown(item) for item in value] if len(value) <= 20 else repr(value)[:200]
     if type(value) is dict:
         return {str(key): shown(item) for key, item in value.items()}
     return repr(value)[:200]

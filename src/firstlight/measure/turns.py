@@ -11,7 +11,7 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from firstlight.measure.program import Job
 
 #: Into so many windows the warm part is divided.
 WINDOWS = 20
@@ -20,7 +20,7 @@ WINDOWS = 20
 class Turns:
     """This process's side of it; without another process, one window and nothing to wait for."""
 
-    def __init__(self, job: "dict[str, Any]") -> None:
+    def __init__(self, job: "Job") -> None:
         turn = job.get("turn")
         self.windows = 1 if turn is None else WINDOWS
         self.calls: list[int] = []  # made in each window that began with a turn

@@ -21,6 +21,7 @@ from firstlight.records.files import (
     load_run,
     load_samples,
     now,
+    require_known_version,
     stamp,
     write_json,
     write_new,

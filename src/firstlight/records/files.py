@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -82,15 +82,20 @@ def load_run(directory: Path) -> Run:
     data = load_object(path)
     if data.get("schema") != "firstlight.run":
         raise MalformedRecordError(f"{path}: not a Firstlight run (schema {data.get('schema')!r})")
+    require_known_version(path, data, SCHEMA_VERSION)
+    return from_json(Run, data)
+
+
+def require_known_version(path: Path, data: Mapping[str, Any], newest: int) -> None:
+    """Refuse a file of a newer format than this Firstlight knows."""
     version = data.get("schema_version")
     if not isinstance(version, int):
         raise MalformedRecordError(f"{path}: schema_version is {version!r}, not a number")
-    if version > SCHEMA_VERSION:
+    if version > newest:
         raise NewerSchemaError(
-            f"{path}: written with schema {version}, this Firstlight reads up to "
-            f"{SCHEMA_VERSION}. Update Firstlight."
+            f"{path}: written with schema {version}, this Firstlight reads up to {newest}. Update "
+            "Firstlight."
         )
-    return from_json(Run, data)
 
 
 def load_plan(path: Path) -> Plan:

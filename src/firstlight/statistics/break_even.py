@@ -9,12 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from firstlight.records import BreakEven, Estimate
 from firstlight.statistics.intervals import median_estimate
-
-NEVER = "never"
 
 
 @dataclass(frozen=True)
@@ -40,59 +37,55 @@ def break_even(compiled: Costs, others: Mapping[str, Costs]) -> BreakEven | None
     Each median's interval misses with its own small probability. By the union bound, whatever
     depends on what, a statement that uses several of them misses with at most the sum.
     """
-    if not others:
+    own, rivals = _medians(compiled), {name: _medians(other) for name, other in others.items()}
+    missed = _missed(own) + sum(map(_missed, rivals.values()))
+    if not others or missed > 0.5:  # so few processes that the interval would say nothing
         return None
-    own = _Medians.of(compiled)
-    rivals = {name: _Medians.of(other) for name, other in others.items()}
-    by_backend = {name: _against(own, rival) for name, rival in rivals.items()}
-    against = max(by_backend, key=lambda name: _number(by_backend[name]["calls"]))
-    missed = own.missed + sum(rival.missed for rival in rivals.values())
-    if missed > 0.5:  # so few processes that the interval would say nothing
-        return None
+    found = {name: _crossings(own, rival) for name, rival in rivals.items()}
+    against = max(found, key=lambda name: found[name][0])
+    calls, low, high = (max(one[end] for one in found.values()) for end in range(3))
     return BreakEven(
-        calls=by_backend[against]["calls"],
-        low=_word(max(_number(one["low"]) for one in by_backend.values())),
-        high=_word(max(_number(one["high"]) for one in by_backend.values())),
+        calls=_word(calls),
+        low=_word(low),
+        high=_word(high),
         confidence=max(0.0, 1 - missed),
         against=against,
-        by_backend=by_backend,
+        by_backend={
+            name: {
+                **dict(zip(("calls", "low", "high"), map(_word, ends), strict=True)),
+                "confidence": max(0.0, 1 - _missed(own) - _missed(rivals[name])),
+            }
+            for name, ends in found.items()
+        },
     )
 
 
-@dataclass(frozen=True)
-class _Medians:
-    cold: Estimate
-    warm: Estimate
-
-    @classmethod
-    def of(cls, costs: Costs, confidence: float = 1 - 0.05 / 4) -> _Medians:
-        # Four such intervals, those of a compiled case and one rival, leave 95 %.
-        return cls(median_estimate(costs.cold, confidence), median_estimate(costs.warm, confidence))
-
-    @property
-    def missed(self) -> float:
-        """How often at most one of the two intervals fails to contain its median."""
-        return 2 - self.cold.confidence - self.warm.confidence
+def _medians(costs: Costs) -> tuple[Estimate, Estimate]:
+    """Cold and warm; four such intervals, of a compiled case and one rival, leave 95 %."""
+    confidence = 1 - 0.05 / 4
+    return median_estimate(costs.cold, confidence), median_estimate(costs.warm, confidence)
 
 
-def _against(own: _Medians, rival: _Medians) -> dict[str, Any]:
+def _missed(medians: tuple[Estimate, Estimate]) -> float:
+    """How often at most one of the two intervals fails to contain its median."""
+    return sum(1 - found.confidence for found in medians)
+
+
+def _crossings(
+    own: tuple[Estimate, Estimate], rival: tuple[Estimate, Estimate]
+) -> tuple[float, float, float]:
     """One crossing with its interval.
 
     The crossing grows with the compiled case's times and falls with the rival's, so its extremes
     lie at the ends of the four medians' intervals.
     """
-    c, w, oc, ow = own.cold, own.warm, rival.cold, rival.warm
-    return {
-        "calls": _word(crossing(c.median, w.median, oc.median, ow.median)),
-        "low": _word(crossing(c.low, w.low, oc.high, ow.high)),
-        "high": _word(crossing(c.high, w.high, oc.low, ow.low)),
-        "confidence": max(0.0, 1 - own.missed - rival.missed),
-    }
-
-
-def _number(calls: int | str) -> float:
-    return math.inf if isinstance(calls, str) else calls
+    (c, w), (oc, ow) = own, rival
+    return (
+        crossing(c.median, w.median, oc.median, ow.median),
+        crossing(c.low, w.low, oc.high, ow.high),
+        crossing(c.high, w.high, oc.low, ow.low),
+    )
 
 
 def _word(calls: float) -> int | str:
-    return NEVER if math.isinf(calls) else int(calls)
+    return "never" if math.isinf(calls) else int(calls)

@@ -7,8 +7,6 @@ only the next run is like those before (Vovk et al., *Algorithmic Learning in a 
 
 Ratios are folded at 1 (0.97 counts as 1 / 0.97), because the sides of an A/A run have no order: a
 threshold then bounds changes in either direction, with probability α for both together.
-
-    CalibrationError    the file is damaged, or was made for another class of machine
 """
 
 from __future__ import annotations
@@ -17,17 +15,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from firstlight.errors import FirstlightError
-from firstlight.records import NewerSchemaError, from_json, load_object, to_json, write_json
+from firstlight.records import from_json, load_object, require_known_version, write_json
 
 SCHEMA = "firstlight.calibration"
 SCHEMA_VERSION = 1
 
 
 class CalibrationError(FirstlightError):
-    """The calibration cannot be used here."""
+    """The file is damaged, or was made for another class of machine."""
 
 
 @dataclass(frozen=True)
@@ -108,14 +105,19 @@ def load_thresholds(path: Path, machine_class: str | None) -> Thresholds:
             f"{path}: not a Firstlight calibration (schema {data.get('schema')!r}). "
             "Make one with `firstlight calibrate`."
         )
-    version = data.get("schema_version")
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise NewerSchemaError(
-            f"{path}: written with schema {version}, this Firstlight reads up to "
-            f"{SCHEMA_VERSION}. Update Firstlight."
+    require_known_version(path, data, SCHEMA_VERSION)
+    try:
+        found = from_json(Thresholds, data)
+    except FirstlightError as error:
+        raise CalibrationError(f"{path}: damaged: {error}. Calibrate again.") from None
+    if not 0 < found.alpha < 1 or not all(
+        math.isfinite(r.ratio) and r.ratio > 0 and r.rounds > 0 for r in found.results
+    ):
+        raise CalibrationError(
+            f"{path}: damaged: alpha, a ratio or a number of rounds is out of range. "
+            "Calibrate again."
         )
-    found = _decoded(path, data)
-    if machine_class is not None and found.machine_class != machine_class:
+    if machine_class not in (None, found.machine_class):
         raise CalibrationError(
             f"{path}: calibrated on {found.machine_class!r}, this is {machine_class!r}. Noise "
             "differs by machine: calibrate here with `firstlight calibrate`, or leave the file out."
@@ -123,23 +125,7 @@ def load_thresholds(path: Path, machine_class: str | None) -> Thresholds:
     return found
 
 
-def _decoded(path: Path, data: dict[str, Any]) -> Thresholds:
-    try:
-        found = from_json(Thresholds, data)
-        usable = 0 < found.alpha < 1 and all(
-            math.isfinite(r.ratio) and r.ratio > 0 and r.rounds > 0 for r in found.results
-        )
-    except (FirstlightError, TypeError, ValueError) as error:
-        raise CalibrationError(f"{path}: damaged: {error}. Calibrate again.") from None
-    if not usable or not isinstance(found.machine_class, str):
-        raise CalibrationError(
-            f"{path}: damaged: alpha, a ratio or a number of rounds is out of range. "
-            "Calibrate again."
-        )
-    return found
-
-
 def save_thresholds(path: Path, thresholds: Thresholds) -> None:
     """Rewrite the whole file atomically; merging is `with_results`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, to_json(thresholds), schema="calibration-1.schema.json")
+    write_json(path, thresholds, schema="calibration-1.schema.json")

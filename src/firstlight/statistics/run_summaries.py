@@ -56,11 +56,10 @@ def load(path: Path) -> tuple[Run, list[Sample]]:
     A directory without `run.json` is one whose run was killed: it is summarised as far as it got.
     """
     folder = path if path.is_dir() else path.parent
-    if path.is_dir() and not (path / "run.json").exists() and (path / "plan.json").exists():
-        samples = list(load_samples(path / SAMPLES)) if (path / SAMPLES).exists() else []
-        return assemble(path, load_plan(path / "plan.json"), samples), samples
-    run = load_run(path)
-    file = folder / run.samples_file
-    if not file.exists():
+    killed = path.is_dir() and not (path / "run.json").exists() and (path / "plan.json").exists()
+    run = None if killed else load_run(path)
+    file = folder / (run.samples_file if run else SAMPLES)
+    if run and not file.exists():
         raise RecordError(f"{file}: the samples of this run are missing.")
-    return run, list(load_samples(file))
+    samples = list(load_samples(file)) if file.exists() else []
+    return run or assemble(path, load_plan(path / "plan.json"), samples), samples

@@ -1,4 +1,4 @@
-"""Steps in a trend: where a series of medians, one a snapshot, changed its level and kept it.
+"""Steps in a trend: where a series of medians, one per snapshot, changed its level and kept it.
 
 The same change points as in the calls of a process, on logarithms, so that a step is a ratio. A
 series of snapshots is short, so the penalty is smaller than there; and a step that nobody would
@@ -38,28 +38,20 @@ def find_steps(values: Sequence[float], least: float = MIN_STEP) -> list[Step]:
     """Steps of a series in order of time; none in a series of less than ten values.
 
     A level has at least five values, so a step is seen five snapshots after it happened at the
-    earliest, and a single odd snapshot is none.
+    earliest, and a single odd snapshot is none. By simulation: with a penalty of 6 ln n, at most
+    one series in twenty shows a step that is not there, also with heavy tails; with the 4 ln n of
+    Schwarz's criterion it would be one in ten.
     """
     if any(not math.isfinite(v) or v <= 0 for v in values):
         raise ValueError("a trend needs positive, finite values")
-    values = [float(v) for v in values]
-    logs = np.log(np.asarray(values))
-    bounds = [0, *change_points(logs, penalty=_penalty(len(logs))), len(logs)]
-    return _merged(values, bounds, least)
-
-
-def _penalty(n: int) -> float:
-    """What a further segment must save.
-
-    By simulation: with 6 ln n, one series in twenty or less shows a step that is not there, also
-    with heavy tails; with the 4 ln n of Schwarz's criterion it would be one in ten.
-    """
-    return 6 * math.log(max(n, 2))
+    n = len(values)
+    found = change_points(np.log(np.asarray(values, dtype=float)), penalty=6 * math.log(max(n, 2)))
+    return _merged([float(v) for v in values], [0, *found, n], least)
 
 
 def _merged(values: Sequence[float], bounds: Sequence[int], least: float) -> list[Step]:
     """Steps between levels; neighbours that differ by less than `least` become one."""
-    segments = [(start, end) for start, end in pairwise(bounds)]
+    segments = list(pairwise(bounds))
     while len(segments) > 1:
         levels = [median(values[start:end]) for start, end in segments]
         sizes = [abs(math.log(b / a)) for a, b in pairwise(levels)]

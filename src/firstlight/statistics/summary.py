@@ -11,6 +11,7 @@ from firstlight.records import (
     PHASES,
     Case,
     CaseSummary,
+    Correctness,
     Protocol,
     Sample,
     WarmEstimate,
@@ -30,7 +31,7 @@ class _Measured:
 
     sample: Sample
     state: SteadyState | None  # None without warm calls
-    level: float | None  # seconds a call at the end: of the steady part, or of the last quarter
+    level: float | None  # seconds per call at the end: of the steady part, or the last quarter
 
     @classmethod
     def of(cls, sample: Sample) -> _Measured:
@@ -41,9 +42,7 @@ class _Measured:
 
 
 def summarise(
-    cases: Sequence[Case],
-    samples: Iterable[Sample],
-    processes: int,
+    cases: Sequence[Case], samples: Iterable[Sample], processes: int
 ) -> tuple[CaseSummary, ...]:
     """Summaries in the order of `cases`."""
     by_case: dict[str, list[_Measured]] = {case.id: [] for case in cases}
@@ -64,46 +63,36 @@ def summarise(
     )
 
 
-def _summary(
-    case: Case,
-    measured: Sequence[_Measured],
-    processes: int,
-) -> CaseSummary:
+def _summary(case: Case, measured: Sequence[_Measured], processes: int) -> CaseSummary:
     samples = [m.sample for m in measured]
     check = next((s for s in samples if s.kind == "check"), None)
     timed = [s for s in samples if s.kind == "timed"]
     status, culprit = _status(case, samples, timed, processes)
+    summary = CaseSummary(
+        case=case.id,
+        workload=case.workload,
+        size=case.size,
+        backend=case.backend,
+        cache=case.cache,
+        status=status,
+        reason=case.skipped or _reason(culprit, samples),
+        stderr_tail=culprit.stderr_tail if culprit else None,
+        protocol=_protocol(case, check),
+        correctness=_worst_correctness(samples),
+        cache_proof=(culprit or timed[-1]).cache if timed else None,
+        # A gate repeats processes: an attempt more is a time more, and no process more.
+        processes_ok=len({s.index for s in timed if s.status == "ok"}),
+        processes_planned=processes if case.skipped is None else 0,
+        note=case.note,
+    )
     # A wrong result has no time, a time under a false label is no number, and the processes that
     # survived a crash or a time limit are not a fair sample.
-    given = status in ("ok", "incomplete")
-    shown = [s for s in timed if s.cold is not None] if given else []
-    protocol = _protocol(case, check)
-    common: dict[str, Any] = {
-        "case": case.id,
-        "workload": case.workload,
-        "size": case.size,
-        "backend": case.backend,
-        "cache": case.cache,
-        "status": status,
-        "reason": case.skipped or _reason(culprit, samples),
-        "stderr_tail": culprit.stderr_tail if culprit else None,
-        "protocol": protocol,
-        "correctness": _worst_correctness(samples),
-        "cache_proof": (culprit or timed[-1]).cache if timed else None,
-        # A gate repeats processes: an attempt more is a time more, and no process more.
-        "processes_ok": len({s.index for s in timed if s.status == "ok"}),
-        "processes_planned": processes if case.skipped is None else 0,
-        "note": case.note,
-    }
-    if not shown or protocol is None:
-        return CaseSummary(**common)
-    return CaseSummary(
-        **common,
-        **_cold(shown),
-        **_warm([m for m in measured if m.sample.kind == "timed" and m.sample.cold is not None]),
-        **_memory(shown, check),
-        counts=shown[-1].counts,
-    )
+    shown = [m for m in measured if m.sample.kind == "timed" and m.sample.cold is not None]
+    if status not in ("ok", "incomplete") or not shown or summary.protocol is None:
+        return summary
+    cold = [m.sample for m in shown]
+    numbers = _cold(cold) | _warm(shown) | _memory(cold, check)
+    return replace(summary, **numbers, counts=cold[-1].counts)
 
 
 def _status(
@@ -122,11 +111,10 @@ def _reason(culprit: Sample | None, samples: Sequence[Sample]) -> str | None:
     """What the culprit says, with how many processes of its kind share its fate."""
     if culprit is None:
         return None
-    kin = [s for s in samples if s.kind == culprit.kind]
-    alike = sum(s.status == culprit.status for s in kin)
     if culprit.kind != "timed":
         return f"{culprit.kind} process: {culprit.reason}"
-    return f"{alike} of {len(kin)} processes: {culprit.reason}"
+    timed = [s.status for s in samples if s.kind == "timed"]
+    return f"{timed.count(culprit.status)} of {len(timed)} processes: {culprit.reason}"
 
 
 def _protocol(case: Case, check: Sample | None) -> Protocol | None:
@@ -156,7 +144,7 @@ def _protocol(case: Case, check: Sample | None) -> Protocol | None:
     )
 
 
-def _worst_correctness(samples: Sequence[Sample]) -> Any:
+def _worst_correctness(samples: Sequence[Sample]) -> Correctness | None:
     checked = [s.correctness for s in samples if s.correctness is not None]
     return max(checked, key=lambda c: (not c.passed, c.max_relative_error or 0.0), default=None)
 
@@ -173,17 +161,20 @@ def _cold(samples: Sequence[Sample]) -> dict[str, Any]:
 
 def _warm(measured: Sequence[_Measured]) -> dict[str, Any]:
     warm = [m.sample.warm for m in measured if m.sample.warm is not None]
-    states = [m.state.steady_class for m in measured if m.state is not None]
     if not warm:
         return {}
     levels = [m.level for m in measured if m.level is not None]
-    rates = [w.batch_calls / median(w.batch_seconds) for w in warm]
-    steady_class, reason = _verdict(states, levels)
+    classes = [m.state.steady_class for m in measured if m.state is not None]
+    steady_class, reason = _verdict(classes, levels)
+    # The median over processes of each one's level: the process is the unit.
+    estimate = WarmEstimate(**vars(median_estimate(levels)), steady_class=steady_class)
     return {
-        "warm_call_seconds": None if reason else _steady_estimate(levels, steady_class),
+        "warm_call_seconds": None if reason else estimate,
         "warm_class": steady_class,
         "warm_reason": reason,
-        "throughput_calls_per_second": median_estimate(rates),
+        "throughput_calls_per_second": median_estimate(
+            [w.batch_calls / median(w.batch_seconds) for w in warm]
+        ),
         "batch_calls": int(median([w.batch_calls for w in warm])),
     }
 
@@ -201,12 +192,6 @@ def _verdict(classes: Sequence[str], levels: Sequence[float]) -> tuple[str, str 
     return common_class(classes), None
 
 
-def _steady_estimate(values: Sequence[float], steady_class: str) -> WarmEstimate:
-    """The median over processes of each one's level: the process is the unit."""
-    e = median_estimate(values)
-    return WarmEstimate(e.median, e.low, e.high, e.n, e.confidence, steady_class)
-
-
 def common_class(classes: Sequence[str]) -> str:
     """The class that at least three quarters of the processes share, else `inconsistent`.
 
@@ -220,12 +205,12 @@ def common_class(classes: Sequence[str]) -> str:
 
 def _memory(samples: Sequence[Sample], check: Sample | None) -> dict[str, Any]:
     uses = [s.memory for s in samples if s.memory is not None]
-    by_phase = {p: _whole(_median_of([u.peak_host_bytes.get(p) for u in uses])) for p in PHASES}
+    by_phase = {p: _whole_median([u.peak_host_bytes.get(p) for u in uses]) for p in PHASES}
     estimate = check.memory.compiler_bytes if check is not None and check.memory else None
     return {
         "peak_host_bytes": by_phase["first_execute"],
         "peak_host_bytes_by_phase": by_phase,
-        "peak_device_bytes": _whole(_median_of([u.peak_device_bytes for u in uses])),
+        "peak_device_bytes": _whole_median([u.peak_device_bytes for u in uses]),
         "compiler_bytes": estimate,
     }
 
@@ -235,8 +220,9 @@ def _median_of(values: Sequence[float | None]) -> float | None:
     return median(known) if known else None
 
 
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
+def _whole_median(values: Sequence[int | None]) -> int | None:
+    found = _median_of(values)
+    return None if found is None else int(found)
 
 
 def _costs(measured: Sequence[_Measured]) -> Costs:

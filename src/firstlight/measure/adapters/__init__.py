@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    Facts = dict[str, Any]  # plain values, for the report
+
 
 class Adapter:
     """A backend that compiles nothing and whose results are there when a call returns.
@@ -35,7 +37,7 @@ class Adapter:
         """The transform under test, applied by the program where a user would apply it."""
         return function
 
-    def sync(self, value: "Any") -> "Any":
+    def sync(self, value: object) -> object:
         """Return when every array in `value` has been computed."""
         return value
 
@@ -58,14 +60,14 @@ class Adapter:
         """Exact counts since `listen`: traces, lowerings, compiles."""
         return {"traces": None, "lowerings": None, "compiles": None}
 
-    def cache_counts(self) -> "dict[str, Any]":
+    def cache_counts(self) -> "Facts":
         """Requests to and hits in the persistent cache, and whether the framework says it is on."""
         return {"requests": None, "hits": None, "enabled": None, "refusals": []}
 
     def explain_cache(self) -> None:
         """Collect reasons why results are not stored; called in untimed processes only."""
 
-    def leaves(self, value: "Any") -> "list[Any]":
+    def leaves(self, value: object) -> list[object]:
         """The arrays and numbers in nested tuples, lists and dicts, in order."""
         if value is None:
             return []
@@ -75,22 +77,21 @@ class Adapter:
             return [leaf for item in value for leaf in self.leaves(item)]
         return [value]
 
-    def to_numpy(self, value: "Any") -> "Any":
+    def to_numpy(self, value: object) -> "Any":
         """One result array in host memory as a NumPy array."""
         import numpy
 
         return numpy.asarray(value)
 
-    def describe(self, leaf: "Any") -> "dict[str, Any] | None":
+    def describe(self, leaf: object) -> "Facts | None":
         """Shape, dtype, layout and place of one input, or None if it is not an array."""
-        if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+        if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype") or not hasattr(leaf, "nbytes"):
             return None
         flags = getattr(leaf, "flags", None)
-        layout = "C" if flags is None or flags["C_CONTIGUOUS"] else "strided"
         return {
             "shape": list(leaf.shape),
             "dtype": str(leaf.dtype),
-            "layout": layout,
+            "layout": "C" if flags is None or flags["C_CONTIGUOUS"] else "strided",
             "device": "host",
             "bytes": int(leaf.nbytes),
         }
@@ -99,26 +100,26 @@ class Adapter:
         """Peak bytes on the device, or None if the backend does not report it."""
         return None
 
-    def compiler_bytes(self, step: "Any", arguments: "Any") -> "dict[str, int] | None":
+    def compiler_bytes(self, step: object, arguments: object) -> "dict[str, int] | None":
         """The compiler's own memory estimate for what `compile` was applied to, or None."""
         return None
 
-    def equations(self, step: "Any", arguments: "Any") -> "int | None":
+    def equations(self, step: object, arguments: object) -> "int | None":
         """Equations of what is handed to the compiler, or None where they cannot be counted."""
         return None
 
     def name_functions(self) -> None:
         """Remember which function each compilation was for; called in untimed processes only."""
 
-    def functions(self) -> "list[dict[str, Any]]":
+    def functions(self) -> "list[Facts]":
         """{function, phase, seconds} of every step of a compilation since `name_functions`."""
         return []
 
-    def threads(self) -> "dict[str, Any]":
+    def threads(self) -> "Facts":
         """Thread counts as the framework reports them."""
         return {}
 
-    def precision(self) -> "dict[str, Any]":
+    def precision(self) -> "Facts":
         """Settings that change the arithmetic."""
         return {}
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from firstlight.measure.adapters import Facts
+
 _PHASE_OF_EVENT = {
     "/jax/core/compile/jaxpr_trace_duration": "trace",
     "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
@@ -109,7 +111,7 @@ class Jax(Adapter):
         self._jax.devices()
         return True
 
-    def sync(self, value: "Any") -> "Any":
+    def sync(self, value: object) -> object:
         return self._jax.block_until_ready(value)
 
     def mark(self, peak_host_bytes: "Callable[[], bytes]") -> None:
@@ -132,7 +134,7 @@ class Jax(Adapter):
     def counts(self) -> "dict[str, int | None]":
         return dict(self._counts)
 
-    def cache_counts(self) -> "dict[str, Any]":
+    def cache_counts(self) -> "Facts":
         config = self._jax.config
         return {
             "requests": self._cache["requests"],
@@ -160,16 +162,15 @@ class Jax(Adapter):
 
         return call
 
-    def leaves(self, value: "Any") -> "list[Any]":
-        found: list[Any] = self._jax.tree_util.tree_leaves(value)
-        return found
+    def leaves(self, value: object) -> list[object]:
+        return list(self._jax.tree_util.tree_leaves(value))
 
-    def to_numpy(self, value: "Any") -> "Any":
+    def to_numpy(self, value: object) -> "Any":
         array = super().to_numpy(value)
         # bfloat16 and smaller types are not numbers to NumPy; float32 represents them exactly.
         return array.astype("float32") if array.dtype.kind == "V" else array
 
-    def describe(self, leaf: "Any") -> "dict[str, Any] | None":
+    def describe(self, leaf: object) -> "Facts | None":
         if not isinstance(leaf, self._jax.Array):
             return super().describe(leaf)
         # Before 0.9 a CPU called itself TFRT_CPU_0: the same device, so the same name.
@@ -188,13 +189,13 @@ class Jax(Adapter):
         known = [p for p in peaks if p is not None]
         return sum(known) if known else None
 
-    def _called(self, step: "Any", arguments: "Any") -> "list[tuple[Any, Any]]":
+    def _called(self, step: object, arguments: object) -> "list[tuple[Any, Any]]":
         """Jitted functions with what they were called with, as far as they are known."""
         if not self._compiled and hasattr(step, "lower"):
             return [(step, arguments)]
         return list(self._compiled)
 
-    def compiler_bytes(self, step: "Any", arguments: "Any") -> "dict[str, int] | None":
+    def compiler_bytes(self, step: object, arguments: object) -> "dict[str, int] | None":
         total: dict[str, int] = {}
         seen: set[str] = set()
         for jitted, values in self._called(step, arguments):
@@ -211,7 +212,7 @@ class Jax(Adapter):
                 total[kind] = max(total.get(kind, 0), int(size))
         return total or None
 
-    def equations(self, step: "Any", arguments: "Any") -> "int | None":
+    def equations(self, step: object, arguments: object) -> "int | None":
         known: dict[int, int] = {}  # a program that is used twice is counted once, and walked once
         try:
             traced = [f.trace(*values).jaxpr for f, values in self._called(step, arguments)]
@@ -224,13 +225,13 @@ class Jax(Adapter):
     def name_functions(self) -> None:
         self._functions = []
 
-    def functions(self) -> "list[dict[str, Any]]":
+    def functions(self) -> "list[Facts]":
         return list(self._functions or ())
 
-    def threads(self) -> "dict[str, Any]":
+    def threads(self) -> "Facts":
         return {"devices": len(self._jax.devices())}
 
-    def precision(self) -> "dict[str, Any]":
+    def precision(self) -> "Facts":
         config = self._jax.config
         return {
             "x64": bool(config.jax_enable_x64),

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from firstlight.measure.adapters import Facts
+
 
 class Torch(Adapter):
     """PyTorch as the program wrote it, compiled in part, or not at all."""
@@ -37,17 +39,17 @@ class Torch(Adapter):
         self._torch.cuda.synchronize()
         return True
 
-    def sync(self, value: "Any") -> "Any":
+    def sync(self, value: object) -> object:
         if self._torch.cuda.is_available():
             self._torch.cuda.synchronize()
         return value
 
-    def leaves(self, value: "Any") -> "list[Any]":
+    def leaves(self, value: object) -> list[object]:
         from torch.utils import _pytree
 
         return [leaf for leaf in _pytree.tree_leaves(value) if leaf is not None]
 
-    def to_numpy(self, value: "Any") -> "Any":
+    def to_numpy(self, value: object) -> "Any":
         if isinstance(value, self._torch.Tensor):
             host = value.detach().to("cpu")
             # bfloat16 and smaller types do not exist in NumPy; float32 represents them exactly.
@@ -55,7 +57,7 @@ class Torch(Adapter):
             return (host.float() if narrow else host).numpy()
         return super().to_numpy(value)
 
-    def describe(self, leaf: "Any") -> "dict[str, Any] | None":
+    def describe(self, leaf: object) -> "Facts | None":
         if not isinstance(leaf, self._torch.Tensor):
             return super().describe(leaf)
         return {
@@ -70,10 +72,10 @@ class Torch(Adapter):
         cuda = self._torch.cuda
         return int(cuda.max_memory_allocated()) if cuda.is_available() else None
 
-    def threads(self) -> "dict[str, Any]":
+    def threads(self) -> "Facts":
         return {"torch": self._torch.get_num_threads()}
 
-    def precision(self) -> "dict[str, Any]":
+    def precision(self) -> "Facts":
         return {
             "float32_matmul_precision": self._torch.get_float32_matmul_precision(),
             "platform": "cuda" if self._torch.cuda.is_available() else "cpu",
@@ -124,7 +126,7 @@ class Torch(Adapter):
             "graph_breaks": int(breaks),
         }
 
-    def cache_counts(self) -> "dict[str, Any]":
+    def cache_counts(self) -> "Facts":
         if not self._dynamo:
             return super().cache_counts()
         # The graph cache is counted: an answer of the autograd cache counts as one of its hits.
@@ -157,7 +159,7 @@ class TorchEager(Torch):
     def counts(self) -> "dict[str, int | None]":
         return Adapter.counts(self)
 
-    def cache_counts(self) -> "dict[str, Any]":
+    def cache_counts(self) -> "Facts":
         return Adapter.cache_counts(self)
 
 

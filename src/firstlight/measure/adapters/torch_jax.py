@@ -7,6 +7,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from firstlight.measure.adapters import Facts
+
 
 class TorchOverJax(Jax):
     """Waits for tensors, counts what JAX compiles."""
@@ -26,16 +28,16 @@ class TorchOverJax(Jax):
         self._tensors.initialise()
         return super().initialise()
 
-    def sync(self, value: "Any") -> "Any":
+    def sync(self, value: object) -> object:
         return self._tensors.sync(value)
 
-    def leaves(self, value: "Any") -> "list[Any]":
+    def leaves(self, value: object) -> list[object]:
         return self._tensors.leaves(value)
 
-    def to_numpy(self, value: "Any") -> "Any":
+    def to_numpy(self, value: object) -> "Any":
         return self._tensors.to_numpy(value)
 
-    def describe(self, leaf: "Any") -> "dict[str, Any] | None":
+    def describe(self, leaf: object) -> "Facts | None":
         return self._tensors.describe(leaf)
 
     def peak_device_bytes(self) -> "int | None":
@@ -43,8 +45,8 @@ class TorchOverJax(Jax):
         known = [peak for peak in both if peak is not None]
         return sum(known) if known else None
 
-    def threads(self) -> "dict[str, Any]":
+    def threads(self) -> "Facts":
         return {**super().threads(), **self._tensors.threads()}
 
-    def precision(self) -> "dict[str, Any]":
+    def precision(self) -> "Facts":
         return {**self._tensors.precision(), **super().precision()}
