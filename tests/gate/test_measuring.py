@@ -88,17 +88,14 @@ def gate(
 def test_every_round_has_each_case_once_on_each_side_one_after_the_other() -> None:
     cases = [case("matmul"), case("mlp_train"), case("sweep")]
     for number, jobs in enumerate(paired_rounds(cases, 0, 20, seed=3)):
-        assert Counter((side, c.id) for side, c, _, _ in jobs) == Counter(
-            (side, c.id) for side in ("base", "head") for c in cases
-        )
-        for first, second in zip(jobs[::2], jobs[1::2], strict=True):
-            assert first[1] is second[1] and {first[0], second[0]} == {"base", "head"}
-        assert {(kind, index) for _, _, kind, index in jobs} == {("timed", number)}
+        assert Counter(job.case.id for job in jobs) == Counter(c.id for c in cases)
+        assert {frozenset(job.sides) for job in jobs} == {frozenset(("base", "head"))}
+        assert {(job.kind, job.index) for job in jobs} == {("timed", number)}
 
 
 def test_a_coin_decides_which_side_goes_first_in_every_round_anew() -> None:
     """Exact p-values rest on it: 2000 coins are fair and independent of the coin before."""
-    firsts = [jobs[0][0] for jobs in paired_rounds([case()], 0, 2000, seed=1)]
+    firsts = [jobs[0].sides[0] for jobs in paired_rounds([case()], 0, 2000, seed=1)]
     heads = firsts.count("head")
     assert abs(heads - 1000) < 4 * 22.4  # four standard deviations of a fair coin
     repeats = sum(a == b for a, b in pairwise(firsts))
@@ -172,7 +169,7 @@ def test_when_the_control_moves_the_times_prove_nothing() -> None:
     """A machine that is slower whenever the head has its turn."""
     worker = FakeWorker(times(head=1.5))
     rounds = paired_rounds([control_case()], 0, 12, SETTINGS.seed)
-    turns = iter([side for jobs in rounds for side, _, _, _ in jobs])
+    turns = iter([side for jobs in rounds for job in jobs for side in job.sides])
 
     def spawn(job: Any, *arguments: Any, **turn: Any) -> Any:
         side = next(turns) if job["kind"] == "timed" else "own"
@@ -447,7 +444,7 @@ def test_order_tells_which_process_of_a_pair_came_first() -> None:
         for side, found in kept.samples.items()
     }
     for number, jobs in enumerate(paired_rounds([case()], 0, 12, SETTINGS.seed)):
-        first, second = jobs[0][0], jobs[1][0]
+        first, second = jobs[0].sides
         assert ordered[second][number] - ordered[first][number] == 1
 
 

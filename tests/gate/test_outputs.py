@@ -22,8 +22,8 @@ from firstlight.gate.outputs import (
     github_annotations,
     junit,
     markdown,
+    print_gate,
 )
-from firstlight.gate.terminal import print_gate
 from firstlight.present.plain_text import xml_text
 from firstlight.records import Estimate
 from firstlight.statistics.effects import Effect

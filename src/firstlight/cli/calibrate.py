@@ -1,4 +1,9 @@
-"""`firstlight calibrate`: gates between equal sides, to measure the noise of this machine."""
+"""`firstlight calibrate`: gates between equal sides, to measure the noise of this machine.
+
+Every ratio comes from a whole gate of its own: fresh scratch space, fresh caches, fresh order.
+Cutting one long recording into pieces, or drawing rounds from it anew, would be quicker, and would
+miss what is the same within a job and different in the next; that is what a threshold is for.
+"""
 
 from __future__ import annotations
 
@@ -53,14 +58,14 @@ def add_to(commands: Commands) -> None:
 
 def handle(options: argparse.Namespace) -> int:
     from firstlight.compare.conditions import machine_class
-    from firstlight.gate.calibrating import default_path
+    from firstlight.gate.planning import calibration_path
     from firstlight.measure.host import describe_host
     from firstlight.present.quantities import duration
     from firstlight.records import now, stamp
     from firstlight.statistics.calibration import Thresholds, load_thresholds
 
     machine = machine_class(describe_host())
-    path = options.file or default_path(machine)
+    path = options.file or calibration_path(machine)
     known = path.exists()
     thresholds = load_thresholds(path, machine) if known else Thresholds(machine, options.alpha)
     name = Path(options.target or "quick").stem
@@ -91,11 +96,11 @@ def one_gate(
     options: argparse.Namespace, folder: Path, thresholds: Thresholds, path: Path
 ) -> tuple[GateReport, Thresholds]:
     """Run one A/A gate and add its ratios to the file before the next begins."""
-    from firstlight.gate.calibrating import ratios, require_whole
+    from firstlight.errors import FirstlightError
     from firstlight.gate.planning import Request, plan_gate, sides_of
     from firstlight.gate.sides import same_side_twice
     from firstlight.records import now
-    from firstlight.statistics.calibration import save_thresholds
+    from firstlight.statistics.calibration import AAResult, save_thresholds
 
     request = replace(Request.of(vars(options)), no_calibration=True)
     if options.rev:
@@ -110,15 +115,24 @@ def one_gate(
             report = gate_command.measure(gate, directory)
         finally:
             directory.close()
-    require_whole(report, options.rounds)
-    thresholds = thresholds.with_results(ratios(report, now()))
+    # The ratios of a gate that did not come to its end mean something else.
+    for case, why in report.broken.items():
+        raise FirstlightError(f"{case} cannot be calibrated: {why}.")
+    if report.rounds < options.rounds:
+        raise FirstlightError(f"the gate ended after {report.rounds} of {options.rounds} rounds.")
+    finished = now()
+    found = [
+        AAResult(c.case, c.quantity, c.effect.ratio, c.effect.n, finished)
+        for c in report.comparisons
+    ]
+    thresholds = thresholds.with_results(found)
     save_thresholds(path, thresholds)
     return report, thresholds
 
 
 def print_calibration(thresholds: Thresholds, path: Path, reports: list[GateReport]) -> None:
     """Print the thresholds now in the file, and what these gates claimed without them."""
-    from firstlight.gate.terminal import print_thresholds
+    from firstlight.gate.outputs import print_thresholds
 
     print_thresholds(thresholds, reports[-1])
     claims = sum(any(c.verdict == "regression" for c in r.comparisons if c.gated) for r in reports)

@@ -197,8 +197,7 @@ def present(
     import json
     import secrets
 
-    from firstlight.gate.outputs import github_annotations, junit
-    from firstlight.gate.terminal import print_explanation, print_gate
+    from firstlight.gate.outputs import github_annotations, junit, print_explanation, print_gate
     from firstlight.records import to_json, write_text
 
     summary = (directory.path / "gate.md").read_text("utf-8")

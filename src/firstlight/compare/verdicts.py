@@ -100,14 +100,13 @@ def compare(pairs: Sequence[Pair], rule: Rule, beside: Sequence[float] = ()) -> 
     `beside` are p-values of other questions that the same verdict rests on.
     """
     found: dict[int, Comparison] = {}
-    for family in (True, False):
-        members = [i for i, pair in enumerate(pairs) if pair.gated is family]
-        others = list(beside) if family else []
-        adjusted = holm([*(pairs[i].effect.p for i in members), *others])
-        smallest = holm([*(pairs[i].smallest_p for i in members), *(0.0 for _ in others)])
-        for i, p, least in zip(members, adjusted, smallest, strict=False):
+    for family, others in ((True, beside), (False, ())):
+        members = {i: pair for i, pair in enumerate(pairs) if pair.gated is family}
+        adjusted = holm([*(pair.effect.p for pair in members.values()), *others])
+        smallest = holm([*(pair.smallest_p for pair in members.values()), *(0.0 for _ in others)])
+        for (i, pair), p, least in zip(members.items(), adjusted, smallest, strict=False):
             too_many = None if least < rule.alpha else len(members) + len(others)
-            found[i] = _compared(pairs[i], p, rule, too_many)
+            found[i] = _compared(pair, p, rule, too_many)
     return [found[i] for i in range(len(pairs))]
 
 
@@ -138,30 +137,29 @@ def judge(
     unit = "rounds" if effect.paired else "processes per side"
     if effect.confidence < 0.95:
         return "inconclusive", f"{effect.n} {unit} are too few for an interval of 95 %"
-    beyond = effect.low > limit or effect.high < 1 / limit
-    if beyond and p_adjusted < rule.alpha:
-        return ("regression" if effect.ratio > 1 else "improvement"), None
-    if beyond:
-        word = "slower" if effect.low > limit else "faster"
+    significant = p_adjusted < rule.alpha
+    if effect.low > limit or effect.high < 1 / limit:
+        slower = effect.low > limit
+        if significant:
+            return ("regression" if slower else "improvement"), None
+        why = f"p is {p_adjusted:.2g} after Holm's correction"
         if too_many is not None:
-            return "inconclusive", f"{word}, but {too_few(effect, unit, too_many, rule.alpha)}"
-        return "inconclusive", f"{word}, but p is {p_adjusted:.2g} after Holm's correction"
+            why = too_few(effect, unit, too_many, rule.alpha)
+        return "inconclusive", f"{'slower' if slower else 'faster'}, but {why}"
     if effect.high >= 1 + rule.resolution:
         return "inconclusive", f"too noisy: up to {change(effect.high)} cannot be excluded"
     if effect.low <= 1 / (1 + rule.resolution):
         return "same", f"no slower; too noisy to exclude {change(effect.low)}"
-    if p_adjusted < rule.alpha:
-        return "same", f"{change(effect.ratio)}, {_not_beyond(effect, limit)}"
-    return "same", None
+    return "same", _not_beyond(effect, limit) if significant else None
 
 
 def _not_beyond(effect: Effect, limit: float) -> str:
     """Why a significant change does not count: it is small, or only perhaps large enough."""
-    far = limit if effect.ratio > 1 else 1 / limit
+    near, far = (effect.low, limit) if effect.ratio > 1 else (effect.high, 1 / limit)
     if 1 / limit <= effect.ratio <= limit:
-        return f"within the threshold of {change(far)}"
-    near = effect.low if effect.ratio > 1 else effect.high
-    return f"but perhaps only {change(near)}, which is not beyond {change(far)}"
+        return f"{change(effect.ratio)}, within the threshold of {change(far)}"
+    perhaps = f"but perhaps only {change(near)}, which is not beyond {change(far)}"
+    return f"{change(effect.ratio)}, {perhaps}"
 
 
 def too_few(effect: Effect, unit: str, comparisons: int, alpha: float) -> str:

@@ -13,7 +13,7 @@ from firstlight.gate.directory import GateDirectory
 from firstlight.gate.measuring import Pair, Watch
 from firstlight.gate.outputs import markdown
 from firstlight.gate.planning import Gate
-from firstlight.gate.provenance import require_own_code
+from firstlight.gate.sides import require_own_code
 from firstlight.records import Run, Sample, write_json, write_text
 
 Samples = Mapping[str, Sequence[Sample]]

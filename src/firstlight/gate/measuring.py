@@ -17,6 +17,7 @@ import itertools
 import os
 import random
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
@@ -29,6 +30,7 @@ from firstlight.records import Case, Sample, Settings
 
 SIDES = ("base", "head")
 Watch = Callable[[int, Sequence[tuple[Case, str, int]]], None]
+Announce = Callable[["PairJob", str], None]
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,14 @@ class PairedCase:
         return self.base if side == "base" else self.head
 
 
-Job = tuple[str, PairedCase, str, int]  # side, case, kind, round
+@dataclass(frozen=True)
+class PairJob:
+    """The two processes of one case and kind in one round, in the order of `sides`."""
+
+    case: PairedCase
+    kind: str
+    index: int
+    sides: tuple[str, str] = SIDES
 
 
 class Pair:
@@ -71,10 +80,10 @@ class Pair:
         #: published and these are paths of this machine.
         self.modules: dict[str, dict[str, Mapping[str, str]]] = {side: {} for side in SIDES}
         self._given_up: set[str] = set()
-        self._attempts: dict[tuple[str, str, str, int], list[Sample]] = {}
-        for name, samples in (done or {}).items():
-            for sample in samples:
-                self._count_attempt(name, sample)
+        self._attempts: defaultdict[tuple[str, str, str, int], list[Sample]] = defaultdict(list)
+        for side_name, samples in (done or {}).items():
+            for s in samples:
+                self._attempts[side_name, s.case, s.kind, s.index].append(s)
         taken = (s.order for attempts in self._attempts.values() for s in attempts)
         self._order = 1 + max(taken, default=-1)
         # The control must only not move: its calls are short, and a tenth of a second has many.
@@ -115,10 +124,9 @@ class Pair:
         """Check every case on both sides, then fill the caches."""
         shuffled = list(self.cases)
         random.Random(f"{self._seed}/prepare").shuffle(shuffled)
-        both = [(side, case) for case in shuffled for side in SIDES]
-        jobs: list[Job] = [(side, case, "check", 0) for side, case in both]
-        jobs += [(side, case, "prime", 0) for side, case in both if case.on(side).cache == "warm"]
-        self._run(jobs, watch)
+        jobs = [PairJob(case, "check", 0) for case in shuffled]
+        jobs += [PairJob(case, "prime", 0) for case in shuffled if case.base.cache == "warm"]
+        self._run(jobs, _shown(jobs, watch))
 
     def measure(self, first: int, last: int, watch: Watch, deadline: float | None = None) -> int:
         """Rounds `first` up to, not including, `last`; returns the number that are complete.
@@ -129,52 +137,35 @@ class Pair:
         others = [case for case in self.cases if not case.is_control]
         if others and not any(self._sound(case) for case in others):
             return first
-        jobs = list(paired_rounds(self.cases, first, last, self._seed))
-        every = [job for block in jobs for job in block]
-        complete, begun, last_took = 0, 0, 0.0
-        for block in jobs:
+        rounds = list(paired_rounds(self.cases, first, last, self._seed))
+        announce = _shown([job for jobs in rounds for job in jobs], watch)
+        last_took = 0.0
+        for complete, jobs in enumerate(rounds):
             now = self._clock()
             if deadline is not None and now + last_took > deadline:
-                break
-            self._run(block, watch, every, begun)
-            begun += len(block)
-            complete += 1
+                return first + complete
+            self._run(jobs, announce)
             last_took = self._clock() - now
-        return first + complete
+        return last
 
-    def _run(
-        self, jobs: Sequence[Job], watch: Watch, every: Sequence[Job] | None = None, number: int = 0
-    ) -> None:
-        shown = [
-            (replace(c.base, id=f"{c.id} ({side})"), kind, i) for side, c, kind, i in every or jobs
-        ]
-        placed = list(enumerate(jobs, start=number))
-        for _, found in itertools.groupby(placed, key=lambda one: (one[1][1].id, *one[1][2:])):
-            block = list(found)
-            self._take_block([one for one in block if self._is_due(one[1])], watch, shown)
-            job = block[0][1]
+    def _run(self, jobs: Sequence[PairJob], announce: Announce) -> None:
+        for job in jobs:
+            self._take_both(job, [side for side in job.sides if self._is_due(job, side)], announce)
             while self._is_to_be_repeated(job):
-                self._take_block(block, watch, shown)
+                self._take_both(job, job.sides, announce)
             if any(found and breaks_every_time(found) for found in self._attempts_at(job)):
-                self._given_up.add(job[1].id)
+                self._given_up.add(job.case.id)
 
-    def _take_block(
-        self,
-        block: Sequence[tuple[int, Job]],
-        watch: Watch,
-        shown: Sequence[tuple[Case, str, int]],
-    ) -> None:
-        """The processes of one case of one kind, one on each side unless one is there already."""
-        if len(block) == 2 and block[0][1][2] == "timed":
-            (place, job), (then, other) = block
-            watch(place, shown)
-            self._take_in_turns(job, other, lambda: watch(then, shown))
+    def _take_both(self, job: PairJob, sides: Sequence[str], announce: Announce) -> None:
+        """The processes of a pair, one on each side unless one is there already."""
+        if len(sides) == 2 and job.kind == "timed":
+            self._take_in_turns(job, announce)
             return
-        for place, job in block:
-            watch(place, shown)
-            self._take(job)
+        for side in sides:
+            announce(job, side)
+            self._take(job, side)
 
-    def _is_to_be_repeated(self, job: Job) -> bool:
+    def _is_to_be_repeated(self, job: PairJob) -> bool:
         """Whether the last attempt broke on a side, and it may be repeated again."""
         attempts = self._attempts_at(job)
         bad = [found[-1] for found in attempts if found and found[-1].status != "ok"]
@@ -183,46 +174,43 @@ class Pair:
         done = max(map(len, attempts)) - 1
         return done < min(repeats_of(sample.status) for sample in bad)
 
-    def _attempts_at(self, job: Job) -> list[list[Sample]]:
+    def _attempts_at(self, job: PairJob) -> list[list[Sample]]:
         """On both sides, in order."""
-        _, case, kind, index = job
-        return [self._attempts.get((side, case.id, kind, index), []) for side in SIDES]
+        return [self._attempts[side, job.case.id, job.kind, job.index] for side in SIDES]
 
-    def _count_attempt(self, side: str, sample: Sample) -> None:
-        key = (side, sample.case, sample.kind, sample.index)
-        self._attempts.setdefault(key, []).append(sample)
-
-    def _is_due(self, job: Job) -> bool:
-        side, case, kind, index = job
+    def _is_due(self, job: PairJob, side: str) -> bool:
         # Whether it is broken on one side or on both is a question for both checks.
-        if kind == "timed" and not self._sound(case):
+        if job.kind == "timed" and not self._sound(job.case):
             return False
-        return self._runners[side, case.is_control].is_due(case.on(side), kind, index)
+        runner = self._runners[side, job.case.is_control]
+        return runner.is_due(job.case.on(side), job.kind, job.index)
 
-    def _take(self, job: Job, turn: Turn | None = None) -> None:
-        side, case, kind, index = job
-        runner = self._runners[side, case.is_control]
+    def _take(self, job: PairJob, side: str, turn: Turn | None = None) -> None:
+        runner = self._runners[side, job.case.is_control]
         runner.order = self._order
         self._order += 1
-        self._count_attempt(side, runner.take(case.on(side), kind, index, turn))
+        sample = runner.take(job.case.on(side), job.kind, job.index, turn)
+        self._attempts[side, sample.case, sample.kind, sample.index].append(sample)
 
-    def _take_in_turns(self, job: Job, other: Job, watch: Callable[[], None]) -> None:
+    def _take_in_turns(self, job: PairJob, announce: Announce) -> None:
         """Both processes of a pair: one cold start after the other, then warm calls in turns."""
+        first, second = job.sides
         begun = False
 
         def begin_other() -> None:
             nonlocal begun
             begun = True
             pipes.close_of_first()
-            watch()
-            self._take(other, Turn(*pipes.second, first=True))
+            announce(job, second)
+            self._take(job, second, Turn(*pipes.second, first=True))
             pipes.close()
 
+        announce(job, first)
         with contextlib.closing(_Pipes()) as pipes:
-            self._take(job, Turn(*pipes.first, first=False, meanwhile=begin_other))
+            self._take(job, first, Turn(*pipes.first, first=False, meanwhile=begin_other))
         if not begun:  # the first one failed, or its instrument knows nothing of turns
-            watch()
-            self._take(other)
+            announce(job, second)
+            self._take(job, second)
 
     def leave_out(self, names: Collection[str]) -> None:
         """Do not time these cases."""
@@ -233,6 +221,15 @@ class Pair:
         if case.id in self._given_up:
             return False
         return all(self._runners[s, case.is_control].is_sound(case.on(s)) for s in SIDES)
+
+
+def _shown(jobs: Sequence[PairJob], watch: Watch) -> Announce:
+    """`watch`, called with a pair and a side, for all the processes of `jobs`."""
+    both = [(job, side) for job in jobs for side in job.sides]
+    shown = [
+        (replace(j.case.base, id=f"{j.case.id} ({side})"), j.kind, j.index) for j, side in both
+    ]
+    return lambda job, side: watch(both.index((job, side)), shown)
 
 
 class _Pipes:
@@ -258,17 +255,16 @@ class _Pipes:
 
 def paired_rounds(
     cases: Sequence[PairedCase], first: int, last: int, seed: int
-) -> Iterator[list[Job]]:
-    """The processes of each round, in run order; a seed gives the same, wherever one begins."""
+) -> Iterator[list[PairJob]]:
+    """The pairs of each round, in run order; a seed gives the same, wherever one begins."""
     for number in range(first, last):
         draw = random.Random(f"{seed}/round {number}")
         shuffled = list(cases)
         draw.shuffle(shuffled)
-        jobs: list[Job] = []
-        for case in shuffled:
-            sides = SIDES if draw.random() < 0.5 else SIDES[::-1]
-            jobs += [(side, case, "timed", number) for side in sides]
-        yield jobs
+        yield [
+            PairJob(case, "timed", number, SIDES if draw.random() < 0.5 else SIDES[::-1])
+            for case in shuffled
+        ]
 
 
 def complete_rounds(samples: Mapping[str, Sequence[Sample]]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -13,7 +14,6 @@ from typing import Any
 from firstlight.compare.conditions import machine_class
 from firstlight.compare.quantities import GATED, QUANTITIES
 from firstlight.compare.verdicts import MINIMUM_EFFECT
-from firstlight.gate.calibrating import default_path
 from firstlight.gate.decision import LOOKS, Look, Rules
 from firstlight.gate.outputs import CaseLine
 from firstlight.gate.selection import (
@@ -28,8 +28,9 @@ from firstlight.gate.selection import (
 from firstlight.gate.sides import SetupError, Side, from_environments, from_revisions, in_words
 from firstlight.measure.case_selection import SAMPLING, SelectionError, nearest
 from firstlight.measure.host import describe_host
-from firstlight.records import Settings, from_json
+from firstlight.records import Settings, from_json, slug
 from firstlight.statistics.calibration import Thresholds, load_thresholds
+from firstlight.statistics.effects import fewest_values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,9 +191,7 @@ def require_decidable(rounds: int, comparisons: int, alpha: float) -> None:
 
     The smallest p-value of N rounds is 2 / 2^N, and Holm's correction multiplies it.
     """
-    least = 6  # for an interval of 95 %
-    while 2 * comparisons / 2**least >= alpha:
-        least += 1
+    least = max(6, fewest_values(comparisons, alpha, paired=True))  # six for an interval of 95 %
     if rounds < least:
         raise SelectionError(
             f"--rounds {rounds}: so few rounds can never call one of {comparisons} times slower "
@@ -201,13 +200,19 @@ def require_decidable(rounds: int, comparisons: int, alpha: float) -> None:
         )
 
 
+def calibration_path(machine: str) -> Path:
+    """Where this machine class's calibration is kept for the user: $XDG_DATA_HOME/firstlight."""
+    data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(data) / "firstlight" / "calibration" / f"{slug(machine)}.json"
+
+
 def _thresholds(request: Request, machine: str) -> Thresholds | None:
     """The calibration that was named, else this machine's own, else none."""
     if request.no_calibration:
         return None
     if request.calibration is not None:
         return load_thresholds(Path(request.calibration), machine)
-    path = default_path(machine)
+    path = calibration_path(machine)
     return load_thresholds(path, machine) if path.exists() else None
 
 

@@ -14,6 +14,7 @@ are not as a rule. The intervals assume, in addition, that an effect multiplies 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -84,10 +85,7 @@ def smallest_p(base: int, head: int, paired: bool) -> float:
 
 def fewest_values(comparisons: int, alpha: float, paired: bool) -> int:
     """So many values of each side, and the smallest p-value survives Holm's correction."""
-    n = 1
-    while comparisons * smallest_p(n, n, paired) >= alpha:
-        n += 1
-    return n
+    return next(n for n in itertools.count(1) if comparisons * smallest_p(n, n, paired) < alpha)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -121,16 +119,14 @@ def _effect(
     """
     allowed = (1 - confidence) / 2 * (1 + 1e-9)
     k = max(1, int(np.searchsorted(tail, allowed, side="right")))
-    low, high = float(candidates[k - 1]), float(candidates[-k])
+    middle, low, high = np.exp([np.median(candidates), candidates[k - 1], candidates[-k]]).tolist()
     covered = max(0.0, 1.0 - 2.0 * float(tail[k - 1]))
-    middle = float(np.median(candidates))
-    return Effect(math.exp(middle), math.exp(low), math.exp(high), covered, p, n, paired)
+    return Effect(middle, low, high, covered, p, n, paired)
 
 
 def _two_sided(probabilities: Values, value: int) -> float:
-    below = float(probabilities[: value + 1].sum())
-    above = float(probabilities[value:].sum())
-    return min(1.0, 2 * min(below, above))
+    ends = (probabilities[: value + 1].sum(), probabilities[value:].sum())
+    return min(1.0, 2 * float(min(ends)))
 
 
 def _normal_two_sided(distance: float, deviation: float, step: float) -> float:
