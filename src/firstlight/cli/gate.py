@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -125,10 +126,8 @@ def handle(options: argparse.Namespace) -> int:
             explanations = _explanations(gate, report, directory, options)
         except KeyboardInterrupt:
             directory.publish_sides()
-            say(
-                "Interrupted: what was measured is kept. Finish it with:\n"
-                f"  firstlight gate --resume {directory.path}"
-            )
+            say("Interrupted: what was measured is kept. Finish it with:")
+            say(f"  firstlight gate --resume {directory.path}")
             return 130
         finally:
             directory.close()
@@ -156,11 +155,8 @@ def measure(gate: Gate, directory: GateDirectory, deadline: float | None = None)
         say(f"Skipped: {name}, because {reason}.")
     for side, why in gate.selection.unimportable.items():
         say(f"The benchmark file of {side} cannot be imported: {why}.")
-    progress = Progress(sys.stderr)
-    try:
+    with closing(Progress(sys.stderr)) as progress:
         return carry_out(gate, directory, progress.before, deadline)
-    finally:
-        progress.close()
 
 
 def _explanations(

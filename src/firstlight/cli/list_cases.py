@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,20 +22,15 @@ def add_to(commands: Commands) -> None:
 
 def handle(options: argparse.Namespace) -> int:
     from firstlight.measure.case_selection import select
+    from firstlight.measure.planning import Request, cases_of
     from firstlight.present.plain_text import printable
     from firstlight.workloads.catalog import SUITES, registered
 
-    backends, workloads = registered()
     if options.target:
-        if options.target.endswith(".py"):
-            from firstlight.measure.user_file import cases_in
-
-            cases = cases_in(Path(options.target), backends, None, None)
-        else:
-            cases = select(options.target, workloads, backends)
-        for case in cases:
+        for case in cases_of(Request(options.target)):
             print(printable(case.id))
         return 0
+    backends, workloads = registered()
     print("Workloads:")
     for workload in workloads.values():
         print(f"  {workload.name:<20} {workload.title}  [{', '.join(workload.sizes)}]")

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,11 +80,8 @@ def handle(options: argparse.Namespace) -> int:
     except BrokenPipeError:  # nobody reads any more; the files are written
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (flushed once more at exit)
     if interrupted:
-        print(
-            f"Interrupted: what was measured is kept. Finish it with:\n"
-            f"  firstlight run --resume {run.path}",
-            file=sys.stderr,
-        )
+        kept = "Interrupted: what was measured is kept. Finish it with:"
+        print(f"{kept}\n  firstlight run --resume {run.path}", file=sys.stderr)
         return 130
     return exit_code(run)
 
@@ -127,18 +125,16 @@ def measure(directory: RunDirectory, plan: Plan) -> bool:
     from firstlight.measure.runner import Runner
     from firstlight.present.progress import Progress
 
-    progress = Progress(sys.stderr)
     done = directory.samples()
     try:
         with (
             values.signals_interrupt(),
+            closing(Progress(sys.stderr)) as progress,
             Runner(plan.cases, plan.settings, directory.keep, done) as runner,
         ):
             runner.run(progress.before)
     except KeyboardInterrupt:
         return True
-    finally:
-        progress.close()
     return False
 
 

@@ -47,10 +47,7 @@ def differences(
     case: str,
     samples: tuple[Sequence[Sample], Sequence[Sample]] | None = None,
 ) -> list[Difference]:
-    """What forbids comparing a case of two runs; nothing if they are comparable.
-
-    With the `samples` of both, the contents of the data are compared too.
-    """
+    """What forbids comparing a case of two runs; with `samples`, also other contents of data."""
     found = [*machine_differences(base, head), *case_differences(base, head, case)]
     return found if samples is None else [*found, *data_differences(*samples, case)]
 

@@ -44,10 +44,7 @@ def environment_differences(base: Run, head: Run) -> dict[str, list[str]]:
 
 
 def state(run: Run) -> dict[str, Any]:
-    """What else the machine did around a run: load averages, what others took, what was warned of.
-
-    What a stranger put there instead of numbers is nothing.
-    """
+    """Load averages, CPU use by others and warnings around a run; None where not a number."""
     return {
         "load": _numbers(run.host.get("load")),
         "load_after": _numbers(run.host.get("load_after")),

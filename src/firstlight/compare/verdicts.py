@@ -95,10 +95,7 @@ class Pair:
 
 
 def compare(pairs: Sequence[Pair], rule: Rule, beside: Sequence[float] = ()) -> list[Comparison]:
-    """Verdicts, with p-values adjusted for their number: gated ones among themselves.
-
-    `beside` are p-values of other questions that the same verdict rests on.
-    """
+    """Verdicts; p-values are adjusted among the gated ones together with those `beside` them."""
     found: dict[int, Comparison] = {}
     for family, others in ((True, beside), (False, ())):
         members = {i: pair for i, pair in enumerate(pairs) if pair.gated is family}

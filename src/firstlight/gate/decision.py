@@ -182,11 +182,7 @@ class GateReport:
 def decide(
     base: Sequence[Sample], head: Sequence[Sample], rules: Rules | None = None, alpha: float = 0.05
 ) -> GateReport:
-    """The verdict over the samples of both sides, paired by case and index (the round).
-
-    Checking and priming processes may be among them: they have no times, but if one failed, its
-    case is broken.
-    """
+    """The verdict over the samples of both sides, paired by case and index (the round)."""
     rules = rules or Rules()
     cases = _by_case(base, head)
     control = rules.control

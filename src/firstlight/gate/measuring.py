@@ -233,10 +233,7 @@ def _shown(jobs: Sequence[PairJob], watch: Watch) -> Announce:
 
 
 class _Pipes:
-    """What two processes pass their turns through: (where to wait, where to pass on) of each.
-
-    A process that is gone is noticed by the end of its pipe, so nobody else keeps it open.
-    """
+    """What two processes pass their turns through: (where to wait, where to pass on) of each."""
 
     def __init__(self) -> None:
         (read_1, write_1), (read_2, write_2) = os.pipe(), os.pipe()

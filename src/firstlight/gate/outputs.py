@@ -242,11 +242,7 @@ def one_line(value: str) -> str:
 
 
 def junit(report: GateReport) -> str:
-    """JUnit XML: one test for each decisive comparison, each gated count, each broken case.
-
-    `time` is the head's median in seconds. A regression is a failure, and so is a case that head
-    alone broke; any other broken case is an error, and what stayed undecided is skipped.
-    """
+    """One test per decisive comparison, gated count and broken case, timed by head's median."""
     suite = ElementTree.Element("testsuite", name="firstlight gate")
     for found in report.decisive:
         words = f"{found.quantity}: {effect(found)}, beyond {change(found.threshold)} counts"

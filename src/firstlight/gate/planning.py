@@ -113,10 +113,7 @@ def sides_of(request: Request) -> AbstractContextManager[tuple[Side, Side]]:
 
 
 def plan_gate(request: Request, sides: tuple[Side, Side], ratios_only: bool = False) -> Gate:
-    """Everything that is decided before the first process.
-
-    `ratios_only` is for a calibration, which asks for no verdict: any number of rounds will do.
-    """
+    """Everything that is decided before the first process; `ratios_only` asks for no verdict."""
     target, gated = request.target or "quick", request.gate_on or GATED
     for name in gated:
         if name not in QUANTITIES:  # a typing error would gate nothing, and pass

@@ -114,10 +114,7 @@ def _check_out(root: Path, folder: Path, commit: str, revision: str) -> str | No
 
 
 def _copy_uncommitted(root: Path, folder: Path) -> str:
-    """Copy tracked and new files as they are now; returns a hash of names and contents.
-
-    What is edited while the gate runs does not get into the copy, and a setup command works there.
-    """
+    """Copy tracked and new files as they are now; returns a hash of names and contents."""
     listed = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     digest = hashlib.sha256()
     for name in sorted({n for n in listed.split("\0") if n}):

@@ -61,14 +61,13 @@ def select(
             "Your own file must exist and end in .py."
         )
     named = resolve_backends(wanted_backends, backends)
-    cases = []
-    for workload, size in _members(target, workloads):
-        for name in named or workload.backends or backends:
-            backend = backends[name]
-            if _program(workload, workload.sizes[size], backend) is None:
-                continue
-            for cache in _policies(target, backend, caches):
-                cases.append(make_case(workload, size, backend, cache))
+    cases = [
+        make_case(workload, size, backends[name], cache)
+        for workload, size in _members(target, workloads)
+        for name in named or workload.backends or backends
+        if _program(workload, workload.sizes[size], backends[name]) is not None
+        for cache in _policies(target, backends[name], caches)
+    ]
     if target == "quick" and named is None:
         quick = {(i.rsplit("/", 1)[0] if caches else i) for i in QUICK}
         cases = [c for c in cases if (c.id.rsplit("/", 1)[0] if caches else c.id) in quick]
@@ -76,19 +75,16 @@ def select(
 
 
 def filter_cases(cases: list[Case], pattern: str | None) -> list[Case]:
-    if pattern is not None:
-        try:
-            expression = re.compile(pattern)
-        except re.error as error:
-            raise SelectionError(f"-b {pattern!r} is not a regular expression: {error}") from None
-        kept = [c for c in cases if expression.search(c.id)]
-        if not kept:
-            hint = nearest(pattern, {c.workload for c in cases})
-            raise SelectionError(f"-b {pattern!r} matches none of {len(cases)} cases.{hint}")
-        return kept
     if not cases:
         raise SelectionError("no case matches: the workload has no program for this backend.")
-    return cases
+    try:
+        kept = [c for c in cases if re.search(pattern or "", c.id)]
+    except re.error as error:
+        raise SelectionError(f"-b {pattern!r} is not a regular expression: {error}") from None
+    if not kept:
+        hint = nearest(pattern or "", {c.workload for c in cases})
+        raise SelectionError(f"-b {pattern!r} matches none of {len(cases)} cases.{hint}")
+    return kept
 
 
 def _members(target: str, workloads: Mapping[str, Workload]) -> Iterable[tuple[Workload, str]]:
@@ -96,9 +92,8 @@ def _members(target: str, workloads: Mapping[str, Workload]) -> Iterable[tuple[W
     for workload in workloads.values() if target in SUITES else (workloads[target],):
         sizes = tuple(workload.sizes)
         if target == "quick":
-            sizes = tuple(
-                s for s in sizes if any(q.startswith(f"{workload.name}[{s}]") for q in QUICK)
-            )
+            named = [(s, f"{workload.name}[{s}]") for s in sizes]
+            sizes = tuple(s for s, name in named if any(q.startswith(name) for q in QUICK))
         elif target == "standard":
             sizes = workload.standard or sizes[:1]
         for size in sizes:
@@ -149,22 +144,6 @@ def make_case(workload: Workload, size: str, backend: Backend, cache: str) -> Ca
     )
 
 
-def mark_missing(
-    cases: Sequence[Case],
-    backends: Mapping[str, Backend],
-    installed: Callable[[str], bool] | None = None,
-) -> list[Case]:
-    """The same cases, those whose framework is not installed marked as skipped."""
-    missing: dict[str, str] = {}
-    installed = installed or _installed
-    for backend in backends.values():
-        absent = [module for module in backend.requires if not installed(module)]
-        if absent:
-            how = f" (pip install 'firstlight[{backend.extra}]')" if backend.extra else ""
-            missing[backend.name] = f"{', '.join(absent)} is not installed{how}"
-    return [replace(c, skipped=missing.get(c.backend)) for c in cases]
-
-
 def _installed(module: str) -> bool:
     from importlib.util import find_spec
 
@@ -172,3 +151,17 @@ def _installed(module: str) -> bool:
         return find_spec(module) is not None
     except (ImportError, ValueError):  # a finder that refuses, a half-imported module
         return False
+
+
+def mark_missing(
+    cases: Sequence[Case],
+    backends: Mapping[str, Backend],
+    installed: Callable[[str], bool] = _installed,
+) -> list[Case]:
+    """The same cases, those whose framework is not installed marked as skipped."""
+    missing: dict[str, str] = {}
+    for backend in backends.values():
+        if absent := [module for module in backend.requires if not installed(module)]:
+            how = f" (pip install 'firstlight[{backend.extra}]')" if backend.extra else ""
+            missing[backend.name] = f"{', '.join(absent)} is not installed{how}"
+    return [replace(c, skipped=missing.get(c.backend)) for c in cases]

@@ -39,7 +39,7 @@ class Request:
 def plan_run(request: Request) -> Plan:
     """The plan of a request; cases that cannot run here are marked as skipped."""
     _require_usable(request)
-    cases = _cases(request)
+    cases = cases_of(request)
     if all(case.skipped for case in cases):
         reasons = "; ".join(sorted({str(case.skipped) for case in cases}))
         raise SelectionError(f"no case can run here: {reasons}.")
@@ -88,7 +88,8 @@ def _require_usable(request: Request) -> None:
         raise SelectionError(f"time limit {request.timeout_seconds} s: give a positive number.")
 
 
-def _cases(request: Request) -> list[Case]:
+def cases_of(request: Request) -> list[Case]:
+    """The cases of a suite, a workload or a user's file; those that cannot run here are marked."""
     backends, workloads = registered()
     if request.target.endswith(".py"):
         wanted = case_selection.resolve_backends(request.backends, backends)
@@ -103,14 +104,14 @@ def _cases(request: Request) -> list[Case]:
 
 def _settings(request: Request) -> Settings:
     effort = request.effort or (request.target if request.target in SUITES else "standard")
-    asked: dict[str, Any] = {
-        "processes": request.processes,
-        "timeout_seconds": request.timeout_seconds,
-        "affinity": request.affinity,
-        "seed": request.seed,
-    }
-    given = {name: value for name, value in asked.items() if value is not None}
-    return replace(case_selection.SAMPLING[effort], **given)
+    usual = case_selection.SAMPLING[effort]
+    return replace(
+        usual,
+        processes=request.processes or usual.processes,
+        timeout_seconds=request.timeout_seconds or usual.timeout_seconds,
+        affinity=request.affinity,
+        seed=request.seed,
+    )
 
 
 class ResumeError(FirstlightError):

@@ -6,6 +6,7 @@ import contextlib
 import json
 import marshal
 import os
+import re
 import select
 import signal
 import subprocess
@@ -64,40 +65,37 @@ def run_worker(
     is killed, compiler subprocesses included. Another `python` may run it, from another copy of the
     `worker`, in another working `folder`. With a `turn`, its warm part alternates with another's.
     """
-    reading, writing = os.pipe()
     killed_before = _out_of_memory_kills()
-    with tempfile.TemporaryFile() as output:
+    ends = os.pipe()
+    with (
+        open(ends[0], "rb", buffering=0) as reading,
+        open(ends[1], "wb", buffering=0) as writing,
+        tempfile.TemporaryFile() as output,
+    ):
+        turns = () if turn is None else (turn.wait, turn.pass_on)
+        ours = {"fd": writing.fileno(), "turn": turn and (*turns, turn.first)}
+        argument = marshal.dumps({**job, **ours}, 2).hex()
+        with _pinned(affinity):
+            spawned_ns = time.monotonic_ns()
+            child = subprocess.Popen(
+                [python or sys.executable, "-P", str(worker), argument],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=dict(environment),
+                cwd=folder,
+                pass_fds=(writing.fileno(), *turns),
+                start_new_session=True,
+            )
         try:
-            inherited = (writing,) if turn is None else (writing, turn.wait, turn.pass_on)
-            ours = {"fd": writing, "turn": turn and (turn.wait, turn.pass_on, turn.first)}
-            argument = marshal.dumps({**job, **ours}, 2).hex()
-            command = [python or sys.executable, "-P", str(worker), argument]
-            with _pinned(affinity):
-                spawned_ns = time.monotonic_ns()
-                child = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    env=dict(environment),
-                    cwd=folder,
-                    pass_fds=inherited,
-                    start_new_session=True,
-                )
-            os.close(writing)
-            writing = -1
-            try:
-                limit_ns = spawned_ns + int(timeout_seconds * 1e9)
-                exit_seconds = _EXIT_SECONDS.get(job["kind"], 1.0)
-                received, done_ns, timed_out = _listen(
-                    reading, child, limit_ns, exit_seconds, turn.meanwhile if turn else None
-                )
-            finally:
-                end(child)
+            writing.close()
+            limit_ns = spawned_ns + int(timeout_seconds * 1e9)
+            exit_seconds = _EXIT_SECONDS.get(job["kind"], 1.0)
+            received, done_ns, timed_out = _listen(
+                reading.fileno(), child, limit_ns, exit_seconds, turn.meanwhile if turn else None
+            )
         finally:
-            os.close(reading)
-            if writing >= 0:
-                os.close(writing)
+            end(child)
         printed = tail(output)
     report = _report(received)
     killed = child.returncode == -signal.SIGKILL and not timed_out and report is None
@@ -113,10 +111,7 @@ def _listen(
     exit_seconds: float,
     meanwhile: Callable[[], object] | None,
 ) -> tuple[bytes, int | None, bool]:
-    """Read the pipe to its end: (text, time of `done`, whether the time ran out).
-
-    What is done while the process waits for its turn does not count as its time.
-    """
+    """Read the pipe to its end: (text, time of `done`, whether the time ran out)."""
     received, done_ns = b"", None
     poller = select.poll()
     poller.register(reading, select.POLLIN | select.POLLHUP)
@@ -153,10 +148,8 @@ def end(child: subprocess.Popen[bytes]) -> None:
 
 def _report(received: bytes) -> Report | None:
     lines = [line for line in received.split(b"\n") if line.startswith(b"{")]
-    if not lines or not received.endswith(b"\n"):
-        return None
-    report: Report = json.loads(lines[-1])
-    return report
+    whole = lines and received.endswith(b"\n")
+    return Report(json.loads(lines[-1])) if whole else None
 
 
 def tail(output: IO[bytes]) -> str:
@@ -181,10 +174,8 @@ def _pinned(affinity: tuple[int, ...] | None) -> Iterator[None]:
 
 def _out_of_memory_kills() -> int:
     """How many processes of this control group the kernel has killed for memory."""
-    try:
-        for line in Path("/sys/fs/cgroup/memory.events").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    except (OSError, ValueError):
-        pass
+    with contextlib.suppress(OSError):
+        text = Path("/sys/fs/cgroup/memory.events").read_text()
+        if found := re.search(r"^oom_kill (\d+)$", text, re.MULTILINE):
+            return int(found[1])
     return 0

@@ -32,10 +32,7 @@ from firstlight.records import (
 
 
 class Runner:
-    """Measures cases and hands every `Sample` to `keep` before the next process starts.
-
-    `done` are the samples of an interrupted run: what is there is not measured again.
-    """
+    """Measures what is not `done` and hands every `Sample` to `keep` before the next process."""
 
     def __init__(
         self,
@@ -208,10 +205,7 @@ def compile_bytecode(python: str = sys.executable) -> None:
 
 
 def worker_environment(case: Case, directory: Path) -> dict[str, str]:
-    """The inherited environment without anybody's cache settings, plus the case's own flags.
-
-    A trace of `firstlight run` itself does not go on into what it measures.
-    """
+    """The inherited environment without cache settings and tracing, plus the case's own flags."""
     without = {*cache.INHERITED, "FIRSTLIGHT_TRACE"}
     inherited = {k: v for k, v in os.environ.items() if k not in without}
     flags = case_flags(case, directory)

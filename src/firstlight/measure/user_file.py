@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -42,15 +43,15 @@ def cases_in(
         workload, backend = _workload(path, options, found["frameworks"], backends)
         if wanted is not None and backend.name not in wanted:
             continue
-        for cache in (tuple(caches) if caches else ("none",)) if backend.cache else ("none",):
-            for size in workload.sizes:
-                case = make_case(workload, size, backend, cache)
-                if case.id in cases:
-                    raise UserFileError(
-                        f"{path}: {options['function']} is a second {case.id}. Give one of them "
-                        "another workload=, backend= or size."
-                    )
-                cases[case.id] = case
+        policies = caches if caches and backend.cache else ("none",)
+        for cache, size in itertools.product(policies, workload.sizes):
+            case = make_case(workload, size, backend, cache)
+            if case.id in cases:
+                raise UserFileError(
+                    f"{path}: {options['function']} is a second {case.id}. Give one of them "
+                    "another workload=, backend= or size."
+                )
+            cases[case.id] = case
     if not cases:
         raise SelectionError(f"{path}: no benchmark uses the backend {', '.join(wanted or ())}.")
     return list(cases.values())
@@ -79,50 +80,46 @@ def _workload(
     backends: Mapping[str, Backend],
 ) -> tuple[Workload, Backend]:
     function = options["function"]
-    where = f"{path}: {function}"
-    for option in options:
-        if option not in (*_OPTIONS, "function"):
-            raise UserFileError(
-                f"{where}: unknown option {option!r} of bench.{nearest(option, _OPTIONS)}"
-            )
-    backend = _backend(where, options.get("backend") or _as_written(frameworks), backends)
-    sizes = options.get("sizes") or {"default": {}}
-    if not isinstance(sizes, dict) or not all(isinstance(v, dict) for v in sizes.values()):
-        raise UserFileError(f"{where}: sizes must be {{name: {{argument: value}}}}, not {sizes!r}.")
-    tolerance = options.get("tolerance", _DEFAULT_TOLERANCE)
-    if not isinstance(tolerance, (int, float)) or tolerance < 0:
-        raise UserFileError(f"{where}: tolerance must be a number, at least 0, not {tolerance!r}.")
-    environment = options.get("environment") or {}
-    if not isinstance(environment, dict) or not all(
-        isinstance(v, str) for v in environment.values()
-    ):
-        raise UserFileError(f"{where}: environment must be {{name: text}}, not {environment!r}.")
     try:
+        _require_usable(options)
+        name = options.get("backend") or _as_written(frameworks)
+        if not isinstance(name, str) or name not in backends:
+            raise UserFileError(f"unknown backend {name!r}.{nearest(str(name), backends)}")
+        sizes = options.get("sizes") or {"default": {}}
         workload = Workload(
             name=str(options.get("workload") or function),
             title=f"{path.name}: {function}",
-            programs={backend.framework: function},
+            programs={backends[name].framework: function},
             reference=f"{path.name}: reference of {function}" if options["reference"] else None,
             sizes={str(size): Size(values) for size, values in sizes.items()},
-            tolerance=float(tolerance),
-            environment=environment,
+            tolerance=float(options.get("tolerance", _DEFAULT_TOLERANCE)),
+            environment=options.get("environment") or {},
             seed=None,
             file=str(path.absolute()),
         )
-    except CatalogError as error:
-        raise UserFileError(f"{where}: {error}") from None
-    return workload, backend
+    except (CatalogError, UserFileError) as error:
+        raise UserFileError(f"{path}: {function}: {error}") from None
+    return workload, backends[name]
 
 
-def _backend(where: str, name: object, backends: Mapping[str, Backend]) -> Backend:
-    if not isinstance(name, str) or name not in backends:
-        raise UserFileError(f"{where}: unknown backend {name!r}.{nearest(str(name), backends)}")
-    return backends[name]
+def _require_usable(options: Mapping[str, Any]) -> None:
+    """Refuse what no benchmark can be made of."""
+    for option in options:
+        if option not in (*_OPTIONS, "function"):
+            raise UserFileError(f"unknown option {option!r} of bench.{nearest(option, _OPTIONS)}")
+    if not _is_table(sizes := options.get("sizes") or {}, dict):
+        raise UserFileError(f"sizes must be {{name: {{argument: value}}}}, not {sizes!r}.")
+    tolerance = options.get("tolerance", _DEFAULT_TOLERANCE)
+    if not isinstance(tolerance, (int, float)) or tolerance < 0:
+        raise UserFileError(f"tolerance must be a number, at least 0, not {tolerance!r}.")
+    if not _is_table(environment := options.get("environment") or {}, str):
+        raise UserFileError(f"environment must be {{name: text}}, not {environment!r}.")
+
+
+def _is_table(value: object, kind: type) -> bool:
+    return isinstance(value, dict) and all(isinstance(item, kind) for item in value.values())
 
 
 def _as_written(frameworks: Sequence[str]) -> str:
     """The backend that times a file's own code: named after what the file imports."""
-    for name in ("jax", "torch"):
-        if name in frameworks:
-            return name
-    return "numpy" if "numpy" in frameworks else "python"
+    return next((name for name in ("jax", "torch", "numpy") if name in frameworks), "python")

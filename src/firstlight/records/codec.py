@@ -57,10 +57,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(cls: type[T], data: Any, where: str = "") -> T:
-    """An instance of the dataclass `cls`: every field that is there has the type that `cls` says.
-
-    Fields that it does not know are ignored. `where` stands before what is raised: a file, a line.
-    """
+    """An instance of the dataclass `cls`, its fields checked; errors begin with `where`."""
     found: T = _decode(cls, data, where or cls.__name__)
     if found is _MISFIT:
         raise _misfit(data, where or cls.__name__)

@@ -44,10 +44,7 @@ def writing(path: Path, then: str = "") -> Iterator[None]:
 
 
 def write_json(path: Path, value: Any, schema: str | None = None) -> None:
-    """Write atomically: a reader sees the old file or the whole new one, also after a crash.
-
-    With `schema`, the name of a file in `firstlight/schemas`, what is invalid is not written.
-    """
+    """Write atomically, and only what is valid against the file `schema` of our schemas."""
     plain = to_json(value)
     if schema is not None:
         _validate(plain, schema)

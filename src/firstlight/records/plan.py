@@ -74,10 +74,7 @@ class Plan:
 
 
 def rounds(cases: Sequence[Case], processes: int, seed: int) -> list[tuple[Case, int]]:
-    """(case, process number) in run order: every round has each case once, shuffled anew.
-
-    Drift of the machine then falls on all cases alike instead of on the one that ran last.
-    """
+    """(case, process number) in run order: every round has each case once, shuffled anew."""
     shuffle = random.Random(seed).shuffle
     order: list[tuple[Case, int]] = []
     for index in range(processes):

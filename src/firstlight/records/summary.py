@@ -107,6 +107,11 @@ class CaseSummary:
     stderr_tail: str | None = None
     note: str | None = None  # what a reader of this number must know, said by the workload
 
+    def without_numbers(self) -> CaseSummary:
+        """What may be shown of a case that failed: its name, protocol and what went wrong."""
+        kept = ("case", "workload", "size", "backend", "cache", "status", "reason", "protocol")
+        return CaseSummary(**{n: getattr(self, n) for n in (*kept, "stderr_tail", "note")})
+
 
 @dataclass(frozen=True)
 class Run:

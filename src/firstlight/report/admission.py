@@ -19,10 +19,6 @@ from firstlight.records import CaseSummary, Estimate, Run, Sample
 
 #: Statuses whose numbers are of nothing: a wrong result, or none.
 SILENT = frozenset({"failed", "skipped"})
-_KEPT = (
-    *("case", "workload", "size", "backend", "cache"),
-    *("status", "reason", "protocol", "stderr_tail", "note"),
-)
 E = TypeVar("E", bound=Estimate)
 
 
@@ -82,7 +78,7 @@ def _silent(case: CaseSummary) -> bool:
 def _admissible(case: CaseSummary) -> CaseSummary:
     """The case itself if its numbers may be shown, else the case without them."""
     if _silent(case):
-        return CaseSummary(**{name: getattr(case, name) for name in _KEPT})
+        return case.without_numbers()
     rest = case.unattributed_seconds
     return dataclasses.replace(
         case,

@@ -95,10 +95,7 @@ def min_results(alpha: float) -> int:
 
 
 def load_thresholds(path: Path, machine_class: str | None) -> Thresholds:
-    """The calibration in `path`, refused if it was made on another class of machine.
-
-    `machine_class` None reads it wherever it comes from.
-    """
+    """The calibration in `path`, refused if made on another class of machine (None: any)."""
     data = load_object(path)
     if data.get("schema") != SCHEMA:
         raise CalibrationError(

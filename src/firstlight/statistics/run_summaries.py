@@ -51,10 +51,7 @@ def assemble(
 
 
 def load(path: Path) -> tuple[Run, list[Sample]]:
-    """The run in a directory with its samples.
-
-    A directory without `run.json` is one whose run was killed: it is summarised as far as it got.
-    """
+    """The run in a directory with its samples; a killed run is summarised as far as it got."""
     folder = path if path.is_dir() else path.parent
     killed = path.is_dir() and not (path / "run.json").exists() and (path / "plan.json").exists()
     run = None if killed else load_run(path)

@@ -72,10 +72,7 @@ def classify(seconds: Sequence[float]) -> SteadyState:
 
 
 def level(calls: Sequence[float], state: SteadyState) -> float:
-    """Seconds per call in the end: of the steady part, or of the last quarter where there is none.
-
-    A process that does not settle still counts: leaving it out would flatter the others.
-    """
+    """Seconds per call in the end: of the steady part, else of the last quarter."""
     begins = state.begins if state.begins is not None else 3 * len(calls) // 4
     return median(calls[begins:])
 

@@ -234,10 +234,7 @@ def _costs(measured: Sequence[_Measured]) -> Costs:
 
 
 def _rivals(case: Case, cases: Sequence[Case], costs: Mapping[str, Costs]) -> dict[str, Costs]:
-    """The uncompiled cases of the same workload and size that a user could run instead.
-
-    Of a backend that was measured under several policies, the one that the compiled case has.
-    """
+    """Uncompiled cases of the same workload and size, if possible under the same policy."""
     rivals: dict[str, Costs] = {}
     for policy in ("none", case.cache):
         for other in cases:

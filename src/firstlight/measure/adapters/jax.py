@@ -25,8 +25,6 @@ _COUNT_OF_PHASE = {"trace": "traces", "lower": "lowerings", "compile": "compiles
 _CACHE_EVENTS = {
     "/jax/compilation_cache/compile_requests_use_cache": "requests",
     "/jax/compilation_cache/cache_hits": "hits",
-    "/jax/compilation_cache/tasks_using_cache": "tasks_using_cache",
-    "/jax/compilation_cache/task_disabled_cache": "task_disabled_cache",
 }
 #: Reading VmHWM takes tens of microseconds: often enough to see a phase's end, not for every op.
 _PEAK_INTERVAL_NS = 2_000_000
@@ -103,8 +101,7 @@ class Jax(Adapter):
             self._open[-1] = (self._open[-1][0], now)
 
     def _event(self, event: str, **_: "Any") -> None:
-        name = _CACHE_EVENTS.get(event)
-        if name is not None:
+        if name := _CACHE_EVENTS.get(event):
             self._cache[name] += 1
 
     def initialise(self) -> bool:
@@ -136,14 +133,8 @@ class Jax(Adapter):
 
     def cache_counts(self) -> "Facts":
         config = self._jax.config
-        return {
-            "requests": self._cache["requests"],
-            "hits": self._cache["hits"],
-            "enabled": bool(
-                config.jax_enable_compilation_cache and config.jax_compilation_cache_dir
-            ),
-            "refusals": self._refusals,
-        }
+        on = config.jax_enable_compilation_cache and config.jax_compilation_cache_dir
+        return {**self._cache, "enabled": bool(on), "refusals": self._refusals}
 
     def explain_cache(self) -> None:
         loggers = ("jax._src.compiler", "jax._src.compilation_cache")
@@ -174,8 +165,7 @@ class Jax(Adapter):
         if not isinstance(leaf, self._jax.Array):
             return super().describe(leaf)
         # Before 0.9 a CPU called itself TFRT_CPU_0: the same device, so the same name.
-        names = (f"cpu:{d.id}" if d.platform == "cpu" else str(d) for d in leaf.devices())
-        devices = sorted(names)
+        devices = sorted(f"cpu:{d.id}" if d.platform == "cpu" else str(d) for d in leaf.devices())
         return {
             "shape": list(leaf.shape),
             "dtype": str(leaf.dtype),

@@ -96,20 +96,18 @@ class Torch(Adapter):
         found = self._metrics()[self._marked :]
         if not found:
             return {"trace": None, "lower": None, "compile": None}
-        trace = lower = compiled = 0.0
+        seconds = {"trace": 0.0, "lower": 0.0, "compile": 0.0}
         for one in found:
-            frame, backend = one.entire_frame_compile_time_s, one.backend_compile_time_s
-            inductor = one.inductor_compile_time_s
+            frame, backend = one.entire_frame_compile_time_s, one.backend_compile_time_s or 0.0
             if frame is None:  # a backward graph, compiled by itself when it is first needed
-                compiled += (one.duration_us or 0) / 1e6
-            elif inductor is None:  # nothing was lowered: the result came from the cache
-                trace += frame - (backend or 0.0)
-                compiled += backend or 0.0
-            else:
-                trace += frame - backend
-                lower += backend - inductor
-                compiled += inductor
-        seconds = {"trace": trace, "lower": lower, "compile": compiled}
+                seconds["compile"] += (one.duration_us or 0) / 1e6
+                continue
+            # Without a time of its own nothing was lowered: the result came from the cache.
+            inductor = one.inductor_compile_time_s
+            compiled = backend if inductor is None else inductor
+            seconds["trace"] += frame - backend
+            seconds["lower"] += backend - compiled
+            seconds["compile"] += compiled
         return {phase: int(value * 1e9) for phase, value in seconds.items()}
 
     def counts(self) -> "dict[str, int | None]":
@@ -117,10 +115,9 @@ class Torch(Adapter):
             return super().counts()
         graphs = int(self._dynamo.counters["stats"].get("unique_graphs", 0))
         breaks = sum(self._dynamo.counters["graph_break"].values())
+        frames = [m for m in self._metrics() if m.entire_frame_compile_time_s is not None]
         return {
-            "traces": len(
-                [m for m in self._metrics() if m.entire_frame_compile_time_s is not None]
-            ),
+            "traces": len(frames),
             "lowerings": graphs,
             "compiles": graphs,
             "graph_breaks": int(breaks),
