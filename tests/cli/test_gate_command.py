@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,26 +43,37 @@ BENCH = """
     """
 
 
-@pytest.fixture
-def git(tmp_path: Path) -> Git:
-    """A repository in `tmp_path` whose second commit makes a call two hundred times as long."""
-
+def git_in(root: Path) -> Git:
     def call(*arguments: str) -> str:
         identity = ("-c", "user.name=A", "-c", "user.email=a@example.org")
         command = ["git", *identity, *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-        return done.stdout
+        return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
 
+    return call
+
+
+@pytest.fixture(scope="module")
+def slowed_down(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository whose second commit makes a call two hundred times as long."""
+    root = tmp_path_factory.mktemp("slowed-down")
+    call = git_in(root)
     call("init", "-q", "-b", "main")
-    (tmp_path / ".gitignore").write_text("out*\nfirstlight-gates\n")
-    (tmp_path / "bench_it.py").write_text(textwrap.dedent(BENCH))
-    (tmp_path / "src" / "project").mkdir(parents=True)
-    (tmp_path / "src" / "project" / "__init__.py").write_text("WORK = 1_000\n")
+    (root / ".gitignore").write_text("out*\nfirstlight-gates\n")
+    (root / "bench_it.py").write_text(textwrap.dedent(BENCH))
+    (root / "src" / "project").mkdir(parents=True)
+    (root / "src" / "project" / "__init__.py").write_text("WORK = 1_000\n")
     call("add", "-A")
     call("commit", "-qm", "fast")
-    (tmp_path / "src" / "project" / "__init__.py").write_text("WORK = 200_000\n")
+    (root / "src" / "project" / "__init__.py").write_text("WORK = 200_000\n")
     call("commit", "-qam", "slow")
-    return call
+    return root
+
+
+@pytest.fixture
+def git(slowed_down: Path, tmp_path: Path) -> Git:
+    """`git …` in `tmp_path`, a copy of that repository."""
+    shutil.copytree(slowed_down, tmp_path, dirs_exist_ok=True)
+    return git_in(tmp_path)
 
 
 def test_a_real_regression_is_found_and_told_in_every_format(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -34,18 +35,20 @@ pytestmark = pytest.mark.slow
 Git = Callable[..., str]
 
 
-@pytest.fixture
-def git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Git:
-    """`git …` in a new repository with two commits of `code.py`; its folder is the current one."""
-    root = tmp_path / "repository"
-    root.mkdir()
-    monkeypatch.chdir(root)
-
+def git_in(root: Path) -> Git:
     def call(*arguments: str) -> str:
         identity = ("-c", "user.name=A", "-c", "user.email=a@example.org")
         command = ["git", *identity, *arguments]
         return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
 
+    return call
+
+
+@pytest.fixture(scope="module")
+def two_commits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with two commits of `code.py`: every test works in a copy."""
+    root = tmp_path_factory.mktemp("repository")
+    call = git_in(root)
     call("init", "-q", "-b", "main")
     (root / ".gitignore").write_text("*.log\n")
     (root / "code.py").write_text("VALUE = 1\n")
@@ -53,7 +56,15 @@ def git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Git:
     call("commit", "-qm", "one")
     (root / "code.py").write_text("VALUE = 2\n")
     call("commit", "-qam", "two")
-    return call
+    return root
+
+
+@pytest.fixture
+def git(two_commits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Git:
+    """`git …` in a new repository with two commits; its folder is the current one."""
+    root = shutil.copytree(two_commits, tmp_path / "repository")
+    monkeypatch.chdir(root)
+    return git_in(root)
 
 
 def state(git: Git) -> tuple[str, ...]:
