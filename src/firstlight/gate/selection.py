@@ -7,9 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from firstlight.errors import FirstlightError
 from firstlight.gate.measuring import PairedCase
 from firstlight.gate.sides import Side
 from firstlight.gate.worktrees import repository_root
@@ -17,7 +15,7 @@ from firstlight.measure import case_selection, user_file
 from firstlight.measure.case_selection import SelectionError
 from firstlight.measure.process import Outcome
 from firstlight.records import Case
-from firstlight.workloads.catalog import Backend, registered
+from firstlight.workloads.catalog import registered
 
 #: Element-wise NumPy, run by the gate's own Python: no revision and no environment under test can
 #: reach it, so whatever moves it is the machine. On one thread: a product of matrices would wait
@@ -25,10 +23,6 @@ from firstlight.workloads.catalog import Backend, registered
 CONTROL = "control/numpy/none"
 #: What must be the same on both sides of a case.
 _COMPARED = ("parameters", "environment", "seed", "adapter")
-
-
-class UnimportableError(FirstlightError):
-    """The benchmark file of a side cannot be imported."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +53,13 @@ def choose(
             cases = case_selection.select(target, workloads, backends, named, caches)
             found[side.name] = cases
             continue
-        path = file_on(side, Path(target))
+        path, spawn = file_on(side, Path(target)), side.spawner()
         try:
-            found[side.name] = _in_file(path, backends, named, caches, side)
-        except UnimportableError as error:
-            broken[side.name] = str(error)
+            found[side.name] = user_file.cases_in(path, backends, named, caches, spawn)
+        except user_file.UnimportableError as error:
+            broken[side.name] = _import_error(error.outcome, side)
+        except user_file.UserFileError as error:
+            raise SelectionError(f"{side.name}: {_in_checkout(str(error), side)}") from None
     if not found:
         reasons = "".join(f"\n  {side}: {why}" for side, why in broken.items())
         raise SelectionError(f"{target} can be imported on neither side:{reasons}")
@@ -85,37 +81,12 @@ def choose(
     return replace(selection, cases=pairs, unimportable=broken)
 
 
-def _in_file(
-    path: Path,
-    backends: Mapping[str, Backend],
-    named: Sequence[str] | None,
-    caches: Sequence[str] | None,
-    side: Side,
-) -> list[Case]:
-    outcomes: list[Outcome] = []
-
-    def spawn(*arguments: Any) -> Outcome:
-        outcomes.append(side.spawner()(*arguments))
-        return outcomes[-1]
-
-    try:
-        return user_file.cases_in(path, backends, named, caches, spawn=spawn)
-    except user_file.UserFileError as error:
-        why = _import_error(outcomes[-1], side) if outcomes else None
-        if why is None:
-            raise SelectionError(f"{side.name}: {_in_checkout(str(error), side)}") from None
-        raise UnimportableError(why) from None
-
-
-def _import_error(outcome: Outcome, side: Side) -> str | None:
-    """'lib.py, line 8: SyntaxError: …'; None if the file was imported."""
+def _import_error(outcome: Outcome, side: Side) -> str:
+    """'lib.py, line 8: SyntaxError: …'."""
     if outcome.timed_out:
         return "importing it takes too long: move the work into the marked functions"
+    last = (outcome.output_tail.strip().splitlines() or ["no output"])[-1]
     report = outcome.report
-    if report is not None and "exception" not in report:
-        return None
-    lines = outcome.output_tail.strip().splitlines()
-    last = (lines or ["no output"])[-1]
     why = str(report["exception"]) if report else f"exit code {outcome.exit_code}: {last}"
     places = re.findall(r'^ *File "([^"]+)", line (\d+)', outcome.output_tail, re.MULTILINE)
     if places:

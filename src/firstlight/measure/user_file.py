@@ -16,10 +16,19 @@ from firstlight.workloads.catalog import Backend, CatalogError, Size, Workload
 
 _OPTIONS = ("workload", "backend", "sizes", "reference", "tolerance", "environment")
 _DEFAULT_TOLERANCE = 1e-4
+_IMPORT_SECONDS = 300.0
 
 
 class UserFileError(FirstlightError):
     """The file cannot be imported, or what it registers is not usable."""
+
+
+class UnimportableError(UserFileError):
+    """The file cannot be imported; `outcome` is what was seen of the process that tried."""
+
+    def __init__(self, message: str, outcome: Outcome) -> None:
+        super().__init__(message)
+        self.outcome = outcome
 
 
 def cases_in(
@@ -27,13 +36,12 @@ def cases_in(
     backends: Mapping[str, Backend],
     wanted: Sequence[str] | None,
     caches: Sequence[str] | None,
-    timeout_seconds: float = 300.0,
     spawn: Callable[..., Outcome] = run_worker,
 ) -> list[Case]:
     """The cases of every function in `path` that is marked with `@firstlight.bench`."""
     if not path.is_file():
         raise SelectionError(f"{path}: no such file.")
-    found = _discover(path, timeout_seconds, spawn)
+    found = _discover(path, spawn)
     if not found["benchmarks"]:
         raise UserFileError(
             f"{path}: no function is marked with @firstlight.bench, so there is nothing to measure."
@@ -57,17 +65,17 @@ def cases_in(
     return list(cases.values())
 
 
-def _discover(path: Path, timeout_seconds: float, spawn: Callable[..., Outcome]) -> dict[str, Any]:
-    outcome = spawn({"kind": "discover", "file": str(path.absolute())}, os.environ, timeout_seconds)
+def _discover(path: Path, spawn: Callable[..., Outcome]) -> Mapping[str, Any]:
+    outcome = spawn({"kind": "discover", "file": str(path.absolute())}, os.environ, _IMPORT_SECONDS)
     if outcome.timed_out:
-        raise UserFileError(
-            f"{path}: importing it took longer than {timeout_seconds:.0f} s. Move the work "
-            "into the decorated functions."
+        raise UnimportableError(
+            f"{path}: importing it took longer than {_IMPORT_SECONDS:.0f} s. Move the work into "
+            "the decorated functions.",
+            outcome,
         )
     if outcome.report is None or "exception" in outcome.report:
-        raise UserFileError(
-            f"{path}: cannot be imported (exit code {outcome.exit_code}):\n{outcome.output_tail}"
-        )
+        failed = f"cannot be imported (exit code {outcome.exit_code})"
+        raise UnimportableError(f"{path}: {failed}:\n{outcome.output_tail}", outcome)
     if "error" in outcome.report:
         raise UserFileError(str(outcome.report["error"]))
     return outcome.report
