@@ -18,6 +18,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from firstlight.gate.directory import GatePlan
+from firstlight.records import to_json
+
 pytestmark = pytest.mark.slow
 
 Firstlight = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -132,6 +135,11 @@ def test_no_round_proves_nothing_and_leaves_nothing_behind(
     plan = json.loads((tmp_path / "out/plan.json").read_text())
     assert plan["sides"]["head"]["uncommitted"] is not None
     assert plan["sides"]["base"]["uncommitted"] is None
+    assert plan["options"]["base"] == git("rev-parse", "HEAD").strip()  # HEAD may move
+    assert plan["options"]["seed"] is not None and plan["options"]["head"] == "."
+    read = GatePlan.load(tmp_path / "out")
+    assert to_json(read) == plan
+    assert [look.rounds for look in read.looks] == [12, 24, 48, 96]
     head = json.loads((tmp_path / "out/head/run.json").read_text())
     assert f"numpy=={head['host']['packages']['numpy']}" in head["host"]["lock"]
 

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from firstlight.measure.planning import MAX_PROCESSES
-from firstlight.statistics.intervals import coverage, median, median_estimate
+from firstlight.statistics.intervals import median, median_estimate
 
 
 @pytest.mark.parametrize("n", range(1, 13))
@@ -17,7 +17,9 @@ def test_coverage_equals_a_count_of_all_sign_patterns(n: int) -> None:
     below = [sum(pattern) for pattern in itertools.product((0, 1), repeat=n)]
     for k in range(1, n // 2 + 1):
         enclosed = sum(k <= count <= n - k for count in below) / 2**n
-        assert math.isclose(coverage(n, k), enclosed, abs_tol=1e-12)
+        found = median_estimate(list(range(n)), enclosed - 1e-9)
+        assert (found.low, found.high) == (k - 1, n - k)
+        assert math.isclose(found.confidence, enclosed, abs_tol=1e-12)
 
 
 @pytest.mark.parametrize("n", [1023, 1024, MAX_PROCESSES])
@@ -55,7 +57,7 @@ def test_interval_is_the_narrowest_that_reaches_its_confidence() -> None:
         e = median_estimate([float(i) for i in range(n)])
         assert e.confidence >= 0.95
         k = int(e.low) + 1
-        assert 2 * (k + 1) > n or coverage(n, k + 1) < 0.95
+        assert 2 * (k + 1) > n or 1 - 2 * stats.binom.cdf(k, n, 0.5) < 0.95
 
 
 def test_fewer_than_six_values_say_that_they_do_not_reach_95_percent() -> None:

@@ -85,19 +85,11 @@ def _windows(warm: WarmCalls) -> list[float]:
 
 
 def decides(
-    name: str,
-    sides: Sequence[Sequence[Mapping[str, float]]],
-    gated: Collection[str] = GATED,
+    name: str, sides: Sequence[Sequence[Mapping[str, float]]], gated: Collection[str] = GATED
 ) -> bool:
-    """Whether a quantity is one of those that decide.
-
-    A phase of the usual ones does where it takes a fair share of a side's cold start; one that was
-    asked for by name always does.
-    """
-    if name not in gated:
-        return False
-    if name not in PHASES or name not in GATED or tuple(gated) != GATED:
-        return True
+    """Whether a quantity is one of those that decide: of the usual phases, those long enough."""
+    if name not in gated or name not in PHASES or name not in GATED or tuple(gated) != GATED:
+        return name in gated
     return any(
         median([v[name] / v["cold_seconds"] for v in side if name in v]) >= MIN_SHARE
         for side in sides
@@ -106,16 +98,11 @@ def decides(
 
 def counts_of(sample: Sample) -> dict[str, int]:
     """The exact numbers of one process, those that are known."""
-    counts: dict[str, int | None] = dict(sample.counts)
-    counts["cache_misses"] = _misses(sample)
-    return {name: value for name, value in counts.items() if value is not None}
-
-
-def _misses(sample: Sample) -> int | None:
+    found = {name: value for name, value in sample.counts.items() if value is not None}
     proof = sample.cache
-    if proof is None or proof.requests is None or proof.hits is None:
-        return None
-    return proof.requests - proof.hits
+    if proof is not None and proof.requests is not None and proof.hits is not None:
+        found["cache_misses"] = proof.requests - proof.hits
+    return found
 
 
 def in_order(names: Collection[str]) -> list[str]:

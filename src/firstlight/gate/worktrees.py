@@ -75,14 +75,13 @@ def commit_of(root: Path, revision: str) -> str:
     try:
         return git(root, "rev-parse", "--verify", "--quiet", name + "^{commit}").strip()
     except RevisionError:
-        shallow = git(root, "rev-parse", "--is-shallow-repository").strip() == "true"
-        hint = (
-            " This clone is shallow: fetch more of its history first (fetch-depth: 0 in "
-            "actions/checkout, or git fetch --unshallow)."
-            if shallow
-            else " Give a branch, a tag or a commit; `git fetch` may be needed first."
-        )
-        raise RevisionError(f"{revision!r} names no commit of {root}.{hint}") from None
+        hint = "Give a branch, a tag or a commit; `git fetch` may be needed first."
+        if git(root, "rev-parse", "--is-shallow-repository").strip() == "true":
+            hint = (
+                "This clone is shallow: fetch more of its history first (fetch-depth: 0 in "
+                "actions/checkout, or git fetch --unshallow)."
+            )
+        raise RevisionError(f"{revision!r} names no commit of {root}. {hint}") from None
 
 
 @contextlib.contextmanager

@@ -23,25 +23,17 @@ def median(values: Sequence[float]) -> float:
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
-def coverage(n: int, k: int) -> float:
-    """Probability that the k-th smallest and k-th largest of n values enclose the true median."""
-    # Whole numbers to the end: 2^n is no floating-point number from n = 1024 on.
-    ways, fewer = 1, 0  # of all 2^n: with i values below the median, and with fewer than i
-    for i in range(k):
-        fewer += ways
-        ways = ways * (n - i) // (i + 1)
-    return 1.0 - 2.0 * (fewer / (1 << n))
-
-
 @lru_cache(maxsize=256)
 def _narrowest(n: int, confidence: float) -> tuple[int, float]:
     """The largest k, 1 at least, whose interval covers `confidence`, and how often it does."""
-    k, ways, fewer, every = 1, n, 1 + n, 1 << n  # as above, for i = k, and for fewer than k + 1
-    while 2 * (k + 1) <= n and 1.0 - 2.0 * (fewer / every) >= confidence:
+    # Whole numbers to the end: 2^n is no floating-point number from n = 1024 on.
+    every = 1 << n
+    k, fewer, ways = 1, 1, n  # of `every`: with fewer than k values below the median, and with k
+    while 2 * (k + 1) <= n and 1.0 - 2.0 * ((fewer + ways) / every) >= confidence:
         k += 1
-        ways = ways * (n - k + 1) // k
         fewer += ways
-    return k, max(0.0, coverage(n, k))
+        ways = ways * (n - k + 1) // k
+    return k, max(0.0, 1.0 - 2.0 * (fewer / every))
 
 
 def median_estimate(values: Sequence[float], confidence: float = 0.95) -> Estimate:
