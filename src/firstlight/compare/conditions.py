@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
-from firstlight.records import Run, noisy_share
+from firstlight.records import JsonObject, Run, noisy_share
 
 #: Parts of a protocol that belong to the data, those that say how it was measured, and in words
 #: what they are. `environment` holds flags: a flag that was changed is a change of the experiment.
@@ -22,7 +21,7 @@ BUSY = 0.5
 SETTINGS_FIELDS = ("warm_calls", "warm_calls_least", "warm_seconds", "affinity")
 
 
-def machine_class(host: Mapping[str, Any]) -> str:
+def machine_class(host: JsonObject) -> str:
     """A short key for "the same kind of machine": CPU, cores, memory, GPUs, operating system.
 
     Versions of kernel, driver and Python are left out: they are what people want to compare.
@@ -40,7 +39,7 @@ def machine_class(host: Mapping[str, Any]) -> str:
     return " / ".join(part.strip() for part in parts)
 
 
-def busy_share(host: Mapping[str, Any]) -> float | None:
+def busy_share(host: JsonObject) -> float | None:
     """Share of the CPU used by other programs when a run began; None if its times may decide."""
     share = noisy_share(host)
     return share if share is not None and BUSY <= share < 1e6 else None
@@ -54,18 +53,19 @@ def disturbance(share: float, where: str) -> str:
     )
 
 
-def part(host: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def part(host: JsonObject, name: str) -> JsonObject:
     """A part of a host description; an untrusted record may contain anything there."""
     found = host.get(name)
     return found if isinstance(found, Mapping) else {}
 
 
-def _number(value: Any) -> float | None:
-    known = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if known and math.isfinite(value) else None
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if math.isfinite(value) else None
 
 
-def _memory(host: Mapping[str, Any]) -> str:
+def _memory(host: JsonObject) -> str:
     """To two bits: what a kernel keeps for itself makes no other machine, 24 GiB are not 32."""
     known = [host.get("memory_bytes"), part(host, "container").get("memory_limit_bytes")]
     sizes = [size for size in map(_number, known) if size]
@@ -76,14 +76,14 @@ def _memory(host: Mapping[str, Any]) -> str:
     return f"about {round(gibibytes / step) * step:g} GiB"
 
 
-def _gpus(host: Mapping[str, Any]) -> list[str]:
+def _gpus(host: JsonObject) -> list[str]:
     found = host.get("gpus")
     gpus = found if isinstance(found, list | tuple) else []
     names = [str(gpu.get("name") if isinstance(gpu, Mapping) else gpu) for gpu in gpus]
     return [f"{names.count(name)} × {name}" for name in sorted(set(names))]
 
 
-def steering_variables(run: Run) -> dict[str, Any]:
+def steering_variables(run: Run) -> JsonObject:
     """Variables that steer a framework; the location of modules does not affect a measurement."""
     recorded = run.host.get("environment") or {}
     return {k: v for k, v in recorded.items() if not k.startswith("PYTHON") and k != "CI"}

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from firstlight.compare.conditions import machine_class, part
-from firstlight.records import Run
+from firstlight.records import JsonObject, Run
 
 
-def versions(host: Mapping[str, Any], harness: Mapping[str, Any]) -> dict[str, str]:
+def versions(host: JsonObject, harness: JsonObject) -> dict[str, str]:
     """What of the software can change a number without making it another machine."""
     found = {
         "Python": part(host, "python").get("version"),
@@ -53,17 +53,18 @@ def state(run: Run) -> dict[str, Any]:
     }
 
 
-def _number(value: Any) -> float | None:
-    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if plain and 0 <= value < 1e6 else None
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value < 1e6 else None
 
 
-def _numbers(values: Any) -> list[float] | None:
+def _numbers(values: object) -> list[float] | None:
     found = [_number(value) for value in values] if isinstance(values, (list, tuple)) else []
     return [value for value in found if value is not None] or None
 
 
-def _hardware(base: Mapping[str, Any], head: Mapping[str, Any]) -> list[str]:
+def _hardware(base: JsonObject, head: JsonObject) -> list[str]:
     """Part by part where the classes have as many parts, else as a whole."""
     one, other = (machine_class(host).split(" / ") for host in (base, head))
     if len(one) != len(other):
@@ -71,7 +72,7 @@ def _hardware(base: Mapping[str, Any], head: Mapping[str, Any]) -> list[str]:
     return [f"{a} → {b}" for a, b in zip(one, other, strict=True) if a != b]
 
 
-def _changes(base: Mapping[str, Any], head: Mapping[str, Any]) -> list[str]:
+def _changes(base: JsonObject, head: JsonObject) -> list[str]:
     shown = [{name: repr(value) for name, value in side.items()} for side in (base, head)]
     return [
         f"{name}: {shown[0].get(name, 'not set')} → {shown[1].get(name, 'not set')}"
@@ -80,19 +81,19 @@ def _changes(base: Mapping[str, Any], head: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _lock(host: Mapping[str, Any]) -> dict[str, str]:
+def _lock(host: JsonObject) -> dict[str, str]:
     lock = host.get("lock")
     pairs = (str(line).partition("==") for line in lock) if isinstance(lock, list) else ()
     return {name: version for name, _, version in pairs}
 
 
-def _commit(commit: Any) -> str | None:
+def _commit(commit: object) -> str | None:
     if not isinstance(commit, Mapping) or not commit.get("id"):
         return None
     return str(commit["id"])[:12] + (" (changed)" if commit.get("changed") else "")
 
 
-def _driver(host: Mapping[str, Any]) -> str:
+def _driver(host: JsonObject) -> str:
     listed = host.get("gpus")
     gpus = [g for g in listed if isinstance(g, Mapping)] if isinstance(listed, list) else []
     return ", ".join(sorted({str(g["driver_version"]) for g in gpus if g.get("driver_version")}))

@@ -13,7 +13,6 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from firstlight.errors import FirstlightError
 from firstlight.gate.decision import Look
@@ -22,6 +21,7 @@ from firstlight.gate.planning import Gate, Request
 from firstlight.gate.sides import Side
 from firstlight.measure.host import harness, noise_warnings, software
 from firstlight.records import (
+    JsonObject,
     OutputError,
     Plan,
     Run,
@@ -48,14 +48,14 @@ class GatePlan:
     schema_version: int = 1
     created_at: str
     options: Request
-    sides: Mapping[str, Mapping[str, Any]]
+    sides: Mapping[str, JsonObject]
     looks: tuple[Look, ...]
     control: str | None
     cases: tuple[str, ...]
     skipped: Mapping[str, str]
     incomparable: Mapping[str, str]
     new: tuple[str, ...]
-    harness: Mapping[str, Any]
+    harness: JsonObject
 
     @classmethod
     def of(cls, gate: Gate) -> GatePlan:

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from firstlight.compare.conditions import machine_class
 from firstlight.compare.quantities import GATED, QUANTITIES
@@ -28,7 +27,7 @@ from firstlight.gate.selection import (
 from firstlight.gate.sides import SetupError, Side, from_environments, from_revisions, in_words
 from firstlight.measure.case_selection import SAMPLING, SelectionError, nearest
 from firstlight.measure.host import describe_host
-from firstlight.records import Settings, from_json, slug
+from firstlight.records import JsonObject, Settings, from_json, slug
 from firstlight.statistics.calibration import Thresholds, load_thresholds
 from firstlight.statistics.effects import fewest_values
 
@@ -79,7 +78,7 @@ class Gate:
     settings: Settings
     rules: Rules
     places: Mapping[str, CaseLine]  # where each case is written
-    host: Mapping[str, Any]
+    host: JsonObject
 
     @property
     def name(self) -> str:

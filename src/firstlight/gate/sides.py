@@ -27,6 +27,7 @@ from firstlight.errors import FirstlightError
 from firstlight.gate.worktrees import Checkout, checkouts, repository_root
 from firstlight.measure.process import WORKER, Outcome, end, run_worker, tail
 from firstlight.measure.runner import compile_bytecode
+from firstlight.records import JsonObject
 from firstlight.workloads.catalog import registered
 
 #: Packages that a reader wants to see beside each side.
@@ -75,7 +76,7 @@ class Side:
     folder: Path | None = None  # working directory of its processes; None: the gate's own
     worker: Path = WORKER
     repository: Path | None = None  # the user's own, from which nothing may be imported
-    description: Mapping[str, Any] = field(default_factory=dict)
+    description: JsonObject = field(default_factory=dict)
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
         """The inherited variables with this side's code first on the import path."""
@@ -95,7 +96,7 @@ class Side:
         """Start a worker on this side: what `Runner` and `cases_in` take as `spawn`."""
 
         def start(
-            job: Mapping[str, Any], environment: Mapping[str, str], *limits: Any, **turn: Any
+            job: JsonObject, environment: Mapping[str, str], *limits: Any, **turn: Any
         ) -> Outcome:
             return spawn(
                 {**job, "list_modules": True},

@@ -8,11 +8,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from firstlight.records import CacheProof
+from firstlight.records import CacheProof, JsonObject
 
 POLICIES = ("none", "cold", "warm")
 
@@ -70,7 +69,7 @@ def prove(
     kind: str | None,
     before: frozenset[str],
     after: frozenset[str],
-    counts: Mapping[str, Any],
+    counts: JsonObject,
     refusals: Sequence[str] = (),
 ) -> CacheProof:
     """Whether the process ran under the policy that its label claims.
@@ -89,7 +88,7 @@ def _objection(
     policy: str,
     before: frozenset[str],
     after: frozenset[str],
-    counts: Mapping[str, Any],
+    counts: JsonObject,
     refusals: Sequence[str],
 ) -> str | None:
     requests = counts.get("requests") or 0

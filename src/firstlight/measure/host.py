@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from firstlight.records import SECRET_NAME, noisy_share
+from firstlight.records import SECRET_NAME, JsonObject, noisy_share
 
 #: Packages whose version is part of the protocol.
 PACKAGES = (
@@ -182,12 +182,12 @@ def _load() -> list[float] | None:
         return None
 
 
-def noise_warnings(host: Mapping[str, Any]) -> list[str]:
+def noise_warnings(host: JsonObject) -> list[str]:
     """What about this machine makes its numbers less certain, in words."""
     return list(_noise(host))
 
 
-def _noise(host: Mapping[str, Any]) -> Iterator[str]:
+def _noise(host: JsonObject) -> Iterator[str]:
     cpu, quota = host["cpu"], host["container"]["cpu_quota"]
     if (busy := noisy_share(host)) is not None:
         yield (

@@ -43,6 +43,7 @@ from firstlight.records.samples import (
     CacheProof,
     ColdStart,
     Correctness,
+    JsonObject,
     MemoryUse,
     Sample,
     WarmCalls,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from firstlight.records.codec import (
     to_json,
 )
 from firstlight.records.plan import PLAN_SCHEMA, Plan
-from firstlight.records.samples import Sample
+from firstlight.records.samples import JsonObject, Sample
 from firstlight.records.summary import SCHEMA_VERSION, Run
 from firstlight.whole_files import write_text
 
@@ -83,7 +83,7 @@ def load_run(directory: Path) -> Run:
     return from_json(Run, data)
 
 
-def require_known_version(path: Path, data: Mapping[str, Any], newest: int) -> None:
+def require_known_version(path: Path, data: JsonObject, newest: int) -> None:
     """Refuse a file of a newer format than this Firstlight knows."""
     version = data.get("schema_version")
     if not isinstance(version, int):

@@ -10,7 +10,8 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+from firstlight.records.samples import JsonObject
 
 PLAN_SCHEMA = "firstlight.plan"
 #: Set for every worker, and shown with every number.
@@ -30,7 +31,7 @@ class Case:
     adapter: str
     program: str
     reference: str | None
-    parameters: Mapping[str, Any]
+    parameters: JsonObject
     tolerance: float
     seed: int | None
     compiled: bool
@@ -64,11 +65,11 @@ class Plan:
     schema_version: int = 1
     created_at: str
     target: str
-    harness: Mapping[str, Any]
-    host: Mapping[str, Any]
+    harness: JsonObject
+    host: JsonObject
     warnings: tuple[str, ...]
     #: What must not change when a run is resumed. Empty: one side of a gate, resumed through it.
-    fingerprint: Mapping[str, Any]
+    fingerprint: JsonObject
     settings: Settings
     cases: tuple[Case, ...]
 

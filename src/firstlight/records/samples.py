@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+JsonObject = Mapping[str, Any]  # as `json` reads it
 #: The phases of a cold start, in the order in which they happen. `unattributed` completes them.
 PHASES = (
     "interpreter",
@@ -99,4 +100,4 @@ class Sample:
     cache: CacheProof | None = None
     correctness: Correctness | None = None
     counts: Mapping[str, int | None] = field(default_factory=dict)  # traces, lowerings, compiles
-    facts: Mapping[str, Any] = field(default_factory=dict)  # what the worker saw of itself
+    facts: JsonObject = field(default_factory=dict)  # what the worker saw of itself

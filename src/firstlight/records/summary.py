@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from firstlight.records.samples import CacheProof, Correctness
+from firstlight.records.samples import CacheProof, Correctness, JsonObject
 
 SCHEMA_VERSION = 1
 #: Used by other programs when a run begins: from this share of the CPU on, numbers are noisier.
@@ -24,8 +23,8 @@ class Protocol:
     """Everything that must be equal before two numbers may be compared."""
 
     cache: str
-    parameters: Mapping[str, Any]
-    data: tuple[Mapping[str, Any], ...]  # shape, dtype, layout, device of every input
+    parameters: JsonObject
+    data: tuple[JsonObject, ...]  # shape, dtype, layout, device of every input
     data_bytes: int
     cold_process: str
     cold_window: tuple[str, ...]
@@ -33,8 +32,8 @@ class Protocol:
     warm_window: str
     warm_up: str
     sync: str
-    threads: Mapping[str, Any]
-    precision: Mapping[str, Any]
+    threads: JsonObject
+    precision: JsonObject
     seed: int | None  # null: the program's own affair
     environment: Mapping[str, str]  # flags set by the harness for this case
     bytecode: str = "warm, like the page cache: a checking process ran before"
@@ -71,7 +70,7 @@ class BreakEven:
     high: int | str
     confidence: float
     against: str
-    by_backend: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    by_backend: Mapping[str, JsonObject] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -121,9 +120,9 @@ class Run:
     created_at: str
     finished_at: str | None
     complete: bool
-    harness: Mapping[str, Any]
-    settings: Mapping[str, Any]
-    host: Mapping[str, Any]
+    harness: JsonObject
+    settings: JsonObject
+    host: JsonObject
     warnings: tuple[str, ...]
     cases: tuple[CaseSummary, ...]
     samples_file: str = "samples.jsonl"
@@ -132,7 +131,7 @@ class Run:
     schema_version: int = SCHEMA_VERSION
 
 
-def noisy_share(host: Mapping[str, Any]) -> float | None:
+def noisy_share(host: JsonObject) -> float | None:
     """Share of the CPU used by other programs when a run began; None if too small to mention."""
     busy = host.get("cpu_busy_ratio")
     if isinstance(busy, bool) or not isinstance(busy, (int, float)) or not busy > NOISY_SHARE:
