@@ -59,9 +59,9 @@ TESTS = """
             step(np.ones(3, np.float32)); step(np.ones(4, np.float32))
 
     def test_fixture(firstlight_trace, step):
-        assert firstlight_trace.compiles == 0
+        assert firstlight_trace.compile_count == 0
         step(np.ones(3, np.float32))
-        assert firstlight_trace.compiles == 1
+        assert firstlight_trace.compile_count == 1
         step(np.ones(2, np.float32))
         assert firstlight_trace.recompiles == 1
 

@@ -52,12 +52,12 @@ def test_a_recording_counts_as_jax_does(compilations) -> None:  # type: ignore[n
         f(x).block_until_ready()
         f(x[:2]).block_until_ready()
         jnp.cumsum(np.ones(7))
-    assert t.compiles == compilations.count
+    assert t.compile_count == compilations.count
     assert t.recompiles == 1
     (function,) = [g for g in t.functions if g.name.endswith("<lambda>")]
     assert [c.recompile_reason for c in function.compiles] == [None, "shape"]
     assert t.trace.time_to_first_result_seconds is not None
-    assert sum(c.compiled for g in t.functions for c in g.compiles) == t.compiles
+    assert sum(c.compiled for g in t.functions for c in g.compiles) == t.compile_count
 
 
 @pytest.mark.usefixtures("untouched")
@@ -67,7 +67,7 @@ def test_nothing_is_heard_before_or_after_the_block() -> None:
     with firstlight.trace.recording() as t:
         f(x).block_until_ready()
     fresh()[0](x)
-    assert t.compiles == 0 and t.functions == ()
+    assert t.compile_count == 0 and t.functions == ()
 
 
 @pytest.mark.usefixtures("untouched")
@@ -78,8 +78,8 @@ def test_a_recording_within_another_hears_its_own_part_only() -> None:
         with firstlight.trace.recording() as inner:
             f(x[:2]).block_until_ready()
         f(x[:1]).block_until_ready()
-        assert outer.compiles == 3  # also before its end
-    assert (outer.compiles, inner.compiles) == (3, 1)
+        assert outer.compile_count == 3  # also before its end
+    assert (outer.compile_count, inner.compile_count) == (3, 1)
     assert (outer.recompiles, inner.recompiles) == (2, 0)
     assert inner.trace.time_to_first_result_seconds is not None
     assert len(outer.trace.processes) == len(inner.trace.processes) == 1
@@ -130,8 +130,8 @@ def test_recordings_that_overlap_in_threads_do_not_disturb_each_other() -> None:
     f(x[:2])
     over.set()
     thread.join()
-    assert mine.compiles == 1
-    assert found[0].compiles == 2  # of all threads, to its end
+    assert mine.compile_count == 1
+    assert found[0].compile_count == 2  # of all threads, to its end
 
 
 @pytest.mark.usefixtures("untouched")
@@ -143,7 +143,7 @@ def test_an_exception_in_the_block_is_the_users() -> None:
     ):
         f(x)
         raise ZeroDivisionError("mine")
-    assert t.compiles == 1
+    assert t.compile_count == 1
 
 
 @pytest.mark.usefixtures("untouched")
@@ -164,7 +164,7 @@ def test_jax_may_be_imported_within_the_block() -> None:
         "with firstlight.trace.recording() as t:\n"
         "    import jax\n"
         "    print(jax.jit(lambda x: x + 1)(1.0))\n"
-        "print(t.compiles, [p.name for p in t.trace.processes[0].imports if p.name == 'jax'])\n"
+        "print(t.compile_count, [p.name for p in t.trace.processes[0].imports if p.name == 'jax'])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "2.0\n1 ['jax']\n"

@@ -141,7 +141,7 @@ def trace(*functions: Function, **changes: Any) -> Trace:
         functions=found,
         findings=(finding(),),
         time_to_first_result_seconds=1.75,
-        compiles=sum(c.compiled for f in found for c in f.compiles),
+        compile_count=sum(c.compiled for f in found for c in f.compiles),
         recompiles=sum(f.recompiles for f in found if not f.library),
     )
     return replace(plain, **changes)

@@ -7,7 +7,7 @@ it. `startup` stays at the address that installed `firstlight-trace.pth` files n
 
     with firstlight.trace.recording() as t:
         ...
-    t.compiles, t.functions, t.findings
+    t.compile_count, t.functions, t.findings
 
 In a notebook: `%load_ext firstlight.trace`, then `%%firstlight` on top of a cell. A program can say
 itself when its first result is there: `firstlight.trace.mark_first_result()`.

@@ -43,7 +43,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 @pytest.fixture
 def firstlight_trace() -> Iterator[Recording]:
-    """What JAX compiles from here to the end of the test; `.compiles` says it at any moment."""
+    """What JAX compiles from here to the end of the test; `.compile_count` says how many at any moment."""
     from firstlight.trace.session import recording
 
     with recording() as recorded:

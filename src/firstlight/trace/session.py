@@ -39,9 +39,9 @@ class Recording:
         return self._read[1]
 
     @property
-    def compiles(self) -> int:
+    def compile_count(self) -> int:
         """Programs compiled."""
-        return self.trace.compiles
+        return self.trace.compile_count
 
     @property
     def recompiles(self) -> int:

@@ -13,7 +13,7 @@ from firstlight.trace.read import phases
 
 def test_nothing_is_exceeded_without_limits_or_at_the_limit() -> None:
     trace = samples.trace()
-    assert (trace.compiles, trace.recompiles) == (5, 2)
+    assert (trace.compile_count, trace.recompiles) == (5, 2)
     assert not Limits() and exceeded(trace, Limits()) == ()
     at = Limits(5, 2, 1.75, forbid_compile_after_seconds=3.0, forbid_compile_after_results=6)
     assert at and exceeded(trace, at) == ()

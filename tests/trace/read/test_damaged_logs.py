@@ -127,7 +127,7 @@ def test_of_two_runs_in_a_folder_the_last_is_reported_and_that_is_said(tmp_path:
     run_of(101, 5000, tmp_path)
     trace = load(tmp_path)
     assert [p.pid for p in trace.processes] == [101]
-    assert trace.compiles == 1
+    assert trace.compile_count == 1
     assert "ranks-compile-the-same" not in {f.kind for f in trace.findings}
     assert "1 earlier run" in trace.processes[0].problems[-1]
 

@@ -216,7 +216,7 @@ def test_a_read_in_code_that_is_being_traced_is_none() -> None:
     with firstlight.trace.recording() as t:
         jax.lax.scan(body, np.float32(0), np.ones(3, np.float32))
     (process,) = t.trace.processes
-    assert t.compiles and process.first_read is None and process.first_result_seconds is None
+    assert t.compile_count and process.first_read is None and process.first_result_seconds is None
 
 
 @pytest.mark.usefixtures("untouched")

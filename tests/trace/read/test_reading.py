@@ -106,7 +106,7 @@ def test_calls_and_stages_become_compiles_of_a_function(tmp_path: Path) -> None:
     assert (first.equations, first.constant_bytes, first.executable_bytes) == (5, 8, 77)
     assert (first.cache.status, first.user_site.line) == ("off", 9)
     assert (second.recompile_reason, why_again(second)) == ("shape", "x: f32[3] → f32[4]")
-    assert (trace.compiles, trace.recompiles) == (2, 1)
+    assert (trace.compile_count, trace.recompiles) == (2, 1)
     assert trace.time_to_first_result_seconds == pytest.approx(0.51)
 
 
@@ -335,8 +335,8 @@ def mixed(
 
 def test_compiles_are_as_many_as_jax_counts_and_logs(mixed: Any) -> None:
     done, trace = mixed
-    assert trace.compiles == int(done.stdout) > 10
-    assert trace.compiles == done.stderr.count("Finished XLA compilation of")
+    assert trace.compile_count == int(done.stdout) > 10
+    assert trace.compile_count == done.stderr.count("Finished XLA compilation of")
     assert only(trace).problems == ()
 
 

@@ -189,7 +189,7 @@ def test_a_stage_ends_in_the_frame_in_which_it_began() -> None:
     with recording() as recorded:
         jax.jit(lambda x: x * 3 + 1)(2.0)
         hooks = session._SHARED._hooks
-    assert recorded.compiles == 1
+    assert recorded.compile_count == 1
     # Else stages that are broken off would not be known, and hide what is read after them.
     assert hooks is not None and hooks._frames_stay
 

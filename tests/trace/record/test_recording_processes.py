@@ -59,7 +59,7 @@ def test_what_a_module_compiles_while_it_is_imported_is_heard(tmp_path: Path, wr
     )
     counted = int(traced(tmp_path, "program.py").stdout)
     trace = load(tmp_path / "logs")
-    assert trace.compiles == counted >= 2
+    assert trace.compile_count == counted >= 2
     (process,) = trace.processes
     assert process.first_result_site is not None
     assert Path(process.first_result_site.file).name == "model.py"
@@ -74,7 +74,7 @@ def test_a_recording_hears_it_too(tmp_path: Path, write: Write) -> None:
     code = (
         "import firstlight.trace\n"
         "with firstlight.trace.recording() as t:\n    import model\n"
-        "print(t.compiles, sum('backend_compile_duration' in event for event in model.log))\n"
+        "print(t.compile_count, sum('backend_compile_duration' in event for event in model.log))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
@@ -293,7 +293,7 @@ def test_a_trace_that_was_made_deaf_says_so_and_hears_again(tmp_path: Path, writ
     (process,) = trace.processes
     assert any("took away the listeners" in problem for problem in process.problems)
     # Where JAX forgets the listeners of begins too, the first is lost.
-    assert trace.compiles in (1, 2) and trace.time_to_first_result_seconds is not None
+    assert trace.compile_count in (1, 2) and trace.time_to_first_result_seconds is not None
     assert process.unfinished is None
 
 

@@ -96,7 +96,7 @@ def _incomplete(trace: Trace, limits: Limits) -> Iterator[Excess]:
 
 
 def _counts(trace: Trace, limits: Limits) -> Iterator[Excess]:
-    allowed, found = limits.max_compiles, trace.compiles
+    allowed, found = limits.max_compiles, trace.compile_count
     if allowed is not None and found > allowed:
         counts = [(sum(c.compiled for c in f.compiles), f) for f in trace.functions]
         often = sorted(counts, key=lambda pair: (-pair[0], -pair[1].seconds))

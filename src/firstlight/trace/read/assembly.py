@@ -56,7 +56,7 @@ def assemble(logs: Sequence[ProcessLog]) -> Trace:
         functions=functions,
         findings=(),
         time_to_first_result_seconds=_time_to_first_result(logs),
-        compiles=sum(c.compiled for f in functions for c in f.compiles),
+        compile_count=sum(c.compiled for f in functions for c in f.compiles),
         # An operation of JAX on its own is compiled once for every shape, as it should be: only
         # functions that somebody wrote can be said to compile again.
         recompiles=sum(f.recompiles for f in functions if not f.library),

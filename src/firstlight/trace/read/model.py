@@ -367,7 +367,7 @@ class Trace:
     functions: tuple[Function, ...]  # most expensive first
     findings: tuple[Finding, ...]  # most expensive first, after them those that stand apart
     time_to_first_result_seconds: float | None
-    compiles: int
+    compile_count: int
     recompiles: int
     torch_regions: tuple[Mapping[str, Any], ...] = ()
 

@@ -110,7 +110,7 @@ def compare(before: Trace, after: Trace) -> Comparison:
     return Comparison(
         versions={name: pair for name, pair in versions.items() if any(pair)},
         time_to_first_result_seconds=tuple(t.time_to_first_result_seconds for t in sides),
-        compiles=tuple(trace.compiles for trace in sides),
+        compiles=tuple(trace.compile_count for trace in sides),
         recompiles=tuple(trace.recompiles for trace in sides),
         compiling_seconds=tuple(sum(f.seconds for f in trace.functions) for trace in sides),
         phases_seconds={

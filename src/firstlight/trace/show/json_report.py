@@ -41,7 +41,7 @@ def report(
         "schema_version": VERSION,
         "firstlight": __version__,
         "time_to_first_result_seconds": trace.time_to_first_result_seconds,
-        "compiles": trace.compiles,
+        "compiles": trace.compile_count,
         "recompiles": trace.recompiles,
         "findings": [_fields(finding, _OF_FINDING) for finding in trace.findings],
         "functions": [_function(function) for function in trace.functions],

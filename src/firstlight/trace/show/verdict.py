@@ -92,18 +92,18 @@ def nothing_found(trace: Trace) -> str:
 def _compiled(trace: Trace) -> str:
     """What XLA compiled, what it found in its cache, what came late, and what torch compiled."""
     by_torch = _by_torch(trace)
-    if not trace.compiles:
+    if not trace.compile_count:
         return by_torch or "nothing was compiled"
     compiles = [c for f in trace.functions for c in f.compiles]
     again = f", {trace.recompiles} of them again" if trace.recompiles else ""
     hits = sum(c.compiled and c.found_in_cache for c in compiles)
     found = f"{counted(hits, 'program')} found in the persistent cache"
     if not hits:
-        programs = f"{counted(trace.compiles, 'program')} compiled{again}"
-    elif hits == trace.compiles:
+        programs = f"{counted(trace.compile_count, 'program')} compiled{again}"
+    elif hits == trace.compile_count:
         programs = f"{found}{again}, none compiled"
     else:
-        programs = f"{counted(trace.compiles - hits, 'program')} compiled and {found}{again}"
+        programs = f"{counted(trace.compile_count - hits, 'program')} compiled and {found}{again}"
     late = [c for c in compiles if not c.before_first_result]
     count, spent = sum(c.compiled for c in late), duration(sum(c.seconds for c in late))
     after = f" ({count} of them after the first result, in {spent})" if count else ""
