@@ -164,7 +164,8 @@ def test_jax_may_be_imported_within_the_block() -> None:
         "with firstlight.trace.recording() as t:\n"
         "    import jax\n"
         "    print(jax.jit(lambda x: x + 1)(1.0))\n"
-        "print(t.compile_count, [p.name for p in t.trace.processes[0].imports if p.name == 'jax'])\n"
+        "imports = t.trace.processes[0].imports\n"
+        "print(t.compile_count, [p.name for p in imports if p.name == 'jax'])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "2.0\n1 ['jax']\n"

@@ -61,6 +61,11 @@ class Log:
     def begin(self, call: int, at: float, name: str = "f") -> Log:
         return self.event("begin", stage="compile", name=f"jit({name})", call=call, ns=self.at(at))
 
+    def first_result(self, at: float, place: list[Any] | None = None) -> Log:
+        """Read by the program itself."""
+        self.event("first_result", ns=self.at(at), site=place, by="")
+        return self.event("read", ns=self.at(at), site=place)
+
     def end(self, at: float, **more: Any) -> Log:
         return self.event("end", ns=self.at(at), own_ns=MS, problems=[], **more)
 
@@ -82,7 +87,7 @@ def whole_log() -> Log:
     )
     log.stage("lower", 1, 345, 400, equations=5, constant_bytes=8)
     log.begin(1, 400).stage("compile", 1, 400, 500, cache_folder=False, executable_bytes=77)
-    log.event("first_result", ns=log.at(510), site=["/p/a.py", 9, "main"])
+    log.first_result(510, ["/p/a.py", 9, "main"])
     log.call(2, arrays=[["x", "float32", [4], False, None]])
     log.stage("trace", 2, 600, 610).stage("lower", 2, 610, 620)
     log.begin(2, 620).stage("compile", 2, 620, 700, cache_folder=False)

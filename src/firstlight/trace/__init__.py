@@ -17,8 +17,12 @@ from firstlight.trace.record.marks import mark_first_result
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from firstlight.trace.notebook import load_ipython_extension, unload_ipython_extension
-    from firstlight.trace.session import Recording, recording
+    from firstlight.trace.session import (
+        Recording,
+        load_ipython_extension,
+        recording,
+        unload_ipython_extension,
+    )
 
 __all__ = [
     "Recording",
@@ -34,10 +38,6 @@ def __getattr__(name: str) -> object:
     # this package as if it were a name, may anything be imported that it would have to wait for.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from firstlight.lazy_names import lazy_names
+    from firstlight.trace import session
 
-    home = {
-        "session": ("Recording", "recording"),
-        "notebook": ("load_ipython_extension", "unload_ipython_extension"),
-    }
-    return lazy_names(__name__, home)(name)
+    return getattr(session, name)

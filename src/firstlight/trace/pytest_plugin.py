@@ -43,7 +43,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 @pytest.fixture
 def firstlight_trace() -> Iterator[Recording]:
-    """What JAX compiles from here to the end of the test; `.compile_count` says how many at any moment."""
+    """What JAX compiles from here to the end of the test, at any moment of it."""
     from firstlight.trace.session import recording
 
     with recording() as recorded:
@@ -54,26 +54,20 @@ def _limits(marks: list[pytest.Mark], item: pytest.Item) -> Limits:
     """Of all marks, the closest first: what a method does not say, its class may."""
     from firstlight.trace.findings.limits import LimitError, Limits
 
-    given: dict[str, Any] = {}
     for mark in marks:
-        unknown = sorted(set(mark.kwargs) - set(_LIMITS))
-        if unknown or mark.args:
-            given_wrongly = ", ".join(unknown) or "arguments by position"
-            _wrong(item, f"takes {', '.join(_LIMITS)} by name, not {given_wrongly}.")
-        given = {**mark.kwargs, **given}
+        if wrong := sorted(set(mark.kwargs) - set(_LIMITS)) or mark.args:
+            named = "arguments by position" if wrong is mark.args else ", ".join(wrong)
+            _fail(item, f"takes {', '.join(_LIMITS)} by name, not {named}.")
+    given = {name: value for mark in reversed(marks) for name, value in mark.kwargs.items()}
     if all(value is None for value in given.values()):
-        _wrong(item, f"says no limit. Give it one of {', '.join(_LIMITS)}.")
+        _fail(item, f"says no limit. Give it one of {', '.join(_LIMITS)}.")
     try:
-        return Limits(
-            max_compiles=given.get("max_compiles"),
-            max_recompiles=given.get("max_recompiles"),
-            max_ttfr_seconds=given.get("max_ttfr"),
-        )
+        return Limits(*map(given.get, _LIMITS))
     except LimitError as error:
-        _wrong(item, str(error))
+        _fail(item, str(error))
 
 
-def _wrong(item: pytest.Item, why: str) -> NoReturn:
+def _fail(item: pytest.Item, why: str) -> NoReturn:
     pytest.fail(f"{item.nodeid}: @pytest.mark.firstlight {why}", pytrace=False)
 
 

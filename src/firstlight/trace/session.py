@@ -1,7 +1,7 @@
 """`with firstlight.trace.recording() as t:` — a trace of a part of a program, kept in memory.
 
-All recordings of a process share one set of hooks, which are there while anybody records. A
-recording hears of all threads, and of recordings around it, as they hear of it.
+All recordings of a process share one set of hooks, which exist while anybody records. A recording
+covers all threads, and the recordings within it.
 """
 
 from __future__ import annotations
@@ -100,12 +100,12 @@ def _read(events: list[dict[str, Any]], recorder: Recorder, ended: bool) -> Trac
 
 
 class _Shared:
-    """The hooks of this process, and who is told of what they hear."""
+    """The hooks of this process, and the recordings that get what they hear."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._listening: tuple[Recording, ...] = ()
-        self._recorder: Recorder | None = None
+        self._recorder = Recorder(self._write)
         self._hooks: JaxHooks | None = None
         self._clock: ImportClock | None = None
         self._mark: Callable[..., None] | None = None
@@ -113,10 +113,10 @@ class _Shared:
     def join(self, one: Recording) -> None:
         with self._lock:
             now = monotonic_ns()
-            self._settle()  # what was waited for until here is not of the new one
+            self._settle()  # the waits until here are not those of the new one
             one._recorder.begin(now, whole=False)
             self._listening = (*self._listening, one)
-            if self._recorder is None:
+            if len(self._listening) == 1:
                 self._start()
             elif self._hooks is not None:
                 self._recorder.marked = False
@@ -127,38 +127,35 @@ class _Shared:
         with self._lock:
             self._settle()
             self._listening = tuple(other for other in self._listening if other is not one)
-            if self._recorder is not None:
-                one._recorder.problems |= self._recorder.problems
+            one._recorder.problems |= self._recorder.problems
             one._ended = True
             one._recorder.end()
             if not self._listening:
                 self._stop()
 
     def forked(self) -> None:
-        """This is a new process: who holds the lock may not be in it."""
+        """This is a new process: the thread that holds the lock may not be in it."""
         self._lock = threading.RLock()
-        if self._hooks is not None and self._recorder is not None:
+        if self._hooks is not None:
             self._recorder.safely(self._hooks.forked)()
 
-    def _tell(self, event: dict[str, Any]) -> None:
+    def _write(self, event: dict[str, Any]) -> None:
         for one in self._listening:
             one._recorder._write(event)
 
     def _settle(self) -> None:
-        """Have the sums of waits told to those who listened until now."""
-        if self._hooks is not None and self._recorder is not None:
+        """Write the sums of waits for the recordings so far."""
+        if self._hooks is not None:
             self._recorder.safely(self._hooks.waits.write)()
 
     def _start(self) -> None:
-        self._recorder = recorder = Recorder(self._tell)
+        self._recorder = recorder = Recorder(self._write)
         self._mark = recorder.safely(recorder.mark_here)
         LISTENERS.append(self._mark)
-        if is_loaded("jax"):
-            self._attach()
+        attach_jax = recorder.safely(self._attach)
+        attach_jax("jax")
         # Also from within an import: what comes after JAX in it may compile.
-        self._clock = ImportClock(
-            recorder.safely(recorder.imported), recorder.safely(self._appeared), ("jax",)
-        )
+        self._clock = ImportClock(recorder.safely(recorder.imported), attach_jax, ("jax",))
         self._clock.install()
 
     def _stop(self) -> None:
@@ -168,20 +165,35 @@ class _Shared:
             self._clock.remove()
         if self._hooks is not None:
             self._hooks.detach()
-        self._recorder = self._hooks = self._clock = self._mark = None
+        self._hooks = self._clock = self._mark = None
 
-    def _appeared(self, _: str) -> None:
+    def _attach(self, _: str) -> None:
         if self._hooks is None and is_loaded("jax"):
-            self._attach()
-
-    def _attach(self) -> None:
-        if self._recorder is not None:
-            self._recorder.safely(self._attach_unsafely)()
-
-    def _attach_unsafely(self) -> None:
-        if self._recorder is not None:
             self._hooks = attach(self._recorder)
 
 
 _SHARED = _Shared()
 os.register_at_fork(after_in_child=_SHARED.forked)
+
+
+# --- notebooks ------------------------------------------------------------------------------------
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Called by %load_ext: `%%firstlight` on top of a cell shows the verdict under it."""
+
+    def firstlight(line: str, cell: str) -> None:
+        """Run the cell, then show what it compiled and what to do about it."""
+        from IPython.display import display
+
+        with recording() as recorded:
+            result = shell.run_cell(cell)
+        display(recorded)
+        result.raise_error()  # "run all" must stop here, as without us
+
+    shell.register_magic_function(firstlight, "cell")
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Called by %unload_ext."""
+    shell.magics_manager.magics["cell"].pop("firstlight", None)

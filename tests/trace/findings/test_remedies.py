@@ -15,7 +15,7 @@ from firstlight.trace.findings.recompiling import recompiles
 from firstlight.trace.findings.shapes import Varying, remedy
 from firstlight.trace.findings.slow_programs import dominating_function
 from firstlight.trace.findings.start_up import one_op_compiles
-from firstlight.trace.read.cache_use import cache_use
+from firstlight.trace.read.compiles import cache_use
 from firstlight.trace.read.model import Argument, CacheUse, Compile, Difference, Reason, SourceLine
 from firstlight.trace.record import cache_folder, program_contents
 from firstlight.trace.show.what_if_text import verdict

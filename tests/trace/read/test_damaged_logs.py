@@ -118,7 +118,7 @@ def test_long_texts_are_cut(tmp_path: Path) -> None:
 
 def run_of(pid: int, started: int, folder: Path, **about: Any) -> None:
     log = Log(pid=pid, started=started, **about).jax().call(1)
-    log.stage("compile", 1, 300, 400).event("first_result", ns=log.at(450), site=None)
+    log.stage("compile", 1, 300, 400).first_result(450)
     log.end(500).write(folder)
 
 

@@ -116,10 +116,6 @@ def test_what_was_asked_for_and_did_not_come_is_no_result() -> None:
     assert decided(compiled(10), read(15), output(16), first_result_pattern="epoch") is None
 
 
-def test_a_log_of_an_earlier_firstlight_has_the_first_result_that_it_tells() -> None:
-    assert decided([{"event": "first_result", "ns": 7}]) == (7, Witness.READ)
-
-
 # --- recorded -------------------------------------------------------------------------------------
 
 

@@ -30,7 +30,7 @@ def with_a_pool(folder: Path) -> Trace:
     log = Log().jax()
     compile_in(log, 1, 300, 700, POOL, thread_name="pool-0")
     compile_in(log, 2, 750, 800, MAIN, thread_name="MainThread")
-    log.event("first_result", ns=log.at(900), site=["/p/a.py", 9, "main"])
+    log.first_result(900, ["/p/a.py", 9, "main"])
     return log.end(1000).read(folder / "logs")
 
 
@@ -63,7 +63,7 @@ def launched(folder: Path) -> Trace:
     Log(pid=1, started=1000).end(4500).write(folder)
     worker = Log(pid=2, started=1200, parent=1).jax()
     compile_in(worker, 1, 1000, 3500, MAIN)
-    worker.event("first_result", ns=worker.at(3700), site=["/p/a.py", 9, "main"])
+    worker.first_result(3700, ["/p/a.py", 9, "main"])
     worker.end(4000).write(folder)
     return load(folder)
 

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trace_logs import MAIN, Log, whole_log
+from trace_logs import Log, whole_log
 
 from firstlight.present.quantities import duration
 from firstlight.trace.findings import load
 from firstlight.trace.read.log_events import TraceLogError
 from firstlight.trace.read.model import Process, Trace
-from firstlight.trace.read.timeline import Interval, SummedWait, parts, phases, spans
+from firstlight.trace.read.phases import sums
+from firstlight.trace.read.timeline import Interval, SummedWait, parts, spans
 from firstlight.trace.wording import sentence_of, why_again
 
 pytestmark = pytest.mark.slow
@@ -88,10 +89,10 @@ def _random_intervals(source: random.Random, low: int, high: int, depth: int) ->
 def test_waits_known_in_sum_take_their_share_of_the_rest_and_no_more() -> None:
     pieces = parts([Interval("compile", 400, 600, "f")], 0, 1000)
     timeline = spans(pieces, [SummedWait(300, 800, 90, "a.py:1")], 0)
-    assert 1e9 * phases(timeline)["wait"] == pytest.approx(90)
+    assert 1e9 * sums(timeline)["wait"] == pytest.approx(90)
     too_long = spans(pieces, [SummedWait(300, 800, 10_000, "a.py:1")], 0)
-    assert 1e9 * phases(too_long)["wait"] == pytest.approx(300)  # all the rest that there is
-    assert sum(phases(too_long).values()) == pytest.approx(1000e-9)
+    assert 1e9 * sums(too_long)["wait"] == pytest.approx(300)  # all the rest that there is
+    assert sum(sums(too_long).values()) == pytest.approx(1000e-9)
 
 
 # --- what is told ---------------------------------------------------------------------------------
@@ -108,14 +109,6 @@ def test_calls_and_stages_become_compiles_of_a_function(tmp_path: Path) -> None:
     assert (second.recompile_reason, why_again(second)) == ("shape", "x: f32[3] → f32[4]")
     assert (trace.compile_count, trace.recompiles) == (2, 1)
     assert trace.time_to_first_result_seconds == pytest.approx(0.51)
-
-
-def test_a_size_may_be_told_after_the_compile_it_is_of(tmp_path: Path) -> None:
-    log = whole_log()
-    log.event("size", thread=MAIN, begin_ns=log.at(620), executable_bytes=99)
-    log.event("size", thread=MAIN + 1, begin_ns=log.at(620), executable_bytes=1)
-    (function,) = log.read(tmp_path).functions
-    assert [one.executable_bytes for one in function.compiles] == [77, 99]
 
 
 def test_imports_are_summed_by_package_without_counting_twice(tmp_path: Path) -> None:
@@ -231,7 +224,7 @@ def test_a_compile_that_never_ended_is_named_and_counts_until_the_last_event(
     tmp_path: Path,
 ) -> None:
     log = Log().jax().call(1).stage("trace", 1, 300, 310).stage("lower", 1, 310, 320)
-    log.begin(1, 320).event("first_result", ns=log.at(900), site=None)
+    log.begin(1, 320).first_result(900)
     process = only(log.read(tmp_path))
     assert (process.unfinished, process.wall_seconds) == ("jit(f)", None)
     assert process.phases_seconds["compile"] == pytest.approx(0.58)
@@ -249,7 +242,7 @@ def test_a_process_that_replaced_itself_is_two(tmp_path: Path) -> None:
 def test_processes_are_merged_and_each_has_its_own_recompiles(tmp_path: Path) -> None:
     for number in range(2):
         log = Log(pid=100 + number, started=1000 + 10 * number, rank=str(number)).jax().call(1)
-        log.stage("compile", 1, 300, 400).event("first_result", ns=log.at(450), site=None)
+        log.stage("compile", 1, 300, 400).first_result(450)
         log.end(500).write(tmp_path)
     Log(pid=300, started=900).end(1000).write(tmp_path)  # starts them, and has no JAX
     trace = load(tmp_path)

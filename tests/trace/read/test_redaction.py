@@ -74,7 +74,7 @@ def test_a_number_that_was_made_from_paths_is_another_one() -> None:
 
 
 def test_a_rank_is_kept_if_it_is_a_number() -> None:
-    ranks = [shown(rank=rank)["rank"] for rank in ("7", "mynode-7", None)]
+    ranks = [shown(rank=rank).get("rank") for rank in ("7", "mynode-7", None)]
     assert ranks[0] == "7" and ranks[2] is None
     assert "mynode" not in ranks[1]
 

@@ -93,7 +93,7 @@ def test_frames_that_know_a_program_have_these_names() -> None:
     from jax._src.interpreters import pxla
 
     source = Path(pxla.__file__).read_text()
-    for file, function in (program_contents._LOWERING, program_contents._COMPILING):
+    for file, function in (program_contents.LOWERING, program_contents.COMPILING):
         assert Path(pxla.__file__).name == file
         assert f"def {function}(" in source
     variables = ("closed_jaxpr", "xla_executable", "host_callbacks")
@@ -163,8 +163,8 @@ def test_seconds_of_a_stage_that_is_not_told_are_null_not_zero(without_trace_eve
 @pytest.mark.parametrize(
     ("name", "value", "problem"),
     [
-        ("firstlight.trace.record.program_contents._LOWERING", ("gone", ""), "the equations and"),
-        ("firstlight.trace.record.program_contents._COMPILING", ("gone", ""), "the size and call"),
+        ("firstlight.trace.record.program_contents.LOWERING", ("gone", ""), "the equations and"),
+        ("firstlight.trace.record.program_contents.COMPILING", ("gone", ""), "the size and call"),
         ("jax._src.array.ArrayImpl._value", None, "the first result is not known"),
         ("jax._src.xla_bridge._init_backend", None, "this JAX starts them in an unknown way"),
     ],

@@ -130,34 +130,6 @@ def test_the_recorder_needs_nothing_that_a_program_may_replace(
     assert {"this_one", "fractions_of_mine"} <= imported and log.first("end")
 
 
-def test_the_size_of_an_executable_is_taken_after_the_first_result(
-    tmp_path: Path, write: Write
-) -> None:
-    program = """
-        import jax, numpy as np, time
-        from pathlib import Path
-        time.sleep(1.2)  # so long that sums of waits would be written at the first result
-        def f(x):
-            for n in range(300):
-                x = jax.numpy.sin(x) + n
-            return jax.lax.fori_loop(0, 100, lambda i, x: jax.numpy.tanh(x @ x), x)
-        x = np.ones((300, 300), np.float32)
-        compiled = jax.jit(f).lower(x).compile()
-        compiled(x).block_until_ready()
-        logs = [path.read_text() for path in Path("logs").iterdir()]
-        print('"first_result"' in logs[0], '"size"' in logs[0])
-        print(len(compiled._executable.xla_executable.serialize()))
-    """
-    write("program.py", program)
-    told, size = traced(tmp_path, "program.py").stdout.splitlines()
-    assert told == "True False"
-    (log,) = read_logs(tmp_path / "logs")
-    kinds = [event["event"] for event in log.events]
-    assert kinds.index("first_result") < kinds.index("size")
-    (one,) = [c for f in load(tmp_path / "logs").functions for c in f.compiles if f.name == "f"]
-    assert one.executable_bytes == int(size)
-
-
 def test_events_are_written_as_json_would_write_them() -> None:
     class Number(int):
         def __repr__(self) -> str:

@@ -1,30 +1,31 @@
-"""Logs → `Trace`: every compile with its reason, where the time went, what could be better."""
+"""Logs → `Trace`: every compile with its reason, where the time went."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from firstlight.present.quantities import counted
-from firstlight.trace.read import recompiles, timeline
+from firstlight.trace.read import phases, recompiles, timeline
 from firstlight.trace.read.compiles import FunctionKey, compiles_of
+from firstlight.trace.read.event_checks import Event
 from firstlight.trace.read.first_result import first_read, first_result, put_out
 from firstlight.trace.read.imported_packages import packages
-from firstlight.trace.read.log_events import ProcessLog, place_of, read_logs
+from firstlight.trace.read.log_events import ProcessLog, last_run, place_of, read_logs
 from firstlight.trace.read.model import (
     STAGES,
     Compile,
     Function,
     Process,
-    Span,
+    SourceLine,
     Thread,
     Trace,
     Wait,
 )
-from firstlight.trace.read.runs import last_run
+
+_Compiles = list[tuple[FunctionKey, Compile]]
 
 
 def read_folder(folder: Path) -> Trace:
@@ -34,59 +35,53 @@ def read_folder(folder: Path) -> Trace:
     """
     logs, earlier = last_run(read_logs(Path(folder)))
     trace = assemble(logs)
-    if earlier:
-        told = (
-            f"runs: the folder holds {counted(earlier, 'earlier run')} as well, not in this "
-            "report; give every run a folder of its own"
-        )
-        first, *others = trace.processes
-        first = replace(first, problems=(*first.problems, told))
-        trace = replace(trace, processes=(first, *others))
-    return trace
+    if not earlier:
+        return trace
+    told = (
+        f"runs: the folder holds {counted(earlier, 'earlier run')} as well, not in this "
+        "report; give every run a folder of its own"
+    )
+    first, *others = trace.processes
+    first = replace(first, problems=(*first.problems, told))
+    return replace(trace, processes=(first, *others))
 
 
 def assemble(logs: Sequence[ProcessLog]) -> Trace:
-    """A trace without findings from the logs of its processes, which are in their order."""
+    """A trace without findings from the logs of its processes, in their order."""
     begin = logs[0].start_of_day_ns if logs else None
     logs = [replace(log, program_start_of_day_ns=begin) for log in logs]
     read = [_read_process(number, log, logs) for number, log in enumerate(logs)]
-    functions = _functions([pair for one in read for pair in one.compiles])
+    functions = _functions(pair for _, compiles in read for pair in compiles)
+    results = [p.first_result_seconds for p, _ in read if p.first_result_seconds is not None]
     return Trace(
-        processes=tuple(one.process for one in read),
+        processes=tuple(process for process, _ in read),
         functions=functions,
         findings=(),
-        time_to_first_result_seconds=_time_to_first_result(logs),
+        time_to_first_result_seconds=min(results, default=None),
         compile_count=sum(c.compiled for f in functions for c in f.compiles),
         # An operation of JAX on its own is compiled once for every shape, as it should be: only
         # functions that somebody wrote can be said to compile again.
         recompiles=sum(f.recompiles for f in functions if not f.library),
         torch_regions=tuple(
-            {"process": n, **event}
-            for n, log in enumerate(logs)
+            {"process": number, **event}
+            for number, log in enumerate(logs)
             for event in log.events
             if event["event"].startswith("torch_")
         ),
     )
 
 
-@dataclass(frozen=True)
-class _Read:
-    process: Process
-    compiles: list[tuple[FunctionKey, Compile]]
-
-
-def _read_process(number: int, log: ProcessLog, logs: Sequence[ProcessLog]) -> _Read:
-    end = log.first("end")
-    end_ns = max(log.last_ns, end["ns"] if end else 0)
-    threads = timeline.intervals_by_thread(log, end_ns)
+def _read_process(
+    number: int, log: ProcessLog, logs: Sequence[ProcessLog]
+) -> tuple[Process, _Compiles]:
+    end = log.first("end") or {}
+    end_ns = log.last_ns
     pieces = {
         thread: timeline.parts(intervals, log.start_ns, end_ns)
-        for thread, intervals in threads.items()
+        for thread, intervals in timeline.intervals_by_thread(log, end_ns).items()
     }
     main = pieces.get(timeline.main_thread(log)) or timeline.parts((), log.start_ns, end_ns)
     spans = timeline.spans(main, timeline.summed_waits(log), log.origin_ns)
-    names = {e["thread"]: e["thread_name"] for e in log.of("begin") if e.get("thread_name")}
-    exclusive = _exclusive_ns(part for cut in pieces.values() for part in cut)
     unfinished = timeline.unfinished(log)
     first = first_result(log)
     process = Process(
@@ -98,75 +93,58 @@ def _read_process(number: int, log: ProcessLog, logs: Sequence[ProcessLog]) -> _
         jax_version=_version("jax", log, logs),
         torch_version=_version("torch", log, logs),
         wall_seconds=(end_ns - log.start_ns) / 1e9 if end or log.first("exited") else None,
-        first_result_seconds=(first.ns - log.origin_ns) / 1e9 if first else None,
+        first_result_seconds=log.seconds_at(first.ns) if first else None,
         first_result_site=first.site if first else None,
         first_result_witness=first.witness if first else None,
         first_read=first_read(log),
         first_output=put_out(log),
         first_result_pattern=log.head.get("first_result_pattern"),
-        phases_seconds=timeline.phases(spans),
+        phases_seconds=phases.sums(spans),
         timeline=spans,
         imports=packages(log),
         waits=_waits(log),
         short_waits=sum(e["short"] for e in log.of("waits")),
         short_waits_seconds=sum(e["short_ns"] for e in log.of("waits")) / 1e9,
-        own_seconds=(end.get("own_ns", 0) if end else 0) / 1e9,
+        own_seconds=end.get("own_ns", 0) / 1e9,
         unfinished=str(unfinished[-1]["name"]) if unfinished else None,
         problems=_problems(log, end),
         incomplete=_incomplete(log, end),
         whole=bool(log.head.get("whole", True)),
-        starts_at_seconds=(log.start_ns - log.origin_ns) / 1e9,
+        starts_at_seconds=log.seconds_at(log.start_ns),
         started_at=log.start_of_day_ns / 1e9,
-        threads=tuple(
-            Thread(thread, str(names.get(thread, f"thread {number}")), spans)
-            for number, (thread, spans) in enumerate(_other_threads(log, pieces), start=2)
-        ),
+        threads=_other_threads(log, pieces),
     )
-    return _Read(process, list(compiles_of(log, number, exclusive, first)))
+    exclusive: dict[int, int] = defaultdict(int)
+    for part in (part for cut in pieces.values() for part in cut):
+        if part.interval is not None and part.interval.index is not None:
+            exclusive[part.interval.index] += part.end_ns - part.begin_ns
+    return process, list(compiles_of(log, number, exclusive, first))
 
 
 def _other_threads(
     log: ProcessLog, pieces: Mapping[int, Sequence[timeline.Part]]
-) -> list[tuple[int, tuple[Span, ...]]]:
+) -> tuple[Thread, ...]:
     """What threads beside the main one did, the first to begin first."""
-    main, found = timeline.main_thread(log), []
-    for thread, cut in pieces.items():
-        busy = [part for part in cut if part.interval is not None]
-        if thread != main and busy:
-            found.append((thread, timeline.spans(busy, (), log.origin_ns)))
-    return sorted(found, key=lambda pair: pair[1][0].begin_seconds)
-
-
-def _exclusive_ns(cut: Iterable[timeline.Part]) -> Mapping[int, int]:
-    sums: dict[int, int] = defaultdict(int)
-    for part in cut:
-        if part.interval is not None and part.interval.index is not None:
-            sums[part.interval.index] += part.end_ns - part.begin_ns
-    return sums
+    names = {e["thread"]: e["thread_name"] for e in log.of("begin") if e.get("thread_name")}
+    busy = {thread: [part for part in cut if part.interval] for thread, cut in pieces.items()}
+    busy.pop(timeline.main_thread(log), None)
+    found = [(t, timeline.spans(cut, (), log.origin_ns)) for t, cut in busy.items() if cut]
+    found.sort(key=lambda pair: pair[1][0].begin_seconds)
+    return tuple(
+        Thread(thread, str(names.get(thread, f"thread {number}")), spans)
+        for number, (thread, spans) in enumerate(found, start=2)
+    )
 
 
 def _functions(pairs: Iterable[tuple[FunctionKey, Compile]]) -> tuple[Function, ...]:
     grouped: dict[FunctionKey, list[Compile]] = defaultdict(list)
     for key, one in pairs:
         grouped[key].append(one)
-    functions = [
-        Function(
-            key.name,
-            key.place,
-            key.module,
-            key.library,
-            recompiles.with_reasons(all_of, key.library),
-            key.kind,
-        )
-        for key, all_of in grouped.items()
-    ]
+    functions = []
+    for key, all_of in grouped.items():
+        compiles = recompiles.with_reasons(all_of, key.library)
+        functions.append(Function(key.name, key.place, key.module, key.library, compiles, key.kind))
     return tuple(sorted(functions, key=lambda f: -f.seconds))
-
-
-def _time_to_first_result(logs: Sequence[ProcessLog]) -> float | None:
-    """From the start of the first process to the first result in any of them."""
-    results = [first.ns - log.origin_ns for log in logs if (first := first_result(log))]
-    return min(results) / 1e9 if results else None
 
 
 def _version(package: str, log: ProcessLog, logs: Sequence[ProcessLog]) -> str | None:
@@ -178,26 +156,24 @@ def _version(package: str, log: ProcessLog, logs: Sequence[ProcessLog]) -> str |
     return str(told["version"]) if told else None
 
 
-def _problems(log: ProcessLog, end: Mapping[str, Any] | None) -> tuple[str, ...]:
-    told = {p for e in log.of("problem") for p in e.get("problems", ())}
-    told |= set(end.get("problems", ())) if end else set()
-    problems = sorted(map(str, told)) + _silent(log)
+def _problems(log: ProcessLog, end: Event) -> tuple[str, ...]:
+    told = {str(p) for e in (*log.of("problem"), end) for p in e.get("problems", ())}
+    problems = sorted(told) + _silent(log)
     if log.unreadable_lines:
         lines = f"{counted(log.unreadable_lines, 'line')} cannot be read"
         problems.append(f"log: {lines}: cut off by a kill or a full disk, or damaged")
     return tuple(problems)
 
 
-def _incomplete(log: ProcessLog, end: Mapping[str, Any] | None) -> str | None:
+def _incomplete(log: ProcessLog, end: Event) -> str | None:
     """Why the log may lack compiles, if it may."""
-    lost = end.get("lost", 0) if end else 0
-    if lost:
-        return f"{counted(lost, 'event')} could not be written"
-    if log.unreadable_lines and end is None and log.first("exited") is None:
+    exited = log.first("exited")
+    if end.get("lost"):
+        return f"{counted(end['lost'], 'event')} could not be written"
+    if log.unreadable_lines and not end and exited is None:
         return "the log breaks off within a line, as on a full disk"
-    killed = (log.first("exited") or {}).get("signal") is not None
     # A kill cuts off the line that is being written: no other is missing.
-    if log.unreadable_lines > killed:
+    if log.unreadable_lines > ((exited or {}).get("signal") is not None):
         return f"{counted(log.unreadable_lines, 'line')} of the log cannot be read"
     return next((e["missing"] for e in log.of("problem") if e.get("missing")), None)
 
@@ -214,7 +190,7 @@ def _silent(log: ProcessLog) -> list[str]:
         return [told] if result else []
     words = {"trace": "tracing", "lower": "lowering", "compile": "compiling"}
     no_calls = "calls: this JAX does not show which calls made it compile, nor for what arguments"
-    unknown = all(event.get("call") is None for event in log.of("stage"))
+    unknown = all(event["call"] is None for event in log.of("stage"))
     return [no_calls] * unknown + [
         f"events: this JAX told nothing of {words[stage]}: its seconds are not known, and are "
         "part of what is called the rest"
@@ -224,12 +200,9 @@ def _silent(log: ProcessLog) -> list[str]:
     ]
 
 
-# --- waits ----------------------------------------------------------------------------
-
-
 def _waits(log: ProcessLog) -> tuple[Wait, ...]:
     """Waits by line over the whole run, the longest first."""
-    grouped: dict[Any, list[Mapping[str, Any]]] = defaultdict(list)
+    grouped: dict[tuple[SourceLine | None, SourceLine | None], list[Event]] = defaultdict(list)
     for event in log.of("waits"):
         for one in event["sites"]:
             grouped[place_of(one["site"]), place_of(one["user_site"])].append(one)
@@ -239,8 +212,8 @@ def _waits(log: ProcessLog) -> tuple[Wait, ...]:
             user,
             sum(one["n"] for one in all_of),
             sum(one["ns"] for one in all_of) / 1e9,
-            (min(one["span"][0] for one in all_of) - log.origin_ns) / 1e9,
-            (max(one["span"][1] for one in all_of) - log.origin_ns) / 1e9,
+            log.seconds_at(min(one["span"][0] for one in all_of)),
+            log.seconds_at(max(one["span"][1] for one in all_of)),
         )
         for (site, user), all_of in grouped.items()
     ]

@@ -1,6 +1,6 @@
-"""Whether an event of a log is one that can be read: a log may be damaged, or by other hands.
+"""Whether an event of a log can be read: a log may be damaged, or written by somebody else.
 
-Only what readers rely on is looked at. Events and keys that nobody knows are let through.
+Only what readers rely on is checked. Unknown events and keys are let through.
 """
 
 from __future__ import annotations
@@ -10,33 +10,34 @@ from typing import Any
 
 from firstlight.trace.read.model import STAGES, ByIdentity
 
+Event = dict[str, Any]
 _Check = Callable[[Any], bool]
 #: Longer texts say no more, and would fill a report.
-MOST_TEXT = 2000
-_MOST_DEPTH = 8
+MAX_TEXT = 2000
+_MAX_DEPTH = 8
 
 
-def checked(event: dict[str, Any]) -> dict[str, Any] | None:
-    """The event, without what it may have and has not; None: it cannot be read."""
-    needed, may_have = _KINDS.get(event["event"], ({}, {}))
-    if not all(key in event and check(event[key]) for key, check in needed.items()):
-        return None
-    found = {k: v for k, v in event.items() if v is not None or k not in may_have}
-    fine = all(check(found[key]) for key, check in may_have.items() if key in found)
-    return found if fine else None
+def checked(event: Event) -> Event | None:
+    """The event without optional keys that are null; None: it cannot be read."""
+    kind = event["event"]
+    if kind not in _NEEDED:
+        return event
+    needed = _NEEDED[kind].split()
+    checks = {key: _CHECKS.get(f"{kind}.{key}") or _CHECKS.get(key) for key in event}
+    found = {k: v for k, v in event.items() if v is not None or k in needed or checks[k] is None}
+    fine = all((check := checks[k]) is None or check(v) for k, v in found.items())
+    return found if fine and found.keys() >= {*needed} else None
 
 
 def cut(value: Any, depth: int = 0) -> Any:
     """The same with all texts short. ValueError: it is nested deeper than any event is."""
-    if depth > _MOST_DEPTH:
+    if depth > _MAX_DEPTH:
         raise ValueError("nested too deep")
     if isinstance(value, str):
-        return value if len(value) <= MOST_TEXT else f"{value[:MOST_TEXT]}…"
+        return value if len(value) <= MAX_TEXT else f"{value[:MAX_TEXT]}…"
     if isinstance(value, dict):
         return {cut(k): cut(v, depth + 1) for k, v in value.items()}
-    if isinstance(value, list):
-        return [cut(v, depth + 1) for v in value]
-    return value
+    return [cut(v, depth + 1) for v in value] if isinstance(value, list) else value
 
 
 # --- what values may be ---------------------------------------------------------------------------
@@ -60,12 +61,17 @@ def _text(value: Any) -> bool:
 
 
 def _plain(value: Any) -> bool:
-    # An integer may be a hash of Python's, which are of 64 bits.
-    return (
-        value is None
-        or isinstance(value, (str, float))
-        or (isinstance(value, int) and abs(value) < 1 << 64)
-    )
+    # An integer may be one of Python's hashes, which have 64 bits.
+    small = isinstance(value, int) and abs(value) < 1 << 64
+    return value is None or isinstance(value, (str, float)) or small
+
+
+def _stage(value: Any) -> bool:
+    return value in STAGES
+
+
+def _identity_kind(value: Any) -> bool:
+    return value in [kind.value for kind in ByIdentity]
 
 
 def _or_none(check: _Check) -> _Check:
@@ -76,8 +82,7 @@ def _list_of(check: _Check) -> _Check:
     return lambda value: isinstance(value, list) and all(map(check, value))
 
 
-def _tuple_of(*checks: _Check) -> _Check:
-    """A list that begins with these; there may be more."""
+def _list_starting_with(*checks: _Check) -> _Check:
     return lambda value: (
         isinstance(value, list)
         and len(value) >= len(checks)
@@ -89,161 +94,88 @@ def _mapping_of(check: _Check) -> _Check:
     return lambda value: isinstance(value, dict) and all(map(check, value.values()))
 
 
-def _having(**checks: _Check) -> _Check:
-    """A mapping in which these are right, as far as they are there."""
+def _mapping(needed: str = "", **checks: _Check) -> _Check:
+    """A mapping in which these are right, as far as they are present."""
+    must = {*needed.split()}
     return lambda value: (
         isinstance(value, dict)
-        and all(value.get(key) is None or check(value[key]) for key, check in checks.items())
+        and value.keys() >= must
+        and all(
+            check(value[key])
+            for key, check in checks.items()
+            if key in must or value.get(key) is not None
+        )
     )
 
 
 def _place(value: Any) -> bool:
     """[file, line], or with the function; an empty one says nothing."""
-    if not isinstance(value, list):
-        return False
+    if not value or not isinstance(value, list):
+        return value in ([], None)
     function = value[2] if len(value) > 2 else None
-    told = _tuple_of(_text, _integer)(value) and _or_none(_text)(function)
-    return not value or value[0] is None or told
+    right = _list_starting_with(_text, _integer)(value) and _or_none(_text)(function)
+    return value[0] is None or right
 
 
-def _site_of_waits(value: Any) -> bool:
-    needed = {"n": _count, "ns": _count, "span": _tuple_of(_integer, _integer)}
-    places = {"site": _or_none(_place), "user_site": _or_none(_place)}
-    return isinstance(value, dict) and all(
-        key in value and check(value[key]) for key, check in (needed | places).items()
-    )
+def _exactly(*checks: _Check) -> _Check:
+    starts = _list_starting_with(*checks)
+    return lambda value: starts(value) and len(value) == len(checks)
 
 
-def _array(value: Any) -> bool:
-    """[path, type, shape, weak, sharding]"""
-    checks = (_text, _text, _list_of(_plain), _plain, _or_none(_text))
-    return _tuple_of(*checks)(value) and len(value) == len(checks)
+_TEXT_OR_NONE, _SHAPE, _STATIC = _or_none(_text), _list_of(_plain), _mapping_of(_plain)
+_ARRAY = _exactly(_text, _text, _SHAPE, _plain, _TEXT_OR_NONE)
+_CONSTANT = _list_starting_with(_TEXT_OR_NONE, _TEXT_OR_NONE, _text, _SHAPE, _count, _place)
+_IDENTITY = _exactly(_identity_kind, _or_none(_integer), _or_none(_integer), _list_of(_integer))
+_BREAK = _mapping(kind=_plain, type=_plain, static=_STATIC, place=_place, lines=_list_of(_place))
+_MOMENTS = _list_starting_with(_integer, _integer)
+_WAIT = _mapping(
+    "n ns span site user_site", n=_count, ns=_count, span=_MOMENTS, site=_place, user_site=_place
+)
 
-
-def _constant(value: Any) -> bool:
-    """[name, origin, dtype, shape, bytes, place]"""
-    named, place = _or_none(_text), _or_none(_place)
-    return _tuple_of(named, named, _text, _list_of(_plain), _count, place)(value)
-
-
-def _function(value: Any) -> bool:
-    return _having(name=_text, module=_text, kind=_text, place=_place, made_of=_count)(value)
-
-
-def _identity(value: Any) -> bool:
-    """[kind, number, number of its code, numbers of the objects that it belongs to]"""
-    checks = (_kind, _or_none(_integer), _or_none(_integer), _list_of(_integer))
-    return _tuple_of(*checks)(value) and len(value) == len(checks)
-
-
-def _kind(value: Any) -> bool:
-    return value in [kind.value for kind in ByIdentity]
-
-
-_STATIC = _mapping_of(_plain)
-_BREAK = _having(kind=_plain, type=_plain, static=_STATIC, place=_place, lines=_list_of(_place))
-_Checks = dict[str, _Check]
-#: {kind: (what must be there, what may be there and is then so)}
-_KINDS: dict[str, tuple[_Checks, _Checks]] = {
-    "process": (
-        {"pid": _integer, "recording_ns": _integer},
-        {
-            "started_ns": _integer,
-            "clock": _tuple_of(_integer, _integer),
-            "command": _list_of(_text),
-            "rank": _text,
-            "parent": _integer,
-            "thread": _integer,
-            "first_result_pattern": _text,
-        },
-    ),
-    "jax": ({"version": _plain}, {}),
-    "torch": ({"version": _plain}, {}),
-    "imports": (
-        {"modules": _list_of(_tuple_of(_text, _integer, _count, _count))},
-        {"sites": _mapping_of(_or_none(_place)), "thread": _integer},
-    ),
-    "backend": (
-        {"platform": _plain, "begin_ns": _integer, "end_ns": _integer},
-        {"thread": _integer},
-    ),
-    "begin": (
-        {"name": _text, "ns": _integer, "call": _or_none(_integer)},
-        {"thread": _integer, "thread_name": _text},
-    ),
-    "stage": (
-        {
-            "stage": lambda value: value in STAGES,
-            "name": _text,
-            "begin_ns": _integer,
-            "end_ns": _integer,
-            "own_ns": _integer,
-            "thread": _or_none(_integer),
-            "call": _or_none(_integer),
-        },
-        {
-            "equations": _count,
-            "lines": _list_of(_tuple_of(_text, _integer, _count)),
-            "packages": _list_of(_text),
-            "constant_bytes": _count,
-            "constants": _list_of(_constant),
-            "executable_bytes": _count,
-            "cache": _mapping_of(_plain),
-            "cache_in_key": _plain,
-            "cache_least_seconds": _number,
-            "cache_entries_of_name": _count,
-            "process_index": _integer,
-            "results": _count,
-        },
-    ),
-    "size": ({"begin_ns": _integer, "thread": _integer, "executable_bytes": _count}, {}),
-    "call": (
-        {"call": _integer, "function": _function},
-        {
-            "object": _integer,
-            "belongs_to": _list_of(_integer),
-            "site": _place,
-            "user_site": _place,
-            "instruction": _count,
-            "entry_site": _place,
-            "stack": _list_of(_place),
-            "arrays": _list_of(_array),
-            "leaves": _count,
-            "tree": _text,
-            "static": _mapping_of(_text),
-            "identity": _mapping_of(_identity),
-            "context": _mapping_of(_plain),
-        },
-    ),
-    "waits": (
-        {"sites": _list_of(_site_of_waits), "short": _count, "short_ns": _count},
-        {"long": _list_of(_tuple_of(_integer, _integer, _count))},
-    ),
-    "first_result": ({"ns": _integer}, {"site": _place, "by": _text}),
-    "read": ({"ns": _integer}, {"site": _place}),
-    "output": ({"ns": _integer}, {"site": _place, "stream": _text, "reads": _count}),
-    "marked": ({"ns": _integer}, {"site": _place, "how": _text}),
-    "problem": ({}, {"problems": _list_of(_plain), "missing": _text}),
-    "end": (
-        {"ns": _integer},
-        {"own_ns": _count, "lost": _count, "problems": _list_of(_plain)},
-    ),
-    "exited": ({"ns": _integer}, {"code": _integer, "signal": _integer}),
-    "torch_region": (
-        {"begin_ns": _integer, "end_ns": _integer},
-        {
-            "thread": _integer,
-            "place": _place,
-            "site": _place,
-            "user_site": _place,
-            "seconds": _number,
-            "imports_seconds": _number,
-            "backend_seconds": _number,
-            "restart_seconds": _number,
-            "cache_misses": _count,
-            "recompile": _having(kind=_text, static=_STATIC),
-            "failure": _BREAK,
-            "breaks": _list_of(_BREAK),
-        },
-    ),
+#: What must be there, by kind of event.
+_NEEDED = {
+    "process": "pid recording_ns",
+    "jax": "version",
+    "torch": "version",
+    "imports": "modules",
+    "backend": "platform begin_ns end_ns",
+    "begin": "name ns call",
+    "stage": "stage name begin_ns end_ns own_ns thread call",
+    "call": "call function",
+    "waits": "sites short short_ns",
+    **dict.fromkeys(("first_result", "read", "output", "marked", "end", "exited"), "ns"),
+    "problem": "",
+    "torch_region": "begin_ns end_ns",
 }
+_BY_CHECK: dict[_Check, str] = {
+    _integer: "pid recording_ns started_ns parent begin_ns end_ns ns own_ns process_index object "
+    "code signal call.call",
+    _or_none(_integer): "thread call",
+    _count: "end.own_ns equations constant_bytes executable_bytes cache_entries_of_name results "
+    "instruction leaves short short_ns reads lost cache_misses",
+    _number: "cache_least_seconds seconds imports_seconds backend_seconds restart_seconds",
+    _text: "rank first_result_pattern name thread_name tree by stream how missing",
+    _plain: "version platform cache_in_key",
+    _stage: "stage",
+    _place: "site user_site entry_site place",
+    _list_of(_place): "stack",
+    _list_of(_text): "command packages",
+    _list_of(_plain): "problems",
+    _list_of(_integer): "belongs_to",
+    _mapping_of(_text): "static",
+    _STATIC: "cache context",
+    _MOMENTS: "clock",
+    _list_of(_list_starting_with(_text, _integer, _count, _count)): "modules",
+    _mapping_of(_place): "imports.sites",
+    _list_of(_WAIT): "waits.sites",
+    _list_of(_list_starting_with(_integer, _integer, _count)): "long",
+    _list_of(_list_starting_with(_text, _integer, _count)): "lines",
+    _list_of(_CONSTANT): "constants",
+    _list_of(_ARRAY): "arrays",
+    _mapping_of(_IDENTITY): "identity",
+    _mapping(name=_text, module=_text, kind=_text, place=_place, made_of=_count): "function",
+    _mapping("kind", kind=_text, static=_STATIC): "recompile",
+    _BREAK: "failure",
+    _list_of(_BREAK): "breaks",
+}
+_CHECKS = {key: check for check, keys in _BY_CHECK.items() for key in keys.split()}

@@ -10,10 +10,9 @@ output.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from firstlight.trace.read.event_checks import Event
 from firstlight.trace.read.log_events import ProcessLog, place_of
 from firstlight.trace.read.model import CONTROL_FLOW, Read, SourceLine, Witness
 
@@ -34,18 +33,15 @@ def first_result(log: ProcessLog) -> FirstResult | None:
         return _at(marked, Witness.MARKED)
     if log.head.get("first_result_pattern"):
         return None  # what was asked for did not come
-    first = log.first("first_result")
-    if first is not None and "by" not in first:  # an earlier Firstlight did not ask who read
-        return _at(first, Witness.READ)
-    shown, later = _first_shown(log), _after_functions(log)
-    return later if shown is None or (later is not None and later.ns < shown.ns) else shown
+    found = [one for one in (_first_shown(log), _after_functions(log)) if one is not None]
+    return min(found, key=lambda one: one.ns, default=None)
 
 
 def _first_shown(log: ProcessLog) -> FirstResult | None:
     """The first result that the program read and put out before anything else was compiled."""
     ends = sorted(e["end_ns"] for e in log.of("stage") if e["stage"] == "compile")
     outputs = [e["ns"] for e in log.of("output") if e.get("reads")]
-    for read in sorted(log.of("read"), key=lambda e: int(e["ns"])):
+    for read in sorted(log.of("read"), key=_ns):
         compiled = next((ns for ns in ends if ns > read["ns"]), None)
         if any(read["ns"] <= ns and (compiled is None or ns < compiled) for ns in outputs):
             return _at(read, Witness.READ)
@@ -55,29 +51,25 @@ def _first_shown(log: ProcessLog) -> FirstResult | None:
 def _after_functions(log: ProcessLog) -> FirstResult | None:
     """The first result once a function of the program was compiled."""
     compiled = _functions_compiled(log)
-    begin = compiled[0] if compiled else log.start_ns
-    reads = [e for e in log.of("read") if e["ns"] >= begin]
-    output = first_output(log)
+    since, output = compiled[0] if compiled else log.start_ns, _first_output(log)
+    reads = [e for e in log.of("read") if e["ns"] >= since]
     if output is not None:
-        since = max((ns for ns in compiled if ns <= output["ns"]), default=begin)
+        since = max((ns for ns in compiled if ns <= output["ns"]), default=since)
         reads = [e for e in reads if since <= e["ns"] <= output["ns"]]
-    read = _first(reads)
-    if read is not None:
-        return _at(read, Witness.READ)
+    if reads:
+        return _at(min(reads, key=_ns), Witness.READ)
     return None if output is None else _at(output, Witness.PUT_OUT)
 
 
-def first_output(log: ProcessLog) -> Mapping[str, Any] | None:
+def _first_output(log: ProcessLog) -> Event | None:
     """The first output with a number in it after a function was compiled.
 
     After a result was read, if any read was seen: NumPy reads an array on a CPU unseen.
     """
-    compiled = _functions_compiled(log)
+    compiled, seen = _functions_compiled(log), log.first("first_result") is not None
     begin = compiled[0] if compiled else log.start_ns
-    outputs = [e for e in log.of("output") if e["ns"] >= begin]
-    if log.first("first_result") is not None:
-        outputs = [e for e in outputs if e.get("reads")]
-    return _first(outputs) if compiled or log.first("first_result") else None
+    outputs = (e for e in log.of("output") if e["ns"] >= begin and (e.get("reads") or not seen))
+    return min(outputs, key=_ns, default=None) if compiled or seen else None
 
 
 def first_read(log: ProcessLog) -> Read | None:
@@ -89,14 +81,13 @@ def put_out(log: ProcessLog) -> Read | None:
     """The first output that may hold a result, from the first result on."""
     first = first_result(log)
     outputs = [e for e in log.of("output") if e.get("reads") and first and e["ns"] >= first.ns]
-    return _moment(log, _first(outputs) or first_output(log))
+    return _moment(log, min(outputs, key=_ns, default=None) or _first_output(log))
 
 
-def _moment(log: ProcessLog, event: Mapping[str, Any] | None) -> Read | None:
+def _moment(log: ProcessLog, event: Event | None) -> Read | None:
     if event is None:
         return None
-    package = event.get("by") or None
-    return Read((event["ns"] - log.origin_ns) / 1e9, place_of(event.get("site")), package)
+    return Read(log.seconds_at(event["ns"]), place_of(event.get("site")), event.get("by") or None)
 
 
 def _functions_compiled(log: ProcessLog) -> list[int]:
@@ -110,9 +101,9 @@ def _functions_compiled(log: ProcessLog) -> list[int]:
     return sorted(e["end_ns"] for e in stages if e["call"] not in library)
 
 
-def _first(events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    return min(events, key=lambda event: event["ns"], default=None)
+def _ns(event: Event) -> int:
+    return int(event["ns"])
 
 
-def _at(event: Mapping[str, Any], witness: Witness) -> FirstResult:
+def _at(event: Event, witness: Witness) -> FirstResult:
     return FirstResult(event["ns"], place_of(event.get("site")), witness)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from firstlight.trace.read import timeline
 from firstlight.trace.read.log_events import ProcessLog, place_of
@@ -19,11 +18,13 @@ from firstlight.trace.read.model import ImportedPackage, SourceLine
 JAX_ITSELF = frozenset({"jax", "jaxlib", "numpy", "ml_dtypes", "opt_einsum", "firstlight"})
 #: Modules that the recorder itself brings into the process.
 _RECORDER = ("firstlight.trace", "firstlight.telemetry")
+_Module = tuple[str, int, int, int]  # name, begin, time, time without other modules
+_Nested = tuple[str, int, int, int, list[str]]
 
 
 @dataclass
 class _Package:
-    """What is summed up of a package."""
+    """Sums over the modules of a package."""
 
     begin_ns: int
     imported_by: str | None
@@ -51,7 +52,19 @@ def packages(log: ProcessLog) -> tuple[ImportedPackage, ...]:
             if package in JAX_ITSELF and JAX_ITSELF.isdisjoint(around):
                 for other in dict.fromkeys(around):
                     found[other].jax_ns += total
-    told = [_told(name, one, log.origin_ns) for name, one in found.items()]
+    told = (
+        ImportedPackage(
+            name=name,
+            seconds=one.own_ns / 1e9,
+            with_others_seconds=one.whole_ns / 1e9,
+            modules=one.modules,
+            begin_seconds=log.seconds_at(one.begin_ns),
+            imported_by=one.imported_by,
+            site=one.site,
+            beyond_jax_seconds=(one.whole_ns - one.jax_ns) / 1e9,
+        )
+        for name, one in found.items()
+    )
     return tuple(sorted(told, key=lambda p: -p.seconds))
 
 
@@ -60,9 +73,8 @@ def _others(log: ProcessLog) -> dict[int, list[tuple[int, int]]]:
     found: dict[int, list[tuple[int, int]]] = {}
     for thread, intervals in timeline.intervals_by_thread(log, log.last_ns).items():
         merged = found.setdefault(thread, [])
-        for one in sorted(intervals, key=lambda i: i.begin_ns):
-            if one.kind in ("import", "interpreter", "exit"):
-                continue
+        others = (i for i in intervals if i.kind not in ("import", "interpreter", "exit"))
+        for one in sorted(others, key=lambda i: i.begin_ns):
             if merged and one.begin_ns <= merged[-1][1]:
                 merged[-1] = (merged[-1][0], max(merged[-1][1], one.end_ns))
             else:
@@ -70,28 +82,20 @@ def _others(log: ProcessLog) -> dict[int, list[tuple[int, int]]]:
     return found
 
 
-def _without(
-    modules: list[Any], others: list[tuple[int, int]]
-) -> Iterator[tuple[str, int, int, int, list[str]]]:
+def _without(modules: list[_Module], others: list[tuple[int, int]]) -> Iterator[_Nested]:
     """Modules by their begin, with the packages around them, less what else was done meanwhile."""
     for name, begin, total, own, around in _nested(modules):
-        inside = [
-            (max(begin, a), min(begin + total, b))
-            for a, b in others
-            if a < begin + total and b > begin
-        ]
-        if not inside:
-            yield name, begin, total, own, around
-            continue
+        end = begin + total
+        inside = [(max(begin, a), min(end, b)) for a, b in others if a < end and b > begin]
         # Of its own time only what was not within another module.
-        deeper = [(m[1], m[1] + m[2]) for m in modules if begin < m[1] and m[2] < total]
+        within = (m for m in (modules if inside else ()) if begin < m[1] and m[2] < total)
+        deeper = [(m[1], m[1] + m[2]) for m in within]
         alone = [(a, b) for a, b in inside if not any(c <= a and b <= d for c, d in deeper)]
-        less = sum(b - a for a, b in inside)
-        own_less = sum(b - a for a, b in alone)
+        less, own_less = (sum(b - a for a, b in some) for some in (inside, alone))
         yield name, begin, total - less, max(own - own_less, 0), around
 
 
-def _nested(modules: list[Any]) -> Iterator[tuple[str, int, int, int, list[str]]]:
+def _nested(modules: list[_Module]) -> Iterator[_Nested]:
     """Modules by their begin, each with the packages that were being imported around it."""
     around: list[tuple[str, int]] = []  # with their end
     for name, begin, total, own in sorted(modules, key=lambda m: (m[1], -m[2])):
@@ -101,16 +105,3 @@ def _nested(modules: list[Any]) -> Iterator[tuple[str, int, int, int, list[str]]
             around.pop()
         yield name, begin, total, own, [package for package, _ in around]
         around.append((name.partition(".")[0], begin + total))
-
-
-def _told(name: str, one: _Package, start_ns: int) -> ImportedPackage:
-    return ImportedPackage(
-        name=name,
-        seconds=one.own_ns / 1e9,
-        with_others_seconds=one.whole_ns / 1e9,
-        modules=one.modules,
-        begin_seconds=(one.begin_ns - start_ns) / 1e9,
-        imported_by=one.imported_by,
-        site=one.site,
-        beyond_jax_seconds=(one.whole_ns - one.jax_ns) / 1e9,
-    )

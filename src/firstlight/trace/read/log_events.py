@@ -1,4 +1,4 @@
-"""Logs of a trace as they lie on disk: a file a process, a line an event, ending anywhere."""
+"""Logs of a trace as they lie on disk: a file per process, a line per event, ending anywhere."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from firstlight.errors import FirstlightError
-from firstlight.trace.read.event_checks import MOST_TEXT, checked, cut
+from firstlight.trace.read.event_checks import MAX_TEXT, Event, checked, cut
 from firstlight.trace.read.model import SourceLine
 from firstlight.trace.record.log_format import SCHEMA, VERSION
 
-#: Keys that hold times of their own, beside those of an event.
 _TIMES = ("ns", "begin_ns", "end_ns", "recording_ns")
 
 
@@ -30,20 +29,20 @@ class NotRecordedError(FirstlightError):
 class ProcessLog:
     """What one process wrote: its first event, and all that follow."""
 
-    head: dict[str, Any]
-    events: list[dict[str, Any]] = field(default_factory=list)
+    head: Event
+    events: list[Event] = field(default_factory=list)
     unreadable_lines: int = 0
     program_start_of_day_ns: int | None = None  # of the first process; None: this one is it
 
-    def of(self, kind: str) -> Iterator[dict[str, Any]]:
+    def of(self, kind: str) -> Iterator[Event]:
         return (event for event in self.events if event["event"] == kind)
 
-    def first(self, kind: str) -> dict[str, Any] | None:
-        """Of a log that has been read: it is looked through once."""
+    def first(self, kind: str) -> Event | None:
+        """The first event of a kind. Only for complete logs: they are searched once."""
         return self._first_of_kind.get(kind)
 
     @cached_property
-    def _first_of_kind(self) -> dict[str, dict[str, Any]]:
+    def _first_of_kind(self) -> dict[str, Event]:
         return {event["event"]: event for event in reversed(self.events)}
 
     @property
@@ -53,19 +52,20 @@ class ProcessLog:
 
     @property
     def last_ns(self) -> int:
-        """When it was last heard of."""
+        """The latest moment in the log."""
         times = [e[key] for e in self.events for key in _TIMES if isinstance(e.get(key), int)]
         times += [m[1] + m[2] for e in self.of("imports") for m in e["modules"]]
         return max(map(int, [self.head["recording_ns"], *times]))
 
     @property
     def start_of_day_ns(self) -> int:
-        """The start by the clock on the wall, which machines share; monotonic clocks they do not.
-
-        Without it (a log by other hands) the monotonic clock has to do.
-        """
+        """The start by the wall clock, which machines share; monotonic clocks they do not."""
         monotonic, wall = self.head.get("clock") or (0, 0)
         return self.start_ns + int(wall) - int(monotonic)
+
+    @property
+    def end_of_day_ns(self) -> int:
+        return self.start_of_day_ns + self.last_ns - self.start_ns
 
     @property
     def origin_ns(self) -> int:
@@ -73,6 +73,10 @@ class ProcessLog:
         if self.program_start_of_day_ns is None:
             return self.start_ns
         return self.start_ns - (self.start_of_day_ns - self.program_start_of_day_ns)
+
+    def seconds_at(self, ns: int) -> float:
+        """A moment of this process in seconds from the start of the program."""
+        return (ns - self.origin_ns) / 1e9
 
 
 def place_of(told: Sequence[Any] | None) -> SourceLine | None:
@@ -109,52 +113,75 @@ def read_logs(folder: Path) -> list[ProcessLog]:
 def _read_file(path: Path) -> list[ProcessLog]:
     # A process that replaced itself (exec) continues in the same file with a new first event.
     logs: list[ProcessLog] = []
-    unreadable = 0
-    for line in path.read_text("utf-8", errors="replace").splitlines():
-        event = parsed(line)
-        if event is None:
-            unreadable += 1
-        elif event["event"] == "process":
+    events = [parsed(line) for line in path.read_text("utf-8", errors="replace").splitlines()]
+    for event in events:
+        if event is not None and event["event"] == "process":
             _check_version(event, path)
             logs.append(ProcessLog(event))
-        elif logs:
+        elif event is not None and logs:
             logs[-1].events.append(event)
-    if logs and unreadable:
-        last = logs[-1]
-        logs[-1] = ProcessLog(last.head, last.events, unreadable)
+    if logs:
+        logs[-1] = ProcessLog(logs[-1].head, logs[-1].events, events.count(None))
     return logs
 
 
-def parsed(line: str) -> dict[str, Any] | None:
+def parsed(line: str) -> Event | None:
     """The event of a line; None: it cannot be read."""
     try:
         event = json.loads(line)
         if not isinstance(event, dict) or not isinstance(event.get("event"), str):
             return None
-        # What torch said is shown as it is; of all else only what has been looked at.
-        if len(line) > MOST_TEXT or event["event"].startswith("torch_"):
+        # Torch's own texts are shown as they are; of all else only what has been checked.
+        if len(line) > MAX_TEXT or event["event"].startswith("torch_"):
             event = cut(event)
-    except (ValueError, RecursionError):  # cut off by a kill, or made by other hands
+    except (ValueError, RecursionError):  # cut off by a kill, or not written by us
         return None
     # Of a newer log only the version has to be understood.
-    newer = event["event"] == "process" and not _is_ours(event)
-    return event if newer else checked(event)
+    ours = event.get("schema") == SCHEMA and event.get("version", 0) in range(VERSION + 1)
+    return event if event["event"] == "process" and not ours else checked(event)
 
 
-def _is_ours(head: dict[str, Any]) -> bool:
-    """Whether a first event is one that this Firstlight understands."""
-    return head.get("schema") == SCHEMA and head.get("version", 0) in range(VERSION + 1)
-
-
-def _check_version(head: dict[str, Any], path: Path) -> None:
-    if head.get("schema") != SCHEMA:
-        shown = repr(head.get("schema"))[:40]
-        raise TraceLogError(f"{path}: not a log of a trace (schema {shown}).")
-    version = head.get("version", 0)
+def _check_version(head: Event, path: Path) -> None:
+    schema, version = head.get("schema"), head.get("version", 0)
+    if schema != SCHEMA:
+        raise TraceLogError(f"{path}: not a log of a trace (schema {repr(schema)[:40]}).")
     if not isinstance(version, int):
         raise TraceLogError(f"{path}: not a log of a trace (version {repr(version)[:40]}).")
     if version > VERSION:
         raise TraceLogError(
-            f"{path}: version {head['version']} of the log was written by a newer Firstlight; this "
+            f"{path}: version {version} of the log was written by a newer Firstlight; this "
             f"one reads up to {VERSION}. Update Firstlight to read it."
         )
+
+
+def last_run(logs: Sequence[ProcessLog]) -> tuple[list[ProcessLog], int]:
+    """The logs of the last run, and how many runs there were before. logs: by their start.
+
+    Several runs may write into one folder, where the variable stays set. Processes that existed at
+    the same time are of one run, and so are those that one of its processes started, and ranks of
+    a job, which may come one after the other.
+    """
+    runs: list[list[ProcessLog]] = []
+    for log in logs:
+        if runs and _belongs(log, runs[-1]):
+            runs[-1].append(log)
+        else:
+            runs.append([log])
+    return (runs[-1], len(runs) - 1) if runs else ([], 0)
+
+
+def _belongs(log: ProcessLog, run: Sequence[ProcessLog]) -> bool:
+    if log.start_of_day_ns <= max(other.end_of_day_ns for other in run):
+        return True
+    if any(_started(other, log) for other in run):
+        return True
+    rank = log.head.get("rank")
+    return rank is not None and all(other.head.get("rank") not in (None, rank) for other in run)
+
+
+def _started(other: ProcessLog, log: ProcessLog) -> bool:
+    """Whether a process started another, or became it (exec) and so has no end of its own."""
+    pid = other.head["pid"]
+    return bool(
+        pid == log.head.get("parent") or (pid == log.head["pid"] and other.first("end") is None)
+    )

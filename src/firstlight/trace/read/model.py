@@ -1,7 +1,7 @@
-"""What a trace says, as frozen values: made from logs by `reading`, read by findings and reports.
+"""What a trace says, as frozen values.
 
 Moments are seconds from the start of the program, which is that of its first process, so that one
-moment has one number everywhere. What a log does not tell is None, and `Process.problems` says why.
+moment has one number everywhere. What is not known is None, and `Process.problems` says why.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ STAGES = ("trace", "lower", "compile")
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A line of source."""
-
     file: str
     line: int
     function: str | None = None
@@ -35,7 +33,6 @@ class SourceLine:
 
     @property
     def location(self) -> str:
-        """`file:line`, to jump to."""
         return f"{self.file}:{self.line}"
 
 
@@ -153,8 +150,6 @@ class MissReason(StrEnum):
 
 @dataclass(frozen=True)
 class CacheUse:
-    """What the persistent cache did for one compile."""
-
     status: CacheStatus
     reason: MissReason | None  # of a miss
     written: bool
@@ -194,7 +189,6 @@ class Compile:
 
     @property
     def seconds(self) -> float:
-        """All stages of it."""
         return sum(s or 0.0 for s in self.stage_seconds.values())
 
     @property
@@ -259,8 +253,6 @@ class ImportedPackage:
 
 @dataclass(frozen=True)
 class Wait:
-    """A line that waited for results, over the whole run."""
-
     site: SourceLine | None
     user_site: SourceLine | None
     count: int
@@ -270,8 +262,6 @@ class Wait:
 
 
 class Witness(Enum):
-    """How a first result is known."""
-
     MARKED = "marked"  # by the program itself, or by what it was asked to look for
     READ = "read"  # by the program's own code
     PUT_OUT = "put out"
@@ -279,8 +269,6 @@ class Witness(Enum):
 
 @dataclass(frozen=True)
 class Read:
-    """A moment at which a result was read, or put out."""
-
     seconds: float
     site: SourceLine | None
     package: str | None = None  # that read it for itself
@@ -288,8 +276,6 @@ class Read:
 
 @dataclass(frozen=True)
 class Span:
-    """A part of the timeline of a thread."""
-
     kind: str  # interpreter, import, backend, trace, lower, compile, wait, rest
     begin_seconds: float
     end_seconds: float
@@ -307,8 +293,6 @@ class Thread:
 
 @dataclass(frozen=True)
 class Process:
-    """One process of the program."""
-
     number: int
     pid: int
     rank: str | None
@@ -341,8 +325,6 @@ class Process:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that costs time, and what to do about it."""
-
     kind: str
     seconds: float  # what it costs, at most; findings may overlap
     title: str  # a sentence
@@ -355,14 +337,11 @@ class Finding:
 
     @property
     def location(self) -> str | None:
-        """`file:line`, to jump to."""
         return None if self.place is None else self.place.location
 
 
 @dataclass(frozen=True)
 class Trace:
-    """All processes of a program."""
-
     processes: tuple[Process, ...]
     functions: tuple[Function, ...]  # most expensive first
     findings: tuple[Finding, ...]  # most expensive first, after them those that stand apart

@@ -20,14 +20,27 @@ LOOKS = {
 }
 
 
+def sums(spans: Iterable[Span], moment: float = float("inf")) -> dict[str, float]:
+    """Seconds of every kind until a moment."""
+    found = dict.fromkeys(LOOKS, 0.0)
+    for span in spans:
+        found[span.kind] += max(0.0, min(span.end_seconds, moment) - span.begin_seconds)
+    return found
+
+
 def until(process: Process, moment: float | None) -> dict[str, float]:
     """Seconds by kind from the start of a process to a moment of it (None: to its end)."""
-    return _sums(process.timeline, moment)
+    return _present(process.timeline, moment)
 
 
 def in_other_threads(process: Process, moment: float | None) -> dict[str, float]:
     """The same of all threads beside the main one, together: they run at the same time as it."""
-    return _sums((span for thread in process.threads for span in thread.timeline), moment)
+    return _present((span for thread in process.threads for span in thread.timeline), moment)
+
+
+def _present(spans: Iterable[Span], moment: float | None) -> dict[str, float]:
+    all_kinds = sums(spans) if moment is None else sums(spans, moment)
+    return {kind: seconds for kind, seconds in all_kinds.items() if seconds > 0}
 
 
 def lanes(process: Process) -> tuple[tuple[Span, ...], ...]:
@@ -52,15 +65,6 @@ def _covered(spans: Iterable[Span], moment: float) -> float:
     return covered
 
 
-def _sums(spans: Iterable[Span], moment: float | None) -> dict[str, float]:
-    sums = dict.fromkeys(LOOKS, 0.0)
-    for span in spans:
-        end = span.end_seconds if moment is None else min(span.end_seconds, moment)
-        if end > span.begin_seconds:
-            sums[span.kind] = sums.get(span.kind, 0.0) + end - span.begin_seconds
-    return {kind: seconds for kind, seconds in sums.items() if seconds > 0}
-
-
 def leading(trace: Trace) -> Process | None:
     """The process that had the first result; without one, the longest."""
     with_result = [p for p in trace.processes if p.first_result_seconds is not None]
@@ -71,9 +75,9 @@ def leading(trace: Trace) -> Process | None:
 
 def name_of(kind: str) -> str:
     """What a kind is called."""
-    return LOOKS[kind][0] if kind in LOOKS else kind
+    return LOOKS[kind][0]
 
 
 def class_of(kind: str) -> str:
     """The class of the palette that colours a kind."""
-    return LOOKS[kind][1] if kind in LOOKS else "p-later"
+    return LOOKS[kind][1]

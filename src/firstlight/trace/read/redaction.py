@@ -13,11 +13,12 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from firstlight.trace.read.event_checks import Event
 from firstlight.trace.read.log_events import parsed
 from firstlight.trace.read.recompiles import is_number
 from firstlight.trace.record.log_format import WHOLE
@@ -40,8 +41,6 @@ _PATH = re.compile(
     r"^\w*(\['[\w-]+'\]|\[\d{1,3}\]|\[key-\w+\]|\[<flat index \d+>\]|\.\w+|\.<static \d+>)*$"
 )
 _HARMLESS = re.compile(r"^[\w .,:;=()\[\]{}<>*'+|-]*$")
-
-
 #: One for all that is redacted by one command.
 _SALT = os.urandom(16)
 
@@ -71,15 +70,8 @@ def _name_of_log(path: Path) -> str:
 def redacted(log: str) -> str:
     """The text of a log."""
     events = [event for line in log.splitlines() if (event := parsed(line)) is not None]
-    own = _own_words(events)
-    return "".join(_line(event, own) for event in events)
-
-
-def _line(event: Mapping[str, Any], own: frozenset[str]) -> str:
-    try:
-        return json.dumps(_event(event, own), separators=(",", ":")) + "\n"
-    except (TypeError, ValueError, AttributeError, RecursionError):
-        return ""  # of a kind that nobody knows, and not built as ours are
+    redaction = _Redaction(events)
+    return "".join(map(redaction.line, events))
 
 
 def short_hash(text: str) -> str:
@@ -88,57 +80,99 @@ def short_hash(text: str) -> str:
     return hashlib.blake2b(data, key=_SALT, digest_size=4).hexdigest()
 
 
-def _event(event: Mapping[str, Any], own: frozenset[str]) -> dict[str, Any]:
-    kept = {key: _value(key, value, own) for key, value in event.items() if key not in _DROPPED}
-    if event.get("event") == "imports" and isinstance(event.get("sites"), Mapping):
-        kept["sites"] = {module(str(n)): _place(place) for n, place in event["sites"].items()}
-    return kept
+class _Redaction:
+    """Redacts the events of one log: what each key holds decides what is kept of it."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self._own = _own_words(events)
+        self._rules: dict[str, Callable[[Any], Any]] = {
+            **dict.fromkeys(_PLACES, _place),
+            "lines": lambda lines: list(map(_place, lines)),
+            "stack": lambda lines: list(map(_place, lines)),
+            "modules": lambda told: [[module(str(name)), *rest] for name, *rest in told],
+            "packages": lambda names: [module(str(name)) for name in names],
+            "by": lambda name: module(str(name)) if name else name,
+            "module": lambda name: module(str(name)),
+            "sites": self._sites,
+            "first_result_pattern": lambda text: f"pattern-{short_hash(str(text))}",
+            # Of a job; unless it is a number, it may be the name of the machine.
+            "rank": lambda r: r if str(r).isdecimal() else f"rank-{short_hash(str(r))}",
+            "constants": lambda several: list(map(self._constant, several)),
+            "arrays": lambda arrays: [
+                [self._path(path), *(self._value("", v) for v in rest)] for path, *rest in arrays
+            ],
+            "tree": self._tree,
+            "static": lambda named: {self._path(n): _static(text) for n, text in named.items()},
+            "identity": lambda named: {
+                self._path(n): [kind, number, _number(made_of), belongs_to]
+                for n, (kind, number, made_of, belongs_to) in named.items()
+            },
+            "problems": lambda several: [
+                self._text(": ".join(str(one).split(": ")[:2])) for one in several
+            ],
+        }
+
+    def line(self, event: Event) -> str:
+        try:
+            return json.dumps(self._mapping(event), separators=(",", ":")) + "\n"
+        except (TypeError, ValueError, AttributeError, RecursionError):
+            return ""  # of a kind that nobody knows, and not built as ours are
+
+    def _mapping(self, told: Mapping[str, Any]) -> Event:
+        return {str(k): self._value(str(k), v) for k, v in told.items() if k not in _DROPPED}
+
+    def _value(self, key: str, value: Any) -> Any:
+        if key == "made_of":
+            return _number(value)
+        if value is None or isinstance(value, (bool, int, float)):
+            return value
+        if key in self._rules:
+            return self._rules[key](value)
+        if isinstance(value, Mapping):
+            return self._mapping(value)
+        if isinstance(value, (list, tuple)):
+            return [self._value(key, v) for v in value]
+        text = str(value)
+        if key == "name":  # of a function; it stays, unless it is a path
+            return f"name-{short_hash(text)}" if "/" in text or "\\" in text else text
+        return text if key in _KEPT else self._text(text)
+
+    def _sites(self, value: Any) -> Any:
+        """Of imports by module; of waits a list."""
+        if isinstance(value, Mapping):
+            return {module(str(name)): _place(place) for name, place in value.items()}
+        return [self._value("", one) for one in value]
+
+    def _constant(self, constant: Any) -> list[Any]:
+        name, origin, dtype, shape, size, place, *_ = constant
+        return [name and self._path(name), origin, self._text(dtype), shape, size, _place(place)]
+
+    def _path(self, path: object) -> str:
+        told, whole, _ = _keys(str(path)).partition(WHOLE)
+        if not _PATH.match(told):
+            told = f"path-{short_hash(told)}"
+        return self._text(told) + whole
+
+    def _tree(self, tree: object) -> str:
+        """A structure: dicts, lists and tuples are shown; other classes may hold values."""
+        told = _keys(str(tree))
+        begin = re.split("CustomNode|…", told)[0]  # …: it was cut, and a hash of the whole follows
+        return (
+            self._text(told)
+            if begin == told
+            else f"{self._text(begin)}… tree-{short_hash(str(tree))}"
+        )
+
+    def _text(self, text: str) -> str:
+        """Text of unknown origin: kept where it can hold no path."""
+        words = set(re.findall(r"[\w.-]+", text))
+        kept = _HARMLESS.match(text) and not words & self._own
+        return text if kept else f"text-{short_hash(text)}"
 
 
-def _value(key: str, value: Any, own: frozenset[str]) -> Any:
-    if key == "made_of" and value is not None:  # a number made from paths, which could be tried
-        return int(short_hash(str(value)), 16)
-    if value is None or isinstance(value, (bool, int, float)):
-        return value
-    if key in _PLACES:
-        return _place(value)
-    if key == "constants":
-        return [_constant(one, own) for one in value]
-    if key in ("lines", "stack"):
-        return [_place(line) for line in value]
-    if key == "modules":
-        return [[module(str(name)), *rest] for name, *rest in value]
-    if key == "packages":
-        return [module(str(name)) for name in value]
-    if key == "by":
-        return module(str(value)) if value else value
-    if key == "first_result_pattern":  # of the program's own words
-        return f"pattern-{short_hash(str(value))}"
-    if key == "module":
-        return module(str(value))
-    if key == "arrays":
-        return [_array(array, own) for array in value]
-    if key == "tree":
-        return _tree(str(value), own)
-    if key == "rank":  # of a job; by other names than numbers it may tell the machine
-        return value if str(value).isdecimal() else f"rank-{short_hash(str(value))}"
-    if key == "static":
-        return {_path(str(name), own): _static(text) for name, text in value.items()}
-    if key == "identity":
-        return {_path(str(n), own): [kind, *_numbers(rest)] for n, (kind, *rest) in value.items()}
-    if key == "problems":
-        return [_text(": ".join(str(p).split(": ")[:2]), own) for p in value]
-    if isinstance(value, Mapping):
-        return {str(k): _value(str(k), v, own) for k, v in value.items() if k not in _DROPPED}
-    if isinstance(value, (list, tuple)):
-        return [_value(key, v, own) for v in value]
-    return (
-        str(value)
-        if key in _KEPT
-        else _name(str(value), own)
-        if key == "name"
-        else _text(str(value), own)
-    )
+def _number(made_of: int | None) -> int | None:
+    """A number that was made from paths, which could be found by trying, as another one."""
+    return None if made_of is None else int(short_hash(str(made_of)), 16)
 
 
 def _place(value: Any) -> Any:
@@ -153,10 +187,8 @@ def file(path: str) -> str:
     if path.startswith("<"):
         return path
     installed = _INSTALLED.match(path)
-    if installed:
-        top = re.split(r"[/\\]", installed[2])[0].removesuffix(".py")
-        if _is_public(top):
-            return f"{installed[1]}/{installed[2]}"
+    if installed and _is_public(re.split(r"[/\\]", installed[2])[0].removesuffix(".py")):
+        return f"{installed[1]}/{installed[2]}"
     return f"file-{short_hash(path)}.py"
 
 
@@ -166,40 +198,6 @@ def module(name: str) -> str:
     if top in ("__main__", "firstlight") or _is_public(top):
         return name
     return f"module_{short_hash(top)}" + ("." + short_hash(name) if "." in name else "")
-
-
-def _array(array: Any, own: frozenset[str]) -> list[Any]:
-    """[path, type, shape, weak, sharding]"""
-    path, *rest = array
-    return [_path(str(path), own), *(_value("", v, own) for v in rest)]
-
-
-def _constant(constant: Any, own: frozenset[str]) -> list[Any]:
-    """[name, origin, dtype, shape, bytes, place]"""
-    name, origin, dtype, shape, size, place, *_ = constant
-    return [name and _path(str(name), own), origin, _text(dtype, own), shape, size, _place(place)]
-
-
-def _path(path: str, own: frozenset[str]) -> str:
-    told, whole, _ = _keys(path).partition(WHOLE)
-    if not _PATH.match(told):
-        told = f"path-{short_hash(told)}"
-    return _text(told, own) + whole
-
-
-def _numbers(identity: list[Any]) -> list[Any]:
-    """Of an object, of its code, of what it belongs to: that of the code is made from paths."""
-    number, made_of, belongs_to = identity
-    return [number, None if made_of is None else int(short_hash(str(made_of)), 16), belongs_to]
-
-
-def _tree(tree: str, own: frozenset[str]) -> str:
-    """A structure: dicts, lists and tuples are shown; other classes may hold values of theirs."""
-    told = _keys(tree)
-    begin = re.split("CustomNode|…", told)[0]  # …: it was cut, and a hash of the whole follows
-    if begin != told:
-        return f"{_text(begin, own)}… tree-{short_hash(tree)}"
-    return _text(told, own)
 
 
 def _keys(text: str) -> str:
@@ -212,34 +210,20 @@ def _keys(text: str) -> str:
     return _LONG_NUMBER.sub(lambda match: f"key-{short_hash(match[0])}", quoted)
 
 
-def _static(text: Any) -> Any:
-    """A switch says nothing of anybody; any other value is a hash, which tells whether a number."""
+def _static(text: object) -> object:
+    """A switch says nothing of anybody; any other value is a hash, which says if it is a number."""
     if text in ("True", "False", "None"):
         return text
     kind = "number" if is_number(str(text)) else "value"
     return f"{kind}-{short_hash(str(text))}"
 
 
-def _name(text: str, own: frozenset[str]) -> str:
-    """The name of a function; it stays, unless it is a path."""
-    return f"name-{short_hash(text)}" if "/" in text or "\\" in text else text
-
-
-def _text(text: str, own: frozenset[str]) -> str:
-    """Text of unknown origin: kept where it can hold no path."""
-    words = set(re.findall(r"[\w.-]+", text))
-    if _HARMLESS.match(text) and not words & own:
-        return text
-    return f"text-{short_hash(text)}"
-
-
-def _own_words(events: Iterable[Mapping[str, Any]]) -> frozenset[str]:
-    """Parts of all paths that occur, as far as they are the user's."""
+def _own_words(events: Iterable[Event]) -> frozenset[str]:
+    """Parts of all paths in the log that are the user's."""
     paths: set[str] = {str(Path.home())}
     for event in events:
         paths.update(str(text) for key in _DROPPED for text in _several(event.get(key)))
-        for key in _PLACES:
-            paths.update(str(text) for text in _several(event.get(key))[:1])
+        paths.update(str(text) for key in _PLACES for text in _several(event.get(key))[:1])
     words = {part for path in paths for part in re.split(r"[/\\]", path) if len(part) > 2}
     return frozenset(words - {"home", "usr", "lib", "bin", "tmp", "python3", "python"})
 

@@ -9,16 +9,28 @@ from types import FunctionType, MethodType
 from firstlight.trace.record.calls import JIT, is_of
 from firstlight.trace.record.definitions import (
     bound_by_pmap,
+    closure_of,
     code_of,
     function_of_user,
     innermost,
     is_operation,
 )
-from firstlight.trace.record.filtered_calls import STATIC, filtered
 from firstlight.trace.record.log_format import WHOLE
-from firstlight.trace.record.static_values import taken_apart
-from firstlight.trace.record.structures import in_structure, leaf_paths
-from firstlight.trace.record.value_text import has, own, shortened, structure_text, text_of
+from firstlight.trace.record.structures import (
+    STATIC,
+    filtered,
+    in_structure,
+    leaf_paths,
+    taken_apart,
+)
+from firstlight.trace.record.value_text import (
+    dimensions,
+    has,
+    own,
+    shortened,
+    structure_text,
+    text_of,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,17 +39,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 _OPTIONS = (
-    "static_argnums",
-    "static_argnames",
-    "donate_argnums",
-    "donate_argnames",
-    "device",
-    "backend",
-    "keep_unused",
-    "inline",
-    "compiler_options_kvs",
+    *("static_argnums", "static_argnames", "donate_argnums", "donate_argnames", "device"),
+    *("backend", "keep_unused", "inline", "compiler_options_kvs"),
 )
-_MOST_LEAVES = 300
+_MAX_LEAVES = 300
 _MAX_STATIC = 200
 _LIBRARIES = ("builtins", "jax", "jaxlib", "numpy", "ml_dtypes")
 
@@ -48,7 +53,7 @@ class Arguments:
     def __init__(self, call: dict[str, Any], frames: list[FrameType]) -> None:
         self._call = call
         self.positional = len(call["args"])
-        self.static: dict[str, Any] = operation_parameters(call["fun"])
+        self.static: dict[str, Any] = _operation_parameters(call["fun"])
         for i, value in enumerate(bound_by_pmap(call["fun"])):
             self.static[f"static argument {i} of pmap"] = value
         dynamic: dict[str, Any] = {}
@@ -58,7 +63,7 @@ class Arguments:
         self._given = sorted(given, key=lambda one: one[0])  # by name, however they were given
         self.leaves = [leaf for _, _, leaves in self._given for leaf in leaves]
         self._trees = [(name, tree) for name, tree, _ in self._given]
-        parameters = _parameter_names(function_of_user(call, ()))
+        parameters = _parameter_names(function_of_user(call))
         self._filtered = filtered(call["fun"], self.static.get(STATIC), parameters)
         if self._filtered is not None:
             self.static.pop(STATIC)
@@ -101,14 +106,14 @@ class Arguments:
         )
         if self._filtered is not None:
             paths = map(self._filtered.path, paths)
-        shown = list(zip(paths, self.leaves[:_MOST_LEAVES], strict=False))
-        rest = tuple(map(_kind, self.leaves[_MOST_LEAVES:]))
+        shown = list(zip(paths, self.leaves[:_MAX_LEAVES], strict=False))
+        rest = tuple(map(_kind, self.leaves[_MAX_LEAVES:]))
         trees = (
             f"{name!r}: {structure_text(tree)[len('PyTreeDef(') : -1]}"
             for name, tree in self._trees
         )
         return {
-            "arrays": [[path, *described(value)] for path, value in shown],
+            "arrays": [[path, *_described(value)] for path, value in shown],
             "leaves": len(self.leaves),
             "rest": hash(rest) if rest else None,  # of those that are not listed
             "positional": self.positional,
@@ -168,7 +173,7 @@ def _flattened(dynamic: dict[str, Any]) -> list[tuple[str, Any, list[Any]]]:
     return [(name, tree, leaves) for name, (leaves, tree) in flat.items()]
 
 
-def described(value: Any) -> list[Any]:
+def _described(value: Any) -> list[Any]:
     """[type, shape, weak, sharding] of an argument."""
     dtype, shape, weak = _kind(value)
     sharding = getattr(value, "sharding", None) if shape is not None else None
@@ -187,7 +192,7 @@ def _kind(value: Any) -> tuple[str, tuple[Any, ...] | None, bool]:
     weak = getattr(value, "weak_type", None)
     if weak is None:
         weak = getattr(getattr(value, "aval", None), "weak_type", False)
-    return _dtype_text(dtype), tuple(map(_size, getattr(value, "shape", ()))), bool(weak)
+    return _dtype_text(dtype), tuple(dimensions(getattr(value, "shape", ()))), bool(weak)
 
 
 @lru_cache(100)
@@ -195,15 +200,13 @@ def _dtype_text(dtype: Any) -> str:
     return str(dtype)
 
 
-def operation_parameters(fun: Any) -> dict[str, Any]:
+def _operation_parameters(fun: Any) -> dict[str, Any]:
     """What an operation outside of any jit was asked for (a shape, an axis); {} for a function."""
     if not is_operation(fun):
         return {}
-    names, cells = fun.__code__.co_freevars, fun.__closure__ or ()
-    held = {name: cell.cell_contents for name, cell in zip(names, cells, strict=False)}
     # Whole programs are among the parameters of some: their text is long, and costs time.
     simple = (int, float, str, tuple, type(None))
-    parameters = held.get("params") or {}
+    parameters = closure_of(fun).get("params") or {}
     return {name: value for name, value in parameters.items() if isinstance(value, simple)}
 
 
@@ -223,7 +226,3 @@ def _parameter_names(fun: Any) -> tuple[str, ...]:
     names: tuple[str, ...] = code.co_varnames[: code.co_argcount]
     # The first of a method, and of an object that is called, is self.
     return names if isinstance(fun, FunctionType) else names[1:]
-
-
-def _size(n: Any) -> Any:
-    return n if isinstance(n, int) else str(n)

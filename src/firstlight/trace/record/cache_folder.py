@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from functools import cache
+from itertools import islice
 
 from firstlight.trace.record.program_errors import pass_on
 
@@ -13,21 +14,20 @@ if TYPE_CHECKING:
     from typing import Any
 
 #: Of larger ones not all names are read.
-_MOST_ENTRIES = 20_000
+_MAX_ENTRIES = 20_000
 
 
 class CacheFolder:
     """Settings at every compile; names of entries once, before the first is written by us."""
 
     def __init__(self) -> None:
-        self._folder: Any = None
+        self._folder: str | None = None
         self._entries: dict[str, int] = {}
 
     def look(self) -> bool:
         """Before a compile: whether there is a cache; what is in it, when it is a new one."""
-        config = sys.modules["jax"].config
-        folder = getattr(config, "jax_compilation_cache_dir", None)
-        if not folder or not getattr(config, "jax_enable_compilation_cache", True):
+        folder = _setting("jax_compilation_cache_dir")
+        if not folder or not _setting("jax_enable_compilation_cache"):
             return False
         if folder != self._folder:
             self._folder, self._entries = folder, _entries(str(folder))
@@ -37,15 +37,14 @@ class CacheFolder:
         """What belongs to one compile. module: its name as JAX says it, `jit(f)`."""
         if not self.look():
             return {"cache_folder": False}
-        config = sys.modules["jax"].config
         name = module.replace("(", "_").removesuffix(")")
+        in_key = _setting("jax_persistent_cache_enable_xla_caches")
         return {
             "cache_folder": True,
-            "cache_least_seconds": getattr(
-                config, "jax_persistent_cache_min_compile_time_secs", None
-            ),
-            "cache_least_bytes": getattr(config, "jax_persistent_cache_min_entry_size_bytes", None),
-            "cache_in_key": _in_key(config),
+            "cache_least_seconds": _setting("jax_persistent_cache_min_compile_time_secs"),
+            "cache_least_bytes": _setting("jax_persistent_cache_min_entry_size_bytes"),
+            # The caches of XLA by which the path of the folder gets into every key.
+            "cache_in_key": in_key if _path_is_in_key() else "none",
             "cache_keeps_callbacks": _keeps_callbacks(),
             "cache_entries": sum(self._entries.values()),
             "cache_entries_of_name": self._entries.get(name, 0),
@@ -53,14 +52,16 @@ class CacheFolder:
         }
 
 
+def _setting(name: str) -> Any:
+    return getattr(sys.modules["jax"].config, name, None)
+
+
 def _entries(folder: str) -> dict[str, int]:
     """How many entries a folder has of each program; {} where it is no folder of this machine."""
     names: dict[str, int] = {}
     try:
         with os.scandir(folder) as files:
-            for number, file in enumerate(files):
-                if number >= _MOST_ENTRIES:
-                    break
+            for file in islice(files, _MAX_ENTRIES):
                 # jit_f-<key>-cache
                 program, _, rest = file.name.rpartition("-")
                 if rest == "cache":
@@ -69,12 +70,6 @@ def _entries(folder: str) -> dict[str, int]:
     except OSError:
         return {}
     return names
-
-
-def _in_key(config: Any) -> Any:
-    """The caches of XLA by which the path of the folder gets into every key."""
-    setting = getattr(config, "jax_persistent_cache_enable_xla_caches", None)
-    return setting if _path_is_in_key() else "none"
 
 
 @cache

@@ -14,12 +14,12 @@ from zlib import crc32
 from firstlight.telemetry.events import bare_name
 from firstlight.trace.record import calls, definitions
 from firstlight.trace.record.arguments import Arguments
-from firstlight.trace.record.static_values import identity
+from firstlight.trace.record.structures import identity
 from firstlight.trace.record.value_text import fields_of, text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from types import FrameType
     from typing import Any
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _ORDER = ("trace", "lower", "compile")
 #: Calls of one function that are remembered for their backward passes, which may never come.
-_MOST_FORWARD = 50
+_MAX_FORWARD = 50
 
 
 class Numbers:
@@ -36,11 +36,11 @@ class Numbers:
     def __init__(self) -> None:
         self._of: dict[int, tuple[Any, int]] = {}
 
-    def get(self, thing: Any) -> int | None:
+    def get(self, thing: object) -> int | None:
         known = self._of.get(id(thing))
         return known[1] if known is not None and known[0]() is thing else None
 
-    def put(self, thing: Any, number: int) -> bool:
+    def put(self, thing: object, number: int) -> bool:
         """False: it cannot be known again, because nothing can refer to it weakly."""
         key = id(thing)
         try:
@@ -63,7 +63,6 @@ class KnownCalls:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._jax = calls.jax_folders()
         self._numbers, self._serials = count(1), count(1)
         self._objects = Numbers()
         self._made = Numbers()  # what JAX made of a call by tracing and by lowering it
@@ -94,7 +93,9 @@ class KnownCalls:
         if number is not None and made is not None:
             self._made.put(made, number)
 
-    def _on_stack(self, stage: str, frame: Any, call: dict[str, Any], frames: list[Any]) -> int:
+    def _on_stack(
+        self, stage: str, frame: FrameType, call: dict[str, Any], frames: list[FrameType]
+    ) -> int:
         known = self._under_way.setdefault(get_ident(), [])
         alive = {id(f) for f in frames}
         known[:] = [k for k in known if k.frame in alive]
@@ -110,28 +111,30 @@ class KnownCalls:
         self._describe(number, call, frames)
         return number
 
-    def _describe(self, number: int, call: dict[str, Any], frames: list[Any]) -> None:
-        fun = definitions.function_of_user(call, self._jax)
+    def _describe(self, number: int, call: dict[str, Any], frames: list[FrameType]) -> None:
+        fun = definitions.function_of_user(call)
         about = definitions.definition(fun)
         place = about["place"]
+        # Not the user's function but one of JAX itself: an operation outside of any jit.
         library = definitions.is_operation(fun) or (
-            self._is_jax(place) and not definitions.binds_function_of_user(call["fun"], self._jax)
+            _is_jax(place) and not definitions.binds_function_of_user(call["fun"])
         )
-        parts = None if library else definitions.Parts(call["fun"], self._jax)
+        parts = None if library else definitions.Parts(call["fun"])
         arguments = Arguments(call, frames)
-        near, user = calls.sites(frames, self._jax)
+        near, user = calls.callers(frames)
+        calling = user or near
         event = {
             "call": number,
             "function": {**about, "made_of": parts and parts.number},
             "object": self._serial(fun) or next(self._serials),
-            "belongs_to": [n for o in (parts.objects if parts else ()) if (n := self._serial(o))],
-            # Not the user's function but one of JAX itself: an operation outside of any jit.
+            "belongs_to": self._serials_of(parts.objects if parts else ()),
             "library": library,
-            "site": near,
-            "user_site": user,
-            "instruction": calls.instruction(frames, self._jax),
-            "entry_site": calls.entry_site(frames, self._jax),
-            "stack": calls.call_stack(frames, self._jax),
+            "site": near and calls.line_of(near),
+            "user_site": user and calls.line_of(user),
+            # Which of the calls of a line it is: one line may call two functions.
+            "instruction": calling and calling.f_lasti,
+            "entry_site": calls.entry_site(frames),
+            "stack": calls.call_stack(frames),
             "context": calls.context(arguments.leaves),
             **arguments.signature(),
             "identity": dict(self._identities(arguments)),
@@ -140,44 +143,39 @@ class KnownCalls:
             bare = about["name"].rpartition(".")[2]
             forward = self._forward.setdefault((get_ident(), bare, tuple(place)), [])
             forward.append(event)
-            del forward[:-_MOST_FORWARD]
+            del forward[:-_MAX_FORWARD]
         self._recorder.event("call", **event)
 
     def _identities(self, arguments: Arguments) -> Iterator[tuple[str, list[Any]]]:
         """Static values that are equal to nothing but themselves: what they are, and of what."""
         for path, value in arguments.static_values:
             kind = identity(value)
-            if kind is not None:
-                parts = definitions.Parts(value, self._jax)
-                number, objects = parts.number, parts.objects
-                if kind == "method" and fields_of(value.__self__) is not None:
-                    # Of equal modules it is the same, though JAX cannot know that.
-                    number, objects = crc32(f"{number} {text_of(value.__self__)}".encode()), []
-                belongs_to = [n for o in objects if (n := self._serial(o))]
-                yield path, [kind, self._serial_of(value, kind), number, belongs_to]
+            if kind is None:
+                continue
+            parts = definitions.Parts(value)
+            number, objects = parts.number, parts.objects
+            if kind == "method" and fields_of(value.__self__) is not None:
+                # Of equal modules it is the same, though JAX cannot know that.
+                number, objects = crc32(f"{number} {text_of(value.__self__)}".encode()), []
+            # A bound method is made anew whenever it is asked for: it is its object's.
+            itself = self._serial(value.__self__ if kind == "method" else value)
+            yield path, [kind, itself, number, self._serials_of(objects)]
 
-    def _serial_of(self, value: Any, kind: str) -> int | None:
-        """A bound method is made anew whenever it is asked for: it is its object's."""
-        return self._serial(value.__self__ if kind == "method" else value)
-
-    def _is_jax(self, place: Any) -> bool:
-        return bool(place and place[0].startswith(self._jax))
-
-    def _of_transformation(self, bare: str, within: dict[str, Any], frames: list[Any]) -> int:
+    def _of_transformation(self, bare: str, within: dict[str, Any], frames: list[FrameType]) -> int:
         """JAX runs a jitted function by itself: its backward pass, or within a checkpoint."""
         number, place = next(self._numbers), within["place"]
-        near, user = calls.sites(frames, self._jax)
+        near, user = calls.sites(frames)
         known = self._forward_call(bare, tuple(place))
         # Of which pass it is part is not known: each is a program of its own, and none comes again.
         words = "the backward pass of grad" if known else f"within grad or checkpoint ({number})"
         about = known or {
             "function": {"name": bare, "module": None, "kind": None, "place": place},
             "object": 0,
-            "library": self._is_jax(place),
+            "library": _is_jax(place),
             "arrays": within["arrays"],
             "leaves": len(within["arrays"]),
         }
-        stack = calls.call_stack(frames, self._jax)
+        stack = calls.call_stack(frames)
         here = {"call": number, "site": near, "user_site": user, "stack": stack}
         context = {**calls.context(), "transformation": words}
         self._recorder.event("call", **{**about, **here, "context": context})
@@ -195,10 +193,17 @@ class KnownCalls:
         forward[:] = [call for call in forward if call is not known]
         return known
 
-    def _serial(self, thing: Any) -> int | None:
+    def _serial(self, thing: object) -> int | None:
         """A number that no other object ever has; None: the object cannot be known again."""
         known = self._objects.get(thing)
         if known is not None:
             return known
         number = next(self._serials)
         return number if self._objects.put(thing, number) else None
+
+    def _serials_of(self, things: Iterable[object]) -> list[int]:
+        return [number for thing in things if (number := self._serial(thing))]
+
+
+def _is_jax(place: list[Any] | None) -> bool:
+    return bool(place and place[0].startswith(calls.jax_folders()))

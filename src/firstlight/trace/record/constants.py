@@ -11,6 +11,7 @@ from itertools import islice
 from types import CodeType, FunctionType, MethodType
 
 from firstlight.trace.record.definitions import closure_of, innermost
+from firstlight.trace.record.value_text import dimensions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 
 #: Smaller ones are no harm, and are not looked for.
 _WORTH_NAMING_BYTES = 100_000
-_MOST_NAMED = 8
-_MOST_LOOKED_AT = 2000
-_DEEPEST = 4
+_MAX_NAMED = 8
+_MAX_LOOKED_AT = 2000
+_MAX_DEPTH = 4
 _OF_ARRAYS = ("numpy", "jax", "jaxlib")
 
 
@@ -30,26 +31,27 @@ def described(constants: dict[int, Any], programs: list[Any], fun: Any) -> list[
 
     constants: by their identity. programs: those that hold them. origin: closure, global, or None.
     """
-    large = [c for c in constants.values() if _bytes(c) >= _WORTH_NAMING_BYTES]
-    large.sort(key=lambda c: -_bytes(c))
-    large = large[:_MOST_NAMED]
+    large = [c for c in constants.values() if bytes_of(c) >= _WORTH_NAMING_BYTES]
+    large = sorted(large, key=bytes_of, reverse=True)[:_MAX_NAMED]
     if not large:
         return []
     names = _names(fun, large) if fun is not None else {}
     places = _first_uses(programs, {id(c) for c in large})
     return [
-        [*names.get(id(c), (None, None)), str(c.dtype), _shape(c), _bytes(c), places.get(id(c))]
+        [
+            *names.get(id(c), (None, None)),
+            str(c.dtype),
+            dimensions(c.shape),
+            bytes_of(c),
+            places.get(id(c)),
+        ]
         for c in large
     ]
 
 
-def _bytes(value: Any) -> int:
+def bytes_of(value: object) -> int:
     size = getattr(value, "nbytes", 0)
     return size if isinstance(size, int) else 0
-
-
-def _shape(value: Any) -> list[Any]:
-    return [n if isinstance(n, int) else str(n) for n in value.shape]
 
 
 def _first_uses(programs: list[Any], wanted: set[int]) -> dict[int, list[Any]]:
@@ -71,7 +73,7 @@ def _first_uses(programs: list[Any], wanted: set[int]) -> dict[int, list[Any]]:
 
 def _names(fun: Any, large: list[Any]) -> dict[int, tuple[str, str]]:
     """{constant: (name, origin)}"""
-    looked_at = islice(_reachable(fun, set(), _DEEPEST), _MOST_LOOKED_AT)
+    looked_at = islice(_reachable(fun, set(), _MAX_DEPTH), _MAX_LOOKED_AT)
     arrays = [(name, value, origin) for name, value, origin in looked_at if _is_array(value)]
     found = {}
     for constant in large:
@@ -88,15 +90,11 @@ def _is_array(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] in _OF_ARRAYS and hasattr(type(value), "shape")
 
 
-def _memory(array: Any) -> Any:
+def _memory(array: Any) -> int:
     """What tells an array from all others; one of NumPy from its views as well."""
-    interface = getattr(array, "__array_interface__", None) if isinstance(array, _numpy()) else None
-    return id(array) if interface is None else interface["data"][0]
-
-
-def _numpy() -> type:
-    kind: type = sys.modules["numpy"].ndarray
-    return kind
+    if isinstance(array, sys.modules["numpy"].ndarray):
+        return int(array.__array_interface__["data"][0])
+    return id(array)
 
 
 def _reachable(fun: Any, seen: set[int], depth: int) -> Iterator[tuple[str, Any, str]]:

@@ -2,8 +2,8 @@
 
 JAX knows a function by its identity. For people two functions are the same if they are made of the
 same code: not only the innermost, but also what is wrapped around it (a gradient of f is not f) and
-the functions that it was given (a factory makes another step for another loss). Nothing is asked
-of objects of the program: their attributes may be computed.
+the functions that it was given (a factory makes another step for another loss). No attribute of the
+program's objects is computed for this.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import zlib
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
+from firstlight.trace.record.calls import jax_folders
 from firstlight.trace.record.value_text import has, own
 
 TYPE_CHECKING = False
@@ -22,50 +23,41 @@ if TYPE_CHECKING:
 
 _SIMPLE = (int, str, bool, type(None))
 #: Around a function, and in it, there are rarely more: a chain may also have no end.
-_MOST_AROUND = 20
-_MOST_PARTS = 300
+_MAX_AROUND = 20
+_MAX_PARTS = 300
 #: Keeps in its closure how many arrays it was called with.
 _PMAP = "pmap.py"
 _EQUINOX = (os.path.join("equinox", "_jit.py"), "fun_wrapped")
 
 
-def definition(fun: Any) -> dict[str, Any]:
+def definition(fun: object) -> dict[str, Any]:
     """Where a function is defined."""
     inner = innermost(fun)
     code = code_of(inner)
-    plain = isinstance(inner, (FunctionType, BuiltinFunctionType, type))
-    return {
-        "name": inner.__qualname__ if plain else _own_name(inner) or type(inner).__qualname__,
-        "module": inner.__module__ if plain else own(inner, "__module__") or type(inner).__module__,
-        "kind": type(fun).__name__,
-        "place": None if code is None else [code.co_filename, code.co_firstlineno],
-    }
-
-
-def _own_name(fun: Any) -> str | None:
-    name = own(fun, "__qualname__") or own(fun, "__name__")
-    return name if type(name) is str else None
+    if isinstance(inner, (FunctionType, BuiltinFunctionType, type)):
+        name, module = inner.__qualname__, inner.__module__
+    else:
+        name = own(inner, "__qualname__") or own(inner, "__name__")
+        name = name if type(name) is str else type(inner).__qualname__
+        module = own(inner, "__module__") or type(inner).__module__
+    place = None if code is None else [code.co_filename, code.co_firstlineno]
+    return {"name": name, "module": module, "kind": type(fun).__name__, "place": place}
 
 
 def innermost(fun: Any) -> Any:
     """The function within partials, methods and what functools.wraps was used for."""
-    for _ in range(_MOST_AROUND):
-        inner = _within(fun)
+    for _ in range(_MAX_AROUND):
+        if isinstance(fun, partial):
+            inner = fun.func
+        else:
+            inner = fun.__func__ if isinstance(fun, MethodType) else own(fun, "__wrapped__")
         if inner is None or inner is fun:
             break
         fun = inner
     return fun
 
 
-def _within(fun: Any) -> Any:
-    if isinstance(fun, partial):
-        return fun.func
-    if isinstance(fun, MethodType):
-        return fun.__func__
-    return own(fun, "__wrapped__")
-
-
-def code_of(fun: Any) -> CodeType | None:
+def code_of(fun: object) -> CodeType | None:
     """The code of a function; of an object that can be called, that of its class."""
     if isinstance(fun, FunctionType):
         return fun.__code__
@@ -80,7 +72,7 @@ def code_of(fun: Any) -> CodeType | None:
 # --- the function of the user behind one of a package ---------------------------------------------
 
 
-def function_of_user(call: dict[str, Any], jax: tuple[str, ...]) -> Any:
+def function_of_user(call: dict[str, Any]) -> Any:
     """What is compiled for the user: not the function that pmap or filter_jit makes of it."""
     fun = call["fun"]
     code = code_of(innermost(fun))
@@ -88,28 +80,29 @@ def function_of_user(call: dict[str, Any], jax: tuple[str, ...]) -> Any:
         return fun
     if is_of_equinox(fun):
         return _given_to_equinox(call) or fun
-    if code.co_filename.startswith(jax):
-        return _held(innermost(fun), jax, 3) or fun
-    return fun
+    return (_held(innermost(fun), 3) or fun) if is_of_jax(code) else fun
 
 
-def is_of_equinox(fun: Any) -> bool:
+def is_of_jax(code: CodeType | None) -> bool:
+    return code is not None and code.co_filename.startswith(jax_folders())
+
+
+def is_of_equinox(fun: object) -> bool:
     """Whether it is what filter_jit calls, with the arguments of a function of the user."""
     code = code_of(innermost(fun))
-    if code is None or code.co_name != _EQUINOX[1]:
-        return False
-    return code.co_filename.endswith(_EQUINOX[0])
+    file, name = _EQUINOX
+    return code is not None and code.co_name == name and code.co_filename.endswith(file)
 
 
-def binds_function_of_user(fun: Any, jax: tuple[str, ...]) -> bool:
+def binds_function_of_user(fun: object) -> bool:
     """Whether it is a partial like `partial(jax.lax.scan, body)`: of JAX, and yet the user's."""
     if not isinstance(fun, partial):
         return False
-    codes = [code_of(innermost(v)) for v in (*fun.args, *fun.keywords.values()) if callable(v)]
-    return any(code is not None and not code.co_filename.startswith(jax) for code in codes)
+    codes = (code_of(innermost(v)) for v in (*fun.args, *fun.keywords.values()) if callable(v))
+    return any(code is not None and not is_of_jax(code) for code in codes)
 
 
-def is_operation(fun: Any) -> bool:
+def is_operation(fun: object) -> bool:
     """Whether it is an operation of JAX outside of any jit."""
     return bool(own(fun, "_apply_primitive"))
 
@@ -125,7 +118,7 @@ def _given_to_equinox(call: dict[str, Any]) -> Any:
         return None
 
 
-def _held(fun: Any, jax: tuple[str, ...], depth: int) -> Any:
+def _held(fun: object, depth: int) -> Any:
     """A function outside of JAX in the closure of one within."""
     if not isinstance(fun, FunctionType) or not depth:
         return None
@@ -134,20 +127,18 @@ def _held(fun: Any, jax: tuple[str, ...], depth: int) -> Any:
         if not callable(value) or isinstance(value, type):
             continue
         inner = innermost(value)
-        code = code_of(inner)
-        if code is not None and not code.co_filename.startswith(jax):
+        if code_of(inner) is not None and not is_of_jax(code_of(inner)):
             return value
-        if (deeper := _held(inner, jax, depth - 1)) is not None:
+        if (deeper := _held(inner, depth - 1)) is not None:
             return deeper
     return None
 
 
-def bound_by_pmap(fun: Any) -> list[Any]:
+def bound_by_pmap(fun: object) -> list[Any]:
     """Its static arguments, which are in the function that it makes."""
     inner = innermost(fun)
-    if not isinstance(inner, FunctionType):
-        return []
-    if os.path.basename(inner.__code__.co_filename) != _PMAP:
+    code = inner.__code__ if isinstance(inner, FunctionType) else None
+    if code is None or os.path.basename(code.co_filename) != _PMAP:
         return []
     transforms = getattr(closure_of(inner).get("fun"), "transforms", ())
     given = (one for _, arguments in transforms for one in arguments if type(one) is tuple)
@@ -171,8 +162,7 @@ def closure_of(fun: FunctionType) -> dict[str, Any]:
 class Parts:
     """All code that a function is made of, and the objects that it belongs to."""
 
-    def __init__(self, fun: Any, jax: tuple[str, ...]) -> None:
-        self._jax = jax
+    def __init__(self, fun: object) -> None:
         self._seen: set[int] = set()
         self._words: list[str] = []
         self.objects: list[Any] = []
@@ -184,7 +174,7 @@ class Parts:
         return zlib.crc32("\n".join(self._words).encode("utf-8", "surrogatepass"))
 
     def _add(self, value: Any) -> None:
-        if id(value) in self._seen or len(self._words) > _MOST_PARTS:
+        if id(value) in self._seen or len(self._words) > _MAX_PARTS:
             return
         self._seen.add(id(value))
         if isinstance(value, partial):
@@ -212,7 +202,7 @@ class Parts:
         where = zlib.crc32(code.co_linetable)
         self._words.append(f"{code.co_qualname} {code.co_firstlineno} {where}")
         wrapped, held = own(fun, "__wrapped__"), closure_of(fun).values()
-        if not code.co_filename.startswith(self._jax):
+        if not is_of_jax(code):
             self._add_all(held)
         else:
             # Of a transformation its options count: by which argument, over which axis.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-#: Of these it is worth to know which line imported them.
+#: Of these the line that imported them is recorded.
 _EXPENSIVE_NS = 20_000_000
 # Python takes the frames of its own import machinery out of tracebacks, by the name of their file:
 # ours must be taken out as well, or an ImportError would look different when traced.
@@ -26,11 +26,11 @@ _HIDDEN_FILE = "<frozen importlib._bootstrap>"
 
 
 class ImportClock:
-    """Tells `done` of every outermost import, with all modules that it loaded.
+    """Calls `done` after every outermost import, with all modules that it loaded.
 
-    They come in one list (name, begin, time, own time, name, …): a thousand tuples would have
-    Python look for garbage the earlier. And tells `appeared` of modules in `watched` as soon as
-    they are loaded, within whatever import: what comes after them in it may use them.
+    They come in one list (name, begin, time, own time, name, …): a thousand tuples would make
+    Python collect garbage earlier. Calls `appeared` for modules in `watched` as soon as they are
+    loaded, within whatever import: what comes after them in it may use them.
     """
 
     def __init__(
@@ -64,9 +64,8 @@ class ImportClock:
 
     def forked(self) -> None:
         """In a new process that has one thread: what others were loading is over."""
-        mine = get_ident()
         for of_threads in (self._open, self._loaded):
-            for thread in [thread for thread in of_threads if thread != mine]:
+            for thread in of_threads.keys() - {get_ident()}:
                 del of_threads[thread]
 
     def _begin(self, name: str) -> Any:
@@ -99,11 +98,7 @@ class ImportClock:
             self._appeared(name)
 
 
-def _around(
-    find_and_load: Callable[[str, Any], Any],
-    begin: Callable[[str], Any],
-    end: Callable[[Any], None],
-) -> Any:
+def _around(find_and_load: Any, begin: Callable[[str], Any], end: Callable[[Any], None]) -> Any:
     """The function with a clock around it, whose frames are hidden as its own are."""
 
     def _find_and_load(name: str, import_: Any) -> Any:
@@ -122,10 +117,7 @@ def _around(
 
 
 def _statement() -> list[Any] | None:
-    """[file, line, function] of the import that is now at its end; None: no line of a program did.
-
-    `python -m` and pytest load what they run.
-    """
+    """[file, line, function] of the import that now ends; None: `python -m` or pytest loads it."""
     frame: Any = sys._getframe(2)
     while frame is not None and _is_machinery(frame.f_code.co_filename):
         frame = frame.f_back
@@ -144,4 +136,4 @@ def _is_machinery(file: str) -> bool:
 
 
 def _nobody(modules: list[Any], sites: Any) -> None:
-    """Who is told of imports once nobody listens."""
+    """Called after imports once nobody listens."""

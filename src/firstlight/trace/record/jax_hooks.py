@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import sys
 from _thread import get_ident
-from functools import partial
 from time import monotonic_ns
 
 from firstlight.telemetry.events import CACHE, STAGES
 from firstlight.trace.record import calls, program_contents
 from firstlight.trace.record.cache_folder import CacheFolder
 from firstlight.trace.record.call_tracking import KnownCalls
-from firstlight.trace.record.executable_sizes import Sizes
 from firstlight.trace.record.outputs import Outputs
 from firstlight.trace.record.program_errors import leave_out_caller, pass_on
+from firstlight.trace.record.replacements import Replacements
 from firstlight.trace.record.value_text import own
 from firstlight.trace.record.waits import Waits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import FrameType
     from typing import Any
 
@@ -61,35 +59,19 @@ class JaxHooks:
         self._cache_folder = CacheFolder()
         self._active = True
         self._frames_stay = True  # a stage ends in the frame in which it has begun
-        self._undo: list[Callable[[], None]] = []
-        # Who asks JAX for its listeners of a kind, who adds one, and ours.
-        self._listeners: list[tuple[str, Callable[[Any], None], Any]] = []
-        self._sizes = Sizes(recorder)
-        self.waits.before_write = self._between
+        self._replaced = Replacements()
+        self._listeners = {
+            "scalar": recorder.safely(self._begin),
+            "event_duration": recorder.safely(self._end),
+            "event": recorder.safely(self._cache),
+        }
+        self.waits.before_write = self._listen_on
         self.waits.after_own_read = self._outputs.expect
 
     def listen(self) -> None:
-        from jax import monitoring
-
-        safely = self._recorder.safely
-        for kind, ours, gone in (
-            ("scalar", self._begin, "scalar"),
-            ("event_duration_secs", self._end, "event_duration"),
-            ("event", self._cache, "event"),
-        ):
-            listener = safely(ours)
-            register = getattr(monitoring, f"register_{kind}_listener")
-            register(listener)
-            self._listeners.append((f"get_{gone}_listeners", register, listener))
-            unregister = getattr(monitoring, f"unregister_{gone}_listener", None)
-            if unregister is not None:  # an older JAX keeps listeners: `_active` silences them
-                self._undo.append(partial(unregister, listener))
+        for kind, listener in self._listeners.items():
+            _register(kind, listener)
         self._recorder.event("jax", version=sys.modules["jax"].__version__, ns=monotonic_ns())
-
-    def _between(self) -> None:
-        """What can wait until a result has been read, and time is left."""
-        self._listen_on()
-        self._sizes.write()
 
     def _listen_on(self) -> None:
         """Say so where the program has taken all listeners from JAX, ours among them, and return.
@@ -98,10 +80,10 @@ class JaxHooks:
         """
         from jax._src import monitoring
 
-        for name, register, listener in self._listeners:
-            listening = getattr(monitoring, name, None)
+        for kind, listener in self._listeners.items():
+            listening = getattr(monitoring, f"get_{kind}_listeners", None)
             if self._active and listening is not None and listener not in listening():
-                register(listener)
+                _register(kind, listener)
                 self._recorder.problem(
                     "events: the program took away the listeners of JAX's events (as "
                     "jax.monitoring.clear_event_listeners does): compiles between that and the "
@@ -113,7 +95,7 @@ class JaxHooks:
         """Time the start of backends, for which JAX has no event."""
         from jax._src import xla_bridge
 
-        original = getattr(xla_bridge, "_init_backend", None)
+        original, event = getattr(xla_bridge, "_init_backend", None), self._recorder.event
         if original is None:
             self._recorder.problem("backends: this JAX starts them in an unknown way")
             return
@@ -126,37 +108,27 @@ class JaxHooks:
                 leave_out_caller(error)
                 raise
             finally:
-                self._recorder.event(
-                    "backend",
-                    platform=platform,
-                    begin_ns=begin,
-                    end_ns=monotonic_ns(),
-                    thread=get_ident(),
-                )
+                times = {"begin_ns": begin, "end_ns": monotonic_ns()}
+                event("backend", platform=platform, **times, thread=get_ident())
 
-        xla_bridge._init_backend = _init_backend
-
-        def restore() -> None:
-            if xla_bridge._init_backend is _init_backend:
-                xla_bridge._init_backend = original
-
-        self._undo.append(restore)
+        self._replaced.put(xla_bridge, "_init_backend", _init_backend)
 
     def detach(self) -> None:
         """Stop listening, and leave JAX as it was."""
+        from jax import monitoring
+
         self._active = self.waits.active = False
         self.waits.unwatch()
         self._outputs.unwatch()
-        for undo in self._undo:
-            self._recorder.safely(undo)()
-        self._undo = []
+        self._replaced.undo()
+        for kind, listener in self._listeners.items():
+            self._recorder.safely(getattr(monitoring, f"unregister_{kind}_listener"))(listener)
 
     def forked(self) -> None:
         """This is a new process: what was under way is of its parent, and in the parent's log."""
         self._open.clear()
         self._describing.clear()
         self._calls.forget()
-        self._sizes.forget()
         self.waits.forget()
 
     def is_busy(self) -> bool:
@@ -197,15 +169,9 @@ class JaxHooks:
         if stage == "compile":
             self._cache_folder.look()
             # The longest by far: should the process die in it, this is what it was doing.
-            self._recorder.event(
-                "begin",
-                stage=stage,
-                name=name,
-                call=current.call,
-                ns=begin,
-                thread=get_ident(),
-                thread_name=_thread_name(),
-            )
+            thread = {"thread": get_ident(), "thread_name": _thread_name()}
+            about = {"stage": stage, "name": name, "call": current.call}
+            self._recorder.event("begin", **about, ns=begin, **thread)
 
     def _end(self, event: str, seconds: float, **about: Any) -> None:
         stage = STAGES.get(event)
@@ -235,28 +201,27 @@ class JaxHooks:
             end_ns=end,
             own_ns=end - current.begin_ns - current.inside_ns,
             results=current.results,
-            **self._more(current, end, frames),
+            **self._more(current, frames),
         )
         if stage == "compile":
             self.waits.expect()
             self._outputs.expect()
 
-    def _more(self, current: _Stage, end_ns: int, frames: list[FrameType]) -> dict[str, Any]:
+    def _more(self, current: _Stage, frames: list[FrameType]) -> dict[str, Any]:
         """What is known at the end of a stage beyond its times."""
         try:
             self._calls.ended(current.stage, current.call, frames)
             if current.stage == "trace":
-                more = {}
-            elif current.stage == "lower":
+                return {}
+            if current.stage == "lower":
                 more = program_contents.lowered(frames)
             else:
-                folder = self._cache_folder.about(current.name)
-                more = {**program_contents.compiled(frames), "cache": current.cache or None}
-                if "unsized" in more:
-                    seconds = (end_ns - current.begin_ns) / 1e9
-                    self._sizes.later(more.pop("unsized"), get_ident(), current.begin_ns, seconds)
-                more.update(folder)
-                more.update(calls.compiler_options(frames))
+                more = {
+                    **self._cache_folder.about(current.name),
+                    **program_contents.compiled(frames),
+                    "cache": current.cache or None,
+                    **calls.compiler_options(frames),
+                }
         except Exception as error:
             pass_on(error)
             more = {"problem": f"{current.stage}: {type(error).__name__}: {error}"[:200]}
@@ -278,6 +243,13 @@ class JaxHooks:
             return self._calls.number(stage, name, frames)
         finally:
             self._describing.discard(thread)
+
+
+def _register(kind: str, listener: Any) -> None:
+    from jax import monitoring
+
+    name = {"event_duration": "event_duration_secs"}.get(kind, kind)
+    getattr(monitoring, f"register_{name}_listener")(listener)
 
 
 def _thread_name() -> str | None:

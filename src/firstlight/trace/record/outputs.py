@@ -15,6 +15,7 @@ from time import monotonic_ns
 from firstlight.trace.record import calls
 from firstlight.trace.record.installed import OURS, STANDARD_LIBRARY
 from firstlight.trace.record.program_errors import leave_out_caller
+from firstlight.trace.record.replacements import Replacements
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,16 +29,14 @@ _MAX_LINE = 4096
 
 
 class Outputs:
-    """Tells the first output after each compile, or the first line that a pattern is found in.
+    """Reports the first output after each compile, or the first line that a pattern is found in.
 
     read: how many results have been read so far.
     """
 
     def __init__(self, recorder: Recorder, read: Callable[[], int]) -> None:
-        self._recorder = recorder
-        self._read = read
-        self._jax = calls.jax_folders()
-        self._watching: list[tuple[Any, str, Any, Any]] = []  # owner, name, what it had, ours
+        self._recorder, self._read = recorder, read
+        self._replaced = Replacements()
         self._streams: tuple[Any, ...] = ()
         self._lines: dict[str, str] = {}  # of each stream, what was written of its last line
         self._pattern: Any = None
@@ -61,37 +60,21 @@ class Outputs:
             return
         names = ("stdout", "stderr") if self._pattern else ("stdout",)
         streams = tuple(getattr(sys, name, None) for name in names)
-        if self._watching and streams == self._streams:
+        if self._replaced and streams == self._streams:
             return
         self.unwatch()  # the program may have put other streams there
         self._streams = streams
         for name, stream in zip(names, streams, strict=True):
             write = getattr(stream, "write", None)
             if hasattr(stream, "__dict__") and callable(write):
-                self._replace(stream, "write", self._writing(name, write))
+                self._replaced.put(stream, "write", self._writing(name, write))
         if not self._pattern:
             ours = self._opening(builtins.open)
             for module in (builtins, io):
-                self._replace(module, "open", ours)
+                self._replaced.put(module, "open", ours)
 
     def unwatch(self) -> None:
-        """Put back what was replaced, unless somebody else has replaced it since."""
-        watching, self._watching = self._watching, []
-        for owner, name, before, ours in watching:
-            if vars(owner).get(name) is not ours:
-                continue
-            if before is None:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, before)
-
-    def _replace(self, owner: Any, name: str, ours: Any) -> None:
-        before = vars(owner).get(name)
-        try:
-            setattr(owner, name, ours)
-        except AttributeError:  # a stream of the program's own, which has no room for it
-            return
-        self._watching.append((owner, name, before, ours))
+        self._replaced.undo()
 
     def _writing(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         written = self._recorder.safely(self._written)
@@ -125,7 +108,7 @@ class Outputs:
         return open
 
     def _written(self, name: str, text: str) -> None:
-        if not self._watching:
+        if not self._replaced:
             return
         if self._pattern is not None:
             line = (self._lines.get(name, "") + text)[-_MAX_LINE:]
@@ -138,7 +121,7 @@ class Outputs:
             self._tell(name)
 
     def _opened(self, file: Any) -> None:
-        if not self._watching or not isinstance(file, (str, os.PathLike)):
+        if not self._replaced or not isinstance(file, (str, os.PathLike)):
             return
         parts = os.path.abspath(os.fspath(file)).split(os.sep)
         kept_aside = any(part.startswith((".", "__pycache__")) for part in parts)
@@ -147,11 +130,11 @@ class Outputs:
 
     def _is_of_jax(self) -> bool:
         """Whether JAX itself writes: its persistent cache."""
-        for frame in calls.stack(sys._getframe(1)):
-            file = frame.f_code.co_filename
-            if not file.startswith((OURS, "<frozen", *STANDARD_LIBRARY)):
-                return file.startswith(self._jax)
-        return False
+        files = (frame.f_code.co_filename for frame in calls.stack(sys._getframe(1)))
+        outer = (
+            file for file in files if not file.startswith((OURS, "<frozen", *STANDARD_LIBRARY))
+        )
+        return next(outer, "").startswith(calls.jax_folders())
 
     def _tell(self, stream: str) -> None:
         now = monotonic_ns()
@@ -160,5 +143,5 @@ class Outputs:
         self._recorder.event("output", ns=now, stream=stream, site=self._site(), reads=reads)
 
     def _site(self) -> Any:
-        near, user = calls.sites(calls.stack(sys._getframe(1)), self._jax)
+        near, user = calls.sites(calls.stack(sys._getframe(1)))
         return user or near

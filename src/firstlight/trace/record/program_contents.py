@@ -4,79 +4,68 @@ from __future__ import annotations
 
 import sys
 
-from firstlight.trace.record.calls import call_of, variable
-from firstlight.trace.record.constants import described
+from firstlight.trace.record.calls import COMPILING, LOWERING, call_of, variable
+from firstlight.trace.record.constants import bytes_of, described
 from firstlight.trace.record.installed import package_of
 from firstlight.trace.record.program_errors import pass_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import FrameType
     from typing import Any
 
-_LOWERING = ("pxla.py", "_cached_lowering_to_hlo")
-_COMPILING = ("pxla.py", "_cached_compilation")
 #: Programs of more equations are looked at line by line: as many as a finding needs (thresholds).
 _MANY_EQUATIONS = 100
-_MOST_LINES = 20
+_MAX_LINES = 20
 _MANY_ON_A_LINE = 100
 _KINDS_OF_A_RULE = 8
 #: Equations that are asked which packages they are from.
-_MOST_LOOKED_AT = 30
+_MAX_LOOKED_AT = 30
 _JAX = {"jax", "jaxlib"}  # whose code made all of them
 
 
 def lowered(frames: list[FrameType]) -> dict[str, Any]:
     """Equations, their lines where they are many, and bytes of captured constants."""
-    closed = variable(frames, _LOWERING, "closed_jaxpr")
+    closed = variable(frames, LOWERING, "closed_jaxpr")
     if closed is None:
         problem = "programs: this JAX does not show the equations and constants of a program"
         return {"equations": None, "constant_bytes": None, "problem": problem}
     constants: dict[int, Any] = {}
     programs: list[Any] = []
     equations = list(_equations(closed, set(), constants, programs))
-    about: dict[str, Any] = {
-        "equations": len(equations),
-        "constant_bytes": sum(map(_bytes, constants.values())) + _literal_bytes(equations),
-    }
+    literals = (v.val for e in equations for v in e.invars if getattr(v, "val", None) is not None)
     call = call_of(frames)
-    named = described(constants, programs, call[1]["fun"] if call else None)
-    if named:
-        about["constants"] = named
-    packages = _packages(equations)
-    if packages:
-        about["packages"] = packages
-    if len(equations) >= _MANY_EQUATIONS:
-        about["lines"] = _by_line(equations)
-    return about
+    about = {
+        "constants": described(constants, programs, call[1]["fun"] if call else None),
+        "packages": _packages(equations),
+        "lines": _by_line(equations) if len(equations) >= _MANY_EQUATIONS else [],
+    }
+    return {
+        "equations": len(equations),
+        "constant_bytes": sum(map(bytes_of, (*constants.values(), *literals))),
+        **{key: value for key, value in about.items() if value},
+    }
 
 
 def compiled(frames: list[FrameType]) -> dict[str, Any]:
-    """Bytes of the executable, and whether it calls back into Python.
-
-    "unsized" is the executable itself where its backend does not tell, and it could be written out.
-    """
-    executable = variable(frames, _COMPILING, "xla_executable")
+    """Bytes of the executable, and whether it calls back into Python."""
+    executable = variable(frames, COMPILING, "xla_executable")
     if executable is None and sys.exc_info()[0] is not None:
         return {}  # there is none: the compiler refused, or was interrupted
     if executable is None:
         problem = "programs: this JAX does not show the size and callbacks of a program"
         return {"executable_bytes": None, "callbacks": None, "problem": problem}
-    callbacks = variable(frames, _COMPILING, "host_callbacks")
-    size = _code_bytes(executable)
+    callbacks = variable(frames, COMPILING, "host_callbacks")
+    try:
+        size = int(executable.size_of_generated_code_in_bytes()) or None
+    except Exception as error:  # not all backends know
+        pass_on(error)
+        size = None
     return {
         "executable_bytes": size,
         "callbacks": None if callbacks is None else bool(callbacks),
-        **({} if size or callbacks else {"unsized": executable}),
     }
-
-
-def _code_bytes(executable: Any) -> int | None:
-    try:
-        return int(executable.size_of_generated_code_in_bytes()) or None
-    except Exception as error:  # not all backends can tell
-        pass_on(error)
-        return None
 
 
 def _equations(program: Any, seen: set[int], constants: dict[int, Any], programs: list[Any]) -> Any:
@@ -102,21 +91,10 @@ def _equations(program: Any, seen: set[int], constants: dict[int, Any], programs
 
 def _packages(equations: list[Any]) -> list[str]:
     """Installed packages whose code made some of the equations, by some of these."""
-    some = equations[:: max(1, len(equations) // _MOST_LOOKED_AT)]
+    some = equations[:: max(1, len(equations) // _MAX_LOOKED_AT)]
     tracebacks = {equation.source_info.traceback for equation in some} - {None}
     files = {code.co_filename for traceback in tracebacks for code in traceback.raw_frames()[0]}
     return sorted({package for file in files if (package := package_of(file))} - _JAX)
-
-
-def _literal_bytes(equations: list[Any]) -> int:
-    return sum(
-        _bytes(v.val) for e in equations for v in e.invars if getattr(v, "val", None) is not None
-    )
-
-
-def _bytes(value: Any) -> int:
-    size = getattr(value, "nbytes", 0)
-    return size if isinstance(size, int) else 0
 
 
 def _by_line(equations: list[Any]) -> list[Any]:
@@ -127,24 +105,26 @@ def _by_line(equations: list[Any]) -> list[Any]:
     """
     from jax._src import source_info_util
 
-    made_at: dict[Any, list[Any]] = {}  # of a loop, all turns are made at the same place
-    for equation in equations:
-        made_at.setdefault(equation.source_info.traceback, []).append(equation)
     lines: dict[tuple[str, int], list[Any]] = {}
-    for traceback, made in made_at.items():
+    for traceback, made in _by_place(equations).items():
         frame = source_info_util.user_frame(traceback)
         if frame is not None:
             lines.setdefault((frame.file_name, frame.start_line), []).extend(made)
-    most = sorted(lines.items(), key=lambda item: -len(item[1]))[:_MOST_LINES]
+    most = sorted(lines.items(), key=lambda item: -len(item[1]))[:_MAX_LINES]
     return [[file, line, len(of), _repeats(of, file)] for (file, line), of in most]
 
 
-def _repeats(equations: list[Any], file: str) -> int:
+def _by_place(equations: list[Any]) -> dict[Any, list[Any]]:
+    """Equations by where they are made: of a loop, all turns are made at the same place."""
     made_at: dict[Any, list[Any]] = {}
     for equation in equations:
         made_at.setdefault(equation.source_info.traceback, []).append(equation)
+    return made_at
+
+
+def _repeats(equations: list[Any], file: str) -> int:
     counts, plain = [], []
-    for made in made_at.values():
+    for made in _by_place(equations).values():
         kinds = _tally(equation.primitive.name for equation in made)
         if len(kinds) < _KINDS_OF_A_RULE:
             counts += kinds
@@ -168,17 +148,14 @@ def _turns_of_a_rule(made: list[Any]) -> int:
     function has. Told apart by what they work on, all come at least as often as it ran, but for a
     few of its first and last turn.
     """
-    counts = sorted(_tally(map(_kind, made)))
+    ranks = ([getattr(v.aval, "ndim", None) for v in (*e.invars, *e.outvars)] for e in made)
+    kinds = ((e.primitive.name, *of) for e, of in zip(made, ranks, strict=True))
+    counts = sorted(_tally(kinds))
     return counts[len(counts) // 4]
 
 
-def _kind(equation: Any) -> tuple[Any, ...]:
-    ranks = (getattr(v.aval, "ndim", None) for v in (*equation.invars, *equation.outvars))
-    return (equation.primitive.name, *ranks)
-
-
-def _tally(things: Any) -> list[int]:
-    counts: dict[Any, int] = {}
+def _tally(things: Iterable[object]) -> list[int]:
+    counts: dict[object, int] = {}
     for thing in things:
         counts[thing] = counts.get(thing, 0) + 1
     return list(counts.values())

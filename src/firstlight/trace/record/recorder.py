@@ -17,6 +17,7 @@ from firstlight.trace.record.program_errors import is_of_program, leave_us_out, 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
     from typing import Any
 
 #: The modules that are listened to, and a name by which they are loaded far enough.
@@ -33,28 +34,36 @@ class Recorder:
 
     def __init__(self, write: Callable[[dict[str, Any]], None]) -> None:
         self._write = write
-        self._own_ns = 0  # spent here, not in the program
-        self._lost = 0  # events that could not be written
-        self._lost_is_told = False
-        self.problems: set[str] = set()
-        self.before_end: list[Callable[[], None]] = []  # who still has something to write
-        self.after_fork: list[Callable[[], None]] = []  # who has something of the parent's
-        self._imports: list[tuple[int, int]] = []  # begin and end of each outermost one
-        self._ended = -1  # the process that has told its end
+        self.before_end: list[Callable[[], None]] = []  # what still has something to write
+        self.after_fork: list[Callable[[], None]] = []  # what has something of the parent's
+        self._ended = -1  # the process whose end was written
         self._head: dict[str, Any] | None = None  # of a fork, written with its first event
-        self.marked = False
         #: What the first result is known by: `train.py:27`, or a pattern of a line put out.
         self.first_result_pattern = os.environ.get("FIRSTLIGHT_FIRST_RESULT") or None
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._own_ns = 0  # spent here, not in the program
+        self._lost = 0  # events that could not be written
+        self._loss_is_written = False
+        self.problems: set[str] = set()
+        self._imports: list[tuple[int, int]] = []  # begin and end of each outermost one
+        self.marked = False
 
     def begin(self, started_ns: int | None, whole: bool) -> None:
         """The first event; OSError: there is no place for it, and nothing to record.
 
         whole: from the start of the process, not from some point within.
         """
-        self._write({"event": "process", **self._about_process(started_ns, whole)})
+        self._write(self._about_process(started_ns, whole))
 
     def _about_process(self, started_ns: int | None, whole: bool) -> dict[str, Any]:
+        try:
+            folder = os.getcwd()
+        except OSError:  # it was removed
+            folder = None
         return {
+            "event": "process",
             "schema": SCHEMA,
             "version": VERSION,
             "pid": getpid(),
@@ -62,7 +71,7 @@ class Recorder:
             "rank": next((os.environ[v] for v in _RANKS if v in os.environ), None),
             "python": sys.version.split()[0],
             "command": list(getattr(sys, "orig_argv", [])),
-            "folder": _current_folder(),
+            "folder": folder,
             "started_ns": started_ns,
             "recording_ns": monotonic_ns(),
             "clock": [monotonic_ns(), time_ns()],
@@ -72,15 +81,15 @@ class Recorder:
         }
 
     def event(self, kind: str, **about: Any) -> None:
-        """One line of the log; whatever goes wrong is kept for the next one."""
+        """One line of the log; whatever goes wrong is written with the next one."""
         begin = monotonic_ns()
         try:
             if self._head is not None:
                 head, self._head = self._head, None
                 self._write(head)
             self._write({"event": kind, **about})
-            if self._lost and not self._lost_is_told and kind != "end":  # which tells it itself
-                self._lost_is_told = True  # now: the process may not get to its end
+            if self._lost and not self._loss_is_written and kind != "end":  # which says so itself
+                self._loss_is_written = True  # now: the process may not get to its end
                 missing = f"events could not be written ({'; '.join(sorted(self.problems))})"
                 self._write({"event": "problem", "problems": [], "missing": missing})
         except Exception as error:
@@ -90,7 +99,7 @@ class Recorder:
         self._own_ns += monotonic_ns() - begin
 
     def problem(self, text: str, missing: str | None = None) -> None:
-        """Something that cannot be told; said once, at once: the process may not get to its end.
+        """Something that cannot be known, written at once: the process may not get to its end.
 
         missing: why compiles may not be in the log.
         """
@@ -116,17 +125,17 @@ class Recorder:
         return guarded
 
     def mark(self, how: str, site: Any) -> None:
-        """The first result is here. how: by the program's own word ("code"), a line, an output."""
+        """The first result is here. how: marked in the "code", by a "line" or an "output"."""
         if not self.marked:
             self.marked = True
             self.event("marked", ns=monotonic_ns(), how=how, site=site)
 
-    def mark_here(self, frame: Any) -> None:
-        """The same, said by this frame of the program."""
+    def mark_here(self, frame: FrameType) -> None:
+        """The same, marked by this frame of the program."""
         self.mark("code", [frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname])
 
     def imported(self, modules: list[Any], sites: Any = None) -> None:
-        """An import statement is over, with all that it loaded, as the clock of imports tells it.
+        """An import statement is over. modules: as the import clock lists all that it loaded.
 
         sites: lines of expensive ones.
         """
@@ -137,12 +146,7 @@ class Recorder:
 
     def imports_since(self, moment_ns: int) -> int:
         """Nanoseconds of importing from then on."""
-        found = 0
-        for begin, end in reversed(self._imports):
-            if end <= moment_ns:
-                break
-            found += end - max(begin, moment_ns)
-        return found
+        return sum(max(0, end - max(begin, moment_ns)) for begin, end in self._imports)
 
     def end(self) -> None:
         """The last event, once for each process."""
@@ -151,22 +155,16 @@ class Recorder:
         self._ended = getpid()
         for write in self.before_end:
             self.safely(write)()
-        problems = sorted(self.problems)
-        about = {"own_ns": self._own_ns, "lost": self._lost, "problems": problems}
+        about = {"own_ns": self._own_ns, "lost": self._lost, "problems": sorted(self.problems)}
         self.event("end", ns=monotonic_ns(), **about)
 
     def forked(self) -> None:
         """This is a new process, which has a log of its own: what was heard is of its parent."""
-        self._own_ns = self._lost = 0
-        self.marked = False
-        self._lost_is_told = False
-        self.problems.clear()
-        self._imports.clear()
-        # Most forks become another program at once: they have nothing to tell, and no log.
-        self._head = {"event": "process", **self._about_process(None, whole=False)}
-        for forget in self.after_fork:
+        self._begin_anew()
+        # Most forks become another program at once: they have nothing to write, and no log.
+        self._head = self._about_process(None, whole=False)
+        for forget in (*self.after_fork, self._end_with_multiprocessing):
             self.safely(forget)()
-        self.safely(self._end_with_multiprocessing)()
 
     def _end_with_multiprocessing(self) -> None:
         """Its workers leave without what atexit would call; they have a list of their own.
@@ -178,13 +176,6 @@ class Recorder:
             util.register_after_fork(
                 self, lambda _: util.Finalize(None, self.safely(self.end), exitpriority=-100)
             )
-
-
-def _current_folder() -> str | None:
-    try:
-        return os.getcwd()
-    except OSError:  # it was removed
-        return None
 
 
 def process_started_ns() -> int | None:

@@ -1,19 +1,81 @@
-"""Structures of arguments as JAX keeps them: paths of their arrays, and what is static in them."""
+"""What arguments consist of: paths of their arrays, and each static value by its path.
+
+JAX compares static arguments, and the static part of a pytree (fields of a TrainState, of an
+equinox.Module, of a module of nnx), as a whole. Shown as a whole nobody sees what differs; and a
+function, a partial, a bound method is equal to nothing but itself, whatever it was made of.
+"""
 
 from __future__ import annotations
 
-from types import FunctionType
+import sys
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType
 
+from firstlight.trace.record.definitions import is_of_equinox
+from firstlight.trace.record.installed import package_of
 from firstlight.trace.record.log_format import WHOLE
-from firstlight.trace.record.static_values import taken_apart
-from firstlight.trace.record.value_text import text_of
+from firstlight.trace.record.value_text import fields_of, is_of_library, own, text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
-_MAX_DEPTH = 50
+    Named = tuple[str, Any]
+
+_MAX_NESTING = 5
+_MAX_DEPTH_OF_MODULES = 50
+#: Of one argument; what is left is shown as a whole.
+_MAX_VALUES = 60
+
+
+# --- static values --------------------------------------------------------------------------------
+
+
+def taken_apart(value: object, path: str, depth: int = 0) -> Iterator[Named]:
+    """(path, value) of all that a value consists of, as far as equal parts make equal values."""
+    parts = None if depth > _MAX_NESTING else _parts(value)
+    if not parts:
+        yield path, value
+        return
+    if len(parts) > _MAX_VALUES:
+        yield path + WHOLE, value
+    for step, part in parts[:_MAX_VALUES]:
+        yield from taken_apart(part, path + step, depth + 1)
+
+
+def _parts(value: Any) -> list[Named] | None:
+    kind = type(value)
+    if kind in (tuple, list):
+        return [(f"[{i}]", one) for i, one in enumerate(value)]
+    if kind is dict:
+        return [(f"[{text_of(key)}]", one) for key, one in value.items()]
+    if identity(value) is not None or is_of_library(value):
+        return None
+    fields = fields_of(value)
+    return None if fields is None else [(f".{name}", one) for name, one in fields]
+
+
+def identity(value: object) -> str | None:
+    """Of what is equal to nothing but itself: what it is; None: it is compared by its value."""
+    if isinstance(value, partial):
+        return "partial"
+    if isinstance(value, MethodType):
+        return "method"
+    if isinstance(value, (FunctionType, BuiltinFunctionType)):
+        return "function"
+    if own(value, "__wrapped__") is not None or type(value).__name__ == "PjitFunction":
+        return "function"
+    if isinstance(value, type) or is_of_library(value):
+        return None
+    if any("__eq__" in vars(c) for c in type(value).__mro__[:-1]):
+        return None
+    module = sys.modules.get(type(value).__module__)
+    installed = package_of(getattr(module, "__file__", None) or "")
+    return "object of a package" if installed else "object"
+
+
+# --- pytrees --------------------------------------------------------------------------------------
 
 
 def leaf_paths(tree: Any, path: str = "") -> Iterator[str]:
@@ -22,17 +84,34 @@ def leaf_paths(tree: Any, path: str = "") -> Iterator[str]:
     if node is None:
         yield path
         return
-    children, graph = tree.children(), graph_of(tree)
-    if graph is not None:  # of a module of nnx
-        named = Graph(graph, path).arrays
+    children, graph = tree.children(), _graph_of(tree)
+    if graph is not None:
+        named = _Graph(graph, path).arrays
         if len(named) == tree.num_leaves:
             yield from named
             return
-    for step, child in zip(steps(node[0], node[1], len(children)), children, strict=True):
+    for step, child in zip(_steps(node[0], node[1], len(children)), children, strict=True):
         yield from leaf_paths(child, path + step)
 
 
-def steps(kind: type, about: Any, n: int) -> list[str]:
+def in_structure(tree: Any, path: str) -> Iterator[Named]:
+    """The static part of a pytree."""
+    node, graph = tree.node_data(), _graph_of(tree)
+    if node is None:
+        return
+    if graph is not None:
+        yield from _Graph(graph, path).statics
+        return
+    (kind, about), children = node, tree.children()
+    steps = _steps(kind, about, len(children))
+    # The keys of a mapping are in the paths.
+    if kind is not dict and about is not None and not any(s.startswith("['") for s in steps):
+        yield from _beside(kind, about, path)
+    for step, child in zip(steps, children, strict=True):
+        yield from in_structure(child, path + step)
+
+
+def _steps(kind: type, about: Any, n: int) -> list[str]:
     """How the children of a node are reached."""
     if kind in (tuple, list):
         return [f"[{i}]" for i in range(n)]
@@ -44,19 +123,19 @@ def steps(kind: type, about: Any, n: int) -> list[str]:
         if type(several) in (tuple, list) and len(several) == n and _are_names(several):
             return [f"[{key!r}]" for key in several]
     names = vars(kind).get("_fields") or _field_names(kind)[0]
-    if len(names) == n:
-        return [f".{name}" for name in names]
-    return [f"[<flat index {i}>]" for i in range(n)]
+    return (
+        [f".{s}" for s in names] if len(names) == n else [f"[<flat index {i}>]" for i in range(n)]
+    )
 
 
-def _are_names(several: Any) -> bool:
+def _are_names(several: Iterable[object]) -> bool:
     return all(type(key) is str for key in several)
 
 
 def _field_names(kind: type) -> tuple[list[str], list[str]]:
     """Of a dataclass: fields that are children, and those that are static.
 
-    As JAX was told when it got to know the class, or by what packages write beside a field.
+    As JAX was told when the class was registered, or by what packages write beside a field.
     """
     from jax._src import tree_util
 
@@ -72,27 +151,8 @@ def _field_names(kind: type) -> tuple[list[str], list[str]]:
     return [f.name for f in fields if f not in static], [f.name for f in static]
 
 
-def in_structure(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """The static part of a pytree."""
-    node = tree.node_data()
-    if node is None:
-        return
-    kind, about = node
-    children = tree.children()
-    graph = graph_of(tree)
-    if graph is not None:
-        yield from Graph(graph, path).statics
-        return
-    if kind is not dict and about is not None:
-        yield from _beside(kind, about, len(children), path)
-    for step, child in zip(steps(kind, about, len(children)), children, strict=True):
-        yield from in_structure(child, path + step)
-
-
-def _beside(kind: type, about: Any, n: int, path: str) -> Iterator[tuple[str, Any]]:
+def _beside(kind: type, about: Any, path: str) -> Iterator[Named]:
     """What a node keeps beside its children."""
-    if any(step.startswith("['") for step in steps(kind, about, n)):
-        return  # the keys of a mapping, which are in the paths
     values = list(about) if type(about) is tuple else [about]
     if _names_its_values(values):  # a module of nnx: names of its nodes, of all else, and that
         for name, value in zip(values[1], values[2], strict=True):
@@ -109,13 +169,13 @@ def _beside(kind: type, about: Any, n: int, path: str) -> Iterator[tuple[str, An
 def _names_its_values(values: list[Any]) -> bool:
     if len(values) != 3 or not all(type(one) is tuple for one in values):
         return False
-    return len(values[1]) == len(values[2]) and all(type(name) is str for name in values[1])
+    return len(values[1]) == len(values[2]) and _are_names(values[1])
 
 
 # --- modules of nnx -------------------------------------------------------------------------------
 
 
-def graph_of(tree: Any) -> Any:
+def _graph_of(tree: Any) -> Any:
     """What nnx.jit makes of a module: a description, with the arrays in a list beside it."""
     node = tree.node_data()
     if node is None or node[0].__name__ != "NodeStates":
@@ -125,23 +185,23 @@ def graph_of(tree: Any) -> Any:
     return held if type(held).__name__ == "GraphDef" else None
 
 
-class Graph:
+class _Graph:
     """The paths of a module's arrays, in the order of the arrays, and its static values."""
 
     def __init__(self, graph: Any, path: str) -> None:
         self.arrays: list[str] = []
-        self.statics: list[tuple[str, Any]] = []
+        self.statics: list[Named] = []
         try:
             self._walk(iter(graph.nodes), iter(graph.attributes), path, 0)
         except (StopIteration, AttributeError, TypeError, ValueError):  # built in another way
             self.arrays = []
         self.statics.append((path + WHOLE, graph))
 
-    def _walk(self, nodes: Any, attributes: Any, path: str, depth: int) -> None:
+    def _walk(self, nodes: Iterator[Any], attributes: Iterator[Any], path: str, depth: int) -> None:
         node = next(nodes)
         if type(node).__name__ == "VariableDef":
             self.arrays.append(path)
-        if type(node).__name__ != "NodeDef" or depth > _MAX_DEPTH:
+        if type(node).__name__ != "NodeDef" or depth > _MAX_DEPTH_OF_MODULES:
             return
         for _ in range(node.num_attributes):
             name, attribute = next(attributes)
@@ -152,3 +212,58 @@ class Graph:
                 self.arrays.append(path + step)
             elif type(name) is not str or not name.startswith("_"):
                 self.statics += taken_apart(attribute.value, path + step)
+
+
+# --- calls under equinox.filter_jit ---------------------------------------------------------------
+
+#: Parameters of equinox's function, and the keys under which the arrays of a call are there.
+_ARRAYS = ("dynamic_donate", "dynamic_nodonate")
+STATIC = "static"
+
+
+class FilteredCall:
+    """The arguments of a call by the names of the user: structures, paths of arrays, static values.
+
+    Equinox calls one function of its own with all arrays of a call in flat tuples, and with all
+    else, structures included, as one static argument. Here they are put together again.
+    """
+
+    def __init__(self, static: Any, parameters: Sequence[str]) -> None:
+        fun, first, (rest_values, rest_tree) = static
+        by_position, by_name = rest_tree.children()
+        # Equinox adds a None to the arguments by position, so that there always is a first one.
+        trees = [first[1], *by_position.children()][:-1]
+        unnamed = (f"[{i}]" for i in range(len(parameters), len(trees)))
+        named = list(zip([*parameters, *unnamed], trees, strict=False))
+        head, rest = named[:1], named[1:]
+        rest += zip(by_name.node_data()[1], by_name.children(), strict=True)
+        self.trees: list[Named] = [*head, *rest]
+        self._renamed: dict[str, str] = {}
+        self.static: list[Named] = []
+        is_function = fun[1].node_data() is None
+        self._add("fun", [] if is_function else [("self", fun[1])], () if is_function else fun[0])
+        self._add("first", head, first[0])
+        self._add("rest", rest, rest_values)
+
+    def path(self, path: str) -> str:
+        """The user's path of an array."""
+        return self._renamed.get(path, path)
+
+    def _add(self, key: str, trees: list[Named], values: Sequence[Any]) -> None:
+        paths = [path for name, tree in trees for path in leaf_paths(tree, name)]
+        for i, path in enumerate(paths):
+            self._renamed |= {f"{name}['{key}'][{i}]": path for name in _ARRAYS}
+        told = zip(paths, values, strict=False)
+        self.static += [(path, value) for path, value in told if value is not None]
+        for name, tree in trees:
+            self.static += in_structure(tree, name)
+
+
+def filtered(fun: object, static: Any, parameters: Sequence[str]) -> FilteredCall | None:
+    """None: it is no such call, or one of an equinox that is built in another way."""
+    if not is_of_equinox(fun):
+        return None
+    try:
+        return FilteredCall(static, parameters)
+    except (AttributeError, LookupError, TypeError, ValueError):
+        return None

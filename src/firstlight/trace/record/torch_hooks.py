@@ -1,8 +1,8 @@
 """Listens to torch.compile: every region that it compiles, why again, and where its graph breaks.
 
-Torch tells once a region is compiled, by a function that is there to be told of it; in calls that
-compile nothing, nothing of this runs. What torch's own texts say may hold values of the program:
-they are kept under `static`, which `--redact` turns into hashes.
+Torch reports a region once it is compiled, to a function that exists for that; calls that compile
+nothing run nothing of this. Torch's own texts may hold values of the program: they are kept under
+`static`, which `--redact` turns into hashes.
 """
 
 from __future__ import annotations
@@ -23,10 +23,20 @@ if TYPE_CHECKING:
     from firstlight.trace.record.recorder import Recorder
 
 #: Texts of torch go on for pages.
-_LONGEST_TEXT = 4000
+_MAX_TEXT = 4000
 #: Functions whose backward pass may still come, which has no name of its own.
-_MOST_FUNCTIONS = 1000
+_MAX_FUNCTIONS = 1000
 _MISMATCH = re.compile(r"(size|dtype|rank|stride|requires_grad|dispatch key set|device) mismatch")
+#: {name in the log: torch's}
+_NUMBERS = {
+    "backend_seconds": "backend_compile_time_s",
+    "inductor_seconds": "inductor_compile_time_s",
+    "restart_seconds": "dynamo_time_before_restart_s",
+    "operations": "graph_op_count",
+    "guards": "guard_count",
+    "cache_hits": "inductor_fx_local_cache_hit_count",
+    "cache_misses": "inductor_fx_local_cache_miss_count",
+}
 
 
 def attach(recorder: Recorder) -> TorchHooks:
@@ -38,7 +48,7 @@ def attach(recorder: Recorder) -> TorchHooks:
 
 
 class TorchHooks:
-    """Turns what torch tells of a compiled region into an event of the log."""
+    """Turns torch's report of a compiled region into an event of the log."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -86,7 +96,8 @@ class TorchHooks:
     def _compiled(self, metrics: Any) -> None:
         self._heard += 1
         end = monotonic_ns()
-        seconds = _seconds(metrics)
+        seconds = _of(metrics, "entire_frame_compile_time_s")
+        seconds = float((_of(metrics, "duration_us") or 0) / 1e6 if seconds is None else seconds)
         begin = end - int(seconds * 1e9)
         name, place = self._function(metrics)
         near, user = self._site(metrics)
@@ -95,13 +106,13 @@ class TorchHooks:
             name=name,
             place=place,
             direction=_direction(metrics),
-            **_numbers(metrics),
+            **_frame(metrics),
             thread=get_ident(),
             begin_ns=begin,
             end_ns=end,
             seconds=seconds,
             imports_seconds=self._recorder.imports_since(begin) / 1e9,
-            **_stages(metrics),
+            **{ours: _of(metrics, theirs) for ours, theirs in _NUMBERS.items()},
             site=near,
             user_site=user,
             recompile=_recompile(metrics),
@@ -115,7 +126,7 @@ class TorchHooks:
         if name is None:
             return self._functions.get(number, (None, None))
         place = [_of(metrics, "co_filename"), _of(metrics, "co_firstlineno"), name]
-        if len(self._functions) >= _MOST_FUNCTIONS:
+        if len(self._functions) >= _MAX_FUNCTIONS:
             del self._functions[next(iter(self._functions))]
         self._functions[number] = (name, place)
         return name, place
@@ -123,12 +134,9 @@ class TorchHooks:
     def _site(self, metrics: Any) -> tuple[Any, Any]:
         """The call; not the function that is now compiled, which may be on the stack already."""
         own = (_of(metrics, "co_filename"), _of(metrics, "co_firstlineno"))
-        frames = [
-            frame
-            for frame in calls.stack(sys._getframe(2))
-            if (frame.f_code.co_filename, frame.f_code.co_firstlineno) != own
-        ]
-        return calls.sites(frames, self._torch)
+        stack = calls.stack(sys._getframe(2))
+        others = [f for f in stack if (f.f_code.co_filename, f.f_code.co_firstlineno) != own]
+        return calls.sites(others, self._torch)
 
     def _new_breaks(self) -> list[Any]:
         """Those since the last region. The list is torch's, and emptied by its reset."""
@@ -148,18 +156,13 @@ def _of(metrics: Any, name: str) -> Any:
     return getattr(metrics, name, None)
 
 
-def _seconds(metrics: Any) -> float:
-    seconds = _of(metrics, "entire_frame_compile_time_s")
-    return float(seconds if seconds is not None else (_of(metrics, "duration_us") or 0) / 1e6)
-
-
 def _direction(metrics: Any) -> str:
     if _of(metrics, "is_runtime"):
         return "at run time"  # kernels that are tuned, CUDA graphs that are recorded
     return "backward" if _of(metrics, "is_forward") is False else "forward"
 
 
-def _numbers(metrics: Any) -> dict[str, int | None]:
+def _frame(metrics: Any) -> dict[str, int | None]:
     """Torch's number of the code (frame), and of its compile, from 0 on: `frame/compile`."""
     parts = str(_of(metrics, "compile_id")).split("/")[-2:]
     known = len(parts) == 2 and all(part.isdigit() for part in parts)
@@ -167,30 +170,18 @@ def _numbers(metrics: Any) -> dict[str, int | None]:
     return {"frame": frame, "frame_compile": compile_}
 
 
-def _stages(metrics: Any) -> dict[str, Any]:
-    return {
-        "backend_seconds": _of(metrics, "backend_compile_time_s"),
-        "inductor_seconds": _of(metrics, "inductor_compile_time_s"),
-        "restart_seconds": _of(metrics, "dynamo_time_before_restart_s"),
-        "operations": _of(metrics, "graph_op_count"),
-        "guards": _of(metrics, "guard_count"),
-        "cache_hits": _of(metrics, "inductor_fx_local_cache_hit_count"),
-        "cache_misses": _of(metrics, "inductor_fx_local_cache_miss_count"),
-    }
-
-
 def _recompile(metrics: Any) -> dict[str, Any] | None:
     reason = _of(metrics, "recompile_reason")
     if reason is None:
         return None
-    text = str(reason)[:_LONGEST_TEXT]
+    text = str(reason)[:_MAX_TEXT]
     mismatch = _MISMATCH.search(text)
     other = "global state" if "GLOBAL_STATE" in text else "value"
     return {"kind": mismatch[1] if mismatch else other, "static": {"guard": text}}
 
 
 def _graph_break(reason: Any) -> dict[str, Any]:
-    text = str(getattr(reason, "reason", ""))[:_LONGEST_TEXT]
+    text = str(getattr(reason, "reason", ""))[:_MAX_TEXT]
     stack = getattr(reason, "user_stack", None) or ()
     lines = [[frame.filename, frame.lineno, frame.name] for frame in stack]
     return {"kind": _kind(text), "lines": lines, "static": {"text": text}}
@@ -198,7 +189,7 @@ def _graph_break(reason: Any) -> dict[str, Any]:
 
 def _failure(metrics: Any) -> dict[str, Any] | None:
     """Why the function is not compiled after all, but run as it is."""
-    kind, text = _of(metrics, "fail_type"), str(_of(metrics, "fail_reason"))[:_LONGEST_TEXT]
+    kind, text = _of(metrics, "fail_type"), str(_of(metrics, "fail_reason"))[:_MAX_TEXT]
     if kind is None:
         return None
     file, line = _of(metrics, "fail_user_frame_filename"), _of(metrics, "fail_user_frame_lineno")

@@ -1,8 +1,8 @@
 """Values and structures as text, without running code of the program: no repr of its classes.
 
-What a class of the program prints of itself may have effects, take long, or wait for an array. So
-only what Python and JAX bring along writes itself. Of any other object there is its class: with
-what it holds, if objects of it can be equal; with its address, if each is another one.
+A repr of the program's may have effects, take long, or wait for an array: only what Python and JAX
+bring along writes itself. Any other object is its class: with what it holds, if objects of it can
+be equal; with its address, if each is another one.
 """
 
 from __future__ import annotations
@@ -16,26 +16,31 @@ from firstlight.trace.record.program_errors import pass_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
-MOST_TEXT = 200
+MAX_TEXT = 200
 _SIMPLE = (int, float, complex, bool, str, bytes, type(None), type(...), range, slice)
 _FUNCTIONS = (FunctionType, BuiltinFunctionType)
 #: Packages whose classes may write themselves.
 _LIBRARIES = ("jax", "jaxlib", "numpy", "ml_dtypes")
 _BRACKETS: dict[type, tuple[str, str]] = {list: ("[", "]"), tuple: ("(", ")"), set: ("{", "}")}
-_DEEPEST = 6
+_MAX_DEPTH = 6
 
 
 def shortened(text: str) -> str:
     """Of a long text its begin, and a number that is another one for another text."""
     whole = zlib.crc32(text.encode("utf-8", "surrogatepass"))
-    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}… {whole:08x}"
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}… {whole:08x}"
 
 
-def own(value: Any, name: str) -> Any:
-    """An attribute that is in the object itself: no code of its class is asked."""
+def dimensions(shape: Iterable[object]) -> list[int | str]:
+    """A shape for the log: sizes that are no numbers as text."""
+    return [n if isinstance(n, int) else str(n) for n in shape]
+
+
+def own(value: object, name: str) -> Any:
+    """An attribute of the object itself: no code of its class runs."""
     try:
         return object.__getattribute__(value, "__dict__").get(name)
     except Exception as error:
@@ -43,12 +48,12 @@ def own(value: Any, name: str) -> Any:
         return None
 
 
-def has(value: Any, name: str) -> bool:
+def has(value: object, name: str) -> bool:
     """Whether an attribute is there, again without asking the class for one that is not."""
     return any(name in vars(c) for c in type(value).__mro__) or own(value, name) is not None
 
 
-def text_of(value: Any) -> str:
+def text_of(value: object) -> str:
     """A value, at most so long that a line can hold it."""
     try:
         return shortened(_text(value, 0))
@@ -63,7 +68,7 @@ def _text(value: Any, depth: int) -> str:
         return repr(value)
     if isinstance(value, type):
         return f"<class '{value.__qualname__}'>"
-    if depth > _DEEPEST:
+    if depth > _MAX_DEPTH:
         return f"<{kind.__qualname__}>"
     if kind.__name__ == "PyTreeDef":
         return f"PyTreeDef({_structure(value, depth)})"
@@ -96,7 +101,7 @@ def _composed(value: Any, text: Callable[[Any], str]) -> str | None:
     return f"{kind.__qualname__}({', '.join(f'{name}={text(v)}' for name, v in parts)})"
 
 
-def fields_of(value: Any) -> list[tuple[str, Any]] | None:
+def fields_of(value: object) -> list[tuple[str, Any]] | None:
     """What decides whether another object is equal to it; None: none is, or nobody knows."""
     kind = type(value)
     # Also of a class that is derived from a named tuple: GradientTransformationExtraArgs is one.
@@ -108,7 +113,7 @@ def fields_of(value: Any) -> list[tuple[str, Any]] | None:
     return _attributes(value)
 
 
-def _attributes(value: Any) -> list[tuple[str, Any]]:
+def _attributes(value: object) -> list[tuple[str, Any]]:
     fields = vars(type(value)).get("__dataclass_fields__")
     if fields is not None:
         return [(name, object.__getattribute__(value, name)) for name in fields]
@@ -121,7 +126,7 @@ def _attributes(value: Any) -> list[tuple[str, Any]]:
         return held
 
 
-def is_of_library(value: Any) -> bool:
+def is_of_library(value: object) -> bool:
     """Whether it is of Python's numerical libraries, which write their values themselves."""
     return type(value).__module__.partition(".")[0] in _LIBRARIES
 
@@ -154,14 +159,15 @@ def _structure(tree: Any, depth: int, whole: bool = True) -> str:
         return "None"
     parts = [_structure(child, depth, whole) for child in tree.children()]
     if kind is dict:
-        keys = [_text(key, depth + 1) for key in about]
+        keys = (_text(key, depth + 1) for key in about)
         return "{" + ", ".join(f"{k}: {v}" for k, v in zip(keys, parts, strict=False)) + "}"
+    inside = ", ".join(parts)
     if kind is tuple:
-        return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+        return f"({inside}{',' if len(parts) == 1 else ''})"
     if kind is list:
-        return f"[{', '.join(parts)}]"
+        return f"[{inside}]"
     if issubclass(kind, tuple) and "_fields" in vars(kind):
-        return f"CustomNode(namedtuple[{kind.__name__}], [{', '.join(parts)}])"
+        return f"CustomNode(namedtuple[{kind.__name__}], [{inside}])"
     whole |= kind.__module__ == "collections"  # its keys
     beside = f"[{_text(about, depth + 1)}]" if whole else ""
-    return f"CustomNode({kind.__name__}{beside}, [{', '.join(parts)}])"
+    return f"CustomNode({kind.__name__}{beside}, [{inside}])"

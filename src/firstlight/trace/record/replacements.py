@@ -1,0 +1,46 @@
+"""Functions of others that are replaced while something is recorded, and put back afterwards."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Replacements:
+    """What was replaced, in order; true while anything is."""
+
+    def __init__(self) -> None:
+        self._done: list[tuple[Any, str, Any, Any]] = []  # owner, name, what it had, ours
+
+    def __bool__(self) -> bool:
+        return bool(self._done)
+
+    def put(self, owner: object, name: str, ours: object) -> None:
+        before = vars(owner).get(name)
+        try:
+            setattr(owner, name, ours)
+        except AttributeError:  # an object of the program's own, which has no room for it
+            return
+        self._done.append((owner, name, before, ours))
+
+    def undo(self) -> None:
+        """Put back what was there, unless somebody else has replaced it since."""
+        done, self._done = self._done, []
+        for owner, name, before, ours in done:
+            if vars(owner).get(name) is not ours:
+                continue
+            if before is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+
+
+def named_like(ours: Any, original: Any) -> Any:
+    """Our function with the names of the original one."""
+    # Not functools.wraps: some of these are no functions of Python, and have half of the names.
+    for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+        if isinstance(getattr(original, name, None), str):
+            setattr(ours, name, getattr(original, name))
+    ours.__wrapped__ = original
+    return ours
