@@ -1,9 +1,9 @@
 """While a program runs under us, each signal reaches it once, as if we were not there.
 
-One that is sent to a group of processes (by the terminal, by `timeout`) comes to the program as
-well as to us; one that is sent to us alone has to be passed on; and the system does not say which
-of both it was. A witness does: another process of the group, in which signals wait for ever. What
-waits there too was sent to all.
+A signal to a group of processes (by the terminal, by `timeout`) reaches the program and us; one to
+us alone has to be passed on; and the system does not say which of both it was. A witness does:
+another process of the group, in which signals stay pending for ever. What is pending there too was
+sent to all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import sleep
 from types import FrameType
-from typing import Any
 
 #: Where there is no witness: these are taken to come from the terminal, and so to all.
 _OF_THE_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
@@ -29,21 +28,17 @@ class _Witness:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # which it inherits
         try:
-            self._process = subprocess.Popen(
-                ["cat"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
+            self._process = subprocess.Popen(["cat"], stdin=pipe, stdout=nowhere, stderr=nowhere)
         except OSError:  # a system without
             pass
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def has(self, number: int) -> bool | None:
-        """Whether a signal waits in it; None: nobody can say."""
+        """Whether a signal is pending in it; None: unknown."""
         if self._process is None:
             return None
         try:
@@ -65,7 +60,7 @@ class Child:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._waiting: list[int] = []
-        self._witness = _Witness()
+        self.witness = _Witness()
 
     def started(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -78,17 +73,14 @@ class Child:
         elif not self._came_to_all(number):
             self._process.send_signal(number)
 
-    def end(self) -> None:
-        self._witness.end()
-
     def _came_to_all(self, number: int) -> bool:
-        seen = self._witness.has(number)
+        seen = self.witness.has(number)
         if seen is False:
             sleep(_ALL_HAVE_IT_SECONDS)
-            seen = self._witness.has(number)
+            seen = self.witness.has(number)
         if seen:  # it keeps what it has seen: the next one needs another
-            self._witness.end()
-            self._witness = _Witness()
+            self.witness.end()
+            self.witness = _Witness()
         return number in _OF_THE_TERMINAL if seen is None else seen
 
 
@@ -99,13 +91,11 @@ def passing_signals() -> Iterator[Child]:
     Handlers, not SIG_IGN: the program would inherit that. What is ignored already (nohup) stays so.
     """
     child = Child()
-    before: dict[signal.Signals, Any] = {}
-    for number in _SIGNALS:
-        if signal.getsignal(number) != signal.SIG_IGN:
-            before[number] = signal.signal(number, child.handle)
+    passed = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, child.handle) for number in passed}
     try:
         yield child
     finally:
         for number, earlier in before.items():
             signal.signal(number, earlier)
-        child.end()
+        child.witness.end()

@@ -24,7 +24,7 @@ HOOK = "firstlight-trace.pth"
 
 
 class Outcome(NamedTuple):
-    """How the program ended, and how long it took by a clock outside of it."""
+    """How the program ended, and the seconds that it took, measured outside of it."""
 
     code: int | None  # None: ended by a signal
     signal: int | None
@@ -127,28 +127,26 @@ def end_like(outcome: Outcome) -> int:
 def new_folder(wanted: Path | None, program: str) -> Path:
     """A folder with nothing in it; by default one named after the time and the program."""
     if wanted is None:
-        wanted = _unused(Path("firstlight-traces"), Path(program).stem or "program")
-    elif wanted.exists() and (not wanted.is_dir() or any(wanted.iterdir())):
-        from firstlight.records import OutputError
+        from datetime import datetime
 
-        raise OutputError(f"{wanted} exists and is not empty. Give a new folder with --out.")
+        name = f"{datetime.now():%Y%m%d-%H%M%S}-{Path(program).stem or 'program'}"
+        names = (name if number == 1 else f"{name}-{number}" for number in count(1))
+        folders = (Path("firstlight-traces") / name for name in names)
+        wanted = next(folder for folder in folders if not folder.exists())
+    elif wanted.exists() and (not wanted.is_dir() or any(wanted.iterdir())):
+        raise _refused(f"{wanted} exists and is not empty. Give a new folder with --out.")
     try:
         wanted.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        from firstlight.records import OutputError
-
-        raise OutputError(
-            f"{wanted}: cannot be made: {error.strerror}. Give another folder with --out."
-        ) from None
+        why = f"{wanted}: cannot be made: {error.strerror}. Give another folder with --out."
+        raise _refused(why) from None
     return wanted
 
 
-def _unused(folder: Path, program: str) -> Path:
-    from datetime import datetime
+def _refused(why: str) -> Exception:
+    from firstlight.records import OutputError
 
-    name = f"{datetime.now():%Y%m%d-%H%M%S}-{program}"
-    names = (name if number == 1 else f"{name}-{number}" for number in count(1))
-    return next(folder / name for name in names if not (folder / name).exists())
+    return OutputError(why)
 
 
 def dumping(folder: Path) -> dict[str, str]:
@@ -212,9 +210,5 @@ def _starts_recorder() -> bool:
     question = "import sys; sys.exit('firstlight.trace.startup' not in sys.modules)"
     # A folder that cannot be made: asking leaves nothing behind.
     environment = {**os.environ, "FIRSTLIGHT_TRACE": os.path.join(os.devnull, "none")}
-    return (
-        subprocess.call(
-            [sys.executable, "-c", question], env=environment, stderr=subprocess.DEVNULL
-        )
-        == 0
-    )
+    command = [sys.executable, "-c", question]
+    return subprocess.call(command, env=environment, stderr=subprocess.DEVNULL) == 0

@@ -14,7 +14,6 @@ from statistics import median
 from firstlight.trace import running
 
 BASE = "as it is"
-_LEVEL = "--xla_backend_optimization_level"
 
 
 @dataclass(frozen=True)
@@ -59,24 +58,27 @@ class _Run:
     wall: float
 
 
-def variants(folder: Path) -> dict[str, tuple[str, dict[str, str]]]:
+def _variants(folder: Path) -> dict[str, tuple[str, dict[str, str]]]:
     """{name: (how to do the same, variables of the environment)}"""
     flags = os.environ.get("XLA_FLAGS", "")
+    levels = {level: f"--xla_backend_optimization_level={level}" for level in (0, 1)}
     cache = {
         "JAX_COMPILATION_CACHE_DIR": str((folder / "cache").absolute()),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
-    found: dict[str, tuple[str, dict[str, str]]] = {BASE: ("", {})}
-    for level in (0, 1):
-        flag = f"{_LEVEL}={level}"
-        found[f"optimisation level {level}"] = (
-            f"XLA_FLAGS={flag}",
-            {"XLA_FLAGS": f"{flags} {flag}".strip()},
-        )
     how = "JAX_COMPILATION_CACHE_DIR=… JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0"
-    found["warm cache"] = (how, cache)
-    return found
+    return {
+        BASE: ("", {}),
+        **{
+            f"optimisation level {level}": (
+                f"XLA_FLAGS={flag}",
+                {"XLA_FLAGS": f"{flags} {flag}".strip()},
+            )
+            for level, flag in levels.items()
+        },
+        "warm cache": (how, cache),
+    }
 
 
 def measure(
@@ -84,31 +86,27 @@ def measure(
     folder: Path,
     rounds: int,
     say: Callable[[str], None],
-    variables: Mapping[str, str] | None = None,
+    variables: Mapping[str, str],
 ) -> WhatIf:
     """Run every variant `rounds` times, and the cache once more to fill it.
 
     variables: of the environment, of all variants.
     """
-    common = dict(variables or {})
-    planned = {name: (how, common | own) for name, (how, own) in variants(folder).items()}
-    runs = rounds * len(planned) + 1
+    planned = {name: (how, {**variables, **own}) for name, (how, own) in _variants(folder).items()}
     say(
-        f"--what-if runs the program {runs} more times, without input and with its output in "
-        f"{folder}: whatever it writes, it writes again."
+        f"--what-if runs the program {rounds * len(planned) + 1} more times, without input and "
+        f"with its output in {folder}: whatever it writes, it writes again."
     )
     done: dict[str, list[_Run]] = {name: [] for name in planned}
     folder.mkdir(parents=True)
     _run(command, folder / "fill-cache", planned["warm cache"][1])
     for number in range(rounds):
         # Every other round backwards: whatever the one before leaves warm is not always the same.
-        order = list(planned) if number % 2 == 0 else list(reversed(planned))
-        for name in order:
+        for name in list(planned)[:: 1 if number % 2 == 0 else -1]:
             where = folder / f"{name.replace(' ', '-')}-{number + 1}"
             done[name].append(_run(command, where, planned[name][1]))
-    return WhatIf(
-        rounds, tuple(_summary(name, planned[name][0], runs) for name, runs in done.items())
-    )
+    summaries = (_summary(name, planned[name][0], runs) for name, runs in done.items())
+    return WhatIf(rounds, tuple(summaries))
 
 
 def _run(command: Sequence[str], folder: Path, variables: Mapping[str, str]) -> _Run:

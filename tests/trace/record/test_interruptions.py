@@ -282,7 +282,7 @@ def test_comparing_takes_as_long_for_each_recompile_however_many_there_are(
     compiles = [samples.again(float(n), (n, 4)) for n in range(500)]
     told = recompiles.with_reasons(compiles)
     assert {one.recompile_reason for one in told[1:]} == {"shape"}
-    assert compared <= 500 * recompiles._MOST
+    assert compared <= 500 * recompiles._MAX_COMPARED
 
 
 def test_a_signature_from_long_ago_is_known_again() -> None:

@@ -10,8 +10,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
-from typing import Any
 
 from firstlight.trace.read.model import (
     BY_POSITION,
@@ -28,7 +26,7 @@ from firstlight.trace.record.log_format import WHOLE
 _FURTHER, _OTHERS = "further leaves", "others"
 _STRENGTH = {reason: number for number, reason in enumerate(Reason)}
 #: Earlier signatures that a compile is compared with.
-_MOST = 40
+_MAX_COMPARED = 40
 _SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
 #: What JAX makes of a number of Python, without and with 64 bits.
 OF_PYTHON = {
@@ -40,43 +38,33 @@ OF_PYTHON = {
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _NUMBER = re.compile(r"-?\d[\d.]*(e[+-]?\d+)?$")
 _HALVED = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
+#: Objects that functions given as static arguments may belong to, and not be made anew for nothing.
+_MAX_OWNERS = 2
+_FUNCTIONS = (ByIdentity.FUNCTION, ByIdentity.PARTIAL, ByIdentity.METHOD)
+#: Of the code of each function that was given, what its objects belonged to.
+_Owners = Mapping[int | None, set[tuple[int, ...]]]
+#: Signatures that were compiled before, by what makes two of them equal, the last one last.
+_Earlier = dict[object, Signature | None]
 
 
 def with_reasons(compiles: Iterable[Compile], library: bool = False) -> tuple[Compile, ...]:
     """The same compiles of one function, by their begin, each after the first with its reason."""
-    earlier: dict[tuple[int, Any, Any], _Earlier] = defaultdict(_Earlier)
-    told = []
     in_order = sorted(compiles, key=lambda c: (c.process, c.begin_seconds))
-    owners = _owners(in_order)
+    owners: dict[int | None, set[tuple[int, ...]]] = defaultdict(set)
+    for identity in (i for c in in_order if c.signature for i in c.signature.identity.values()):
+        owners[identity.made_of] |= {identity.belongs_to} if identity.belongs_to else set()
+    all_earlier: dict[object, _Earlier] = defaultdict(dict)
+    told = []
     for one in in_order:
-        if one.compiled:
-            before = earlier[one.process, transformation(one), _given(one, owners)]
-            told.append(_with_reason(one, before, library) if before.compiles else one)
-            before.add(one)
-        else:
+        if not one.compiled:
             told.append(one)
+            continue
+        earlier = all_earlier[one.process, transformation(one), _given(one, owners)]
+        key = one.signature and _key(one.signature)
+        told.append(_with_reason(one, key, earlier, library) if earlier else one)
+        earlier.pop(key, None)  # it is the last one now
+        earlier[key] = one.signature
     return tuple(told)
-
-
-class _Earlier:
-    """Programs that a function had: how many, and the different signatures of them."""
-
-    def __init__(self) -> None:
-        self.compiles = 0
-        self._signatures: dict[object, Signature] = {}
-
-    def add(self, one: Compile) -> None:
-        self.compiles += 1
-        if one.signature is not None:
-            key = _key(one.signature)
-            self._signatures.pop(key, None)  # it is the last one now
-            self._signatures[key] = one.signature
-
-    def to_compare(self, now: Signature) -> list[Signature]:
-        """The same one if there was one, else the last ones: of thousands, any is as far away."""
-        same = self._signatures.get(_key(now))
-        last = [*islice(reversed(self._signatures.values()), _MOST)][::-1]
-        return last if same is None else [same]
 
 
 def _key(signature: Signature) -> object:
@@ -86,28 +74,12 @@ def _key(signature: Signature) -> object:
     return (*arrays, signature.function_object, *texts)
 
 
-def transformation(one: Compile) -> Any:
+def transformation(one: Compile) -> object:
     """A function under vmap, or its gradient, is another program: as it should be."""
     return None if one.signature is None else one.signature.context.get("transformation")
 
 
-#: Objects that functions given as static arguments may belong to, and not be made anew for nothing.
-_MAX_OWNERS = 2
-_FUNCTIONS = (ByIdentity.FUNCTION, ByIdentity.PARTIAL, ByIdentity.METHOD)
-_Owners = Mapping[int | None, set[tuple[int, ...]]]
-
-
-def _owners(compiles: Iterable[Compile]) -> _Owners:
-    """Of the code of each function that was given, what its objects belonged to."""
-    found: dict[int | None, set[tuple[int, ...]]] = defaultdict(set)
-    for one in compiles:
-        for identity in one.signature.identity.values() if one.signature else ():
-            if identity.belongs_to:
-                found[identity.made_of].add(identity.belongs_to)
-    return found
-
-
-def _given(one: Compile, owners: _Owners) -> Any:
+def _given(one: Compile, owners: _Owners) -> object:
     """The functions that it was given: those of another code, or of another model, make another
     program, as they should. One that is made anew for each call is of the same code.
     """
@@ -120,10 +92,12 @@ def _given(one: Compile, owners: _Owners) -> Any:
     )
 
 
-def _with_reason(one: Compile, before: _Earlier, library: bool) -> Compile:
-    known = before.to_compare(one.signature) if one.signature else []
+def _with_reason(one: Compile, key: object, earlier: _Earlier, library: bool) -> Compile:
+    # The same signature if there was one, else the last ones: of thousands, any is as far away.
+    some = [earlier[key]] if key in earlier else [*earlier.values()][-_MAX_COMPARED:]
+    known = [signature for signature in some if signature is not None]
     found = nearest_differences(one.signature, known, library) if one.signature and known else []
-    found.sort(key=lambda difference: _STRENGTH[difference.kind])  # the reason is told first
+    found.sort(key=lambda difference: _STRENGTH[difference.kind])  # the reason comes first
     reason = found[0].kind if found else Reason.UNKNOWN
     return replace(one, recompile_reason=reason, recompile_differences=tuple(found))
 
@@ -157,23 +131,23 @@ def differences(before: Signature, now: Signature, library: bool = False) -> Ite
 def _tree(before: Signature, now: Signature) -> Iterator[Difference]:
     old, new = ({a.path: a for a in s.arguments} for s in (before, now))
     # Paths as well: the text of a long tree is cut.
-    if before.tree != now.tree or before.leaves != now.leaves or old.keys() != new.keys():
-        # What was static and is an array now, or the other way round, is told as a static value.
-        come = sorted(new.keys() - old.keys() - {*before.static})
-        gone = sorted(old.keys() - new.keys() - {*now.static})
-        if before.tree == now.tree and not gone and not come and old.keys() != new.keys():
-            return
-        was, is_now = (tree.removeprefix("PyTreeDef") for tree in (before.tree, now.tree))
-        found: list[tuple[str | None, str, str]] = [] if come or gone else [(None, was, is_now)]
-        found += [(path, "", described(new[path], is_wide(now))) for path in come]
-        found += [(path, described(old[path], is_wide(before)), "") for path in gone]
-        for number, (path, old_text, new_text) in enumerate(found):
-            distance = 0 if number else 10  # there is one tree
-            yield Difference(Reason.TREE, path, old_text, new_text, distance)
+    if before.tree == now.tree and before.leaves == now.leaves and old.keys() == new.keys():
+        was, is_now = (str(one.context.get(BY_POSITION)) for one in (before, now))
+        if was != is_now:
+            yield Difference(Reason.TREE, BY_POSITION, was, is_now)
         return
-    old_count, new_count = (str(one.context.get(BY_POSITION)) for one in (before, now))
-    if old_count != new_count:
-        yield Difference(Reason.TREE, BY_POSITION, old_count, new_count)
+    # What was static and is an array now, or the other way round, counts as a static value.
+    come = sorted(new.keys() - old.keys() - {*before.static})
+    gone = sorted(old.keys() - new.keys() - {*now.static})
+    found: list[tuple[str | None, str, str]] = []
+    found += [(path, "", described(new[path], is_wide(now))) for path in come]
+    found += [(path, described(old[path], is_wide(before)), "") for path in gone]
+    if not found:
+        if before.tree == now.tree and old.keys() != new.keys():
+            return
+        found = [(None, before.tree.removeprefix("PyTreeDef"), now.tree.removeprefix("PyTreeDef"))]
+    for number, about in enumerate(found):
+        yield Difference(Reason.TREE, *about, 0 if number else 10)  # there is one tree
 
 
 def _static(before: Signature, now: Signature) -> Iterator[Difference]:
@@ -182,39 +156,36 @@ def _static(before: Signature, now: Signature) -> Iterator[Difference]:
     for name in names:
         whole = name.removesuffix(WHOLE)
         if whole != name and any(path.startswith(whole) for path in found):
-            continue  # what differs in it has been told
-        for one in _static_value(name, before, now):
+            continue  # what differs in it is there already
+        one = _static_value(name, before, now)
+        if one is not None:
             found.append(name)
             yield one
 
 
-def _static_value(name: str, before: Signature, now: Signature) -> Iterator[Difference]:
+def _static_value(name: str, before: Signature, now: Signature) -> Difference | None:
     was, is_now = before.static.get(name), now.static.get(name)
     if was is None or is_now is None:
         old, new = (s.static.get(name) or _as_array(name, s) for s in (before, now))
-        yield Difference(Reason.STATIC, name, old, new, 2)
-        return
+        return Difference(Reason.STATIC, name, old, new, 2)
+    old, new = (_ADDRESS.sub("", text) for text in (was, is_now))
     one, other = before.identity.get(name), now.identity.get(name)
     if one is not None and other is not None and one.number is not None:
-        if one.number == other.number:
-            return
-        alike = one.made_of == other.made_of
-    elif was == is_now:
-        return
+        same, alike = one.number == other.number, one.made_of == other.made_of
     else:
-        alike = _without_address(was) == _without_address(is_now)
+        same, alike = was == is_now, old == new
+    if same:
+        return None
     if not alike:
-        yield Difference(Reason.STATIC, name, was, is_now, 2)
-        return
+        return Difference(Reason.STATIC, name, was, is_now, 2)
     kind = other.kind if other is not None else ByIdentity.OBJECT
-    same = _without_address(was), _without_address(is_now)
-    yield Difference(Reason.STATIC, name, *same, 1, kind)
+    return Difference(Reason.STATIC, name, old, new, 1, kind)
 
 
 def _as_array(name: str, signature: Signature) -> str:
     """What an argument was that is not static."""
-    given = next((a for a in signature.arguments if a.path == name), None)
-    return "" if given is None else described(given, is_wide(signature))
+    given = (described(a, is_wide(signature)) for a in signature.arguments if a.path == name)
+    return next(given, "")
 
 
 def _argument(
@@ -237,14 +208,17 @@ def _argument(
     yield Difference(found[0][0], now.path, *told, sum(distance for _, distance in found))
 
 
-def _context(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
-    named = 0
-    for name in sorted({*before, *now} - {BY_POSITION, _FURTHER, _OTHERS}):
-        was, is_now = before.get(name), now.get(name)
-        if was != is_now:
-            named += 1
-            yield Difference(Reason.CONTEXT, name, _value(was), _value(is_now), 2)
-    if not named and before.get(_OTHERS) != now.get(_OTHERS):
+def _context(before: Mapping[str, object], now: Mapping[str, object]) -> Iterator[Difference]:
+    differ = [
+        name
+        for name in sorted({*before, *now} - {BY_POSITION, _FURTHER, _OTHERS})
+        if before.get(name) != now.get(name)
+    ]
+    for name in differ:
+        values = (one.get(name) for one in (before, now))
+        was, is_now = ("none" if value is None else str(value) for value in values)
+        yield Difference(Reason.CONTEXT, name, was, is_now, 2)
+    if not differ and before.get(_OTHERS) != now.get(_OTHERS):
         yield Difference(Reason.CONTEXT, None, "", "")
 
 
@@ -285,11 +259,3 @@ def _placed(argument: Argument) -> str | None:
     if sharding is None or sharding.startswith("SingleDeviceSharding"):
         return None
     return sharding
-
-
-def _without_address(text: str) -> str:
-    return _ADDRESS.sub("", text)
-
-
-def _value(value: Any) -> str:
-    return "none" if value is None else str(value)
