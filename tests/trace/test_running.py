@@ -121,7 +121,6 @@ def test_a_missing_module_or_script_is_reported_by_python_itself(tmp_path: Path)
 BEFORE_THE_PROGRAM = (
     "record",
     "record.import_clock",
-    "record.installed",
     "record.log_file",
     "record.log_format",
     "record.marks",

@@ -19,7 +19,7 @@ from firstlight.trace.findings import load
 from firstlight.trace.read.model import Function, Trace
 from firstlight.trace.record import arguments, calls, definitions
 from firstlight.trace.record.structures import leaf_paths
-from firstlight.trace.record.value_text import structure_text, text_of
+from firstlight.trace.record.value_text import text_of, tree_text
 from firstlight.trace.wording import why_again
 
 pytestmark = pytest.mark.slow
@@ -451,7 +451,7 @@ def test_values_are_written_without_asking_them() -> None:
 def test_structures_are_written_as_jax_does_and_paths_are_those_of_jax() -> None:
     value = {"b": (1, [2]), "a": None, "c": {"d": 3, "e": OrderedDict(z=4)}}
     tree = jax.tree_util.tree_structure(value)
-    assert structure_text(tree) == str(tree)
+    assert tree_text([("x", tree)]) == str(jax.tree_util.tree_structure({"x": value}))
     paths, _ = jax.tree_util.tree_flatten_with_path(value)
     assert list(leaf_paths(tree)) == [jax.tree_util.keystr(path) for path, _ in paths]
 

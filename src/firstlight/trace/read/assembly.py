@@ -6,29 +6,20 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from firstlight.present.quantities import counted
-from firstlight.trace.read import phases, recompiles, timeline
+from firstlight.trace.read import model, phases, recompiles, timeline
 from firstlight.trace.read.compiles import FunctionKey, compiles_of
 from firstlight.trace.read.event_checks import Event
 from firstlight.trace.read.first_result import first_read, first_result, put_out
 from firstlight.trace.read.imported_packages import packages
 from firstlight.trace.read.log_events import ProcessLog, last_run, place_of, read_logs
-from firstlight.trace.read.model import (
-    STAGES,
-    Compile,
-    Function,
-    Process,
-    SourceLine,
-    Thread,
-    Trace,
-    Wait,
-)
 
-_Compiles = list[tuple[FunctionKey, Compile]]
+_Compiles = list[tuple[FunctionKey, model.Compile]]
 
 
-def read_folder(folder: Path) -> Trace:
+def read_folder(folder: Path) -> model.Trace:
     """The trace in a folder, of all processes of the last run that wrote there; no findings yet.
 
     TraceLogError: there is none, or a newer Firstlight wrote it.
@@ -46,14 +37,14 @@ def read_folder(folder: Path) -> Trace:
     return replace(trace, processes=(first, *others))
 
 
-def assemble(logs: Sequence[ProcessLog]) -> Trace:
+def assemble(logs: Sequence[ProcessLog]) -> model.Trace:
     """A trace without findings from the logs of its processes, in their order."""
     begin = logs[0].start_of_day_ns if logs else None
     logs = [replace(log, program_start_of_day_ns=begin) for log in logs]
     read = [_read_process(number, log, logs) for number, log in enumerate(logs)]
     functions = _functions(pair for _, compiles in read for pair in compiles)
     results = [p.first_result_seconds for p, _ in read if p.first_result_seconds is not None]
-    return Trace(
+    return model.Trace(
         processes=tuple(process for process, _ in read),
         functions=functions,
         findings=(),
@@ -73,7 +64,7 @@ def assemble(logs: Sequence[ProcessLog]) -> Trace:
 
 def _read_process(
     number: int, log: ProcessLog, logs: Sequence[ProcessLog]
-) -> tuple[Process, _Compiles]:
+) -> tuple[model.Process, _Compiles]:
     end = log.first("end") or {}
     end_ns = log.last_ns
     pieces = {
@@ -84,7 +75,7 @@ def _read_process(
     spans = timeline.spans(main, timeline.summed_waits(log), log.origin_ns)
     unfinished = timeline.unfinished(log)
     first = first_result(log)
-    process = Process(
+    process = model.Process(
         number=number,
         pid=int(log.head["pid"]),
         rank=log.head.get("rank"),
@@ -123,7 +114,7 @@ def _read_process(
 
 def _other_threads(
     log: ProcessLog, pieces: Mapping[int, Sequence[timeline.Part]]
-) -> tuple[Thread, ...]:
+) -> tuple[model.Thread, ...]:
     """What threads beside the main one did, the first to begin first."""
     names = {e["thread"]: e["thread_name"] for e in log.of("begin") if e.get("thread_name")}
     busy = {thread: [part for part in cut if part.interval] for thread, cut in pieces.items()}
@@ -131,19 +122,20 @@ def _other_threads(
     found = [(t, timeline.spans(cut, (), log.origin_ns)) for t, cut in busy.items() if cut]
     found.sort(key=lambda pair: pair[1][0].begin_seconds)
     return tuple(
-        Thread(thread, str(names.get(thread, f"thread {number}")), spans)
+        model.Thread(thread, str(names.get(thread, f"thread {number}")), spans)
         for number, (thread, spans) in enumerate(found, start=2)
     )
 
 
-def _functions(pairs: Iterable[tuple[FunctionKey, Compile]]) -> tuple[Function, ...]:
-    grouped: dict[FunctionKey, list[Compile]] = defaultdict(list)
+def _functions(pairs: Iterable[tuple[FunctionKey, model.Compile]]) -> tuple[model.Function, ...]:
+    grouped: dict[FunctionKey, list[model.Compile]] = defaultdict(list)
     for key, one in pairs:
         grouped[key].append(one)
-    functions = []
-    for key, all_of in grouped.items():
-        compiles = recompiles.with_reasons(all_of, key.library)
-        functions.append(Function(key.name, key.place, key.module, key.library, compiles, key.kind))
+    functions = (
+        model.Function(k.name, k.place, k.module, k.library, compiles, k.kind)
+        for k, all_of in grouped.items()
+        for compiles in [recompiles.with_reasons(all_of, k.library)]
+    )
     return tuple(sorted(functions, key=lambda f: -f.seconds))
 
 
@@ -194,20 +186,20 @@ def _silent(log: ProcessLog) -> list[str]:
     return [no_calls] * unknown + [
         f"events: this JAX told nothing of {words[stage]}: its seconds are not known, and are "
         "part of what is called the rest"
-        for number, stage in enumerate(STAGES)
+        for number, stage in enumerate(model.STAGES)
         # A program that ended early has no later stages: that alone means nothing.
-        if stage not in stages and (result or stages & set(STAGES[number + 1 :]))
+        if stage not in stages and (result or stages & set(model.STAGES[number + 1 :]))
     ]
 
 
-def _waits(log: ProcessLog) -> tuple[Wait, ...]:
+def _waits(log: ProcessLog) -> tuple[model.Wait, ...]:
     """Waits by line over the whole run, the longest first."""
-    grouped: dict[tuple[SourceLine | None, SourceLine | None], list[Event]] = defaultdict(list)
+    grouped = defaultdict[tuple[Any, Any], list[Event]](list)
     for event in log.of("waits"):
         for one in event["sites"]:
             grouped[place_of(one["site"]), place_of(one["user_site"])].append(one)
     found = [
-        Wait(
+        model.Wait(
             site,
             user,
             sum(one["n"] for one in all_of),

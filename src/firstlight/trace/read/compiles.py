@@ -7,23 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from firstlight.telemetry.events import bare_name
+from firstlight.trace.read import model
 from firstlight.trace.read.event_checks import Event
 from firstlight.trace.read.first_result import FirstResult
 from firstlight.trace.read.log_events import ProcessLog, place_of
-from firstlight.trace.read.model import (
-    STAGES,
-    Argument,
-    ByIdentity,
-    CacheStatus,
-    CacheUse,
-    Compile,
-    Constant,
-    Identity,
-    MissReason,
-    Signature,
-    SourceLine,
-    Span,
-)
+from firstlight.trace.read.model import CacheStatus, CacheUse, MissReason
 
 #: Objects of one function that one line may call before it counts as making them anew.
 _MAX_COPIES = 2
@@ -34,7 +22,7 @@ class FunctionKey:
     """What two compiles of the same function share: its name, place, and all of its code."""
 
     name: str
-    place: SourceLine | None
+    place: model.SourceLine | None
     module: str | None
     library: bool
     kind: str | None
@@ -52,7 +40,7 @@ class _Group:
 
 def compiles_of(
     log: ProcessLog, process: int, exclusive_ns: Mapping[int, int], first: FirstResult | None
-) -> Iterator[tuple[FunctionKey, Compile]]:
+) -> Iterator[tuple[FunctionKey, model.Compile]]:
     """Every program that was traced, lowered or compiled, by its begin.
 
     exclusive_ns: what each stage event took without all that ran inside of it. first: the first
@@ -75,8 +63,8 @@ def _groups(log: ProcessLog) -> list[_Group]:
         number = event["call"]
         which = number if number is not None else (event["thread"], bare_name(event["name"]))
         group = open_groups.get(which)
-        order = STAGES.index(event["stage"])
-        if group is None or STAGES.index(group.stages[-1][1]["stage"]) >= order:
+        order = model.STAGES.index(event["stage"])
+        if group is None or model.STAGES.index(group.stages[-1][1]["stage"]) >= order:
             group = open_groups[which] = _Group(calls.get(number))
             groups.append(group)
         group.stages.append((index, event))
@@ -139,15 +127,15 @@ def _compile(
     process: int,
     exclusive_ns: Mapping[int, int],
     first: FirstResult | None,
-) -> Compile:
+) -> model.Compile:
     begin_ns = group.stages[0][1]["begin_ns"]
     stages = {event["stage"]: event for _, event in group.stages}
-    seconds: dict[str, float | None] = dict.fromkeys(STAGES)
+    seconds: dict[str, float | None] = dict.fromkeys(model.STAGES)
     for index, event in group.stages:
         seconds[event["stage"]] = exclusive_ns.get(index, event["own_ns"]) / 1e9
     lowered, compiled = stages.get("lower", {}), stages.get("compile", {})
     call, lines = group.call or {}, lowered.get("lines", ())
-    return Compile(
+    return model.Compile(
         name=_key(group).name,
         process=process,
         thread=int(group.stages[0][1]["thread"] or 0),
@@ -161,11 +149,11 @@ def _compile(
         compiled=bool(compiled),
         cache=cache_use(compiled, log.head.get("rank")) if compiled else None,
         equations=lowered.get("equations"),
-        equation_lines=tuple((SourceLine(one[0], one[1]), one[2]) for one in lines),
+        equation_lines=tuple((model.SourceLine(one[0], one[1]), one[2]) for one in lines),
         equation_repeats=tuple(one[3] if len(one) > 3 else 1 for one in lines),
         constant_bytes=lowered.get("constant_bytes"),
         constants=tuple(
-            Constant(name, origin, dtype, tuple(shape), size, place_of(place))
+            model.Constant(name, origin, dtype, tuple(shape), size, place_of(place))
             for name, origin, dtype, shape, size, place, *_ in lowered.get("constants", ())
         ),
         executable_bytes=compiled.get("executable_bytes"),
@@ -178,16 +166,16 @@ def _compile(
     )
 
 
-def _span(event: Event, log: ProcessLog) -> Span:
+def _span(event: Event, log: ProcessLog) -> model.Span:
     begin, end = (log.seconds_at(event[key]) for key in ("begin_ns", "end_ns"))
-    return Span(event["stage"], begin, end, bare_name(event["name"]))
+    return model.Span(event["stage"], begin, end, bare_name(event["name"]))
 
 
-def _signature(call: Event, compiled: Event) -> Signature:
+def _signature(call: Event, compiled: Event) -> model.Signature:
     arrays = call.get("arrays") or ()
     identities = (call.get("identity") or {}).items()
-    return Signature(
-        arguments=tuple(Argument(p, d, tuple(s), bool(w), h) for p, d, s, w, h in arrays),
+    return model.Signature(
+        arguments=tuple(model.Argument(p, d, tuple(s), bool(w), h) for p, d, s, w, h in arrays),
         leaves=int(call.get("leaves") or len(arrays)),
         tree=str(call.get("tree") or ""),
         static=dict(call.get("static") or {}),
@@ -200,7 +188,7 @@ def _signature(call: Event, compiled: Event) -> Signature:
         },
         function_object=int(call.get("object") or 0),
         identity={
-            path: Identity(ByIdentity(kind), number, made_of, tuple(belongs_to))
+            path: model.Identity(model.ByIdentity(kind), number, made_of, tuple(belongs_to))
             for path, (kind, number, made_of, belongs_to) in identities
         },
     )
@@ -213,30 +201,29 @@ def cache_use(compiled: Event, rank: str | None) -> CacheUse:
     """What the cache did for a compile, and why it had nothing."""
     counts = compiled.get("cache")
     if not compiled.get("cache_folder"):
-        known = "cache_folder" in compiled
-        return CacheUse(CacheStatus.OFF if known else CacheStatus.UNKNOWN, None, False)
-    if counts is None:  # a folder is set, and yet nothing was asked of it
-        return CacheUse(CacheStatus.UNKNOWN, None, False)
-    if counts.get("hit"):
-        return CacheUse(CacheStatus.HIT, None, False)
-    if counts.get("disabled") or not counts.get("requested"):
-        return CacheUse(CacheStatus.OFF, None, False)
-    if counts.get("written"):
+        status = CacheStatus.OFF if "cache_folder" in compiled else CacheStatus.UNKNOWN
+    elif counts is None:  # a folder is set, and yet nothing was asked of it
+        status = CacheStatus.UNKNOWN
+    elif counts.get("hit"):
+        status = CacheStatus.HIT
+    elif counts.get("disabled") or not counts.get("requested"):
+        status = CacheStatus.OFF
+    elif counts.get("written"):
         known = compiled.get("cache_entries_of_name", 0) > 0
         reason = MissReason.OTHER_KEY if known else MissReason.NO_ENTRY
         return CacheUse(CacheStatus.MISS, reason, True)
-    return CacheUse(CacheStatus.MISS, _why_not_written(compiled, rank), False)
+    else:
+        return CacheUse(CacheStatus.MISS, _why_not_written(compiled, rank), False)
+    return CacheUse(status, None, False)
 
 
 def _why_not_written(compiled: Event, rank: str | None) -> MissReason:
     """JAX asks in this order: is it process 0, does it call back, did it take long enough."""
-    index = compiled.get("process_index")
+    index, least = compiled.get("process_index"), compiled.get("cache_least_seconds")
     if index not in (None, 0):
         return MissReason.RANK
     if compiled.get("callbacks") and not compiled.get("cache_keeps_callbacks"):
         return MissReason.CALLBACKS
-    seconds = (compiled["end_ns"] - compiled["begin_ns"]) / 1e9
-    least = compiled.get("cache_least_seconds")
-    if least is not None and seconds < least:
+    if least is not None and (compiled["end_ns"] - compiled["begin_ns"]) / 1e9 < least:
         return MissReason.BELOW_THRESHOLD
     return MissReason.RANK if index is None and rank not in (None, "0") else MissReason.NOT_WRITTEN

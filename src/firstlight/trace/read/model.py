@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Any
 
-from firstlight.trace.record.installed import package_of
+from firstlight.trace.record.log_format import package_of
 
 #: Operations that take functions: a program of one is that of the functions, also outside of jit.
 CONTROL_FLOW = frozenset({"scan", "while", "cond"})

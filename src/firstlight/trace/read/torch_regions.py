@@ -59,14 +59,12 @@ class Region:
     @property
     def resumed_at(self) -> tuple[str, int] | None:
         """Of the rest of a function after a graph break: its name, and the line of the break."""
-        found = _RESUMED.match(self.name)
-        return (found[1], int(found[2])) if found else None
+        return _name_and_number(_RESUMED.match(self.name))
 
     @property
     def resized(self) -> tuple[str, int] | None:
         """The tensor and the dimension of it whose size the failed guard is about."""
-        found = _SIZE.search(self.recompile_detail or "")
-        return (found[1], int(found[2])) if found else None
+        return _name_and_number(_SIZE.search(self.recompile_detail or ""))
 
     @property
     def readable(self) -> str:
@@ -78,8 +76,7 @@ class Region:
     def function(self) -> str:
         """The function that somebody wrote; a module of torch.nn has none, but a call."""
         if self.of_torch:
-            where = self.user_site
-            line = f" called at line {where.line}" if where else ""
+            line = f" called at line {self.user_site.line}" if self.user_site else ""
             return f"module of torch{line}"
         return self.resumed_at[0] if self.resumed_at else self.name
 
@@ -95,6 +92,10 @@ class Region:
         return (self.name, where and (where.file, where.line))
 
 
+def _name_and_number(found: re.Match[str] | None) -> tuple[str, int] | None:
+    return (found[1], int(found[2])) if found else None
+
+
 def regions(trace: Trace) -> tuple[Region, ...]:
     """All regions, in the order in which they were compiled."""
     return tuple(_region(r) for r in trace.torch_regions if r.get("event") == "torch_region")
@@ -102,15 +103,12 @@ def regions(trace: Trace) -> tuple[Region, ...]:
 
 def why(region: Region) -> str:
     """What there is to say of it, in a line."""
-    said = []
-    if region.recompile_kind is not None:
-        said.append(f"again: {region.recompile_detail}")
+    said = [f"again: {region.recompile_detail}"] if region.recompile_kind is not None else []
     if region.beyond_limit:
         said.append("not compiled: the limit of recompiles is reached")
     elif region.failure is not None:
         said.append(f"not compiled: {region.failure.reason}{_at(region.failure)}")
-    said += [f"breaks{_at(one)}: {one.reason}" for one in region.breaks]
-    return "; ".join(said)
+    return "; ".join([*said, *(f"breaks{_at(one)}: {one.reason}" for one in region.breaks)])
 
 
 def _at(one: GraphBreak) -> str:
@@ -120,7 +118,6 @@ def _at(one: GraphBreak) -> str:
 def _region(event: Mapping[str, Any]) -> Region:
     seconds = float(event.get("seconds") or 0.0)
     recompile, failure = event.get("recompile"), event.get("failure")
-    beyond = failure is not None and _LIMIT in f"{failure.get('kind')} {_text(failure)}"
     frame, compile_ = event.get("frame"), event.get("frame_compile")
     return Region(
         name=str(event.get("name") or "unknown function"),
@@ -133,23 +130,22 @@ def _region(event: Mapping[str, Any]) -> Region:
         backend_seconds=event.get("backend_seconds"),
         restart_seconds=event.get("restart_seconds"),
         user_site=place_of(event.get("user_site") or event.get("site")),
-        recompile_kind=str(recompile["kind"]) if recompile else None,
+        recompile_kind=recompile["kind"] if recompile else None,
         recompile_detail=_guard(recompile) if recompile else None,
         breaks=tuple(_graph_break(one, one.get("lines")) for one in event.get("breaks") or ()),
         failure=_graph_break(failure, [failure.get("place")]) if failure else None,
-        beyond_limit=beyond,
+        beyond_limit=_LIMIT in f"{(failure or {}).get('kind')} {_text(failure or {}, 'text')}",
         cache_misses=int(event.get("cache_misses") or 0),
     )
 
 
-def _text(told: Mapping[str, Any], name: str = "text") -> str:
+def _text(told: Mapping[str, Any], name: str) -> str:
     return str((told.get("static") or {}).get(name) or "")
 
 
 def _guard(recompile: Mapping[str, Any]) -> str:
     """`tensor 'x' size mismatch at index 0. expected 3, actual 4`."""
-    text = _text(recompile, "guard")
-    line = _NUMBER_BEFORE.sub("", text.partition("\n")[0])
+    line = _NUMBER_BEFORE.sub("", _text(recompile, "guard").partition("\n")[0])
     line = _SOURCE_AFTER.sub("", line).strip()
     if not line or _HIDDEN.match(line):
         return f"another {recompile['kind']}"
@@ -157,14 +153,16 @@ def _guard(recompile: Mapping[str, Any]) -> str:
 
 
 def _graph_break(told: Mapping[str, Any], lines: Iterable[Any] | None) -> GraphBreak:
-    text = _text(told)
+    text = _text(told, "text")
     found = [line.strip() for line in text.splitlines()]
-    first = "" if _HIDDEN.match(text) else found[0] if found else ""
-    explained = [line.partition(": ")[2] for line in found if line.startswith("Explanation: ")]
-    places = (place_of(line) for line in lines or ())
+    first = found[0] if found and not _HIDDEN.match(text) else ""
+    explained, hints = (
+        [line.removeprefix(label) for line in found if line.startswith(label)]
+        for label in ("Explanation: ", "Hint: ")
+    )
     return GraphBreak(
         reason=str(told.get("kind") or first or told.get("type") or "unknown reason"),
         explanation=explained[0] if explained else None,
-        hints=tuple(line.partition(": ")[2] for line in found if line.startswith("Hint: ")),
-        stack=tuple(place for place in places if place is not None),
+        hints=tuple(hints),
+        stack=tuple(place for line in lines or () if (place := place_of(line)) is not None),
     )

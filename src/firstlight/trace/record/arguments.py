@@ -2,41 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice
-from types import FunctionType, MethodType
+from types import FrameType, FunctionType, MethodType
+from typing import Any
 
+from firstlight.trace.record import definitions
 from firstlight.trace.record.calls import JIT, is_of
-from firstlight.trace.record.definitions import (
-    bound_by_pmap,
-    closure_of,
-    code_of,
-    function_of_user,
-    innermost,
-    is_operation,
-)
 from firstlight.trace.record.log_format import WHOLE
-from firstlight.trace.record.structures import (
-    STATIC,
-    filtered,
-    in_structure,
-    leaf_paths,
-    taken_apart,
-)
-from firstlight.trace.record.value_text import (
-    dimensions,
-    has,
-    own,
-    shortened,
-    structure_text,
-    text_of,
-)
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from types import FrameType
-    from typing import Any
+from firstlight.trace.record.structures import filtered, in_structure, leaf_paths, taken_apart
+from firstlight.trace.record.value_text import dimensions, has, own, text_of, tree_text
 
 _OPTIONS = (
     *("static_argnums", "static_argnames", "donate_argnums", "donate_argnames", "device"),
@@ -45,6 +21,8 @@ _OPTIONS = (
 _MAX_LEAVES = 300
 _MAX_STATIC = 200
 _LIBRARIES = ("builtins", "jax", "jaxlib", "numpy", "ml_dtypes")
+#: name, structure and leaves of an argument
+_Given = tuple[str, Any, list[Any]]
 
 
 class Arguments:
@@ -52,81 +30,74 @@ class Arguments:
 
     def __init__(self, call: dict[str, Any], frames: list[FrameType]) -> None:
         self._call = call
-        self.positional = len(call["args"])
-        self.static: dict[str, Any] = _operation_parameters(call["fun"])
-        for i, value in enumerate(bound_by_pmap(call["fun"])):
-            self.static[f"static argument {i} of pmap"] = value
-        dynamic: dict[str, Any] = {}
-        self._divide(dynamic)
+        static, dynamic = _divided(call)
         by_position = [name for name in dynamic if name not in call["kwargs"]]
         given = _flat(frames, by_position, set(dynamic)) or _flattened(dynamic)
         self._given = sorted(given, key=lambda one: one[0])  # by name, however they were given
         self.leaves = [leaf for _, _, leaves in self._given for leaf in leaves]
         self._trees = [(name, tree) for name, tree, _ in self._given]
-        parameters = _parameter_names(function_of_user(call))
-        self._filtered = filtered(call["fun"], self.static.get(STATIC), parameters)
+        parameters = _parameter_names(definitions.function_of_user(call))
+        self._filtered = filtered(call["fun"], static, parameters)
         if self._filtered is not None:
-            self.static.pop(STATIC)
             self._trees = self._filtered.trees
-        every = list(self._static_values())
+        every = list(self._static_values(static))
         self.static_values = every[:_MAX_STATIC]
         if len(every) > _MAX_STATIC:
             rest = text_of(every[_MAX_STATIC:])
             self.static_values.append((f"{len(every) - _MAX_STATIC} more{WHOLE}", rest))
 
-    def _static_values(self) -> Iterator[tuple[str, Any]]:
+    def _static_values(self, static: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         """All that is static, by its path: arguments, and what is within structures."""
         if self._filtered is not None:
             inside = self._filtered.static
         else:
             inside = [one for name, tree in self._trees for one in in_structure(tree, name)]
-        for path, value in (*self.static.items(), *inside):
+        for path, value in (*static.items(), *inside):
             if path.endswith(WHOLE):
                 yield path, value
             else:
                 yield from taken_apart(value, path)
 
-    def _divide(self, dynamic: dict[str, Any]) -> None:
-        info, args = self._call["info"], tuple(self._call["args"])
-        # JAX has counted negative ones from the end of the parameters already, where it knows them.
-        numbers = getattr(info, "static_argnums", ()) or ()
-        numbers = {n if n >= 0 else n + len(args) for n in numbers}
-        names = set(getattr(info, "static_argnames", ()) or ())
-        parameters = _parameter_names(self._call["fun"])
-        for i, value in enumerate(args):
-            name = parameters[i] if i < len(parameters) else f"[{i}]"
-            (self.static if i in numbers or name in names else dynamic)[name] = value
-        for name, value in dict(self._call["kwargs"]).items():
-            (self.static if name in names else dynamic)[name] = value
-
     def signature(self) -> dict[str, Any]:
         """What the compiled program depends on."""
-        paths: Iterable[str] = (
-            path for name, tree, _ in self._given for path in leaf_paths(tree, name)
-        )
-        if self._filtered is not None:
-            paths = map(self._filtered.path, paths)
-        shown = list(zip(paths, self.leaves[:_MAX_LEAVES], strict=False))
+        paths = (path for name, tree, _ in self._given for path in leaf_paths(tree, name))
+        users = paths if self._filtered is None else map(self._filtered.path, paths)
+        shown = zip(users, self.leaves[:_MAX_LEAVES], strict=False)
         rest = tuple(map(_kind, self.leaves[_MAX_LEAVES:]))
-        trees = (
-            f"{name!r}: {structure_text(tree)[len('PyTreeDef(') : -1]}"
-            for name, tree in self._trees
-        )
+        options = {name: getattr(self._call["info"], name, None) for name in _OPTIONS}
         return {
             "arrays": [[path, *_described(value)] for path, value in shown],
             "leaves": len(self.leaves),
             "rest": hash(rest) if rest else None,  # of those that are not listed
-            "positional": self.positional,
-            "options": _options(self._call["info"]),
-            "tree": shortened(f"PyTreeDef({{{', '.join(trees)}}})"),
+            "positional": len(self._call["args"]),
+            # Of jit, as far as they are part of the program.
+            "options": ", ".join(f"{name}={text_of(v)}" for name, v in options.items() if v),
+            "tree": tree_text(self._trees),
             "static": {path: text_of(value) for path, value in self.static_values},
         }
 
 
-def _flat(
-    frames: list[FrameType], by_position: list[str], names: set[str]
-) -> list[tuple[str, Any, list[Any]]] | None:
-    """(name, structure, leaves) of each argument; None where JAX's frames do not tell.
+def _divided(call: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Static and other arguments by name."""
+    fun, info, args = call["fun"], call["info"], tuple(call["args"])
+    static, dynamic = _operation_parameters(fun), dict[str, Any]()
+    for i, value in enumerate(definitions.bound_by_pmap(fun)):
+        static[f"static argument {i} of pmap"] = value
+    # JAX has counted negative ones from the end of the parameters already, where it knows them.
+    numbers = getattr(info, "static_argnums", ()) or ()
+    numbers = {n if n >= 0 else n + len(args) for n in numbers}
+    names = set(getattr(info, "static_argnames", ()) or ())
+    parameters = _parameter_names(fun)
+    for i, value in enumerate(args):
+        name = parameters[i] if i < len(parameters) else f"[{i}]"
+        (static if i in numbers or name in names else dynamic)[name] = value
+    for name, value in dict(call["kwargs"]).items():
+        (static if name in names else dynamic)[name] = value
+    return static, dynamic
+
+
+def _flat(frames: list[FrameType], by_position: list[str], names: set[str]) -> list[_Given] | None:
+    """The arguments as JAX's frames hold them; None where they do not.
 
     To take them apart again would call what the program has registered for its own classes.
     """
@@ -142,10 +113,8 @@ def _flat(
     if not len(told) == len(set(told)) == len(trees) or set(told) != names:
         return None
     following = iter(leaves)
-    return [
-        (name, tree, list(islice(following, tree.num_leaves)))
-        for name, tree in zip(told, trees, strict=True)
-    ]
+    pairs = zip(told, trees, strict=True)
+    return [(name, tree, list(islice(following, tree.num_leaves))) for name, tree in pairs]
 
 
 def _parsed(found: dict[str, Any]) -> tuple[list[str], list[Any], list[Any]]:
@@ -166,7 +135,7 @@ def _run(found: dict[str, Any]) -> tuple[list[str], list[Any], list[Any]]:
 _READERS = {"_infer_params": _parsed, "_run_python_pjit": _run}
 
 
-def _flattened(dynamic: dict[str, Any]) -> list[tuple[str, Any, list[Any]]]:
+def _flattened(dynamic: dict[str, Any]) -> list[_Given]:
     from jax.tree_util import tree_flatten
 
     flat = {name: tree_flatten(value) for name, value in dynamic.items()}
@@ -183,7 +152,7 @@ def _described(value: Any) -> list[Any]:
     return [dtype, list(shape or ()), weak, placed]
 
 
-def _kind(value: Any) -> tuple[str, tuple[Any, ...] | None, bool]:
+def _kind(value: Any) -> tuple[str, tuple[int | str, ...] | None, bool]:
     """(type, shape, weak); without a shape: a Python number, to which JAX gives a weak type."""
     of_library = type(value).__module__.partition(".")[0] in _LIBRARIES
     dtype = getattr(value, "dtype", None) if of_library or has(value, "dtype") else None
@@ -196,31 +165,25 @@ def _kind(value: Any) -> tuple[str, tuple[Any, ...] | None, bool]:
 
 
 @lru_cache(100)
-def _dtype_text(dtype: Any) -> str:
+def _dtype_text(dtype: object) -> str:
     return str(dtype)
 
 
 def _operation_parameters(fun: Any) -> dict[str, Any]:
     """What an operation outside of any jit was asked for (a shape, an axis); {} for a function."""
-    if not is_operation(fun):
+    if not definitions.is_operation(fun):
         return {}
     # Whole programs are among the parameters of some: their text is long, and costs time.
     simple = (int, float, str, tuple, type(None))
-    parameters = closure_of(fun).get("params") or {}
+    parameters = definitions.closure_of(fun).get("params") or {}
     return {name: value for name, value in parameters.items() if isinstance(value, simple)}
-
-
-def _options(info: Any) -> str:
-    """What jit was told about the function, as far as it is part of the program."""
-    told = {name: getattr(info, name, None) for name in _OPTIONS}
-    return ", ".join(f"{name}={text_of(value)}" for name, value in told.items() if value)
 
 
 def _parameter_names(fun: Any) -> tuple[str, ...]:
     """Of a partial they are not known: what it has bound may be any of them."""
     while (wrapped := own(fun, "__wrapped__")) is not None and wrapped is not fun:
         fun = wrapped
-    code = code_of(innermost(fun) if isinstance(fun, MethodType) else fun)
+    code = definitions.code_of(definitions.innermost(fun) if isinstance(fun, MethodType) else fun)
     if code is None:
         return ()
     names: tuple[str, ...] = code.co_varnames[: code.co_argcount]

@@ -6,12 +6,9 @@ import os
 import sys
 from functools import cache
 from itertools import islice
+from typing import Any
 
 from firstlight.trace.record.program_errors import pass_on
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 #: Of larger ones not all names are read.
 _MAX_ENTRIES = 20_000

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import weakref
 from _thread import get_ident
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import count
+from types import FrameType
+from typing import Any
 from zlib import crc32
 
 from firstlight.telemetry.events import bare_name
 from firstlight.trace.record import calls, definitions
 from firstlight.trace.record.arguments import Arguments
+from firstlight.trace.record.recorder import Recorder
 from firstlight.trace.record.structures import identity
 from firstlight.trace.record.value_text import fields_of, text_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from types import FrameType
-    from typing import Any
-
-    from firstlight.trace.record.recorder import Recorder
 
 _ORDER = ("trace", "lower", "compile")
 #: Calls of one function that are remembered for their backward passes, which may never come.
@@ -51,11 +48,14 @@ class Numbers:
         return True
 
 
+@dataclass
 class _Known:
     """A call that is under way: by the frame that knows it, and the function that it is of."""
 
-    def __init__(self, frame: int, fun: int, number: int, stage: str) -> None:
-        self.frame, self.fun, self.number, self.stage = frame, fun, number, stage
+    frame: int
+    fun: int
+    number: int
+    stage: str
 
 
 class KnownCalls:

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
+from types import FrameType
+from typing import Any
 
-from firstlight.trace.record.installed import OURS, STANDARD_LIBRARY, package_of
-from firstlight.trace.record.program_errors import pass_on
+from firstlight.trace.record.log_format import package_of
+from firstlight.trace.record.program_errors import OURS, STANDARD_LIBRARY, pass_on
 from firstlight.trace.record.value_text import dimensions, text_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from types import FrameType
-    from typing import Any
 
 #: Functions of pjit.py whose frames know a call, with the variables that hold it.
 _CALLS = {

@@ -11,15 +11,11 @@ from __future__ import annotations
 import os
 import zlib
 from functools import partial
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
 
 from firstlight.trace.record.calls import jax_folders
 from firstlight.trace.record.value_text import has, own
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import CodeType
-    from typing import Any
 
 _SIMPLE = (int, str, bool, type(None))
 #: Around a function, and in it, there are rarely more: a chain may also have no end.

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import sys
 from _thread import get_ident
+from collections import Counter
+from dataclasses import dataclass, field
 from time import monotonic_ns
+from types import FrameType
+from typing import Any
 
 from firstlight.telemetry.events import CACHE, STAGES
 from firstlight.trace.record import calls, program_contents
@@ -12,16 +16,10 @@ from firstlight.trace.record.cache_folder import CacheFolder
 from firstlight.trace.record.call_tracking import KnownCalls
 from firstlight.trace.record.outputs import Outputs
 from firstlight.trace.record.program_errors import leave_out_caller, pass_on
+from firstlight.trace.record.recorder import Recorder
 from firstlight.trace.record.replacements import Replacements
 from firstlight.trace.record.value_text import own
 from firstlight.trace.record.waits import Waits
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import FrameType
-    from typing import Any
-
-    from firstlight.trace.record.recorder import Recorder
 
 
 def attach(recorder: Recorder) -> JaxHooks:
@@ -35,15 +33,18 @@ def attach(recorder: Recorder) -> JaxHooks:
     return hooks
 
 
+@dataclass
 class _Stage:
     """A stage that is now running in a thread."""
 
-    def __init__(self, name: str, stage: str, begin_ns: int, frame: int) -> None:
-        self.name, self.stage, self.begin_ns, self.frame = name, stage, begin_ns, frame
-        self.call: int | None = None
-        self.inside_ns = 0  # other stages within
-        self.results = 0  # read by the program before
-        self.cache: dict[str, int] = {}
+    name: str
+    stage: str
+    begin_ns: int
+    frame: int
+    results: int  # read by the program before
+    call: int | None = None
+    inside_ns: int = 0  # other stages within
+    cache: Counter[str] = field(default_factory=Counter)
 
 
 class JaxHooks:
@@ -74,10 +75,7 @@ class JaxHooks:
         self._recorder.event("jax", version=sys.modules["jax"].__version__, ns=monotonic_ns())
 
     def _listen_on(self) -> None:
-        """Say so where the program has taken all listeners from JAX, ours among them, and return.
-
-        Not all versions of JAX take the one of begins, and then nothing is lost.
-        """
+        """Listen again where the program took all listeners from JAX, and say so."""
         from jax._src import monitoring
 
         for kind, listener in self._listeners.items():
@@ -138,10 +136,7 @@ class JaxHooks:
         return bool(self._open.get(thread)) or thread in self._describing
 
     def _forget_broken_off(self, frames: list[FrameType]) -> None:
-        """Drop stages of this thread that have begun and will not end.
-
-        Another listener raised, or a handler of a signal: JAX then tells no end.
-        """
+        """Drop stages that will not end: another listener raised, or a handler of a signal."""
         opened = self._open.get(get_ident())
         if not opened or not self._frames_stay:
             return
@@ -149,8 +144,6 @@ class JaxHooks:
         opened[:] = [stage for stage in opened if stage.frame in alive]
         if not opened:
             self._open.pop(get_ident(), None)
-
-    # --- stages -----------------------------------------------------------------------------------
 
     def _begin(self, event: str, value: float, **about: Any) -> None:
         stage = STAGES.get(event)
@@ -162,10 +155,13 @@ class JaxHooks:
         name, frames = str(about.get("fun_name")), calls.stack(sys._getframe(1))
         self._forget_broken_off(frames)
         opened = self._open.setdefault(get_ident(), [])
-        current = _Stage(name, stage, begin, id(calls.timing(frames)))
-        current.results = self.waits.count
+        current = _Stage(name, stage, begin, id(calls.timing(frames)), self.waits.count)
         opened.append(current)  # first: whatever happens below, its end takes it away again
-        current.call = self._call(stage, name, frames)
+        self._describing.add(get_ident())
+        try:
+            current.call = self._calls.number(stage, name, frames)
+        finally:
+            self._describing.discard(get_ident())
         if stage == "compile":
             self._cache_folder.look()
             # The longest by far: should the process die in it, this is what it was doing.
@@ -191,18 +187,11 @@ class JaxHooks:
         self._frames_stay &= any(id(frame) == current.frame for frame in frames)
         if opened:
             opened[-1].inside_ns += end - current.begin_ns
-        self._recorder.event(
-            "stage",
-            stage=stage,
-            name=current.name,
-            call=current.call,
-            thread=get_ident(),
-            begin_ns=current.begin_ns,
-            end_ns=end,
-            own_ns=end - current.begin_ns - current.inside_ns,
-            results=current.results,
-            **self._more(current, frames),
-        )
+        about = {"stage": stage, "name": current.name, "call": current.call}
+        times = {"begin_ns": current.begin_ns, "end_ns": end}
+        own_ns = end - current.begin_ns - current.inside_ns
+        more = {"own_ns": own_ns, "results": current.results, **self._more(current, frames)}
+        self._recorder.event("stage", **about, thread=get_ident(), **times, **more)
         if stage == "compile":
             self.waits.expect()
             self._outputs.expect()
@@ -233,16 +222,7 @@ class JaxHooks:
         what = CACHE.get(event)
         opened = self._open.get(get_ident())
         if what is not None and opened:
-            opened[-1].cache[what] = opened[-1].cache.get(what, 0) + 1
-
-    def _call(self, stage: str, name: str, frames: list[FrameType]) -> int | None:
-        """The number of the call that this stage belongs to; a new one is written down."""
-        thread = get_ident()
-        self._describing.add(thread)
-        try:
-            return self._calls.number(stage, name, frames)
-        finally:
-            self._describing.discard(thread)
+            opened[-1].cache[what] += 1
 
 
 def _register(kind: str, listener: Any) -> None:

@@ -15,3 +15,11 @@ def log_path(folder: str, pid: int, machine: str | None = None) -> str:
     """The file of a process of this machine."""
     # Two machines that share the folder may give two processes the same number.
     return os.path.join(folder, f"{machine or os.uname().nodename}-{pid}.jsonl")
+
+
+def package_of(file: str) -> str | None:
+    """The installed package that a file is of; None: of none."""
+    for folder in (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"):
+        if folder in file:
+            return file.rpartition(folder)[2].partition(os.sep)[0].removesuffix(".py")
+    return None

@@ -10,19 +10,15 @@ import builtins
 import io
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from time import monotonic_ns
+from typing import Any
 
 from firstlight.trace.record import calls
-from firstlight.trace.record.installed import OURS, STANDARD_LIBRARY
-from firstlight.trace.record.program_errors import leave_out_caller
-from firstlight.trace.record.replacements import Replacements
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from firstlight.trace.record.recorder import Recorder
+from firstlight.trace.record.program_errors import OURS, STANDARD_LIBRARY
+from firstlight.trace.record.recorder import Recorder
+from firstlight.trace.record.replacements import Replacements, listened_to
 
 #: Of a line that has no end, so much is kept to look for a pattern in.
 _MAX_LINE = 4096
@@ -63,52 +59,22 @@ class Outputs:
         if self._replaced and streams == self._streams:
             return
         self.unwatch()  # the program may have put other streams there
-        self._streams = streams
+        self._streams, safely = streams, self._recorder.safely
         for name, stream in zip(names, streams, strict=True):
             write = getattr(stream, "write", None)
             if hasattr(stream, "__dict__") and callable(write):
-                self._replaced.put(stream, "write", self._writing(name, write))
+                written = safely(partial(self._written, name))
+                self._replaced.put(stream, "write", listened_to(write, written))
         if not self._pattern:
-            ours = self._opening(builtins.open)
+            ours = listened_to(builtins.open, safely(self._opened))
             for module in (builtins, io):
                 self._replaced.put(module, "open", ours)
 
     def unwatch(self) -> None:
         self._replaced.undo()
 
-    def _writing(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        written = self._recorder.safely(self._written)
-
-        def write(*text: Any) -> Any:
-            try:
-                result = original(*text)
-            except BaseException as error:
-                leave_out_caller(error)
-                raise
-            if text and type(text[0]) is str:
-                written(name, text[0])
-            return result
-
-        return write
-
-    def _opening(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        opened = self._recorder.safely(self._opened)
-
-        def open(*arguments: Any, **named: Any) -> Any:
-            try:
-                result = original(*arguments, **named)
-            except BaseException as error:
-                leave_out_caller(error)
-                raise
-            mode = named.get("mode", arguments[1] if len(arguments) > 1 else "r")
-            if type(mode) is str and not {*"wxa+"}.isdisjoint(mode):
-                opened(named.get("file", arguments[0] if arguments else None))
-            return result
-
-        return open
-
-    def _written(self, name: str, text: str) -> None:
-        if not self._replaced:
+    def _written(self, name: str, text: object = None, *_: object) -> None:
+        if not self._replaced or type(text) is not str:
             return
         if self._pattern is not None:
             line = (self._lines.get(name, "") + text)[-_MAX_LINE:]
@@ -118,15 +84,17 @@ class Outputs:
                 self.unwatch()
         # A bar of progress goes back in its line; a result has a number in it.
         elif "\r" not in text and any(map(str.isdigit, text)):
-            self._tell(name)
+            self._report(name)
 
-    def _opened(self, file: Any) -> None:
+    def _opened(self, file: object = None, mode: object = "r", *_: object, **__: object) -> None:
         if not self._replaced or not isinstance(file, (str, os.PathLike)):
+            return
+        if type(mode) is not str or {*"wxa+"}.isdisjoint(mode):
             return
         parts = os.path.abspath(os.fspath(file)).split(os.sep)
         kept_aside = any(part.startswith((".", "__pycache__")) for part in parts)
         if not kept_aside and parts[1] not in ("dev", "proc") and not self._is_of_jax():
-            self._tell("file")
+            self._report("file")
 
     def _is_of_jax(self) -> bool:
         """Whether JAX itself writes: its persistent cache."""
@@ -136,7 +104,7 @@ class Outputs:
         )
         return next(outer, "").startswith(calls.jax_folders())
 
-    def _tell(self, stream: str) -> None:
+    def _report(self, stream: str) -> None:
         now = monotonic_ns()
         self.unwatch()
         reads = self._read()

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from itertools import islice
+from types import CodeType, FrameType, FunctionType, MethodType
+from typing import Any
 
 from firstlight.trace.record.calls import COMPILING, LOWERING, call_of, variable
-from firstlight.trace.record.constants import bytes_of, described
-from firstlight.trace.record.installed import package_of
+from firstlight.trace.record.definitions import closure_of, innermost
+from firstlight.trace.record.log_format import package_of
 from firstlight.trace.record.program_errors import pass_on
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from types import FrameType
-    from typing import Any
+from firstlight.trace.record.value_text import dimensions
 
 #: Programs of more equations are looked at line by line: as many as a finding needs (thresholds).
 _MANY_EQUATIONS = 100
@@ -23,6 +23,12 @@ _KINDS_OF_A_RULE = 8
 #: Equations that are asked which packages they are from.
 _MAX_LOOKED_AT = 30
 _JAX = {"jax", "jaxlib"}  # whose code made all of them
+#: Smaller constants are no harm, and are not looked for.
+_WORTH_NAMING_BYTES = 100_000
+_MAX_NAMED = 8
+_MAX_VALUES_LOOKED_AT = 2000
+_MAX_DEPTH = 4
+_OF_ARRAYS = ("numpy", "jax", "jaxlib")
 
 
 def lowered(frames: list[FrameType]) -> dict[str, Any]:
@@ -37,13 +43,13 @@ def lowered(frames: list[FrameType]) -> dict[str, Any]:
     literals = (v.val for e in equations for v in e.invars if getattr(v, "val", None) is not None)
     call = call_of(frames)
     about = {
-        "constants": described(constants, programs, call[1]["fun"] if call else None),
+        "constants": _named_constants(constants, programs, call[1]["fun"] if call else None),
         "packages": _packages(equations),
         "lines": _by_line(equations) if len(equations) >= _MANY_EQUATIONS else [],
     }
     return {
         "equations": len(equations),
-        "constant_bytes": sum(map(bytes_of, (*constants.values(), *literals))),
+        "constant_bytes": sum(map(_bytes, (*constants.values(), *literals))),
         **{key: value for key, value in about.items() if value},
     }
 
@@ -116,18 +122,19 @@ def _by_line(equations: list[Any]) -> list[Any]:
 
 def _by_place(equations: list[Any]) -> dict[Any, list[Any]]:
     """Equations by where they are made: of a loop, all turns are made at the same place."""
-    made_at: dict[Any, list[Any]] = {}
+    made_at: dict[Any, list[Any]] = defaultdict(list)
     for equation in equations:
-        made_at.setdefault(equation.source_info.traceback, []).append(equation)
+        made_at[equation.source_info.traceback].append(equation)
     return made_at
 
 
 def _repeats(equations: list[Any], file: str) -> int:
-    counts, plain = [], []
+    counts: list[int] = []
+    plain: list[Any] = []
     for made in _by_place(equations).values():
-        kinds = _tally(equation.primitive.name for equation in made)
+        kinds = Counter(equation.primitive.name for equation in made)
         if len(kinds) < _KINDS_OF_A_RULE:
-            counts += kinds
+            counts += kinds.values()
             plain += made
         else:
             counts.append(_turns_of_a_rule(made))
@@ -137,7 +144,7 @@ def _repeats(equations: list[Any], file: str) -> int:
     # A recursion is on the same line at another depth each time: only what is within it compares.
     step = max(1, len(plain) // _MANY_ON_A_LINE)
     inner = [(e.primitive.name, _within(e.source_info.traceback, file)) for e in plain[::step]]
-    return max(_tally(inner)) * step
+    return max(Counter(inner).values()) * step
 
 
 def _turns_of_a_rule(made: list[Any]) -> int:
@@ -150,15 +157,8 @@ def _turns_of_a_rule(made: list[Any]) -> int:
     """
     ranks = ([getattr(v.aval, "ndim", None) for v in (*e.invars, *e.outvars)] for e in made)
     kinds = ((e.primitive.name, *of) for e, of in zip(made, ranks, strict=True))
-    counts = sorted(_tally(kinds))
+    counts = sorted(Counter(kinds).values())
     return counts[len(counts) // 4]
-
-
-def _tally(things: Iterable[object]) -> list[int]:
-    counts: dict[object, int] = {}
-    for thing in things:
-        counts[thing] = counts.get(thing, 0) + 1
-    return list(counts.values())
 
 
 def _turns(counts: list[int], most: int) -> int:
@@ -169,9 +169,136 @@ def _turns(counts: list[int], most: int) -> int:
 
 def _within(traceback: Any, file: str) -> tuple[Any, ...]:
     """The frames from an equation to the line of the user that made it."""
-    frames = []
-    for code, instruction in zip(*traceback.raw_frames(), strict=False):
-        frames.append((code, instruction))
-        if code.co_filename == file:
-            break
-    return tuple(frames)
+    frames = tuple(zip(*traceback.raw_frames(), strict=False))
+    files = [code.co_filename for code, _ in frames]
+    return frames[: files.index(file) + 1] if file in files else frames
+
+
+# --- arrays from outside --------------------------------------------------------------------------
+
+
+def _named_constants(constants: dict[int, Any], programs: list[Any], fun: Any) -> list[Any]:
+    """[name, origin, dtype, shape, bytes, place] of the largest, the largest first.
+
+    constants: by their identity. programs: those that hold them. origin: closure, global, or None.
+    """
+    large = [c for c in constants.values() if _bytes(c) >= _WORTH_NAMING_BYTES]
+    large = sorted(large, key=_bytes, reverse=True)[:_MAX_NAMED]
+    if not large:
+        return []
+    names = _names(fun, large) if fun is not None else {}
+    places = _first_uses(programs, {id(c) for c in large})
+    return [
+        [
+            *names.get(id(c), (None, None)),
+            str(c.dtype),
+            dimensions(c.shape),
+            _bytes(c),
+            places.get(id(c)),
+        ]
+        for c in large
+    ]
+
+
+def _bytes(value: object) -> int:
+    size = getattr(value, "nbytes", 0)
+    return size if isinstance(size, int) else 0
+
+
+def _first_uses(programs: list[Any], wanted: set[int]) -> dict[int, list[Any]]:
+    """[file, line] of the first equation with each of the constants."""
+    from jax._src import source_info_util
+
+    found: dict[int, list[Any]] = {}
+    for program in programs:
+        held = zip(program.jaxpr.constvars, program.consts, strict=False)
+        variables = {var: id(c) for var, c in held if id(c) in wanted}
+        for equation in program.jaxpr.eqns if variables else ():
+            invars = (v for v in equation.invars if not hasattr(v, "val"))  # literals have no hash
+            used = {variables[v] for v in invars if v in variables} - found.keys()
+            frame = source_info_util.user_frame(equation.source_info.traceback) if used else None
+            if frame is not None:
+                found.update((c, [frame.file_name, frame.start_line]) for c in used)
+    return found
+
+
+def _names(fun: Any, large: list[Any]) -> dict[int, tuple[str, str]]:
+    """{constant: (name, origin)}"""
+    looked_at = islice(_reachable(fun, set(), _MAX_DEPTH), _MAX_VALUES_LOOKED_AT)
+    arrays = [(name, value, origin) for name, value, origin in looked_at if _is_array(value)]
+    found = {}
+    for constant in large:
+        same = [one for one in arrays if _memory(one[1]) == _memory(constant)]
+        # JAX copies what it has to convert, doubles for instance: then the shape has to do.
+        alike = {id(one[1]): one for one in arrays if one[1].shape == constant.shape}
+        if same or len(alike) == 1:
+            name, _, origin = same[0] if same else next(iter(alike.values()))
+            found[id(constant)] = (name, origin)
+    return found
+
+
+def _is_array(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] in _OF_ARRAYS and hasattr(type(value), "shape")
+
+
+def _memory(array: Any) -> int:
+    """What tells an array from all others; one of NumPy from its views as well."""
+    if isinstance(array, sys.modules["numpy"].ndarray):
+        return int(array.__array_interface__["data"][0])
+    return id(array)
+
+
+def _reachable(fun: Any, seen: set[int], depth: int) -> Iterator[tuple[str, Any, str]]:
+    """What a function can use from outside: (name, value, origin), with what those hold."""
+    inner = innermost(fun)
+    if isinstance(fun, MethodType):
+        yield from _reachable_in("self", fun.__self__, "closure", seen, depth)
+    if not isinstance(inner, FunctionType) or id(inner) in seen or not depth:
+        return
+    seen.add(id(inner))
+    for name, value in closure_of(inner).items():
+        yield from _reachable_in(name, value, "closure", seen, depth)
+    for name in _global_names(inner.__code__):
+        if name in inner.__globals__:
+            yield from _reachable_in(name, inner.__globals__[name], "global", seen, depth)
+
+
+def _reachable_in(
+    name: str, value: Any, origin: str, seen: set[int], depth: int
+) -> Iterator[tuple[str, Any, str]]:
+    """A value by its name, what a container or an object holds, what a function of it uses."""
+    yield name, value, origin
+    if not depth or id(value) in seen:
+        return
+    if type(value) in (dict, list, tuple):
+        seen.add(id(value))
+        items = value.items() if type(value) is dict else enumerate(value)
+        for key, part in list(items):
+            if type(key) in (str, int):
+                yield from _reachable_in(f"{name}[{key!r}]", part, origin, seen, depth - 1)
+    elif callable(value) and isinstance(innermost(value), FunctionType):
+        yield from _reachable(value, seen, depth - 1)
+    elif type(value).__module__.partition(".")[0] not in ("builtins", *_OF_ARRAYS):
+        seen.add(id(value))
+        for key, part in list(_attributes(value).items()):
+            yield from _reachable_in(f"{name}.{key}", part, origin, seen, depth - 1)
+        call = vars(type(value)).get("__call__")
+        if isinstance(call, FunctionType):
+            yield from _reachable(call, seen, depth - 1)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    try:
+        held = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
+    return held if type(held) is dict else {}
+
+
+def _global_names(code: CodeType) -> list[str]:
+    """Names that the code, and code within it, may look up outside."""
+    names = list(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names += _global_names(constant)
+    return names

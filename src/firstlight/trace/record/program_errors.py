@@ -9,12 +9,17 @@ from __future__ import annotations
 import os
 import sys
 
-from firstlight.trace.record.installed import OURS, STANDARD_LIBRARY, package_of
+from firstlight.trace.record.log_format import package_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
 
+#: All of `firstlight.trace`: a cell of a notebook is run by it as well.
+OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_LIBRARY = os.path.dirname(os.__file__)
+#: By the name that it has, and by the one that links lead to.
+STANDARD_LIBRARY = (_LIBRARY + os.sep, os.path.realpath(_LIBRARY) + os.sep)
 #: Of a function that takes any number of arguments (`inspect` has it, and is long to import).
 _CO_VARARGS = 4
 #: Packages whose code we call, or that is called by it.

@@ -109,6 +109,7 @@ class Recorder:
 
     def safely(self, function: Callable[..., None]) -> Callable[..., None]:
         """The same function for the program to call: its errors stay here."""
+        name = getattr(function, "__name__", "listener")
 
         def guarded(*arguments: Any, **named: Any) -> None:
             try:
@@ -118,7 +119,7 @@ class Recorder:
                     leave_us_out(error)
                     raise
                 try:
-                    self.problem(f"{function.__name__}: {type(error).__name__}: {error}"[:200])
+                    self.problem(f"{name}: {type(error).__name__}: {error}"[:200])
                 except Exception as again:  # at the end of the stack nothing can be written
                     pass_on(again)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from collections.abc import Callable
+from typing import Any
+
+from firstlight.trace.record.program_errors import leave_out_caller
 
 
 class Replacements:
@@ -34,6 +35,21 @@ class Replacements:
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)
+
+
+def listened_to(original: Any, after: Callable[..., None]) -> Any:
+    """The function; `after` is called with its arguments whenever it has returned."""
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        try:
+            result = original(*arguments, **named)
+        except BaseException as error:
+            leave_out_caller(error)
+            raise
+        after(*arguments, **named)
+        return result
+
+    return named_like(call, original)
 
 
 def named_like(ours: Any, original: Any) -> Any:

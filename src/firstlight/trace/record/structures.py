@@ -8,20 +8,16 @@ function, a partial, a bound method is equal to nothing but itself, whatever it 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any
 
 from firstlight.trace.record.definitions import is_of_equinox
-from firstlight.trace.record.installed import package_of
-from firstlight.trace.record.log_format import WHOLE
+from firstlight.trace.record.log_format import WHOLE, package_of
 from firstlight.trace.record.value_text import fields_of, is_of_library, own, text_of
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from typing import Any
-
-    Named = tuple[str, Any]
+Named = tuple[str, Any]
 
 _MAX_NESTING = 5
 _MAX_DEPTH_OF_MODULES = 50
@@ -218,7 +214,7 @@ class _Graph:
 
 #: Parameters of equinox's function, and the keys under which the arrays of a call are there.
 _ARRAYS = ("dynamic_donate", "dynamic_nodonate")
-STATIC = "static"
+_STATIC = "static"
 
 
 class FilteredCall:
@@ -259,11 +255,13 @@ class FilteredCall:
             self.static += in_structure(tree, name)
 
 
-def filtered(fun: object, static: Any, parameters: Sequence[str]) -> FilteredCall | None:
-    """None: it is no such call, or one of an equinox that is built in another way."""
+def filtered(fun: object, static: dict[str, Any], parameters: Sequence[str]) -> FilteredCall | None:
+    """The call, whose argument is taken out of the static ones; None: it is no such call."""
     if not is_of_equinox(fun):
         return None
     try:
-        return FilteredCall(static, parameters)
-    except (AttributeError, LookupError, TypeError, ValueError):
+        found = FilteredCall(static[_STATIC], parameters)
+    except (AttributeError, LookupError, TypeError, ValueError):  # another equinox
         return None
+    del static[_STATIC]
+    return found

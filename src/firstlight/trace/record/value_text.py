@@ -8,16 +8,13 @@ be equal; with its address, if each is another one.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any
 
 from firstlight.trace.record.program_errors import pass_on
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any
 
 MAX_TEXT = 200
 _SIMPLE = (int, float, complex, bool, str, bytes, type(None), type(...), range, slice)
@@ -145,9 +142,10 @@ def _of_object(value: Any) -> str:
 # --- structures of arguments ----------------------------------------------------------------------
 
 
-def structure_text(tree: Any) -> str:
-    """A structure as JAX writes it, without what its nodes keep beside their children."""
-    return f"PyTreeDef({_structure(tree, 0, False)})"
+def tree_text(trees: Iterable[tuple[str, Any]]) -> str:
+    """Structures by name as JAX writes them, without what nodes keep beside their children."""
+    inside = (f"{name!r}: {_structure(tree, 0, False)}" for name, tree in trees)
+    return shortened(f"PyTreeDef({{{', '.join(inside)}}})")
 
 
 def _structure(tree: Any, depth: int, whole: bool = True) -> str:

@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import sys
 from _thread import get_ident
+from collections.abc import Callable
 from time import monotonic_ns
+from typing import Any
 
 from firstlight.trace.record import calls
 from firstlight.trace.record.log_format import WORTH_ASKING_NS
 from firstlight.trace.record.program_errors import leave_out_caller
+from firstlight.trace.record.recorder import Recorder
 from firstlight.trace.record.replacements import Replacements, named_like
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from firstlight.trace.record.recorder import Recorder
 
 #: Longer ones are kept one by one, so many at most between two events.
 _LONG_NS = 5_000_000
