@@ -45,21 +45,14 @@ def _shortened(here: str, file: str) -> str:
         _, found, rest = file.partition(f"{os.sep}{marker}{os.sep}")
         if found:
             return rest
-    cell = _cell(file)
-    if cell:
-        return cell
+    if os.path.basename(os.path.dirname(file)).startswith("ipykernel_"):
+        return "cell"  # of a notebook
     relative = os.path.relpath(file, here) if os.path.isabs(file) else file
     return file if relative.startswith(f"..{os.sep}..") else relative
 
 
-def _cell(file: str) -> str | None:
-    """Files that stand for cells of a notebook."""
-    folder = os.path.basename(os.path.dirname(file))
-    return "cell" if folder.startswith("ipykernel_") else None
-
-
 def spent_on(process: Process, total: float) -> str:
-    """Which time of a process is now divided; total: the seconds of it."""
+    """A heading for a process's time by kind; total: its seconds."""
     first, start = process.first_result_seconds, process.starts_at_seconds
     if first is None:
         return f"Where the {duration(total)} of the whole run went"
@@ -104,7 +97,6 @@ def called_from(compile_: Compile) -> str:
 
 
 def function_line(function: Function) -> str:
-    """A function with how often it was compiled."""
     times = counted(sum(c.compiled for c in function.compiles), "compile")
     calls = list(dict.fromkeys(called_from(c) for c in function.compiles))
     where = place(function.place) if not function.library else OF_JAX
@@ -150,7 +142,6 @@ def readable(function: Function) -> str:
 
 
 def again_so_often(function: Function, again: Sequence[Compile]) -> str:
-    """`step is compiled again twice`."""
     return f"{readable(function)} is compiled again {times(len(again))}"
 
 
@@ -160,7 +151,6 @@ def first_difference(again: Sequence[Compile]) -> str:
 
 
 def differing(again: Sequence[Compile]) -> str:
-    """Names of the arguments that differ."""
     paths = dict.fromkeys(path for one in again for path in one.differing)
     return listed(paths, 3) or "the argument"
 
@@ -168,7 +158,7 @@ def differing(again: Sequence[Compile]) -> str:
 # --- why a function was compiled again ------------------------------------------------------------
 
 _MAX_DIFFERENCES = 4
-_LONGEST_VALUE = 80
+_MAX_VALUE = 80
 _ANOTHER = {
     ByIdentity.FUNCTION: "another function object of the same definition",
     ByIdentity.PARTIAL: "another functools.partial of the same function",
@@ -216,9 +206,9 @@ def difference(one: Difference) -> str:
 def _apart(one: Difference) -> list[str]:
     """Both values; of long ones from where they differ."""
     texts = [" ".join(text.split()) for text in (one.before, one.after)]
-    if max(map(len, texts)) <= _LONGEST_VALUE:
+    if max(map(len, texts)) <= _MAX_VALUE:
         return texts
     same = next((n for n, pair in enumerate(zip(*texts, strict=False)) if len({*pair}) > 1), 0)
-    begin = max(same - _LONGEST_VALUE // 4, 0)
-    end = begin + _LONGEST_VALUE
+    begin = max(same - _MAX_VALUE // 4, 0)
+    end = begin + _MAX_VALUE
     return [f"{'…' * bool(begin)}{text[begin:end]}{'…' * (len(text) > end)}" for text in texts]

@@ -28,7 +28,6 @@ class SourceLine:
 
     @property
     def package(self) -> str | None:
-        """The installed package that it is in; None: a file of the user."""
         return package_of(self.file)
 
     @property
@@ -138,7 +137,7 @@ class CacheStatus(StrEnum):
 
 
 class MissReason(StrEnum):
-    """Why it was not. The first two: the cache can help next time; the others: it never will."""
+    """Why it was not. With the first two the cache can help next time, with the others never."""
 
     NO_ENTRY = "no entry"
     OTHER_KEY = "other key"  # entries of the same program are there, under another key
@@ -193,12 +192,10 @@ class Compile:
 
     @property
     def found_in_cache(self) -> bool:
-        """Whether it was read from the persistent cache, not compiled."""
         return self.cache is not None and self.cache.status == CacheStatus.HIT
 
     @property
     def recompile_is_for_that_alone(self) -> bool:
-        """Whether nothing but the reason differs."""
         return len({difference.kind for difference in self.recompile_differences}) <= 1
 
     @property
@@ -228,7 +225,6 @@ class Function:
 
     @property
     def stage_seconds(self) -> dict[str, float]:
-        """Seconds of each stage over all compiles."""
         return {s: sum(c.stage_seconds.get(s) or 0.0 for c in self.compiles) for s in STAGES}
 
     @property

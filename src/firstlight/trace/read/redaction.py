@@ -47,24 +47,21 @@ _SALT = os.urandom(16)
 
 def redact_folder(folder: Path) -> None:
     """Rewrite all logs of a folder; lines that a kill has cut off are left out."""
+    logs = {*folder.glob("*.jsonl")}
+    for path in logs - redact_copy(folder, folder):
+        path.unlink()
+
+
+def redact_copy(folder: Path, copy: Path) -> set[Path]:
+    """Write all logs of a folder into another, redacted; the files that were written."""
+    written = set()
     for path in list(folder.glob("*.jsonl")):
-        text = redacted(path.read_text("utf-8", "replace"))
-        target = folder / _name_of_log(path)
-        write_text(target, text)
-        if target != path:
-            path.unlink()
-
-
-def redact_copy(folder: Path, copy: Path) -> None:
-    """Write all logs of a folder into another, without what is the user's own."""
-    for path in folder.glob("*.jsonl"):
-        write_text(copy / _name_of_log(path), redacted(path.read_text("utf-8", "replace")))
-
-
-def _name_of_log(path: Path) -> str:
-    """Logs of several machines lie in one folder: by the machine's name, which is the user's."""
-    machine, dash, number = path.stem.rpartition("-")
-    return f"{short_hash(machine)}-{number}.jsonl" if dash else path.name
+        # Logs of several machines have their names in those of the files.
+        machine, dash, number = path.stem.rpartition("-")
+        target = copy / (f"{short_hash(machine)}-{number}.jsonl" if dash else path.name)
+        write_text(target, redacted(path.read_text("utf-8", "replace")))
+        written.add(target)
+    return written
 
 
 def redacted(log: str) -> str:
@@ -237,8 +234,8 @@ def _is_public(top: str) -> bool:
     """Whether a module is of Python, or of a package that was installed from an index."""
     if top in sys.stdlib_module_names:
         return True
-    distributions = _distributions().get(top)
-    return bool(distributions) and not any(_is_local(d) for d in distributions or ())
+    distributions = _distributions().get(top, [])
+    return bool(distributions) and not any(map(_is_local, distributions))
 
 
 @cache
@@ -249,13 +246,12 @@ def _distributions() -> Mapping[str, list[str]]:
 
 
 @cache
-def _is_local(distribution: str) -> bool:
+def _is_local(name: str) -> bool:
     """Installed from a folder or a repository of the user's."""
-    from importlib.metadata import PackageNotFoundError, files
-    from importlib.metadata import distribution as find
+    from importlib.metadata import PackageNotFoundError, distribution, files
 
     try:
-        origin = find(distribution).read_text("direct_url.json")
-        return origin is not None or files(distribution) is None
+        origin = distribution(name).read_text("direct_url.json")
+        return origin is not None or files(name) is None
     except PackageNotFoundError:
         return True

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice
-from types import FrameType, FunctionType, MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
 from firstlight.trace.record import definitions
-from firstlight.trace.record.calls import JIT, is_of
+from firstlight.trace.record.calls import JIT, Facts, Frames, is_of
 from firstlight.trace.record.log_format import WHOLE
 from firstlight.trace.record.structures import filtered, in_structure, leaf_paths, taken_apart
 from firstlight.trace.record.value_text import dimensions, has, own, text_of, tree_text
@@ -28,7 +28,7 @@ _Given = tuple[str, Any, list[Any]]
 class Arguments:
     """The arguments of a call, as JAX has taken them apart."""
 
-    def __init__(self, call: dict[str, Any], frames: list[FrameType]) -> None:
+    def __init__(self, call: Facts, frames: Frames) -> None:
         self._call = call
         static, dynamic = _divided(call)
         by_position = [name for name in dynamic if name not in call["kwargs"]]
@@ -46,7 +46,7 @@ class Arguments:
             rest = text_of(every[_MAX_STATIC:])
             self.static_values.append((f"{len(every) - _MAX_STATIC} more{WHOLE}", rest))
 
-    def _static_values(self, static: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    def _static_values(self, static: Facts) -> Iterator[tuple[str, Any]]:
         """All that is static, by its path: arguments, and what is within structures."""
         if self._filtered is not None:
             inside = self._filtered.static
@@ -58,7 +58,7 @@ class Arguments:
             else:
                 yield from taken_apart(value, path)
 
-    def signature(self) -> dict[str, Any]:
+    def signature(self) -> Facts:
         """What the compiled program depends on."""
         paths = (path for name, tree, _ in self._given for path in leaf_paths(tree, name))
         users = paths if self._filtered is None else map(self._filtered.path, paths)
@@ -77,7 +77,7 @@ class Arguments:
         }
 
 
-def _divided(call: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _divided(call: Facts) -> tuple[Facts, Facts]:
     """Static and other arguments by name."""
     fun, info, args = call["fun"], call["info"], tuple(call["args"])
     static, dynamic = _operation_parameters(fun), dict[str, Any]()
@@ -96,7 +96,7 @@ def _divided(call: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return static, dynamic
 
 
-def _flat(frames: list[FrameType], by_position: list[str], names: set[str]) -> list[_Given] | None:
+def _flat(frames: Frames, by_position: list[str], names: set[str]) -> list[_Given] | None:
     """The arguments as JAX's frames hold them; None where they do not.
 
     To take them apart again would call what the program has registered for its own classes.
@@ -117,13 +117,13 @@ def _flat(frames: list[FrameType], by_position: list[str], names: set[str]) -> l
     return [(name, tree, list(islice(following, tree.num_leaves))) for name, tree in pairs]
 
 
-def _parsed(found: dict[str, Any]) -> tuple[list[str], list[Any], list[Any]]:
+def _parsed(found: Facts) -> tuple[list[str], list[Any], list[Any]]:
     signature = found["arg_signature"]
     names, trees = signature.dynamic_arg_names, signature.dynamic_arg_treedefs
     return list(names), list(trees), list(found["dynargs"])
 
 
-def _run(found: dict[str, Any]) -> tuple[list[str], list[Any], list[Any]]:
+def _run(found: Facts) -> tuple[list[str], list[Any], list[Any]]:
     tree, leaves = found["p"].in_tree, list(found["args_flat"])
     by_position, by_name = tree.children()
     trees = [*by_position.children(), *by_name.children()]
@@ -135,7 +135,7 @@ def _run(found: dict[str, Any]) -> tuple[list[str], list[Any], list[Any]]:
 _READERS = {"_infer_params": _parsed, "_run_python_pjit": _run}
 
 
-def _flattened(dynamic: dict[str, Any]) -> list[_Given]:
+def _flattened(dynamic: Facts) -> list[_Given]:
     from jax.tree_util import tree_flatten
 
     flat = {name: tree_flatten(value) for name, value in dynamic.items()}
@@ -169,7 +169,7 @@ def _dtype_text(dtype: object) -> str:
     return str(dtype)
 
 
-def _operation_parameters(fun: Any) -> dict[str, Any]:
+def _operation_parameters(fun: Any) -> Facts:
     """What an operation outside of any jit was asked for (a shape, an axis); {} for a function."""
     if not definitions.is_operation(fun):
         return {}

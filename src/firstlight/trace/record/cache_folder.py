@@ -8,6 +8,7 @@ from functools import cache
 from itertools import islice
 from typing import Any
 
+from firstlight.trace.record.calls import Facts
 from firstlight.trace.record.program_errors import pass_on
 
 #: Of larger ones not all names are read.
@@ -30,7 +31,7 @@ class CacheFolder:
             self._folder, self._entries = folder, _entries(str(folder))
         return True
 
-    def about(self, module: str) -> dict[str, Any]:
+    def about(self, module: str) -> Facts:
         """What belongs to one compile. module: its name as JAX says it, `jit(f)`."""
         if not self.look():
             return {"cache_folder": False}

@@ -18,6 +18,7 @@ from zlib import crc32
 from firstlight.telemetry.events import bare_name
 from firstlight.trace.record import calls, definitions
 from firstlight.trace.record.arguments import Arguments
+from firstlight.trace.record.calls import Facts, Frames
 from firstlight.trace.record.recorder import Recorder
 from firstlight.trace.record.structures import identity
 from firstlight.trace.record.value_text import fields_of, text_of
@@ -69,14 +70,14 @@ class KnownCalls:
         self._under_way: dict[int, list[_Known]] = {}  # of each thread, the innermost last
         # Calls of a function in a thread whose backward pass was not seen, the last one last: by
         # where the function is defined, all that is known of the function when that pass comes.
-        self._forward: dict[tuple[int, str, tuple[str, int]], list[dict[str, Any]]] = {}
+        self._forward: dict[tuple[int, str, tuple[str, int]], list[Facts]] = {}
 
     def forget(self) -> None:
         """This is a new process."""
         self._under_way.clear()
         self._forward.clear()
 
-    def number(self, stage: str, name: str, frames: list[FrameType]) -> int | None:
+    def number(self, stage: str, name: str, frames: Frames) -> int | None:
         """The number of the call that this stage belongs to."""
         found = calls.call_of(frames)
         if found is not None:
@@ -87,15 +88,13 @@ class KnownCalls:
         within = calls.within_transformation(frames) if stage == "lower" else None
         return None if within is None else self._of_transformation(bare_name(name), within, frames)
 
-    def ended(self, stage: str, number: int | None, frames: list[FrameType]) -> None:
+    def ended(self, stage: str, number: int | None, frames: Frames) -> None:
         """A stage is over: what came of it stands for the call from now on."""
         made = calls.made_by(stage, frames)
         if number is not None and made is not None:
             self._made.put(made, number)
 
-    def _on_stack(
-        self, stage: str, frame: FrameType, call: dict[str, Any], frames: list[FrameType]
-    ) -> int:
+    def _on_stack(self, stage: str, frame: FrameType, call: Facts, frames: Frames) -> int:
         known = self._under_way.setdefault(get_ident(), [])
         alive = {id(f) for f in frames}
         known[:] = [k for k in known if k.frame in alive]
@@ -111,7 +110,7 @@ class KnownCalls:
         self._describe(number, call, frames)
         return number
 
-    def _describe(self, number: int, call: dict[str, Any], frames: list[FrameType]) -> None:
+    def _describe(self, number: int, call: Facts, frames: Frames) -> None:
         fun = definitions.function_of_user(call)
         about = definitions.definition(fun)
         place = about["place"]
@@ -161,7 +160,7 @@ class KnownCalls:
             itself = self._serial(value.__self__ if kind == "method" else value)
             yield path, [kind, itself, number, self._serials_of(objects)]
 
-    def _of_transformation(self, bare: str, within: dict[str, Any], frames: list[FrameType]) -> int:
+    def _of_transformation(self, bare: str, within: Facts, frames: Frames) -> int:
         """JAX runs a jitted function by itself: its backward pass, or within a checkpoint."""
         number, place = next(self._numbers), within["place"]
         near, user = calls.sites(frames)
@@ -181,7 +180,7 @@ class KnownCalls:
         self._recorder.event("call", **{**about, **here, "context": context})
         return number
 
-    def _forward_call(self, bare: str, place: tuple[str, int]) -> dict[str, Any] | None:
+    def _forward_call(self, bare: str, place: tuple[str, int]) -> Facts | None:
         """The call that the backward pass now at hand is of.
 
         A function may have been called for several shapes, and several functions be of the same

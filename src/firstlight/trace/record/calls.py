@@ -18,6 +18,9 @@ from firstlight.trace.record.log_format import package_of
 from firstlight.trace.record.program_errors import OURS, STANDARD_LIBRARY, pass_on
 from firstlight.trace.record.value_text import dimensions, text_of
 
+#: Facts for the log, by name; a stack from the inside out.
+Facts = dict[str, Any]
+Frames = list[FrameType]
 #: Functions of pjit.py whose frames know a call, with the variables that hold it.
 _CALLS = {
     "cache_miss": ("fun", "jit_info", "args", "kwargs"),
@@ -66,7 +69,7 @@ def jax_folders() -> tuple[str, ...]:
 # --- frames ---------------------------------------------------------------------------------------
 
 
-def stack(frame: FrameType | None) -> list[FrameType]:
+def stack(frame: FrameType | None) -> Frames:
     """The frames from here outwards."""
     found = []
     while frame is not None:
@@ -75,7 +78,7 @@ def stack(frame: FrameType | None) -> list[FrameType]:
     return found
 
 
-def timing(frames: list[FrameType]) -> FrameType:
+def timing(frames: Frames) -> FrameType:
     """The frame of JAX that times a stage: within it are those that report begin and end."""
     for frame in frames:
         if frame.f_code.co_name not in _REPORTING and not frame.f_code.co_filename.startswith(OURS):
@@ -88,7 +91,7 @@ def is_of(frame: FrameType, file: str) -> bool:
     return frame.f_code.co_filename.endswith(os.sep + file)
 
 
-def frame_of(frames: list[FrameType], where: tuple[str, str]) -> FrameType | None:
+def frame_of(frames: Frames, where: tuple[str, str]) -> FrameType | None:
     """The innermost frame of this file and function."""
     file, function = where
     for frame in frames:
@@ -97,7 +100,7 @@ def frame_of(frames: list[FrameType], where: tuple[str, str]) -> FrameType | Non
     return None
 
 
-def variable(frames: list[FrameType], where: tuple[str, str], name: str) -> Any:
+def variable(frames: Frames, where: tuple[str, str], name: str) -> Any:
     """The value of a variable of that frame; None where there is none."""
     frame = frame_of(frames, where)
     return None if frame is None else frame.f_locals.get(name)
@@ -108,14 +111,14 @@ def line_of(frame: FrameType) -> list[Any]:
     return [frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname]
 
 
-def _outside(frames: list[FrameType], library: tuple[str, ...] = ()) -> Iterator[FrameType]:
+def _outside(frames: Frames, library: tuple[str, ...] = ()) -> Iterator[FrameType]:
     """The frames that are neither JAX's (or the library's) nor ours nor of the import machinery."""
     skipped = (*(library or jax_folders()), OURS, "<frozen")
     return (frame for frame in frames if not frame.f_code.co_filename.startswith(skipped))
 
 
 def callers(
-    frames: list[FrameType], library: tuple[str, ...] = ()
+    frames: Frames, library: tuple[str, ...] = ()
 ) -> tuple[FrameType | None, FrameType | None]:
     """The frame of the call: the nearest outside of JAX (or the library), the user's nearest."""
     near = None
@@ -126,13 +129,13 @@ def callers(
     return near, None
 
 
-def sites(frames: list[FrameType], library: tuple[str, ...] = ()) -> tuple[Any, Any]:
+def sites(frames: Frames, library: tuple[str, ...] = ()) -> tuple[Any, Any]:
     """The lines of these frames."""
     near, user = (frame and line_of(frame) for frame in callers(frames, library))
     return near, user
 
 
-def call_stack(frames: list[FrameType]) -> list[Any]:
+def call_stack(frames: Frames) -> list[Any]:
     """[file, line, function] of all frames outside of JAX, the call first; of many, both ends."""
     found = list(_outside(frames))
     if len(found) > _MAX_FRAMES:
@@ -150,7 +153,7 @@ def _is_installed(file: str) -> bool:
 # --- what JAX's frames know -----------------------------------------------------------------------
 
 
-def call_of(frames: list[FrameType]) -> tuple[FrameType, dict[str, Any]] | None:
+def call_of(frames: Frames) -> tuple[FrameType, Facts] | None:
     """The innermost frame of JAX that knows a call, with what it knows."""
     for number, frame in enumerate(frames):
         names = _CALLS.get(frame.f_code.co_name)
@@ -169,14 +172,14 @@ def call_of(frames: list[FrameType]) -> tuple[FrameType, dict[str, Any]] | None:
     return None
 
 
-def made_before(stage: str, frames: list[FrameType]) -> Any:
+def made_before(stage: str, frames: Frames) -> Any:
     """What is lowered or compiled by hand: the object that JAX made of it in the stage before."""
     if stage == "lower":
         return getattr(variable(frames, _TRACED_BY_HAND, "self"), "jaxpr", None)
     return variable(frames, COMPILING, "computation") if stage == "compile" else None
 
 
-def made_by(stage: str, frames: list[FrameType]) -> Any:
+def made_by(stage: str, frames: Frames) -> Any:
     """The outcome of a stage, at its end."""
     if stage == "trace":
         return variable(frames, _TRACING, "jaxpr")
@@ -185,7 +188,7 @@ def made_by(stage: str, frames: list[FrameType]) -> Any:
     return None
 
 
-def within_transformation(frames: list[FrameType]) -> dict[str, Any] | None:
+def within_transformation(frames: Frames) -> Facts | None:
     """A jitted function that JAX runs by itself: where it is defined, and for which arrays."""
     frame = frame_of(frames, LOWERING)
     if frame_of(frames, _RUN_BY_JAX) is None or frame is None:
@@ -203,13 +206,13 @@ def within_transformation(frames: list[FrameType]) -> dict[str, Any] | None:
     return {"place": [file, line], "arrays": arrays}
 
 
-def compiler_options(frames: list[FrameType]) -> dict[str, Any]:
+def compiler_options(frames: Frames) -> Facts:
     """Options of XLA for this program alone."""
     options = variable(frames, COMPILING, "compiler_options_kvs")
     return {"compiler_options": text_of(options)} if options else {}
 
 
-def context(leaves: Iterable[object] = ()) -> dict[str, Any]:
+def context(leaves: Iterable[object] = ()) -> Facts:
     """What else is part of what is compiled: settings of JAX, transformations around the call."""
     config = sys.modules["jax"].config
     found = {name: getattr(config, name, None) for name in _SETTINGS}
@@ -228,7 +231,7 @@ def context(leaves: Iterable[object] = ()) -> dict[str, Any]:
 # --- who reads a result ---------------------------------------------------------------------------
 
 
-def reader(frames: list[FrameType]) -> str | None:
+def reader(frames: Frames) -> str | None:
     """The package that reads a result for itself; None: the program does, or lets it be shown.
 
     What has no JAX in it (NumPy, a package that plots or prints) reads what it was given to show.
@@ -246,7 +249,7 @@ def _works_with_jax(package: str) -> bool:
     return any("jax" in names or "jnp" in names for names in held)
 
 
-def is_traced(frames: list[FrameType]) -> bool:
+def is_traced(frames: Frames) -> bool:
     """Whether this is within a function that JAX traces, also outside of any jit: a scan's body."""
     jax = jax_folders()
     return any(f.f_code.co_filename.startswith(jax) and is_of(f, _TRACER) for f in frames)
@@ -259,7 +262,7 @@ def named_line(pattern: str) -> tuple[str, int] | None:
     return (file, int(line)) if named else None
 
 
-def is_at_line(frames: list[FrameType], where: tuple[str, int]) -> bool:
+def is_at_line(frames: Frames, where: tuple[str, int]) -> bool:
     """Whether this line is being run."""
     file, line = where
     return any(
@@ -268,7 +271,7 @@ def is_at_line(frames: list[FrameType], where: tuple[str, int]) -> bool:
     )
 
 
-def is_read_by_operation(frames: list[FrameType]) -> bool:
+def is_read_by_operation(frames: Frames) -> bool:
     """Whether an operation of JAX reads an array to know what to do: iterating one, a mask."""
     for frame in frames:
         file = frame.f_code.co_filename
@@ -282,7 +285,7 @@ def is_read_by_operation(frames: list[FrameType]) -> bool:
     return False
 
 
-def entry_site(frames: list[FrameType]) -> Any:
+def entry_site(frames: Frames) -> Any:
     """Where the user's code was called by a package that works with JAX, the call of that package.
 
     A layer of a network is run by the network's package: what can be put under jit is the call of

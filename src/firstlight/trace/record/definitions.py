@@ -14,7 +14,7 @@ from functools import partial
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from firstlight.trace.record.calls import jax_folders
+from firstlight.trace.record.calls import Facts, jax_folders
 from firstlight.trace.record.value_text import has, own
 
 _SIMPLE = (int, str, bool, type(None))
@@ -26,7 +26,7 @@ _PMAP = "pmap.py"
 _EQUINOX = (os.path.join("equinox", "_jit.py"), "fun_wrapped")
 
 
-def definition(fun: object) -> dict[str, Any]:
+def definition(fun: object) -> Facts:
     """Where a function is defined."""
     inner = innermost(fun)
     code = code_of(inner)
@@ -68,7 +68,7 @@ def code_of(fun: object) -> CodeType | None:
 # --- the function of the user behind one of a package ---------------------------------------------
 
 
-def function_of_user(call: dict[str, Any]) -> Any:
+def function_of_user(call: Facts) -> Any:
     """What is compiled for the user: not the function that pmap or filter_jit makes of it."""
     fun = call["fun"]
     code = code_of(innermost(fun))
@@ -103,7 +103,7 @@ def is_operation(fun: object) -> bool:
     return bool(own(fun, "_apply_primitive"))
 
 
-def _given_to_equinox(call: dict[str, Any]) -> Any:
+def _given_to_equinox(call: Facts) -> Any:
     """Its third argument holds what is no array: of the function, of its arguments."""
     try:
         leaves, tree = call["args"][2][0]
@@ -141,7 +141,7 @@ def bound_by_pmap(fun: object) -> list[Any]:
     return [bound.val for several in given for bound in several if has(bound, "val")]
 
 
-def closure_of(fun: FunctionType) -> dict[str, Any]:
+def closure_of(fun: FunctionType) -> Facts:
     """What a function holds of those around it, by name."""
     held = {}
     for name, cell in zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=False):

@@ -7,13 +7,13 @@ from _thread import get_ident
 from collections import Counter
 from dataclasses import dataclass, field
 from time import monotonic_ns
-from types import FrameType
 from typing import Any
 
 from firstlight.telemetry.events import CACHE, STAGES
 from firstlight.trace.record import calls, program_contents
 from firstlight.trace.record.cache_folder import CacheFolder
 from firstlight.trace.record.call_tracking import KnownCalls
+from firstlight.trace.record.calls import Facts, Frames
 from firstlight.trace.record.outputs import Outputs
 from firstlight.trace.record.program_errors import leave_out_caller, pass_on
 from firstlight.trace.record.recorder import Recorder
@@ -135,7 +135,7 @@ class JaxHooks:
         self._forget_broken_off(calls.stack(sys._getframe(1)))
         return bool(self._open.get(thread)) or thread in self._describing
 
-    def _forget_broken_off(self, frames: list[FrameType]) -> None:
+    def _forget_broken_off(self, frames: Frames) -> None:
         """Drop stages that will not end: another listener raised, or a handler of a signal."""
         opened = self._open.get(get_ident())
         if not opened or not self._frames_stay:
@@ -196,7 +196,7 @@ class JaxHooks:
             self.waits.expect()
             self._outputs.expect()
 
-    def _more(self, current: _Stage, frames: list[FrameType]) -> dict[str, Any]:
+    def _more(self, current: _Stage, frames: Frames) -> Facts:
         """What is known at the end of a stage beyond its times."""
         try:
             self._calls.ended(current.stage, current.call, frames)

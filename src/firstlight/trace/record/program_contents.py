@@ -6,14 +6,14 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import islice
-from types import CodeType, FrameType, FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-from firstlight.trace.record.calls import COMPILING, LOWERING, call_of, variable
+from firstlight.trace.record.calls import COMPILING, LOWERING, Facts, Frames, call_of, variable
 from firstlight.trace.record.definitions import closure_of, innermost
 from firstlight.trace.record.log_format import package_of
 from firstlight.trace.record.program_errors import pass_on
-from firstlight.trace.record.value_text import dimensions
+from firstlight.trace.record.value_text import attributes_of, dimensions
 
 #: Programs of more equations are looked at line by line: as many as a finding needs (thresholds).
 _MANY_EQUATIONS = 100
@@ -29,9 +29,10 @@ _MAX_NAMED = 8
 _MAX_VALUES_LOOKED_AT = 2000
 _MAX_DEPTH = 4
 _OF_ARRAYS = ("numpy", "jax", "jaxlib")
+_Reached = tuple[str, Any, str]  # name, value, origin
 
 
-def lowered(frames: list[FrameType]) -> dict[str, Any]:
+def lowered(frames: Frames) -> Facts:
     """Equations, their lines where they are many, and bytes of captured constants."""
     closed = variable(frames, LOWERING, "closed_jaxpr")
     if closed is None:
@@ -54,7 +55,7 @@ def lowered(frames: list[FrameType]) -> dict[str, Any]:
     }
 
 
-def compiled(frames: list[FrameType]) -> dict[str, Any]:
+def compiled(frames: Frames) -> Facts:
     """Bytes of the executable, and whether it calls back into Python."""
     executable = variable(frames, COMPILING, "xla_executable")
     if executable is None and sys.exc_info()[0] is not None:
@@ -68,10 +69,7 @@ def compiled(frames: list[FrameType]) -> dict[str, Any]:
     except Exception as error:  # not all backends know
         pass_on(error)
         size = None
-    return {
-        "executable_bytes": size,
-        "callbacks": None if callbacks is None else bool(callbacks),
-    }
+    return {"executable_bytes": size, "callbacks": None if callbacks is None else bool(callbacks)}
 
 
 def _equations(program: Any, seen: set[int], constants: dict[int, Any], programs: list[Any]) -> Any:
@@ -186,18 +184,11 @@ def _named_constants(constants: dict[int, Any], programs: list[Any], fun: Any) -
     large = sorted(large, key=_bytes, reverse=True)[:_MAX_NAMED]
     if not large:
         return []
-    names = _names(fun, large) if fun is not None else {}
+    looked_at = islice(_reachable(fun, set(), _MAX_DEPTH), _MAX_VALUES_LOOKED_AT)
+    arrays = [one for one in looked_at if _is_array(one[1])]
     places = _first_uses(programs, {id(c) for c in large})
-    return [
-        [
-            *names.get(id(c), (None, None)),
-            str(c.dtype),
-            dimensions(c.shape),
-            _bytes(c),
-            places.get(id(c)),
-        ]
-        for c in large
-    ]
+    about = ((c, [str(c.dtype), dimensions(c.shape), _bytes(c), places.get(id(c))]) for c in large)
+    return [[*_name_of(constant, arrays), *rest] for constant, rest in about]
 
 
 def _bytes(value: object) -> int:
@@ -222,19 +213,13 @@ def _first_uses(programs: list[Any], wanted: set[int]) -> dict[int, list[Any]]:
     return found
 
 
-def _names(fun: Any, large: list[Any]) -> dict[int, tuple[str, str]]:
-    """{constant: (name, origin)}"""
-    looked_at = islice(_reachable(fun, set(), _MAX_DEPTH), _MAX_VALUES_LOOKED_AT)
-    arrays = [(name, value, origin) for name, value, origin in looked_at if _is_array(value)]
-    found = {}
-    for constant in large:
-        same = [one for one in arrays if _memory(one[1]) == _memory(constant)]
-        # JAX copies what it has to convert, doubles for instance: then the shape has to do.
-        alike = {id(one[1]): one for one in arrays if one[1].shape == constant.shape}
-        if same or len(alike) == 1:
-            name, _, origin = same[0] if same else next(iter(alike.values()))
-            found[id(constant)] = (name, origin)
-    return found
+def _name_of(constant: Any, arrays: list[_Reached]) -> tuple[str | None, str | None]:
+    """The name and the origin of a constant among the arrays that the function can use."""
+    same = [one for one in arrays if _memory(one[1]) == _memory(constant)]
+    # JAX copies what it has to convert, doubles for instance: then the shape has to do.
+    alike = {id(one[1]): one for one in arrays if one[1].shape == constant.shape}
+    found = same or (list(alike.values()) if len(alike) == 1 else [])
+    return (found[0][0], found[0][2]) if found else (None, None)
 
 
 def _is_array(value: Any) -> bool:
@@ -248,8 +233,8 @@ def _memory(array: Any) -> int:
     return id(array)
 
 
-def _reachable(fun: Any, seen: set[int], depth: int) -> Iterator[tuple[str, Any, str]]:
-    """What a function can use from outside: (name, value, origin), with what those hold."""
+def _reachable(fun: Any, seen: set[int], depth: int) -> Iterator[_Reached]:
+    """What a function can use from outside, with what that holds."""
     inner = innermost(fun)
     if isinstance(fun, MethodType):
         yield from _reachable_in("self", fun.__self__, "closure", seen, depth)
@@ -265,7 +250,7 @@ def _reachable(fun: Any, seen: set[int], depth: int) -> Iterator[tuple[str, Any,
 
 def _reachable_in(
     name: str, value: Any, origin: str, seen: set[int], depth: int
-) -> Iterator[tuple[str, Any, str]]:
+) -> Iterator[_Reached]:
     """A value by its name, what a container or an object holds, what a function of it uses."""
     yield name, value, origin
     if not depth or id(value) in seen:
@@ -280,25 +265,14 @@ def _reachable_in(
         yield from _reachable(value, seen, depth - 1)
     elif type(value).__module__.partition(".")[0] not in ("builtins", *_OF_ARRAYS):
         seen.add(id(value))
-        for key, part in list(_attributes(value).items()):
+        for key, part in list(attributes_of(value).items()):
             yield from _reachable_in(f"{name}.{key}", part, origin, seen, depth - 1)
         call = vars(type(value)).get("__call__")
         if isinstance(call, FunctionType):
             yield from _reachable(call, seen, depth - 1)
 
 
-def _attributes(value: Any) -> dict[str, Any]:
-    try:
-        held = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return {}
-    return held if type(held) is dict else {}
-
-
 def _global_names(code: CodeType) -> list[str]:
     """Names that the code, and code within it, may look up outside."""
-    names = list(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            names += _global_names(constant)
-    return names
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return [*code.co_names, *(name for one in inner for name in _global_names(one))]

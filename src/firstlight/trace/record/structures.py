@@ -13,6 +13,7 @@ from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
+from firstlight.trace.record.calls import Facts
 from firstlight.trace.record.definitions import is_of_equinox
 from firstlight.trace.record.log_format import WHOLE, package_of
 from firstlight.trace.record.value_text import fields_of, is_of_library, own, text_of
@@ -255,7 +256,7 @@ class FilteredCall:
             self.static += in_structure(tree, name)
 
 
-def filtered(fun: object, static: dict[str, Any], parameters: Sequence[str]) -> FilteredCall | None:
+def filtered(fun: object, static: Facts, parameters: Sequence[str]) -> FilteredCall | None:
     """The call, whose argument is taken out of the static ones; None: it is no such call."""
     if not is_of_equinox(fun):
         return None

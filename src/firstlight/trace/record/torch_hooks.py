@@ -15,6 +15,7 @@ from time import monotonic_ns
 from typing import Any
 
 from firstlight.trace.record import calls
+from firstlight.trace.record.calls import Facts
 from firstlight.trace.record.recorder import Recorder
 from firstlight.trace.record.replacements import listened_to
 
@@ -156,7 +157,7 @@ def _frame(metrics: Any) -> dict[str, int | None]:
     return {"frame": frame, "frame_compile": compile_}
 
 
-def _recompile(metrics: Any) -> dict[str, Any] | None:
+def _recompile(metrics: Any) -> Facts | None:
     reason = _of(metrics, "recompile_reason")
     if reason is None:
         return None
@@ -166,14 +167,14 @@ def _recompile(metrics: Any) -> dict[str, Any] | None:
     return {"kind": mismatch[1] if mismatch else other, "static": {"guard": text}}
 
 
-def _graph_break(reason: Any) -> dict[str, Any]:
+def _graph_break(reason: Any) -> Facts:
     text = str(getattr(reason, "reason", ""))[:_MAX_TEXT]
     stack = getattr(reason, "user_stack", None) or ()
     lines = [[frame.filename, frame.lineno, frame.name] for frame in stack]
     return {"kind": _kind(text), "lines": lines, "static": {"text": text}}
 
 
-def _failure(metrics: Any) -> dict[str, Any] | None:
+def _failure(metrics: Any) -> Facts | None:
     """Why the function is not compiled after all, but run as it is."""
     kind, text = _of(metrics, "fail_type"), str(_of(metrics, "fail_reason"))[:_MAX_TEXT]
     if kind is None:

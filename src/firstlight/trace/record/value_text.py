@@ -8,10 +8,10 @@ be equal; with its address, if each is another one.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import partial
-from types import BuiltinFunctionType, FunctionType, MethodType
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType
 from typing import Any
 
 from firstlight.trace.record.program_errors import pass_on
@@ -36,13 +36,18 @@ def dimensions(shape: Iterable[object]) -> list[int | str]:
     return [n if isinstance(n, int) else str(n) for n in shape]
 
 
-def own(value: object, name: str) -> Any:
-    """An attribute of the object itself: no code of its class runs."""
+def attributes_of(value: object) -> Mapping[str, Any]:
+    """The attributes in the object itself: no code of its class runs."""
     try:
-        return object.__getattribute__(value, "__dict__").get(name)
+        held = object.__getattribute__(value, "__dict__")
     except Exception as error:
         pass_on(error)
-        return None
+        return {}
+    return held if isinstance(held, (dict, MappingProxyType)) else {}
+
+
+def own(value: object, name: str) -> Any:
+    return attributes_of(value).get(name)
 
 
 def has(value: object, name: str) -> bool:
@@ -107,20 +112,13 @@ def fields_of(value: object) -> list[tuple[str, Any]] | None:
         return list(zip(names, tuple.__iter__(value), strict=False))
     if all("__eq__" not in vars(c) for c in kind.__mro__[:-1]):
         return None
-    return _attributes(value)
-
-
-def _attributes(value: object) -> list[tuple[str, Any]]:
-    fields = vars(type(value)).get("__dataclass_fields__")
+    fields = vars(kind).get("__dataclass_fields__")
     if fields is not None:
         return [(name, object.__getattribute__(value, name)) for name in fields]
-    slots = (vars(c).get("__slots__", ()) for c in type(value).__mro__)
+    slots = (vars(c).get("__slots__", ()) for c in kind.__mro__)
     names = [n for several in slots for n in ((several,) if type(several) is str else several)]
-    held = [(n, object.__getattribute__(value, n)) for n in names if hasattr(type(value), n)]
-    try:
-        return held + list(object.__getattribute__(value, "__dict__").items())
-    except AttributeError:
-        return held
+    held = [(n, object.__getattribute__(value, n)) for n in names if hasattr(kind, n)]
+    return [*held, *attributes_of(value).items()]
 
 
 def is_of_library(value: object) -> bool:
