@@ -39,7 +39,8 @@ class ImportClock:
         appeared: Callable[[str], None],
         watched: tuple[str, ...],
     ) -> None:
-        self._done, self._appeared, self._watched = done, appeared, watched
+        self._done: Callable[[list[Any], Any], None] | None = done
+        self._appeared, self._watched = appeared, watched
         self._sites: dict[str, list[Any] | None] = {}
         # Of each thread: modules now being loaded (name, begin, time of those inside).
         self._open: dict[int, list[list[Any]]] = {}
@@ -52,13 +53,27 @@ class ImportClock:
         original = getattr(bootstrap, "_find_and_load", None)
         if original is None:
             return False
-        self._original, self._ours = original, _around(original, self._begin, self._end)
-        bootstrap._find_and_load = self._ours  # type: ignore[attr-defined]
+        begin, end = self._begin, self._end
+
+        def _find_and_load(name: str, import_: Any) -> Any:
+            opened = begin(name)
+            try:
+                return original(name, import_)
+            except BaseException as error:
+                # Python hides its own frames, and this one with them, but not from import_module.
+                leave_out_caller(error)
+                raise
+            finally:
+                end(opened)
+
+        _find_and_load.__code__ = _find_and_load.__code__.replace(co_filename=_HIDDEN_FILE)
+        self._original, self._ours = original, _find_and_load
+        bootstrap._find_and_load = _find_and_load  # type: ignore[attr-defined]
         return True
 
     def remove(self) -> None:
         """Stop; where somebody has put another clock over this one, it goes on unheard."""
-        self._done, self._watched = _nobody, ()
+        self._done, self._watched = None, ()
         if self._ours is not None and getattr(bootstrap, "_find_and_load", None) is self._ours:
             bootstrap._find_and_load = self._original  # type: ignore[attr-defined]
 
@@ -90,7 +105,7 @@ class ImportClock:
         else:
             self._open.pop(thread, None)  # a handler of signals may have imported something
             self._loaded.pop(thread, None)
-            if loaded:
+            if loaded and self._done is not None:
                 # Only its own: another thread may be importing as well.
                 sites = {one: self._sites.pop(one) for one in loaded[::4] if one in self._sites}
                 self._done(loaded, sites)
@@ -98,42 +113,16 @@ class ImportClock:
             self._appeared(name)
 
 
-def _around(find_and_load: Any, begin: Callable[[str], Any], end: Callable[[Any], None]) -> Any:
-    """The function with a clock around it, whose frames are hidden as its own are."""
-
-    def _find_and_load(name: str, import_: Any) -> Any:
-        opened = begin(name)
-        try:
-            return find_and_load(name, import_)
-        except BaseException as error:
-            # Python hides its own frames, and this one with them, but not from import_module.
-            leave_out_caller(error)
-            raise
-        finally:
-            end(opened)
-
-    _find_and_load.__code__ = _find_and_load.__code__.replace(co_filename=_HIDDEN_FILE)
-    return _find_and_load
-
-
 def _statement() -> list[Any] | None:
     """[file, line, function] of the import that now ends; None: `python -m` or pytest loads it."""
+    importlib = getattr(sys.modules.get("importlib"), "__file__", None) or "<frozen importlib"
+    # Between an import and who asked for it; importlib.import_module is part of it.
+    machinery = ("<frozen importlib", importlib.removesuffix("__init__.py"))
     frame: Any = sys._getframe(2)
-    while frame is not None and _is_machinery(frame.f_code.co_filename):
+    while frame is not None and frame.f_code.co_filename.startswith(machinery):
         frame = frame.f_back
     if frame is None or frame.f_code.co_filename == "<frozen runpy>":
         return None
     if frame.f_globals.get("__package__") in ("_pytest", "_pytest.assertion", "pluggy"):
         return None
     return [frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname]
-
-
-def _is_machinery(file: str) -> bool:
-    """Frames between an import and who asked for it; importlib.import_module is one of them."""
-    importlib = getattr(sys.modules.get("importlib"), "__file__", None)
-    folder = importlib and importlib.removesuffix("__init__.py")
-    return file.startswith("<frozen importlib") or bool(folder and file.startswith(folder))
-
-
-def _nobody(modules: list[Any], sites: Any) -> None:
-    """Called after imports once nobody listens."""

@@ -16,8 +16,8 @@ from typing import Any
 
 from firstlight.trace.record import calls
 from firstlight.trace.record.calls import Facts
+from firstlight.trace.record.program_errors import leave_out_caller
 from firstlight.trace.record.recorder import Recorder
-from firstlight.trace.record.replacements import listened_to
 
 #: Texts of torch go on for pages.
 _MAX_TEXT = 4000
@@ -68,7 +68,17 @@ class TorchHooks:
             self._recorder.problem("torch: this torch does not tell where its graphs break")
         if not hasattr(getattr(utils, "CompilationMetrics", None), "recompile_reason"):
             self._recorder.problem("torch: this torch does not tell why it compiles again")
-        setattr(utils, name, listened_to(original, self._recorder.safely(self._compiled)))
+        compiled = self._recorder.safely(self._compiled)
+
+        def log_compilation_event(metrics: Any) -> Any:
+            compiled(metrics)
+            try:
+                return original(metrics)
+            except BaseException as error:
+                leave_out_caller(error)
+                raise
+
+        setattr(utils, name, log_compilation_event)
         self._listens = True
 
     def check_heard(self) -> None:
