@@ -86,10 +86,7 @@ class Child:
 
 @contextmanager
 def passing_signals() -> Iterator[Child]:
-    """While the program runs, its signals are its own.
-
-    Handlers, not SIG_IGN: the program would inherit that. What is ignored already (nohup) stays so.
-    """
+    """The program's signals are its own. What is ignored already (nohup) stays so."""
     child = Child()
     passed = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, child.handle) for number in passed}

@@ -55,11 +55,8 @@ def run(
     meanwhile: Callable[[], None] | None = None,
 ) -> Outcome:
     """Run `command` to its end, with its logs in `folder`.
-
-    variables: more for its environment. output: a descriptor for its stdout and stderr, and then
-    nothing to read; without one it has ours. meanwhile: called while it runs, if there is another
-    processor for that.
-    """
+    variables: more for its environment. output: a descriptor for stdout and stderr, and then no
+    input; without one it has ours. meanwhile: called while it runs, given another processor."""
     environment = {**os.environ, **(variables or {}), "FIRSTLIGHT_TRACE": str(folder.absolute())}
     quiet = None if output is None else subprocess.DEVNULL
     with passing_signals() as child:
@@ -173,11 +170,8 @@ def require_hook() -> None:
 
 
 def compile_bytecode() -> None:
-    """Write the .pyc files of the recorder, as an installation would.
-
-    PYTHONDONTWRITEBYTECODE would otherwise make every traced process compile it anew, which it
-    would see as time of its own. Where the package cannot be written to, that stays.
-    """
+    """Write the .pyc files of the recorder, as an installation would: with PYTHONDONTWRITEBYTECODE
+    every traced process would compile it anew, as time of its own."""
     trace = Path(__file__).parent
     for folder in (trace.parent, trace, trace / "record", trace.parent / "telemetry"):
         if any(map(_is_not_compiled, folder.glob("*.py"))):

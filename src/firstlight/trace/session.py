@@ -71,10 +71,8 @@ class Recording:
 
 @contextmanager
 def recording() -> Iterator[Recording]:
-    """Record what JAX traces, lowers and compiles in this process, in all threads, until the end.
-
-    Nothing is written to disk, and nothing of it raises into the block.
-    """
+    """Record what JAX traces, lowers and compiles in all threads of this process, until the end.
+    Nothing is written to disk, and nothing of it raises into the block."""
     one = Recording()
     _SHARED.join(one)
     try:

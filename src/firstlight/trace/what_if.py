@@ -88,10 +88,7 @@ def measure(
     say: Callable[[str], None],
     variables: Mapping[str, str],
 ) -> WhatIf:
-    """Run every variant `rounds` times, and the cache once more to fill it.
-
-    variables: of the environment, of all variants.
-    """
+    """Run every variant `rounds` times, and the cache once more to fill it. variables: for all."""
     planned = {name: (how, {**variables, **own}) for name, (how, own) in _variants(folder).items()}
     say(
         f"--what-if runs the program {rounds * len(planned) + 1} more times, without input and "

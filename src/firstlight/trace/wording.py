@@ -126,10 +126,7 @@ def where_called(one: Compile) -> SourceLine | None:
 
 
 def where_to_jit(one: Compile) -> SourceLine | None:
-    """The line of the user that a jit can be put around.
-
-    A layer is run by the package of its network: that is the line which calls the network.
-    """
+    """The line of the user that a jit can be put around: of a layer, the call of its network."""
     return one.entry_site or where_called(one)
 
 

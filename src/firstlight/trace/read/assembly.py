@@ -20,10 +20,7 @@ _Compiles = list[tuple[FunctionKey, model.Compile]]
 
 
 def read_folder(folder: Path) -> model.Trace:
-    """The trace in a folder, of all processes of the last run that wrote there; no findings yet.
-
-    TraceLogError: there is none, or a newer Firstlight wrote it.
-    """
+    """The trace of the last run in a folder, without findings. TraceLogError: there is none."""
     logs, earlier = last_run(read_logs(Path(folder)))
     trace = assemble(logs)
     if not earlier:

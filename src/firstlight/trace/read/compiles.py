@@ -42,10 +42,7 @@ def compiles_of(
     log: ProcessLog, process: int, exclusive_ns: Mapping[int, int], first: FirstResult | None
 ) -> Iterator[tuple[FunctionKey, model.Compile]]:
     """Every program that was traced, lowered or compiled, by its begin.
-
-    exclusive_ns: what each stage event took without all that ran inside of it. first: the first
-    result of the process.
-    """
+    exclusive_ns: of each stage event, without all that ran inside. first: the first result."""
     groups = sorted(_groups(log), key=lambda g: g.stages[0][1]["begin_ns"])
     keys = [_key(group) for group in groups]
     for key, copy, group in zip(keys, _copies(keys, groups), groups, strict=True):
@@ -88,10 +85,7 @@ def _copies(keys: Sequence[FunctionKey], groups: Sequence[_Group]) -> list[int]:
 
 def _are_made_again(calls: Sequence[Event]) -> bool:
     """Whether one call in the source is of a new object of the function each time that it runs.
-
-    Two models have a step each, though both of the same code, and one call may be of both. Three
-    objects are a habit, and so are two that belong to the same object or to none.
-    """
+    Two models may share a call: only three objects, or two of the same owner, are a habit."""
     at_call: dict[object, dict[object, tuple[int, ...]]] = defaultdict(dict)
     for call in calls:
         # Not the line alone: it may hold two calls, each of a function by its name.

@@ -62,10 +62,8 @@ def _after_functions(log: ProcessLog) -> FirstResult | None:
 
 
 def _first_output(log: ProcessLog) -> Event | None:
-    """The first output with a number in it after a function was compiled.
-
-    After a result was read, if any read was seen: NumPy reads an array on a CPU unseen.
-    """
+    """The first output with a number in it after a function was compiled; after the first read,
+    if any was seen: NumPy reads an array on a CPU unseen."""
     compiled, seen = _functions_compiled(log), log.first("first_result") is not None
     begin = compiled[0] if compiled else log.start_ns
     outputs = (e for e in log.of("output") if e["ns"] >= begin and (e.get("reads") or not seen))

@@ -156,11 +156,7 @@ def _check_version(head: Event, path: Path) -> None:
 
 def last_run(logs: Sequence[ProcessLog]) -> tuple[list[ProcessLog], int]:
     """The logs of the last run, and how many runs there were before. logs: by their start.
-
-    Several runs may write into one folder, where the variable stays set. Processes that existed at
-    the same time are of one run, and so are those that one of its processes started, and ranks of
-    a job, which may come one after the other.
-    """
+    Of one run are processes that overlap, that one of them started, and the ranks of a job."""
     runs: list[list[ProcessLog]] = []
     for log in logs:
         if runs and _belongs(log, runs[-1]):

@@ -80,9 +80,8 @@ def transformation(one: Compile) -> object:
 
 
 def _given(one: Compile, owners: _Owners) -> object:
-    """The functions that it was given: those of another code, or of another model, make another
-    program, as they should. One that is made anew for each call is of the same code.
-    """
+    """The functions that it was given: another code, or another model, makes another program, as it
+    should. One that is made anew for each call is of the same code."""
     given = one.signature.identity if one.signature else {}
     return tuple(
         (path, identity.made_of, identity.belongs_to if is_its_own else ())

@@ -98,9 +98,7 @@ def _divided(call: Facts) -> tuple[Facts, Facts]:
 
 def _flat(frames: Frames, by_position: list[str], names: set[str]) -> list[_Given] | None:
     """The arguments as JAX's frames hold them; None where they do not.
-
-    To take them apart again would call what the program has registered for its own classes.
-    """
+    To take them apart again would call what the program has registered for its own classes."""
     frame = next((f for f in frames if f.f_code.co_name in _READERS and is_of(f, JIT)), None)
     if frame is None:
         return None

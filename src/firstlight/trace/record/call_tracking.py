@@ -181,11 +181,8 @@ class KnownCalls:
         return number
 
     def _forward_call(self, bare: str, place: tuple[str, int]) -> Facts | None:
-        """The call that the backward pass now at hand is of.
-
-        A function may have been called for several shapes, and several functions be of the same
-        code: passes come in the reverse order of their calls, and each comes once.
-        """
+        """The call that the backward pass now at hand is of: passes come in the reverse order of
+        their calls, and each comes once."""
         forward = self._forward.get((get_ident(), bare, place)) or []
         under_grad = [c for c in forward if "grad" in str(c["context"]["transformation"])]
         known = next(reversed(under_grad or forward), None)

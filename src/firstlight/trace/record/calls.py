@@ -21,6 +21,7 @@ from firstlight.trace.record.value_text import dimensions, text_of
 #: Facts for the log, by name; a stack from the inside out.
 Facts = dict[str, Any]
 Frames = list[FrameType]
+Line = list[str | int]  # file, line, function
 #: Functions of pjit.py whose frames know a call, with the variables that hold it.
 _CALLS = {
     "cache_miss": ("fun", "jit_info", "args", "kwargs"),
@@ -106,8 +107,7 @@ def variable(frames: Frames, where: tuple[str, str], name: str) -> Any:
     return None if frame is None else frame.f_locals.get(name)
 
 
-def line_of(frame: FrameType) -> list[Any]:
-    """[file, line, function]"""
+def line_of(frame: FrameType) -> Line:
     return [frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname]
 
 
@@ -129,13 +129,13 @@ def callers(
     return near, None
 
 
-def sites(frames: Frames, library: tuple[str, ...] = ()) -> tuple[Any, Any]:
+def sites(frames: Frames, library: tuple[str, ...] = ()) -> tuple[Line | None, Line | None]:
     """The lines of these frames."""
     near, user = (frame and line_of(frame) for frame in callers(frames, library))
     return near, user
 
 
-def call_stack(frames: Frames) -> list[Any]:
+def call_stack(frames: Frames) -> list[Line]:
     """[file, line, function] of all frames outside of JAX, the call first; of many, both ends."""
     found = list(_outside(frames))
     if len(found) > _MAX_FRAMES:
@@ -232,10 +232,8 @@ def context(leaves: Iterable[object] = ()) -> Facts:
 
 
 def reader(frames: Frames) -> str | None:
-    """The package that reads a result for itself; None: the program does, or lets it be shown.
-
-    What has no JAX in it (NumPy, a package that plots or prints) reads what it was given to show.
-    """
+    """The package that reads a result for itself; None: the program does, or a package that has
+    no JAX in it (NumPy, one that plots or prints) reads what it was given to show."""
     near, _ = callers(frames)
     package = near and package_of(near.f_code.co_filename)
     return package if package and _works_with_jax(package) else None
@@ -285,13 +283,10 @@ def is_read_by_operation(frames: Frames) -> bool:
     return False
 
 
-def entry_site(frames: Frames) -> Any:
+def entry_site(frames: Frames) -> Line | None:
     """Where the user's code was called by a package that works with JAX, the call of that package.
-
-    A layer of a network is run by the network's package: what can be put under jit is the call of
-    the network. What only starts a program (a test runner, a command line) has no JAX in it, and
-    is not called for what a package below it does.
-    """
+    A network's package runs its layers: what can be put under jit is the call of the network.
+    What only starts a program (a test runner, a command line) has no JAX in it."""
     entry, in_users = None, False
     called: str | None = None  # the last package on the way to the next frame of the user
     with_jax: set[str | None] = set()  # those on that way that work with JAX

@@ -26,12 +26,9 @@ _HIDDEN_FILE = "<frozen importlib._bootstrap>"
 
 
 class ImportClock:
-    """Calls `done` after every outermost import, with all modules that it loaded.
-
-    They come in one list (name, begin, time, own time, name, …): a thousand tuples would make
-    Python collect garbage earlier. Calls `appeared` for modules in `watched` as soon as they are
-    loaded, within whatever import: what comes after them in it may use them.
-    """
+    """Calls `done` after every outermost import, with all modules that it loaded in one list (name,
+    begin, time, own time, name, …): a thousand tuples would make Python collect garbage earlier.
+    Calls `appeared` for modules in `watched` at once: what comes after them may use them."""
 
     def __init__(
         self,
@@ -83,12 +80,12 @@ class ImportClock:
             for thread in of_threads.keys() - {get_ident()}:
                 del of_threads[thread]
 
-    def _begin(self, name: str) -> Any:
+    def _begin(self, name: str) -> list[Any]:
         opened = [name, monotonic_ns(), 0]
         self._open.setdefault(get_ident(), []).append(opened)
         return opened
 
-    def _end(self, opened: Any) -> None:
+    def _end(self, opened: list[Any]) -> None:
         end = monotonic_ns()
         thread = get_ident()
         stack = self._open.get(thread, [])

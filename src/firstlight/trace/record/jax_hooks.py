@@ -145,7 +145,7 @@ class JaxHooks:
         if not opened:
             self._open.pop(get_ident(), None)
 
-    def _begin(self, event: str, value: float, **about: Any) -> None:
+    def _begin(self, event: str, value: float, **about: object) -> None:
         stage = STAGES.get(event)
         if stage is None or not self._active:
             return
@@ -169,7 +169,7 @@ class JaxHooks:
             about = {"stage": stage, "name": name, "call": current.call}
             self._recorder.event("begin", **about, ns=begin, **thread)
 
-    def _end(self, event: str, seconds: float, **about: Any) -> None:
+    def _end(self, event: str, seconds: float, **_: object) -> None:
         stage = STAGES.get(event)
         opened = self._open.get(get_ident())
         if stage is None or not opened or not self._active:
@@ -218,14 +218,14 @@ class JaxHooks:
             self._recorder.problem(more.pop("problem"))
         return more
 
-    def _cache(self, event: str, **_: Any) -> None:
+    def _cache(self, event: str, **_: object) -> None:
         what = CACHE.get(event)
         opened = self._open.get(get_ident())
         if what is not None and opened:
             opened[-1].cache[what] += 1
 
 
-def _register(kind: str, listener: Any) -> None:
+def _register(kind: str, listener: object) -> None:
     from jax import monitoring
 
     name = {"event_duration": "event_duration_secs"}.get(kind, kind)

@@ -22,7 +22,7 @@ from firstlight.trace.record.log_format import log_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    pass
 
 # As json.dumps does it, in this order: no look for circles, what becomes of unknown types, how to
 # write texts, no indent, separators, keys neither sorted nor left out, infinities as in Python.
@@ -32,10 +32,7 @@ _HIGH = 400
 
 
 class LogFile:
-    """Appends events to a file; a process that was forked continues in a file of its own.
-
-    Threads may write at the same time.
-    """
+    """Appends events to a file, from any thread; a forked process has a file of its own."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -46,7 +43,7 @@ class LogFile:
         self._is_cut = False  # what was last written of it is no whole line
         self._lock = RLock()  # a handler of signals may write while its thread does
 
-    def write(self, event: dict[str, Any]) -> None:
+    def write(self, event: dict[str, object]) -> None:
         line = (encoded(event) + "\n").encode("ascii")
         if getpid() != self._pid:
             self._lock = RLock()  # that of the parent may be held by a thread that is not here
@@ -105,6 +102,6 @@ def _identity(descriptor: int) -> tuple[int, int]:
     return known.st_dev, known.st_ino
 
 
-def encoded(value: Any) -> str:
+def encoded(value: object) -> str:
     """JSON of it; what JSON does not know is written as its text."""
     return "".join(_encode(value, 0))

@@ -13,8 +13,6 @@ LISTENERS: "list[Callable[[FrameType], None]]" = []
 
 def mark_first_result() -> None:
     """Say that the first result is there now, whatever was read or put out before.
-
-    Of several marks of a process the first counts. Where nothing is recorded, nothing is done.
-    """
+    The first mark of a process counts. Where nothing is recorded, nothing is done."""
     for listener in LISTENERS:
         listener(sys._getframe(1))

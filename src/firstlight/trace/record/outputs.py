@@ -9,11 +9,11 @@ from __future__ import annotations
 import builtins
 import io
 import os
+import re
 import sys
 from collections.abc import Callable
 from functools import partial
 from time import monotonic_ns
-from typing import Any
 
 from firstlight.trace.record import calls
 from firstlight.trace.record.program_errors import OURS, STANDARD_LIBRARY
@@ -26,24 +26,20 @@ _MAX_LINE = 4096
 
 class Outputs:
     """Reports the first output after each compile, or the first line that a pattern is found in.
-
-    read: how many results have been read so far.
-    """
+    read: how many results have been read so far."""
 
     def __init__(self, recorder: Recorder, read: Callable[[], int]) -> None:
         self._recorder, self._read = recorder, read
         self._replaced = Replacements()
-        self._streams: tuple[Any, ...] = ()
+        self._streams: tuple[object, ...] = ()
         self._lines: dict[str, str] = {}  # of each stream, what was written of its last line
-        self._pattern: Any = None
+        self._pattern: re.Pattern[str] | None = None
         wanted = recorder.first_result_pattern
         if wanted is not None and calls.named_line(wanted) is None:
             self._pattern = self._compiled(wanted)
             self.expect()
 
-    def _compiled(self, pattern: str) -> Any:
-        import re
-
+    def _compiled(self, pattern: str) -> re.Pattern[str] | None:
         try:
             return re.compile(pattern)
         except re.error as error:
@@ -110,6 +106,6 @@ class Outputs:
         reads = self._read()
         self._recorder.event("output", ns=now, stream=stream, site=self._site(), reads=reads)
 
-    def _site(self) -> Any:
+    def _site(self) -> calls.Line | None:
         near, user = calls.sites(calls.stack(sys._getframe(1)))
         return user or near

@@ -30,6 +30,7 @@ _MAX_VALUES_LOOKED_AT = 2000
 _MAX_DEPTH = 4
 _OF_ARRAYS = ("numpy", "jax", "jaxlib")
 _Reached = tuple[str, Any, str]  # name, value, origin
+_Equations = list[Any]
 
 
 def lowered(frames: Frames) -> Facts:
@@ -74,10 +75,7 @@ def compiled(frames: Frames) -> Facts:
 
 def _equations(program: Any, seen: set[int], constants: dict[int, Any], programs: list[Any]) -> Any:
     """All equations, those of inner programs included; one that is called often is there once.
-
-    constants, programs: where to put the arrays that any of them holds, each once, and those that
-    hold some.
-    """
+    constants, programs: get the arrays that any of them holds, and the programs that hold some."""
     jaxpr = getattr(program, "jaxpr", program)  # one with its constants, or a bare one
     constants.update((id(c), c) for c in getattr(program, "consts", ()))
     if id(jaxpr) in seen:
@@ -93,7 +91,7 @@ def _equations(program: Any, seen: set[int], constants: dict[int, Any], programs
                     yield from _equations(inner, seen, constants, programs)
 
 
-def _packages(equations: list[Any]) -> list[str]:
+def _packages(equations: _Equations) -> list[str]:
     """Installed packages whose code made some of the equations, by some of these."""
     some = equations[:: max(1, len(equations) // _MAX_LOOKED_AT)]
     tracebacks = {equation.source_info.traceback for equation in some} - {None}
@@ -101,12 +99,9 @@ def _packages(equations: list[Any]) -> list[str]:
     return sorted({package for file in files if (package := package_of(file))} - _JAX)
 
 
-def _by_line(equations: list[Any]) -> list[Any]:
+def _by_line(equations: _Equations) -> list[Any]:
     """[file, line, equations, repeats] of the lines that most equations come from.
-
-    repeats: how often the most frequent equation of the line is there, made at the same place of
-    JAX: a line that ran many times has many, one that calls a long function has not.
-    """
+    repeats: of its most frequent equation; a line that ran many times has many."""
     from jax._src import source_info_util
 
     lines: dict[tuple[str, int], list[Any]] = {}
@@ -118,17 +113,17 @@ def _by_line(equations: list[Any]) -> list[Any]:
     return [[file, line, len(of), _repeats(of, file)] for (file, line), of in most]
 
 
-def _by_place(equations: list[Any]) -> dict[Any, list[Any]]:
+def _by_place(equations: _Equations) -> dict[Any, _Equations]:
     """Equations by where they are made: of a loop, all turns are made at the same place."""
-    made_at: dict[Any, list[Any]] = defaultdict(list)
+    made_at: dict[Any, _Equations] = defaultdict(list)
     for equation in equations:
         made_at[equation.source_info.traceback].append(equation)
     return made_at
 
 
-def _repeats(equations: list[Any], file: str) -> int:
+def _repeats(equations: _Equations, file: str) -> int:
     counts: list[int] = []
-    plain: list[Any] = []
+    plain: _Equations = []
     for made in _by_place(equations).values():
         kinds = Counter(equation.primitive.name for equation in made)
         if len(kinds) < _KINDS_OF_A_RULE:
@@ -145,14 +140,10 @@ def _repeats(equations: list[Any], file: str) -> int:
     return max(Counter(inner).values()) * step
 
 
-def _turns_of_a_rule(made: list[Any]) -> int:
-    """How often a line ran of which all equations are made at one place.
-
-    A place makes one kind of equation, and the gradient a few. Where JAX was given a rule
-    (custom_jvp), those of the rule are all made where it was called, and may be as many as a long
-    function has. Told apart by what they work on, all come at least as often as it ran, but for a
-    few of its first and last turn.
-    """
+def _turns_of_a_rule(made: _Equations) -> int:
+    """How often a line ran of which all equations are made at one place: where JAX was given a rule
+    (custom_jvp). Told apart by what they work on, all come at least as often as the line ran, but
+    for a few of its first and last turn."""
     ranks = ([getattr(v.aval, "ndim", None) for v in (*e.invars, *e.outvars)] for e in made)
     kinds = ((e.primitive.name, *of) for e, of in zip(made, ranks, strict=True))
     counts = sorted(Counter(kinds).values())
@@ -177,9 +168,7 @@ def _within(traceback: Any, file: str) -> tuple[Any, ...]:
 
 def _named_constants(constants: dict[int, Any], programs: list[Any], fun: Any) -> list[Any]:
     """[name, origin, dtype, shape, bytes, place] of the largest, the largest first.
-
-    constants: by their identity. programs: those that hold them. origin: closure, global, or None.
-    """
+    constants: by their identity. programs: those that hold them. origin: closure, global, None."""
     large = [c for c in constants.values() if _bytes(c) >= _WORTH_NAMING_BYTES]
     large = sorted(large, key=_bytes, reverse=True)[:_MAX_NAMED]
     if not large:
@@ -222,7 +211,7 @@ def _name_of(constant: Any, arrays: list[_Reached]) -> tuple[str | None, str | N
     return (found[0][0], found[0][2]) if found else (None, None)
 
 
-def _is_array(value: Any) -> bool:
+def _is_array(value: object) -> bool:
     return type(value).__module__.partition(".")[0] in _OF_ARRAYS and hasattr(type(value), "shape")
 
 
@@ -233,7 +222,7 @@ def _memory(array: Any) -> int:
     return id(array)
 
 
-def _reachable(fun: Any, seen: set[int], depth: int) -> Iterator[_Reached]:
+def _reachable(fun: object, seen: set[int], depth: int) -> Iterator[_Reached]:
     """What a function can use from outside, with what that holds."""
     inner = innermost(fun)
     if isinstance(fun, MethodType):

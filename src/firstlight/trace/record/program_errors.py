@@ -66,10 +66,7 @@ def _is_called_by_us(file: str) -> bool:
 
 
 def leave_us_out(error: BaseException) -> None:
-    """Take our frames off the begin of its traceback: they are none of the program's.
-
-    A bare `raise` afterwards does not put back the one that it is in.
-    """
+    """Take our frames off the begin of its traceback. A bare `raise` does not put its own back."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(OURS):
         traceback = traceback.tb_next

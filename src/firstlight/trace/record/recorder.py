@@ -27,10 +27,7 @@ _RANKS = ("FIRSTLIGHT_RANK", "JAX_PROCESS_ID", "OMPI_COMM_WORLD_RANK", "SLURM_PR
 
 
 class Recorder:
-    """Writes events to a log.
-
-    Times are nanoseconds of the system's monotonic clock, which all processes of a machine share.
-    """
+    """Writes events to a log. Times are nanoseconds of the machine's monotonic clock."""
 
     def __init__(self, write: Callable[[dict[str, Any]], None]) -> None:
         self._write = write
@@ -51,10 +48,7 @@ class Recorder:
         self.marked = False
 
     def begin(self, started_ns: int | None, whole: bool) -> None:
-        """The first event; OSError: there is no place for it, and nothing to record.
-
-        whole: from the start of the process, not from some point within.
-        """
+        """The first event. OSError: it cannot be written. whole: from the start of the process."""
         self._write(self._about_process(started_ns, whole))
 
     def _about_process(self, started_ns: int | None, whole: bool) -> dict[str, Any]:
@@ -80,7 +74,7 @@ class Recorder:
             "first_result_pattern": self.first_result_pattern,
         }
 
-    def event(self, kind: str, **about: Any) -> None:
+    def event(self, kind: str, **about: object) -> None:
         """One line of the log; whatever goes wrong is written with the next one."""
         begin = monotonic_ns()
         try:
@@ -100,9 +94,7 @@ class Recorder:
 
     def problem(self, text: str, missing: str | None = None) -> None:
         """Something that cannot be known, written at once: the process may not get to its end.
-
-        missing: why compiles may not be in the log.
-        """
+        missing: why compiles may not be in the log."""
         if text not in self.problems:
             self.problems.add(text)
             self.event("problem", problems=[text], missing=missing)
@@ -111,7 +103,7 @@ class Recorder:
         """The same function for the program to call: its errors stay here."""
         name = getattr(function, "__name__", "listener")
 
-        def guarded(*arguments: Any, **named: Any) -> None:
+        def guarded(*arguments: object, **named: object) -> None:
             try:
                 function(*arguments, **named)
             except BaseException as error:
@@ -125,7 +117,7 @@ class Recorder:
 
         return guarded
 
-    def mark(self, how: str, site: Any) -> None:
+    def mark(self, how: str, site: object) -> None:
         """The first result is here. how: marked in the "code", by a "line" or an "output"."""
         if not self.marked:
             self.marked = True
@@ -135,11 +127,8 @@ class Recorder:
         """The same, marked by this frame of the program."""
         self.mark("code", [frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname])
 
-    def imported(self, modules: list[Any], sites: Any = None) -> None:
-        """An import statement is over. modules: as the import clock lists all that it loaded.
-
-        sites: lines of expensive ones.
-        """
+    def imported(self, modules: list[Any], sites: object = None) -> None:
+        """An import is over. modules: as the import clock lists them; sites: of expensive ones."""
         told = list(zip(*[iter(modules)] * 4, strict=True))
         self.event("imports", modules=told, sites=sites or {}, thread=get_ident())
         _, begin, total, _ = modules[-4:]
@@ -168,10 +157,7 @@ class Recorder:
             self.safely(forget)()
 
     def _end_with_multiprocessing(self) -> None:
-        """Its workers leave without what atexit would call; they have a list of their own.
-
-        Which they empty at their start, and then ask who wants to be on it.
-        """
+        """Its workers end without atexit, and empty the list that they have when they start."""
         util = sys.modules.get("multiprocessing.util")
         if util is not None:
             util.register_after_fork(

@@ -37,7 +37,7 @@ class Replacements:
                 setattr(owner, name, before)
 
 
-def listened_to(original: Any, after: Callable[..., None]) -> Any:
+def listened_to(original: Callable[..., Any], after: Callable[..., None]) -> Any:
     """The function; `after` is called with its arguments whenever it has returned."""
 
     def call(*arguments: Any, **named: Any) -> Any:

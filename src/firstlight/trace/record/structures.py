@@ -130,10 +130,8 @@ def _are_names(several: Iterable[object]) -> bool:
 
 
 def _field_names(kind: type) -> tuple[list[str], list[str]]:
-    """Of a dataclass: fields that are children, and those that are static.
-
-    As JAX was told when the class was registered, or by what packages write beside a field.
-    """
+    """Of a dataclass: fields that are children, and those that are static, as JAX was told when the
+    class was registered, or by what packages write beside a field."""
     from jax._src import tree_util
 
     entry = getattr(tree_util, "_registry", {}).get(kind)
@@ -220,10 +218,8 @@ _STATIC = "static"
 
 class FilteredCall:
     """The arguments of a call by the names of the user: structures, paths of arrays, static values.
-
-    Equinox calls one function of its own with all arrays of a call in flat tuples, and with all
-    else, structures included, as one static argument. Here they are put together again.
-    """
+    Equinox calls a function of its own with all arrays in flat tuples, and with all else,
+    structures included, as one static argument. Here they are put together again."""
 
     def __init__(self, static: Any, parameters: Sequence[str]) -> None:
         fun, first, (rest_values, rest_tree) = static

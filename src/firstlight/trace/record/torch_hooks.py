@@ -70,7 +70,7 @@ class TorchHooks:
             self._recorder.problem("torch: this torch does not tell why it compiles again")
         compiled = self._recorder.safely(self._compiled)
 
-        def log_compilation_event(metrics: Any) -> Any:
+        def log_compilation_event(metrics: object) -> Any:
             compiled(metrics)
             try:
                 return original(metrics)
@@ -90,7 +90,7 @@ class TorchHooks:
                 "(torch._dynamo.config.log_compilation_metrics is off)"
             )
 
-    def _compiled(self, metrics: Any) -> None:
+    def _compiled(self, metrics: object) -> None:
         self._heard += 1
         end = monotonic_ns()
         seconds = _of(metrics, "entire_frame_compile_time_s")
@@ -117,7 +117,7 @@ class TorchHooks:
             failure=_failure(metrics),
         )
 
-    def _function(self, metrics: Any) -> tuple[Any, Any]:
+    def _function(self, metrics: object) -> tuple[Any, Any]:
         """Its name and place; what has none (backward, beyond the limit) is of one before it."""
         number, name = str(_of(metrics, "compile_id")).rpartition("/")[0], _of(metrics, "co_name")
         if name is None:
@@ -128,7 +128,7 @@ class TorchHooks:
         self._functions[number] = (name, place)
         return name, place
 
-    def _site(self, metrics: Any) -> tuple[Any, Any]:
+    def _site(self, metrics: object) -> tuple[Any, Any]:
         """The call; not the function that is now compiled, which may be on the stack already."""
         own = (_of(metrics, "co_filename"), _of(metrics, "co_firstlineno"))
         stack = calls.stack(sys._getframe(2))
@@ -149,17 +149,17 @@ class TorchHooks:
         return new
 
 
-def _of(metrics: Any, name: str) -> Any:
+def _of(metrics: object, name: str) -> Any:
     return getattr(metrics, name, None)
 
 
-def _direction(metrics: Any) -> str:
+def _direction(metrics: object) -> str:
     if _of(metrics, "is_runtime"):
         return "at run time"  # kernels that are tuned, CUDA graphs that are recorded
     return "backward" if _of(metrics, "is_forward") is False else "forward"
 
 
-def _frame(metrics: Any) -> dict[str, int | None]:
+def _frame(metrics: object) -> dict[str, int | None]:
     """Torch's number of the code (frame), and of its compile, from 0 on: `frame/compile`."""
     parts = str(_of(metrics, "compile_id")).split("/")[-2:]
     known = len(parts) == 2 and all(part.isdigit() for part in parts)
@@ -167,7 +167,7 @@ def _frame(metrics: Any) -> dict[str, int | None]:
     return {"frame": frame, "frame_compile": compile_}
 
 
-def _recompile(metrics: Any) -> Facts | None:
+def _recompile(metrics: object) -> Facts | None:
     reason = _of(metrics, "recompile_reason")
     if reason is None:
         return None
@@ -177,14 +177,14 @@ def _recompile(metrics: Any) -> Facts | None:
     return {"kind": mismatch[1] if mismatch else other, "static": {"guard": text}}
 
 
-def _graph_break(reason: Any) -> Facts:
+def _graph_break(reason: object) -> Facts:
     text = str(getattr(reason, "reason", ""))[:_MAX_TEXT]
     stack = getattr(reason, "user_stack", None) or ()
     lines = [[frame.filename, frame.lineno, frame.name] for frame in stack]
     return {"kind": _kind(text), "lines": lines, "static": {"text": text}}
 
 
-def _failure(metrics: Any) -> Facts | None:
+def _failure(metrics: object) -> Facts | None:
     """Why the function is not compiled after all, but run as it is."""
     kind, text = _of(metrics, "fail_type"), str(_of(metrics, "fail_reason"))[:_MAX_TEXT]
     if kind is None:

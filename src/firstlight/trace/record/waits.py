@@ -30,10 +30,8 @@ _MAX_ASKED = 200
 
 class Waits:
     """Sums of waits by the line that waited.
-
     busy: whether this thread is now in a stage of a compile, which may read arrays as well.
-    perhaps_busy: while both are empty, no thread is.
-    """
+    perhaps_busy: while both are empty, no thread is."""
 
     def __init__(
         self,
@@ -110,9 +108,7 @@ class Waits:
 
     def _timed(self, original: Any) -> Any:
         """A clock around a function; other clocks within it are silent meanwhile.
-
-        A program may come by here at every step: short waits are only counted.
-        """
+        A program may come by here at every step: short waits are only counted."""
         waited = self._recorder.safely(self._waited)
         waiting, (staged, describing) = self._waiting, self._perhaps_busy
 
