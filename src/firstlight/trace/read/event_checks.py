@@ -5,7 +5,7 @@ Only what readers rely on is checked. Unknown events and keys are let through.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from firstlight.trace.read.model import STAGES, ByIdentity
@@ -66,12 +66,8 @@ def _plain(value: Any) -> bool:
     return value is None or isinstance(value, (str, float)) or small
 
 
-def _stage(value: Any) -> bool:
-    return value in STAGES
-
-
-def _identity_kind(value: Any) -> bool:
-    return value in [kind.value for kind in ByIdentity]
+def _one_of(values: Sequence[str]) -> _Check:
+    return lambda value: value in values
 
 
 def _or_none(check: _Check) -> _Check:
@@ -122,10 +118,11 @@ def _exactly(*checks: _Check) -> _Check:
     return lambda value: starts(value) and len(value) == len(checks)
 
 
+_IDENTITY_KIND = _one_of([kind.value for kind in ByIdentity])
 _TEXT_OR_NONE, _SHAPE, _STATIC = _or_none(_text), _list_of(_plain), _mapping_of(_plain)
 _ARRAY = _exactly(_text, _text, _SHAPE, _plain, _TEXT_OR_NONE)
 _CONSTANT = _list_starting_with(_TEXT_OR_NONE, _TEXT_OR_NONE, _text, _SHAPE, _count, _place)
-_IDENTITY = _exactly(_identity_kind, _or_none(_integer), _or_none(_integer), _list_of(_integer))
+_IDENTITY = _exactly(_IDENTITY_KIND, _or_none(_integer), _or_none(_integer), _list_of(_integer))
 _BREAK = _mapping(kind=_plain, type=_plain, static=_STATIC, place=_place, lines=_list_of(_place))
 _MOMENTS = _list_starting_with(_integer, _integer)
 _WAIT = _mapping(
@@ -156,7 +153,7 @@ _BY_CHECK: dict[_Check, str] = {
     _number: "cache_least_seconds seconds imports_seconds backend_seconds restart_seconds",
     _text: "rank first_result_pattern name thread_name tree by stream how missing",
     _plain: "version platform cache_in_key",
-    _stage: "stage",
+    _one_of(STAGES): "stage",
     _place: "site user_site entry_site place",
     _list_of(_place): "stack",
     _list_of(_text): "command packages",

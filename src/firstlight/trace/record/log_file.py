@@ -10,19 +10,11 @@ import os
 from _json import encode_basestring_ascii, make_encoder
 from _thread import RLock
 from errno import ENOSPC
+from fcntl import F_DUPFD_CLOEXEC, fcntl
 from os import SEEK_CUR, SEEK_END, close, fstat, getpid, lseek, write
 from os import open as open_file
 
-try:
-    from fcntl import F_DUPFD_CLOEXEC, fcntl
-except ImportError:  # no system where descriptors can be moved
-    fcntl = None  # type: ignore[assignment]
-
 from firstlight.trace.record.log_format import log_path
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    pass
 
 # As json.dumps does it, in this order: no look for circles, what becomes of unknown types, how to
 # write texts, no indent, separators, keys neither sorted nor left out, infinities as in Python.
@@ -81,14 +73,12 @@ class LogFile:
         self._end = lseek(self._descriptor, 0, SEEK_END)
 
     def _opened(self, path: str) -> int:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         try:
             low = open_file(path, flags, 0o600)
         except FileNotFoundError:
             os.makedirs(self._folder, exist_ok=True)
             low = open_file(path, flags, 0o600)
-        if fcntl is None:
-            return low
         try:
             high = fcntl(low, F_DUPFD_CLOEXEC, _HIGH)
         except OSError:  # so many are not allowed

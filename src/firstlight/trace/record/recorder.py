@@ -183,10 +183,20 @@ def record_process(folder: str, started_ns: int | None) -> Recorder:
     """Record this process from here to its end, into a file in `folder`."""
     import atexit
 
-    log = LogFile(folder)
-    recorder = Recorder(log.write)
+    recorder = Recorder(LogFile(folder).write)
     recorder.begin(started_ns, whole=True)
-    appeared = recorder.safely(_when_appeared(recorder))
+    waiting = set(_LAST_NAMES)
+
+    def attach(name: str) -> None:
+        if name not in waiting or not is_loaded(name):
+            return
+        try:
+            waiting.remove(name)
+        except KeyError:  # another thread imported it at the same time, and was first
+            return
+        _attach(name, recorder)
+
+    appeared = recorder.safely(attach)
     clock = ImportClock(recorder.safely(recorder.imported), appeared, tuple(_LAST_NAMES))
     if not clock.install():
         recorder.problems.add("imports: this Python loads modules in an unknown way")
@@ -199,29 +209,18 @@ def record_process(folder: str, started_ns: int | None) -> Recorder:
     return recorder
 
 
-def _when_appeared(recorder: Recorder) -> Callable[[str], None]:
-    waiting = set(_LAST_NAMES)
+def _attach(name: str, recorder: Recorder) -> None:
+    if name == "jax":
+        from firstlight.trace.record.jax_hooks import attach
 
-    def appeared(name: str) -> None:
-        if name not in waiting or not is_loaded(name):
-            return
-        try:
-            waiting.remove(name)
-        except KeyError:  # another thread imported it at the same time, and was first
-            return
-        if name == "jax":
-            from firstlight.trace.record.jax_hooks import attach
+        attach(recorder)
+    elif name == "torch":
+        version = str(sys.modules["torch"].__version__)
+        recorder.event("torch", version=version, ns=monotonic_ns())
+    else:  # torch._dynamo, which torch loads with the first torch.compile
+        from firstlight.trace.record.torch_hooks import attach as attach_torch
 
-            attach(recorder)
-        elif name == "torch":
-            version = str(sys.modules["torch"].__version__)
-            recorder.event("torch", version=version, ns=monotonic_ns())
-        else:  # torch._dynamo, which torch loads with the first torch.compile
-            from firstlight.trace.record.torch_hooks import attach as attach_torch
-
-            attach_torch(recorder)
-
-    return appeared
+        attach_torch(recorder)
 
 
 def is_loaded(name: str) -> bool:

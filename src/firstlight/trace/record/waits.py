@@ -67,17 +67,18 @@ class Waits:
                 "waits: this JAX reads results in an unknown way, the first result is not known"
             )
             return
-        put, timed = self._replaced.put, self._timed
-        put(array_type, "_value", property(timed(value.fget)))
+        put, timed_array = self._replaced.put, self._timed_array
+        put(array_type, "_value", property(timed_array(value.fget)))
         # Many arrays at once; where this has another name, the whole function is one wait.
         client, several = getattr(api, "xc", None), "batched_block_until_ready"
-        of_arrays = [(array_type, "block_until_ready"), (array_type, "item"), (client, several)]
-        for owner, name in of_arrays:
+        for owner, name in ((array_type, "block_until_ready"), (client, several)):
             if hasattr(owner, name):
-                put(owner, name, timed(getattr(owner, name)))
+                put(owner, name, timed_array(getattr(owner, name)))
+        if hasattr(array_type, "item"):
+            put(array_type, "item", self._timed(array_type.item))
         # device_get reads arrays one after the other: it is one wait.
         for name in ("device_get", "block_until_ready")[: 1 if hasattr(client, several) else 2]:
-            ours = timed(getattr(api, name))
+            ours = self._timed(getattr(api, name))
             for module in (api, jax):
                 put(module, name, ours)
 
@@ -106,35 +107,55 @@ class Waits:
         """Ask whose the next reads are, until one is the program's own: something was compiled."""
         self._to_ask = _MAX_ASKED
 
-    def _timed(self, original: Any) -> Any:
-        """A clock around a function; other clocks within it are silent meanwhile.
-        A program may come by here at every step: short waits are only counted."""
+    def _timed_array(self, original: Any) -> Any:
+        """A clock around the wait for one array.
+        A program may come by here at every step: what is short is counted with the least work."""
         waited = self._recorder.safely(self._waited)
         waiting, (staged, describing) = self._waiting, self._perhaps_busy
 
-        def wait(x: Any, *more: Any, **named: Any) -> Any:
-            thread = get_ident()
-            if thread in waiting:
-                try:
-                    return original(x, *more, **named)
-                except BaseException as error:
-                    leave_out_caller(error)
-                    raise
+        def wait(of: Any) -> Any:
             begin = monotonic_ns()
             try:
-                waiting.add(thread)
-                return original(x, *more, **named)
+                return original(of)
             except BaseException as error:
                 leave_out_caller(error)
                 raise
             finally:
                 took = monotonic_ns() - begin
-                waiting.discard(thread)
-                if took >= WORTH_ASKING_NS or staged or describing or self._to_ask:
+                if waiting and get_ident() in waiting:
+                    pass  # part of a wait that has a clock of its own
+                elif took >= WORTH_ASKING_NS or staged or describing or self._to_ask:
                     waited(begin, begin + took)
                 else:
                     self._short += 1
                     self._short_ns += took
+
+        return named_like(wait, original)
+
+    def _timed(self, original: Any) -> Any:
+        """A clock around a function in which there may be other clocks, which are then silent."""
+        waited = self._recorder.safely(self._waited)
+        waiting, (staged, describing) = self._waiting, self._perhaps_busy
+
+        def wait(*arguments: Any, **named: Any) -> Any:
+            thread = get_ident()
+            within = thread in waiting
+            waiting.add(thread)
+            begin = monotonic_ns()
+            try:
+                return original(*arguments, **named)
+            except BaseException as error:
+                leave_out_caller(error)
+                raise
+            finally:
+                took = monotonic_ns() - begin
+                if not within:
+                    waiting.discard(thread)
+                    if took >= WORTH_ASKING_NS or staged or describing or self._to_ask:
+                        waited(begin, begin + took)
+                    else:
+                        self._short += 1
+                        self._short_ns += took
 
         return named_like(wait, original)
 
