@@ -55,8 +55,7 @@ class Log:
         named = name if stage == "trace" else f"jit({name})"
         about = {"stage": stage, "name": named, "call": call, "thread": MAIN, **more}
         times = {"begin_ns": self.at(begin), "end_ns": self.at(end)}
-        own = self.at(end) - self.at(begin)
-        return self.event("stage", **{"own_ns": own, **times, **about})
+        return self.event("stage", **times, **about)
 
     def begin(self, call: int, at: float, name: str = "f") -> Log:
         return self.event("begin", stage="compile", name=f"jit({name})", call=call, ns=self.at(at))

@@ -37,7 +37,7 @@ HEAD = {"event": "process", "pid": 1, "recording_ns": 0}
 
 def compiled(ns: int, library: bool = False, name: str = "f") -> list[dict[str, Any]]:
     stage = {"event": "stage", "stage": "compile", "name": "f", "thread": 1, "call": ns}
-    times = {"begin_ns": ns - 1, "end_ns": ns, "own_ns": 1}
+    times = {"begin_ns": ns - 1, "end_ns": ns}
     call = {"event": "call", "call": ns, "function": {"name": name}, "library": library}
     return [call, {**stage, **times}]
 

@@ -126,7 +126,7 @@ def _compile(
     stages = {event["stage"]: event for _, event in group.stages}
     seconds: dict[str, float | None] = dict.fromkeys(model.STAGES)
     for index, event in group.stages:
-        seconds[event["stage"]] = exclusive_ns.get(index, event["own_ns"]) / 1e9
+        seconds[event["stage"]] = exclusive_ns.get(index, 0) / 1e9
     lowered, compiled = stages.get("lower", {}), stages.get("compile", {})
     call, lines = group.call or {}, lowered.get("lines", ())
     return model.Compile(

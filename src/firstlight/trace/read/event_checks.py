@@ -137,7 +137,7 @@ _NEEDED = {
     "imports": "modules",
     "backend": "platform begin_ns end_ns",
     "begin": "name ns call",
-    "stage": "stage name begin_ns end_ns own_ns thread call",
+    "stage": "stage name begin_ns end_ns thread call",
     "call": "call function",
     "waits": "sites short short_ns",
     **dict.fromkeys(("first_result", "read", "output", "marked", "end", "exited"), "ns"),
@@ -145,10 +145,10 @@ _NEEDED = {
     "torch_region": "begin_ns end_ns",
 }
 _BY_CHECK: dict[_Check, str] = {
-    _integer: "pid recording_ns started_ns parent begin_ns end_ns ns own_ns process_index object "
+    _integer: "pid recording_ns started_ns parent begin_ns end_ns ns process_index object "
     "code signal call.call",
     _or_none(_integer): "thread call",
-    _count: "end.own_ns equations constant_bytes executable_bytes cache_entries_of_name results "
+    _count: "own_ns equations constant_bytes executable_bytes cache_entries_of_name results "
     "instruction leaves short short_ns reads lost cache_misses",
     _number: "cache_least_seconds seconds imports_seconds backend_seconds restart_seconds",
     _text: "rank first_result_pattern name thread_name tree by stream how missing",

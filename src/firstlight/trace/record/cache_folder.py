@@ -40,11 +40,9 @@ class CacheFolder:
         return {
             "cache_folder": True,
             "cache_least_seconds": _setting("jax_persistent_cache_min_compile_time_secs"),
-            "cache_least_bytes": _setting("jax_persistent_cache_min_entry_size_bytes"),
             # The caches of XLA by which the path of the folder gets into every key.
             "cache_in_key": in_key if _path_is_in_key() else "none",
             "cache_keeps_callbacks": _keeps_callbacks(),
-            "cache_entries": sum(self._entries.values()),
             "cache_entries_of_name": self._entries.get(name, 0),
             "process_index": _process_index(),
         }

@@ -43,7 +43,6 @@ class _Stage:
     frame: int
     results: int  # read by the program before
     call: int | None = None
-    inside_ns: int = 0  # other stages within
     cache: Counter[str] = field(default_factory=Counter)
 
 
@@ -185,12 +184,9 @@ class JaxHooks:
         frames = calls.stack(sys._getframe(1))
         # Where JAX times a stage in another way, no stage is known to be broken off.
         self._frames_stay &= any(id(frame) == current.frame for frame in frames)
-        if opened:
-            opened[-1].inside_ns += end - current.begin_ns
         about = {"stage": stage, "name": current.name, "call": current.call}
         times = {"begin_ns": current.begin_ns, "end_ns": end}
-        own_ns = end - current.begin_ns - current.inside_ns
-        more = {"own_ns": own_ns, "results": current.results, **self._more(current, frames)}
+        more = {"results": current.results, **self._more(current, frames)}
         self._recorder.event("stage", **about, thread=get_ident(), **times, **more)
         if stage == "compile":
             self.waits.expect()
