@@ -328,8 +328,8 @@ class Finding:
     place: SourceLine | None
     remedy: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    before_first_result_seconds: float | None = None  # of the seconds; None: not told
-    apart: bool = False  # of how JAX is set up, not of this program: told after all others
+    before_first_result_seconds: float | None = None  # of the seconds; None: unknown
+    apart: bool = False  # of how JAX is set up, not of this program: shown after all others
 
     @property
     def location(self) -> str | None:

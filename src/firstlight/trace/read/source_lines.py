@@ -9,7 +9,7 @@ import os
 
 from firstlight.trace.read.model import SourceLine, Trace
 
-_LONGEST = 90
+_MAX_LENGTH = 90
 #: The start of a process is known to ten milliseconds, and its file may be written right before it.
 _GRACE_SECONDS = 1.0
 _MOST_DECORATORS = 10
@@ -47,4 +47,4 @@ class SourceLines:
         if line.startswith("@"):  # a function begins with what decorates it
             rest = map(str.strip, lines[place.line : place.line + _MOST_DECORATORS])
             line = next((text for text in rest if text.startswith(_DEFINITIONS)), line)
-        return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
+        return line if len(line) <= _MAX_LENGTH else f"{line[:_MAX_LENGTH]}…"

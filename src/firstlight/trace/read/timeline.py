@@ -17,7 +17,7 @@ from firstlight.trace.read.model import Span
 
 @dataclass(frozen=True)
 class Interval:
-    """Something that took time in a thread; `index` is of the event that told it, if of one."""
+    """Something that took time in a thread; index: of its event in the log, if it has one."""
 
     kind: str
     begin_ns: int

@@ -228,7 +228,7 @@ def context(leaves: Iterable[object] = ()) -> Facts:
     return {**found, "transformation": ", ".join(within) or None, "others": others}
 
 
-# --- who reads a result ---------------------------------------------------------------------------
+# --- what reads a result --------------------------------------------------------------------------
 
 
 def reader(frames: Frames) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 SCHEMA, VERSION = "firstlight.trace", 1
-#: After the path of a static value that is told as a whole: it differs if anything in it does.
+#: After the path of a static value that is shown as a whole: it differs if anything in it does.
 WHOLE = " (as a whole)"
 #: Shorter waits are summed up without the line that waited.
 WORTH_ASKING_NS = 100_000

@@ -82,7 +82,7 @@ class TorchHooks:
         self._listens = True
 
     def check_heard(self) -> None:
-        """Say so where torch compiled and told nothing of it."""
+        """Say so where torch compiled and reported nothing."""
         known = getattr(self._utils, "get_compilation_metrics", None)
         if self._listens and not self._heard and known is not None and known():
             self._recorder.problem(
