@@ -24,7 +24,8 @@ def sums(spans: Iterable[Span], moment: float = float("inf")) -> dict[str, float
     """Seconds of every kind until a moment."""
     found = dict.fromkeys(LOOKS, 0.0)
     for span in spans:
-        found[span.kind] += max(0.0, min(span.end_seconds, moment) - span.begin_seconds)
+        seconds = max(0.0, min(span.end_seconds, moment) - span.begin_seconds)
+        found[span.kind] = found.get(span.kind, 0.0) + seconds
     return found
 
 
@@ -75,9 +76,9 @@ def leading(trace: Trace) -> Process | None:
 
 def name_of(kind: str) -> str:
     """What a kind is called."""
-    return LOOKS[kind][0]
+    return LOOKS[kind][0] if kind in LOOKS else kind
 
 
 def class_of(kind: str) -> str:
     """The class of the palette that colours a kind."""
-    return LOOKS[kind][1]
+    return LOOKS[kind][1] if kind in LOOKS else "p-later"
