@@ -196,6 +196,14 @@ def test_a_folder_without_a_trace_is_named(tmp_path: Path) -> None:
         assert done.returncode == 2 and "nowhere: there is no such folder" in done.stderr
 
 
+def test_a_program_in_place_of_a_report_is_not_overwritten(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("print(1)\n")
+    done = here(tmp_path, "--json", "program.py", "an-argument")
+    assert done.returncode == 2 and "Name one first" in done.stderr
+    assert program.read_text() == "print(1)\n"
+
+
 def test_scripts_may_be_called_as_our_commands(tmp_path: Path) -> None:
     (tmp_path / "diff").write_text("print('a script')\n")
     (tmp_path / "report.py").write_text("print('another')\n")

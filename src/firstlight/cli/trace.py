@@ -122,9 +122,13 @@ def _trace(program: list[str], options: argparse.Namespace) -> int:
 def _require_folders(options: argparse.Namespace) -> None:
     """Fail now rather than after an hour of training if an output cannot be written."""
     for path in (options.json, options.html, options.chrome):
-        if path is not None and not path.absolute().parent.is_dir():
-            from firstlight.records import OutputError
+        if path is None:
+            continue
+        from firstlight.records import OutputError
 
+        if path.suffix == ".py":  # `trace --json program.py` would replace the program
+            raise OutputError(f"{path}: is a program, not a file for a report. Name one first.")
+        if not path.absolute().parent.is_dir():
             raise OutputError(f"{path}: there is no folder {path.parent}. Make it first.")
 
 
