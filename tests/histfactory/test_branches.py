@@ -14,8 +14,12 @@ from scipy import stats
 
 from firstlight import histfactory as hf
 from firstlight.histfactory import engine, programs, synthetic
+from firstlight.histfactory.branches import lowest
+from firstlight.histfactory.fitting import problem_of
 from firstlight.histfactory.internal_order import data_of, prepared
 from firstlight.histfactory.layout import Sizes
+from firstlight.histfactory.newton import search
+from firstlight.histfactory.precision import float64_scope
 
 pytestmark = pytest.mark.slow
 
@@ -192,6 +196,27 @@ def test_a_free_fit_above_a_conditional_one_is_repeated_from_there() -> None:
     assert min(differences) >= -1e-9
 
 
+def test_a_fit_that_follows_its_start_stays_in_that_minimum() -> None:
+    """As a training does from step to step; in NumPy and in a program."""
+    loaded = load(COUPLED)
+    eager = engine.Eager(loaded)
+    problem = problem_of(eager, data_of(loaded, COUPLED_DATA))
+    with float64_scope(), np.errstate(all="ignore"):
+        free = lowest(eager.prepared, problem, np)
+        mirrored = np.where(np.arange(len(free.theta)) == 0, -free.theta, free.theta)
+        other = problem.starting_at(mirrored)
+        searched = lowest(eager.prepared, other, np)
+        followed = lowest(eager.prepared, other, np, np.True_)
+        in_a_program = jax.jit(lowest, static_argnames="xp")(
+            eager.prepared.on_device, other, follow=True
+        )
+    assert searched.branches == free.branches == 2
+    assert searched.nll == pytest.approx(free.nll, abs=1e-10)
+    assert followed.branches == in_a_program.branches == 1
+    assert followed.status == 0 and followed.nll > free.nll + 1e-3
+    assert float(in_a_program.nll) == pytest.approx(followed.nll, abs=1e-10)
+
+
 # --- programs -------------------------------------------------------------------------------------
 
 
@@ -211,10 +236,6 @@ def test_a_limit_in_a_program_is_the_same_and_its_derivative_follows_the_lower_b
 
 def test_one_minimum_is_looked_for_once() -> None:
     """The tests for branches cost no step where there is nothing to suspect."""
-    from firstlight.histfactory.fitting import problem_of
-    from firstlight.histfactory.newton import search
-    from firstlight.histfactory.precision import float64_scope
-
     for preset in ("complex-8p", "thu-184p"):
         model = hf.load(synthetic.preset(preset))
         found = hf.fit(model)

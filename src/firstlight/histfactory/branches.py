@@ -85,13 +85,17 @@ class _Plan(NamedTuple):
     more: Any
 
 
-def lowest(model: Prepared, problem: Problem, xp: Any = jnp) -> Minimum:
-    """Solve a `Problem`: the lowest minimum found. Never raises; see `status`."""
+def lowest(model: Prepared, problem: Problem, xp: Any = jnp, follow: Any = False) -> Minimum:
+    """Solve a `Problem`: the lowest minimum found. Never raises; see `status`.
+
+    follow: True to stay in the minimum that the guess leads to, as a training does.
+    """
 
     def visit(state: tuple[Minimum, _Plan]) -> tuple[Minimum, _Plan]:
         _, plan = state
         found, risks = _search(model, problem, plan.start, plan.near, ~plan.more, xp)
-        return found, _planned(problem, plan, found, risks, xp)
+        plan = _planned(problem, plan, found, risks, xp)
+        return found, plan._replace(more=plan.more & ~(follow & plan.best.converged))
 
     nowhere = nothing_like(xp, lambda *a: search(*a)[0], model, *problem[:5])
     begin = (nowhere, _beginning(model, problem, xp))

@@ -23,7 +23,7 @@ from firstlight.histfactory.internal_order import prepared
 from firstlight.histfactory.lazy_jax import jax, jnp
 from firstlight.histfactory.likelihood import Data, Prepared, expected_counts, saturated_nll
 from firstlight.histfactory.model import Model, ModelError
-from firstlight.histfactory.newton import Minimum, Problem, WarmStart, map_leaves, row_of
+from firstlight.histfactory.newton import Minimum, Problem, Status, WarmStart, map_leaves, row_of
 from firstlight.histfactory.precision import float64_scope, is_traced
 from firstlight.histfactory.profiling import attach, minimise_chain, with_derivatives
 from firstlight.histfactory.programs import Program, compile_at_once
@@ -124,23 +124,24 @@ class Eager(Engine):
             ends = [warm_start.free, warm_start.conditional][-len(problems) :]
         for i, problem in enumerate(problems):
             if ends:
-                found.append(self._fit(problem.starting_at(np.asarray(ends[i]))))
+                found.append(self._fit(problem.starting_at(np.asarray(ends[i])), follow=True))
             elif found:
                 found.append(self._fit(problem.starting_at(found[-1].theta)))
             else:
                 found.append(self._fit(problem))
         return found
 
-    def _fit(self, problem: Problem) -> Minimum:
+    def _fit(self, problem: Problem, follow: bool = False) -> Minimum:
+        """follow: stay in the minimum that the guess leads to."""
         # To JAX a Python float has another type than a NumPy float, and would recompile.
         problem = problem._replace(near=np.float64(problem.near))
         found: Minimum
         if not _FIRST.is_due(self.prepared):
-            found, _ = _FIRST.on_host(self.prepared, problem)
+            found, _ = _FIRST.on_host(self.prepared, problem, np.bool_(follow))
             return found
         with one_blas_thread() if jax.default_backend() == "cpu" else contextlib.nullcontext():
             found, settled = _FIRST.compiled(self.prepared, problem)
-            if not settled:
+            if not (settled or (follow and found.status == int(Status.CONVERGED))):
                 found = _LOWEST.compiled(self.prepared, problem)
         return found
 
@@ -221,14 +222,16 @@ def _unstacked(found: Minimum, n: int) -> list[Minimum]:
     return [row_of(found, i) for i in range(n)]
 
 
-def _search(prepared: Prepared, problem: Problem, xp: Any) -> tuple[Minimum, Any]:
+def _search(
+    prepared: Prepared, problem: Problem, follow: Any = False, *, xp: Any
+) -> tuple[Minimum, Any]:
     """A minimum, and whether it is known to be the lowest.
 
     In a program that is one search, which compiles in three quarters of the time of `lowest`, and
     few problems need more.
     """
     if xp is np:
-        return lowest(prepared, problem, np), np.True_
+        return lowest(prepared, problem, np, follow), np.True_
     return first_search(prepared, problem)
 
 

@@ -76,7 +76,8 @@ def discovery(
     Zero, with zero derivative, if the best fit has no excess (μ̂ ≤ 0). The best fit may exceed the
     workspace's upper bound on the signal strength: a bound would hide significance.
 
-    warm_start: the `warm_start` of a similar problem's result; both fits start there.
+    warm_start: the `warm_start` of a similar problem's result; both fits start there, and stay in
+        the minima that they lead to.
     """
     engine = engine_for(model, data, fixed, init, warm_start)
     found = likelihood_ratio(model, None, "q0", data, fixed, init, warm_start)

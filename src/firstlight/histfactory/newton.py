@@ -99,7 +99,7 @@ class Problem(NamedTuple):
 @pytree
 @dataclass(frozen=True)
 class WarmStart:
-    """Where fits ended, as a start for fits of a similar problem: fewer steps, same result."""
+    """Where fits ended, as a start for fits of a similar problem: fewer steps, same minimum."""
 
     free: Any  # parameters of the free fit
     conditional: Any

@@ -28,7 +28,8 @@ def minimise_chain(
 ) -> Minimum:
     """Minima of similar problems, each search starting where the previous one ended.
 
-    warm_start: where to start instead, if known; a single problem uses the second of its fits.
+    warm_start: where to start instead, if known, and which minimum to stay in; a single problem
+        uses the second of its fits.
     """
     still_model, still = jax.lax.stop_gradient((model, problems))
     first = jax.tree.map(lambda a: a[0], still)
@@ -40,7 +41,8 @@ def minimise_chain(
     def one(before: Any, given: Any) -> Any:
         problem, guess = given
         guess = jnp.where(known > 0, guess, before)
-        found = lowest(still_model, problem.starting_at(guess, problem.near, jnp))
+        near = problem.starting_at(guess, problem.near, jnp)
+        found = lowest(still_model, near, follow=known > 0)
         return found.theta, found
 
     close = jnp.maximum(jnp.arange(len(still.near)) > 0, known)

@@ -95,8 +95,8 @@ class Session:
     data: other observed data. fixed: parameters to fix, as for `histfactory.fit`.
     variations: "absolute" or "relative": what happens to the systematics of a sample whose yields
         are replaced.
-    warm_start: whether fits start where those of the previous step ended. It changes the result
-        only by rounding.
+    warm_start: whether fits start where those of the previous step ended, and stay in that
+        minimum. If the likelihood has only one, this changes the result only by rounding.
     on_failure: if a fit does not converge: "raise" `FitError`, "skip" the step with a zero
         gradient, or reuse value and gradient of the "last_good" step. A failure that is not raised
         is a warning, and is kept in `failures`.
