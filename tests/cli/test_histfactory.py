@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from firstlight.cli import main
+from firstlight.cli import build_parser, main
 from firstlight.cli.histfactory.options import CODES
 from firstlight.histfactory import programs
 from firstlight.histfactory.exclusion import cls
@@ -412,6 +413,22 @@ sys.exit(main(sys.argv[1:]))
     assert json.loads(done.stdout)["expected"] == pytest.approx(
         answer("limit")["expected"], rel=1e-9
     )
+
+
+def test_commands_take_neither_all_cores_nor_a_whole_gpu_unless_the_user_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = {"OPENBLAS_NUM_THREADS": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    monkeypatch.delitem(sys.modules, "numpy")  # as at the start of a command
+    monkeypatch.delitem(sys.modules, "jax", raising=False)
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_PREALLOCATE", raising=False)
+    build_parser("hf")
+    assert os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "3"
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS")
+    build_parser("hf")
+    assert settings.items() <= os.environ.items()
 
 
 def test_the_codes_offered_are_those_of_the_engine() -> None:

@@ -28,9 +28,12 @@ exit codes: 0 success, 1 a fit did not converge, 2 wrong usage or an unusable wo
 
 
 def add_to(commands: Any) -> None:
-    # Fits use all cores themselves; NumPy reads this when it is imported.
+    # Read when NumPy and JAX are imported. Fits use all cores themselves, and taking most of a GPU's
+    # memory would take longer than a command does.
     if "numpy" not in sys.modules:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if "jax" not in sys.modules:
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     parser = commands.add_parser(
         "hf",
         description="Likelihood fits of binned data from pyhf JSON workspaces.",
