@@ -28,8 +28,8 @@ exit codes: 0 success, 1 a fit did not converge, 2 wrong usage or an unusable wo
 
 
 def add_to(commands: Any) -> None:
-    # Read when NumPy and JAX are imported. Fits use all cores themselves, and taking most of a GPU's
-    # memory would take longer than a command does.
+    # Read when NumPy and JAX are imported: fits use all cores themselves, and taking most of the
+    # memory of a GPU would take longer than a command does.
     if "numpy" not in sys.modules:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if "jax" not in sys.modules:
