@@ -17,14 +17,14 @@ test: $(VENV)/.installed-dev
 	@command -v chromium chromium-browser google-chrome >/dev/null || sh tools/install-chromium.sh
 	@# Hundreds of processes are started: where Python may not write bytecode, once for all of them.
 	$(BIN)/python -m compileall -q src
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # The inner loop, about two minutes: everything but what is marked slow (CONTRIBUTING.md says what that is).
 test-fast: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not slow'
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m 'not slow'
 
 # The tests that use JAX, with the versions listed; a missing Python is an error. For other versions:
 # make test-matrix MATRIX="python3.12:0.8.3".

@@ -16,6 +16,29 @@ import pytest
 Firstlight = Callable[..., "subprocess.CompletedProcess[str]"]
 Plain = dict[str, Any]
 
+#: The files that take longest begin first, or one of two processes works alone at the end.
+LONGEST = (
+    "histfactory/test_derivatives.py",
+    "histfactory/test_branches.py",
+    "losses/test_objectives.py",
+    "histfactory/test_likelihood.py",
+    "test_examples.py",
+    "measure/test_torch.py",
+    "trace/findings/test_findings.py",
+    "cli/test_gate_command.py",
+    "workloads/",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+
+    def rank(item: pytest.Item) -> int:
+        name = item.path.relative_to(here).as_posix() if item.path.is_relative_to(here) else ""
+        return next((i for i, start in enumerate(LONGEST) if name.startswith(start)), len(LONGEST))
+
+    items.sort(key=rank)
+
 
 @pytest.fixture
 def firstlight(tmp_path: Path) -> Firstlight:
