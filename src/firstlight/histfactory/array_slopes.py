@@ -7,22 +7,21 @@ operations, and compiling them was most of the time to the first gradient.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
+from firstlight.histfactory.array_types import Array
+from firstlight.histfactory.closed_form import Evaluation, evaluate
 from firstlight.histfactory.interpolation import additive_basis, code4, code4_slopes
 from firstlight.histfactory.lazy_jax import jnp
 from firstlight.histfactory.likelihood import (
     TINY_YIELD,
     Data,
-    Evaluation,
     Prepared,
-    evaluate,
     membership,
     shape_and_rate_alphas,
 )
 
 
-def array_slopes(model: Prepared, data: Data, theta: Any) -> tuple[Evaluation, Prepared, Data]:
+def array_slopes(model: Prepared, data: Data, theta: Array) -> tuple[Evaluation, Prepared, Data]:
     """Value and gradient at `theta`, and the derivatives of the value with respect to both others.
 
     What selects (masks, channels) has the derivative zero.
@@ -59,7 +58,7 @@ def array_slopes(model: Prepared, data: Data, theta: Any) -> tuple[Evaluation, P
     return at, slopes, of_data
 
 
-def _of_rates(model: Prepared, alpha: Any, of_rows: Any) -> tuple[Any, Any]:
+def _of_rates(model: Prepared, alpha: Array, of_rows: Array) -> tuple[Array, Array]:
     """The same for `deviations` and `logs`, from the derivative by every row's logarithm."""
     inside = (jnp.abs(alpha) < (1.0 if model.codes[0] == "code4" else 0.0))[:, None]
     value, _, _ = code4(model.deviations, model.logs, alpha, jnp)

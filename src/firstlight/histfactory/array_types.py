@@ -7,6 +7,7 @@ number becomes an array as well.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -14,10 +15,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Array: TypeAlias = "NDArray[Any] | jax.Array"
+#: The module to compute with, `numpy` or `jax.numpy`: an argument of what serves both.
+Numpy: TypeAlias = ModuleType
 Number: TypeAlias = "float | jax.Array"
 Count: TypeAlias = "int | jax.Array"
 Truth: TypeAlias = "bool | jax.Array"
 #: What becomes an array: data sets, parameter vectors, yields.
 ArrayLike: TypeAlias = "Sequence[float] | NDArray[Any] | jax.Array"
+#: Main counts, or main and auxiliary data, in pyhf's order; None: the observed data.
+DataSet: TypeAlias = "ArrayLike | None"
 #: Values by name (all others at their starting value), or a vector in the order of the model.
-Parameters: TypeAlias = "Mapping[str, Number] | ArrayLike"
+Parameters: TypeAlias = "Mapping[str, Number] | ArrayLike | None"

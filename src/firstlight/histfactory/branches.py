@@ -17,24 +17,14 @@ minima that were found, and `Minimum.branches` says how many there were.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from firstlight.histfactory.array_types import Array, Numpy, Truth
+from firstlight.histfactory.closed_form import Evaluation, variations
 from firstlight.histfactory.lazy_jax import jnp
-from firstlight.histfactory.likelihood import (
-    TINY_YIELD,
-    Data,
-    Evaluation,
-    Prepared,
-    variations,
-)
-from firstlight.histfactory.newton import (
-    Minimum,
-    Problem,
-    Status,
-    nothing_like,
-    search,
-    while_loop,
-)
+from firstlight.histfactory.likelihood import TINY_YIELD, Data, Prepared
+from firstlight.histfactory.newton import Minimum, Problem, Status, search
+from firstlight.histfactory.numpy_or_jax import nothing_like, while_loop
 
 #: Maximum number of searches per minimum.
 MAX_STARTS = 16
@@ -55,37 +45,39 @@ _SAME_NLL, _SAME_PLACE = 1e-6, 1e-4
 class _Best(NamedTuple):
     """The lowest end so far."""
 
-    theta: Any
-    nll: Any
-    converged: Any
+    theta: Array
+    nll: Array
+    converged: Array
 
 
 class _Ends(NamedTuple):
     """Where searches converged, each as two numbers; infinite for unused entries."""
 
-    nll: Any
-    place: Any
-    minima: Any  # how many of them
-    searches: Any
-    steps: Any
+    nll: Array
+    place: Array
+    minima: Array  # how many of them
+    searches: Array
+    steps: Array
 
 
 class _Plan(NamedTuple):
     """Where to search next, and what is known so far."""
 
-    start: Any  # of the next search
-    near: Any
+    start: Array  # of the next search
+    near: Array
     best: _Best
-    risks: Any  # at the best end
-    pending: Any  # the same for parameters whose other side has not been searched from there
-    group: Any  # number of the next group of parameters to change sides together
-    own_start_used: Any
-    returning: Any  # True: the next search only returns to the best end
+    risks: Array  # at the best end
+    pending: Array  # the same for parameters whose other side has not been searched from there
+    group: Array  # number of the next group of parameters to change sides together
+    own_start_used: Array
+    returning: Array  # True: the next search only returns to the best end
     ends: _Ends
-    more: Any
+    more: Array
 
 
-def lowest(model: Prepared, problem: Problem, xp: Any = jnp, follow: Any = False) -> Minimum:
+def lowest(
+    model: Prepared, problem: Problem, xp: Numpy = jnp, follow: Truth = False
+) -> Minimum:
     """Solve a `Problem`: the lowest minimum found. Never raises; see `status`.
 
     follow: True to stay in the minimum that the guess leads to, as a training does.
@@ -97,7 +89,7 @@ def lowest(model: Prepared, problem: Problem, xp: Any = jnp, follow: Any = False
         plan = _planned(problem, plan, found, risks, xp)
         return found, plan._replace(more=plan.more & ~(follow & plan.best.converged))
 
-    nowhere = nothing_like(xp, lambda *a: search(*a)[0], model, *problem[:5])
+    nowhere = nothing_like(xp, lambda *a: search(*a)[0], model, problem, problem.start)
     begin = (nowhere, _beginning(model, problem, xp))
     found, plan = while_loop(lambda state: state[1].more, visit, begin, xp)
     branches = xp.maximum(plan.ends.minima, 1)
@@ -106,21 +98,20 @@ def lowest(model: Prepared, problem: Problem, xp: Any = jnp, follow: Any = False
 
 
 def _search(
-    model: Prepared, problem: Problem, start: Any, near: Any, idle: Any, xp: Any
-) -> tuple[Minimum, Any]:
+    model: Prepared, problem: Problem, start: Array, near: Array, idle: Array, xp: Numpy
+) -> tuple[Minimum, Array]:
     """Where a search ends, and the `branch_risks` there."""
-    data, _, fixed, lower, upper, _, _ = problem
-    found, at = search(model, data, start, fixed, lower, upper, near, idle, xp)
-    return found, branch_risks(model, data, found.theta, at, fixed, xp)
+    found, at = search(model, problem, start, near, idle, xp)
+    return found, branch_risks(model, problem.data, found.theta, at, problem.fixed, xp)
 
 
-def _is_settled(found: Minimum, risks: Any, xp: Any) -> Any:
+def _is_settled(found: Minimum, risks: Array, xp: Numpy) -> Array:
     """Whether one search is enough."""
     calm = xp.max(risks, initial=0.0) <= RISKY
     return calm & (found.status == int(Status.CONVERGED))
 
 
-def _planned(problem: Problem, plan: _Plan, found: Minimum, fresh: Any, xp: Any) -> _Plan:
+def _planned(problem: Problem, plan: _Plan, found: Minimum, fresh: Array, xp: Numpy) -> _Plan:
     """The plan after a search."""
     converged = found.status == int(Status.CONVERGED)
     better = _improves(found.nll, converged, plan.best, problem.data, xp)
@@ -160,14 +151,14 @@ def _planned(problem: Problem, plan: _Plan, found: Minimum, fresh: Any, xp: Any)
     )
 
 
-def first_search(model: Prepared, problem: Problem, xp: Any = jnp) -> tuple[Minimum, Any]:
+def first_search(model: Prepared, problem: Problem, xp: Numpy = jnp) -> tuple[Minimum, Array]:
     """One search, and whether it settles the problem, so that `lowest` has nothing left to do."""
     near = xp.asarray(problem.near, xp.float64)
     found, risks = _search(model, problem, problem.guess, near, False, xp)
     return found, _is_settled(found, risks, xp)
 
 
-def _beginning(model: Prepared, problem: Problem, xp: Any) -> _Plan:
+def _beginning(model: Prepared, problem: Problem, xp: Numpy) -> _Plan:
     no_risks = xp.zeros(model.blocks[0])
     none = xp.full(MAX_STARTS + 1, xp.inf)
     zero, no = xp.zeros((), xp.int32), xp.zeros((), bool)
@@ -185,24 +176,24 @@ def _beginning(model: Prepared, problem: Problem, xp: Any) -> _Plan:
     )
 
 
-def _improves(nll: Any, converged: Any, best: _Best, data: Data, xp: Any) -> Any:
+def _improves(nll: Array, converged: Array, best: _Best, data: Data, xp: Numpy) -> Array:
     """Whether lower by more than rounding, or equally low and converged when the best is not."""
     rounding = 1e-12 + 1e-14 * xp.sum(data.main)
     as_low = nll <= best.nll + rounding
     return (nll < best.nll - rounding) | (as_low & converged & ~best.converged)
 
 
-def _place(theta: Any, xp: Any) -> Any:
+def _place(theta: Array, xp: Numpy) -> Array:
     """One number that differs where two parameter vectors do."""
     return xp.sum(theta * xp.cos(xp.arange(len(theta), dtype=xp.float64)))
 
 
-def _are_close(nll: Any, place: Any, other_nll: Any, other_place: Any, xp: Any) -> Any:
+def _are_close(nll: Array, place: Array, other_nll: Array, other_place: Array, xp: Numpy) -> Array:
     close = xp.abs(nll - other_nll) < _SAME_NLL
     return close & (xp.abs(place - other_place) < _SAME_PLACE * (1 + xp.abs(place)))
 
 
-def _with_end(ends: _Ends, found: Minimum, converged: Any, xp: Any) -> _Ends:
+def _with_end(ends: _Ends, found: Minimum, converged: Array, xp: Numpy) -> _Ends:
     """The list with one more end, unless it already has it."""
     place = _place(found.theta, xp)
     known = xp.any(_are_close(found.nll, place, ends.nll, ends.place, xp))
@@ -217,7 +208,7 @@ def _with_end(ends: _Ends, found: Minimum, converged: Any, xp: Any) -> _Ends:
     )
 
 
-def _in_group(risks: Any, number: Any, xp: Any) -> Any:
+def _in_group(risks: Array, number: Array, xp: Numpy) -> Array:
     """The parameters of a group: two or all thirds of the parameters that may matter."""
     suspects = risks > _SUSPECT * RISKY
     third = xp.cumsum(suspects.astype(xp.int32)) % 3
@@ -225,7 +216,7 @@ def _in_group(risks: Any, number: Any, xp: Any) -> Any:
     return suspects & ((members >> third) % 2 == 1)
 
 
-def _across(theta: Any, one: Any, together: Any, xp: Any) -> Any:
+def _across(theta: Array, one: Array, together: Array, xp: Numpy) -> Array:
     """`theta` with `one` parameter on its other side, beyond |α| = 1, or several mirrored."""
     alpha = theta[: len(one)]
     beyond = xp.where(alpha > 0, -1.0, 1.0) * xp.maximum(xp.abs(alpha), 1.0)
@@ -234,8 +225,8 @@ def _across(theta: Any, one: Any, together: Any, xp: Any) -> Any:
 
 
 def branch_risks(
-    model: Prepared, data: Data, theta: Any, at: Evaluation, fixed: Any, xp: Any
-) -> Any:
+    model: Prepared, data: Data, theta: Array, at: Evaluation, fixed: Array, xp: Numpy
+) -> Array:
     """The evidence for another minimum across each α; above `RISKY` it is searched for.
 
     It is what the curvature of the yields takes from that of the likelihood along α at zero, in

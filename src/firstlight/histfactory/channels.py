@@ -6,15 +6,16 @@ Everything is sorted by name, as in pyhf: the order in a file has no meaning.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from firstlight.histfactory.workspace_file import (
     ContentError,
+    Json,
     described,
     listed,
     require_list,
@@ -69,7 +70,15 @@ class Channel:
     samples: tuple[Sample, ...]
 
 
-def number(value: Any, what: str) -> float:
+def placed(channels: Sequence[Channel]) -> Iterator[tuple[Channel, Sample, Modifier]]:
+    """Every modifier with its sample and its channel."""
+    for channel in channels:
+        for sample in channel.samples:
+            for modifier in sample.modifiers:
+                yield channel, sample, modifier
+
+
+def number(value: Json, what: str) -> float:
     """`value` as a finite double, else a `ContentError`."""
     if type(value) is float and math.isfinite(value):
         return value
@@ -87,7 +96,7 @@ def number(value: Any, what: str) -> float:
     return result
 
 
-def number_array(values: Any, what: str) -> Floats:
+def number_array(values: Json, what: str) -> Floats:
     """`values` as a read-only array of finite doubles, else an error that names the entry."""
     if type(values) is not list:
         values = values.tolist() if isinstance(values, np.ndarray) else values
@@ -122,7 +131,7 @@ def read_channels(plain: object) -> tuple[Channel, ...]:
     return tuple(channels[name] for name in sorted(channels))
 
 
-def bin_values(values: Any, what: str, bins: int) -> Floats:
+def bin_values(values: Json, what: str, bins: int) -> Floats:
     """`values` as an array with one finite number per bin, else a `ContentError`."""
     array = number_array(values, what)
     if len(array) != bins:
@@ -196,7 +205,7 @@ def _read_modifier(plain: object, bins: int) -> Modifier:
     return reader(name, kind, plain.get("data"), bins)  # type: ignore[arg-type]
 
 
-def _two(data: Any, low: str, high: str) -> tuple[Any, Any]:
+def _two(data: Json, low: str, high: str) -> tuple[Json, Json]:
     if isinstance(data, dict) and len(data) == 2 and low in data and high in data:
         return data[low], data[high]
     try:
@@ -206,7 +215,7 @@ def _two(data: Any, low: str, high: str) -> tuple[Any, Any]:
     raise AssertionError("unreachable: an object with exactly these keys has been accepted")
 
 
-def _read_normsys(name: str, kind: str, data: Any, bins: int) -> Modifier:
+def _read_normsys(name: str, kind: str, data: Json, bins: int) -> Modifier:
     lo, hi = _two(data, "lo", "hi")
     lo, hi = number(lo, "lo"), number(hi, "hi")
     if lo <= 0 or hi <= 0:
@@ -219,16 +228,16 @@ def _read_normsys(name: str, kind: str, data: Any, bins: int) -> Modifier:
     return Modifier(name, kind, lo, hi)
 
 
-def _read_histosys(name: str, kind: str, data: Any, bins: int) -> Modifier:
+def _read_histosys(name: str, kind: str, data: Json, bins: int) -> Modifier:
     lo, hi = _two(data, "lo_data", "hi_data")
     return Modifier(name, kind, bin_values(lo, "lo_data", bins), bin_values(hi, "hi_data", bins))
 
 
-def _read_uncertainty(name: str, kind: str, data: Any, bins: int) -> Modifier:
+def _read_uncertainty(name: str, kind: str, data: Json, bins: int) -> Modifier:
     return Modifier(name, kind, uncertainty=bin_values(data, "data", bins))
 
 
-def _read_factor(name: str, kind: str, data: Any, bins: int) -> Modifier:
+def _read_factor(name: str, kind: str, data: Json, bins: int) -> Modifier:
     if data is not None:
         raise ContentError(
             f"data must be null, not {described(data)}: the factor is the parameter itself."
@@ -238,7 +247,7 @@ def _read_factor(name: str, kind: str, data: Any, bins: int) -> Modifier:
     return Modifier(name, kind)
 
 
-_READERS: dict[str, Callable[[str, str, Any, int], Modifier]] = {
+_READERS: dict[str, Callable[[str, str, Json, int], Modifier]] = {
     "histosys": _read_histosys,
     "lumi": _read_factor,
     "normfactor": _read_factor,

@@ -12,18 +12,20 @@ import contextlib
 import math
 import os
 from collections.abc import Callable, Sequence
-from functools import cache, cached_property
-from typing import Any
+from functools import cache
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from firstlight.histfactory.array_types import Array, Number, Numpy, Truth
 from firstlight.histfactory.blas_threads import one_blas_thread
 from firstlight.histfactory.branches import first_search, lowest
 from firstlight.histfactory.internal_order import prepared
 from firstlight.histfactory.lazy_jax import jax, jnp
 from firstlight.histfactory.likelihood import Data, Prepared, expected_counts, saturated_nll
 from firstlight.histfactory.model import Model, ModelError
-from firstlight.histfactory.newton import Minimum, Problem, Status, WarmStart, map_leaves, row_of
+from firstlight.histfactory.newton import Minimum, Problem, Status, WarmStart
+from firstlight.histfactory.numpy_or_jax import map_leaves, row_of
 from firstlight.histfactory.precision import float64_scope, is_traced
 from firstlight.histfactory.profiling import attach, minimise_chain, with_derivatives
 from firstlight.histfactory.programs import Program, compile_at_once
@@ -33,55 +35,42 @@ Progress = Callable[[int, int], None]  # (done, of)
 BATCH = 1024
 
 
-class Engine:
-    """What inference needs from a backend."""
+class _Backend:
+    """What both engines have."""
 
-    xp: Any
+    xp: Numpy
 
     def __init__(self, model: Model) -> None:
         self.model = model
         self.prepared = prepared(model)
 
     @property
-    def floor(self) -> Any:
+    def floor(self) -> Number:
         """The negative log-likelihood where data and constraints fit exactly."""
         return self.prepared.constraint_constant
 
-    def fits(self, problems: Sequence[Problem], progress: Progress | None = None) -> list[Minimum]:
-        """Minima of independent problems."""
-        raise NotImplementedError
+    def constants(self, data: Data) -> Array:
+        """The part of the negative log-likelihood that depends on the data alone."""
+        return saturated_nll(self.prepared.tau, data, self.xp)
 
-    def chain(
-        self, problems: Sequence[Problem], warm_start: WarmStart | None = None
-    ) -> list[Minimum]:
-        """Minima of a free and a conditional fit, or of the latter alone.
-
-        Each starts at its `warm_start`, or where the previous one ended.
-        """
-        raise NotImplementedError
-
-    def followed(self, found: Minimum, problem: Problem) -> Any:
+    def followed(self, found: Minimum, problem: Problem) -> Array:
         """The parameters of a minimum, with the derivatives of the minimum's position."""
         return found.theta
 
     def followed_all(self, found: list[Minimum], problems: Sequence[Problem]) -> list[Minimum]:
         """Minima that were found without derivatives, with them."""
-        raise NotImplementedError
+        return found
 
-    def asimov(self, theta: Any) -> Data:
+    def asimov(self, theta: Array) -> Data:
         """The data whose likelihood has its maximum at `theta`."""
-        raise NotImplementedError
+        tau = self.prepared.tau
+        return Data(self._expected(theta), self.xp.where(tau > 0, tau * theta, theta))
 
-    def constants(self, data: Data) -> Any:
-        """The part of the negative log-likelihood that depends on the data alone."""
-        raise NotImplementedError
-
-    def tail(self, z: Any) -> Any:
-        """Probability of a standard normal above z."""
-        raise NotImplementedError
+    def _expected(self, theta: Array) -> Array:
+        return expected_counts(self.prepared, theta)
 
 
-class Eager(Engine):
+class Eager(_Backend):
     """Calls executables; returns NumPy arrays."""
 
     xp = np
@@ -95,6 +84,7 @@ class Eager(Engine):
         super().__init__(model)
 
     def fits(self, problems: Sequence[Problem], progress: Progress | None = None) -> list[Minimum]:
+        """Minima of independent problems."""
         if not problems:
             return []
         together: Problem = map_leaves(lambda *a: np.stack([np.asarray(x) for x in a]), *problems)
@@ -118,17 +108,18 @@ class Eager(Engine):
     def chain(
         self, problems: Sequence[Problem], warm_start: WarmStart | None = None
     ) -> list[Minimum]:
+        """Minima of a free and a conditional fit, or of the latter alone.
+
+        Each starts at its `warm_start`, or where the previous one ended.
+        """
         found: list[Minimum] = []
-        ends: list[Any] = []
+        ends: list[Array] = []
         if warm_start is not None and bool(warm_start.known):
             ends = [warm_start.free, warm_start.conditional][-len(problems) :]
         for i, problem in enumerate(problems):
-            if ends:
-                found.append(self._fit(problem.starting_at(np.asarray(ends[i])), follow=True))
-            elif found:
-                found.append(self._fit(problem.starting_at(found[-1].theta)))
-            else:
-                found.append(self._fit(problem))
+            near = ends[i] if ends else found[-1].theta if found else None
+            start = problem if near is None else problem.starting_at(np.asarray(near))
+            found.append(self._fit(start, follow=bool(ends)))
         return found
 
     def _fit(self, problem: Problem, follow: bool = False) -> Minimum:
@@ -152,29 +143,16 @@ class Eager(Engine):
         _LOWEST.compiled(self.prepared, problem._replace(near=np.float64(problem.near)))
         self.asimov(problem.start)
 
-    def asimov(self, theta: Any) -> Data:
-        main = np.asarray(_EXPECTED(self.prepared, theta))
-        return Data(main, np.where(self.tau > 0, self.tau * theta, theta))
+    def _expected(self, theta: Array) -> Array:
+        return np.asarray(_EXPECTED(self.prepared, theta))
 
-    def constants(self, data: Data) -> Any:
-        data = Data(np.asarray(data.main), np.asarray(data.aux))
-        return saturated_nll(self.tau, data, np)
-
-    @property
-    def floor(self) -> Any:
-        return float(np.asarray(self.prepared.constraint_constant))
-
-    @cached_property
-    def tau(self) -> Any:
-        """Rates of the Poisson constraints, on the host."""
-        return np.asarray(self.prepared.tau)
-
-    def tail(self, z: Any) -> Any:
+    def tail(self, z: Array) -> Array:
+        """Probability of a standard normal above z."""
         erfc = np.vectorize(math.erfc, otypes=[np.float64])
         return 0.5 * erfc(np.asarray(z) / math.sqrt(2))
 
 
-class Traced(Engine):
+class Traced(_Backend):
     """Builds part of a program that JAX transforms."""
 
     xp = jnp
@@ -182,28 +160,24 @@ class Traced(Engine):
     def chain(
         self, problems: Sequence[Problem], warm_start: WarmStart | None = None
     ) -> list[Minimum]:
+        """The same as of `Eager`."""
         found = minimise_chain(self.prepared, _stacked(problems), warm_start)
         return _unstacked(found, len(problems))
 
-    def followed(self, found: Minimum, problem: Problem) -> Any:
+    def followed(self, found: Minimum, problem: Problem) -> Array:
         return attach(found.theta, found.free, self.prepared, problem.data)
 
     def followed_all(self, found: list[Minimum], problems: Sequence[Problem]) -> list[Minimum]:
         together = Minimum(*jax.tree.map(lambda *a: jnp.stack(a), *found))
-        return _unstacked(
-            with_derivatives(self.prepared, _stacked(problems), together), len(problems)
-        )
+        together = with_derivatives(self.prepared, _stacked(problems), together)
+        return _unstacked(together, len(problems))
 
-    def asimov(self, theta: Any) -> Data:
-        tau = self.prepared.tau
-        main = expected_counts(self.prepared, theta)
-        return Data(main, jnp.where(tau > 0, tau * theta, theta))
-
-    def constants(self, data: Data) -> Any:
-        return saturated_nll(self.prepared.tau, data)
-
-    def tail(self, z: Any) -> Any:
+    def tail(self, z: Array) -> Array:
+        """Probability of a standard normal above z."""
         return 0.5 * jax.lax.erfc(z / math.sqrt(2))
+
+
+Engine: TypeAlias = Eager | Traced
 
 
 def engine_for(model: Model, *arguments: Any) -> Engine:
@@ -212,7 +186,7 @@ def engine_for(model: Model, *arguments: Any) -> Engine:
 
 
 def _stacked(problems: Sequence[Problem]) -> Problem:
-    def stack(*leaves: Any) -> Any:
+    def stack(*leaves: Array) -> Array:
         return jnp.stack([jnp.asarray(leaf, jnp.float64) for leaf in leaves])
 
     return Problem(*jax.tree.map(stack, *problems))
@@ -223,8 +197,8 @@ def _unstacked(found: Minimum, n: int) -> list[Minimum]:
 
 
 def _search(
-    prepared: Prepared, problem: Problem, follow: Any = False, *, xp: Any
-) -> tuple[Minimum, Any]:
+    prepared: Prepared, problem: Problem, follow: Truth = False, *, xp: Numpy
+) -> tuple[Minimum, Array]:
     """A minimum, and whether it is known to be the lowest.
 
     In a program that is one search, which compiles in three quarters of the time of `lowest`, and
@@ -294,7 +268,7 @@ def _fits_in_batches(engine: Eager, problems: Problem, progress: Progress) -> li
     return done
 
 
-def _in_batch(function: Any, engine: Eager, problems: Problem, rows: Any) -> Any:
+def _in_batch(function: Any, engine: Eager, problems: Problem, rows: Array) -> Any:
     """What a function of one problem returns for some of them, in one program; on the host."""
     size = len(rows)
     # Few batch sizes, so few executables; the last problem is repeated to fill a batch.

@@ -12,20 +12,22 @@ from typing import Any
 
 import numpy as np
 
-from firstlight.histfactory import likelihood
-from firstlight.histfactory.array_types import Array, ArrayLike, Number, Parameters
+from firstlight.histfactory.array_types import Array, DataSet, Number, Numpy, Parameters
+from firstlight.histfactory.closed_form import dense_hessian, evaluate
 from firstlight.histfactory.engine import Engine, Traced, engine_for
 from firstlight.histfactory.internal_order import data_of, data_vector, to_internal, to_public
 from firstlight.histfactory.lazy_jax import jnp
-from firstlight.histfactory.likelihood import Data, Prepared
+from firstlight.histfactory.likelihood import Data, Prepared, expected_counts
+from firstlight.histfactory.likelihood import nll as plain_nll
 from firstlight.histfactory.model import Model
-from firstlight.histfactory.precision import in_float64, is_traced
+from firstlight.histfactory.numpy_or_jax import plain
+from firstlight.histfactory.precision import in_float64
 from firstlight.histfactory.programs import Program, over_leading_axes
 
 
 @in_float64
 def expected_data(
-    model: Model, parameters: Parameters | None = None, include_auxdata: bool = True
+    model: Model, parameters: Parameters = None, include_auxdata: bool = True
 ) -> Array:
     """Expected counts of every bin, channel by channel, and the expected auxiliary data."""
     theta = to_internal(model, model.vector(parameters))
@@ -39,42 +41,35 @@ def expected_data(
 
 
 @in_float64
-def nll(
-    model: Model, parameters: Parameters | None = None, data: ArrayLike | None = None
-) -> Number:
+def nll(model: Model, parameters: Parameters = None, data: DataSet = None) -> Number:
     """Negative log-likelihood with pyhf's constants; infinite where the likelihood is zero."""
     engine, theta, data = _arguments(model, parameters, data)
     value = _program("nll", engine, theta)(engine.prepared, data, theta)
-    return _plain(value) + _constants(engine, data)
+    return plain(value) + _constants(engine, data)
 
 
 @in_float64
 def nll_and_gradient(
-    model: Model, parameters: Parameters | None = None, data: ArrayLike | None = None
+    model: Model, parameters: Parameters = None, data: DataSet = None
 ) -> tuple[Number, Array]:
     """Negative log-likelihood and its gradient with respect to the parameters, in closed form."""
     engine, theta, data = _arguments(model, parameters, data)
     value, gradient = _program("nll_and_gradient", engine, theta)(engine.prepared, data, theta)
-    return _plain(value) + _constants(engine, data), to_public(model, gradient)
+    return plain(value) + _constants(engine, data), to_public(model, gradient)
 
 
-def gradient(
-    model: Model, parameters: Parameters | None = None, data: ArrayLike | None = None
-) -> Array:
+def gradient(model: Model, parameters: Parameters = None, data: DataSet = None) -> Array:
     """Gradient of the negative log-likelihood with respect to the parameters, in closed form."""
     return nll_and_gradient(model, parameters, data)[1]
 
 
 @in_float64
-def hessian(
-    model: Model, parameters: Parameters | None = None, data: ArrayLike | None = None
-) -> Array:
+def hessian(model: Model, parameters: Parameters = None, data: DataSet = None) -> Array:
     """Hessian of the negative log-likelihood with respect to the parameters, in closed form."""
     engine, theta, data = _arguments(model, parameters, data)
     matrix = _program("hessian", engine, theta)(engine.prepared, data, theta)
     slot = model.about.structure.positions
-    matrix = matrix if is_traced(matrix) else np.asarray(matrix)
-    return matrix[..., slot[:, None], slot]
+    return plain(matrix)[..., slot[:, None], slot]
 
 
 def _arguments(model: Model, parameters: Any, data: Any) -> tuple[Engine, Any, Data]:
@@ -84,7 +79,7 @@ def _arguments(model: Model, parameters: Any, data: Any) -> tuple[Engine, Any, D
     return engine_for(model, theta, observed if traced else None), theta, observed
 
 
-def _constants(engine: Engine, data: Data) -> Any:
+def _constants(engine: Engine, data: Data) -> Array:
     model = engine.model
     observed = model.about.has_observations and data is model._observed_data
     if observed and not isinstance(engine, Traced):
@@ -92,32 +87,26 @@ def _constants(engine: Engine, data: Data) -> Any:
     return engine.constants(data)
 
 
-def _plain(value: Any) -> Any:
-    if is_traced(value):
-        return value
-    return float(value) if np.ndim(value) == 0 else np.asarray(value)
-
-
-def _nll_and_gradient(prepared: Prepared, data: Data, theta: Any, xp: Any) -> tuple[Any, Any]:
-    at = likelihood.evaluate(prepared, data, theta, curvature=False, xp=xp)
+def _nll_and_gradient(prepared: Prepared, data: Data, theta: Array, xp: Numpy) -> tuple[Any, Any]:
+    at = evaluate(prepared, data, theta, curvature=False, xp=xp)
     return at.nll, at.gradient
 
 
-def _hessian(prepared: Prepared, data: Data, theta: Any, xp: Any) -> Any:
-    curvature = likelihood.evaluate(prepared, data, theta, xp=xp).curvature
+def _hessian(prepared: Prepared, data: Data, theta: Array, xp: Numpy) -> Any:
+    curvature = evaluate(prepared, data, theta, xp=xp).curvature
     assert curvature is not None
-    return likelihood.dense_hessian(curvature, xp)
+    return dense_hessian(curvature, xp)
 
 
 _FUNCTIONS: dict[str, Any] = {
-    "expected": likelihood.expected_counts,
-    "nll": likelihood.nll,
+    "expected": expected_counts,
+    "nll": plain_nll,
     "nll_and_gradient": _nll_and_gradient,
     "hessian": _hessian,
 }
 
 
-def _program(name: str, engine: Engine, theta: Any) -> Any:
+def _program(name: str, engine: Engine, theta: Array) -> Any:
     """The function mapped over the leading axes of `theta`, compiled or in the caller's program."""
     program = _mapped(name, np.ndim(theta) - 1)
     if isinstance(engine, Traced):

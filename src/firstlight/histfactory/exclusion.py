@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from firstlight.histfactory.array_types import Array, ArrayLike, Count, Number, Parameters, Truth
-from firstlight.histfactory.engine import Engine, Traced, engine_for
+from firstlight.histfactory.array_types import Array, Count, DataSet, Number, Parameters, Truth
+from firstlight.histfactory.engine import Eager, Engine, Traced, engine_for
 from firstlight.histfactory.fitting import Fixed, as_fixed, problem_of
 from firstlight.histfactory.inference import (
-    as_number,
     at_strength,
     bounded,
     free_and_conditional,
@@ -34,6 +33,7 @@ from firstlight.histfactory.lazy_jax import jax, jnp, pytree
 from firstlight.histfactory.likelihood import Data
 from firstlight.histfactory.model import Model, ModelError
 from firstlight.histfactory.newton import Minimum, Problem
+from firstlight.histfactory.numpy_or_jax import plain
 from firstlight.histfactory.precision import in_float64, is_traced
 from firstlight.histfactory.profiling import minimise_pair
 
@@ -62,9 +62,9 @@ class CLs:
 def cls(
     model: Model,
     mu: Number,
-    data: ArrayLike | None = None,
+    data: DataSet = None,
     fixed: Fixed = None,
-    init: Parameters | None = None,
+    init: Parameters = None,
     test_statistic: str = "qtilde",
 ) -> CLs:
     """CLs of a signal strength, asymptotically: observed and five expected values.
@@ -91,7 +91,7 @@ class Setup(NamedTuple):
     engine: Engine
     data: Data
     fixed: Fixed
-    init: Any
+    init: Array
     test_statistic: str
 
     def first_problems(self) -> list[Problem]:
@@ -100,7 +100,7 @@ class Setup(NamedTuple):
         free, null = hypotheses(engine, self.data, [None, 0.0], self.fixed, self.init)
         return [bounded(engine, free, self.test_statistic), null]
 
-    def problems_at(self, mu: Number, asimov: Data, near: tuple[Any, Any]) -> list[Problem]:
+    def problems_at(self, mu: Number, asimov: Data, near: tuple[Array, Array]) -> list[Problem]:
         """The fits at a signal strength, of the data and of Asimov data, started `near`."""
         engine = self.engine
         base = at_strength(engine, problem_of(engine, self.data, self.fixed, self.init), mu)
@@ -132,18 +132,19 @@ class HypothesisTest:
         else:
             self.free, self.null = self.engine.followed_all(found, problems)
         self.asimov = self.engine.asimov(self.engine.followed(self.null, problems[1]))
-        self._solved: list[tuple[float, Any, Any]] = []  # (μ, parameters of both fits)
+        self._solved: list[tuple[float, Array, Array]] = []  # (μ, parameters of both fits)
 
     def fits_at(self, mu: Number, found: list[Minimum] | None = None) -> list[Minimum]:
         """Conditional fits of the data and of the background-only Asimov data."""
         problems = self.setup.problems_at(mu, self.asimov, self._nearest(mu))
         if found is not None:
             return self.engine.followed_all(found, problems)
+        assert isinstance(self.engine, Eager)
         on_data, on_asimov = self.engine.fits(problems)
         self._solved.append((float(mu), on_data.theta, on_asimov.theta))
         return [on_data, on_asimov]
 
-    def _nearest(self, mu: Number) -> tuple[Any, Any]:
+    def _nearest(self, mu: Number) -> tuple[Array, Array]:
         """Where the fits at the nearest signal strength ended, or those made at first."""
         if not self._solved:
             return self.free.theta, self.null.theta
@@ -167,20 +168,20 @@ def cls_of(engine: Engine, mu: Number, minima: Minima, test_statistic: str) -> C
     observed, clsb, clb = asymptotic_cls(engine, q, q_asimov, test_statistic)
     converged = xp.stack([fit.status == 0 for fit in minima]).all()
     return CLs(
-        observed=as_number(observed),
+        observed=plain(observed),
         expected=xp.stack([expected_cls(engine, q_asimov, n) for n in BANDS]),
-        mu=as_number(mu),
-        clsb=as_number(clsb),
-        clb=as_number(clb),
-        q=as_number(q),
-        q_asimov=as_number(q_asimov),
-        muhat=as_number(poi_value(engine, free)),
-        converged=converged if is_traced(converged) else bool(converged),
+        mu=plain(mu),
+        clsb=plain(clsb),
+        clb=plain(clb),
+        q=plain(q),
+        q_asimov=plain(q_asimov),
+        muhat=plain(poi_value(engine, free)),
+        converged=plain(converged),
         branches=most_branches(*(fit.branches for fit in minima)),
     )
 
 
-def q_of_asimov(engine: Engine, on_asimov: Minimum) -> Any:
+def q_of_asimov(engine: Engine, on_asimov: Minimum) -> Array:
     """The statistic of the Asimov data.
 
     Their minimum is at the parameters they were made with: no fit is needed, and the likelihood
@@ -190,8 +191,8 @@ def q_of_asimov(engine: Engine, on_asimov: Minimum) -> Any:
 
 
 def asymptotic_cls(
-    engine: Engine, q: Any, q_asimov: Any, test_statistic: str
-) -> tuple[Any, Any, Any]:
+    engine: Engine, q: Array, q_asimov: Array, test_statistic: str
+) -> tuple[Array, Array, Array]:
     """CLs, CLs+b and CLb of an observed statistic; Eqs. 57-59 (q) and 64-66 (q̃) of the paper."""
     xp = engine.xp
     root, root_asimov = square_root(q), square_root(q_asimov)
@@ -203,7 +204,7 @@ def asymptotic_cls(
     return clsb / clb, clsb, clb
 
 
-def expected_cls(engine: Engine, q_asimov: Any, sigmas: float) -> Any:
+def expected_cls(engine: Engine, q_asimov: Array, sigmas: float) -> Array:
     """CLs expected from background-only data that fluctuate by `sigmas` standard deviations."""
     # An upward fluctuation of the background by N makes CLs larger.
     return engine.tail(square_root(q_asimov) - sigmas) / engine.tail(-sigmas)
@@ -219,7 +220,7 @@ class PairSearch:
         data, fixed, init = still((setup.data, setup.fixed, setup.init))
         self.setup = Setup(self.engine, data, fixed, init, setup.test_statistic)
 
-    def __call__(self, is_first: Any, first: Minimum, mu: Number) -> Minimum:
+    def __call__(self, is_first: Array, first: Minimum, mu: Number) -> Minimum:
         """The pair that does not depend on `mu`; or, where that is known, the pair at `mu`."""
         asimov = self.engine.asimov(first.theta[1])
         at_mu = self.setup.problems_at(mu, asimov, (first.theta[0], first.theta[1]))
@@ -246,7 +247,7 @@ def _in_program(setup: Setup, mu: Number) -> CLs:
     search = PairSearch(setup)
     still_mu = jax.lax.stop_gradient(mu)
 
-    def step(first: Minimum, number: Any) -> Any:
+    def step(first: Minimum, number: Array) -> Array:
         found = search(number == 0, first, still_mu)
         return jax.tree.map(lambda a, b: jnp.where(number == 0, a, b), found, first), found
 

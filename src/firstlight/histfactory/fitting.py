@@ -9,18 +9,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from firstlight.histfactory.array_types import Array, ArrayLike, Count, Number, Parameters, Truth
+from firstlight.histfactory.array_types import (
+    Array,
+    Count,
+    DataSet,
+    Number,
+    Numpy,
+    Parameters,
+    Truth,
+)
+from firstlight.histfactory.closed_form import Curvature, assemble, dense_hessian, evaluate
 from firstlight.histfactory.engine import Eager, Engine, Traced, engine_for
 from firstlight.histfactory.internal_order import data_of, to_internal, to_public
 from firstlight.histfactory.lazy_jax import jax, jnp, pytree
-from firstlight.histfactory.likelihood import (
-    Curvature,
-    Data,
-    Prepared,
-    assemble,
-    dense_hessian,
-    evaluate,
-)
+from firstlight.histfactory.likelihood import Data, Prepared
+from firstlight.histfactory.linear_systems import factorise, solve
 from firstlight.histfactory.model import (
     Description,
     Model,
@@ -28,7 +31,8 @@ from firstlight.histfactory.model import (
     require_finite,
     require_number,
 )
-from firstlight.histfactory.newton import Minimum, Problem, Status, factorise, solve
+from firstlight.histfactory.newton import Minimum, Problem, Status
+from firstlight.histfactory.numpy_or_jax import plain, put
 from firstlight.histfactory.precision import float64_scope, in_float64, is_traced
 from firstlight.histfactory.programs import Program
 
@@ -41,7 +45,7 @@ class _Point(NamedTuple):
 
     model: Prepared
     data: Data
-    theta: Any
+    theta: Array
 
 
 @pytree
@@ -57,7 +61,7 @@ class FitResult:
     is_free: Array  # 1 where a parameter moved freely
     at_bound: Array  # True where a bound holds it
     branches: Count  # number of minima found; this is the lowest
-    _free: Any  # `is_free` in internal order
+    _free: Array  # `is_free` in internal order
     _hessian: Curvature | _Point | None
     about: Description = field(metadata={"static": True})
 
@@ -120,7 +124,7 @@ class FitResult:
     def correlation(self) -> Array:
         """Correlations of the free parameters; zero for the others."""
         covariance = self.covariance
-        xp: Any = jnp if is_traced(covariance) else np
+        xp: Numpy = jnp if is_traced(covariance) else np
         with float64_scope():
             sigma = xp.sqrt(_diagonal(covariance))
             scale = xp.where(sigma > 0, 1 / xp.where(sigma > 0, sigma, 1.0), 0.0)
@@ -131,7 +135,7 @@ def _diagonal(matrix: Any) -> Any:
     return matrix.diagonal(axis1=-2, axis2=-1)
 
 
-def _inverse(prepared: Prepared, data: Data, theta: Any, free: Any, xp: Any = jnp) -> Any:
+def _inverse(prepared: Prepared, data: Data, theta: Array, free: Array, xp: Numpy = jnp) -> Any:
     """The inverse Hessian of the free parameters; NaN where it is not positive definite."""
     curvature = evaluate(prepared, data, theta, xp=xp).curvature
     assert curvature is not None
@@ -141,7 +145,7 @@ def _inverse(prepared: Prepared, data: Data, theta: Any, free: Any, xp: Any = jn
 _INVERSE = Program(_inverse, evaluations=2)
 
 
-def _dense_inverse(curvature: Curvature, free: Any) -> Any:
+def _dense_inverse(curvature: Curvature, free: Array) -> Any:
     hessian = dense_hessian(curvature, np)
     (moving,) = np.nonzero(free)
     scale = 1 / np.sqrt(np.abs(np.diagonal(hessian)[moving]))
@@ -155,7 +159,7 @@ def _dense_inverse(curvature: Curvature, free: Any) -> Any:
     return inverse
 
 
-def _block_inverse(curvature: Curvature, free: Any) -> Any:
+def _block_inverse(curvature: Curvature, free: Array) -> Any:
     factors = factorise(assemble(curvature), free)
     return jax.vmap(lambda unit: solve(factors, unit))(jnp.eye(len(free)))
 
@@ -164,7 +168,7 @@ def _block_inverse(curvature: Curvature, free: Any) -> Any:
 def _inverse_over(axes: int) -> Any:
     """The inverse of a `Curvature` or at a `_Point`, mapped over leading axes."""
 
-    def function(hessian: Curvature | _Point, free: Any) -> Any:
+    def function(hessian: Curvature | _Point, free: Array) -> Any:
         if isinstance(hessian, _Point):
             return _inverse(*hessian, free)
         return _block_inverse(hessian, free)
@@ -176,10 +180,7 @@ def _inverse_over(axes: int) -> Any:
 
 @in_float64
 def fit(
-    model: Model,
-    data: ArrayLike | None = None,
-    fixed: Fixed = None,
-    init: Parameters | None = None,
+    model: Model, data: DataSet = None, fixed: Fixed = None, init: Parameters = None
 ) -> FitResult:
     """Maximum-likelihood fit of the parameters.
 
@@ -211,21 +212,19 @@ def precompile(model: Model) -> None:
     engine.precompile(problem_of(engine, engine.asimov(start)))
 
 
-def problem_of(
-    engine: Engine, data: Data, fixed: Fixed = None, init: Parameters | None = None
-) -> Problem:
+def problem_of(engine: Engine, data: Data, fixed: Fixed = None, init: Parameters = None) -> Problem:
     """A fit in internal order. Bounds do not apply to fixed parameters."""
     model, xp = engine.model, engine.xp
     start = require_finite(model.vector(init), "init")
     if np.ndim(start) != 1:
         raise ModelError(f"init has shape {np.shape(start)}; one fit has one starting point.")
     held = model.fixed.astype(np.float64)
-    values = start if is_traced(start) else np.array(start, dtype=np.float64)
+    values = start
     for name, value in as_fixed(model, fixed).items():
         index = model.index(name)
         held[index] = 0.0 if value is False else 1.0
         if not isinstance(value, bool):
-            values = _put(values, index, value)
+            values = put(values, index, value)
     begin = xp.asarray(to_internal(model, values))
     return Problem(
         data,
@@ -269,13 +268,6 @@ def _members(model: Model, name: str) -> list[str]:
     return members or [model.about.parameters[model.index(name)]]
 
 
-def _put(values: Any, index: int, value: Any) -> Any:
-    if is_traced(values, value):
-        return jnp.asarray(values).at[index].set(value)
-    values[index] = value
-    return values
-
-
 def result_of(engine: Engine, found: Minimum, problem: Problem) -> FitResult:
     """A minimum in the public order, with the constants of the likelihood."""
     model = engine.model
@@ -284,18 +276,14 @@ def result_of(engine: Engine, found: Minimum, problem: Problem) -> FitResult:
     point = _Point(engine.prepared, problem.data, found.theta)
     return FitResult(
         values=to_public(model, found.theta),
-        nll=_scalar(found.nll + engine.constants(problem.data), float),
-        edm=_scalar(found.edm, float),
-        iterations=_scalar(found.iterations, int),
-        status_code=_scalar(found.status, int),
+        nll=plain(found.nll + engine.constants(problem.data)),
+        edm=plain(found.edm),
+        iterations=plain(found.iterations),
+        status_code=plain(found.status),
         is_free=to_public(model, found.free),
         at_bound=to_public(model, held),
-        branches=_scalar(found.branches, int),
+        branches=plain(found.branches),
         _free=found.free,
         _hessian=found.curvature if isinstance(engine, Traced) else point,
         about=model.about,
     )
-
-
-def _scalar(value: Any, kind: type) -> Any:
-    return value if is_traced(value) else kind(value)

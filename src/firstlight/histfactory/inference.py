@@ -12,7 +12,15 @@ from typing import Any, cast
 
 import numpy as np
 
-from firstlight.histfactory.array_types import Array, ArrayLike, Count, Number, Parameters, Truth
+from firstlight.histfactory.array_types import (
+    Array,
+    Count,
+    DataSet,
+    Number,
+    Numpy,
+    Parameters,
+    Truth,
+)
 from firstlight.histfactory.engine import Engine, Traced, engine_for
 from firstlight.histfactory.fitting import FitResult, Fixed, as_fixed, problem_of, result_of
 from firstlight.histfactory.internal_order import data_of, data_vector, poi_position, to_internal
@@ -20,6 +28,7 @@ from firstlight.histfactory.lazy_jax import jnp, pytree
 from firstlight.histfactory.likelihood import Data
 from firstlight.histfactory.model import Model, ModelError, require_number
 from firstlight.histfactory.newton import Minimum, Problem, WarmStart
+from firstlight.histfactory.numpy_or_jax import plain, put
 from firstlight.histfactory.precision import in_float64, is_traced
 
 
@@ -38,8 +47,7 @@ class Discovery:
     @property
     def converged(self) -> Truth:
         """Whether both fits converged."""
-        good = (self.free.status_code == 0) & (self.conditional.status_code == 0)
-        return good if is_traced(good) or np.ndim(good) else bool(good)
+        return plain((self.free.status_code == 0) & (self.conditional.status_code == 0))
 
     @property
     def branches(self) -> Count:
@@ -66,9 +74,9 @@ class Ratio:
 @in_float64
 def discovery(
     model: Model,
-    data: ArrayLike | None = None,
+    data: DataSet = None,
     fixed: Fixed = None,
-    init: Parameters | None = None,
+    init: Parameters = None,
     warm_start: WarmStart | None = None,
 ) -> Discovery:
     """Test statistic q0 of the background-only hypothesis, its significance and its p-value.
@@ -85,7 +93,7 @@ def discovery(
     return Discovery(
         q0=found.q,
         z0=z0,
-        p0=as_number(engine.tail(z0)),
+        p0=plain(engine.tail(z0)),
         muhat=found.muhat,
         free=cast(FitResult, found.free),
         conditional=found.conditional,
@@ -97,9 +105,9 @@ def likelihood_ratio(
     model: Model,
     mu: Number,
     statistic: str,
-    data: ArrayLike | None = None,
+    data: DataSet = None,
     fixed: Fixed = None,
-    init: Parameters | None = None,
+    init: Parameters = None,
     warm_start: WarmStart | None = None,
 ) -> Ratio:
     """The test statistic q0 (`mu` None), q or qtilde (Eqs. 12, 14, 16), and its two fits."""
@@ -114,8 +122,8 @@ def likelihood_ratio(
     # Written so that NaN stays NaN.
     without = muhat <= 0 if statistic == "q0" else muhat > tested
     return Ratio(
-        q=as_number(engine.xp.where(without, 0.0, _difference(engine, found[1], found[0]))),
-        muhat=as_number(muhat),
+        q=plain(engine.xp.where(without, 0.0, _difference(engine, found[1], found[0]))),
+        muhat=plain(muhat),
         free=result_of(engine, found[0], free),
         conditional=result_of(engine, found[1], at_mu),
     )
@@ -141,7 +149,7 @@ def expected_ratio(
     (problem,) = hypotheses(engine, engine.asimov(theta), [mu], fixed, None)
     (found,) = engine.chain([problem], _internal(model, warm_start))
     return Ratio(
-        q=as_number(engine.xp.maximum(2 * (found.nll - engine.floor), 0.0)),
+        q=plain(engine.xp.maximum(2 * (found.nll - engine.floor), 0.0)),
         muhat=mu_true,
         free=None,
         conditional=result_of(engine, found, problem),
@@ -159,25 +167,15 @@ def _internal(model: Model, warm_start: WarmStart | None) -> WarmStart | None:
     return warm_start and warm_start.map(partial(to_internal, model))
 
 
-@in_float64
 def qmu(
-    model: Model,
-    mu: Number,
-    data: ArrayLike | None = None,
-    fixed: Fixed = None,
-    init: Parameters | None = None,
+    model: Model, mu: Number, data: DataSet = None, fixed: Fixed = None, init: Parameters = None
 ) -> Number:
     """Test statistic for upper limits, Eq. 14: the best fit may have a negative signal."""
     return likelihood_ratio(model, mu, "q", data, fixed, init).q
 
 
-@in_float64
 def qmu_tilde(
-    model: Model,
-    mu: Number,
-    data: ArrayLike | None = None,
-    fixed: Fixed = None,
-    init: Parameters | None = None,
+    model: Model, mu: Number, data: DataSet = None, fixed: Fixed = None, init: Parameters = None
 ) -> Number:
     """Test statistic for upper limits, Eq. 16: a negative best fit counts as zero signal."""
     return likelihood_ratio(model, mu, "qtilde", data, fixed, init).q
@@ -187,9 +185,9 @@ def qmu_tilde(
 def asimov(
     model: Model,
     mu: Number | None = None,
-    data: ArrayLike | None = None,
+    data: DataSet = None,
     fixed: Fixed = None,
-    parameters: Parameters | None = None,
+    parameters: Parameters = None,
 ) -> Array:
     """The data set without fluctuations, main and auxiliary, in pyhf's order.
 
@@ -227,28 +225,22 @@ def hypotheses(
 
 def at_strength(engine: Engine, problem: Problem, mu: Number) -> Problem:
     """The problem at a signal strength."""
-    model = engine.model
-    index = poi_position(model)
-    start = _with(engine, engine.xp.asarray(problem.start), index, require_number(mu, "mu"))
-    fixed = np.array(problem.fixed)
-    fixed[index] = 1.0
-    return problem._replace(start=start, fixed=fixed, guess=start)
+    index = poi_position(engine.model)
+    start = put(problem.start, index, require_number(mu, "mu"))
+    return problem._replace(start=start, fixed=put(problem.fixed, index, 1.0), guess=start)
 
 
 def bounded(engine: Engine, problem: Problem, statistic: str) -> Problem:
     """Bounds of the signal strength that the test statistic requires."""
-    model = engine.model
-    index = poi_position(model)
-    lower, upper = engine.xp.asarray(problem.lower), engine.xp.asarray(problem.upper)
+    index = poi_position(engine.model)
+    lower, upper = problem.lower, problem.upper
     bound = lower[index]
     if statistic == "qtilde":
         bound = engine.xp.maximum(bound, 0.0)
     elif statistic == "q":
         bound = engine.xp.where(bound < 0, bound, -upper[index])
     # A limit may exceed the upper bound, and so may the best fit.
-    return problem._replace(
-        lower=_with(engine, lower, index, bound), upper=_with(engine, upper, index, np.inf)
-    )
+    return problem._replace(lower=put(lower, index, bound), upper=put(upper, index, np.inf))
 
 
 def free_and_conditional(
@@ -263,17 +255,8 @@ def free_and_conditional(
     return [again._replace(branches=most_branches(2, again.branches)), at_mu]
 
 
-def _with(engine: Engine, values: Any, index: int, value: Any) -> Any:
-    if isinstance(engine, Traced):
-        return values.at[index].set(value)
-    changed = np.array(values)
-    changed[index] = value
-    return changed
-
-
 def poi_value(engine: Engine, found: Minimum) -> Any:
-    model = engine.model
-    return found.theta[poi_position(model)]
+    return found.theta[poi_position(engine.model)]
 
 
 def _difference(engine: Engine, conditional: Minimum, free: Minimum) -> Any:
@@ -297,20 +280,14 @@ ROUNDING = 1e-12
 
 def square_root(q: Any) -> Any:
     """√q of a test statistic; zero, with zero derivative, where q is only rounding."""
-    xp: Any = jnp if is_traced(q) else np
+    xp: Numpy = jnp if is_traced(q) else np
     none = q <= ROUNDING
-    root = xp.where(none, 0.0, xp.sqrt(xp.where(none, 1.0, q)))
-    return root if is_traced(q) else float(root)
+    return plain(xp.where(none, 0.0, xp.sqrt(xp.where(none, 1.0, q))))
 
 
 def most_branches(*counts: Any) -> Any:
     """The largest of several numbers of minima, elementwise under `vmap`."""
-    largest = (jnp if is_traced(counts) else np).stack(counts).max(axis=0)
-    return largest if is_traced(counts) or largest.ndim else int(largest)
-
-
-def as_number(value: Any) -> Any:
-    return value if is_traced(value) else float(value)
+    return plain((jnp if is_traced(counts) else np).stack(counts).max(axis=0))
 
 
 def require_statistic(name: str, among: tuple[str, ...] = ("q", "qtilde")) -> None:

@@ -11,30 +11,30 @@ from typing import Any
 
 import numpy as np
 
+from firstlight.histfactory.array_types import Array, Numpy
 from firstlight.histfactory.lazy_jax import jax, jnp
 from firstlight.histfactory.likelihood import Data, Prepared, prepare
 from firstlight.histfactory.model import Arrays, Floats, Model, ModelError, as_numbers
+from firstlight.histfactory.numpy_or_jax import plain, put
 from firstlight.histfactory.precision import is_traced
 
 
-def to_public(model: Model, internal: Any) -> Any:
+def to_public(model: Model, internal: Array) -> Array:
     """A parameter vector in public order; NumPy unless it is traced."""
-    order = model._order
-    return internal[..., order] if is_traced(internal) else np.asarray(internal)[..., order]
+    ordered: Array = plain(internal)[..., model._order]
+    return ordered
 
 
-def to_internal(model: Model, vector: Any, neutral: Any = None) -> Any:
+def to_internal(model: Model, vector: Array, neutral: Array | None = None) -> Array:
     """Internal order of a vector (the last axis); padding takes the `neutral` values."""
     neutral = model._settings.init if neutral is None else neutral
-    if is_traced(vector, neutral):
-        vector = jnp.asarray(vector, jnp.float64)
-        shape = (*vector.shape[:-1], model.about.sizes.parameters)
-        return jnp.broadcast_to(neutral, shape).at[..., model._order].set(vector)
-    vector = np.asarray(vector, np.float64)
-    filled = np.empty((*vector.shape[:-1], model.about.sizes.parameters))
-    filled[...] = neutral
-    filled[..., model._order] = vector
-    return filled
+    return put(_spread(model, neutral, np.shape(vector)[:-1]), (..., model._order), vector)
+
+
+def _spread(model: Model, vector: Array, axes: tuple[int, ...]) -> Array:
+    """An internal parameter vector, repeated over leading axes."""
+    xp: Numpy = jnp if is_traced(vector) else np
+    return xp.broadcast_to(vector, (*axes, model.about.sizes.parameters))
 
 
 def poi_position(model: Model) -> int:
@@ -64,25 +64,16 @@ def data_of(model: Model, values: Any = None, *, batch: bool = False) -> Data:
             f"{model.about.source}: data have shape {shape}; expected {n_main} main counts, or "
             f"{n_main + n_aux} with auxiliary data (channels {', '.join(model.channel_names)})."
         )
-    xp: Any = jnp if is_traced(values) else np
+    xp: Numpy = jnp if is_traced(values) else np
     values = xp.asarray(values, np.float64)
     if xp is np:
         _require_possible(model, values, n_main)
     axes = shape[:-1]
     padding = xp.zeros((*axes, model.about.sizes.bins - n_main))
     main = xp.concatenate([values[..., :n_main], padding], axis=-1)
-    if shape[-1] == n_main:
-        return Data(
-            main, xp.broadcast_to(model._settings.auxdata, (*axes, model.about.sizes.parameters))
-        )
-    where = model._order[model._constrained]
-    if xp is jnp or is_traced(model._settings.auxdata):
-        aux = jnp.broadcast_to(model._settings.auxdata, (*axes, model.about.sizes.parameters))
-        aux = aux.at[..., where].set(values[..., n_main:])
-    else:
-        aux = np.empty((*axes, model.about.sizes.parameters))
-        aux[...] = model._settings.auxdata
-        aux[..., where] = values[..., n_main:]
+    aux = _spread(model, model._settings.auxdata, axes)
+    if shape[-1] > n_main:
+        aux = put(aux, (..., model._order[model._constrained]), values[..., n_main:])
     return Data(main, aux)
 
 
@@ -95,10 +86,10 @@ def _require_possible(model: Model, values: Floats, n_main: int) -> None:
         raise ModelError(f"{model.about.source}: counts cannot be negative.")
 
 
-def data_vector(model: Model, data: Data) -> Any:
+def data_vector(model: Model, data: Data) -> Array:
     """Main and auxiliary data as one vector in pyhf's order."""
     where = model._order[model._constrained]
-    xp: Any = jnp if is_traced(data) else np
+    xp: Numpy = jnp if is_traced(data) else np
     main, aux = xp.asarray(data.main), xp.asarray(data.aux)
     return xp.concatenate([main[..., : model.n_bins], aux[..., where]], axis=-1)
 

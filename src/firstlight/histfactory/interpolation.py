@@ -14,7 +14,9 @@ The definitions agree with pyhf 0.7.6, including the jumps of its code 2 at α =
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from firstlight.histfactory.array_types import Array, Numpy
 
 NORMSYS_CODES = ("code1", "code4")
 HISTOSYS_CODES = ("code0", "code2", "code4p")
@@ -23,15 +25,15 @@ HISTOSYS_CODES = ("code0", "code2", "code4p")
 class Basis(NamedTuple):
     """g and f of an additive code with their first two derivatives, each an array over α."""
 
-    g: Any
-    f: Any
-    dg: Any
-    df: Any
-    ddg: Any
-    ddf: Any
+    g: Array
+    f: Array
+    dg: Array
+    df: Array
+    ddg: Array
+    ddf: Array
 
 
-def additive_basis(code: str, alpha: Any, xp: Any) -> Basis:
+def additive_basis(code: str, alpha: Array, xp: Numpy) -> Basis:
     """The functions g and f of `code` at every α."""
     one, zero = xp.ones_like(alpha), xp.zeros_like(alpha)
     # At a kink the slope is that of the right side; zero would look like a minimum.
@@ -59,7 +61,7 @@ def additive_basis(code: str, alpha: Any, xp: Any) -> Basis:
     )
 
 
-def code4(deviations: Any, logs: Any, alpha: Any, xp: Any) -> tuple[Any, Any, Any]:
+def code4(deviations: Array, logs: Array, alpha: Array, xp: Numpy) -> tuple[Array, Array, Array]:
     """Factor of code 4 inside |α| < 1 with its first and second derivative.
 
     deviations: hi - 1 and lo - 1, each [α, ...]; logs: ln hi and ln lo, likewise.
@@ -86,7 +88,7 @@ def code4(deviations: Any, logs: Any, alpha: Any, xp: Any) -> tuple[Any, Any, An
     return 1 + order[0], order[1], order[2]
 
 
-def code4_slopes(deviations: Any, logs: Any, alpha: Any, xp: Any) -> tuple[Any, Any]:
+def code4_slopes(deviations: Array, logs: Array, alpha: Array, xp: Numpy) -> tuple[Array, Array]:
     """Derivatives of `code4` with respect to `deviations` and `logs`, of their shape."""
     shape = (-1, *(1,) * (deviations.ndim - 2))
     above, below = _code4_basis(alpha)[0], _code4_basis(-alpha)[0]
@@ -94,7 +96,7 @@ def code4_slopes(deviations: Any, logs: Any, alpha: Any, xp: Any) -> tuple[Any, 
     return u[0] + logs * (u[1] + logs * u[2]), (1 + deviations) * (u[1] + 2 * logs * u[2])
 
 
-def _code4_basis(x: Any) -> tuple[tuple[Any, Any, Any], ...]:
+def _code4_basis(x: Array) -> tuple[tuple[Array, Array, Array], ...]:
     """u₀, u₁, u₂ and their first and second derivatives.
 
     At x = 1, u₀ has value 1, u₁ slope 1 and u₂ curvature 1; all their other values and derivatives

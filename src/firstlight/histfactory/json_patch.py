@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
-from firstlight.histfactory.workspace_file import ContentError, described, listed
+from firstlight.histfactory.workspace_file import ContentError, Json, JsonObject, described, listed
 
 #: RFC 6902, section 4: the members that an operation needs besides `op` and `path`.
 _MEMBERS = {
@@ -27,7 +26,7 @@ _MEMBERS = {
 _INDEX = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
 
 
-def apply(document: Any, operations: object) -> Any:
+def apply(document: Json, operations: object) -> Json:
     """`document` after the operations, in order.
 
     Fails with a `ContentError` that names the first operation (from 0) that cannot be applied.
@@ -44,7 +43,7 @@ def apply(document: Any, operations: object) -> Any:
     return document
 
 
-def _apply_one(document: Any, operation: object) -> Any:
+def _apply_one(document: Json, operation: object) -> Json:
     if not isinstance(operation, dict):
         raise ContentError(f"must be an object, not {described(operation)}.")
     op = operation.get("op")
@@ -60,7 +59,7 @@ def _apply_one(document: Any, operation: object) -> Any:
         raise fault.inside(f"{op} {path!r}") from None
 
 
-def _perform(document: Any, op: str, path: list[str], operation: dict[str, Any]) -> Any:
+def _perform(document: Json, op: str, path: list[str], operation: JsonObject) -> Json:
     if op == "test":
         if not same_json(resolve(document, path), operation["value"]):
             raise ContentError("the value there is not the one that the patch expects.")
@@ -100,14 +99,14 @@ def pointer(text: object) -> list[str]:
     return [token.replace("~1", "/").replace("~0", "~") for token in text[1:].split("/")]
 
 
-def resolve(document: Any, path: list[str]) -> Any:
+def resolve(document: Json, path: list[str]) -> Json:
     """The value at a path of reference tokens."""
     for token in path:
         document = document[_key(document, token)]
     return document
 
 
-def same_json(one: Any, other: Any) -> bool:
+def same_json(one: Json, other: Json) -> bool:
     """Equality of RFC 6902, section 4.6: numbers by value, and `true` is not a number."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(same_json(one[key], other[key]) for key in one)
@@ -118,7 +117,7 @@ def same_json(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _key(container: Any, token: str, *, end: int = 0) -> Any:
+def _key(container: Json, token: str, *, end: int = 0) -> Json:
     """The key of an object, or the index of an array, which must be below its length plus `end`."""
     if isinstance(container, dict):
         if token not in container and not end:
@@ -139,7 +138,7 @@ def _key(container: Any, token: str, *, end: int = 0) -> Any:
     return int(token)
 
 
-def _edit(document: Any, path: list[str], change: Callable[[Any, str], None]) -> Any:
+def _edit(document: Json, path: list[str], change: Callable[[Json, str], None]) -> Json:
     """A copy of `document` along `path`, with the innermost container changed."""
     if not path:
         raise ContentError("the whole document cannot be removed.")
@@ -152,21 +151,21 @@ def _edit(document: Any, path: list[str], change: Callable[[Any, str], None]) ->
     return root
 
 
-def _shallow_copy(container: Any, token: str) -> Any:
+def _shallow_copy(container: Json, token: str) -> Json:
     if not isinstance(container, dict | list):
         raise ContentError(f"{token!r} cannot be looked up in {described(container)}.")
     return dict(container) if isinstance(container, dict) else list(container)
 
 
-def _remove(container: Any, token: str) -> None:
+def _remove(container: Json, token: str) -> None:
     del container[_key(container, token)]
 
 
-def _put(container: Any, token: str, value: Any) -> None:
+def _put(container: Json, token: str, value: Json) -> None:
     container[_key(container, token)] = value
 
 
-def _add(container: Any, token: str, value: Any) -> None:
+def _add(container: Json, token: str, value: Json) -> None:
     key = _key(container, token, end=1)
     if isinstance(container, list):
         container.insert(key, value)

@@ -24,9 +24,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from firstlight.histfactory.spec import ParameterSet, Specification
+from firstlight.histfactory.channels import Floats, Modifier, placed
+from firstlight.histfactory.parameter_sets import ParameterSet
+from firstlight.histfactory.spec import Specification
 
-Floats = NDArray[np.float64]
 BINWISE = ("staterror", "shapesys", "shapefactor")
 
 
@@ -124,76 +125,82 @@ ALPHAS = ("shape", "both", "rate")
 
 def lay_out(spec: Specification, sizes: Sizes) -> Grid:
     """Fill the grid of a specification."""
-    n_slots, n_bins, n_channels, n_alphas, n_factors, n_shapes, n_rates = sizes
+    n_slots, n_bins, n_channels, _, n_factors, n_shapes, n_rates = sizes
     roles = _roles(spec)
-    slots = {(c.name, s.name): k for c in spec.channels for k, s in enumerate(c.samples)}
-    nominal = np.zeros((n_slots, n_bins))
-    normsys = np.ones((2, n_rates, n_slots, n_channels))
-    histosys = np.zeros((2, n_shapes, n_slots, n_bins))
-    histosys_used = np.zeros((n_shapes, n_slots, n_bins))
-    normsys_used = np.zeros((n_rates, n_slots, n_channels))
-    factor_mask = np.zeros((n_factors, n_slots, n_bins))
-    carries_gamma = np.zeros((n_slots, n_bins))
-    channel_of_bin = np.zeros(n_bins)
-    first, offsets = _first_index(spec.parameter_sets), _component_offsets(spec)
     positions = _internal_positions(roles, sizes)
-
+    structure = {
+        "histosys_used": np.zeros((n_shapes, n_slots, n_bins)),
+        "normsys_used": np.zeros((n_rates, n_slots, n_channels)),
+        "factor_mask": np.zeros((n_factors, n_slots, n_bins)),
+        "carries_gamma": np.zeros((n_slots, n_bins)),
+        "channel_of_bin": np.zeros(n_bins),
+    }
+    floats = {
+        "nominal": np.zeros((n_slots, n_bins)),
+        "normsys_lo": np.ones((n_rates, n_slots, n_channels)),
+        "normsys_hi": np.ones((n_rates, n_slots, n_channels)),
+        "histosys_lo": np.zeros((n_shapes, n_slots, n_bins)),
+        "histosys_hi": np.zeros((n_shapes, n_slots, n_bins)),
+        "observed": np.zeros(n_bins),
+    }
+    first, offsets = _first_index(spec.parameter_sets), _component_offsets(spec)
     begin = 0
     for c, channel in enumerate(spec.channels):
         here = slice(begin, begin + channel.bins)
-        channel_of_bin[here] = c
+        begin += channel.bins
+        structure["channel_of_bin"][here] = c
         for k, sample in enumerate(channel.samples):
-            nominal[k, here] = sample.nominal
+            floats["nominal"][k, here] = sample.nominal
             for modifier in sample.modifiers:
                 index = first[modifier.name]
-                row = int(positions[index])
-                if modifier.type == "normsys":
-                    rate = row - (n_alphas - n_rates)
-                    normsys[:, rate, k, c] = modifier.lo, modifier.hi
-                    normsys_used[rate, k, c] = 1
-                elif modifier.type == "histosys":
-                    histosys[:, row, k, here] = modifier.lo, modifier.hi
-                    histosys_used[row, k, here] = 1
-                elif modifier.type in ("normfactor", "lumi"):
-                    factor_mask[row - n_alphas, k, here] = 1
-                else:
+                if modifier.type in BINWISE:
                     index += offsets[modifier.name, channel.name]
-                    for bin_ in range(channel.bins):
-                        role = roles[index + bin_]
-                        if role.block == "gamma":
-                            carries_gamma[k, begin + bin_] = 1
-                        else:
-                            factor_mask[role.place, k, begin + bin_] = 1
-        begin += channel.bins
-
-    per_parameter = _parameter_arrays(spec, sizes, positions)
-    observed = np.zeros(n_bins)
+                    _place_factors(structure, roles[index : index + channel.bins], k, here)
+                else:
+                    row = int(positions[index])
+                    _place_modifier(structure, floats, sizes, modifier, row, (k, c, here))
     if spec.observed is not None:
-        observed[: len(spec.observed)] = spec.observed
+        floats["observed"][: len(spec.observed)] = spec.observed
+    settings, constraints = _parameter_arrays(spec, sizes, positions)
     return Grid(
         sizes=sizes,
-        floats={
-            "nominal": nominal,
-            "normsys_lo": normsys[0],
-            "normsys_hi": normsys[1],
-            "histosys_lo": histosys[0],
-            "histosys_hi": histosys[1],
-            "observed": observed,
-            **{k: per_parameter[k] for k in ("init", "lower", "upper", "auxdata", "sigma", "tau")},
-        },
-        structure={
-            "histosys_used": histosys_used,
-            "normsys_used": normsys_used,
-            "factor_mask": factor_mask,
-            "carries_gamma": carries_gamma,
-            "channel_of_bin": channel_of_bin,
-            "normal": per_parameter["normal"],
-            "poisson": per_parameter["poisson"],
-            "fixed": per_parameter["fixed"],
-            "positions": positions,
-        },
-        slots=slots,
+        floats=floats | settings,
+        structure={**structure, **constraints, "positions": positions},
+        slots={(c.name, s.name): k for c in spec.channels for k, s in enumerate(c.samples)},
     )
+
+
+def _place_modifier(
+    structure: dict[str, Floats],
+    floats: dict[str, Floats],
+    sizes: Sizes,
+    modifier: Modifier,
+    row: int,
+    place: tuple[int, int, slice],
+) -> None:
+    """Enter a modifier with one parameter, at `row`, of the sample at (slot, channel, bins)."""
+    slot, channel, bins = place
+    if modifier.type == "normsys":
+        where: tuple[int | slice, ...] = (row - (sizes.alphas - sizes.rates), slot, channel)
+    elif modifier.type == "histosys":
+        where = (row, slot, bins)
+    else:
+        structure["factor_mask"][row - sizes.alphas, slot, bins] = 1
+        return
+    structure[f"{modifier.type}_used"][where] = 1
+    floats[f"{modifier.type}_lo"][where] = modifier.lo
+    floats[f"{modifier.type}_hi"][where] = modifier.hi
+
+
+def _place_factors(
+    structure: dict[str, Floats], roles: list[_Role], slot: int, bins: slice
+) -> None:
+    """Enter one factor per bin of a sample."""
+    for bin_, role in zip(range(bins.start, bins.stop), roles, strict=True):
+        if role.block == "gamma":
+            structure["carries_gamma"][slot, bin_] = 1
+        else:
+            structure["factor_mask"][role.place, slot, bin_] = 1
 
 
 def _component_offsets(spec: Specification) -> dict[tuple[str, str], int]:
@@ -204,14 +211,12 @@ def _component_offsets(spec: Specification) -> dict[tuple[str, str], int]:
     """
     offsets: dict[tuple[str, str], int] = {}
     used: dict[str, int] = {}
-    for channel in spec.channels:
-        for sample in channel.samples:
-            for modifier in sample.modifiers:
-                key = (modifier.name, channel.name)
-                if modifier.type in BINWISE and key not in offsets:
-                    offsets[key] = used.get(modifier.name, 0)
-                    if modifier.type == "staterror":
-                        used[modifier.name] = offsets[key] + channel.bins
+    for channel, _, modifier in placed(spec.channels):
+        key = (modifier.name, channel.name)
+        if modifier.type in BINWISE and key not in offsets:
+            offsets[key] = used.get(modifier.name, 0)
+            if modifier.type == "staterror":
+                used[modifier.name] = offsets[key] + channel.bins
     return offsets
 
 
@@ -253,16 +258,14 @@ def _bins_touched(spec: Specification) -> dict[tuple[str, int], set[int]]:
     """The bins that each component of a bin-wise parameter acts on."""
     touched: dict[tuple[str, int], set[int]] = {}
     offsets = _component_offsets(spec)
-    begin = 0
-    for channel in spec.channels:
-        for sample in channel.samples:
-            for modifier in sample.modifiers:
-                if modifier.type in BINWISE:
-                    offset = offsets[modifier.name, channel.name]
-                    for bin_ in range(channel.bins):
-                        key = (modifier.name, offset + bin_)
-                        touched.setdefault(key, set()).add(begin + bin_)
-        begin += channel.bins
+    ends = np.cumsum([channel.bins for channel in spec.channels]).tolist()
+    begins = {c.name: end - c.bins for c, end in zip(spec.channels, ends, strict=True)}
+    for channel, _, modifier in placed(spec.channels):
+        if modifier.type in BINWISE:
+            offset = offsets[modifier.name, channel.name]
+            for bin_ in range(channel.bins):
+                key = (modifier.name, offset + bin_)
+                touched.setdefault(key, set()).add(begins[channel.name] + bin_)
     return touched
 
 
@@ -282,31 +285,28 @@ def _internal_positions(roles: list[_Role], sizes: Sizes) -> NDArray[np.int64]:
 
 def _parameter_arrays(
     spec: Specification, sizes: Sizes, positions: NDArray[np.int64]
-) -> dict[str, Floats]:
-    """Settings and constraints in the internal order; padding is fixed and unconstrained."""
+) -> tuple[dict[str, Floats], dict[str, Floats]]:
+    """Settings, and kinds of constraints, in the internal order; padding is fixed and has none."""
     n = sizes.parameters
     neutral = np.concatenate([np.zeros(sizes.alphas), np.ones(sizes.factors + sizes.bins)])
-    arrays = {
+    settings = {
         "init": neutral.copy(),
         "lower": np.full(n, -np.inf),
         "upper": np.full(n, np.inf),
-        "auxdata": neutral.copy(),
+        "auxdata": neutral,
         "sigma": np.ones(n),
         "tau": np.ones(n),
-        "normal": np.zeros(n),
-        "poisson": np.zeros(n),
-        "fixed": np.ones(n),
     }
+    constraints = {"normal": np.zeros(n), "poisson": np.zeros(n), "fixed": np.ones(n)}
     begin = 0
     for s in spec.parameter_sets:
         where = positions[begin : begin + s.size]
         begin += s.size
-        arrays["init"][where], arrays["fixed"][where] = s.init, s.fixed
-        arrays["lower"][where], arrays["upper"][where] = s.lower, s.upper
-        if s.constraint == "normal":
-            arrays["auxdata"][where], arrays["sigma"][where] = s.auxdata, s.sigma
-            arrays["normal"][where] = 1
-        elif s.constraint == "poisson":
-            arrays["auxdata"][where], arrays["tau"][where] = s.auxdata, s.factor
-            arrays["poisson"][where] = 1
-    return arrays
+        constraints["fixed"][where] = s.fixed
+        entries = {"init": s.init, "lower": s.lower, "upper": s.upper, "auxdata": s.auxdata}
+        for name, values in {**entries, "sigma": s.sigma, "tau": s.factor}.items():
+            if values is not None:
+                settings[name][where] = values
+        if s.constraint is not None:
+            constraints[s.constraint][where] = 1
+    return settings, constraints

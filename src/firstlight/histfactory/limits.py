@@ -5,11 +5,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from firstlight.histfactory.array_types import Array, ArrayLike, Count, Number, Parameters, Truth
+from firstlight.histfactory.array_types import (
+    Array,
+    Count,
+    DataSet,
+    Number,
+    Numpy,
+    Parameters,
+    Truth,
+)
+from firstlight.histfactory.closed_form import assemble, evaluate
 from firstlight.histfactory.engine import Traced, engine_for
 from firstlight.histfactory.exclusion import (
     BANDS,
@@ -26,9 +35,9 @@ from firstlight.histfactory.fitting import Fixed, as_fixed
 from firstlight.histfactory.inference import require_statistic
 from firstlight.histfactory.internal_order import data_of, poi_position
 from firstlight.histfactory.lazy_jax import jax, jnp, pytree
-from firstlight.histfactory.likelihood import assemble, evaluate
+from firstlight.histfactory.linear_systems import factorise, solve
 from firstlight.histfactory.model import Model, ModelError
-from firstlight.histfactory.newton import Minimum, factorise, solve
+from firstlight.histfactory.newton import Minimum
 from firstlight.histfactory.precision import in_float64, is_traced
 
 _STEPS = 60
@@ -50,9 +59,9 @@ class UpperLimit:
 def upper_limit(
     model: Model,
     level: float = 0.05,
-    data: ArrayLike | None = None,
+    data: DataSet = None,
     fixed: Fixed = None,
-    init: Parameters | None = None,
+    init: Parameters = None,
     test_statistic: str = "qtilde",
 ) -> UpperLimit:
     """The signal strength at which CLs falls to `level`, which may be beyond its bounds.
@@ -74,17 +83,17 @@ def upper_limit(
 class _Bracket(NamedTuple):
     """A root between `low` and `high`, and where to look next (regula falsi, Illinois variant)."""
 
-    low: Any
-    at_low: Any
-    high: Any  # infinite until the function has been seen below zero
-    at_high: Any
-    next: Any
-    side: Any  # of the last evaluation: 1 low, -1 high
-    steps: Any
-    closed: Any
+    low: Array
+    at_low: Array
+    high: Array  # infinite until the function has been seen below zero
+    at_high: Array
+    next: Array
+    side: Array  # of the last evaluation: 1 low, -1 high
+    steps: Array
+    closed: Array
 
 
-def _advance(xp: Any, b: _Bracket, value: Any) -> _Bracket:
+def _advance(xp: Numpy, b: _Bracket, value: Array) -> _Bracket:
     """The bracket after the falling function was evaluated at `b.next`."""
     rises = value > 0
     low, at_low = xp.where(rises, b.next, b.low), xp.where(rises, value, b.at_low)
@@ -100,37 +109,29 @@ def _advance(xp: Any, b: _Bracket, value: Any) -> _Bracket:
     following = xp.where(bounded, inside, 2 * b.next)
     closed = (xp.abs(value) < 1e-13) | (bounded & (width < 1e-13 * (1 + high)))
     closed = closed & xp.isfinite(value)
-    return _Bracket(
-        low,
-        at_low,
-        high,
-        at_high,
-        xp.where(closed, b.next, following),
-        side,
-        b.steps + 1,
-        closed,
-    )
+    following = xp.where(closed, b.next, following)
+    return _Bracket(low, at_low, high, at_high, following, side, b.steps + 1, closed)
 
 
-def _opened(xp: Any, guess: Any, level: Any) -> _Bracket:
+def _opened(xp: Numpy, guess: Array, level: Array) -> _Bracket:
     """CLs is one without signal, so the root is above zero."""
     return _Bracket(0.0, xp.log(1 / level), math.inf, -1.0, guess, 0.0, 0.0, False)
 
 
-def _guess(sigma: Any, band: int | None, level: Any) -> Any:
+def _guess(sigma: Array, band: int | None, level: Array) -> Array:
     """The limit if the estimator were Gaussian of width σ; Eq. 89 of arXiv:1007.1727."""
     normal, n = NormalDist(), band or 0
-    usual = 0.05 if is_traced(level) else level
+    usual = 0.05 if is_traced(level) else float(level)
     return sigma * (n + normal.inv_cdf(1 - usual * normal.cdf(n)))
 
 
-def _height(xp: Any, result: CLs, band: Any, level: float) -> Any:
+def _height(xp: Numpy, result: CLs, band: Array, level: float) -> Array:
     """ln(CLs/level), nearly linear in μ. Band 0 is the observed one, the others are expected."""
     value = xp.concatenate([xp.reshape(xp.asarray(result.observed), (1,)), result.expected])[band]
     return xp.log(xp.maximum(value, 1e-300) / level)
 
 
-def _sigma(test: HypothesisTest, mu: Number) -> Any:
+def _sigma(test: HypothesisTest, mu: Number) -> Array:
     """Standard deviation of the estimator from the Asimov data, Eq. 30."""
     xp = test.engine.xp
     _, on_asimov = test.fits_at(mu)
@@ -138,7 +139,7 @@ def _sigma(test: HypothesisTest, mu: Number) -> Any:
     return mu / xp.sqrt(q)
 
 
-def _first_sigma(setup: Setup) -> Any:
+def _first_sigma(setup: Setup) -> Array:
     """The same before any fit, from the Hessian at the starting point: less exact."""
     index = poi_position(setup.engine.model)
     start = setup.first_problems()[0]
@@ -171,71 +172,25 @@ class _Search(NamedTuple):
 
     first: Minimum  # the pair of fits that does not depend on the signal strength
     bracket: _Bracket
-    band: Any  # whose root is being searched
-    started: Any
+    band: Array  # whose root is being searched
+    started: Array
     roots: Array  # of every band
-    closed: Any
+    closed: Array
     pairs: Minimum  # the fits at every root
 
 
-def _in_program(setup: Setup, level: float) -> UpperLimit:
+def _in_program(setup: Setup, level: Number) -> UpperLimit:
     """The same as one program, with derivatives by the implicit function theorem at the roots."""
     search = PairSearch(setup)
     still_level = jax.lax.stop_gradient(level)
-    sigma = _first_sigma(search.setup)
-    guesses = jnp.stack([_guess(sigma, band, still_level) for band in (None, *BANDS)])
-    n = len(guesses)
-
-    def opened(band: Any) -> _Bracket:
-        bracket = _opened(jnp, guesses[band], still_level)
-        return _Bracket(*(jnp.asarray(v, bool if v is False else float) for v in bracket))
-
-    def step(s: _Search) -> _Search:
-        found = search(~s.started, s.first, s.bracket.next)
-        first = jax.tree.map(lambda a, b: jnp.where(s.started, a, b), s.first, found)
-        minima = Minima(*as_pair(first), *as_pair(found))
-        result = cls_of(search.engine, s.bracket.next, minima, setup.test_statistic)
-        bracket = _advance(jnp, s.bracket, _height(jnp, result, s.band, still_level))
-        ended = s.started & (bracket.closed | (bracket.steps >= _STEPS))
-        here = (jnp.arange(n) == s.band) & ended
-        band = jnp.minimum(s.band + ended, n - 1)
-        fresh = ended | ~s.started
-        return _Search(
-            first=first,
-            bracket=jax.tree.map(lambda a, b: jnp.where(fresh, a, b), opened(band), bracket),
-            band=s.band + ended,
-            started=jnp.ones((), bool),
-            roots=jnp.where(here, jnp.where(bracket.closed, bracket.next, jnp.nan), s.roots),
-            closed=jnp.where(here, bracket.closed, s.closed),
-            pairs=jax.tree.map(
-                lambda all_, one: jnp.where(here.reshape(-1, *(1,) * one.ndim), one, all_),
-                s.pairs,
-                found,
-            ),
-        )
-
-    nothing = search.nothing()
-    no = jnp.zeros((), bool)
-    end = jax.lax.while_loop(
-        lambda s: s.band < n,
-        step,
-        _Search(
-            first=nothing,
-            bracket=opened(0),
-            band=jnp.zeros((), jnp.int32),
-            started=no,
-            roots=jnp.full(n, jnp.nan),
-            closed=jnp.zeros(n, bool),
-            pairs=jax.tree.map(lambda a: jnp.stack([a] * n), nothing),
-        ),
-    )
+    end = _find_roots(search, still_level)
     test = HypothesisTest(setup, as_pair(end.first))
     still_test = HypothesisTest(search.setup, as_pair(end.first))
 
-    def follow(problem: Any) -> Any:
+    def follow(problem: Array) -> Array:
         mu, band, pair = problem
 
-        def still_height(m: Any) -> Any:
+        def still_height(m: Array) -> Array:
             return _height(jnp, still_test.at(m, as_pair(pair)), band, still_level)
 
         result = test.at(mu, as_pair(pair))
@@ -243,5 +198,53 @@ def _in_program(setup: Setup, level: float) -> UpperLimit:
         root = mu - _height(jnp, result, band, level) / slope
         return root, result.converged, result.branches
 
-    roots, fitted, branches = jax.lax.map(follow, (end.roots, jnp.arange(n), end.pairs))
+    bands = jnp.arange(len(end.roots))
+    roots, fitted, branches = jax.lax.map(follow, (end.roots, bands, end.pairs))
     return UpperLimit(roots[0], roots[1:], level, jnp.all(end.closed & fitted), jnp.max(branches))
+
+
+def _find_roots(search: PairSearch, level: Number) -> _Search:
+    """The signal strengths of all bands, and the fits there, without derivatives."""
+    sigma = _first_sigma(search.setup)
+    guesses = jnp.stack([_guess(sigma, band, level) for band in (None, *BANDS)])
+    n = len(guesses)
+
+    def opened(band: Array) -> _Bracket:
+        bracket = _opened(jnp, guesses[band], level)
+        return _Bracket(*(jnp.asarray(v, bool if v is False else float) for v in bracket))
+
+    def step(s: _Search) -> _Search:
+        found = search(~s.started, s.first, s.bracket.next)
+        first = jax.tree.map(lambda a, b: jnp.where(s.started, a, b), s.first, found)
+        minima = Minima(*as_pair(first), *as_pair(found))
+        result = cls_of(search.engine, s.bracket.next, minima, search.setup.test_statistic)
+        bracket = _advance(jnp, s.bracket, _height(jnp, result, s.band, level))
+        ended = s.started & (bracket.closed | (bracket.steps >= _STEPS))
+        here = (jnp.arange(n) == s.band) & ended
+        fresh, following = ended | ~s.started, opened(jnp.minimum(s.band + ended, n - 1))
+
+        def entered(all_: Array, one: Array) -> Array:
+            return jnp.where(here.reshape(-1, *(1,) * one.ndim), one, all_)
+
+        return _Search(
+            first=first,
+            bracket=jax.tree.map(lambda a, b: jnp.where(fresh, a, b), following, bracket),
+            band=s.band + ended,
+            started=jnp.ones((), bool),
+            roots=jnp.where(here, jnp.where(bracket.closed, bracket.next, jnp.nan), s.roots),
+            closed=jnp.where(here, bracket.closed, s.closed),
+            pairs=jax.tree.map(entered, s.pairs, found),
+        )
+
+    nothing = search.nothing()
+    begin = _Search(
+        first=nothing,
+        bracket=opened(0),
+        band=jnp.zeros((), jnp.int32),
+        started=jnp.zeros((), bool),
+        roots=jnp.full(n, jnp.nan),
+        closed=jnp.zeros(n, bool),
+        pairs=jax.tree.map(lambda a: jnp.stack([a] * n), nothing),
+    )
+    end: _Search = jax.lax.while_loop(lambda s: s.band < n, step, begin)
+    return end

@@ -11,10 +11,10 @@ from typing import Any
 from firstlight.histfactory import layout
 from firstlight.histfactory.interpolation import HISTOSYS_CODES, NORMSYS_CODES
 from firstlight.histfactory.model import Arrays, Description, Model, ModelError, Structure
+from firstlight.histfactory.patches import Patch
 from firstlight.histfactory.spec import (
     MEASUREMENT_POI,
     MeasurementPoi,
-    Patch,
     Specification,
     ignored_observations,
     parse,
@@ -49,11 +49,7 @@ def load(
     """
     _require_codes(interpolation)
     spec = parse(
-        path_or_dict,
-        measurement=measurement,
-        patches=patches,
-        require_observations=False,
-        poi=poi,
+        path_or_dict, measurement=measurement, patches=patches, require_observations=False, poi=poi
     )
     if spec.unused_observations:
         warnings.warn(

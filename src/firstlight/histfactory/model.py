@@ -21,6 +21,7 @@ from firstlight.histfactory import layout
 from firstlight.histfactory.array_types import Array, ArrayLike, Parameters
 from firstlight.histfactory.lazy_jax import is_imported, jax, jnp, pytree, when_imported
 from firstlight.histfactory.likelihood import Data, Prepared, prepare, saturated_nll
+from firstlight.histfactory.numpy_or_jax import put
 from firstlight.histfactory.precision import float64_scope, is_traced
 
 Floats = NDArray[np.float64]
@@ -189,6 +190,24 @@ class Model:
     def n_bins(self) -> int:
         return sum(bins for _, bins in self.about.channels)
 
+    def bins_of(self, channel: str) -> slice:
+        """The bins of a channel in the data."""
+        try:
+            return self._channel_bins[channel]
+        except KeyError:
+            raise ModelError(
+                f"{self.about.source}: there is no channel {channel!r}. "
+                f"It has {', '.join(self.channel_names)}."
+            ) from None
+
+    @cached_property
+    def _channel_bins(self) -> dict[str, slice]:
+        ends = np.cumsum([bins for _, bins in self.about.channels]).tolist()
+        return {
+            name: slice(end - bins, end)
+            for (name, bins), end in zip(self.about.channels, ends, strict=True)
+        }
+
     @property
     def poi(self) -> str | None:
         """The parameter of interest."""
@@ -275,21 +294,15 @@ class Model:
         hint = f"Did you mean {', '.join(close)}?" if close else "See model.parameter_names."
         return f"there is no parameter {name!r}. {hint}"
 
-    def vector(self, parameters: Parameters | None = None) -> Array:
+    def vector(self, parameters: Parameters = None) -> Array:
         """A parameter vector, from a mapping of names (others at their init) or from a vector."""
         if parameters is None:
             return self.init
         if isinstance(parameters, Mapping):
-            values: Any = self.init
-            traced = is_traced(values, dict(parameters))
-            values = jnp.asarray(values) if traced else np.array(values)
+            values = self.init
             for name, value in parameters.items():
                 index = self.index(name)
-                checked = require_number(value, f"the value of {name!r}")
-                if traced:
-                    values = values.at[index].set(checked)
-                else:
-                    values[index] = checked
+                values = put(values, index, require_number(value, f"the value of {name!r}"))
             return values
         vector: Any = parameters
         if isinstance(vector, (list, tuple)):

@@ -14,16 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from firstlight.histfactory.channels import (
-    MODIFIER_TYPES,
-    Channel,
-    Floats,
-    number_array,
-)
+from firstlight.histfactory.channels import MODIFIER_TYPES, Channel, Floats, number_array, placed
 from firstlight.histfactory.parameter_defaults import Parts, Use, implied
 from firstlight.histfactory.workspace_file import (
     ContentError,
+    Json,
+    JsonObject,
     described,
+    inside,
     require_list,
     require_name,
     require_object,
@@ -79,15 +77,13 @@ class ParameterSet:
         return tuple(f"{self.name}[{index}]" for index in range(self.size))
 
 
-def read_settings(plain: object) -> dict[str, dict[str, Any]]:
+def read_settings(plain: object) -> dict[str, JsonObject]:
     """The settings of a measurement by parameter name, which need not be that of a modifier."""
-    settings: dict[str, dict[str, Any]] = {}
+    settings: dict[str, JsonObject] = {}
     for index, entry in enumerate(require_list(plain, "parameters")):
-        try:
+        with inside(f"parameters, entry {index}"):
             checked = require_object(entry, _SETTINGS, ("name",))
             name = require_name(checked)
-        except ContentError as fault:
-            raise fault.inside(f"parameters, entry {index}") from None
         if name in settings:
             raise ContentError(
                 "has two entries in the settings. Merge them.", f"parameter {name!r}"
@@ -97,7 +93,7 @@ def read_settings(plain: object) -> dict[str, dict[str, Any]]:
 
 
 def resolve_parameters(
-    channels: Sequence[Channel], settings: Mapping[str, Mapping[str, Any]]
+    channels: Sequence[Channel], settings: Mapping[str, Mapping[str, Json]]
 ) -> tuple[ParameterSet, ...]:
     """All parameter sets in pyhf's order; fails with a `ContentError` that names the parameter."""
     uses = _uses(channels)
@@ -112,11 +108,9 @@ def resolve_parameters(
         )
     sets = []
     for name, kinds in types.items():
-        try:
+        with inside(f"parameter {name!r} ({', '.join(kinds)})"):
             _require_compatible(kinds, [uses[kind][name][0] for kind in kinds])
             sets.append(_resolve(name, kinds, uses[kinds[0]][name], settings.get(name, {})))
-        except ContentError as fault:
-            raise fault.inside(f"parameter {name!r} ({', '.join(kinds)})") from None
     bins = {name for one in sets if not one.scalar for name in one.names}
     return tuple(
         replace(one, label=f"{one.name} ({one.types[0]})") if one.name in bins else one
@@ -130,14 +124,12 @@ def _uses(channels: Sequence[Channel]) -> dict[str, dict[str, list[Use]]]:
     If a parameter is a single number for all its uses, the first use stands for all.
     """
     uses: dict[str, dict[str, list[Use]]] = {kind: {} for kind in MODIFIER_TYPES}
-    for channel in channels:
-        for sample in channel.samples:
-            for modifier in sample.modifiers:
-                named = uses[modifier.type]
-                if modifier.name not in named:
-                    named[modifier.name] = [Use(channel, sample, modifier)]
-                elif modifier.type not in _SCALAR:
-                    named[modifier.name].append(Use(channel, sample, modifier))
+    for use in map(Use._make, placed(channels)):
+        named = uses[use.modifier.type]
+        if use.modifier.name not in named:
+            named[use.modifier.name] = [use]
+        elif use.modifier.type not in _SCALAR:
+            named[use.modifier.name].append(use)
     return uses
 
 
@@ -155,7 +147,7 @@ def _require_compatible(kinds: list[str], first_uses: list[Use]) -> None:
 
 
 def _resolve(
-    name: str, kinds: list[str], uses: list[Use], settings: Mapping[str, Any]
+    name: str, kinds: list[str], uses: list[Use], settings: Mapping[str, Json]
 ) -> ParameterSet:
     kind = kinds[0]
     parts = implied(kind, uses)
@@ -195,7 +187,7 @@ def _frozen(array: Any) -> Any:
     return array
 
 
-def _overrides(kind: str, parts: Parts, size: int, settings: Mapping[str, Any]) -> Parts:
+def _overrides(kind: str, parts: Parts, size: int, settings: Mapping[str, Json]) -> Parts:
     """The settings of the measurement as arrays of length `size`."""
     result: Parts = {}
     for key, value in settings.items():

@@ -15,11 +15,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from firstlight.histfactory import json_patch
 from firstlight.histfactory.workspace_file import (
     ContentError,
+    Json,
+    JsonObject,
     WorkspaceError,
     described,
     listed,
@@ -29,18 +31,18 @@ from firstlight.histfactory.workspace_file import (
 
 File: TypeAlias = str | os.PathLike[str]
 PatchKey: TypeAlias = str | Sequence[float | str]
-Patch: TypeAlias = Sequence[Mapping[str, Any]] | File | tuple[File | Mapping[str, Any], PatchKey]
+Patch: TypeAlias = Sequence[Mapping[str, Json]] | File | tuple[File | Mapping[str, Json], PatchKey]
 
 #: The algorithms allowed by pyhf's patchset schema.
 _DIGESTS = ("md5", "sha256")
 
 
-def apply_patches(workspace: dict[str, Any], patches: Sequence[Patch], source: str) -> Any:
+def apply_patches(workspace: JsonObject, patches: Sequence[Patch], source: str) -> Json:
     """The workspace after all patches, in order; `workspace` itself is not changed.
 
     Digests are compared with `workspace` itself, so patches of one patchset can be combined.
     """
-    patched: Any = workspace
+    patched: Json = workspace
     for index, patch in enumerate(patches):
         name, operations = _operations(patch, index, workspace, source)
         try:
@@ -50,7 +52,7 @@ def apply_patches(workspace: dict[str, Any], patches: Sequence[Patch], source: s
     return patched
 
 
-def digest(workspace: Mapping[str, Any], algorithm: str) -> str:
+def digest(workspace: Mapping[str, Json], algorithm: str) -> str:
     """The digest of a workspace as pyhf defines it (`pyhf.utils.digest`)."""
     import hashlib  # loads OpenSSL, which only a patchset needs
 
@@ -63,9 +65,7 @@ def digest(workspace: Mapping[str, Any], algorithm: str) -> str:
         ) from None
 
 
-def _operations(
-    patch: Any, index: int, workspace: dict[str, Any], source: str
-) -> tuple[str, object]:
+def _operations(patch: Json, index: int, workspace: JsonObject, source: str) -> tuple[str, object]:
     """The name of a patch for messages, and its operations."""
     if isinstance(patch, tuple):
         return _from_patchset(patch, index, workspace, source)
@@ -78,7 +78,7 @@ def _operations(
     return name, patch
 
 
-def _unchosen(patch: Mapping[str, Any]) -> ContentError:
+def _unchosen(patch: Mapping[str, Json]) -> ContentError:
     """The error for an object in place of an array of operations."""
     try:
         hint = f" It has {listed(map(_label, _entries(patch)))}." if "patches" in patch else ""
@@ -91,7 +91,7 @@ def _unchosen(patch: Mapping[str, Any]) -> ContentError:
 
 
 def _from_patchset(
-    pair: tuple[Any, ...], index: int, workspace: dict[str, Any], source: str
+    pair: tuple[Json, ...], index: int, workspace: JsonObject, source: str
 ) -> tuple[str, object]:
     if len(pair) != 2 or not isinstance(pair[0], str | os.PathLike | Mapping):
         raise WorkspaceError(f"patch {index}: must be a pair (patchset, name).")
@@ -110,7 +110,7 @@ def _from_patchset(
     return f"{name}: patch {_label(entry)!r}", entry.get("patch")
 
 
-def _entries(patchset: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _entries(patchset: Mapping[str, Json]) -> list[JsonObject]:
     """The entries of a patchset, each checked to have a name and values."""
     entries = patchset.get("patches")
     if not isinstance(entries, list):
@@ -128,11 +128,11 @@ def _entries(patchset: Mapping[str, Any]) -> list[dict[str, Any]]:
     return entries
 
 
-def _label(entry: dict[str, Any]) -> str:
+def _label(entry: JsonObject) -> str:
     return str(entry["metadata"]["name"])
 
 
-def _choose(entries: list[dict[str, Any]], key: object) -> dict[str, Any]:
+def _choose(entries: list[JsonObject], key: object) -> JsonObject:
     if isinstance(key, str):
         chosen = [entry for entry in entries if _label(entry) == key]
     else:
@@ -149,7 +149,7 @@ def _choose(entries: list[dict[str, Any]], key: object) -> dict[str, Any]:
     return chosen[0]
 
 
-def _verify(patchset: Mapping[str, Any], workspace: dict[str, Any], source: str) -> None:
+def _verify(patchset: Mapping[str, Json], workspace: JsonObject, source: str) -> None:
     metadata = patchset.get("metadata")
     digests = metadata.get("digests") if isinstance(metadata, dict) else None
     if not isinstance(digests, dict) or not digests:

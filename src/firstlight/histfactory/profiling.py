@@ -13,13 +13,14 @@ differentiated by the same rules.
 
 from __future__ import annotations
 
-from typing import Any
-
 from firstlight.histfactory.array_slopes import array_slopes
+from firstlight.histfactory.array_types import Array
 from firstlight.histfactory.branches import lowest
+from firstlight.histfactory.closed_form import assemble, evaluate
 from firstlight.histfactory.lazy_jax import custom_jvp, jax, jnp
-from firstlight.histfactory.likelihood import Data, Prepared, assemble, evaluate
-from firstlight.histfactory.newton import Minimum, Problem, WarmStart, factorise, multiply, solve
+from firstlight.histfactory.likelihood import Data, Prepared
+from firstlight.histfactory.linear_systems import factorise, multiply, solve
+from firstlight.histfactory.newton import Minimum, Problem, WarmStart
 from firstlight.histfactory.precision import in_float64
 
 
@@ -38,7 +39,7 @@ def minimise_chain(
         ends = jnp.stack([warm_start.free, warm_start.conditional])[-len(guesses) :]
         guesses, known = jax.lax.stop_gradient((ends, jnp.asarray(warm_start.known, jnp.float64)))
 
-    def one(before: Any, given: Any) -> Any:
+    def one(before: Array, given: Array) -> Array:
         problem, guess = given
         guess = jnp.where(known > 0, guess, before)
         near = problem.starting_at(guess, problem.near, jnp)
@@ -51,10 +52,10 @@ def minimise_chain(
     return with_derivatives(model, problems, found)
 
 
-def minimise_pair(model: Prepared, problems: Problem, chained: Any) -> Minimum:
+def minimise_pair(model: Prepared, problems: Problem, chained: Array) -> Minimum:
     """Minima of two problems, without derivatives; `chained`: the second starts at the first's."""
 
-    def one(before: Any, given: tuple[Problem, Any]) -> tuple[Any, Minimum]:
+    def one(before: Array, given: tuple[Problem, Array]) -> tuple[Array, Minimum]:
         problem, follows = given
         guess = jnp.where(follows, before, problem.guess)
         near = jnp.maximum(problem.near, jnp.where(follows, 1.0, 0.0))
@@ -76,14 +77,14 @@ def with_derivatives(model: Prepared, problems: Problem, found: Minimum) -> Mini
 
 
 @custom_jvp
-def attach(theta: Any, free: Any, model: Prepared, data: Data) -> Any:
+def attach(theta: Array, free: Array, model: Prepared, data: Data) -> Array:
     """`theta`, known to be a minimum in its free parameters, with the derivatives of a minimum."""
     return theta
 
 
 @attach.defjvp
 @in_float64
-def _attach_jvp(primals: Any, tangents: Any) -> Any:
+def _attach_jvp(primals: Array, tangents: Array) -> Array:
     theta, free, model, data = primals
     d_theta, _, d_model, d_data = tangents
     theta = attach(theta, free, model, data)
@@ -107,14 +108,14 @@ def _attach_jvp(primals: Any, tangents: Any) -> Any:
 
 
 @custom_jvp
-def profiled_nll(theta: Any, free: Any, model: Prepared, data: Data) -> Any:
+def profiled_nll(theta: Array, free: Array, model: Prepared, data: Data) -> Array:
     """The likelihood at a minimum: its derivatives ignore how the free parameters move."""
     return evaluate(model, data, theta, curvature=False).nll
 
 
 @profiled_nll.defjvp
 @in_float64
-def _profiled_nll_jvp(primals: Any, tangents: Any) -> Any:
+def _profiled_nll_jvp(primals: Array, tangents: Array) -> Array:
     theta, free, model, data = primals
     d_theta, _, d_model, d_data = tangents
     # The derivative itself changes with the minimum, which matters for second derivatives.

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from firstlight.histfactory.array_types import Numpy
 from firstlight.histfactory.blas_threads import one_blas_thread
 from firstlight.histfactory.lazy_jax import is_installed, jax, jnp
 from firstlight.histfactory.likelihood import Prepared
@@ -99,7 +100,7 @@ def compiler_options() -> dict[str, Any] | None:
 def over_leading_axes(function: Callable[..., Any], axes: int) -> Callable[..., Any]:
     """`function` mapped over the leading axes of its last argument."""
 
-    def mapped(*arguments: Any, xp: Any) -> Any:
+    def mapped(*arguments: Any, xp: Numpy) -> Any:
         *rest, last = arguments
         if not axes:
             return function(*rest, last, xp=xp)

@@ -1,17 +1,16 @@
-"""Repeated fits: profile scans, and the impact of every nuisance parameter."""
+"""Repeated fits: profile scans with their intervals, and the impact of every nuisance parameter."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from firstlight.histfactory.array_types import ArrayLike
+from firstlight.histfactory.array_types import DataSet
 from firstlight.histfactory.engine import Eager, Progress
 from firstlight.histfactory.fitting import FitResult, Fixed, as_fixed, fit, problem_of
-from firstlight.histfactory.internal_order import data_of, to_internal, to_public
+from firstlight.histfactory.internal_order import data_of, poi_position, to_internal, to_public
 from firstlight.histfactory.likelihood import Data
 from firstlight.histfactory.model import Floats, Model, ModelError, as_numbers
 from firstlight.histfactory.newton import Problem
@@ -60,7 +59,7 @@ def scan(
     model: Model,
     parameter: str | None = None,
     values: Sequence[float] | None = None,
-    data: ArrayLike | None = None,
+    data: DataSet = None,
     fixed: Fixed = None,
     *,
     points: int = 41,
@@ -95,7 +94,7 @@ def scan(
     engine = Eager(model)
     base = problem_of(engine, data_of(model, data), fixed)
     near = to_internal(model, best.values)
-    found = engine.fits([_held(model, base, near, {index: v}) for v in grid], progress)
+    found = engine.fits([_held(model, base, near, index, v) for v in grid], progress)
     nll = np.array([float(f.nll) for f in found]) + engine.constants(base.data)
     return Scan(
         parameter=name,
@@ -111,14 +110,13 @@ def scan(
 @in_float64
 def impacts(
     model: Model,
-    data: ArrayLike | None = None,
+    data: DataSet = None,
     fixed: Fixed = None,
     *,
     parameters: Sequence[str] | None = None,
     progress: Progress | None = None,
 ) -> Impacts:
     """Refit with each nuisance parameter moved by its uncertainty; rank them by the effect."""
-    poi = model.poi_index
     fixed = as_fixed(model, fixed)
     best = fit(model, data, fixed)
     sigma = np.array(list(best.uncertainties.values()))
@@ -126,46 +124,36 @@ def impacts(
     indices = [i for i in (model.index(n) for n in names) if best.is_free[i] > 0 and sigma[i] > 0]
     engine = Eager(model)
     base = problem_of(engine, data_of(model, data), fixed)
-    near = to_internal(model, best.values)
     width, centre = constraint_widths(model, base.data)
-    shifts = [
-        (i, s)
-        for i in indices
-        for s in (sigma[i], -sigma[i], width[i], -width[i])
-        if np.isfinite(s)
-    ]
-    lower, upper = model.lower, model.upper
+    # One column each: up and down by the uncertainty after the fit, then by that before it.
+    shifts = np.stack([sigma, -sigma, width, -width])[:, indices]
+    known = np.isfinite(shifts)
+    targets = np.clip(best.values[indices] + shifts, model.lower[indices], model.upper[indices])
+    near = to_internal(model, best.values)
     problems = [
-        _held(model, base, near, {i: np.clip(best.values[i] + s, lower[i], upper[i])})
-        for i, s in shifts
+        _held(model, base, near, indices[i], targets[side, i])
+        for i, side in zip(*np.nonzero(known.T), strict=True)
     ]
     found = engine.fits(problems, progress)
-    moved = {
-        (i, s): float(to_public(model, f.theta)[poi]) - float(best.values[poi])
-        for (i, s), f in zip(shifts, found, strict=True)
-    }
-    columns = {
-        "post_up": [moved[i, sigma[i]] for i in indices],
-        "post_down": [moved[i, -sigma[i]] for i in indices],
-        "pre_up": [moved.get((i, width[i]), np.nan) for i in indices],
-        "pre_down": [moved.get((i, -width[i]), np.nan) for i in indices],
-    }
-    size = [
-        max(abs(u), abs(d)) for u, d in zip(columns["post_up"], columns["post_down"], strict=True)
-    ]
-    order = np.argsort(-np.array(size), kind="stable") if size else np.zeros(0, int)
+    moved = np.full(shifts.T.shape, np.nan)
+    moved[known.T] = [float(f.theta[poi_position(model)]) for f in found]
+    post_up, post_down, pre_up, pre_down = moved.T - best.values[model.poi_index]
+    order = np.argsort(-np.maximum(np.abs(post_up), np.abs(post_down)), kind="stable")
     chosen = np.array(indices, int)[order]
     return Impacts(
-        poi=model.parameter_names[poi],
+        poi=model.parameter_names[model.poi_index],
         best=best,
         names=tuple(model.parameter_names[i] for i in chosen),
         values=best.values[chosen],
         uncertainties=sigma[chosen],
         pulls=(best.values[chosen] - centre[chosen]) / width[chosen],
         constraints=sigma[chosen] / width[chosen],
+        post_up=post_up[order],
+        post_down=post_down[order],
+        pre_up=pre_up[order],
+        pre_down=pre_down[order],
         not_converged=sum(int(f.status) != 0 for f in found),
         branches=max([best.branches, *(int(f.branches) for f in found)]),
-        **{name: np.array(values)[order] for name, values in columns.items()},
     )
 
 
@@ -181,10 +169,36 @@ def constraint_widths(model: Model, data: Data | None = None) -> tuple[Floats, F
     return to_public(model, width), to_public(model, centre)
 
 
-def _held(model: Model, base: Problem, near: Any, held: dict[int, float]) -> Problem:
-    """The problem with some parameters fixed, started near the best fit."""
+def _held(model: Model, base: Problem, near: Floats, index: int, value: float) -> Problem:
+    """The problem with one parameter fixed, started near the best fit."""
     start, fixed = np.array(base.start), np.array(base.fixed)
-    for index, value in held.items():
-        slot = int(model.about.structure.positions[index])
-        start[slot], fixed[slot] = value, 1.0
+    slot = int(model.about.structure.positions[index])
+    start[slot], fixed[slot] = value, 1.0
     return base._replace(start=start, fixed=fixed).starting_at(near)
+
+
+def interval(scan: Scan, height: float = 1.0) -> tuple[float | None, float | None]:
+    """Where 2ΔNLL reaches `height` below and above the best fit; None if the scan ends before.
+
+    Interpolates √2ΔNLL, with the sign of the side, linearly between points: exact for a parabola.
+    """
+    best = float(scan.best.parameters[scan.parameter])
+    good = (scan.status_code == 0) & np.isfinite(scan.twice_delta_nll)
+    values = scan.values[good]
+    order = np.argsort(values)
+    values = values[order]
+    roots = np.sqrt(np.maximum(scan.twice_delta_nll[good][order], 0.0))
+    sides = (np.append(values[values < best], best)[::-1], np.append(best, values[values > best]))
+    heights = (np.append(roots[values < best], 0.0)[::-1], np.append(0.0, roots[values > best]))
+    lower, upper = (_crossing(v, h, height**0.5) for v, h in zip(sides, heights, strict=True))
+    return lower, upper
+
+
+def _crossing(values: Floats, heights: Floats, level: float) -> float | None:
+    """The first point where `heights`, which begins at zero, reaches the level."""
+    above = np.flatnonzero(heights >= level)
+    if not len(above):
+        return None
+    i = int(above[0])
+    share = (level - heights[i - 1]) / (heights[i] - heights[i - 1])
+    return float(values[i - 1] + share * (values[i] - values[i - 1]))

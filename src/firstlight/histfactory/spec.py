@@ -10,15 +10,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 import numpy as np
 
 from firstlight.histfactory.channels import (
     Channel,
     Floats,
-    Modifier,
-    Sample,
+    placed,
     read_channels,
     read_observations,
 )
@@ -26,28 +24,16 @@ from firstlight.histfactory.parameter_sets import ParameterSet, read_settings, r
 from firstlight.histfactory.patches import Patch, apply_patches
 from firstlight.histfactory.workspace_file import (
     ContentError,
-    WorkspaceError,
+    Json,
+    JsonObject,
     described,
+    inside,
     listed,
     read_json,
     require_list,
     require_name,
     require_object,
 )
-
-__all__ = [
-    "MEASUREMENT_POI",
-    "Channel",
-    "MeasurementPoi",
-    "Modifier",
-    "ParameterSet",
-    "Patch",
-    "Sample",
-    "Specification",
-    "WorkspaceError",
-    "ignored_observations",
-    "parse",
-]
 
 _WORKSPACE_KEYS = ("channels", "measurements", "observations", "version")
 _MODEL_KEYS = ("channels", "parameters", "poi")
@@ -100,7 +86,7 @@ class Specification:
 
 
 def parse(
-    source: str | os.PathLike[str] | Mapping[str, Any],
+    source: str | os.PathLike[str] | Mapping[str, Json],
     *,
     measurement: str | int | None = None,
     patches: Sequence[Patch] = (),
@@ -138,7 +124,7 @@ def ignored_observations(spec: Specification) -> str:
 
 def _specification(
     source: str,
-    plain: Any,
+    plain: Json,
     measurement: str | int | None,
     require_observations: bool,
     wanted_poi: str | MeasurementPoi | None,
@@ -183,26 +169,24 @@ def _specification(
 
 
 def _model_config(
-    plain: dict[str, Any], channels: Sequence[Channel], measurement: str | int | None
-) -> tuple[str, dict[str, Any]]:
+    plain: JsonObject, channels: Sequence[Channel], measurement: str | int | None
+) -> tuple[str, JsonObject]:
     """A model specification is its own measurement; its poi is `mu` by default, as in pyhf."""
     if measurement is not None:
         raise ContentError(
             f"is a model specification: there is no measurement {measurement!r} to choose."
         )
-    factors = (m.name for c in channels for s in c.samples for m in s.modifiers)
+    factors = (modifier.name for _, _, modifier in placed(channels))
     return "", {"poi": "mu" if "mu" in factors else "", **plain}
 
 
-def _choose_measurement(plain: object, wanted: str | int | None) -> tuple[str, dict[str, Any]]:
+def _choose_measurement(plain: object, wanted: str | int | None) -> tuple[str, JsonObject]:
     """The name and the config of the requested measurement."""
     measurements: list[tuple[str, object]] = []
     for index, entry in enumerate(require_list(plain, "measurements", least=1)):
-        try:
+        with inside(f"measurement number {index}"):
             checked = require_object(entry, ("name", "config"), ("name", "config"))
             measurements.append((require_name(checked), checked["config"]))
-        except ContentError as fault:
-            raise fault.inside(f"measurement number {index}") from None
     names = [name for name, _ in measurements]
     if isinstance(wanted, str):
         if wanted not in names:
@@ -213,13 +197,11 @@ def _choose_measurement(plain: object, wanted: str | int | None) -> tuple[str, d
         if not isinstance(index, int) or not -len(names) <= index < len(names):
             raise ContentError(f"has no measurement number {index}. It has {listed(names)}.")
     name, config = measurements[index]
-    try:
+    with inside(f"measurement {name!r}, config"):
         return name, require_object(config, ("poi", "parameters"), ())
-    except ContentError as fault:
-        raise fault.inside(f"measurement {name!r}, config") from None
 
 
-def _measured_poi(config: Mapping[str, Any], sets: Sequence[ParameterSet]) -> str | None:
+def _measured_poi(config: Mapping[str, Json], sets: Sequence[ParameterSet]) -> str | None:
     """The parameter of interest of a measurement; `""` or a missing entry means no POI."""
     poi = config.get("poi", "")
     if not isinstance(poi, str):

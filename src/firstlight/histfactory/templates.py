@@ -24,9 +24,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from firstlight.histfactory.array_types import Numpy
 from firstlight.histfactory.internal_order import with_arrays
 from firstlight.histfactory.lazy_jax import jnp
 from firstlight.histfactory.model import Model, ModelError
+from firstlight.histfactory.numpy_or_jax import put
 from firstlight.histfactory.precision import float64_scope, is_traced
 
 Key = str | tuple[str, ...]
@@ -78,7 +80,7 @@ def exchange(model: Model, templates: Mapping[Key, Any], variations: str = "abso
         # Yields first: their variations may scale along, and may also be given themselves.
         for key in sorted(places, key=lambda k: places[k].array != "nominal"):
             place, values = places[key], templates[key]
-            new[place.array] = _put(new[place.array], place.where, values)
+            new[place.array] = put(new[place.array], place.where, values)
             if place.array == "nominal" and variations == "relative":
                 for name in ("histosys_lo", "histosys_hi"):
                     new[name] = _follow(new[name], arrays["nominal"], place.where, values)
@@ -118,21 +120,13 @@ def name_of(key: Key) -> str:
     return "of " + ", ".join(f"{w} {k!r}" for w, k in zip(words, key, strict=False))
 
 
-def _put(array: Any, index: Any, values: Any) -> Any:
-    if is_traced(array, values):
-        return jnp.asarray(array).at[index].set(jnp.asarray(values, jnp.float64))
-    array = np.array(array)
-    array[index] = values
-    return array
-
-
 def _follow(templates: Any, nominal: Any, index: Any, values: Any) -> Any:
     """Variations of all parameters, [α, slot, bin], scaled like the yields they vary."""
-    xp: Any = jnp if is_traced(templates, nominal, values) else np
+    xp: Numpy = jnp if is_traced(templates, nominal, values) else np
     before = xp.asarray(nominal)[index]
     ratio = xp.where(before > 0, xp.asarray(values) / xp.where(before > 0, before, 1.0), 1.0)
     here = (slice(None), *index)
-    return _put(templates, here, xp.asarray(templates)[here] * ratio)
+    return put(templates, here, xp.asarray(templates)[here] * ratio)
 
 
 def _channels_with(model: Model, sample: str) -> list[str]:
@@ -178,20 +172,11 @@ def _variation(model: Model, channel: str, sample: str, modifier: str, side: str
 
 def _cells(model: Model, channel: str, sample: str) -> tuple[int, slice]:
     """Slot and bins of a sample in a channel; raises a `ModelError` that lists the known names."""
-    begin = 0
-    for name, bins in model.about.channels:
-        if name == channel:
-            break
-        begin += bins
-    else:
+    bins = model.bins_of(channel)
+    slots = {s: slot for c, s, slot in model.about.slots if c == channel}
+    if sample not in slots:
         raise ModelError(
-            f"{model.about.source}: there is no channel {channel!r}. "
-            f"It has {', '.join(model.channel_names)}."
+            f"{model.about.source}: channel {channel!r} has no sample {sample!r}. "
+            f"It has {', '.join(slots)}."
         )
-    for c, s, slot in model.about.slots:
-        if (c, s) == (channel, sample):
-            return slot, slice(begin, begin + bins)
-    present = ", ".join(s for c, s, _ in model.about.slots if c == channel)
-    raise ModelError(
-        f"{model.about.source}: channel {channel!r} has no sample {sample!r}. It has {present}."
-    )
+    return slots[sample], bins

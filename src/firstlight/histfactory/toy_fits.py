@@ -8,32 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from firstlight.histfactory.array_types import ArrayLike, Parameters, Truth
+from firstlight.histfactory.array_types import Array, DataSet, Parameters, Truth
 from firstlight.histfactory.engine import Eager, Progress
-from firstlight.histfactory.exclusion import (
-    BANDS,
-    HypothesisTest,
-    Setup,
-    require_possible_strength,
-)
+from firstlight.histfactory.exclusion import BANDS, HypothesisTest, Setup, require_possible_strength
 from firstlight.histfactory.fitting import Fixed, as_fixed, problem_of
-from firstlight.histfactory.inference import (
-    as_number,
-    bounded,
-    hypotheses,
-    one_sided,
-    require_statistic,
-)
+from firstlight.histfactory.inference import bounded, hypotheses, one_sided, require_statistic
 from firstlight.histfactory.internal_order import data_of, data_vector, to_internal, to_public
 from firstlight.histfactory.likelihood import Data
-from firstlight.histfactory.model import (
-    Floats,
-    Model,
-    ModelError,
-    require_finite,
-    require_number,
-)
+from firstlight.histfactory.model import Floats, Model, ModelError, require_finite, require_number
 from firstlight.histfactory.newton import Problem, Status
+from firstlight.histfactory.numpy_or_jax import plain
 from firstlight.histfactory.precision import in_float64, is_traced
 
 
@@ -81,9 +65,9 @@ def toys(
     n: int | None = None,
     key: Any = 0,
     *,
-    parameters: Parameters | None = None,
+    parameters: Parameters = None,
     mu: float | None = None,
-    data: ArrayLike | None = None,
+    data: DataSet = None,
     fixed: Fixed = None,
     progress: Progress | None = None,
 ) -> Toys:
@@ -122,7 +106,7 @@ def toy_cls(
     n: int,
     key: Any = 0,
     *,
-    data: ArrayLike | None = None,
+    data: DataSet = None,
     fixed: Fixed = None,
     test_statistic: str = "qtilde",
     progress: Progress | None = None,
@@ -138,7 +122,7 @@ def toy_cls(
     require_possible_strength(mu, test_statistic)
     test = HypothesisTest(Setup(engine, observed, fixed, None, test_statistic))
     on_data, _ = test.fits_at(mu)
-    q = as_number(one_sided(engine, mu, test.free, on_data))
+    q = plain(one_sided(engine, mu, test.free, on_data))
     rng = _generator(key)
     truths = (on_data.theta, test.null.theta)
     drawn = [_draw(engine, theta, n, rng) for theta in truths]
@@ -161,7 +145,7 @@ def toy_cls(
 
 
 def _statistics(
-    test: HypothesisTest, mu: float, drawn: Data, truth: Any, progress: Progress | None
+    test: HypothesisTest, mu: float, drawn: Data, truth: Array, progress: Progress | None
 ) -> tuple[Floats, int]:
     """The test statistic of every toy (NaN if a fit failed), and the maximum number of minima."""
     engine = test.engine
@@ -227,7 +211,7 @@ def _truth(engine: Eager, parameters: Any, mu: float | None, fixed: Fixed) -> An
     return engine.chain([problem])[0].theta
 
 
-def _draw(engine: Eager, theta: Any, n: int, rng: np.random.Generator) -> Data:
+def _draw(engine: Eager, theta: Array, n: int, rng: np.random.Generator) -> Data:
     """`n` data sets from the model at `theta`, on a leading axis."""
     centre, prepared = engine.asimov(theta), engine.prepared
     if np.any(centre.main < 0):

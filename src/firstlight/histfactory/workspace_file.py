@@ -12,10 +12,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Iterable
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
 
 from firstlight.errors import FirstlightError
+
+Json: TypeAlias = Any  # any JSON value
+JsonObject: TypeAlias = dict[str, Any]
 
 #: The start of a literal, the middle of a number, the middle of an escape (`\\u00`).
 _CUT = re.compile(r"-?[A-Za-z]{0,8}|\.|[eE][-+]?|\\?u?[0-9a-fA-F]{0,4}")
@@ -43,6 +47,15 @@ class ContentError(Exception):
         return WorkspaceError(": ".join(part for part in (source, place, self.message) if part))
 
 
+@contextmanager
+def inside(place: str) -> Iterator[None]:
+    """Name the place of a fault found in this block."""
+    try:
+        yield
+    except ContentError as fault:
+        raise fault.inside(place) from None
+
+
 def listed(names: Iterable[object], most: int = 12) -> str:
     """The first `most` names for a message, quoted."""
     quoted = [repr(name) for name in names]
@@ -67,7 +80,7 @@ def described(value: object) -> str:
     return f"a value of type {type(value).__name__}"
 
 
-def require_object(value: object, keys: Collection[str], required: Iterable[str]) -> dict[str, Any]:
+def require_object(value: object, keys: Collection[str], required: Iterable[str]) -> JsonObject:
     """`value` as a dict that has the required keys and none outside `keys`, else an error."""
     if not isinstance(value, dict):
         raise ContentError(f"must be an object, not {described(value)}.")
@@ -93,7 +106,7 @@ def require_list(value: object, what: str, *, least: int = 0) -> list[Any]:
     return value
 
 
-def require_name(plain: dict[str, Any]) -> str:
+def require_name(plain: JsonObject) -> str:
     """The `name` of an object as a string, else a `ContentError`."""
     name = plain.get("name")
     if not isinstance(name, str):

@@ -9,6 +9,7 @@ from firstlight.cli.histfactory import options as shared
 
 if TYPE_CHECKING:
     from firstlight.histfactory.exclusion import CLs
+    from firstlight.histfactory.workspace_file import JsonObject
 
 
 def add_to(commands: Any) -> None:
@@ -42,13 +43,13 @@ def add_statistic(parser: argparse.ArgumentParser) -> None:
 
 
 def handle(options: argparse.Namespace) -> int:
+    from firstlight.cli.histfactory import output
     from firstlight.cli.histfactory.job import prepare, with_asimov
-    from firstlight.cli.histfactory.output import Working, ending, print_json, several_minima
 
     job = prepare(options)
     values = options.mu or [1.0]
     results: list[CLs] = []
-    with Working("fitting") as progress:
+    with output.Working("fitting") as progress:
         from firstlight.histfactory.exclusion import cls
 
         job = with_asimov(job, options.asimov, options.blind)
@@ -62,18 +63,20 @@ def handle(options: argparse.Namespace) -> int:
             "test_statistic": options.test_statistic,
             "results": list(map(describe, results)),
         }
-        print_json({"command": "cls", **job.header}, content)
+        output.print_json({"command": "cls", **job.header}, content)
     else:
         print_results(results, job.model.poi)
-    several_minima(max(result.branches for result in results))
-    return ending(f"{job.model.poi} = {r.mu:g}: a fit DID NOT CONVERGE." for r in failed(results))
+    output.several_minima(max(result.branches for result in results))
+    return output.ending(
+        f"{job.model.poi} = {r.mu:g}: a fit DID NOT CONVERGE." for r in failed(results)
+    )
 
 
 def failed(results: list[CLs]) -> list[CLs]:
     return [result for result in results if not result.converged]
 
 
-def describe(result: CLs) -> dict[str, Any]:
+def describe(result: CLs) -> JsonObject:
     from dataclasses import fields
 
     return {field.name: getattr(result, field.name) for field in fields(result)}

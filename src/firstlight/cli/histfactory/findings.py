@@ -6,17 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from firstlight.histfactory.channels import Floats
-from firstlight.histfactory.spec import (
-    Channel,
-    Modifier,
-    ParameterSet,
-    Sample,
-    Specification,
-    ignored_observations,
-)
-
-ModifierPosition = tuple[Channel, Sample, Modifier]
+from firstlight.histfactory.channels import Floats, Modifier, Sample, placed
+from firstlight.histfactory.parameter_sets import ParameterSet
+from firstlight.histfactory.spec import Specification, ignored_observations
 
 
 def findings(spec: Specification) -> list[str]:
@@ -110,7 +102,7 @@ def _bins(spec: Specification) -> Iterator[str]:
 
 def _idle(spec: Specification) -> Iterator[str]:
     """Parameters that change no yield."""
-    acting = {m.name for c, s, m in _places(spec) if _acts(s, m)}
+    acting = {m.name for c, s, m in placed(spec.channels) if _acts(s, m)}
     names = [one.name for one in spec.parameter_sets if one.name not in acting]
     if names:
         yield f"{_count(len(names), 'parameter has', 'parameters have')} no effect: {_some(names)}"
@@ -131,7 +123,7 @@ def _negative_uncertainties(spec: Specification) -> Iterator[str]:
     """pyhf treats a negative uncertainty as no uncertainty: the bin's parameter is then fixed."""
     places = [
         f"{modifier.name} ({channel.name}/{sample.name}[{index}])"
-        for channel, sample, modifier in _places(spec)
+        for channel, sample, modifier in placed(spec.channels)
         if modifier.type == "shapesys" and modifier.uncertainty is not None
         for index in np.flatnonzero(modifier.uncertainty < 0)
     ]
@@ -145,7 +137,9 @@ def _negative_uncertainties(spec: Specification) -> Iterator[str]:
 def _one_sided(spec: Specification) -> Iterator[str]:
     """Variations that move yields the same way up and down, or on one side only."""
     for kind in ("histosys", "normsys"):
-        places = [p for p in _places(spec) if p[2].type == kind and _is_one_sided(p[1], p[2])]
+        places = [
+            p for p in placed(spec.channels) if p[2].type == kind and _is_one_sided(p[1], p[2])
+        ]
         if not places:
             continue
         names = list(dict.fromkeys(m.name for _, _, m in places))
@@ -171,17 +165,10 @@ def _shifts(sample: Sample, modifier: Modifier) -> tuple[Floats, Floats]:
     return np.asarray(modifier.hi - base), np.asarray(modifier.lo - base)
 
 
-def _places(spec: Specification) -> Iterator[ModifierPosition]:
-    for channel in spec.channels:
-        for sample in channel.samples:
-            for modifier in sample.modifiers:
-                yield channel, sample, modifier
-
-
 def uses(spec: Specification) -> dict[str, dict[str, int]]:
     """How often each type of modifier is used, and by how many parameters."""
     counts: dict[str, dict[str, int]] = {}
-    for _, _, modifier in _places(spec):
+    for _, _, modifier in placed(spec.channels):
         entry = counts.setdefault(modifier.type, {"modifiers": 0, "names": 0, "parameters": 0})
         entry["modifiers"] += 1
     for one in spec.parameter_sets:

@@ -10,6 +10,7 @@ from firstlight.cli.histfactory import options as shared
 if TYPE_CHECKING:
     from firstlight.cli.histfactory.job import Job
     from firstlight.histfactory.fitting import FitResult
+    from firstlight.histfactory.workspace_file import JsonObject
 
 PLOTS = ("plot_pulls", "plot_correlation", "plot_yields")
 
@@ -36,17 +37,11 @@ def add_to(commands: Any) -> None:
 
 
 def handle(options: argparse.Namespace) -> int:
+    from firstlight.cli.histfactory import output
     from firstlight.cli.histfactory.job import prepare, with_asimov
-    from firstlight.cli.histfactory.output import (
-        Working,
-        ending,
-        print_json,
-        several_minima,
-        unconverged,
-    )
 
     job = prepare(options, poi=False, plots=PLOTS)
-    with Working("fitting"):
+    with output.Working("fitting"):
         from firstlight.histfactory.fitting import fit
 
         job = with_asimov(job, options.asimov, options.blind)
@@ -56,15 +51,15 @@ def handle(options: argparse.Namespace) -> int:
         content = {"parameters": rows, **summary(result)}
         if options.correlation:
             content["correlation"] = {"names": result.names, "matrix": result.correlation}
-        print_json({"command": "fit", **job.header}, content)
+        output.print_json({"command": "fit", **job.header}, content)
     else:
         print_fit(job, result, rows, options)
-    several_minima(result.branches)
+    output.several_minima(result.branches)
     plot(job, result, options)
-    return ending(unconverged(result, "the fit"))
+    return output.ending(output.unconverged(result, "the fit"))
 
 
-def summary(result: FitResult) -> dict[str, Any]:
+def summary(result: FitResult) -> JsonObject:
     return {
         "nll": result.nll,
         "edm": result.edm,
@@ -75,7 +70,7 @@ def summary(result: FitResult) -> dict[str, Any]:
     }
 
 
-def describe(job: Job, result: FitResult) -> dict[str, dict[str, Any]]:
+def describe(job: Job, result: FitResult) -> dict[str, JsonObject]:
     """All results for every parameter, by name, in the order of the model."""
     from firstlight.histfactory.scans import constraint_widths as constraint_terms
 
@@ -94,12 +89,10 @@ def describe(job: Job, result: FitResult) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def chosen(
-    rows: dict[str, dict[str, Any]], poi: str | None, top: int
-) -> list[tuple[str, dict[str, Any]]]:
+def chosen(rows: dict[str, JsonObject], poi: str | None, top: int) -> list[tuple[str, JsonObject]]:
     """The POI first, then unconstrained parameters, then the largest pulls."""
 
-    def rank(item: tuple[str, dict[str, Any]]) -> tuple[int, float]:
+    def rank(item: tuple[str, JsonObject]) -> tuple[int, float]:
         name, row = item
         if name == poi:
             return 0, 0.0
@@ -112,7 +105,7 @@ def chosen(
 
 
 def print_fit(
-    job: Job, result: FitResult, rows: dict[str, dict[str, Any]], options: argparse.Namespace
+    job: Job, result: FitResult, rows: dict[str, JsonObject], options: argparse.Namespace
 ) -> None:
     from firstlight.cli.histfactory.output import measured, signed
     from firstlight.present.terminal import Terminal
@@ -159,11 +152,11 @@ def plot(job: Job, result: FitResult, options: argparse.Namespace) -> None:
         return
     from firstlight.cli.histfactory.job import draw
     from firstlight.cli.histfactory.output import Working
-    from firstlight.histfactory import plots
+    from firstlight.histfactory import plots, yield_plots
 
     top = options.top or job.model.n_parameters
     with Working("drawing"):
         draw(options.plot_pulls, lambda: plots.pulls(job.model, result, top))
         draw(options.plot_correlation, lambda: plots.correlations(result, top))
         label = "data" if job.data is None else "Asimov data"
-        draw(options.plot_yields, lambda: plots.yields(job.model, result, job.data, label))
+        draw(options.plot_yields, lambda: yield_plots.yields(job.model, result, job.data, label))

@@ -9,6 +9,7 @@ from firstlight.cli.histfactory import options as shared
 
 if TYPE_CHECKING:
     from firstlight.histfactory.scans import Impacts
+    from firstlight.histfactory.workspace_file import JsonObject
 
 COLUMNS = (
     "values",
@@ -37,38 +38,35 @@ def add_to(commands: Any) -> None:
 
 
 def handle(options: argparse.Namespace) -> int:
+    from firstlight.cli.histfactory import output
     from firstlight.cli.histfactory.job import draw, prepare, with_asimov
-    from firstlight.cli.histfactory.output import (
-        Working,
-        ending,
-        print_json,
-        several_minima,
-        unconverged,
-    )
 
     job = prepare(options)
-    with Working("impacts") as progress:
+    with output.Working("impacts") as progress:
         from firstlight.histfactory.scans import impacts
 
         job = with_asimov(job, options.asimov, options.blind)
         result = impacts(job.model, job.data, job.fixed, progress=progress)
     top = options.top or len(result.names)
     if options.json:
-        print_json({"command": "impacts", **job.header}, describe(result))
+        output.print_json({"command": "impacts", **job.header}, describe(result))
     else:
         print_impacts(result, top)
     if options.plot:
         from firstlight.histfactory import plots
 
         draw(options.plot, lambda: plots.ranking(result, top))
-    several_minima(result.branches)
+    output.several_minima(result.branches)
     some = f"{result.not_converged} of the fits with one parameter fixed DID NOT CONVERGE."
-    return ending(
-        [*unconverged(result.best, "the best fit"), *([some] if result.not_converged else [])]
+    return output.ending(
+        [
+            *output.unconverged(result.best, "the best fit"),
+            *([some] if result.not_converged else []),
+        ]
     )
 
 
-def describe(result: Impacts) -> dict[str, Any]:
+def describe(result: Impacts) -> JsonObject:
     columns = {name: getattr(result, name).tolist() for name in COLUMNS}
     singular = {"values": "value", "uncertainties": "uncertainty", "pulls": "pull"}
     singular["constraints"] = "constraint"

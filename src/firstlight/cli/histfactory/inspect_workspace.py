@@ -9,6 +9,7 @@ from firstlight.cli.histfactory import options as shared
 
 if TYPE_CHECKING:
     from firstlight.histfactory.spec import Specification
+    from firstlight.histfactory.workspace_file import JsonObject
 
 ROWS = 40
 
@@ -55,7 +56,7 @@ def measurements(options: argparse.Namespace) -> list[str]:
     return [str(entry["name"]) for entry in plain.get("measurements", [])]
 
 
-def describe(spec: Specification, names: list[str]) -> dict[str, Any]:
+def describe(spec: Specification, names: list[str]) -> JsonObject:
     from firstlight.cli.histfactory.findings import findings, uses
 
     return {
@@ -73,7 +74,7 @@ def describe(spec: Specification, names: list[str]) -> dict[str, Any]:
     }
 
 
-def _channels(spec: Specification) -> list[dict[str, Any]]:
+def _channels(spec: Specification) -> list[JsonObject]:
     begin, channels = 0, []
     for channel in spec.channels:
         total = sum(sample.nominal for sample in channel.samples)
@@ -91,7 +92,7 @@ def _channels(spec: Specification) -> list[dict[str, Any]]:
     return channels
 
 
-def _parameter_sets(spec: Specification) -> list[dict[str, Any]]:
+def _parameter_sets(spec: Specification) -> list[JsonObject]:
     from firstlight.cli.histfactory.findings import constraint_text
 
     return [
@@ -110,7 +111,7 @@ def _parameter_sets(spec: Specification) -> list[dict[str, Any]]:
     ]
 
 
-def print_workspace(content: dict[str, Any], options: argparse.Namespace) -> None:
+def print_workspace(content: JsonObject, options: argparse.Namespace) -> None:
     from firstlight.present.terminal import Terminal
 
     console = Terminal()
@@ -144,7 +145,7 @@ def print_workspace(content: dict[str, Any], options: argparse.Namespace) -> Non
         console.say(f"Note: {warning}.", "yellow")
 
 
-def _others(content: dict[str, Any]) -> str:
+def _others(content: JsonObject) -> str:
     others = [name for name in content["measurements"] if name != content["measurement"]]
     return f" (others: {', '.join(others)})" if others else ""
 
@@ -153,7 +154,7 @@ _CHANNEL_COLUMNS = ("channel", "bins", "samples", "nominal", "observed", "observ
 _SET_COLUMNS = ("parameter", "modifiers", "constraint", "init", "bounds", "state")
 
 
-def _channel_row(channel: dict[str, Any]) -> tuple[str, ...]:
+def _channel_row(channel: JsonObject) -> tuple[str, ...]:
     from firstlight.cli.histfactory.output import significant
     from firstlight.present.quantities import ABSENT
 
@@ -171,7 +172,7 @@ def _channel_row(channel: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _bin_rows(channel: dict[str, Any]) -> list[tuple[str, ...]]:
+def _bin_rows(channel: JsonObject) -> list[tuple[str, ...]]:
     from firstlight.cli.histfactory.output import significant
     from firstlight.present.quantities import ABSENT
 
@@ -187,7 +188,7 @@ def _bin_rows(channel: dict[str, Any]) -> list[tuple[str, ...]]:
     ]
 
 
-def _set_row(one: dict[str, Any], poi: str | None) -> tuple[str, ...]:
+def _set_row(one: JsonObject, poi: str | None) -> tuple[str, ...]:
     name = one["name"] + (f" [{one['size']}]" if one["size"] > 1 else "")
     held = int(one["fixed"].sum())
     state = "" if not held else "fixed" if held == one["size"] else f"{held} fixed"

@@ -14,18 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from firstlight.errors import FirstlightError
-from firstlight.histfactory.spec import (
-    MEASUREMENT_POI,
-    Patch,
-    Specification,
-    ignored_observations,
-    parse,
-)
+from firstlight.histfactory.patches import Patch
+from firstlight.histfactory.spec import MEASUREMENT_POI, Specification, ignored_observations, parse
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from firstlight.histfactory.model import Model
+    from firstlight.histfactory.workspace_file import JsonObject
 
 SUFFIXES = (".png", ".svg")
 
@@ -40,8 +36,8 @@ class Job:
 
     model: Model
     data: Any  # None: the observed data
-    fixed: dict[str, Any]  # as `fit` takes it
-    header: dict[str, Any]  # the first entries of every JSON output
+    fixed: JsonObject  # as `fit` takes it
+    header: JsonObject  # the first entries of every JSON output
 
 
 def read(options: argparse.Namespace, require_observations: bool = True) -> Specification:
@@ -106,7 +102,7 @@ def with_asimov(job: Job, mu: float | None, blind: bool) -> Job:
     return replace(job, data=asimov(job.model, parameters={**values, job.model.poi: mu}))
 
 
-def require_poi(model: Model, fixed: dict[str, Any], *, moves: bool = True) -> None:
+def require_poi(model: Model, fixed: JsonObject, *, moves: bool = True) -> None:
     """Fails without a parameter of interest, or with one that is fixed."""
     if model.poi is None:
         raise CommandError(
@@ -122,10 +118,10 @@ def require_poi(model: Model, fixed: dict[str, Any], *, moves: bool = True) -> N
         )
 
 
-def _fixed(options: argparse.Namespace, spec: Specification, model: Model) -> dict[str, Any]:
+def _fixed(options: argparse.Namespace, spec: Specification, model: Model) -> JsonObject:
     """--fix and --free per parameter; the name of a set stands for all its components."""
     components = {one.name: one.names for one in spec.parameter_sets}
-    fixed: dict[str, Any] = {}
+    fixed: JsonObject = {}
     asked = [(n, True if v is None else v) for n, v in options.fix]
     for name, value in [*asked, *((n, False) for n in options.free)]:
         for one in components.get(name, (name,)):
@@ -147,12 +143,8 @@ def _require_inside(model: Model, name: str, index: int, value: float) -> None:
 
 
 def _header(
-    options: argparse.Namespace,
-    model: Model,
-    fixed: dict[str, Any],
-    asimov: float | None,
-    blind: bool,
-) -> dict[str, Any]:
+    options: argparse.Namespace, model: Model, fixed: JsonObject, asimov: float | None, blind: bool
+) -> JsonObject:
     data = "observed" if asimov is None else {"asimov": asimov, "blind": blind}
     return {
         "workspace": os.fspath(options.workspace),
@@ -184,7 +176,7 @@ def draw(path: Path | None, figure: Any) -> None:
     """Write a plot if a path is given; `figure` makes it."""
     if path is None:
         return
-    from firstlight.histfactory.plots import save
+    from firstlight.histfactory.figure_style import save
 
     made: Figure = figure()
     save(made, path)

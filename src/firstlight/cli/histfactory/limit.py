@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from firstlight.cli.histfactory.job import Job
     from firstlight.histfactory.exclusion import CLs
     from firstlight.histfactory.limits import UpperLimit
+    from firstlight.histfactory.workspace_file import JsonObject
 
 POINTS = 41
 
@@ -38,37 +39,33 @@ def add_to(commands: Any) -> None:
 
 
 def handle(options: argparse.Namespace) -> int:
+    from firstlight.cli.histfactory import output
     from firstlight.cli.histfactory.job import draw, prepare, with_asimov
-    from firstlight.cli.histfactory.output import Working, ending, print_json, several_minima
 
     job = prepare(options)
     results: CLs | None = None
-    with Working("finding the limits"):
+    with output.Working("finding the limits"):
         from firstlight.histfactory.limits import upper_limit
 
         job = with_asimov(job, options.asimov, options.blind)
         limit = upper_limit(
-            job.model,
-            options.level,
-            job.data,
-            job.fixed,
-            test_statistic=options.test_statistic,
+            job.model, options.level, job.data, job.fixed, test_statistic=options.test_statistic
         )
     if options.plot and limit.converged:
-        with Working("CLs for the plot"):
+        with output.Working("CLs for the plot"):
             results = along(job, limit, options.test_statistic)
     if options.json:
-        print_json({"command": "limit", **job.header}, describe(limit, results, options))
+        output.print_json({"command": "limit", **job.header}, describe(limit, results, options))
     else:
         print_limit(limit, job.model.poi)
     if results is not None:
         from firstlight.histfactory import plots
 
         draw(options.plot, lambda: plots.limit_band(results, limit, str(job.model.poi)))
-    several_minima(limit.branches)
+    output.several_minima(limit.branches)
     problem = "the limits DID NOT CONVERGE: a fit failed, or CLs never falls to the level."
     problem += " No plot was written." if options.plot else ""
-    return ending([] if limit.converged else [problem])
+    return output.ending([] if limit.converged else [problem])
 
 
 def along(job: Job, limit: UpperLimit, test_statistic: str) -> CLs:
@@ -82,7 +79,7 @@ def along(job: Job, limit: UpperLimit, test_statistic: str) -> CLs:
     return cls(job.model, grid, job.data, job.fixed, test_statistic=test_statistic)
 
 
-def describe(limit: UpperLimit, results: CLs | None, options: argparse.Namespace) -> dict[str, Any]:
+def describe(limit: UpperLimit, results: CLs | None, options: argparse.Namespace) -> JsonObject:
     content = {
         "level": limit.level,
         "test_statistic": options.test_statistic,

@@ -7,16 +7,19 @@ import math
 import sys
 import time
 from collections.abc import Iterable
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from firstlight.present.plain_text import printable
 from firstlight.present.progress import LiveLine
 from firstlight.present.quantities import ABSENT
 
+if TYPE_CHECKING:
+    from firstlight.histfactory.workspace_file import JsonObject
+
 BAND_NAMES = ("−2σ", "−1σ", "median", "+1σ", "+2σ")
 
 
-def print_json(header: dict[str, Any], content: dict[str, Any]) -> None:
+def print_json(header: JsonObject, content: JsonObject) -> None:
     text = json.dumps(finite({**header, **content}), indent=1, allow_nan=False, ensure_ascii=False)
     # A lone surrogate in a name cannot be encoded, but its escape can.
     print(text.encode("utf-8", "backslashreplace").decode("utf-8"))

@@ -10,6 +10,7 @@ from firstlight.cli.histfactory import options as shared
 if TYPE_CHECKING:
     from firstlight.cli.histfactory.job import Job
     from firstlight.histfactory.scans import Scan
+    from firstlight.histfactory.workspace_file import JsonObject
 
 HEIGHTS = (("1σ", 1.0), ("2σ", 4.0))
 
@@ -53,21 +54,14 @@ def add_to(commands: Any) -> None:
 
 
 def handle(options: argparse.Namespace) -> int:
+    from firstlight.cli.histfactory import output
     from firstlight.cli.histfactory.job import draw, prepare, with_asimov
-    from firstlight.cli.histfactory.output import (
-        Working,
-        ending,
-        print_json,
-        several_minima,
-        unconverged,
-    )
 
     values = grid(options)
     job = prepare(options, poi=options.parameter is None)
     require_moving(job, options.parameter)
-    with Working("scanning") as progress:
-        from firstlight.histfactory.intervals import interval
-        from firstlight.histfactory.scans import scan
+    with output.Working("scanning") as progress:
+        from firstlight.histfactory.scans import interval, scan
 
         job = with_asimov(job, options.asimov, options.blind)
         result = scan(
@@ -81,17 +75,19 @@ def handle(options: argparse.Namespace) -> int:
         )
     ends = {name: interval(result, height) for name, height in HEIGHTS}
     if options.json:
-        print_json({"command": "scan", **job.header}, describe(result, ends))
+        output.print_json({"command": "scan", **job.header}, describe(result, ends))
     else:
         print_scan(result, ends)
     if options.plot:
         from firstlight.histfactory import plots
 
         draw(options.plot, lambda: plots.profile_scan(result))
-    several_minima(max(result.best.branches, *result.branches))
+    output.several_minima(max(result.best.branches, *result.branches))
     bad = [f"{v:.6g}" for v, s in zip(result.values, result.status_code, strict=True) if s]
     points = [f"{len(bad)} of {len(result.values)} points DID NOT CONVERGE: {', '.join(bad)}"]
-    return ending([*unconverged(result.best, "the best fit"), *(points if bad else [])])
+    return output.ending(
+        [*output.unconverged(result.best, "the best fit"), *(points if bad else [])]
+    )
 
 
 def grid(options: argparse.Namespace) -> list[float] | None:
@@ -122,7 +118,7 @@ def require_moving(job: Job, parameter: str | None) -> None:
         raise CommandError(f"{parameter!r} is fixed. To scan it, free it: --free {parameter}.")
 
 
-def describe(result: Scan, ends: dict[str, tuple[float | None, float | None]]) -> dict[str, Any]:
+def describe(result: Scan, ends: dict[str, tuple[float | None, float | None]]) -> JsonObject:
     return {
         "parameter": result.parameter,
         "best": {

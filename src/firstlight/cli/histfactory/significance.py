@@ -9,6 +9,7 @@ from firstlight.cli.histfactory import options as shared
 
 if TYPE_CHECKING:
     from firstlight.histfactory.inference import Discovery
+    from firstlight.histfactory.workspace_file import JsonObject
 
 
 def add_to(commands: Any) -> None:
@@ -28,12 +29,12 @@ def add_to(commands: Any) -> None:
 
 
 def handle(options: argparse.Namespace) -> int:
+    from firstlight.cli.histfactory import output
     from firstlight.cli.histfactory.job import prepare, with_asimov
-    from firstlight.cli.histfactory.output import Working, ending, print_json, several_minima
 
     job = prepare(options)
     results: dict[str, Discovery] = {}
-    with Working("fitting"):
+    with output.Working("fitting"):
         from firstlight.histfactory.inference import discovery
 
         if not options.blind:
@@ -45,14 +46,14 @@ def handle(options: argparse.Namespace) -> int:
     if options.json:
         header = {k: v for k, v in job.header.items() if k != "data"}
         asimov_mu = {"asimov": options.asimov, "blind": options.blind}
-        print_json({"command": "significance", **header, **asimov_mu}, content)
+        output.print_json({"command": "significance", **header, **asimov_mu}, content)
     else:
         print_significance(content, job.model.poi, options.asimov)
-    several_minima(max(result.branches for result in results.values()))
-    return ending(problem for name, result in results.items() for problem in failed(name, result))
+    output.several_minima(max(result.branches for result in results.values()))
+    return output.ending(p for name, result in results.items() for p in failed(name, result))
 
 
-def describe(result: Discovery, poi: str | None) -> dict[str, Any]:
+def describe(result: Discovery, poi: str | None) -> JsonObject:
     return {
         "z0": result.z0,
         "p0": result.p0,
@@ -74,7 +75,7 @@ def failed(name: str, result: Discovery) -> list[str]:
 
 
 def print_significance(
-    content: dict[str, dict[str, Any]], poi: str | None, asimov: float | None
+    content: dict[str, JsonObject], poi: str | None, asimov: float | None
 ) -> None:
     from firstlight.cli.histfactory.output import measured, significant
     from firstlight.present.terminal import Terminal

@@ -57,9 +57,9 @@ def handle(options: argparse.Namespace) -> int:
 
 
 def fit_toys(options: argparse.Namespace, job: Any) -> int:
-    from firstlight.cli.histfactory.output import Working, ending, print_json
+    from firstlight.cli.histfactory import output
 
-    with Working("fitting toys") as progress:
+    with output.Working("fitting toys") as progress:
         from firstlight.histfactory.toy_fits import toys
 
         result = toys(
@@ -78,10 +78,10 @@ def fit_toys(options: argparse.Namespace, job: Any) -> int:
         }
         if job.model.poi is not None:
             content["poi_values"] = result.values[:, job.model.poi_index]
-        print_json({"command": "toys", **job.header}, content)
+        output.print_json({"command": "toys", **job.header}, content)
     else:
         print_toys(result, summary, job.model.poi, options)
-    return ending(failed(result.not_converged, options.n))
+    return output.ending(failed(result.not_converged, options.n))
 
 
 def failed(count: int, of: int) -> list[str]:
@@ -138,9 +138,9 @@ def print_toys(
 
 
 def cls_from_toys(options: argparse.Namespace, job: Any) -> int:
-    from firstlight.cli.histfactory.output import Working, ending, print_json, several_minima
+    from firstlight.cli.histfactory import output
 
-    with Working("fitting toys") as progress:
+    with output.Working("fitting toys") as progress:
         from firstlight.histfactory.toy_fits import toy_cls
 
         result = toy_cls(
@@ -153,16 +153,16 @@ def cls_from_toys(options: argparse.Namespace, job: Any) -> int:
             progress=progress,
         )
     error = statistical_error(result)
-    several_minima(result.branches)
+    output.several_minima(result.branches)
     if options.json:
         names = ("mu", "observed", "expected", "clsb", "clb", "q", "not_converged", "branches")
         content = {name: getattr(result, name) for name in names}
         content |= {"observed_error": error, "toys_per_hypothesis": options.n, "seed": options.seed}
         content["test_statistic"] = options.test_statistic
-        print_json({"command": "toys", **job.header}, content)
+        output.print_json({"command": "toys", **job.header}, content)
     else:
         print_toy_cls(result, error, job.model.poi, options.n)
-    return ending(failed(result.not_converged, 2 * options.n))
+    return output.ending(failed(result.not_converged, 2 * options.n))
 
 
 def statistical_error(result: ToyCLs) -> float:
@@ -181,13 +181,13 @@ def statistical_error(result: ToyCLs) -> float:
 
 
 def print_toy_cls(result: ToyCLs, error: float, poi: str | None, n: int) -> None:
-    from firstlight.cli.histfactory.output import BAND_NAMES, measured, significant
+    from firstlight.cli.histfactory import output
     from firstlight.present.terminal import Terminal
 
-    value, sigma = measured(result.observed, error)
+    value, sigma = output.measured(result.observed, error)
     rows = [("observed", value, sigma)]
-    expected = zip(BAND_NAMES, result.expected.tolist(), strict=True)
-    rows += [(f"expected {name}", significant(v, 3), "") for name, v in expected]
+    expected = zip(output.BAND_NAMES, result.expected.tolist(), strict=True)
+    rows += [(f"expected {name}", output.significant(v, 3), "") for name, v in expected]
     title = f"CLs at {poi} = {result.mu:g} from {n} toys with and {n} without signal"
     console = Terminal()
     console.table(title, ("", "CLs", "± (toys)"), rows)

@@ -1,0 +1,141 @@
+"""Newton steps and linear systems with a Hessian whose γ block is diagonal.
+
+γ is eliminated first, so the factorised matrix has the size of α and φ only.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from firstlight.histfactory.array_types import Array, Numpy
+from firstlight.histfactory.closed_form import Blocks
+from firstlight.histfactory.lazy_jax import jax, jnp
+
+#: A pivot below this, in a matrix with unit diagonal, means that two parameters are degenerate:
+#: their uncertainties are thirty thousand times what they would be alone.
+_SINGULAR = 1e-9
+#: Up to this size plain arithmetic is cheaper than a library call, especially on a GPU.
+_TINY = 6
+
+
+class _Reduced(NamedTuple):
+    """The damped Hessian of the free parameters without γ, scaled to a unit diagonal."""
+
+    matrix: Array
+    scale: Array
+    coupling: Array
+    inverse_diagonal: Array  # of γ; zero where γ is not free
+
+
+def _reduce(hessian: Blocks, free: Array, damping: Array, xp: Numpy) -> _Reduced:
+    n_dense = hessian.dense.shape[0]
+    free_dense, free_gamma = free[:n_dense], free[n_dense:] > 0
+    gamma = hessian.diagonal + damping * xp.where(hessian.diagonal > 0, hessian.diagonal, 1.0)
+    positive = gamma > 0
+    # A free γ without curvature cannot be eliminated; NaN reports this, as Cholesky does.
+    inverse = xp.where(free_gamma, xp.where(positive, 1 / gamma, xp.nan), 0.0)
+    reduced = hessian.dense - (hessian.coupling.T * inverse) @ hessian.coupling
+    size = xp.abs(xp.diagonal(reduced))
+    scale = free_dense / xp.sqrt(xp.where(size > 0, size, 1.0))
+    matrix = scale[:, None] * reduced * scale
+    matrix += xp.diag(xp.where(free_dense > 0, damping, 1.0))
+    return _Reduced(matrix, scale, hessian.coupling * scale, inverse)
+
+
+def newton_step(
+    hessian: Blocks, gradient: Array, free: Array, damping: Array, xp: Numpy = jnp
+) -> tuple[Array, Array]:
+    """The damped Newton step and the EDM; NaN if the matrix is not positive definite."""
+    n = hessian.dense.shape[0]
+    matrix, scale, coupling, inverse = _reduce(hessian, free, damping, xp)
+    gradient = gradient * free
+    dense, gamma = gradient[:n], gradient[n:]
+    right = -(scale * dense - (gamma * inverse) @ coupling)
+    x, squares = (_eliminate if n <= _TINY else _by_cholesky)(matrix, right, xp)
+    move = xp.concatenate([scale * x, -inverse * (gamma + coupling @ x)])
+    return move, 0.5 * (squares + xp.sum(gamma * gamma * inverse))
+
+
+def _eliminate(matrix: Array, right: Array, xp: Numpy) -> tuple[Array, Array]:
+    """x with `matrix` x = `right`, and rightᵀ matrix⁻¹ right, by elimination without pivoting."""
+    n = len(right)
+    work = xp.concatenate([matrix, right[:, None]], axis=1)
+    squares = xp.zeros(())
+    for k in range(n):
+        pivot = xp.where(work[k, k] > _SINGULAR, work[k, k], xp.nan)
+        squares += work[k, n] ** 2 / pivot
+        work -= xp.where(xp.arange(n) > k, work[:, k] / pivot, 0.0)[:, None] * work[k]
+    x: list[Array] = [None] * n
+    for k in reversed(range(n)):
+        known = sum((work[k, j] * x[j] for j in range(k + 1, n)), start=xp.zeros(()))
+        x[k] = (work[k, n] - known) / work[k, k]
+    return xp.stack(x), squares
+
+
+def _by_cholesky(matrix: Array, right: Array, xp: Numpy) -> tuple[Array, Array]:
+    """The same by Cholesky; the right-hand side as extra row saves the forward substitution."""
+    n = len(right)
+    augmented = xp.concatenate([matrix, right[None]])
+    last = xp.concatenate([xp.zeros(n), xp.full(1, 1e300)])
+    factor = cholesky(xp.concatenate([augmented, last[:, None]], axis=1), xp)
+    pivots = xp.diagonal(factor)[:n] ** 2
+    half = xp.where(xp.all(pivots > _SINGULAR), factor[n, :n], xp.nan)
+    return _backward(factor[:n, :n], half, xp), xp.sum(half * half)
+
+
+def cholesky(matrix: Array, xp: Numpy) -> Array:
+    """The lower factor; NaN if the matrix is not positive definite."""
+    if xp is not np:
+        return jnp.linalg.cholesky(matrix, symmetrize_input=False)
+    try:
+        return np.linalg.cholesky(matrix)
+    except np.linalg.LinAlgError:
+        return np.full_like(matrix, np.nan)
+
+
+def _backward(factor: Array, half: Array, xp: Numpy) -> Array:
+    """x with `factor`ᵀ x = `half`."""
+    if xp is np:
+        return np.linalg.solve(factor.T, half)
+    return jax.lax.linalg.triangular_solve(
+        factor, half[:, None], left_side=True, lower=True, transpose_a=True
+    )[:, 0]
+
+
+class Factors(NamedTuple):
+    """A factorised Hessian of the free parameters."""
+
+    cholesky: Array
+    reduced: _Reduced
+    free: Array
+
+
+def factorise(hessian: Blocks, free: Array) -> Factors:
+    """Factorise for `solve`; the factor is NaN if the matrix is not positive definite."""
+    reduced = _reduce(hessian, free, 0.0, jnp)
+    return Factors(cholesky(reduced.matrix, jnp), reduced, free)
+
+
+def solve(factors: Factors, right: Array) -> Array:
+    """x with H x = right on the free parameters and 0 on the others; linear in `right`."""
+    _, scale, coupling, inverse = factors.reduced
+    n = scale.shape[0]
+    right = right * factors.free
+    dense, gamma = right[:n], right[n:]
+    x = scale * dense - (gamma * inverse) @ coupling
+    x = jax.scipy.linalg.cho_solve((factors.cholesky, True), x)
+    return jnp.concatenate([scale * x, inverse * (gamma - coupling @ x)])
+
+
+def multiply(hessian: Blocks, vector: Array) -> Array:
+    """H x over all parameters."""
+    n = hessian.dense.shape[0]
+    dense, gamma = vector[:n], vector[n:]
+    return jnp.concatenate(
+        [
+            hessian.dense @ dense + gamma @ hessian.coupling,
+            hessian.coupling @ dense + hessian.diagonal * gamma,
+        ]
+    )

@@ -1,0 +1,65 @@
+"""What JAX's loops and trees do, also for NumPy: one search serves both.
+
+`xp` is the module to compute with, `numpy` or `jax.numpy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from firstlight.histfactory.array_types import Array, Numpy
+from firstlight.histfactory.lazy_jax import jax, jnp
+from firstlight.histfactory.precision import is_traced
+
+
+def put(array: Array, index: Any, values: Any) -> Array:
+    """A copy of an array in 64 bits, with other values at `index`."""
+    if is_traced(array, values):
+        return jnp.asarray(array, jnp.float64).at[index].set(values)
+    copy = np.array(array, np.float64)
+    copy[index] = values
+    return copy
+
+
+def plain(value: Any) -> Any:
+    """A number or an array that is not JAX's, unless it is traced."""
+    if is_traced(value):
+        return value
+    value = np.asarray(value)
+    return value if value.ndim else value.item()
+
+
+def map_leaves(function: Callable[..., Any], first: Any, *others: Any) -> Any:
+    """Like `jax.tree.map`, for named tuples of arrays, before JAX is imported."""
+    if first is None:
+        return None
+    if not isinstance(first, tuple):
+        return function(first, *others)
+    parts = zip(first, *others, strict=True)
+    values = [map_leaves(function, *part) for part in parts]
+    return type(first)(*values) if hasattr(first, "_fields") else tuple(values)
+
+
+def row_of(stacked: Any, i: int) -> Any:
+    """One of several problems, or of several minima."""
+    return map_leaves(lambda a: a[i], stacked)
+
+
+def while_loop(proceed: Any, step: Any, state: Any, xp: Numpy) -> Any:
+    """A loop in Python for NumPy, part of the program for JAX."""
+    if xp is not np:
+        return jax.lax.while_loop(proceed, step, state)
+    while proceed(state):
+        state = step(state)
+    return state
+
+
+def nothing_like(xp: Numpy, function: Any, *arguments: Any) -> Any:
+    """Zeros in the shapes that `function` returns, which a loop in a program begins with."""
+    if xp is np:
+        return None
+    shapes = jax.eval_shape(function, *arguments)
+    return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
