@@ -63,12 +63,12 @@ class Folded:
     def nll(self, mu: Any, alphas: Any, data: np.ndarray, aux: Any) -> Any:
         """Above that of yields equal to the data; [...] at μ [...] and α [..., α]."""
         nu = self.expected(mu, alphas)
-        possible = np.all(nu > 0, axis=-1)
-        safe = np.where(nu > 0, nu, 1.0)
-        terms = nu - data - data * np.log(np.where(data > 0, safe / np.maximum(data, 1e-9), 1.0))
+        safe = np.maximum(nu, 1e-6)
+        terms = safe - data - data * np.log(np.where(data > 0, safe / np.maximum(data, 1e-9), 1.0))
+        # Impossible yields cost more the further they are from zero, so that scipy finds back.
+        terms += 1e3 * (safe - nu)
         pulls = np.asarray(alphas) - aux
-        value = terms.sum(-1) + 0.5 * (pulls**2).sum(-1)
-        return np.where(possible, value, 1e30)  # not infinite: scipy takes differences
+        return terms.sum(-1) + 0.5 * (pulls**2).sum(-1)
 
     def lowest(self, data: np.ndarray, aux: Any, mu: float | None = None) -> tuple[float, Any]:
         """The lowest value and its α by brute force: all minima of a grid, each polished by scipy.
@@ -81,18 +81,28 @@ class Folded:
         heights = self._over_mu(alphas, data, aux, mu, halvings=12)
         local = alphas[heights == ndimage.minimum_filter(heights, size=3)]
         order = np.argsort(self._over_mu(local, data, aux, mu))[:5]
-        ends = [
-            optimize.minimize(
-                lambda x: float(self._over_mu(x, data, aux, mu)),
-                start,
-                bounds=[(-5.0, 5.0)] * n,
-                method="Nelder-Mead",
-                options={"xatol": 1e-9, "fatol": 1e-13, "maxfev": 4000},
-            )
-            for start in local[order]
-        ]
+        ends = [self._polished(start, data, aux, mu) for start in local[order]]
         best = min(ends, key=lambda end: end.fun)
-        return float(best.fun), best.x
+        return float(best.fun), best.x[-n:]
+
+    def _polished(self, alphas: np.ndarray, data: np.ndarray, aux: Any, mu: float | None) -> Any:
+        """The minimum near a point of the grid, in α and, unless it is held, μ."""
+        start, bounds = alphas, [(-5.0, 5.0)] * len(alphas)
+        if mu is None:
+            start = np.append(self.best_mu(alphas, data), alphas)
+            bounds = [(0.0, 10.0), *bounds]
+        n = len(alphas)
+
+        def height(x: np.ndarray) -> float:
+            return float(self.nll(x[0] if mu is None else mu, x[-n:], data, aux))
+
+        options = {"ftol": 1e-16, "gtol": 1e-10, "maxls": 60}
+        for _ in range(3):  # restarted, because a line search may end at rounding
+            end = optimize.minimize(
+                height, start, method="L-BFGS-B", jac="3-point", bounds=bounds, options=options
+            )
+            start = end.x
+        return end
 
     def _over_mu(
         self, alphas: Any, data: np.ndarray, aux: Any, mu: float | None, halvings: int = 45

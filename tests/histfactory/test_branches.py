@@ -228,7 +228,9 @@ def test_a_limit_in_a_program_is_the_same_and_its_derivative_follows_the_lower_b
         return hf.upper_limit(changed, data=COUPLED_DATA).observed
 
     with jax.enable_x64(True):
-        value, slope = jax.jit(jax.value_and_grad(limit))(1.0)
+        value, slope = jax.jit(
+            jax.value_and_grad(limit), compiler_options=programs.compiler_options()
+        )(1.0)
     assert float(value) == pytest.approx(limit(1.0), rel=1e-9)
     # Twice the signal is half the limit, so the derivative is known: -μ_up.
     assert float(slope) == pytest.approx(-limit(1.0), rel=1e-7)
@@ -241,6 +243,7 @@ def test_one_minimum_is_looked_for_once() -> None:
         found = hf.fit(model)
         problem = problem_of(engine.Eager(model), data_of(model))
         with float64_scope():
-            alone, _ = jax.jit(search)(prepared(model).on_device, *problem[:5])
+            once = jax.jit(search, compiler_options=programs.compiler_options())
+            alone, _ = once(prepared(model).on_device, problem, problem.start)
         assert found.branches == 1
         assert found.iterations == int(alone.iterations)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ import pytest
 from firstlight import histfactory as hf
 from firstlight.histfactory.internal_order import with_arrays
 from firstlight.histfactory.layout import Sizes
+from firstlight.histfactory.programs import compiler_options
 from firstlight.histfactory.templates import exchange
 
 pytestmark = pytest.mark.slow
@@ -254,6 +256,12 @@ def exact_slopes() -> dict[str, dict[str, float]]:
     return slopes(lambda exact: exact.discovery())
 
 
+@cache
+def jacobian(function: Any) -> Any:
+    """Compiled once for all models of this file."""
+    return jax.jit(jax.jacrev(function), compiler_options=compiler_options())
+
+
 def discovery_results(model: hf.Model) -> Any:
     found = hf.discovery(model)
     data = hf.asimov(model, parameters={"mu": 1.0})
@@ -269,8 +277,8 @@ def test_derivatives_of_q0_z0_p0_asimov_z0_and_every_fitted_parameter_match_50_d
 ) -> None:
     model = load(make)
     with jax.enable_x64(True):
-        by_discovery = derivatives(model, jax.jacrev(discovery_results)(model))
-        by_fit = derivatives(model, jax.jacrev(fitted)(model))
+        by_discovery = derivatives(model, jacobian(discovery_results)(model))
+        by_fit = derivatives(model, jacobian(fitted)(model))
     for k, name in enumerate(("q0", "z0", "p0", "asimov z0")):
         assert_agree({n: v[k] for n, v in by_discovery.items()}, exact_slopes[name], name)
     for name in PARAMETERS:
@@ -295,7 +303,7 @@ def test_derivatives_of_cls_and_of_the_limit_match_50_digits(make: Any) -> None:
         return jnp.stack([at.observed, at.expected[2], limit.observed, limit.expected[2]])
 
     with jax.enable_x64(True):
-        ours = derivatives(model, jax.jacrev(results)(model))
+        ours = derivatives(model, jacobian(results)(model))
     exact = slopes(lambda e: e.cls(MU_TEST), SOME)
     for k, name in enumerate(("observed", "expected")):
         assert_agree({n: v[k] for n, v in ours.items()}, exact[name], f"CLs {name}")
@@ -312,7 +320,9 @@ def test_derivatives_of_cls_and_of_the_limit_match_50_digits(make: Any) -> None:
 
 def test_level_of_a_limit_may_be_given_under_transformations(make: Any) -> None:
     model = load(make)
-    limit = jax.jit(lambda m: hf.upper_limit(m, level=0.1).observed)(model)
+    limit = jax.jit(
+        lambda m: hf.upper_limit(m, level=0.1).observed, compiler_options=compiler_options()
+    )(model)
     assert float(limit) == pytest.approx(hf.upper_limit(model, level=0.1).observed, rel=1e-9)
 
 
@@ -325,7 +335,7 @@ def test_derivatives_are_zero_without_an_excess_and_finite_in_every_corner(make:
         model = load(make, observed)
         found = hf.discovery(model)
         with jax.enable_x64(True):
-            by_model = jax.jacrev(discovery_results)(model).arrays
+            by_model = jacobian(discovery_results)(model).arrays
         for name in ("nominal", "normsys_lo", "histosys_hi", "observed", "tau", "sigma"):
             values = np.asarray(getattr(by_model, name))
             assert np.all(np.isfinite(values)), (observed, name)
@@ -335,14 +345,14 @@ def test_derivatives_are_zero_without_an_excess_and_finite_in_every_corner(make:
     nothing = hf.asimov(excess, parameters={"mu": 0.0})
     at_zero = with_arrays(excess, observed=nothing[:2])
     with jax.enable_x64(True):
-        by_model = jax.jacrev(discovery_results)(at_zero).arrays
+        by_model = jacobian(discovery_results)(at_zero).arrays
     assert np.all(np.isfinite(np.asarray(by_model.nominal)))
 
 
 def test_parameter_at_its_bound_does_not_move(make: Any) -> None:
     model = load(make, (38.0, 41.0))
     with jax.enable_x64(True):
-        by_model = jax.jacrev(fitted)(model)
+        by_model = jacobian(fitted)(model)
     assert hf.fit(model).parameters["mu"] == 0.0
     by_nominal = np.asarray(by_model.arrays.nominal)
     assert np.all(by_nominal[model.index("mu")] == 0)
@@ -417,7 +427,7 @@ def test_second_derivatives_of_q0_are_differences_of_first_ones(make: Any) -> No
         def q0(signal: Any) -> Any:
             return hf.discovery(model.with_nominal({("SR", "signal"): signal})).q0
 
-        @jax.jit
+        @partial(jax.jit, compiler_options=compiler_options())
         def both(signal: Any, along: Any) -> Any:
             return jax.jvp(jax.grad(q0), (signal,), (along,))
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from firstlight.histfactory import json_patch
 from firstlight.histfactory.patches import digest
-from firstlight.histfactory.spec import WorkspaceError, parse
-from firstlight.histfactory.workspace_file import ContentError
+from firstlight.histfactory.spec import parse
+from firstlight.histfactory.workspace_file import ContentError, WorkspaceError
 
 # pyhf 0.7.6 validates with a class that jsonschema has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:DeprecationWarning")

@@ -13,15 +13,15 @@ import pytest
 from matplotlib import rcParams
 from matplotlib.figure import Figure
 
-from firstlight.histfactory import plots
+from firstlight.histfactory import plots, yield_plots
 from firstlight.histfactory.evaluation import expected_data, gradient
 from firstlight.histfactory.exclusion import cls
+from firstlight.histfactory.figure_style import save
 from firstlight.histfactory.fitting import FitResult, fit
-from firstlight.histfactory.intervals import interval
 from firstlight.histfactory.limits import upper_limit
 from firstlight.histfactory.loading import load
 from firstlight.histfactory.model import Model
-from firstlight.histfactory.scans import Impacts, Scan, impacts, scan
+from firstlight.histfactory.scans import Impacts, Scan, impacts, interval, scan
 from firstlight.histfactory.synthetic import preset
 
 
@@ -170,12 +170,12 @@ def test_nothing_to_show_is_said(model: Model, ranked: Impacts) -> None:
 
 def test_samples_add_up_to_what_is_expected(model: Model, result: FitResult) -> None:
     for parameters in (model.init, result.values):
-        total = sum(plots.sample_yields(model, parameters).values())
+        total = sum(yield_plots.sample_yields(model, parameters).values())
         assert total == pytest.approx(expected_data(model, parameters, include_auxdata=False))
 
 
 def test_sample_yields_at_nominal_are_those_of_the_workspace(model: Model) -> None:
-    found = plots.sample_yields(model)
+    found = yield_plots.sample_yields(model)
     begin = 0
     for channel, bins in model.about.channels:
         for name, sample, _ in model.about.slots:
@@ -190,7 +190,7 @@ def test_the_uncertainty_of_saturated_bins_is_that_of_their_counts(
 ) -> None:
     """Bins with a factor of their own fit their counts, so they know them to √n."""
     assert np.abs(gradient(model, result.values)).max() < 1e-6
-    error = plots.post_fit_uncertainty(model, result)
+    error = yield_plots.post_fit_uncertainty(model, result)
     free = [
         n
         for n, t in zip(model.parameter_names, model.about.types, strict=True)
@@ -204,7 +204,7 @@ def test_the_uncertainty_of_saturated_bins_is_that_of_their_counts(
 
 
 def test_yields_show_data_and_both_expectations(model: Model, result: FitResult) -> None:
-    figure = plots.yields(model, result)
+    figure = yield_plots.yields(model, result)
     upper, lower = figure.axes
     stairs = {str(p.get_label()): p for p in upper.patches}
     before = expected_data(model, include_auxdata=False)
@@ -217,8 +217,8 @@ def test_yields_show_data_and_both_expectations(model: Model, result: FitResult)
 
 def test_many_samples_are_drawn_as_one() -> None:
     many = {f"s{i}": np.full(2, float(i)) for i in range(30)}
-    kept = plots._largest(many)
-    assert len(kept) == len(plots.SAMPLE_COLOURS) and next(iter(kept)) == "s29"
+    kept = yield_plots._largest(many)
+    assert len(kept) == len(yield_plots.SAMPLE_COLOURS) and next(iter(kept)) == "s29"
     assert sum(kept.values()) == pytest.approx(sum(many.values()))
 
 
@@ -229,14 +229,14 @@ def test_files_are_written_whole_and_leave_no_trace(
     model: Model, result: FitResult, tmp_path: Path
 ) -> None:
     settings = dict(rcParams)
-    plots.save(plots.correlations(result), tmp_path / "f.png")
-    plots.save(plots.correlations(result), tmp_path / "f.svg")
+    save(plots.correlations(result), tmp_path / "f.png")
+    save(plots.correlations(result), tmp_path / "f.svg")
     content = (tmp_path / "f.png").read_bytes()
     width, height = struct.unpack(">II", content[16:24])
     assert content.startswith(b"\x89PNG") and width > 600 and height > 500
     svg = (tmp_path / "f.svg").read_text()
     assert all(f">{name}<" in svg for name in result.names)
-    plots.save(plots.correlations(result), tmp_path / "g.svg")
+    save(plots.correlations(result), tmp_path / "g.svg")
     assert (tmp_path / "g.svg").read_text() == svg
     assert sorted(p.name for p in tmp_path.iterdir()) == ["f.png", "f.svg", "g.svg"]
     assert dict(rcParams) == settings
@@ -244,7 +244,7 @@ def test_files_are_written_whole_and_leave_no_trace(
 
 def test_a_failed_write_leaves_nothing(result: FitResult, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not supported"):
-        plots.save(plots.correlations(result), tmp_path / "f.xyz")
+        save(plots.correlations(result), tmp_path / "f.xyz")
     assert not list(tmp_path.iterdir())
 
 
@@ -252,7 +252,7 @@ def test_long_and_odd_names_stay_inside_the_figure(ranked: Impacts, tmp_path: Pa
     odd = [f"weight_{'very_' * 12}long_{i}" for i in range(len(ranked.names) - 2)]
     names = (r"a$\alpha$ & <b>", "half\ud800", *odd)
     figure = plots.ranking(replace(ranked, names=names))
-    plots.save(figure, tmp_path / "f.svg")
+    save(figure, tmp_path / "f.svg")
     svg = (tmp_path / "f.svg").read_text()
     assert r"a$\alpha$ &amp; &lt;b&gt;" in svg and r"half\ud800" in svg and odd[-1] in svg
     width = figure.get_figwidth() * figure.dpi

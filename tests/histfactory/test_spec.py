@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firstlight.histfactory.spec import Specification, WorkspaceError, parse
+from firstlight.histfactory.spec import Specification, parse
+from firstlight.histfactory.workspace_file import WorkspaceError
 
 # pyhf 0.7.6 validates with a class that jsonschema has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:DeprecationWarning")
