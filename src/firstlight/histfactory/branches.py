@@ -75,9 +75,7 @@ class _Plan(NamedTuple):
     more: Array
 
 
-def lowest(
-    model: Prepared, problem: Problem, xp: Numpy = jnp, follow: Truth = False
-) -> Minimum:
+def lowest(model: Prepared, problem: Problem, xp: Numpy = jnp, follow: Truth = False) -> Minimum:
     """Solve a `Problem`: the lowest minimum found. Never raises; see `status`.
 
     follow: True to stay in the minimum that the guess leads to, as a training does.
