@@ -97,7 +97,7 @@ class Folded:
             return float(self.nll(x[0] if mu is None else mu, x[-n:], data, aux))
 
         options = {"ftol": 1e-16, "gtol": 1e-10, "maxls": 60}
-        for _ in range(3):  # restarted, because a line search may end at rounding
+        for _ in range(2):  # restarted, because a line search may end at rounding
             end = optimize.minimize(
                 height, start, method="L-BFGS-B", jac="3-point", bounds=bounds, options=options
             )
