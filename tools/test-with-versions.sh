@@ -17,4 +17,4 @@ grep -vE '^(jax|jaxlib|torch)==' constraints.txt > "$environment/constraints.txt
     tests/trace/test_event_names.py tests/trace/test_session.py tests/trace/test_recording_processes.py \
     tests/trace/test_recompiles.py tests/trace/test_pytest_plugin.py \
     tests/histfactory/test_one_executable.py tests/histfactory/test_fit.py \
-    tests/histfactory/test_likelihood.py tests/histfactory/test_inference.py tests/losses/test_objectives.py
+    tests/histfactory/test_likelihood.py tests/histfactory/test_inference.py tests/losses/test_objectives.py tests/warmstart

@@ -220,6 +220,8 @@ def test_the_inherited_cache_of_a_user_is_not_used(
 ) -> None:
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "users"))
     monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    monkeypatch.setenv("FIRSTLIGHT_WARMSTART", "1")
+    monkeypatch.setenv("FIRSTLIGHT_CACHE_DIR", str(tmp_path / "users"))
     path = write(
         "plain.py",
         """

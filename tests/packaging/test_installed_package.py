@@ -101,7 +101,8 @@ def files_below(folder: Path) -> dict[str, bytes]:
 
 def test_the_wheel_has_every_file_of_the_package_and_nothing_else(installed: Installed) -> None:
     source = {"firstlight/" + k: v for k, v in files_below(ROOT / "src/firstlight").items()}
-    source["firstlight-trace.pth"] = (ROOT / "src/firstlight-trace.pth").read_bytes()
+    for hook in ("firstlight-trace.pth", "firstlight-warmstart.pth"):
+        source[hook] = (ROOT / "src" / hook).read_bytes()
     with zipfile.ZipFile(installed.wheel) as archive:
         packed = {name: archive.read(name) for name in archive.namelist()}
     about = f"firstlight-{__version__}.dist-info/"
@@ -150,6 +151,12 @@ def test_a_program_is_traced_from_the_start_of_its_python(installed: Installed) 
     log.mkdir()
     installed.run("python", "-c", "pass", FIRSTLIGHT_TRACE=str(log))
     assert any(log.iterdir())
+
+
+def test_the_compilation_cache_waits_for_jax_from_the_start_of_python(installed: Installed) -> None:
+    code = "import sys; print('firstlight.warmstart.startup' in sys.modules)"
+    assert installed.run("python", "-c", code, FIRSTLIGHT_WARMSTART="1").strip() == "True"
+    assert installed.run("python", "-c", code).strip() == "False"
 
 
 def test_a_run_is_measured_validated_published_and_put_on_a_site(installed: Installed) -> None:

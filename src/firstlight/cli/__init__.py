@@ -18,6 +18,7 @@ from firstlight import __version__
 COMMANDS = {
     "run": ("run", "measure a suite, a workload, or the benchmarks in your own file"),
     "trace": ("trace", "show where a JAX program's time to first result went, and what to do"),
+    "exec": ("exec_program", "run a program with a compilation cache that its processes share"),
     "show": ("show", "print the results of a run again"),
     "list": ("list_cases", "list workloads, backends and the cases of a suite"),
     "system": ("system", "show what is recorded about this machine"),

@@ -1,0 +1,28 @@
+"""A warm start for any JAX program: a persistent compilation cache that processes share.
+
+`enable()` turns it on for this process; `firstlight exec python program.py` does so for an
+unmodified program and the processes that it starts.
+"""
+
+# Part of the start of all these processes: nothing is imported at the top level.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+
+__all__ = ["enable"]
+
+
+def enable(cache: "str | os.PathLike[str] | None" = None) -> None:
+    """Load what JAX has compiled before, and keep what it compiles from now on.
+
+    Call it before the first `jit`; it does not import JAX. A cache that cannot be used is reported
+    by one warning, and the program compiles. `FIRSTLIGHT_CACHE=off` turns the cache off.
+
+    Args:
+        cache: The folder. By default `FIRSTLIGHT_CACHE_DIR`, else the folder set in JAX, else
+            `firstlight` in the user's cache folder.
+    """
+    from firstlight.warmstart.import_watch import when_imported
+    from firstlight.warmstart.jax_cache import attach
+
+    when_imported("jax._src.compilation_cache", lambda: attach(cache))

@@ -1,0 +1,150 @@
+"""The entries of the cache: a file each, written whole, and read only if nothing in it changed.
+
+An entry is MAGIC, the SHA-256 of all that follows, the length of its key, the key, the value. Its
+name is a digest of the key. The time of the file is that of its last use.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+import time
+from contextlib import suppress
+from random import random
+
+from firstlight.warmstart.folder import is_trusted
+
+_MAGIC = b"firstlight compiled 1\n"
+_CHECKSUM_BYTES = 32
+_LENGTH_BYTES = 4
+_BEFORE_KEY = len(_MAGIC) + _CHECKSUM_BYTES + _LENGTH_BYTES
+#: What is not an entry, in a folder of entries.
+LEASE, _UNFINISHED = ".lease", ".unfinished"
+_ABANDONED_SECONDS = 86_400.0
+#: Entries are counted once per this share of the bound written, on average.
+_SWEEP_SHARE = 1 / 16
+
+
+class Entries:
+    """Those of one kind of machine, in folders by the beginning of their names.
+
+    root: with the folders of all kinds of machines, which share the bound. max_bytes: the bound.
+    """
+
+    def __init__(self, root: str, kind: str, max_bytes: int) -> None:
+        self.folder = os.path.join(root, kind)
+        self._root = root
+        self._max_bytes = max_bytes
+
+    def path(self, key: str) -> str:
+        name = hashlib.sha256(key.encode()).hexdigest()
+        return os.path.join(self.folder, name[:2], name[2:])
+
+    def read(self, key: str) -> bytes | None:
+        """The value, or None; what is damaged or of somebody else is removed."""
+        path = self.path(key)
+        try:
+            # NONBLOCK: opening a pipe would wait for somebody who writes to it.
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            _remove(path)  # a link, which could name any file of this user
+            return None
+        try:
+            value = _checked(descriptor, key)
+            if value is None:
+                _remove(path)
+            else:
+                with suppress(OSError):  # a folder to read from only
+                    os.utime(descriptor)
+            return value
+        finally:
+            os.close(descriptor)
+
+    def write(self, key: str, value: bytes) -> None:
+        """Store a value in place of any other, and now and then remove what was not used."""
+        if len(value) > self._max_bytes:
+            return
+        path = self.path(key)
+        unfinished = f"{path}.{os.urandom(6).hex()}{_UNFINISHED}"
+        try:
+            # Not synchronised to the disk: what a power failure tears is found by its checksum.
+            with open(create(unfinished), "wb") as file:
+                if not is_trusted(os.fstat(file.fileno())):  # some mounts give files to others
+                    raise PermissionError(errno.EPERM, "others could change what is stored there")
+                file.writelines((*_header(key, value), value))
+            os.replace(unfinished, path)
+        except BaseException:
+            _remove(unfinished)
+            raise
+        # Drawn, so that processes need no count that they share.
+        if random() * self._max_bytes * _SWEEP_SHARE < len(value):
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Remove the entries that were not used for longest, down to the bound, and remains."""
+        entries, total = [], 0
+        for path, status in _files(self._root):
+            if path.endswith((LEASE, _UNFINISHED)):
+                if time.time() - status.st_mtime > _ABANDONED_SECONDS:
+                    _remove(path)
+                continue
+            entries.append((status.st_mtime_ns, status.st_size, path))
+            total += status.st_size
+        for _, size, path in sorted(entries):
+            if total <= self._max_bytes * (1 - _SWEEP_SHARE):
+                return
+            _remove(path)
+            total -= size
+
+
+def create(path: str) -> int:
+    """A descriptor of a file that was not there; FileExistsError where it was."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    try:
+        return os.open(path, flags, 0o600)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        return os.open(path, flags, 0o600)
+
+
+def _header(key: str, value: bytes) -> tuple[bytes, bytes, bytes, bytes]:
+    name = key.encode()
+    length = len(name).to_bytes(_LENGTH_BYTES, "big")
+    checksum = hashlib.sha256(length + name)
+    checksum.update(value)
+    return _MAGIC, checksum.digest(), length, name
+
+
+def _checked(descriptor: int, key: str) -> bytes | None:
+    """What an entry holds; None where it is not whole, or not of this key, or not ours."""
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or not is_trusted(status):
+        return None
+    with open(descriptor, "rb", closefd=False) as file:
+        content = file.read()
+    value = content[_BEFORE_KEY + len(key.encode()) :]
+    return value if content.startswith(b"".join(_header(key, value))) else None
+
+
+def _files(folder: str) -> list[tuple[str, os.stat_result]]:
+    """All files below a folder; others may be removing them."""
+    found = []
+    with suppress(OSError), os.scandir(folder) as names:
+        for name in names:
+            if name.is_dir(follow_symlinks=False):
+                found += _files(name.path)
+            else:
+                with suppress(OSError):
+                    found.append((name.path, name.stat(follow_symlinks=False)))
+    return found
+
+
+def _remove(path: str) -> None:
+    with suppress(OSError):
+        os.unlink(path)

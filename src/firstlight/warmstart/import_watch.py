@@ -1,0 +1,47 @@
+"""Something to do right after the import of a module, which may never come.
+
+Part of the start of every Python under `firstlight exec`, so it imports nothing that Python has
+not loaded already.
+"""
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+def when_imported(name: str, action: "Callable[[], None]") -> None:
+    """Call `action` now if the module is there, otherwise as soon as its import has ended."""
+    if name in sys.modules:
+        action()
+    else:
+        sys.meta_path.insert(0, _Watch(name, action))
+
+
+class _Watch:
+    """A finder that lets the others find the module, and sees it executed."""
+
+    def __init__(self, name: str, action: "Callable[[], None]") -> None:
+        self._name = name
+        self._action = action
+
+    def find_spec(self, name: str, path: "Any", target: "Any" = None) -> "Any":
+        if name != self._name:
+            return None
+        finders = [finder for finder in sys.meta_path if finder is not self]
+        found = (finder.find_spec(name, path, target) for finder in finders)
+        spec: Any = next((spec for spec in found if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: "Any") -> None:
+                execute(module)
+                # A loader of a zip file is that of other modules too.
+                if module.__name__ == self._name and self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                    self._action()
+
+            spec.loader.exec_module = exec_module
+        return spec
