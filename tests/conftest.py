@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,13 @@ LONGEST = (
     "cli/test_gate_command.py",
     "workloads/",
 )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Commands of the tests keep what they compile apart from the user's."""
+    if "FIRSTLIGHT_CACHE_DIR" not in os.environ:
+        os.environ["FIRSTLIGHT_CACHE_DIR"] = folder = tempfile.mkdtemp(prefix="firstlight-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

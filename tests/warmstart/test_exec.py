@@ -190,7 +190,7 @@ def test_a_program_without_jax_loads_three_small_modules_and_so_do_its_children(
     )
     more = Counter(execute(sys.executable, "parent.py").stdout.split())
     assert set(more) - set(alone.stdout.split()) == {
-        "firstlight", "firstlight.warmstart", "firstlight.warmstart.import_watch",
+        "firstlight", "firstlight.warmstart", "firstlight.import_watch",
         "firstlight.warmstart.startup",
     }  # fmt: skip
 

@@ -12,9 +12,10 @@ import importlib
 import sys
 from collections.abc import Callable
 from functools import cache, cached_property
-from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from firstlight import import_watch
 
 __all__ = ["custom_jvp", "is_imported", "is_installed", "jax", "jnp", "pytree", "when_imported"]
 
@@ -105,34 +106,5 @@ def _after_import() -> None:
         _actions.pop(0)()
 
 
-class _Watch:
-    """Sees the import of JAX; a finder in `sys.meta_path` until then.
-
-    Others may only ask where JAX is, so every answer is prepared to be imported from.
-    """
-
-    _asking = False
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        if name != "jax" or self._asking:
-            return None
-        self._asking = True
-        try:
-            spec = find_spec(name)
-        finally:
-            self._asking = False
-        if spec is not None and spec.loader is not None:
-            loader: Any = spec.loader
-            execute = loader.exec_module
-
-            def exec_module(module: Any) -> None:
-                execute(module)
-                _after_import()
-                sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
-
-            loader.exec_module = exec_module
-        return spec
-
-
 if not _try_now():
-    sys.meta_path.insert(0, _Watch())
+    import_watch.when_imported("jax", _after_import)

@@ -22,7 +22,7 @@ def enable(cache: "str | os.PathLike[str] | None" = None) -> None:
         cache: The folder. By default `FIRSTLIGHT_CACHE_DIR`, else the folder set in JAX, else
             `firstlight` in the user's cache folder.
     """
-    from firstlight.warmstart.import_watch import when_imported
+    from firstlight.import_watch import when_imported
     from firstlight.warmstart.jax_cache import attach
 
     when_imported("jax._src.compilation_cache", lambda: attach(cache))

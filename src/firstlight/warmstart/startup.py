@@ -13,7 +13,7 @@ def _attach() -> None:
 
 
 try:
-    from firstlight.warmstart.import_watch import when_imported
+    from firstlight.import_watch import when_imported
 
     when_imported("jax._src.compilation_cache", _attach)
 except Exception:

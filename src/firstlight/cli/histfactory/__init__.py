@@ -17,6 +17,7 @@ from firstlight.cli.histfactory import (
     significance,
     toys,
 )
+from firstlight.warmstart import enable
 
 EPILOG = """\
 start with:
@@ -28,12 +29,7 @@ exit codes: 0 success, 1 a fit did not converge, 2 wrong usage or an unusable wo
 
 
 def add_to(commands: Any) -> None:
-    # Read when NumPy and JAX are imported: fits use all cores themselves, and taking most of the
-    # memory of a GPU would take longer than a command does.
-    if "numpy" not in sys.modules:
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    if "jax" not in sys.modules:
-        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    _prepare_imports()
     parser = commands.add_parser(
         "hf",
         description="Likelihood fits of binned data from pyhf JSON workspaces.",
@@ -43,3 +39,13 @@ def add_to(commands: Any) -> None:
     below = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in (inspect_workspace, fit, significance, cls, limit, scan, toys, impacts):
         command.add_to(below)
+
+
+def _prepare_imports() -> None:
+    """What NumPy and JAX are to find when a command imports them."""
+    if "numpy" not in sys.modules:  # fits use all cores themselves
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if "jax" not in sys.modules:
+        # Taking most of the memory of a GPU would take longer than a command does.
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        enable()  # what one command compiles, the next one loads

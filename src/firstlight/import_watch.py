@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def when_imported(name: str, action: "Callable[[], None]") -> None:
     """Call `action` now if the module is there, otherwise as soon as its import has ended."""
-    if name in sys.modules:
+    if sys.modules.get(name) is not None:  # None: its import is forbidden
         action()
     else:
         sys.meta_path.insert(0, _Watch(name, action))
