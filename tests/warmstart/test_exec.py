@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -99,13 +98,13 @@ def test_eight_processes_compile_each_program_exactly_once(write: Write, tmp_pat
 def test_a_program_answers_where_its_cache_cannot_be_used_after_one_warning(
     execute: Program, write: Write, tmp_path: Path
 ) -> None:
+    limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))\n"
     write("fits.py", FITS)
+    write("limited.py", limit + FITS)
     write("file", "")
-    for cache, limit, why in (("file", None, "is not a folder"), ("new", 200, "File too large")):
-        done = execute(
-            sys.executable, "-B", "fits.py", cache=cache, input="",
-            preexec_fn=limit and (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))),
-        )  # fmt: skip
+    cases = (("fits.py", "file", "is not a folder"), ("limited.py", "new", "File too large"))
+    for program, cache, why in cases:
+        done = execute(sys.executable, "-B", program, cache=cache, input="")
         answer, _, hits, _ = counted(done.stdout)
         assert answer > 0 and hits == 0
         assert done.stderr.count("firstlight: compilation cache") == 1 and why in done.stderr
