@@ -118,9 +118,9 @@ def _off(trace: Trace, pairs: Sequence[_Pair]) -> Finding:
         "cache-off",
         pairs,
         f"There is no persistent cache: {programs} compiled at every start.",
-        "Set jax_compilation_cache_dir (or JAX_COMPILATION_CACHE_DIR) to a folder that stays, and "
-        "jax_persistent_cache_min_compile_time_secs to 0, or short compiles are not kept. "
-        f"{left}",
+        "Start the program with `firstlight exec`, which keeps everything that it compiles. Or set "
+        "jax_compilation_cache_dir (JAX_COMPILATION_CACHE_DIR) to a folder that stays, and "
+        f"jax_persistent_cache_min_compile_time_secs to 0, or short compiles are not kept. {left}",
         **evidence,
     )
     # No line is at fault, and nothing that is particular to the program.
