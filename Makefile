@@ -51,6 +51,8 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/snapshots.py
 	$(BIN)/python benchmarks/histfactory.py
 	$(BIN)/python benchmarks/losses.py
+	$(BIN)/python benchmarks/warmstart.py
+	$(BIN)/python benchmarks/compile_cache.py
 
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
 

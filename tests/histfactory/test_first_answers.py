@@ -147,4 +147,5 @@ hf.precompile(model)
         check=False,
     )
     assert float(done.stdout) == pytest.approx(hf.fit(hf.load(counting(make))).nll, rel=1e-12)
-    assert "ModuleNotFoundError" in done.stderr and "jax" in done.stderr
+    assert "ModuleNotFoundError: compiled programs and derivatives need JAX" in done.stderr
+    assert "pip install 'firstlight[jax]'" in done.stderr

@@ -18,7 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from firstlight import histfactory as hf
+from firstlight.histfactory.array_slopes import array_slopes
 from firstlight.histfactory.layout import Sizes, natural_sizes, padded_sizes, shortages
+from firstlight.histfactory.likelihood import nll
 from firstlight.histfactory.programs import compiler_options
 from firstlight.histfactory.spec import parse
 from firstlight.histfactory.synthetic import scaled
@@ -386,6 +388,29 @@ def test_leading_axes_of_data_are_a_batch_or_refused_but_never_summed(make: Any)
     except hf.ModelError:
         return
     np.testing.assert_allclose(together, [hf.nll(model, data=one) for one in data], rtol=1e-14)
+
+
+@pytest.mark.parametrize("codes", [("code4", "code4p"), ("code1", "code0"), ("code4", "code2")])
+def test_slopes_of_every_number_are_those_of_automatic_differentiation(
+    make: Any, codes: tuple[str, str]
+) -> None:
+    rng = np.random.default_rng(11)
+    model = hf.load(every_modifier(make, rng), interpolation=codes, sizes=SIZES)
+    prepared, data = model._prepared, model._observed_data
+    near = rng.normal(0.0, 0.1, model.about.sizes.parameters)  # |α| inside and beyond 1
+    near[: model.about.sizes.alphas] = rng.uniform(-2.0, 2.0, model.about.sizes.alphas)
+    with jax.enable_x64(True):
+        theta = jnp.asarray(model._settings.init + near)
+        automatic = jax.jit(jax.grad(nll, (0, 1)), compiler_options=compiler_options())
+        closed = jax.jit(array_slopes, compiler_options=compiler_options())
+        expected = jax.device_get(automatic(prepared.on_device, data, theta))
+        _, by_model, by_data = jax.device_get(closed(prepared.on_device, data, theta))
+    for ours, theirs in zip(
+        jax.tree.leaves((by_model, by_data)), jax.tree.leaves(expected), strict=True
+    ):
+        np.testing.assert_allclose(
+            ours, theirs, rtol=1e-11, atol=1e-11 * (1 + np.abs(theirs).max(initial=0.0))
+        )
 
 
 # --- corners --------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Derivatives of the likelihood with respect to the numbers of the model and the data, closed form.
 
-Automatic differentiation of `likelihood.nll` gives the same numbers with five times as many
-operations, and compiling them was most of the time to the first gradient.
+Automatic differentiation of `likelihood.nll` gives the same numbers, and takes longer to compile.
 """
 
 from __future__ import annotations

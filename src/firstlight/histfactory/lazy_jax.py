@@ -29,7 +29,16 @@ class _LazyModule:
         self._module = name
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(importlib.import_module(self._module), name)
+        try:
+            value = getattr(importlib.import_module(self._module), name)
+        except ModuleNotFoundError as error:
+            if error.name != "jax":
+                raise
+            raise ModuleNotFoundError(
+                "compiled programs and derivatives need JAX, which is not installed: "
+                "pip install 'firstlight[jax]'",
+                name="jax",
+            ) from None
         setattr(self, name, value)
         return value
 
