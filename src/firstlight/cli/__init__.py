@@ -19,6 +19,7 @@ COMMANDS = {
     "run": ("run", "measure a suite, a workload, or the benchmarks in your own file"),
     "trace": ("trace", "show where a JAX program's time to first result went, and what to do"),
     "exec": ("exec_program", "run a program with a compilation cache that its processes share"),
+    "serve": ("serve", "serve jitted functions over HTTP; no request pays for a compile"),
     "show": ("show", "print the results of a run again"),
     "list": ("list_cases", "list workloads, backends and the cases of a suite"),
     "system": ("system", "show what is recorded about this machine"),

@@ -1,0 +1,125 @@
+"""`firstlight serve app.py:model`: compile, then answer requests."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING
+
+from firstlight.cli.values import seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from firstlight.cli.values import Commands
+    from firstlight.serve import Model
+
+EPILOG = """\
+examples:
+  firstlight serve app.py:model                     the model declared as `model` in app.py
+  firstlight serve app.py                           all models in app.py
+  firstlight serve --hf workspace.json --port 8080  nll, fit, significance and cls of a workspace
+
+SIGHUP loads the file again: new versions are prepared beside the old ones. SIGTERM answers what
+has arrived, then ends.
+
+exit codes: 0 stopped by a signal; 2 a model, an address or an option that cannot be used."""
+
+
+def add_to(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "serve",
+        help="serve jitted functions over HTTP; no request pays for a compile",
+        description="Serve models by the Open Inference Protocol v2 and plain JSON. Everything is "
+        "compiled, or loaded from the cache, before the first request.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("targets", nargs="*", metavar="FILE[:NAME]", help="files with models, see docs/serve.md")
+    add("--hf", metavar="WORKSPACE", help="a HistFactory workspace (pyhf JSON) to serve")
+    add("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
+    add("--port", type=_port, default=8000, help="port to listen on; 0: any (default: 8000)")
+    add("--token-file", metavar="FILE", help="what clients have to send as a bearer token")
+    add("--memory-limit", type=_size, metavar="SIZE", help="refuse models that need more, as 4G")
+    add("--max-body", type=_size, metavar="SIZE", help="refuse larger requests (default: 64M)")
+    add("--request-seconds", type=seconds, help="time for a request to arrive (default: 20)")
+    add("--drain-seconds", type=seconds, default=30.0, help="time to stop in (default: 30)")
+    add("--cache", metavar="DIR", help="where compiled programs are kept (see docs/warmstart.md)")
+    parser.set_defaults(handle=handle, parser=parser)
+
+
+def handle(options: argparse.Namespace) -> int:
+    import time
+
+    begin = time.time()
+    if not options.targets and not options.hf:
+        options.parser.error("give FILE:NAME, or --hf WORKSPACE")
+    if options.cache:
+        os.environ["FIRSTLIGHT_CACHE_DIR"] = os.path.abspath(options.cache)
+    token = None
+    if options.token_file:
+        from firstlight.serve.token_file import read_token
+
+        token = read_token(options.token_file)
+    _require_installed()
+    from dataclasses import replace
+
+    from firstlight.serve.http_server import Limits
+    from firstlight.serve.running import Settings, run
+
+    limits = Limits()
+    if options.max_body:
+        limits = replace(limits, body_bytes=options.max_body)
+    if options.request_seconds:
+        limits = replace(limits, request_seconds=options.request_seconds)
+    settings = Settings(
+        options.host, options.port, token, options.memory_limit, options.drain_seconds, limits
+    )
+    return run(_declaring(options), settings, begin)
+
+
+def _declaring(options: argparse.Namespace) -> Callable[[], Sequence[Model]]:
+    def declare() -> list[Model]:
+        from firstlight.serve.targets import TargetError, models_in
+
+        models = [model for target in options.targets for model in models_in(target)]
+        if options.hf:
+            from firstlight.serve.histfactory_models import models_of
+
+            models += models_of(options.hf)
+        names = [model.name for model in models]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise TargetError(f"several models are called {', '.join(sorted(twice))}.")
+        return models
+
+    return declare
+
+
+def _require_installed() -> None:
+    from importlib.util import find_spec
+
+    from firstlight.errors import FirstlightError
+
+    needed = ("jax", "httptools", "msgspec", "prometheus_client", "uvloop")
+    if missing := [name for name in needed if find_spec(name) is None]:
+        raise FirstlightError(
+            f"a server needs {', '.join(missing)}: pip install 'firstlight[serve]'."
+        )
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= 65535:
+        raise argparse.ArgumentTypeError("must be 0 to 65535")
+    return value
+
+
+def _size(text: str) -> int:
+    """Parse 512M, 4G, or bytes."""
+    units = {"K": 2**10, "M": 2**20, "G": 2**30}
+    unit = units.get(text[-1:].upper(), 1)
+    value = int(float(text[:-1] if unit > 1 else text) * unit)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be a positive size")
+    return value

@@ -1,0 +1,26 @@
+"""A model server for jitted functions on which no request ever pays for a compile.
+
+    from firstlight import serve
+
+    @serve.model(inputs={"x": serve.Input("float32", (16,))}, parameters=weights)
+    def classify(weights, x):            # x: [rows, 16]
+        return {"scores": jax.nn.softmax(x @ weights)}
+
+`firstlight serve app.py:classify` compiles it for every size of a batch, then answers requests.
+Nothing is imported until it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from firstlight.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from firstlight.serve.declaration import DeclarationError, Input, Model, model
+
+_HOME = {"declaration": ("DeclarationError", "Input", "Model", "model")}
+
+__all__ = ["DeclarationError", "Input", "Model", "model"]
+
+__getattr__ = lazy_names(__name__, _HOME)

@@ -1,0 +1,285 @@
+"""What a request is answered with, whatever carried it here.
+
+A server hands over an `Exchange`, complete with its body, and is called back with the answer: no
+task, no framework. Paths of inference are looked up whole, everything else is rare.
+"""
+
+from __future__ import annotations
+
+import hmac
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from firstlight.serve import description
+from firstlight.serve.engine import Job, Lane, Reason, Refusal, Result
+from firstlight.serve.inference_protocol import Asked
+from firstlight.serve.models import Models, Served
+from firstlight.serve.tensors import InvalidRequestError, Rows
+from firstlight.telemetry import metrics
+from firstlight.telemetry.values import Values
+
+JSON, BINARY = b"application/json", b"application/octet-stream"
+HTML, TEXT = b"text/html; charset=utf-8", b"text/plain; charset=utf-8"
+#: Seconds; `timeout` of the inference protocol is the other way to give one.
+TIMEOUT_HEADER = b"firstlight-timeout"
+LONGEST_TIMEOUT = 3600.0
+#: "true": answer with the canary, where there is one.
+CANARY_HEADER = b"firstlight-canary"
+_STATUS = {
+    Reason.QUEUE_FULL: (429, "the queue is full"),
+    Reason.DEADLINE: (429, "the queue is too long for the request's deadline"),
+    Reason.EXPIRED: (504, "the deadline passed before the request was computed"),
+    Reason.FAILED: (500, "the model failed on this request"),
+    Reason.STOPPED: (503, "the server is stopping"),
+}
+_encode = msgspec.json.encode
+
+
+class Exchange:
+    """One request, and the way back."""
+
+    __slots__ = ("arrived", "body", "headers", "method", "path")
+
+    method: bytes
+    path: bytes  # without query
+    headers: dict[bytes, bytes]  # names in lower case
+    body: Any  # bytes, or another object with a buffer
+    arrived: float
+
+    def answer(
+        self, status: int, parts: list[Any], content_type: bytes = JSON, more: bytes = b""
+    ) -> None:
+        """Send it; `more` are further lines of the head."""
+        raise NotImplementedError
+
+    def is_gone(self) -> bool:
+        """Whether the client has left."""
+        return False
+
+
+class _Inference(Job):
+    """A job whose outcome is the answer to an exchange; without `asked`, in plain JSON."""
+
+    __slots__ = ("asked", "exchange", "served")
+
+    def __init__(
+        self, rows: Rows, deadline: float, exchange: Exchange, served: Served, asked: Asked | None
+    ) -> None:
+        super().__init__(rows, deadline, exchange.arrived)
+        self.exchange, self.served, self.asked = exchange, served, asked
+
+    def is_gone(self) -> bool:
+        return self.exchange.is_gone()
+
+    def finish(self, outcome: Result | Refusal) -> None:
+        served = self.served
+        if isinstance(outcome, Refusal):
+            refuse(self.exchange, served, outcome)
+            return
+        if self.asked is None:
+            self.exchange.answer(200, [served.plain.write(self, outcome)])
+        else:
+            parts, json_bytes = served.protocol.write(self.asked, self, outcome)
+            if json_bytes is None:
+                self.exchange.answer(200, parts)
+            else:
+                length = b"inference-header-content-length: %d\r\n" % json_bytes
+                self.exchange.answer(200, parts, BINARY, length)
+        served.succeeded.value += 1
+        phase = served.cold if outcome.batch.cold else served.warm
+        phase.observe(time.perf_counter() - self.arrived)
+
+
+def refuse(exchange: Exchange, served: Served, refusal: Refusal) -> None:
+    """Answer that there is no result, and count why."""
+    status, why = _STATUS[refusal.reason]
+    served.rejected(refusal.reason.value).add()
+    served.code(status).add()
+    more = b""
+    if status in (429, 503):
+        more = b"retry-after: %d\r\n" % max(1, math.ceil(refusal.retry_seconds))
+    exchange.answer(status, [_encode({"error": f"{served.model.name}: {why}."})], more=more)
+
+
+def fail(
+    exchange: Exchange, status: int, message: str, valid: Any = None, more: bytes = b""
+) -> None:
+    """Answer with an error of the protocol's form."""
+    body = {"error": message} if valid is None else {"error": message, "valid": valid}
+    exchange.answer(status, [_encode(body)], more=more)
+
+
+class App:
+    """Routes exchanges to models and pages."""
+
+    def __init__(
+        self,
+        models: Models,
+        values: Values,
+        token: bytes | None = None,
+        pages: Mapping[bytes, Callable[[], tuple[bytes, bytes]]] = MappingProxyType({}),
+    ) -> None:
+        """token: what clients have to send; pages: body and content type by path."""
+        self.models = models
+        self.ready = self.draining = False
+        self._engine = models.engine
+        self._token = token
+        self._pages = pages
+        self._unnamed = values.counter(metrics.REJECTED, "", "not_found")
+        self._unauthorized = values.counter(metrics.REJECTED, "", "unauthorized")
+        values.gauge(metrics.READY, lambda: float(self.ready))
+
+    def handle(self, exchange: Exchange) -> None:
+        """Answer, now or when the result is there; never raises."""
+        try:
+            self._handle(exchange)
+        except InvalidRequestError as error:
+            fail(exchange, error.status, str(error), error.valid)
+        except Exception as error:
+            # A client learns nothing about our insides; the log does.
+            print(f"firstlight: {exchange.path!r} failed: {error!r}", file=sys.stderr)
+            fail(exchange, 500, "this request could not be handled.")
+
+    def _handle(self, exchange: Exchange) -> None:
+        path = exchange.path
+        if path.startswith(b"/v2/health/"):
+            self._health(exchange, path)
+            return
+        if self._token is not None and not self._is_allowed(exchange):
+            self._unauthorized.add()
+            more = b"www-authenticate: Bearer\r\n"
+            fail(exchange, 401, "send the token: Authorization: Bearer TOKEN.", more=more)
+            return
+        parts = path.split(b"/")
+        if parts[1:3] == [b"v2", b"models"] and len(parts) > 3:
+            self._model(exchange, parts[3:])
+        elif parts[1] == b"models" and len(parts) == 3:
+            self._infer(exchange, self._found(exchange, parts[2], None), plain=True)
+        else:
+            self._other(exchange, path)
+
+    def _model(self, exchange: Exchange, parts: list[bytes]) -> None:
+        """/v2/models/NAME[/versions/VERSION][/infer|/ready]"""
+        name, rest = parts[0], parts[1:]
+        version = None
+        if len(rest) > 1 and rest[0] == b"versions":
+            version, rest = rest[1], rest[2:]
+        served = self._found(exchange, name, version)
+        if rest == [b"infer"]:
+            self._infer(exchange, served, plain=False)
+        elif rest == [b"ready"]:
+            exchange.answer(200 if self.ready else 503, [b""])
+        elif not rest:
+            exchange.answer(200, [_encode(description.metadata(served, self.models))])
+        elif rest == [b"config"]:
+            exchange.answer(200, [_encode(description.configuration(served))])
+        else:
+            self._not_found(exchange)
+
+    def _found(self, exchange: Exchange, name: bytes, version: bytes | None) -> Served:
+        named = self.models.names.get(name.decode("utf-8", "replace"))
+        if named is not None:
+            if version is None:
+                wants_canary = exchange.headers.get(CANARY_HEADER) == b"true"
+                return self.models.choose(named, wants_canary)
+            wanted = version.decode("utf-8", "replace")
+            for _, served in named.versions():
+                if served.model.version == wanted:
+                    return served
+        self._unnamed.add()
+        if not self.ready:
+            raise InvalidRequestError("the models are being prepared.", 503)
+        known = ", ".join(self.models.names)
+        raise InvalidRequestError(f"no such model. There are: {known}.", 404)
+
+    def _infer(self, exchange: Exchange, served: Served, plain: bool) -> None:
+        # What arrived before the end is still answered.
+        if not (self.ready or self.draining):
+            fail(exchange, 503, "the server is not ready.", more=b"retry-after: 1\r\n")
+            return
+        try:
+            job, lane = self._job(exchange, served, plain)
+        except InvalidRequestError as error:
+            served.rejected("invalid").add()
+            served.code(error.status).add()
+            raise
+        refusal = self._engine.submit(lane, job)
+        if refusal is not None:
+            refuse(exchange, served, refusal)
+
+    def _job(self, exchange: Exchange, served: Served, plain: bool) -> tuple[_Inference, Lane]:
+        if exchange.method != b"POST":
+            raise InvalidRequestError("send a request for inference by POST.", 405)
+        headers = exchange.headers
+        if b"content-encoding" in headers:
+            raise InvalidRequestError("compressed requests are not read.", 415)
+        asked = None
+        if plain:
+            rows = served.plain.read(exchange.body)
+        else:
+            length = headers.get(b"inference-header-content-length")
+            asked = served.protocol.read(exchange.body, None if length is None else _whole(length))
+            rows = asked.rows
+        seconds = asked.timeout_seconds if asked is not None else None
+        if TIMEOUT_HEADER in headers:
+            seconds = _timeout(headers[TIMEOUT_HEADER])
+        if seconds is None:
+            seconds = served.model.deadline_seconds
+        deadline = exchange.arrived + seconds
+        return _Inference(rows, deadline, exchange, served, asked), served.lanes[rows.sizes]
+
+    def _health(self, exchange: Exchange, path: bytes) -> None:
+        if path == b"/v2/health/live":
+            exchange.answer(200, [b""])
+        elif path == b"/v2/health/ready":
+            exchange.answer(200 if self.ready else 503, [b""])
+        else:
+            self._not_found(exchange)
+
+    def _other(self, exchange: Exchange, path: bytes) -> None:
+        if exchange.method not in (b"GET", b"HEAD"):
+            fail(exchange, 405, "this address is only read.", more=b"allow: GET\r\n")
+        elif path == b"/v2":
+            exchange.answer(200, [_encode(description.server())])
+        elif path == b"/v2/models":
+            known = [{"name": s.model.name, "version": s.model.version} for s in self.models.all_served()]
+            exchange.answer(200, [_encode(known)])
+        elif path in self._pages:
+            body, content_type = self._pages[path]()
+            exchange.answer(200, [body], content_type)
+        else:
+            self._not_found(exchange)
+
+    def _not_found(self, exchange: Exchange) -> None:
+        self._unnamed.add()
+        fail(exchange, 404, "there is nothing here. See /openapi.json.")
+
+    def _is_allowed(self, exchange: Exchange) -> bool:
+        assert self._token is not None
+        given = exchange.headers.get(b"authorization", b"")
+        # In constant time, and of the whole header: its beginning gives nothing away either.
+        return hmac.compare_digest(given, b"Bearer " + self._token)
+
+
+def _whole(text: bytes) -> int:
+    if not text.isdigit() or len(text) > 12:
+        raise InvalidRequestError("Inference-Header-Content-Length has to be a whole number.")
+    return int(text)
+
+
+def _timeout(text: bytes) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds <= LONGEST_TIMEOUT:
+        raise InvalidRequestError(
+            f"{TIMEOUT_HEADER.decode()}: give seconds, more than 0 and at most {LONGEST_TIMEOUT:g}."
+        )
+    return seconds

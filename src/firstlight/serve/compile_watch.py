@@ -1,0 +1,63 @@
+"""What JAX compiles in this process, from its own events."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from firstlight.telemetry import metrics
+from firstlight.telemetry.events import CACHE, STAGES
+from firstlight.telemetry.values import Values
+
+
+class CompileWatch:
+    """Counts compiles; those outside `preparing()` are on the path of requests."""
+
+    def __init__(self, values: Values) -> None:
+        import jax
+
+        self.request_path = values.counter(metrics.REQUEST_PATH_COMPILES)
+        self._durations = {
+            stage: values.histogram(metrics.COMPILE_DURATION, stage) for stage in STAGES.values()
+        }
+        self._cache = {
+            "hit": values.counter(metrics.COMPILE_CACHE_REQUESTS, "hit"),
+            "written": values.counter(metrics.COMPILE_CACHE_REQUESTS, "miss"),
+        }
+        self._here = threading.local()
+        jax.monitoring.register_event_duration_secs_listener(self._ended)
+        jax.monitoring.register_event_listener(self._happened)
+
+    @property
+    def cache_hits(self) -> int:
+        return self._cache["hit"].value
+
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """Compiles of this thread are meant."""
+        self._here.preparing = True
+        try:
+            yield
+        finally:
+            self._here.preparing = False
+
+    def close(self) -> None:
+        from jax._src import monitoring
+
+        monitoring.unregister_event_duration_listener(self._ended)
+        monitoring.unregister_event_listener(self._happened)
+
+    def _ended(self, event: str, seconds: float, **_: Any) -> None:
+        stage = STAGES.get(event)
+        if stage is None:
+            return
+        self._durations[stage].observe(seconds)
+        if stage == "compile" and not getattr(self._here, "preparing", False):
+            self.request_path.add()
+
+    def _happened(self, event: str, **_: Any) -> None:
+        counter = self._cache.get(CACHE.get(event, ""))
+        if counter is not None:
+            counter.add()

@@ -1,0 +1,324 @@
+"""Requests gathered into batches, and batches run: when the device is free, never by a timer.
+
+Everything but the execution of long batches happens on the event loop's thread, so nothing here is
+locked. A short batch runs on that thread too: handing it over would take longer than running it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from firstlight.serve.loading import Arrays, Bucket, Loaded
+from firstlight.serve.tensors import Rows
+from firstlight.telemetry import metrics
+from firstlight.telemetry.values import Values
+
+#: Batches below this many seconds run on the event loop's thread.
+INLINE_SECONDS = 5e-4
+
+
+class Reason(Enum):
+    """Why a request is not computed; the values are labels of metrics."""
+
+    QUEUE_FULL = "queue_full"
+    DEADLINE = "deadline"
+    EXPIRED = "expired"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A request that gets no result; retry_seconds: when it may be sent again."""
+
+    reason: Reason
+    retry_seconds: float = 0.0
+
+
+class Job:
+    """One request: its rows, until when they are wanted, and what is done with its outcome."""
+
+    __slots__ = ("arrays", "arrived", "deadline", "extents", "rows")
+
+    def __init__(self, rows: Rows, deadline: float, arrived: float) -> None:
+        self.arrays, self.rows, self.extents = rows.arrays, rows.rows, rows.extents
+        self.deadline, self.arrived = deadline, arrived
+
+    def finish(self, outcome: Result | Refusal) -> None:
+        raise NotImplementedError
+
+    def is_gone(self) -> bool:
+        """Whether nobody waits for it any more."""
+        return False
+
+
+class Batch:
+    """Rows of several jobs, and what came out."""
+
+    def __init__(self, lane: Lane, bucket: Bucket, jobs: list[Job], rows: int) -> None:
+        self.lane, self.bucket, self.jobs, self.rows = lane, bucket, jobs, rows
+        self.outputs: Arrays = []
+        self.seconds = 0.0
+        self.cold = False
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        """Compute; an exception is kept."""
+        begin = time.perf_counter()
+        try:
+            self.outputs = self.lane.loaded.run(self.bucket, self._inputs())
+        except Exception as error:
+            self.error = error
+        self.seconds = time.perf_counter() - begin
+
+    def _inputs(self) -> Arrays:
+        if len(self.jobs) == 1 and self.rows == self.bucket.rows:
+            return self.jobs[0].arrays
+        inputs = []
+        for parts in zip(*(job.arrays for job in self.jobs), strict=True):
+            first = parts[0]
+            whole = np.empty((self.bucket.rows, *first.shape[1:]), first.dtype)
+            np.concatenate(parts, out=whole[: self.rows])
+            whole[self.rows :] = first[0]  # a row that is known to be valid
+            inputs.append(whole)
+        return inputs
+
+    @cached_property
+    def flat(self) -> list[list[Any]]:
+        """Outputs as Python numbers, made once for all jobs."""
+        return [output.ravel().tolist() for output in self.outputs]
+
+
+@dataclass(frozen=True)
+class Result:
+    """Rows `start` to `stop` of a batch."""
+
+    batch: Batch
+    start: int
+    stop: int
+
+    def array(self, i: int, extents: dict[str, int] | None = None) -> np.ndarray[Any, Any]:
+        """Output i, without the padding of variable axes."""
+        rows = self.batch.outputs[i][self.start : self.stop]
+        if extents is None:
+            return rows
+        shape = self.batch.lane.loaded.signature.outputs[i].shape
+        cut = (slice(extents[size]) if isinstance(size, str) else slice(None) for size in shape)
+        return rows[(slice(None), *cut)]
+
+
+class Lane:
+    """The queue of one model at one choice of variable axes, and its buckets."""
+
+    def __init__(self, loaded: Loaded, buckets: Iterable[Bucket], values: Values) -> None:
+        self.loaded = loaded
+        self.queue: deque[Job] = deque()
+        self.queued_rows = 0
+        self.device_seconds = 0.0  # the share of the device that it had, for fairness
+        self.ran = False
+        self.use(list(buckets))
+        model, version = loaded.model.name, loaded.model.version
+        self.queue_duration = values.histogram(metrics.QUEUE_DURATION, model)
+        self.execute_duration = values.histogram(metrics.EXECUTE_DURATION, model)
+        self.batch_rows = values.histogram(metrics.BATCH_ROWS, model)
+        self.rows_total = values.counter(metrics.ROWS, model, version)
+        self.padding_total = values.counter(metrics.PADDING_ROWS, model)
+        self.nan_rows = values.counter(metrics.NAN_ROWS, model, version)
+        self.cancelled = values.counter(metrics.CANCELLED, model)
+        self.out_of_memory = values.counter(metrics.OUT_OF_MEMORY, model)
+
+    def use(self, buckets: list[Bucket]) -> None:
+        """Plan with these: the bucket to run for every number of waiting rows."""
+        self.buckets = buckets
+        self.max_rows = buckets[-1].rows
+        self.row_seconds = buckets[-1].seconds / self.max_rows
+        self._plan = [_cheapest(buckets, rows) for rows in range(1, self.max_rows + 1)]
+
+    def take(self, now: float) -> tuple[Batch | None, list[Job]]:
+        """The next batch, and the jobs whose deadline has passed; cancelled ones are dropped."""
+        queue, expired = self.queue, []
+        chosen: list[Job] = []
+        rows = 0
+        limit = self._plan[min(self.queued_rows, self.max_rows) - 1].rows
+        while queue:
+            job = queue[0]
+            if job.deadline < now:
+                expired.append(job)
+            elif job.is_gone():
+                self.cancelled.add()
+            elif rows and rows + job.rows > limit:
+                break
+            else:
+                chosen.append(job)
+                rows += job.rows
+            queue.popleft()
+            self.queued_rows -= job.rows
+        if not chosen:
+            return None, expired
+        bucket = next(b for b in self.buckets if b.rows >= rows)
+        return Batch(self, bucket, chosen, rows), expired
+
+
+def _cheapest(buckets: list[Bucket], rows: int) -> Bucket:
+    """The bucket with the most rows of requests per second: not always the next larger one."""
+    above = next(bucket for bucket in buckets if bucket.rows >= rows)
+    below = [bucket for bucket in buckets if bucket.rows < rows]
+    return max([above, *below], key=lambda b: min(rows, b.rows) / max(b.seconds, 1e-9))
+
+
+class Engine:
+    """Owns the device: takes jobs, chooses batches, tells the jobs what came out."""
+
+    def __init__(
+        self, values: Values, compiles: Callable[[], int] = lambda: 0, slots: int = 1
+    ) -> None:
+        """compiles: how many programs were compiled so far; slots: batches on the device at once."""
+        self._lanes: list[Lane] = []
+        self._compiles = compiles
+        self._slots, self._running = slots, 0
+        self._backlog_seconds = 0.0
+        self._scheduled = False
+        self._threads = ThreadPoolExecutor(slots, thread_name_prefix="firstlight-device")
+        self._values = values
+
+    def add(self, loaded: Loaded) -> dict[tuple[int, ...], Lane]:
+        """Lanes for all sizes of a model."""
+        lanes = {s: Lane(loaded, buckets, self._values) for s, buckets in loaded.lanes.items()}
+        self._lanes += lanes.values()
+        return lanes
+
+    def remove(self, lanes: Iterable[Lane]) -> None:
+        """Forget lanes that get no more jobs; those that wait are still computed."""
+        gone = set(lanes)
+        self._lanes = [lane for lane in self._lanes if lane not in gone or lane.queue]
+
+    @property
+    def idle(self) -> bool:
+        return not self._running and not any(lane.queue for lane in self._lanes)
+
+    def submit(self, lane: Lane, job: Job) -> Refusal | None:
+        """Queue a job, or say at once why not."""
+        waiting = lane.queued_rows + job.rows
+        if waiting > lane.loaded.model.queue_rows + lane.max_rows:
+            return Refusal(Reason.QUEUE_FULL, self._backlog_seconds)
+        if job.arrived + self._backlog_seconds + job.rows * lane.row_seconds > job.deadline:
+            return Refusal(Reason.DEADLINE, self._backlog_seconds)
+        if not lane.queue:  # time without requests is no credit
+            active = [other.device_seconds for other in self._lanes if other.queue]
+            lane.device_seconds = max([lane.device_seconds, min(active, default=0.0)])
+        lane.queue.append(job)
+        lane.queued_rows = waiting
+        self._backlog_seconds += job.rows * lane.row_seconds
+        self._wake()
+        return None
+
+    def close(self) -> None:
+        for lane in self._lanes:
+            while lane.queue:
+                job = lane.queue.popleft()
+                job.finish(Refusal(Reason.STOPPED))
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _wake(self) -> None:
+        """Dispatch after what the event loop has read by now, so that it shares a batch."""
+        if not self._scheduled and self._running < self._slots:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._scheduled = False
+        waiting = [lane for lane in self._lanes if lane.queue]
+        if not waiting or self._running >= self._slots:
+            return
+        lane = min(waiting, key=lambda lane: lane.device_seconds)
+        now = time.perf_counter()
+        before = lane.queued_rows
+        batch, expired = lane.take(now)
+        self._backlog_seconds -= (before - lane.queued_rows) * lane.row_seconds
+        if len(waiting) == 1 and not lane.queue:
+            self._backlog_seconds = 0.0  # what rounding left
+        for job in expired:
+            job.finish(Refusal(Reason.EXPIRED))
+        if batch is not None:
+            for job in batch.jobs:
+                lane.queue_duration.observe(now - job.arrived)
+            self._start(batch)
+        if any(lane.queue for lane in self._lanes):
+            self._wake()
+
+    def _start(self, batch: Batch) -> None:
+        before = self._compiles()
+        if batch.bucket.seconds < INLINE_SECONDS:
+            batch.run()
+            self._finished(batch, before)
+            return
+        self._running += 1
+        loop = asyncio.get_running_loop()
+
+        def run() -> None:
+            batch.run()
+            loop.call_soon_threadsafe(self._ended, batch, before)
+
+        self._threads.submit(run)
+
+    def _ended(self, batch: Batch, compiles_before: int) -> None:
+        self._running -= 1
+        self._finished(batch, compiles_before)
+        self._wake()
+
+    def _finished(self, batch: Batch, compiles_before: int) -> None:
+        lane = batch.lane
+        lane.device_seconds += batch.seconds
+        if batch.error is not None:
+            self._failed(batch)
+            return
+        batch.cold = not lane.ran or self._compiles() != compiles_before
+        lane.ran = True
+        lane.execute_duration.observe(batch.seconds)
+        lane.batch_rows.observe(batch.rows)
+        lane.rows_total.add(batch.rows)
+        lane.padding_total.add(batch.bucket.rows - batch.rows)
+        _count_nans(batch)
+        start = 0
+        for job in batch.jobs:
+            job.finish(Result(batch, start, start + job.rows))
+            start += job.rows
+
+    def _failed(self, batch: Batch) -> None:
+        """Every job again, alone or in a smaller bucket: a request fails only by itself."""
+        lane, jobs = batch.lane, batch.jobs
+        print(f"firstlight: a batch of {lane.loaded.model.name} failed: {batch.error!r}",
+              file=sys.stderr)  # fmt: skip
+        if "RESOURCE_EXHAUSTED" in str(batch.error):
+            lane.out_of_memory.add()
+            smaller = [b for b in lane.buckets if b.rows < batch.bucket.rows]
+            if smaller and max(job.rows for job in jobs) <= smaller[-1].rows:
+                lane.use(smaller)
+        elif len(jobs) == 1:
+            jobs[0].finish(Refusal(Reason.FAILED))
+            return
+        for job in jobs:
+            if job.rows > lane.max_rows or (len(jobs) == 1 and lane.max_rows >= batch.bucket.rows):
+                job.finish(Refusal(Reason.FAILED))
+                continue
+            bucket = next(b for b in lane.buckets if b.rows >= job.rows)
+            self._start(Batch(lane, bucket, [job], job.rows))
+
+
+def _count_nans(batch: Batch) -> None:
+    for output in batch.outputs:
+        if output.dtype.kind == "f":
+            rows = np.isnan(output[: batch.rows])
+            if rows.any():
+                batch.lane.nan_rows.add(int(rows.reshape(batch.rows, -1).any(axis=1).sum()))

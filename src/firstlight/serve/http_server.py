@@ -1,0 +1,295 @@
+"""HTTP/1.1 on asyncio: httptools parses, this module keeps time and bounds, and writes answers.
+
+A request becomes one object and one callback, no task and no scope: half of what a request costs in
+an ASGI server is spent on those (docs/architecture.md has the figures).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import httptools
+import msgspec
+
+from firstlight.serve.app import JSON, App, Exchange
+
+_REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
+_HEADS = {
+    status: b"HTTP/1.1 %d %s\r\ncontent-type: " % (status, phrase)
+    for status, phrase in _REASONS.items()
+}
+#: Requests that a client may send ahead of their answers.
+_MAX_AHEAD = 16
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one client, and all of them together, may take."""
+
+    body_bytes: int = 64 * 2**20
+    all_bodies_bytes: int = 512 * 2**20
+    head_bytes: int = 16 * 2**10
+    connections: int = 4096
+    request_seconds: float = 20.0  # from the first byte of a request to its last
+    idle_seconds: float = 75.0
+
+
+class Server:
+    """Connections of one listening socket."""
+
+    def __init__(self, app: App, limits: Limits = Limits()) -> None:
+        self.app, self.limits = app, limits
+        self.connections: set[Connection] = set()
+        self.body_bytes = 0
+        self.draining = False
+        self._sweep: asyncio.TimerHandle | None = None
+
+    def connection(self) -> Connection:
+        """The protocol of a new connection."""
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(1.0, self._close_slow)
+        return Connection(self)
+
+    def drain(self) -> None:
+        """Close every connection after the answers that it waits for."""
+        self.draining = True
+        for connection in list(self.connections):
+            connection.close_if_idle()
+
+    def close(self) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for connection in list(self.connections):
+            connection.abort()
+
+    def _close_slow(self) -> None:
+        now = time.perf_counter()
+        for connection in list(self.connections):
+            connection.check_time(now)
+        self._sweep = asyncio.get_running_loop().call_later(1.0, self._close_slow)
+
+
+class Request(Exchange):
+    """An exchange on a connection."""
+
+    __slots__ = ("connection", "keep_alive")
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.headers = {}
+        self.path = self.method = b""
+        self.body = b""
+        self.keep_alive = True
+
+    def is_gone(self) -> bool:
+        return self.connection.transport is None
+
+    def answer(
+        self, status: int, parts: list[Any], content_type: bytes = JSON, more: bytes = b""
+    ) -> None:
+        self.connection.write(self, status, parts, content_type, more)
+
+
+class Connection(asyncio.Protocol):
+    """Parses what a client sends, one answer after the other."""
+
+    def __init__(self, server: Server) -> None:
+        self.server, self.app, self.limits = server, server.app, server.limits
+        self.transport: Any = None
+        self.parser = httptools.HttpRequestParser(self)
+        self.request: Request | None = None  # being received
+        self.answering = False
+        self.ahead: deque[Request] = deque()
+        self.since = time.perf_counter()  # of what is being waited for
+        self._head_bytes = self._body_bytes = 0
+        self._body: list[bytes] = []
+        self._refused = False
+
+    # --- called by the event loop -----------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        connections = self.server.connections
+        connections.add(self)
+        if len(connections) > self.limits.connections or self.server.draining:
+            self._refuse(503, "there are too many connections.", b"retry-after: 1\r\n")
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse(400, "this server speaks HTTP/1.1 only.")
+        except httptools.HttpParserError:
+            self._refuse(400, "this is not a request of HTTP/1.1.")
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self.transport = None
+        self.server.connections.discard(self)
+        self.server.body_bytes -= self._body_bytes
+        self._body_bytes = 0
+
+    def eof_received(self) -> bool:
+        return self.answering  # the client may have closed its side only
+
+    def pause_writing(self) -> None:
+        if self.transport is not None:
+            self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.transport is not None:
+            self.transport.resume_reading()
+
+    # --- called by the parser ---------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self.request = Request(self)
+        self.since = time.perf_counter()
+        self._head_bytes = 0
+        self._body = []
+
+    def on_url(self, url: bytes) -> None:
+        self._count_head(url)
+        if self.request is not None:
+            self.request.path += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count_head(name, value)
+        if self.request is not None:
+            self.request.headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        request = self.request
+        if request is None:
+            return
+        request.method = self.parser.get_method()
+        request.keep_alive = self.parser.should_keep_alive()
+        request.path = request.path.partition(b"?")[0]
+        length = request.headers.get(b"content-length")
+        if length is not None:
+            if not length.isdigit() or len(length) > 15 or int(length) > self.limits.body_bytes:
+                self._too_large()
+            elif self.server.body_bytes + int(length) > self.limits.all_bodies_bytes:
+                self._refuse(429, "too many large requests at once.", b"retry-after: 1\r\n")
+        if not self._refused and request.headers.get(b"expect", b"").lower() == b"100-continue":
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, body: bytes) -> None:
+        if self._refused:
+            return
+        self._body_bytes += len(body)
+        self.server.body_bytes += len(body)
+        self._body.append(body)
+        if self._body_bytes > self.limits.body_bytes:
+            self._too_large()
+        elif self.server.body_bytes > self.limits.all_bodies_bytes:
+            self._refuse(429, "too many large requests at once.", b"retry-after: 1\r\n")
+
+    def on_message_complete(self) -> None:
+        request, self.request = self.request, None
+        if request is None or self._refused:
+            return
+        parts = self._body
+        request.body = parts[0] if len(parts) == 1 else b"".join(parts)
+        self._body = []
+        request.arrived = self.since = time.perf_counter()
+        if self.answering:
+            self.ahead.append(request)
+            if len(self.ahead) >= _MAX_AHEAD:
+                self.transport.pause_reading()
+        else:
+            self.answering = True
+            self.app.handle(request)
+
+    # --- answers ----------------------------------------------------------------------------------
+
+    def write(
+        self, request: Request, status: int, parts: list[Any], content_type: bytes, more: bytes
+    ) -> None:
+        transport = self.transport
+        self.server.body_bytes -= self._body_bytes
+        self._body_bytes = 0
+        if transport is None:
+            return
+        closing = self.server.draining or not request.keep_alive
+        if closing:
+            more += b"connection: close\r\n"
+        size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
+        head = b"%s%s\r\n%scontent-length: %d\r\n\r\n" % (_HEADS[status], content_type, more, size)
+        if request.method == b"HEAD":
+            transport.write(head)
+        elif len(parts) == 1:
+            transport.write(head + parts[0])
+        else:
+            transport.writelines([head, *parts])
+        self.answering = False
+        self.since = time.perf_counter() if closing else request.arrived
+        if self._refused:
+            # The client may still be sending: closing now would reset the connection, and the
+            # answer would be lost. What comes is not read, and `check_time` ends it.
+            transport.write_eof()
+        elif closing:
+            transport.close()
+        elif self.ahead:
+            self._next()
+
+    def _next(self) -> None:
+        self.transport.resume_reading()
+        self.answering = True
+        # Through the event loop: a thousand small requests at once must not be a deep recursion.
+        asyncio.get_running_loop().call_soon(self._handle_ahead)
+
+    def _handle_ahead(self) -> None:
+        if self.ahead:
+            self.app.handle(self.ahead.popleft())
+
+    # --- bounds -----------------------------------------------------------------------------------
+
+    def check_time(self, now: float) -> None:
+        """Called every second: a client that sends too slowly, or nothing, is let go."""
+        if self.answering or self.transport is None:
+            return
+        waited = now - self.since
+        if self.request is not None and waited > self.limits.request_seconds:
+            self._refuse(408, "the request took too long to arrive.")
+        elif self.request is None and waited > self.limits.idle_seconds:
+            self.transport.close()
+        elif self._refused and waited > 5.0:
+            self.transport.abort()
+
+    def close_if_idle(self) -> None:
+        if not self.answering and self.request is None and self.transport is not None:
+            self.transport.close()
+
+    def abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _count_head(self, *parts: bytes) -> None:
+        self._head_bytes += sum(map(len, parts)) + 4
+        if self._head_bytes > self.limits.head_bytes:
+            self._refuse(431, f"the head of a request may have {self.limits.head_bytes} bytes.")
+
+    def _too_large(self) -> None:
+        self._refuse(413, f"a request may have at most {self.limits.body_bytes} bytes.")
+
+    def _refuse(self, status: int, why: str, more: bytes = b"") -> None:
+        """Answer, read no further, close."""
+        if self._refused or self.transport is None:
+            return
+        self._refused = True
+        self.request, self._body = None, []
+        self.since = time.perf_counter()
+        if self.answering:  # an earlier request's answer has not been written: nothing to say
+            self.transport.abort()
+            return
+        last = Request(self)
+        last.keep_alive = False
+        body = msgspec.json.encode({"error": why})
+        self.write(last, status, [body], JSON, more)

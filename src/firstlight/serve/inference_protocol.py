@@ -1,0 +1,257 @@
+"""The Open Inference Protocol v2: requests and answers in JSON, tensors in JSON or as bytes.
+
+`Inference-Header-Content-Length` says where the JSON ends and the bytes of the tensors begin
+(the `binary_tensor_data` extension), in both directions.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from firstlight.serve.engine import Job, Result
+from firstlight.serve.loading import Loaded
+from firstlight.serve.signature import Tensor
+from firstlight.serve.tensors import Array, InvalidRequestError, Rows, arranged
+
+Scalar = str | int | float | bool | None
+
+
+class _TensorIn(msgspec.Struct):
+    name: str
+    shape: list[int]
+    datatype: str
+    data: msgspec.Raw = msgspec.Raw(b"")
+    parameters: dict[str, Scalar] = {}
+
+
+class _TensorWanted(msgspec.Struct):
+    name: str
+    parameters: dict[str, Scalar] = {}
+
+
+class _Request(msgspec.Struct):
+    inputs: list[_TensorIn] = []
+    id: str = ""
+    outputs: list[_TensorWanted] = []
+    parameters: dict[str, Scalar] = {}
+
+
+class _TensorOut(msgspec.Struct, omit_defaults=True):
+    name: str
+    datatype: str
+    shape: list[int]
+    data: list[Any] | None = None
+    parameters: dict[str, int] = {}
+
+
+class _Answer(msgspec.Struct, omit_defaults=True):
+    model_name: str
+    model_version: str
+    outputs: list[_TensorOut]
+    id: str = ""
+
+
+_request = msgspec.json.Decoder(_Request)
+_encode = msgspec.json.Encoder().encode
+#: Decoders of numbers by kind of dtype: a flat list, and lists of lists down to the usual depths.
+_MAX_DEPTH = 8
+
+
+def _numbers(kind: type) -> list[Any]:
+    types: list[Any] = [list[kind]]  # type: ignore[valid-type]
+    for _ in range(_MAX_DEPTH - 1):
+        types.append(list[types[-1]])
+    return [msgspec.json.Decoder(nested) for nested in types]
+
+
+_DECODERS = {"b": _numbers(bool), "i": _numbers(int), "u": _numbers(int), "f": _numbers(float)}
+_DECODERS["V"] = _DECODERS["f"]  # bfloat16
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as it was understood; `binary` are the outputs wanted as bytes."""
+
+    rows: Rows
+    id: str
+    wanted: tuple[int, ...]
+    binary: frozenset[int]
+    timeout_seconds: float | None
+
+
+class Protocol:
+    """Reads requests for one loaded model, and writes answers."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.loaded = loaded
+        self._inputs = loaded.signature.inputs
+        self._index = {tensor.name: i for i, tensor in enumerate(self._inputs)}
+        self._outputs = loaded.signature.outputs
+        self._output_index = {tensor.name: i for i, tensor in enumerate(self._outputs)}
+        self._all = tuple(range(len(self._outputs)))
+
+    def read(self, body: bytes | memoryview, json_bytes: int | None) -> Asked:
+        """json_bytes: how many of the body's are JSON; None: all."""
+        view = memoryview(body)
+        if json_bytes is not None and not 0 <= json_bytes <= len(view):
+            raise InvalidRequestError(
+                f"Inference-Header-Content-Length is {json_bytes}, the body has {len(view)} bytes."
+            )
+        request = decoded(_request, view if json_bytes is None else view[:json_bytes])
+        rest = None if json_bytes is None else view[json_bytes:]
+        given: list[Array | None] = [None] * len(self._inputs)
+        for sent in request.inputs:
+            i = self._index.get(sent.name)
+            if i is None or given[i] is not None:
+                raise self._unknown("input", sent.name, self._index, twice=i is not None)
+            size = sent.parameters.get("binary_data_size") if sent.parameters else None
+            if size is None:
+                given[i] = _from_json(self._inputs[i], sent)
+            else:
+                given[i], rest = _from_bytes(self._inputs[i], sent, size, rest)
+        if rest is not None and len(rest):
+            raise InvalidRequestError(f"{len(rest)} bytes follow the last tensor.")
+        wanted, binary = self._all, frozenset[int]()
+        if request.outputs or request.parameters:
+            wanted, binary = self._wanted(request)
+        timeout = _timeout(request.parameters) if request.parameters else None
+        return Asked(arranged(self.loaded, given), request.id, wanted, binary, timeout)
+
+    def _wanted(self, request: _Request) -> tuple[tuple[int, ...], frozenset[int]]:
+        everything = request.parameters.get("binary_data_output") is True
+        wanted, binary = list(self._all) if not request.outputs else [], set()
+        for output in request.outputs:
+            i = self._output_index.get(output.name)
+            if i is None or i in wanted:
+                raise self._unknown("output", output.name, self._output_index, twice=i is not None)
+            wanted.append(i)
+            if output.parameters.get("binary_data", everything) is True:
+                binary.add(i)
+        if everything and not request.outputs:
+            binary.update(wanted)
+        return tuple(wanted), frozenset(binary)
+
+    def _unknown(
+        self, what: str, name: str, known: dict[str, int], twice: bool
+    ) -> InvalidRequestError:
+        if twice:
+            return InvalidRequestError(f"{what} {name[:80]!r} is given twice.")
+        return InvalidRequestError(
+            f"the model has no {what} {name[:80]!r}: its {what}s are {', '.join(known)}."
+        )
+
+    def write(self, asked: Asked, job: Job, result: Result) -> tuple[list[Any], int | None]:
+        """The parts of the body, and the length of its JSON where bytes follow."""
+        tensors: list[_TensorOut] = []
+        parts: list[Any] = []
+        extents = job.extents
+        for i in asked.wanted:
+            about = self._outputs[i]
+            if i in asked.binary:
+                array = np.ascontiguousarray(result.array(i, extents))
+                parts.append(array.reshape(-1).view(np.uint8).data)
+                size = {"binary_data_size": array.nbytes}
+                shape = list(array.shape)
+                tensors.append(_TensorOut(about.name, about.datatype, shape, None, size))
+            else:
+                shape, data = _rows_of(result, i, extents)
+                tensors.append(_TensorOut(about.name, about.datatype, shape, data))
+        model = self.loaded.model
+        head = _encode(_Answer(model.name, model.version, tensors, asked.id))
+        return [head, *parts], len(head) if parts else None
+
+
+def _rows_of(
+    result: Result, i: int, extents: dict[str, int] | None
+) -> tuple[list[int], list[Any]]:
+    """Shape and flat numbers; taken from the batch's, which are converted once for all jobs."""
+    if extents is not None:
+        array = result.array(i, extents)
+        return list(array.shape), array.ravel().tolist()
+    output = result.batch.outputs[i]
+    stride = output.size // len(output)
+    flat = result.batch.flat[i][result.start * stride : result.stop * stride]
+    return [result.stop - result.start, *output.shape[1:]], flat
+
+
+def decoded(decoder: msgspec.json.Decoder[Any], body: Any) -> Any:
+    """What a decoder makes of it, or a message for the client."""
+    try:
+        return decoder.decode(body)
+    except msgspec.DecodeError as error:  # validation errors are some of them
+        raise InvalidRequestError(f"the request cannot be read: {error}.") from None
+    except RecursionError:
+        raise InvalidRequestError("the request is nested too deeply.") from None
+    except UnicodeDecodeError:
+        raise InvalidRequestError("the request is not UTF-8.") from None
+
+
+def as_array(tensor: Tensor, numbers: Any) -> Array:
+    """Numbers in the dtype of the model, or a message for the client."""
+    try:
+        with np.errstate(over="ignore"):
+            return np.array(numbers, tensor.dtype)
+    except OverflowError as error:
+        raise InvalidRequestError(f"input {tensor.name!r}: {error}.") from None
+    except ValueError:
+        raise InvalidRequestError(f"the rows of input {tensor.name!r} differ in length.") from None
+
+
+def _from_json(tensor: Tensor, sent: _TensorIn) -> Array:
+    _require_datatype(tensor, sent)
+    raw = bytes(sent.data)
+    start = raw[:64].translate(None, b" \t\r\n")
+    depth = len(start) - len(start.lstrip(b"["))
+    decoders = _DECODERS[tensor.dtype.kind]
+    nested = depth > 1 and depth <= len(decoders)
+    array = as_array(tensor, decoded(decoders[depth - 1 if nested else 0], raw))
+    return _shaped(tensor, array, sent.shape)
+
+
+def _require_datatype(tensor: Tensor, sent: _TensorIn) -> None:
+    if sent.datatype != tensor.datatype:
+        raise InvalidRequestError(
+            f"input {tensor.name!r} is {sent.datatype[:80]!r}: the model takes {tensor.datatype}."
+        )
+
+
+def _shaped(tensor: Tensor, array: Array, shape: list[int]) -> Array:
+    if not shape or min(shape) < 0 or math.prod(shape) != array.size:
+        raise InvalidRequestError(
+            f"input {tensor.name!r} has {array.size} numbers, its shape is {shape[:16]}."
+        )
+    return array.reshape(shape)
+
+
+def _from_bytes(
+    tensor: Tensor, sent: _TensorIn, size: Any, rest: memoryview | None
+) -> tuple[Array, memoryview | None]:
+    _require_datatype(tensor, sent)
+    if rest is None or type(size) is not int or not 0 <= size <= len(rest):
+        raise InvalidRequestError(
+            f"input {tensor.name!r}: binary_data_size is {size!r}, and "
+            f"{0 if rest is None else len(rest)} bytes are left in the body."
+        )
+    if size % tensor.dtype.itemsize:
+        raise InvalidRequestError(
+            f"input {tensor.name!r}: {size} bytes are not a whole number of {tensor.datatype}."
+        )
+    array: Array = np.frombuffer(rest[:size], tensor.dtype)
+    if tensor.dtype.kind == "b":  # another byte than 0 and 1 is undefined behaviour
+        array = array.view(np.uint8) != 0
+    return _shaped(tensor, array, sent.shape), rest[size:]
+
+
+def _timeout(parameters: dict[str, Scalar]) -> float | None:
+    """`timeout` in microseconds, as Triton's clients send it."""
+    given = parameters.get("timeout")
+    if given is None:
+        return None
+    if type(given) is not int or given <= 0:
+        raise InvalidRequestError(f"timeout is {given!r}: give a positive number of microseconds.")
+    return given * 1e-6

@@ -1,0 +1,218 @@
+"""From a declaration to executables: everything is compiled, run and measured before a request."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from firstlight.errors import FirstlightError
+from firstlight.serve.compile_watch import CompileWatch
+from firstlight.serve.declaration import Model
+from firstlight.serve.signature import Signature, Sizes, Tensor, signature_of
+
+#: Runs from which the cost of a bucket is taken, and seconds after which fewer are enough.
+_RUNS, _ENOUGH_SECONDS = 5, 0.25
+Arrays = list[np.ndarray[Any, Any]]
+
+
+class LoadError(FirstlightError):
+    """A model that cannot be served here."""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """One executable, its measured cost, and where it came from."""
+
+    rows: int
+    sizes: Sizes
+    call: Callable[..., Any]
+    seconds: float  # of one batch
+    load_seconds: float
+    from_cache: bool
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A version of a model whose executables have run; `lanes` has one entry per sizes of axes."""
+
+    model: Model
+    signature: Signature
+    parameters: tuple[Any, ...]
+    lanes: Mapping[Sizes, tuple[Bucket, ...]]
+    memory_bytes: int
+    wide: bool
+
+    @property
+    def buckets(self) -> list[Bucket]:
+        return [bucket for lane in self.lanes.values() for bucket in lane]
+
+    def run(self, bucket: Bucket, inputs: Arrays) -> Arrays:
+        """Outputs on the host. Only calls what is compiled: another shape raises a TypeError."""
+        with precision_scope(self.wide):
+            results = bucket.call(*self.parameters, *inputs)
+        return [np.asarray(result) for result in results]
+
+
+def precision_scope(wide: bool) -> Any:
+    return jax.enable_x64(True) if wide else contextlib.nullcontext()
+
+
+def load(model: Model, watch: CompileWatch, max_bytes: int | None = None) -> Loaded:
+    """Compile a model for all its sizes, or load it from the compilation cache, and try it.
+
+    Args:
+        model: The declaration.
+        watch: Is told that these compiles are meant.
+        max_bytes: Memory that this model may take; by default what the device has.
+
+    Raises:
+        LoadError: The function does not trace, needs too much memory, fails, or mixes rows.
+    """
+    wide = model.x64 or _has_64_bit_inputs(model)
+    with watch.preparing(), precision_scope(wide):
+        try:
+            return _load(model, watch, max_bytes, wide)
+        except FirstlightError as error:
+            raise LoadError(f"model {model.name!r}: {error}") from None
+        except Exception as error:
+            raise LoadError(
+                f"model {model.name!r} cannot be compiled: {type(error).__name__}: "
+                f"{_first_lines(error)}"
+            ) from error
+
+
+def _load(model: Model, watch: CompileWatch, max_bytes: int | None, wide: bool) -> Loaded:
+    given = _on_host(model)
+    abstract = jax.eval_shape(lambda *leaves: leaves, *given)
+    signature = signature_of(model, abstract)
+    options = dict(model.compiler_options) if model.compiler_options else None
+    program = jax.jit(signature.function, compiler_options=options)
+    compiled = {}
+    for sizes in signature.lanes:
+        for rows in model.buckets:
+            compiled[sizes, rows] = _compile(program, abstract, signature, rows, sizes, watch)
+    needed = _bytes_of(abstract) + max(_bytes_at_work(call) for call, _, _ in compiled.values())
+    _require_memory(needed, max_bytes)
+    parameters = jax.block_until_ready(jax.device_put(given))
+    lanes: dict[Sizes, list[Bucket]] = {sizes: [] for sizes in signature.lanes}
+    for (sizes, rows), (call, seconds, from_cache) in compiled.items():
+        example = example_rows(signature, rows, sizes)
+        cost = _measured(lambda call=call, example=example: call(*parameters, *example))  # type: ignore[misc]
+        lanes[sizes].append(Bucket(rows, sizes, call, cost, seconds, from_cache))
+    frozen = {sizes: tuple(buckets) for sizes, buckets in lanes.items()}
+    loaded = Loaded(model, signature, parameters, frozen, needed, wide)
+    for buckets in frozen.values():
+        _require_independent_rows(loaded, buckets[-1])
+    return loaded
+
+
+def _compile(
+    program: Any, parameters: Any, signature: Signature, rows: int, sizes: Sizes, watch: CompileWatch
+) -> tuple[Any, float, bool]:
+    begin, hits = time.perf_counter(), watch.cache_hits
+    call = program.lower(*parameters, *signature.structs(rows, sizes)).compile()
+    return call, time.perf_counter() - begin, watch.cache_hits > hits
+
+
+def _on_host(model: Model) -> tuple[Any, ...]:
+    """The parameters as arrays; numbers get the type that they would have in the function."""
+
+    def array(leaf: Any) -> Any:
+        if isinstance(leaf, jax.Array):
+            return leaf
+        value = np.asarray(leaf)
+        if value.dtype == object or value.dtype.kind in "USOM":
+            raise LoadError(f"parameters hold {type(leaf).__name__}, which is no array of numbers.")
+        return value
+
+    arrays: tuple[Any, ...] = jax.tree.map(array, model.leading)
+    return arrays
+
+
+def _has_64_bit_inputs(model: Model) -> bool:
+    leaves = jax.tree.leaves(dict(model.inputs), is_leaf=lambda leaf: hasattr(leaf, "dtype"))
+    return any("64" in str(getattr(leaf, "dtype", "")) for leaf in leaves)
+
+
+def example_rows(signature: Signature, rows: int, sizes: Sizes) -> Arrays:
+    """Inputs to try an executable with: defaults where there are some, otherwise ones."""
+    named = dict(zip(signature.axes, sizes, strict=True))
+
+    def rows_of(tensor: Tensor) -> np.ndarray[Any, Any]:
+        row = np.ones(tensor.sized(named), tensor.dtype) if tensor.default is None else tensor.default
+        return np.repeat(row[None], rows, axis=0)
+
+    return [rows_of(tensor) for tensor in signature.inputs]
+
+
+def _measured(call: Callable[[], Any]) -> float:
+    jax.block_until_ready(call())  # the first call is never the usual one
+    seconds: list[float] = []
+    while len(seconds) < _RUNS and sum(seconds) < _ENOUGH_SECONDS:
+        begin = time.perf_counter()
+        jax.block_until_ready(call())
+        seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds)
+
+
+def _require_independent_rows(loaded: Loaded, bucket: Bucket) -> None:
+    """Refuse functions whose rows see each other: a request's result would depend on others'."""
+    if bucket.rows < 2:
+        return
+    example = example_rows(loaded.signature, bucket.rows, bucket.sizes)
+    changed = [array.copy() for array in example]
+    for array in changed:
+        poison = True if array.dtype.kind == "b" else np.nan if array.dtype.kind in "fV" else 0
+        array[1:] = poison
+    before, after = loaded.run(bucket, example), loaded.run(bucket, changed)
+    for tensor, a, b in zip(loaded.signature.outputs, before, after, strict=True):
+        if a[:1].tobytes() != b[:1].tobytes():
+            raise LoadError(
+                f"the first row of output {tensor.name!r} changes with the other rows, so requests "
+                "that share a batch would get each other's results. Make the function act on every "
+                "row alone (jax.vmap), or use buckets=(1,)."
+            )
+
+
+def _bytes_of(tree: Any) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def _bytes_at_work(compiled: Any) -> int:
+    """What a call takes beside the parameters, as XLA plans it."""
+    plan = compiled.memory_analysis()
+    if plan is None:
+        return 0
+    return int(plan.temp_size_in_bytes + plan.output_size_in_bytes)
+
+
+def _require_memory(needed: int, max_bytes: int | None) -> None:
+    available = _available_bytes() if max_bytes is None else max_bytes
+    if needed > available:
+        raise LoadError(
+            f"parameters and the largest bucket need {needed / 2**20:.0f} MiB, and "
+            f"{available / 2**20:.0f} MiB may be used. Use smaller buckets, or raise --memory-limit."
+        )
+
+
+def _available_bytes() -> int:
+    """What the device has left; for a CPU, what the machine has."""
+    stats = jax.devices()[0].memory_stats()
+    if stats and "bytes_limit" in stats:
+        return int(stats["bytes_limit"] - stats.get("bytes_in_use", 0))
+    import psutil
+
+    return int(psutil.virtual_memory().available)
+
+
+def _first_lines(error: Exception, count: int = 6) -> str:
+    """The beginning of a message: JAX adds pages of advice."""
+    lines: Iterable[str] = str(error).strip().splitlines()
+    return "\n".join(list(lines)[:count])

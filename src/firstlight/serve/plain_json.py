@@ -1,0 +1,45 @@
+"""A plain JSON form for people: `{"x": [[…], …]}` in, `{"y": [[…], …]}` out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from firstlight.serve.engine import Job, Result
+from firstlight.serve.inference_protocol import as_array, decoded
+from firstlight.serve.loading import Loaded
+from firstlight.serve.tensors import Array, Rows, arranged
+
+_NUMBERS = {"b": bool, "i": int, "u": int}
+_encode = msgspec.json.Encoder().encode
+
+
+class PlainJson:
+    """Reads and writes the inputs and outputs of one loaded model, by name."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.loaded = loaded
+        fields: list[tuple[str, Any, Any]] = []
+        for i, tensor in enumerate(loaded.signature.inputs):
+            nested: Any = _NUMBERS.get(tensor.dtype.kind, float)
+            for _ in range(len(tensor.shape) + 1):
+                nested = list[nested]
+            fields.append((f"f{i}", nested | msgspec.UnsetType, msgspec.UNSET))
+        names = {f"f{i}": tensor.name for i, tensor in enumerate(loaded.signature.inputs)}
+        struct = msgspec.defstruct("Inputs", fields, rename=names, forbid_unknown_fields=True)
+        self._decoder = msgspec.json.Decoder(struct)
+
+    def read(self, body: Any) -> Rows:
+        request = decoded(self._decoder, body)
+        given: list[Array | None] = []
+        for i, tensor in enumerate(self.loaded.signature.inputs):
+            value = getattr(request, f"f{i}")
+            given.append(None if value is msgspec.UNSET else as_array(tensor, value))
+        return arranged(self.loaded, given)
+
+    def write(self, job: Job, result: Result) -> bytes:
+        outputs = self.loaded.signature.outputs
+        return _encode(
+            {tensor.name: result.array(i, job.extents).tolist() for i, tensor in enumerate(outputs)}
+        )

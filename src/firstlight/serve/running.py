@@ -1,0 +1,238 @@
+"""The life of a server: listen, prepare, be ready, reload, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from firstlight.errors import FirstlightError
+from firstlight.serve import description
+from firstlight.serve.app import JSON, App
+from firstlight.serve.compile_watch import CompileWatch
+from firstlight.serve.declaration import Model
+from firstlight.serve.engine import Engine
+from firstlight.serve.http_server import Limits, Server
+from firstlight.serve.loading import Loaded, load
+from firstlight.serve.models import Models
+from firstlight.telemetry import metrics
+from firstlight.telemetry.prometheus import CONTENT_TYPE, Exporter
+from firstlight.telemetry.values import Values
+
+Say = Callable[[str], None]
+
+
+class AddressError(FirstlightError):
+    """An address that cannot be listened on."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to serve."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    token: bytes | None = None
+    max_bytes: int | None = None  # of memory, for each model
+    drain_seconds: float = 30.0
+    limits: Limits = field(default_factory=Limits)
+
+
+class Service:
+    """Everything that one process serves with."""
+
+    def __init__(self, settings: Settings, begin: float) -> None:
+        """begin: when the process began, on the clock of `time.time`."""
+        import jax
+
+        self.settings, self._begin = settings, begin
+        self.values = Values()
+        self.watch = CompileWatch(self.values)
+        on_cpu = jax.default_backend() == "cpu"
+        # Another batch is prepared while an accelerator computes; a CPU has nothing to gain by it.
+        compiled = self.watch.request_path
+        self.engine = Engine(self.values, lambda: compiled.value, slots=1 if on_cpu else 2)
+        self.models = Models(self.engine, self.values, random.random)
+        exporter = Exporter(self.values)
+        pages = {
+            b"/metrics": lambda: (exporter.text(), CONTENT_TYPE.encode()),
+            b"/openapi.json": lambda: (msgspec.json.encode(self._openapi()), JSON),
+        }
+        self.app = App(self.models, self.values, settings.token, pages)
+        self.server = Server(self.app, settings.limits)
+        self.startup_seconds = 0.0
+        self.values.gauge(metrics.STARTUP_DURATION, lambda: self.startup_seconds)
+        _watch_memory(self.values)
+
+    def _openapi(self) -> dict[str, Any]:
+        current = [name.current for name in self.models.names.values()]
+        return description.openapi(current, self.settings.token is not None)
+
+    def prepare(self, declared: Sequence[Model]) -> list[Loaded]:
+        """Load models; takes long, and may run on any thread."""
+        return [load(model, self.watch, self.settings.max_bytes) for model in declared]
+
+    def begin_serving(self, loaded: Sequence[Loaded]) -> None:
+        """From now on requests are answered."""
+        for one in loaded:
+            self.models.put(one)
+        # What was made until now stays: collecting garbage need not look at it again.
+        gc.collect()
+        gc.freeze()
+        self.startup_seconds = time.time() - self._begin
+        self.app.ready = True
+
+
+async def serve(
+    declare: Callable[[], Sequence[Model]], settings: Settings, say: Say, begin: float
+) -> int:
+    """Serve until a signal ends it; returns an exit code.
+
+    declare: gives the models, again at every SIGHUP.
+    """
+    loop = asyncio.get_running_loop()
+    service = Service(settings, begin)
+    listener = await _listening(loop, service.server, settings)
+    host, port = listener.sockets[0].getsockname()[:2]
+    say(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}, preparing models")
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    preparing = loop.run_in_executor(None, lambda: service.prepare(declare()))
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait([preparing, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if not stop.is_set():
+            loaded = await preparing
+            service.begin_serving(loaded)
+            report(loaded, service.startup_seconds, say)
+            reloading = _Reloading(service, declare, say)
+            loop.add_signal_handler(signal.SIGHUP, reloading.ask)
+            await stopping
+            await _drained(service, listener, say)
+    finally:
+        stopping.cancel()
+        listener.close()
+        service.server.close()
+        service.engine.close()
+        service.watch.close()
+    return 0
+
+
+async def _listening(loop: Any, server: Server, settings: Settings) -> Any:
+    try:
+        return await loop.create_server(
+            server.connection, settings.host, settings.port, backlog=2048
+        )
+    except (OSError, socket.gaierror) as error:
+        raise AddressError(
+            f"{settings.host}:{settings.port} cannot be listened on: {error.strerror or error}. "
+            "Choose another --port, or 0 for any that is free."
+        ) from None
+
+
+async def _drained(service: Service, listener: Any, say: Say) -> None:
+    """Answer what has arrived, take nothing new."""
+    say("draining: requests that have arrived are answered, new ones are not taken")
+    service.app.ready = False
+    service.app.draining = True
+    listener.close()
+    service.server.drain()
+    end = time.perf_counter() + service.settings.drain_seconds
+    while service.server.connections and time.perf_counter() < end:
+        await asyncio.sleep(0.02)
+    left = len(service.server.connections)
+    say("stopped" if not left else f"stopped, with {left} connections that did not end")
+
+
+class _Reloading:
+    """SIGHUP: new versions are prepared beside the old ones, which stay if anything fails."""
+
+    def __init__(self, service: Service, declare: Callable[[], Sequence[Model]], say: Say) -> None:
+        self._service, self._declare, self._say = service, declare, say
+        self._task: asyncio.Task[None] | None = None
+
+    def ask(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._reload())
+
+    async def _reload(self) -> None:
+        service, begin = self._service, time.perf_counter()
+        loop = asyncio.get_running_loop()
+        try:
+            declared = await loop.run_in_executor(None, lambda: list(self._declare()))
+            new = [model for model in declared if self._is_new(model)]
+            loaded = await loop.run_in_executor(None, lambda: service.prepare(new))
+        except FirstlightError as error:
+            self._say(f"reload failed, what was served goes on: {error}")
+            return
+        for one in loaded:
+            service.models.put(one, one.model.canary_share)
+        report(loaded, time.perf_counter() - begin, self._say)
+
+    def _is_new(self, model: Model) -> bool:
+        """Whether a version is not served yet, or is another's canary no more."""
+        name = self._service.models.names.get(model.name)
+        if name is None:
+            return True
+        if model.canary_share is None:
+            return name.current.model.version != model.version
+        return name.canary is None or name.canary.model.version != model.version
+
+
+def report(loaded: Sequence[Loaded], seconds: float, say: Say) -> None:
+    """What was compiled, what came from the cache, how long it took."""
+    for one in loaded:
+        buckets = one.buckets
+        cached = sum(bucket.from_cache for bucket in buckets)
+        took = sum(bucket.load_seconds for bucket in buckets)
+        say(
+            f"{one.model.name} {one.model.version}: {len(buckets)} executables in {took:.2f} s "
+            f"({len(buckets) - cached} compiled, {cached} from the cache), "
+            f"{one.memory_bytes / 2**20:.1f} MiB; rows: seconds "
+            + ", ".join(f"{b.rows}: {b.seconds:.2g}" for b in one.lanes[buckets[0].sizes])
+        )
+    say(f"ready after {seconds:.2f} s")
+
+
+def _watch_memory(values: Values) -> None:
+    import jax
+
+    names = {
+        metrics.DEVICE_MEMORY_USED: "bytes_in_use",
+        metrics.DEVICE_MEMORY_LIMIT: "bytes_limit",
+        metrics.DEVICE_MEMORY_PEAK: "peak_bytes_in_use",
+    }
+    for device in jax.local_devices():
+        if not device.memory_stats():  # a CPU: the process's memory is what there is
+            continue
+        for metric, key in names.items():
+            label = f"{device.platform}:{device.id}"
+            values.gauge(metric, lambda d=device, k=key: float(d.memory_stats().get(k, 0)), label)
+
+
+def run(
+    declare: Callable[[], Sequence[Model]], settings: Settings, begin: float | None = None
+) -> int:
+    """Serve in this process until SIGTERM or SIGINT."""
+    import jax
+    import uvloop
+
+    from firstlight import warmstart
+
+    warmstart.enable()
+    # A batch that is run and read at once gains nothing from a thread of JAX's in between.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+    def say(line: str) -> None:
+        print(f"firstlight: {line}", flush=True)
+
+    return uvloop.run(serve(declare, settings, say, time.time() if begin is None else begin))

@@ -1,0 +1,145 @@
+"""A model's tensors with names: inputs as declared, outputs as its function returns them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from firstlight.serve.declaration import DATATYPES, DeclarationError, Input, Model
+
+Sizes = tuple[int, ...]  # of the variable axes, in the order of the model's `axes`
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One input or output; a text in `shape`, which is of one row, is a variable axis."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int | str, ...]
+    default: np.ndarray[Any, Any] | None = None
+    fill: float = 0
+
+    @property
+    def datatype(self) -> str:
+        return DATATYPES[self.dtype.name]
+
+    @property
+    def wire_shape(self) -> list[int]:
+        """As the protocol's metadata has it: -1 where the size varies."""
+        return [-1, *(-1 if isinstance(size, str) else size for size in self.shape)]
+
+    def sized(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        return tuple(sizes[size] if isinstance(size, str) else size for size in self.shape)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Inputs and outputs in the order in which executables take and return them."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    axes: Mapping[str, tuple[int, ...]]
+    function: Callable[..., Any]  # (*leading, *inputs) -> tuple of outputs
+
+    @property
+    def lanes(self) -> list[Sizes]:
+        """All combinations of sizes of the variable axes."""
+        return list(itertools.product(*self.axes.values()))
+
+    def structs(self, rows: int, sizes: Sizes) -> list[Any]:
+        """The inputs of one executable, without values."""
+        named = dict(zip(self.axes, sizes, strict=True))
+        return [
+            jax.ShapeDtypeStruct((rows, *tensor.sized(named)), tensor.dtype)
+            for tensor in self.inputs
+        ]
+
+
+def signature_of(model: Model, parameters: tuple[Any, ...]) -> Signature:
+    """Trace the function once per variable axis; `parameters` may be without values."""
+    leaves, structure = jax.tree_util.tree_flatten_with_path(
+        dict(model.inputs), is_leaf=lambda leaf: isinstance(leaf, Input)
+    )
+    inputs = tuple(_input(_name(path), leaf) for path, leaf in leaves)
+    axes = {name: tuple(sizes) for name, sizes in model.axes.items()}
+    _require_axes(inputs, axes)
+
+    def as_declared(*arguments: Any) -> Any:
+        leading, given = arguments[: len(parameters)], arguments[len(parameters) :]
+        return model.function(*leading, **jax.tree_util.tree_unflatten(structure, given))
+
+    def flat(*arguments: Any) -> tuple[Any, ...]:
+        return tuple(jax.tree.leaves(as_declared(*arguments)))
+
+    flat.__name__ = model.name.replace("-", "_")  # under which JAX reports and caches it
+    without = Signature(inputs, (), axes, flat)
+    return Signature(inputs, _outputs(without, as_declared, parameters), axes, flat)
+
+
+def _input(name: str, leaf: Any) -> Tensor:
+    if not isinstance(leaf, Input):
+        raise DeclarationError(f"input {name!r} is {leaf!r}, not a serve.Input.")
+    dtype = jax.numpy.dtype(leaf.dtype)
+    default = None
+    if leaf.default is not None:
+        default = np.asarray(leaf.default, dtype)
+        if leaf.variable_axes or default.shape != tuple(leaf.shape):
+            raise DeclarationError(
+                f"the default of input {name!r} has shape {default.shape}, one row has {leaf.shape}"
+            )
+    return Tensor(name, dtype, tuple(leaf.shape), default, leaf.fill)
+
+
+def _require_axes(inputs: tuple[Tensor, ...], axes: Mapping[str, Any]) -> None:
+    used = {size for tensor in inputs for size in tensor.shape if isinstance(size, str)}
+    if used != set(axes):
+        raise DeclarationError(
+            f"inputs have the variable axes {sorted(used)}, axes= gives sizes for {sorted(axes)}."
+        )
+
+
+def _outputs(
+    signature: Signature, function: Callable[..., Any], parameters: tuple[Any, ...]
+) -> tuple[Tensor, ...]:
+    """Names and shapes; an axis that grows with a variable axis of the inputs carries its name."""
+    rows, smallest = 2, signature.lanes[0]
+
+    def leaves(sizes: Sizes) -> list[Any]:
+        result = jax.eval_shape(function, *parameters, *signature.structs(rows, sizes))
+        found: list[Any] = jax.tree_util.tree_flatten_with_path(result)[0]
+        return found
+
+    first = leaves(smallest)
+    if not first:
+        raise DeclarationError("the function returns no array.")
+    shapes: list[list[int | str]] = [list(leaf.shape) for _, leaf in first]
+    for (path, _), shape in zip(first, shapes, strict=True):
+        if shape[:1] != [rows]:
+            raise DeclarationError(
+                f"output {_name(path)!r} has shape {tuple(shape)} for {rows} rows of input. Its "
+                "leading axis has to be the rows."
+            )
+    for position, (axis, sizes) in enumerate(signature.axes.items()):
+        other = sizes[1] if len(sizes) > 1 else 2 * sizes[0]
+        changed = (*smallest[:position], other, *smallest[position + 1 :])
+        for shape, (_, before), (_, after) in zip(shapes, first, leaves(changed), strict=True):
+            for i, pair in enumerate(zip(before.shape, after.shape, strict=True)):
+                if pair == (sizes[0], other):
+                    shape[i] = axis
+    return tuple(
+        Tensor(_name(path), leaf.dtype, tuple(shape[1:]))
+        for (path, leaf), shape in zip(first, shapes, strict=True)
+    )
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    """`a.b.0` of a leaf's place in a tree."""
+    parts = [str(getattr(p, "key", getattr(p, "idx", getattr(p, "name", p)))) for p in path]
+    bare = not parts or parts[0].isdecimal()
+    return ".".join(["output", *parts] if bare else parts)

@@ -1,0 +1,67 @@
+"""`app.py:model` to declarations: the user's file, imported as `python app.py` would."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from firstlight.errors import FirstlightError
+from firstlight.serve.declaration import Model
+
+
+class TargetError(FirstlightError):
+    """A file or a name from which no model can be taken."""
+
+
+def models_in(target: str) -> list[Model]:
+    """The models of `FILE:NAME`, where NAME may be a list of them, or all of `FILE`."""
+    path, _, name = target.rpartition(":") if ":" in target else (target, "", "")
+    module = _imported(Path(path))
+    if name:
+        if not hasattr(module, name):
+            known = ", ".join(_declared(module)) or "none"
+            raise TargetError(f"{path} has no {name!r}. Models in it: {known}.")
+        return list(_as_models(getattr(module, name), target))
+    found = list(_declared(module).values())
+    if not found:
+        raise TargetError(f"{path} declares no model. Decorate a function with @serve.model(...).")
+    return found
+
+
+def _declared(module: ModuleType) -> dict[str, Model]:
+    return {name: value for name, value in vars(module).items() if isinstance(value, Model)}
+
+
+def _as_models(value: Any, target: str) -> Iterable[Model]:
+    models = value if isinstance(value, (list, tuple)) else [value]
+    for model in models:
+        if not isinstance(model, Model):
+            raise TargetError(
+                f"{target} is {type(model).__name__}, not a model. Decorate the function with "
+                "@serve.model(inputs=...)."
+            )
+    return models
+
+
+def _imported(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise TargetError(f"{path}: no such file. Give FILE.py or FILE.py:NAME.")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise TargetError(f"{path} is no Python file.")
+    module = importlib.util.module_from_spec(spec)
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except FirstlightError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise TargetError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    return module

@@ -1,0 +1,116 @@
+"""Tensors of a request checked against a model's signature, and padded where sizes vary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from firstlight.serve.loading import Arrays, Loaded
+from firstlight.serve.signature import Signature, Tensor
+
+Array = np.ndarray[Any, Any]
+
+
+class InvalidRequestError(Exception):
+    """A request that no result can be given for; its text is for the client."""
+
+    def __init__(self, message: str, status: int = 400, valid: Any = None) -> None:
+        super().__init__(message)
+        self.status, self.valid = status, valid
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Inputs in the order of a signature; `extents` are variable sizes before padding."""
+
+    arrays: Arrays
+    rows: int
+    sizes: tuple[int, ...] = ()
+    extents: dict[str, int] | None = None
+
+
+def arranged(loaded: Loaded, given: list[Array | None]) -> Rows:
+    """Inputs in the order of the signature, None where the request has none."""
+    signature = loaded.signature
+    rows = next((len(array) for array in given if array is not None), 1)
+    if not 1 <= rows <= loaded.model.buckets[-1]:
+        raise InvalidRequestError(
+            f"{rows} rows: send 1 to {loaded.model.buckets[-1]} rows in a request.",
+            valid=valid_shapes(loaded),
+        )
+    if signature.axes:
+        return _padded(loaded, given, rows)
+    arrays = []
+    for tensor, array in zip(signature.inputs, given, strict=True):
+        if array is None:
+            array = _default(tensor, rows)
+        elif array.shape[1:] != tensor.shape or len(array) != rows:
+            raise _wrong_shape(loaded, tensor, array)
+        arrays.append(array)
+    return Rows(arrays, rows)
+
+
+def _default(tensor: Tensor, rows: int) -> Array:
+    if tensor.default is None:
+        raise InvalidRequestError(f"input {tensor.name!r} is missing.")
+    return np.repeat(tensor.default[None], rows, axis=0)
+
+
+def _padded(loaded: Loaded, given: list[Array | None], rows: int) -> Rows:
+    signature = loaded.signature
+    extents: dict[str, int] = {}
+    for tensor, array in zip(signature.inputs, given, strict=True):
+        if array is None:
+            continue
+        if array.ndim != len(tensor.shape) + 1 or len(array) != rows:
+            raise _wrong_shape(loaded, tensor, array)
+        for size, axis in zip(array.shape[1:], tensor.shape, strict=True):
+            if size != (extents.setdefault(axis, size) if isinstance(axis, str) else axis):
+                raise _wrong_shape(loaded, tensor, array)
+    sizes = _sizes(loaded, signature, extents)
+    named = dict(zip(signature.axes, sizes, strict=True))
+    arrays = []
+    for tensor, array in zip(signature.inputs, given, strict=True):
+        if array is None:
+            array = _default(tensor, rows)
+        shape = (rows, *tensor.sized(named))
+        if array.shape != shape:
+            whole = np.full(shape, tensor.fill, tensor.dtype)
+            whole[tuple(map(slice, array.shape))] = array
+            array = whole
+        arrays.append(array)
+    return Rows(arrays, rows, sizes, extents)
+
+
+def _sizes(loaded: Loaded, signature: Signature, extents: dict[str, int]) -> tuple[int, ...]:
+    """The smallest compiled size of every variable axis that holds the request's."""
+    chosen = []
+    for axis, sizes in signature.axes.items():
+        fitting = [size for size in sizes if size >= extents.get(axis, 1)]
+        if not fitting:
+            raise InvalidRequestError(
+                f"axis {axis!r} has {extents[axis]} entries: at most {sizes[-1]} are served.",
+                valid=valid_shapes(loaded),
+            )
+        chosen.append(fitting[0])
+    return tuple(chosen)
+
+
+def valid_shapes(loaded: Loaded) -> dict[str, Any]:
+    """What may be sent, for people and programs that sent something else."""
+    inputs = {tensor.name: ["rows", *tensor.shape] for tensor in loaded.signature.inputs}
+    valid: dict[str, Any] = {"inputs": inputs, "rows": [1, loaded.model.buckets[-1]]}
+    if loaded.signature.axes:
+        valid["axes"] = {name: [1, sizes[-1]] for name, sizes in loaded.signature.axes.items()}
+    return valid
+
+
+def _wrong_shape(loaded: Loaded, tensor: Tensor, array: Array) -> InvalidRequestError:
+    wanted = ", ".join(map(str, ("rows", *tensor.shape)))
+    return InvalidRequestError(
+        f"input {tensor.name!r} has shape {list(array.shape)}: the model takes [{wanted}], with "
+        "the same number of rows for every input.",
+        valid=valid_shapes(loaded),
+    )

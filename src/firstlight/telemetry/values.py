@@ -1,0 +1,87 @@
+"""Current values of the catalogue's metrics, cheap enough to be kept for every request.
+
+A series is made once and then held by its user: counting is one addition, observing one bisection.
+One thread writes to a series; readers see whole numbers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from firstlight.telemetry.metrics import Kind, Metric
+
+Labels = tuple[str, ...]
+
+
+class Counter:
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def add(self, amount: int = 1) -> None:
+        self.value += amount
+
+
+class Histogram:
+    """Counts by bucket; the last bucket is what exceeds all bounds."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A series as it is now."""
+
+    metric: Metric
+    labels: Labels
+    value: float | Histogram
+
+
+class Values:
+    """All series of one process."""
+
+    def __init__(self) -> None:
+        self._series: dict[tuple[Metric, Labels], Counter | Histogram] = {}
+        self._gauges: dict[tuple[Metric, Labels], Callable[[], float]] = {}
+
+    def counter(self, metric: Metric, *labels: str) -> Counter:
+        made = self._series.setdefault(_key(metric, Kind.COUNTER, labels), Counter())
+        assert isinstance(made, Counter)
+        return made
+
+    def histogram(self, metric: Metric, *labels: str) -> Histogram:
+        key = _key(metric, Kind.HISTOGRAM, labels)
+        made = self._series.setdefault(key, Histogram(metric.bounds))
+        assert isinstance(made, Histogram)
+        return made
+
+    def gauge(self, metric: Metric, read: Callable[[], float], *labels: str) -> None:
+        """`read` is called when somebody asks."""
+        self._gauges[_key(metric, Kind.GAUGE, labels)] = read
+
+    def drop_gauge(self, metric: Metric, *labels: str) -> None:
+        self._gauges.pop((metric, labels), None)
+
+    def __iter__(self) -> Iterator[Sample]:
+        for (metric, labels), series in list(self._series.items()):
+            yield Sample(metric, labels, series if isinstance(series, Histogram) else series.value)
+        for (metric, labels), read in list(self._gauges.items()):
+            yield Sample(metric, labels, read())
+
+
+def _key(metric: Metric, kind: Kind, labels: Labels) -> tuple[Metric, Labels]:
+    if metric.kind is not kind or len(labels) != len(metric.labels):
+        raise ValueError(f"{metric.name} is a {metric.kind.value} with labels {metric.labels}")
+    return metric, labels
