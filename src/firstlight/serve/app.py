@@ -19,7 +19,7 @@ import msgspec
 from firstlight.serve import description
 from firstlight.serve.engine import Job, Lane, Reason, Refusal, Result
 from firstlight.serve.inference_protocol import Asked
-from firstlight.serve.models import Models, Served
+from firstlight.serve.models import Models, Name, Served
 from firstlight.serve.tensors import InvalidRequestError, Rows
 from firstlight.telemetry import metrics
 from firstlight.telemetry.values import Values
@@ -148,13 +148,15 @@ class App:
 
     def _handle(self, exchange: Exchange) -> None:
         path = exchange.path
+        if self._token is not None and not self._is_allowed(exchange):
+            self._refuse_stranger(exchange, path)
+            return
+        name = self.models.paths.get(path)
+        if name is not None:
+            self._infer(exchange, self._chosen(exchange, name), plain=False)
+            return
         if path.startswith(b"/v2/health/"):
             self._health(exchange, path)
-            return
-        if self._token is not None and not self._is_allowed(exchange):
-            self._unauthorized.add()
-            more = b"www-authenticate: Bearer\r\n"
-            fail(exchange, 401, "send the token: Authorization: Bearer TOKEN.", more=more)
             return
         parts = path.split(b"/")
         if parts[1:3] == [b"v2", b"models"] and len(parts) > 3:
@@ -186,8 +188,7 @@ class App:
         named = self.models.names.get(name.decode("utf-8", "replace"))
         if named is not None:
             if version is None:
-                wants_canary = exchange.headers.get(CANARY_HEADER) == b"true"
-                return self.models.choose(named, wants_canary)
+                return self._chosen(exchange, named)
             wanted = version.decode("utf-8", "replace")
             for _, served in named.versions():
                 if served.model.version == wanted:
@@ -197,6 +198,11 @@ class App:
             raise InvalidRequestError("the models are being prepared.", 503)
         known = ", ".join(self.models.names)
         raise InvalidRequestError(f"no such model. There are: {known}.", 404)
+
+    def _chosen(self, exchange: Exchange, name: Name) -> Served:
+        if name.canary is None:
+            return name.current
+        return self.models.choose(name, exchange.headers.get(CANARY_HEADER) == b"true")
 
     def _infer(self, exchange: Exchange, served: Served, plain: bool) -> None:
         # What arrived before the end is still answered.
@@ -234,6 +240,15 @@ class App:
         deadline = exchange.arrived + seconds
         return _Inference(rows, deadline, exchange, served, asked), served.lanes[rows.sizes]
 
+    def _refuse_stranger(self, exchange: Exchange, path: bytes) -> None:
+        """Whoever has no token may ask for the health of the server, as probes do."""
+        if path.startswith(b"/v2/health/"):
+            self._health(exchange, path)
+            return
+        self._unauthorized.add()
+        more = b"www-authenticate: Bearer\r\n"
+        fail(exchange, 401, "send the token: Authorization: Bearer TOKEN.", more=more)
+
     def _health(self, exchange: Exchange, path: bytes) -> None:
         if path == b"/v2/health/live":
             exchange.answer(200, [b""])
@@ -248,7 +263,9 @@ class App:
         elif path == b"/v2":
             exchange.answer(200, [_encode(description.server())])
         elif path == b"/v2/models":
-            known = [{"name": s.model.name, "version": s.model.version} for s in self.models.all_served()]
+            known = [
+                {"name": s.model.name, "version": s.model.version} for s in self.models.all_served()
+            ]
             exchange.answer(200, [_encode(known)])
         elif path in self._pages:
             body, content_type = self._pages[path]()

@@ -118,16 +118,17 @@ def model(
         inputs: An `Input` by name; or trees (dicts, lists, tuples) of them.
         name: The function's name by default.
         options: `parameters` (any tree of arrays, kept on the device), `version`, `buckets` (sizes
-            of batches to compile for), `axes` ({name of a variable axis: sizes}), `deadline_seconds`
-            (of requests that give none), `max_queue_rows`, `x64` (compute in 64 bits; implied by
-            64-bit inputs), `compiler_options` (of XLA), `about` (a line for people),
-            `canary_share` (of the requests that a new version gets beside the current one).
+            of batches to compile for), `axes` ({name of a variable axis: sizes}),
+            `deadline_seconds` (of requests that give none), `max_queue_rows`, `x64` (compute in 64
+            bits; implied by 64-bit inputs), `compiler_options` (of XLA), `about` (a line for
+            people), `canary_share` (of the requests that a new version gets beside the current
+            one).
     """
 
     def declare(function: Callable[..., Any]) -> Model:
         if not callable(function):
             raise DeclarationError(f"{function!r} is not a function.")
-        named = name or getattr(function, "__name__", "model")
+        named = name or str(getattr(function, "__name__", "model"))
         about = options.pop("about", None) or (function.__doc__ or "").strip().partition("\n")[0]
         return Model(function, inputs, named, about=about, **options)
 

@@ -97,9 +97,11 @@ def _paths(served: Served) -> Plain:
     }
 
 
-def _operation(summary: str, answer: Plain, codes: Iterable[str], body: Plain | None = None) -> Plain:
+def _operation(
+    summary: str, answer: Plain, codes: Iterable[str], body: Plain | None = None
+) -> Plain:
     error = {"type": "object", "properties": {"error": {"type": "string"}}}
-    responses = {}
+    responses: dict[str, Plain] = {}
     for code in codes:
         responses[code] = {"description": "OK" if code == "200" else "No result."}
         if schema := answer if code == "200" else error:

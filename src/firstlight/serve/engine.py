@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -100,8 +100,7 @@ class Batch:
         return [output.ravel().tolist() for output in self.outputs]
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """Rows `start` to `stop` of a batch."""
 
     batch: Batch
@@ -142,6 +141,7 @@ class Lane:
         """Plan with these: the bucket to run for every number of waiting rows."""
         self.buckets = buckets
         self.max_rows = buckets[-1].rows
+        self.max_queued_rows = self.loaded.model.queue_rows + self.max_rows
         self.row_seconds = buckets[-1].seconds / self.max_rows
         self._plan = [_cheapest(buckets, rows) for rows in range(1, self.max_rows + 1)]
 
@@ -183,7 +183,7 @@ class Engine:
     def __init__(
         self, values: Values, compiles: Callable[[], int] = lambda: 0, slots: int = 1
     ) -> None:
-        """compiles: how many programs were compiled so far; slots: batches on the device at once."""
+        """compiles: how many programs were compiled so far; slots: batches at once."""
         self._lanes: list[Lane] = []
         self._compiles = compiles
         self._slots, self._running = slots, 0
@@ -210,7 +210,7 @@ class Engine:
     def submit(self, lane: Lane, job: Job) -> Refusal | None:
         """Queue a job, or say at once why not."""
         waiting = lane.queued_rows + job.rows
-        if waiting > lane.loaded.model.queue_rows + lane.max_rows:
+        if waiting > lane.max_queued_rows:
             return Refusal(Reason.QUEUE_FULL, self._backlog_seconds)
         if job.arrived + self._backlog_seconds + job.rows * lane.row_seconds > job.deadline:
             return Refusal(Reason.DEADLINE, self._backlog_seconds)

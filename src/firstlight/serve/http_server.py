@@ -42,8 +42,8 @@ class Limits:
 class Server:
     """Connections of one listening socket."""
 
-    def __init__(self, app: App, limits: Limits = Limits()) -> None:
-        self.app, self.limits = app, limits
+    def __init__(self, app: App, limits: Limits | None = None) -> None:
+        self.app, self.limits = app, limits or Limits()
         self.connections: set[Connection] = set()
         self.body_bytes = 0
         self.draining = False
@@ -155,12 +155,12 @@ class Connection(asyncio.Protocol):
         self._body = []
 
     def on_url(self, url: bytes) -> None:
-        self._count_head(url)
+        self._count_head(len(url))
         if self.request is not None:
             self.request.path += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count_head(name, value)
+        self._count_head(len(name) + len(value) + 4)
         if self.request is not None:
             self.request.headers[name.lower()] = value
 
@@ -271,8 +271,8 @@ class Connection(asyncio.Protocol):
         if self.transport is not None:
             self.transport.abort()
 
-    def _count_head(self, *parts: bytes) -> None:
-        self._head_bytes += sum(map(len, parts)) + 4
+    def _count_head(self, size: int) -> None:
+        self._head_bytes += size
         if self._head_bytes > self.limits.head_bytes:
             self._refuse(431, f"the head of a request may have {self.limits.head_bytes} bytes.")
 

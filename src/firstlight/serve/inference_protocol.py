@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from types import GenericAlias
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -63,18 +63,19 @@ _MAX_DEPTH = 8
 
 
 def _numbers(kind: type) -> list[Any]:
-    types: list[Any] = [list[kind]]  # type: ignore[valid-type]
-    for _ in range(_MAX_DEPTH - 1):
-        types.append(list[types[-1]])
-    return [msgspec.json.Decoder(nested) for nested in types]
+    decoders = []
+    nested: Any = None
+    for depth in range(_MAX_DEPTH):
+        nested = GenericAlias(list, (nested if depth else kind,))
+        decoders.append(msgspec.json.Decoder(nested))
+    return decoders
 
 
 _DECODERS = {"b": _numbers(bool), "i": _numbers(int), "u": _numbers(int), "f": _numbers(float)}
 _DECODERS["V"] = _DECODERS["f"]  # bfloat16
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """A request as it was understood; `binary` are the outputs wanted as bytes."""
 
     rows: Rows
@@ -166,9 +167,7 @@ class Protocol:
         return [head, *parts], len(head) if parts else None
 
 
-def _rows_of(
-    result: Result, i: int, extents: dict[str, int] | None
-) -> tuple[list[int], list[Any]]:
+def _rows_of(result: Result, i: int, extents: dict[str, int] | None) -> tuple[list[int], list[Any]]:
     """Shape and flat numbers; taken from the batch's, which are converted once for all jobs."""
     if extents is not None:
         array = result.array(i, extents)
@@ -194,8 +193,7 @@ def decoded(decoder: msgspec.json.Decoder[Any], body: Any) -> Any:
 def as_array(tensor: Tensor, numbers: Any) -> Array:
     """Numbers in the dtype of the model, or a message for the client."""
     try:
-        with np.errstate(over="ignore"):
-            return np.array(numbers, tensor.dtype)
+        return np.array(numbers, tensor.dtype)
     except OverflowError as error:
         raise InvalidRequestError(f"input {tensor.name!r}: {error}.") from None
     except ValueError:

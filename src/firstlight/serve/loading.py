@@ -114,7 +114,12 @@ def _load(model: Model, watch: CompileWatch, max_bytes: int | None, wide: bool) 
 
 
 def _compile(
-    program: Any, parameters: Any, signature: Signature, rows: int, sizes: Sizes, watch: CompileWatch
+    program: Any,
+    parameters: Any,
+    signature: Signature,
+    rows: int,
+    sizes: Sizes,
+    watch: CompileWatch,
 ) -> tuple[Any, float, bool]:
     begin, hits = time.perf_counter(), watch.cache_hits
     call = program.lower(*parameters, *signature.structs(rows, sizes)).compile()
@@ -146,7 +151,9 @@ def example_rows(signature: Signature, rows: int, sizes: Sizes) -> Arrays:
     named = dict(zip(signature.axes, sizes, strict=True))
 
     def rows_of(tensor: Tensor) -> np.ndarray[Any, Any]:
-        row = np.ones(tensor.sized(named), tensor.dtype) if tensor.default is None else tensor.default
+        row = (
+            np.ones(tensor.sized(named), tensor.dtype) if tensor.default is None else tensor.default
+        )
         return np.repeat(row[None], rows, axis=0)
 
     return [rows_of(tensor) for tensor in signature.inputs]
@@ -198,7 +205,8 @@ def _require_memory(needed: int, max_bytes: int | None) -> None:
     if needed > available:
         raise LoadError(
             f"parameters and the largest bucket need {needed / 2**20:.0f} MiB, and "
-            f"{available / 2**20:.0f} MiB may be used. Use smaller buckets, or raise --memory-limit."
+            f"{available / 2**20:.0f} MiB may be used. Use smaller buckets or another "
+            "--memory-limit."
         )
 
 

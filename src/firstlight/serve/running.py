@@ -10,9 +10,11 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from firstlight.errors import FirstlightError
 from firstlight.serve import description
@@ -54,6 +56,8 @@ class Service:
         import jax
 
         self.settings, self._begin = settings, begin
+        # A number that is too large for float32 is infinite there; that is no news for the log.
+        np.seterr(over="ignore")
         self.values = Values()
         self.watch = CompileWatch(self.values)
         on_cpu = jax.default_backend() == "cpu"
@@ -106,10 +110,13 @@ async def serve(
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    preparing = loop.run_in_executor(None, lambda: service.prepare(declare()))
-    stopping = asyncio.ensure_future(stop.wait())
+    preparing: asyncio.Future[list[Loaded]] = loop.run_in_executor(
+        None, lambda: service.prepare(declare())
+    )
+    stopping: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
+    waited_for: list[asyncio.Future[Any]] = [preparing, stopping]
     try:
-        await asyncio.wait([preparing, stopping], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
         if not stop.is_set():
             loaded = await preparing
             service.begin_serving(loaded)
@@ -215,8 +222,12 @@ def _watch_memory(values: Values) -> None:
         if not device.memory_stats():  # a CPU: the process's memory is what there is
             continue
         for metric, key in names.items():
-            label = f"{device.platform}:{device.id}"
-            values.gauge(metric, lambda d=device, k=key: float(d.memory_stats().get(k, 0)), label)
+            read = partial(_memory, device, key)
+            values.gauge(metric, read, f"{device.platform}:{device.id}")
+
+
+def _memory(device: Any, key: str) -> float:
+    return float(device.memory_stats().get(key, 0))
 
 
 def run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -25,7 +26,7 @@ class Tensor:
     default: np.ndarray[Any, Any] | None = None
     fill: float = 0
 
-    @property
+    @cached_property
     def datatype(self) -> str:
         return DATATYPES[self.dtype.name]
 

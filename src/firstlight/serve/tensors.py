@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +20,7 @@ class InvalidRequestError(Exception):
         self.status, self.valid = status, valid
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(NamedTuple):
     """Inputs in the order of a signature; `extents` are variable sizes before padding."""
 
     arrays: Arrays
@@ -45,10 +43,11 @@ def arranged(loaded: Loaded, given: list[Array | None]) -> Rows:
     arrays = []
     for tensor, array in zip(signature.inputs, given, strict=True):
         if array is None:
-            array = _default(tensor, rows)
+            arrays.append(_default(tensor, rows))
         elif array.shape[1:] != tensor.shape or len(array) != rows:
             raise _wrong_shape(loaded, tensor, array)
-        arrays.append(array)
+        else:
+            arrays.append(array)
     return Rows(arrays, rows)
 
 
@@ -73,14 +72,13 @@ def _padded(loaded: Loaded, given: list[Array | None], rows: int) -> Rows:
     named = dict(zip(signature.axes, sizes, strict=True))
     arrays = []
     for tensor, array in zip(signature.inputs, given, strict=True):
-        if array is None:
-            array = _default(tensor, rows)
+        sent = _default(tensor, rows) if array is None else array
         shape = (rows, *tensor.sized(named))
-        if array.shape != shape:
+        whole = sent
+        if sent.shape != shape:
             whole = np.full(shape, tensor.fill, tensor.dtype)
-            whole[tuple(map(slice, array.shape))] = array
-            array = whole
-        arrays.append(array)
+            whole[tuple(map(slice, sent.shape))] = sent
+        arrays.append(whole)
     return Rows(arrays, rows, sizes, extents)
 
 

@@ -21,7 +21,9 @@ def read_token(path: str) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise TokenError(f"{path} is not a plain file.")
         if status.st_mode & 0o077:
-            raise TokenError(f"{path} can be read by others: chmod 600 {path}, and renew the token.")
+            raise TokenError(
+                f"{path} can be read by others: chmod 600 {path}, and renew the token."
+            )
         token = file.read(4097).strip()
     if not _MIN_LENGTH <= len(token) <= 4096 or any(not 33 <= byte <= 126 for byte in token):
         raise TokenError(

@@ -69,9 +69,7 @@ REQUEST_PATH_COMPILES = _counter(
 )
 ROWS = _counter("rows_total", "Rows computed for requests.", "model", "version")
 PADDING_ROWS = _counter("padding_rows_total", "Rows that only filled a bucket.", "model")
-BATCH_ROWS = _histogram(
-    "batch_rows", "Rows of requests in one batch.", "model", bounds=_ROWS
-)
+BATCH_ROWS = _histogram("batch_rows", "Rows of requests in one batch.", "model", bounds=_ROWS)
 REJECTED = _counter(
     "rejected_requests_total", "Requests not computed, by reason.", "model", "reason"
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
+from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import (
@@ -48,7 +49,7 @@ class Exporter(Collector):
             yield family
 
 
-def _fill(family: Metric, samples: Iterable[Sample]) -> None:
+def _fill(family: Any, samples: Iterable[Sample]) -> None:
     for sample in samples:
         if isinstance(sample.value, Histogram):
             bounds = (*map(repr, sample.value.bounds), "+Inf")
