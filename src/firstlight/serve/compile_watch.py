@@ -32,7 +32,8 @@ class CompileWatch:
 
     @property
     def cache_hits(self) -> int:
-        return self._cache["hit"].value
+        """How many executables this thread has taken from the compilation cache."""
+        return getattr(self._here, "hits", 0)
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
@@ -58,6 +59,8 @@ class CompileWatch:
             self.request_path.add()
 
     def _happened(self, event: str, **_: Any) -> None:
-        counter = self._cache.get(CACHE.get(event, ""))
-        if counter is not None:
-            counter.add()
+        result = CACHE.get(event, "")
+        if result in self._cache:
+            self._cache[result].add()
+        if result == "hit":
+            self._here.hits = self.cache_hits + 1

@@ -128,7 +128,8 @@ def model(
     def declare(function: Callable[..., Any]) -> Model:
         if not callable(function):
             raise DeclarationError(f"{function!r} is not a function.")
-        named = name or str(getattr(function, "__name__", "model"))
+        called = str(getattr(function, "__name__", "model"))
+        named = name or (called if called.isidentifier() else "model")  # not so a lambda
         about = options.pop("about", None) or (function.__doc__ or "").strip().partition("\n")[0]
         return Model(function, inputs, named, about=about, **options)
 

@@ -16,7 +16,14 @@ import numpy as np
 from firstlight.serve.engine import Job, Result
 from firstlight.serve.loading import Loaded
 from firstlight.serve.signature import Tensor
-from firstlight.serve.tensors import Array, InvalidRequestError, Rows, arranged
+from firstlight.serve.tensors import (
+    Array,
+    InvalidRequestError,
+    Rows,
+    arranged,
+    as_array,
+    decoded,
+)
 
 Scalar = str | int | float | bool | None
 
@@ -176,28 +183,6 @@ def _rows_of(result: Result, i: int, extents: dict[str, int] | None) -> tuple[li
     stride = output.size // len(output)
     flat = result.batch.flat[i][result.start * stride : result.stop * stride]
     return [result.stop - result.start, *output.shape[1:]], flat
-
-
-def decoded(decoder: msgspec.json.Decoder[Any], body: Any) -> Any:
-    """What a decoder makes of it, or a message for the client."""
-    try:
-        return decoder.decode(body)
-    except msgspec.DecodeError as error:  # validation errors are some of them
-        raise InvalidRequestError(f"the request cannot be read: {error}.") from None
-    except RecursionError:
-        raise InvalidRequestError("the request is nested too deeply.") from None
-    except UnicodeDecodeError:
-        raise InvalidRequestError("the request is not UTF-8.") from None
-
-
-def as_array(tensor: Tensor, numbers: Any) -> Array:
-    """Numbers in the dtype of the model, or a message for the client."""
-    try:
-        return np.array(numbers, tensor.dtype)
-    except OverflowError as error:
-        raise InvalidRequestError(f"input {tensor.name!r}: {error}.") from None
-    except ValueError:
-        raise InvalidRequestError(f"the rows of input {tensor.name!r} differ in length.") from None
 
 
 def _from_json(tensor: Tensor, sent: _TensorIn) -> Array:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,10 +96,18 @@ def _load(model: Model, watch: CompileWatch, max_bytes: int | None, wide: bool) 
     signature = signature_of(model, abstract)
     options = dict(model.compiler_options) if model.compiler_options else None
     program = jax.jit(signature.function, compiler_options=options)
-    compiled = {}
-    for sizes in signature.lanes:
-        for rows in model.buckets:
-            compiled[sizes, rows] = _compile(program, abstract, signature, rows, sizes, watch)
+
+    def one(key: tuple[Sizes, int]) -> tuple[Any, float, bool]:
+        with watch.preparing(), precision_scope(wide):
+            begin, hits = time.perf_counter(), watch.cache_hits
+            sizes, rows = key
+            call = program.lower(*abstract, *signature.structs(rows, sizes)).compile()
+            return call, time.perf_counter() - begin, watch.cache_hits > hits
+
+    keys = [(sizes, rows) for sizes in signature.lanes for rows in model.buckets]
+    # XLA compiles one program on one core, for the most part.
+    with ThreadPoolExecutor(min(len(keys), os.cpu_count() or 1, 8)) as pool:
+        compiled = dict(zip(keys, pool.map(one, keys), strict=True))
     needed = _bytes_of(abstract) + max(_bytes_at_work(call) for call, _, _ in compiled.values())
     _require_memory(needed, max_bytes)
     parameters = jax.block_until_ready(jax.device_put(given))
@@ -111,19 +121,6 @@ def _load(model: Model, watch: CompileWatch, max_bytes: int | None, wide: bool) 
     for buckets in frozen.values():
         _require_independent_rows(loaded, buckets[-1])
     return loaded
-
-
-def _compile(
-    program: Any,
-    parameters: Any,
-    signature: Signature,
-    rows: int,
-    sizes: Sizes,
-    watch: CompileWatch,
-) -> tuple[Any, float, bool]:
-    begin, hits = time.perf_counter(), watch.cache_hits
-    call = program.lower(*parameters, *signature.structs(rows, sizes)).compile()
-    return call, time.perf_counter() - begin, watch.cache_hits > hits
 
 
 def _on_host(model: Model) -> tuple[Any, ...]:

@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 
 from firstlight.serve.engine import Job, Result
-from firstlight.serve.inference_protocol import as_array, decoded
 from firstlight.serve.loading import Loaded
-from firstlight.serve.tensors import Array, Rows, arranged
+from firstlight.serve.tensors import Array, Rows, arranged, as_array, decoded
 
 _NUMBERS = {"b": bool, "i": int, "u": int}
 _encode = msgspec.json.Encoder().encode

@@ -246,4 +246,5 @@ def run(
     def say(line: str) -> None:
         print(f"firstlight: {line}", flush=True)
 
-    return uvloop.run(serve(declare, settings, say, time.time() if begin is None else begin))
+    code: int = uvloop.run(serve(declare, settings, say, time.time() if begin is None else begin))
+    return code

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from firstlight.serve.loading import Arrays, Loaded
@@ -27,6 +28,28 @@ class Rows(NamedTuple):
     rows: int
     sizes: tuple[int, ...] = ()
     extents: dict[str, int] | None = None
+
+
+def decoded(decoder: msgspec.json.Decoder[Any], body: Any) -> Any:
+    """What a decoder makes of it, or a message for the client."""
+    try:
+        return decoder.decode(body)
+    except msgspec.DecodeError as error:  # validation errors are some of them
+        raise InvalidRequestError(f"the request cannot be read: {error}.") from None
+    except RecursionError:
+        raise InvalidRequestError("the request is nested too deeply.") from None
+    except UnicodeDecodeError:
+        raise InvalidRequestError("the request is not UTF-8.") from None
+
+
+def as_array(tensor: Tensor, numbers: Any) -> Array:
+    """Numbers in the dtype of the model, or a message for the client."""
+    try:
+        return np.array(numbers, tensor.dtype)
+    except OverflowError as error:
+        raise InvalidRequestError(f"input {tensor.name!r}: {error}.") from None
+    except ValueError:
+        raise InvalidRequestError(f"the rows of input {tensor.name!r} differ in length.") from None
 
 
 def arranged(loaded: Loaded, given: list[Array | None]) -> Rows:

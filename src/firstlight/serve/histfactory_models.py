@@ -1,0 +1,132 @@
+"""Models of a HistFactory workspace: its likelihood, fits, significance and CLs.
+
+The rows of a request are points or data sets; a data set that is left out is the observed one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from firstlight import histfactory as hf
+from firstlight.histfactory.internal_order import data_vector
+from firstlight.histfactory.programs import compiler_options
+from firstlight.serve.declaration import Input, Model
+
+#: Fits differ in their number of steps, and a batch takes as many as its slowest: few sizes.
+NLL_BUCKETS, FIT_BUCKETS = (1, 8, 64, 512), (1, 16)
+
+
+def models_of(path: str) -> list[Model]:
+    """`nll` and `fit`, and with a parameter of interest `significance` and `cls`."""
+    workspace = hf.load(path)
+    data = _data_input(workspace)
+    # Another workspace in the same place is another version.
+    version = hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12]
+    parameters = Input("float64", (workspace.n_parameters,))
+    model = partial(_model, workspace, version)
+    made = [
+        model("nll", hf.nll, {"parameters": parameters}, NLL_BUCKETS),
+        model("fit", _each(_fit), {"data": data}, FIT_BUCKETS),
+    ]
+    if workspace.poi is not None:
+        tested = {"mu": Input("float64", ()), "data": data}
+        made += [
+            model("significance", _each(_significance), {"data": data}, FIT_BUCKETS),
+            model("cls", _each(_cls), tested, FIT_BUCKETS),
+        ]
+    return made
+
+
+def _data_input(workspace: hf.Model) -> Input:
+    """Main counts and auxiliary data, as in pyhf."""
+    size = workspace.n_bins + len(workspace.auxdata_names)
+    observed = None
+    if workspace.about.has_observations:
+        observed = np.asarray(data_vector(workspace, workspace._observed_data))
+    return Input("float64", (size,), default=observed)
+
+
+def _model(
+    workspace: hf.Model,
+    version: str,
+    name: str,
+    function: Callable[..., Any],
+    inputs: dict[str, Input],
+    buckets: tuple[int, ...],
+) -> Model:
+    def named(model: hf.Model, **given: Any) -> Any:
+        result = function(model, **given)
+        return result if isinstance(result, dict) else {name: result}
+
+    return Model(
+        named,
+        inputs,
+        name,
+        version,
+        about=_ABOUT[name],
+        parameters=workspace,
+        buckets=buckets,
+        deadline_seconds=30.0,
+        x64=True,
+        compiler_options=compiler_options(),
+    )
+
+
+_ABOUT = {
+    "nll": "Negative log-likelihood of the observed data at given parameters.",
+    "fit": "Best-fit parameters with their uncertainties.",
+    "significance": "Discovery significance: z0, p0 and the best-fit signal strength.",
+    "cls": "Asymptotic CLs of a signal strength, observed and expected.",
+}
+
+
+def _each(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` of one row, for all rows: one after the other on a CPU, together elsewhere."""
+
+    def of_rows(model: hf.Model, **rows: Any) -> Any:
+        def one(row: dict[str, Any]) -> Any:
+            return function(model, **row)
+
+        return jax.lax.map(one, rows) if jax.default_backend() == "cpu" else jax.vmap(one)(rows)
+
+    return of_rows
+
+
+def _fit(model: hf.Model, data: Any) -> dict[str, Any]:
+    found = hf.fit(model, data)
+    sigma = jnp.sqrt(jnp.diagonal(found.covariance, axis1=-2, axis2=-1))
+    return {
+        "parameters": found.values,
+        "uncertainties": sigma,
+        "nll": found.nll,
+        "converged": found.converged,
+    }
+
+
+def _significance(model: hf.Model, data: Any) -> dict[str, Any]:
+    found = hf.discovery(model, data)
+    return {
+        "significance": found.z0,
+        "p0": found.p0,
+        "q0": found.q0,
+        "muhat": found.muhat,
+        "converged": found.converged,
+    }
+
+
+def _cls(model: hf.Model, mu: Any, data: Any) -> dict[str, Any]:
+    found = hf.cls(model, mu, data)
+    return {
+        "cls": found.observed,
+        "expected": found.expected,
+        "muhat": found.muhat,
+        "converged": found.converged,
+    }

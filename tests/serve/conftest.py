@@ -1,0 +1,22 @@
+"""Values of metrics, and what JAX compiles, for one test each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from firstlight.serve.compile_watch import CompileWatch
+from firstlight.telemetry.values import Values
+
+
+@pytest.fixture
+def values() -> Values:
+    return Values()
+
+
+@pytest.fixture
+def watch(values: Values) -> Iterator[CompileWatch]:
+    made = CompileWatch(values)
+    yield made
+    made.close()

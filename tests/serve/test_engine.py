@@ -1,0 +1,231 @@
+"""Batching, with plain functions in place of executables."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_serving import SeenJob, fake_loaded
+
+from firstlight.serve.engine import Engine, Reason, Refusal, Result
+from firstlight.serve.loading import Loaded
+from firstlight.telemetry import metrics
+from firstlight.telemetry.values import Values
+
+INLINE = {1: 1e-5, 4: 1e-5, 8: 1e-5}
+
+
+def run(
+    values: Values, given: list[tuple[Loaded, list[SeenJob]]]
+) -> list[Refusal | None]:
+    """Submit jobs at once; what was refused at once, after everything has ended."""
+
+    async def body() -> list[Refusal | None]:
+        engine = Engine(values)
+        refused = []
+        for loaded, jobs in given:
+            (lane,) = engine.add(loaded).values()
+            refused += [engine.submit(lane, job) for job in jobs]
+        while not engine.idle:
+            await asyncio.sleep(0)
+        engine.close()
+        return refused
+
+    return asyncio.run(body())
+
+
+def count(values: Values, metric: Any) -> float:
+    return sum(s.value for s in values if s.metric is metric and not hasattr(s.value, "counts"))
+
+
+class Calls:
+    """A function that keeps the shapes it was called with."""
+
+    def __init__(self, function: Callable[[Any], Any] = lambda x: 2 * x) -> None:
+        self.function, self.rows = function, []
+
+    def __call__(self, x: Any) -> Any:
+        self.rows.append(len(x))
+        return self.function(x)
+
+
+def test_requests_that_wait_share_a_batch_and_get_their_own_rows(values: Values) -> None:
+    calls = Calls()
+    jobs = [SeenJob([i, i + 0.5]) for i in range(3)]
+    run(values, [(fake_loaded(calls, INLINE), jobs)])
+    assert calls.rows == [8]  # six rows, in the bucket of eight
+    assert [job.numbers for job in jobs] == [[0, 1], [2, 3], [4, 5]]
+    assert count(values, metrics.PADDING_ROWS) == 2
+    assert count(values, metrics.ROWS) == 6
+
+
+def test_more_rows_than_the_largest_bucket_are_several_batches_in_order(values: Values) -> None:
+    calls = Calls()
+    jobs = [SeenJob([i]) for i in range(19)]
+    run(values, [(fake_loaded(calls, INLINE), jobs)])
+    assert calls.rows == [8, 8, 4]
+    assert [job.numbers for job in jobs] == [[2 * i] for i in range(19)]
+
+
+def test_the_bucket_is_chosen_by_what_it_costs(values: Values) -> None:
+    """Five rows: the bucket of eight costs ten times that of four, which then goes first."""
+    calls = Calls()
+    costs = {1: 1e-5, 4: 1e-5, 8: 1e-4}
+    run(values, [(fake_loaded(calls, costs), [SeenJob([i]) for i in range(5)])])
+    assert calls.rows == [4, 1]
+
+
+def test_a_full_queue_refuses_at_once_and_says_when_to_come_back(values: Values) -> None:
+    loaded = fake_loaded(lambda x: x, {1: 0.25}, max_queue_rows=3)
+    jobs = [SeenJob([i]) for i in range(6)]
+    refused = run(values, [(loaded, jobs)])
+    assert [r and r.reason for r in refused] == [None] * 4 + [Reason.QUEUE_FULL] * 2
+    last = refused[-1]
+    assert last is not None and last.retry_seconds == pytest.approx(4 * 0.25)
+
+
+def test_a_deadline_that_the_queue_would_miss_is_refused_at_once(values: Values) -> None:
+    loaded = fake_loaded(lambda x: x, {1: 0.25})
+    now = time.perf_counter()
+    jobs = [SeenJob([i], deadline=now + 0.6, arrived=now) for i in range(4)]
+    refused = run(values, [(loaded, jobs)])
+    assert [r and r.reason for r in refused] == [None, None, Reason.DEADLINE, Reason.DEADLINE]
+
+
+def test_expired_and_cancelled_rows_are_dropped_before_dispatch(values: Values) -> None:
+    calls = Calls()
+    long_ago = time.perf_counter() - 100
+    expired = SeenJob([1], deadline=long_ago + 50, arrived=long_ago)
+    cancelled, wanted = SeenJob([2], gone=True), SeenJob([3])
+    run(values, [(fake_loaded(calls, INLINE), [expired, cancelled, wanted])])
+    assert expired.outcome == Refusal(Reason.EXPIRED)
+    assert cancelled.outcome is None
+    assert wanted.numbers == [6]
+    assert count(values, metrics.CANCELLED) == 1
+    assert calls.rows[0] < 8 and count(values, metrics.ROWS) == 1
+
+
+def test_a_poisoned_request_fails_alone(values: Values, capsys: Any) -> None:
+    def strict(x: Any) -> Any:
+        if (x == 13).any():
+            raise ValueError("unlucky")
+        return x
+
+    jobs = [SeenJob([i]) for i in (1, 13, 5)]
+    run(values, [(fake_loaded(strict, INLINE), jobs)])
+    assert jobs[0].numbers == [1] and jobs[2].numbers == [5]
+    assert jobs[1].outcome == Refusal(Reason.FAILED)
+    assert "unlucky" in capsys.readouterr().err
+
+
+def test_out_of_memory_is_answered_by_a_smaller_bucket_and_counted(
+    values: Values, capsys: Any
+) -> None:
+    def small(x: Any) -> Any:
+        if len(x) > 4:
+            raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating")
+        return x
+
+    calls = Calls(small)
+    jobs = [SeenJob([i]) for i in range(8)]
+    loaded = fake_loaded(calls, INLINE)
+    run(values, [(loaded, jobs)])
+    assert [job.numbers for job in jobs] == [[i] for i in range(8)]
+    assert calls.rows[0] == 8 and max(calls.rows[1:]) <= 4
+    assert count(values, metrics.OUT_OF_MEMORY) == 1
+    capsys.readouterr()
+
+
+def test_out_of_memory_in_the_smallest_bucket_fails_that_request_only(
+    values: Values, capsys: Any
+) -> None:
+    def never(x: Any) -> Any:
+        raise RuntimeError("RESOURCE_EXHAUSTED")
+
+    jobs = [SeenJob([1]), SeenJob([2])]
+    run(values, [(fake_loaded(never, INLINE), jobs)])
+    assert [job.outcome for job in jobs] == [Refusal(Reason.FAILED)] * 2
+    capsys.readouterr()
+
+
+def test_rows_with_nan_are_counted_and_padding_is_not(values: Values) -> None:
+    jobs = [SeenJob([np.nan]), SeenJob([1]), SeenJob([np.nan, 2])]
+    run(values, [(fake_loaded(lambda x: x, INLINE), jobs)])
+    assert count(values, metrics.NAN_ROWS) == 2
+
+
+def test_two_models_get_equal_shares_of_the_device(values: Values) -> None:
+    """One with slow batches and one with fast ones, both with a long queue."""
+    order: list[str] = []
+
+    def lasting(name: str, seconds: float) -> Callable[[Any], Any]:
+        def call(x: Any) -> Any:
+            order.append(name)
+            end = time.perf_counter() + seconds
+            while time.perf_counter() < end:
+                pass
+            return x
+
+        return call
+
+    slow = fake_loaded(lasting("slow", 2e-3), {1: 1e-5}, "slow")
+    fast = fake_loaded(lasting("fast", 2e-4), {1: 1e-5}, "fast")
+    run(values, [(slow, [SeenJob([i]) for i in range(10)]),
+                 (fast, [SeenJob([i]) for i in range(40)])])  # fmt: skip
+    # By the time of the fast one's end, it had as much of the device as the slow one: 8 ms.
+    last_fast = len(order) - 1 - order[::-1].index("fast")
+    assert 2 <= order[:last_fast].count("slow") < 10
+
+
+def test_a_long_batch_leaves_the_event_loop_free(values: Values) -> None:
+    import threading
+
+    released = threading.Event()
+
+    def blocked(x: Any) -> Any:
+        assert released.wait(30)
+        return x
+
+    async def body() -> list[float]:
+        engine = Engine(values)
+        (lane,) = engine.add(fake_loaded(blocked, {1: 1.0})).values()
+        job = SeenJob([7])
+        engine.submit(lane, job)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        released.set()  # reached only if the loop is free while the batch runs
+        while not engine.idle:
+            await asyncio.sleep(0)
+        engine.close()
+        return job.numbers
+
+    assert asyncio.run(body()) == [7]
+
+
+def test_the_first_batch_is_cold_and_so_is_one_that_compiled(values: Values) -> None:
+    compiled = 0
+
+    def call(x: Any) -> Any:
+        nonlocal compiled
+        compiled += bool((x == 2).any())
+        return x
+
+    async def body() -> list[bool]:
+        engine = Engine(values, lambda: compiled)
+        (lane,) = engine.add(fake_loaded(call, INLINE)).values()
+        cold = []
+        for number in (0, 1, 2, 3):
+            job = SeenJob([number])
+            engine.submit(lane, job)
+            while not engine.idle:
+                await asyncio.sleep(0)
+            assert isinstance(job.outcome, Result)
+            cold.append(job.outcome.batch.cold)
+        engine.close()
+        return cold
+
+    assert asyncio.run(body()) == [True, False, True, False]
