@@ -27,7 +27,8 @@ def fake_loaded(
     model = Model(call, {"x": Input("float32", ())}, name, buckets=tuple(costs), **options)
     signature = Signature((Tensor("x", FLOAT, ()),), (Tensor("y", FLOAT, ()),), {}, call)
     buckets = tuple(
-        Bucket(rows, (), lambda x: [call(x)], seconds, 0.0, False) for rows, seconds in costs.items()
+        Bucket(rows, (), lambda x: [call(x)], seconds, 0.0, False)
+        for rows, seconds in costs.items()
     )
     return Loaded(model, signature, (), {(): buckets}, 0, False)
 
@@ -36,7 +37,11 @@ class SeenJob(Job):
     """A job that keeps its outcome."""
 
     def __init__(
-        self, numbers: Sequence[float], deadline: float = 1e9, arrived: float = 0.0, gone: bool = False
+        self,
+        numbers: Sequence[float],
+        deadline: float = 1e9,
+        arrived: float = 0.0,
+        gone: bool = False,
     ) -> None:
         array = np.array(numbers, np.float32)
         super().__init__(Rows([array], len(array)), deadline, arrived)

@@ -19,9 +19,7 @@ from firstlight.telemetry.values import Values
 INLINE = {1: 1e-5, 4: 1e-5, 8: 1e-5}
 
 
-def run(
-    values: Values, given: list[tuple[Loaded, list[SeenJob]]]
-) -> list[Refusal | None]:
+def run(values: Values, given: list[tuple[Loaded, list[SeenJob]]]) -> list[Refusal | None]:
     """Submit jobs at once; what was refused at once, after everything has ended."""
 
     async def body() -> list[Refusal | None]:

@@ -11,7 +11,7 @@ import pytest
 
 from firstlight import serve
 from firstlight.serve.compile_watch import CompileWatch
-from firstlight.serve.loading import LoadError, Loaded, load
+from firstlight.serve.loading import Loaded, LoadError, load
 from firstlight.serve.tensors import InvalidRequestError, arranged
 
 pytestmark = pytest.mark.slow
@@ -113,7 +113,7 @@ def test_trees_of_inputs_and_outputs_get_names(watch: CompileWatch) -> None:
 
 
 def test_float64_inputs_are_computed_in_64_bits_in_a_32_bit_program(watch: CompileWatch) -> None:
-    loaded = load(declared(lambda x: jnp.exp(x), {"x": serve.Input("float64", ())}), watch)
+    loaded = load(declared(jnp.exp, {"x": serve.Input("float64", ())}), watch)
     x = np.array([0.1])
     (y,) = loaded.run(loaded.buckets[0], [x])
     assert y.dtype == np.float64 and y[0] == pytest.approx(np.exp(0.1), rel=1e-15)

@@ -161,7 +161,7 @@ class App:
         parts = path.split(b"/")
         if parts[1:3] == [b"v2", b"models"] and len(parts) > 3:
             self._model(exchange, parts[3:])
-        elif parts[1] == b"models" and len(parts) == 3:
+        elif parts[1:2] == [b"models"] and len(parts) == 3:
             self._infer(exchange, self._found(exchange, parts[2], None), plain=True)
         else:
             self._other(exchange, path)

@@ -125,7 +125,7 @@ class Connection(asyncio.Protocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._refuse(400, "this server speaks HTTP/1.1 only.")
+            pass  # the request has been answered, in HTTP/1.1
         except httptools.HttpParserError:
             self._refuse(400, "this is not a request of HTTP/1.1.")
 
@@ -169,7 +169,8 @@ class Connection(asyncio.Protocol):
         if request is None:
             return
         request.method = self.parser.get_method()
-        request.keep_alive = self.parser.should_keep_alive()
+        # After an offer to speak something else the parser reads no further.
+        request.keep_alive = self.parser.should_keep_alive() and not self.parser.should_upgrade()
         request.path = request.path.partition(b"?")[0]
         length = request.headers.get(b"content-length")
         if length is not None:

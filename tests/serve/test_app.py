@@ -1,0 +1,330 @@
+"""What requests are answered with, in process: protocol, plain JSON, errors, tokens, canaries."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_serving import SeenExchange, fake_loaded
+
+from firstlight.serve import Input, Model
+from firstlight.serve.app import App
+from firstlight.serve.description import openapi
+from firstlight.serve.engine import Engine
+from firstlight.serve.loading import Bucket, Loaded
+from firstlight.serve.models import Models
+from firstlight.serve.signature import Signature, Tensor
+from firstlight.telemetry import metrics
+from firstlight.telemetry.prometheus import Exporter
+from firstlight.telemetry.values import Values
+
+PAIR = {"x": Input("float32", (2,)), "n": Input("int32", (), default=1)}
+
+
+def pair_model(**options: Any) -> Loaded:
+    """y = n·x for rows of two numbers, by NumPy."""
+
+    def call(x: Any, n: Any) -> Any:
+        return [x * n[:, None].astype(np.float32)]
+
+    model = Model(call, PAIR, "pair", buckets=(1, 4), **options)
+    inputs = (
+        Tensor("x", np.dtype(np.float32), (2,)),
+        Tensor("n", np.dtype(np.int32), (), np.array(1, np.int32)),
+    )
+    signature = Signature(inputs, (Tensor("y", np.dtype(np.float32), (2,)),), {}, call)
+    buckets = tuple(Bucket(rows, (), call, 1e-5, 0.0, False) for rows in (1, 4))
+    return Loaded(model, signature, (), {(): buckets}, 0, False)
+
+
+class Client:
+    """Asks an app, and returns when it has answered."""
+
+    def __init__(self, token: bytes | None = None, ready: bool = True) -> None:
+        self.values = Values()
+        self.engine = Engine(self.values)
+        self.draw: Callable[[], float] = lambda: 0.5
+        self.models = Models(self.engine, self.values, self._drawn)
+        self.app = App(self.models, self.values, token)
+        self.app.ready = ready
+
+    def _drawn(self) -> float:
+        return self.draw()
+
+    def ask(self, path: str, body: Any = b"", **options: Any) -> SeenExchange:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        exchange = SeenExchange(path, data, arrived=time.perf_counter(), **options)
+
+        async def asked() -> None:
+            self.app.handle(exchange)
+            while not self.engine.idle:
+                await asyncio.sleep(0)
+
+        asyncio.run(asked())
+        assert exchange.status is not None
+        return exchange
+
+    def infer(self, *tensors: Any, **more: Any) -> SeenExchange:
+        return self.ask("/v2/models/pair/infer", {"inputs": list(tensors), **more})
+
+
+@pytest.fixture
+def client() -> Client:
+    made = Client()
+    made.models.put(pair_model())
+    return made
+
+
+def tensor(name: str, array: Any, datatype: str = "FP32", **changes: Any) -> dict[str, Any]:
+    array = np.asarray(array)
+    return {"name": name, "shape": list(array.shape), "datatype": datatype,
+            "data": array.tolist(), **changes}  # fmt: skip
+
+
+X = tensor("x", [[1.5, 2], [3, 4]])
+
+
+def test_a_request_of_the_protocol_is_answered_with_its_id_and_tensors(client: Client) -> None:
+    seen = client.infer(X, tensor("n", [2, 3], "INT32"), id="seven")
+    assert seen.status == 200
+    assert json.loads(seen.answered) == {
+        "model_name": "pair", "model_version": "1", "id": "seven",
+        "outputs": [{"name": "y", "datatype": "FP32", "shape": [2, 2], "data": [3, 4, 9, 12]}],
+    }  # fmt: skip
+
+
+def test_data_may_be_flat_or_nested(client: Client) -> None:
+    flat = {**X, "data": [1.5, 2, 3, 4]}
+    spaced = json.dumps({"inputs": [X]}).replace("[[", "[ \n [").encode()
+    assert client.infer(flat).answered == client.infer(X).answered
+    assert client.ask("/v2/models/pair/infer", spaced).answered == client.infer(X).answered
+
+
+def test_tensors_travel_as_bytes_in_both_directions(client: Client) -> None:
+    x = np.array([[1, 2], [3, 4]], "<f4")
+    head = json.dumps(
+        {
+            "inputs": [
+                {"name": "x", "shape": [2, 2], "datatype": "FP32",
+                 "parameters": {"binary_data_size": 16}},
+            ],
+            "outputs": [{"name": "y", "parameters": {"binary_data": True}}],
+        }
+    ).encode()  # fmt: skip
+    headers = {b"inference-header-content-length": str(len(head)).encode()}
+    seen = client.ask("/v2/models/pair/infer", head + x.tobytes(), headers=headers)
+    assert seen.status == 200 and seen.content_type == b"application/octet-stream"
+    size = int(seen.more.split(b":")[1])
+    assert json.loads(seen.answered[:size])["outputs"][0]["parameters"] == {"binary_data_size": 16}
+    np.testing.assert_array_equal(np.frombuffer(seen.answered[size:], "<f4"), x.ravel())
+
+
+def test_an_input_with_a_default_may_be_left_out_and_others_may_not(client: Client) -> None:
+    assert json.loads(client.infer(X).answered)["outputs"][0]["data"] == [1.5, 2, 3, 4]
+    seen = client.infer(tensor("n", [1], "INT32"))
+    assert seen.status == 400 and b"'x' is missing" in seen.answered
+
+
+def test_plain_json_for_people(client: Client) -> None:
+    seen = client.ask("/models/pair", {"x": [[1, 2], [3, 4]], "n": [10, 100]})
+    assert json.loads(seen.answered) == {"y": [[10, 20], [300, 400]]}
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"{", "truncated"),
+        (b"[]", "Expected `object`"),
+        (b'{"x": [[1, 2]], "z": [1]}', "unknown field `z`"),
+        (b'{"x": [[1, "2"]]}', "$.x[0][1]"),
+        (b'{"x": [[1, NaN]]}', "malformed"),
+        (b'{"x": [[1, 2], [3]]}', "differ in length"),
+        (b'{"x": []}', "0 rows"),
+        (b'{"x": [[1, 2, 3]]}', "has shape [1, 3]"),
+        (b'{"x": [[1, 2], [1, 2], [1, 2], [1, 2], [1, 2]]}', "send 1 to 4 rows"),
+        (b'{"x": [[1, 2]], "n": [1, 2]}', "same number of rows"),
+        (b'{"x": [[1, 2]], "n": [4294967296]}', "out of bounds"),
+        (b'{"x": ' + b"[" * 50_000, "400"),
+        (b"\xff\xfe", "400"),
+    ],
+)
+def test_what_cannot_be_read_is_answered_400_with_the_place(
+    client: Client, body: bytes, message: str
+) -> None:
+    seen = client.ask("/models/pair", body)
+    assert seen.status == 400
+    assert message == "400" or message in json.loads(seen.answered)["error"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "z"}, "its inputs are x, n"),
+        ({"datatype": "FP64"}, "the model takes FP32"),
+        ({"shape": [2, 3]}, "its shape is [2, 3]"),
+        ({"shape": [-2, -2]}, "its shape is"),
+        ({"shape": []}, "its shape is"),
+        ({"shape": [4], "data": [1, 2, 3, 4]}, "has shape [4]"),
+        ({"data": ["1", 2, 3, 4]}, "Expected `float`"),
+        ({"data": None}, "Expected `array`"),
+        ({"parameters": {"binary_data_size": 16}}, "0 bytes are left"),
+    ],
+)
+def test_a_wrong_tensor_of_the_protocol_is_answered_400(
+    client: Client, changes: Any, message: str
+) -> None:
+    seen = client.infer({**X, **changes})
+    assert seen.status == 400
+    assert message in json.loads(seen.answered)["error"]
+
+
+def test_a_wrong_shape_is_answered_with_the_valid_ones(client: Client) -> None:
+    seen = client.infer(tensor("x", [[1, 2, 3]]))
+    assert json.loads(seen.answered)["valid"] == {
+        "inputs": {"x": ["rows", 2], "n": ["rows"]}, "rows": [1, 4],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("length", [b"99999", b"-1", b"x", b"3"])
+def test_a_wrong_length_of_the_json_part_is_answered_400(client: Client, length: bytes) -> None:
+    headers = {b"inference-header-content-length": length}
+    body = json.dumps({"inputs": [X]}).encode()
+    assert client.ask("/v2/models/pair/infer", body, headers=headers).status == 400
+
+
+def test_other_methods_encodings_and_places(client: Client) -> None:
+    assert client.ask("/v2/models/pair/infer", method="GET").status == 405
+    assert client.ask("/metrics", method="POST").status == 405
+    encoded = {b"content-encoding": b"gzip"}
+    assert client.ask("/v2/models/pair/infer", headers=encoded).status == 415
+    versioned = "/v2/models/pair/versions/2/infer"
+    for path in ("/v2/models/none/infer", versioned, "/none", "", "*", "//"):
+        assert client.ask(path, method="GET").status == 404, path
+    assert client.ask("/v2/models/pair/versions/1/infer", {"inputs": [X]}).status == 200
+
+
+def test_deadlines_come_from_the_header_the_protocol_or_the_model(client: Client) -> None:
+    for wrong in (b"0", b"-1", b"nan", b"inf", b"soon", b"1e9"):
+        headers = {b"firstlight-timeout": wrong}
+        assert client.ask("/models/pair", {"x": [[1, 2]]}, headers=headers).status == 400
+    impossible = {b"firstlight-timeout": b"1e-9"}
+    seen = client.ask("/models/pair", {"x": [[1, 2]]}, headers=impossible)
+    assert seen.status == 429 and seen.more == b"retry-after: 1\r\n"
+    assert client.infer(X, parameters={"timeout": 5_000_000}).status == 200
+    assert client.infer(X, parameters={"timeout": "soon"}).status == 400
+
+
+def test_health_metadata_and_configuration(client: Client) -> None:
+    assert client.ask("/v2/health/live", method="GET").status == 200
+    assert client.ask("/v2/health/ready", method="GET").status == 200
+    about = json.loads(client.ask("/v2/models/pair", method="GET").answered)
+    assert about["inputs"][0] == {"name": "x", "datatype": "FP32", "shape": [-1, 2]}
+    assert json.loads(client.ask("/v2", method="GET").answered)["name"] == "firstlight"
+    assert client.ask("/v2/models/pair/ready", method="GET").status == 200
+    buckets = json.loads(client.ask("/v2/models/pair/config", method="GET").answered)["buckets"]
+    assert [bucket["rows"] for bucket in buckets] == [1, 4]
+
+
+def test_nothing_is_computed_before_ready() -> None:
+    client = Client(ready=False)
+    assert client.ask("/v2/health/live", method="GET").status == 200
+    assert client.ask("/v2/health/ready", method="GET").status == 503
+    assert client.ask("/v2/models/pair/infer").status == 503
+    client.models.put(pair_model())
+    assert client.infer(X).status == 503
+
+
+def test_a_token_is_needed_for_everything_but_health() -> None:
+    client = Client(token=b"0123456789abcdef")
+    client.models.put(pair_model())
+    assert client.ask("/v2/health/ready", method="GET").status == 200
+    for headers in (
+        {},
+        {b"authorization": b"Bearer wrong"},
+        {b"authorization": "Bearer ü".encode()},
+    ):
+        seen = client.ask("/v2/models/pair", method="GET", headers=headers)
+        assert seen.status == 401 and b"www-authenticate: Bearer" in seen.more
+    right = {b"authorization": b"Bearer 0123456789abcdef"}
+    assert client.ask("/v2/models/pair", method="GET", headers=right).status == 200
+
+
+def test_errors_of_a_model_reach_the_log_and_not_the_client(capsys: Any) -> None:
+    client = Client()
+
+    def broken(x: Any) -> Any:
+        raise RuntimeError("/secret/path")
+
+    client.models.put(fake_loaded(broken, {1: 1e-5}))
+    seen = client.ask("/models/fake", {"x": [1]})
+    assert seen.status == 500 and b"secret" not in seen.answered
+    assert "/secret/path" in capsys.readouterr().err
+
+
+def test_nan_is_null_in_json_and_counted(client: Client) -> None:
+    client.models.put(fake_loaded(lambda x: x * np.float32("nan"), {1: 1e-5}))
+    assert json.loads(client.ask("/models/fake", {"x": [1]}).answered) == {"y": [None]}
+    assert b'firstlight_nan_rows_total{model="fake",version="1"} 1.0' in exported(client)
+
+
+def exported(client: Client) -> bytes:
+    return Exporter(client.values).text()
+
+
+def test_a_new_version_takes_over_and_a_canary_gets_its_share(client: Client) -> None:
+    def version() -> str:
+        answer: str = json.loads(client.infer(X).answered)["model_version"]
+        return answer
+
+    client.models.put(pair_model(version="2"))
+    assert version() == "2"
+    client.models.put(pair_model(version="3"), canary_share=0.25)
+    assert version() == "2"  # 0.5 was drawn
+    client.draw = lambda: 0.2
+    assert version() == "3"
+    client.draw = lambda: 0.9
+    asked = {b"firstlight-canary": b"true"}
+    seen = client.ask("/v2/models/pair/infer", {"inputs": [X]}, headers=asked)
+    assert json.loads(seen.answered)["model_version"] == "3"
+    text = exported(client)
+    assert b'firstlight_requests_total{code="200",model="pair",version="3"} 2.0' in text
+    assert b'firstlight_model_info{model="pair",role="canary",version="3"} 1.0' in text
+    client.models.put(pair_model(version="3"))
+    assert version() == "3" and client.models.names["pair"].canary is None
+    assert b'role="canary"' not in exported(client)
+
+
+def test_openapi_describes_every_model(client: Client) -> None:
+    document = openapi([name.current for name in client.models.names.values()], with_token=True)
+    plain = document["paths"]["/models/pair"]["post"]
+    schema = plain["requestBody"]["content"]["application/json"]["schema"]
+    assert schema["required"] == ["x"]
+    import jsonschema
+
+    jsonschema.validate({"x": [[1, 2]], "n": [3]}, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"x": [[1, 2, 3]]}, schema)
+
+
+def test_every_metric_is_exported_under_its_name_and_kind(client: Client) -> None:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    client.infer(X)
+    client.infer(tensor("x", [[1, 2, 3]]))
+    found = {f.name: f.type for f in text_string_to_metric_families(exported(client).decode())}
+    for metric in metrics.CATALOGUE:
+        assert found[metric.name.removesuffix("_total")] == metric.kind.value
+        assert metric.name.endswith("_total") == (metric.kind is metrics.Kind.COUNTER)
+    text = exported(client)
+    assert b'firstlight_requests_total{code="400",model="pair",version="1"} 1.0' in text
+    assert b'firstlight_rejected_requests_total{model="pair",reason="invalid"} 1.0' in text
+    assert b'firstlight_request_duration_seconds_count{model="pair",phase="cold"} 1.0' in text
+
+
+def test_every_objective_is_a_bound_of_the_latency_buckets() -> None:
+    assert set(metrics.OBJECTIVES) <= set(metrics.REQUEST_DURATION.bounds)

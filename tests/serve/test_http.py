@@ -1,0 +1,237 @@
+"""HTTP/1.1 as bytes on a transport that remembers: no sockets, no waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from firstlight.serve.app import Exchange
+from firstlight.serve.http_server import Connection, Limits, Server
+
+
+class Transport:
+    """What was written, and whether it was closed."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.closed = self.ended = self.paused = False
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def writelines(self, parts: list[Any]) -> None:
+        self.written += b"".join(parts)
+
+    def write_eof(self) -> None:
+        self.ended = True
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+
+class EchoApp:
+    """Answers with the request's body: at once, or when told to."""
+
+    def __init__(self, later: bool = False) -> None:
+        self.later, self.waiting = later, list[Exchange]()
+
+    def handle(self, exchange: Exchange) -> None:
+        if self.later:
+            self.waiting.append(exchange)
+        else:
+            exchange.answer(200, [exchange.path, b" ", bytes(exchange.body)])
+
+
+class Wire:
+    """One connection to a server with small limits."""
+
+    def __init__(self, later: bool = False, **limits: Any) -> None:
+        self.app = EchoApp(later)
+        given = {"body_bytes": 100, "all_bodies_bytes": 150, "head_bytes": 200, **limits}
+        self.server = Server(self.app, Limits(**given))  # type: ignore[arg-type]
+        self.connection, self.transport = self.connect()
+
+    def connect(self) -> tuple[Connection, Transport]:
+        connection, transport = Connection(self.server), Transport()
+        connection.connection_made(transport)
+        return connection, transport
+
+    def send(self, data: bytes) -> bytes:
+        async def body() -> None:
+            self.connection.data_received(data)
+            for _ in range(20):
+                await asyncio.sleep(0)
+
+        asyncio.run(body())
+        return self.transport.written
+
+    @property
+    def status(self) -> int:
+        return int(self.transport.written.split(b" ")[1])
+
+
+def post(body: bytes, path: bytes = b"/p", more: bytes = b"") -> bytes:
+    length = b"content-length: %d\r\n" % len(body)
+    return b"POST %s HTTP/1.1\r\nhost: h\r\n%s%s\r\n%s" % (path, length, more, body)
+
+
+def test_a_request_is_answered_and_the_connection_kept() -> None:
+    wire = Wire()
+    assert wire.send(post(b"abc")).endswith(b"content-length: 6\r\n\r\n/p abc")
+    assert not wire.transport.closed
+    assert wire.send(post(b"d")).count(b"HTTP/1.1 200 OK") == 2
+
+
+def test_one_byte_at_a_time_is_the_same_request() -> None:
+    wire = Wire()
+    for byte in post(b"abc", b"/p?q=1"):
+        wire.connection.data_received(bytes([byte]))
+    assert wire.transport.written.endswith(b"\r\n\r\n/p abc")
+
+
+def test_a_chunked_body_is_put_together() -> None:
+    head = b"POST /p HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n"
+    assert Wire().send(head + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n").endswith(b"/p abcde")
+
+
+def test_requests_sent_ahead_are_answered_in_order() -> None:
+    wire = Wire(later=True)
+    wire.send(post(b"1") + post(b"2") + post(b"3"))
+    assert len(wire.app.waiting) == 1  # one after the other
+
+    async def answer_all() -> None:
+        while wire.app.waiting:
+            exchange = wire.app.waiting.pop()
+            exchange.answer(200, [b"<", exchange.body, b">"])
+            await asyncio.sleep(0)
+
+    asyncio.run(answer_all())
+    bodies = [part.split(b"\r\n\r\n")[1] for part in wire.transport.written.split(b"HTTP/1.1")[1:]]
+    assert bodies == [b"<1>", b"<2>", b"<3>"]
+
+
+def test_a_client_far_ahead_is_not_read_any_further() -> None:
+    wire = Wire(later=True)
+    wire.send(post(b"1") * 20)
+    assert wire.transport.paused
+
+
+def test_connection_close_and_http_1_0_are_kept() -> None:
+    wire = Wire()
+    assert b"connection: close" in wire.send(post(b"", more=b"connection: close\r\n"))
+    assert wire.transport.closed
+    old = Wire()
+    old.send(b"GET /p HTTP/1.0\r\n\r\n")
+    assert old.transport.closed
+
+
+def test_an_offer_to_speak_another_protocol_is_answered_in_this_one() -> None:
+    wire = Wire()
+    wire.send(b"GET /p HTTP/1.1\r\nhost: h\r\nupgrade: h2c\r\nconnection: upgrade\r\n\r\n")
+    assert wire.status == 200 and wire.transport.closed
+
+
+def test_a_head_request_gets_no_body() -> None:
+    assert Wire().send(b"HEAD /p HTTP/1.1\r\nhost: h\r\n\r\n").endswith(b"\r\n\r\n")
+
+
+def test_expect_100_continue_is_told_to_go_on() -> None:
+    wire = Wire()
+    head, _, body = post(b"abc", more=b"expect: 100-continue\r\n").partition(b"\r\n\r\n")
+    assert wire.send(head + b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert wire.send(body).endswith(b"/p abc")
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01", 400),  # TLS
+        (b"POST / HTTP/1.1\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\ncontent-length: -5\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\ncontent-length: 101\r\n\r\n", 413),
+        (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n65\r\n" + b"x" * 101, 413),
+        (b"GET /" + b"x" * 300 + b" HTTP/1.1\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 60 + b"\r\n", 431),
+    ],
+)
+def test_what_is_not_a_request_is_refused_and_the_connection_ended(
+    data: bytes, status: int
+) -> None:
+    wire = Wire()
+    wire.send(data)
+    assert wire.status == status
+    assert wire.transport.ended
+    assert wire.send(post(b"abc")).count(b"HTTP/1.1 ") == 1  # nothing more is read
+    assert wire.server.body_bytes == 0
+
+
+def test_a_slow_request_is_ended_with_408_and_an_idle_connection_closed() -> None:
+    slow, idle = Wire(), Wire()
+    slow.send(post(b"abc")[:-1])
+    now = time.perf_counter()
+    for wire in (slow, idle):
+        wire.connection.check_time(now + 19)
+        assert not wire.transport.written and not wire.transport.closed
+    slow.connection.check_time(now + 21)
+    idle.connection.check_time(now + 76)
+    assert slow.status == 408 and slow.transport.ended
+    assert idle.transport.closed and not idle.transport.written
+    slow.connection.check_time(now + 200)  # it never closed its side
+    assert slow.transport.closed
+
+
+def test_a_request_that_is_being_computed_is_not_slow() -> None:
+    wire = Wire(later=True)
+    wire.send(post(b"abc"))
+    wire.connection.check_time(time.perf_counter() + 1000)
+    assert not wire.transport.written and not wire.transport.closed
+
+
+def test_large_bodies_share_a_bound_and_give_it_back() -> None:
+    wire = Wire(later=True)
+    wire.send(post(b"x" * 90))
+    second, transport = wire.connect()
+    second.data_received(post(b"x" * 90))
+    assert b" 429 " in transport.written and b"retry-after" in transport.written
+    wire.connection.connection_lost(None)
+    assert wire.server.body_bytes == 0
+
+
+def test_more_connections_than_allowed_are_told_so() -> None:
+    wire = Wire(connections=1)
+    _, transport = wire.connect()
+    assert b" 503 " in transport.written
+
+
+def test_a_client_that_left_is_gone_and_its_answer_is_dropped() -> None:
+    wire = Wire(later=True)
+    wire.send(post(b"abc"))
+    (exchange,) = wire.app.waiting
+    assert not exchange.is_gone()
+    wire.connection.connection_lost(None)
+    assert exchange.is_gone()
+    exchange.answer(200, [b"late"])
+    assert wire.transport.written == b"" and not wire.server.connections
+
+
+def test_draining_closes_idle_connections_and_the_others_after_their_answer() -> None:
+    wire = Wire(later=True)
+    _, idle = wire.connect()
+    wire.send(post(b"abc"))
+    wire.server.drain()
+    assert idle.closed and not wire.transport.closed
+    wire.app.waiting[0].answer(200, [b"done"])
+    assert b"connection: close" in wire.transport.written and wire.transport.closed
