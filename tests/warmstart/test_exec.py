@@ -156,7 +156,7 @@ def test_no_lease_outlasts_a_compile_that_fails_or_is_not_stored_and_enable_come
     assert done.returncode == 0, done.stderr
     failed, leases, made = done.stdout.splitlines()
     assert (failed, leases) == ("JaxRuntimeError", "[]")
-    assert made == "firstlight.warmstart.store again/compiled-1"
+    assert made == "firstlight.warmstart.store again/compiled-2"
 
 
 def test_a_program_has_its_own_arguments_input_exit_code_and_signals(

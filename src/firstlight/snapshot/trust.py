@@ -79,6 +79,11 @@ class TrustedKeys:
     def of_user(cls) -> TrustedKeys:
         return cls(config_folder() / "trusted-keys")
 
+    @classmethod
+    def for_programs(cls) -> TrustedKeys:
+        """Keys whose compiled programs run with this user's rights: no other trust includes it."""
+        return cls(config_folder() / "trusted-program-keys")
+
     def add(self, key: PublicKey, name: str, until: date | None = None) -> None:
         """Trust `key`, unless it was revoked: whoever stole it may ask for just that."""
         known = self.known(key)

@@ -1,7 +1,6 @@
 """The entries of the cache: a file each, written whole, and read only if nothing in it changed.
 
-An entry is MAGIC, the SHA-256 of all that follows, the length of its key, the key, the value. Its
-name is a digest of the key. The time of the file is that of its last use.
+The name of an entry is a digest of its key. The time of the file is that of its last use.
 """
 
 from __future__ import annotations
@@ -15,11 +14,8 @@ from contextlib import suppress
 from random import random
 
 from firstlight.warmstart.folder import is_trusted
+from firstlight.warmstart.sealed import seal, value_of
 
-_MAGIC = b"firstlight compiled 1\n"
-_CHECKSUM_BYTES = 32
-_LENGTH_BYTES = 4
-_BEFORE_KEY = len(_MAGIC) + _CHECKSUM_BYTES + _LENGTH_BYTES
 #: What is not an entry, in a folder of entries.
 LEASE, _UNFINISHED = ".lease", ".unfinished"
 _ABANDONED_SECONDS = 86_400.0
@@ -34,13 +30,13 @@ class Entries:
     """
 
     def __init__(self, root: str, kind: str, max_bytes: int) -> None:
+        self.kind = kind
         self.folder = os.path.join(root, kind)
         self._root = root
         self._max_bytes = max_bytes
 
     def path(self, key: str) -> str:
-        name = hashlib.sha256(key.encode()).hexdigest()
-        return os.path.join(self.folder, name[:2], name[2:])
+        return os.path.join(self.folder, name_of(key))
 
     def read(self, key: str) -> bytes | None:
         """The value, or None; what is damaged or of somebody else is removed."""
@@ -56,7 +52,7 @@ class Entries:
             _remove(path)  # a link, which could name any file of this user
             return None
         try:
-            value = _checked(descriptor, key)
+            value = _checked(descriptor, self.kind, key)
             if value is None:
                 _remove(path)
             else:
@@ -67,8 +63,11 @@ class Entries:
             os.close(descriptor)
 
     def write(self, key: str, value: bytes) -> None:
-        """Store a value in place of any other, and now and then remove what was not used."""
-        if len(value) > self._max_bytes:
+        self.keep(key, seal(self.kind, key, value))
+
+    def keep(self, key: str, entry: bytes) -> None:
+        """Store an entry in place of any other, and now and then remove what was not used."""
+        if len(entry) > self._max_bytes:
             return
         path = self.path(key)
         unfinished = f"{path}.{os.urandom(6).hex()}{_UNFINISHED}"
@@ -77,13 +76,13 @@ class Entries:
             with open(create(unfinished), "wb") as file:
                 if not is_trusted(os.fstat(file.fileno())):  # some mounts give files to others
                     raise PermissionError(errno.EPERM, "others could change what is stored there")
-                file.writelines((*_header(key, value), value))
+                file.write(entry)
             os.replace(unfinished, path)
         except BaseException:
             _remove(unfinished)
             raise
         # Drawn, so that processes need no count that they share.
-        if random() * self._max_bytes * _SWEEP_SHARE < len(value):
+        if random() * self._max_bytes * _SWEEP_SHARE < len(entry):
             self.sweep()
 
     def sweep(self) -> None:
@@ -103,6 +102,12 @@ class Entries:
             total -= size
 
 
+def name_of(key: str) -> str:
+    """Where an entry is in the folder of its kind."""
+    name = hashlib.sha256(key.encode()).hexdigest()
+    return f"{name[:2]}/{name[2:]}"
+
+
 def create(path: str) -> int:
     """A descriptor of a file that was not there; FileExistsError where it was."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -113,23 +118,13 @@ def create(path: str) -> int:
         return os.open(path, flags, 0o600)
 
 
-def _header(key: str, value: bytes) -> tuple[bytes, bytes, bytes, bytes]:
-    name = key.encode()
-    length = len(name).to_bytes(_LENGTH_BYTES, "big")
-    checksum = hashlib.sha256(length + name)
-    checksum.update(value)
-    return _MAGIC, checksum.digest(), length, name
-
-
-def _checked(descriptor: int, key: str) -> bytes | None:
+def _checked(descriptor: int, kind: str, key: str) -> bytes | None:
     """What an entry holds; None where it is not whole, or not of this key, or not ours."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or not is_trusted(status):
         return None
     with open(descriptor, "rb", closefd=False) as file:
-        content = file.read()
-    value = content[_BEFORE_KEY + len(key.encode()) :]
-    return value if content.startswith(b"".join(_header(key, value))) else None
+        return value_of(file.read(), kind, key)
 
 
 def _files(folder: str) -> list[tuple[str, os.stat_result]]:

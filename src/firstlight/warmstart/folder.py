@@ -10,7 +10,7 @@ from contextlib import suppress
 from firstlight.errors import FirstlightError
 
 #: The layout below the folder; another number begins an empty cache.
-_LAYOUT = "compiled-1"
+LAYOUT = "compiled-2"
 _WHAT_TO_DO = (
     "Name a folder of your own with FIRSTLIGHT_CACHE_DIR (firstlight exec --cache), or turn the "
     "cache off with FIRSTLIGHT_CACHE=off."
@@ -65,7 +65,7 @@ def opened(path: str) -> str:
         raise CacheFolderError(
             f"{path} {why}, whose programs would run with your rights{also}. {_WHAT_TO_DO}"
         )
-    return os.path.join(path, _LAYOUT)
+    return os.path.join(path, LAYOUT)
 
 
 def compatible(jax_version: str, jaxlib_version: str) -> str:

@@ -1,0 +1,110 @@
+"""The form of an entry: a compiled program together with what it is for, and who signed it.
+
+MAGIC; a checksum; the public key of the signer and the signature (zeros: nobody signed); then the
+body: with their lengths the kind of machine, JAX's key and what is known about the program (JSON),
+and the value. The signature is of the body's SHA-256, so that a value signed for one key and one
+kind of machine is refused under any other; the checksum is of signer, signature and that digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+MAGIC = b"firstlight compiled 2\n"
+_CHECKSUM_BYTES, _SIGNER_BYTES, _SIGNATURE_BYTES, _LENGTH_BYTES = 32, 32, 64, 4
+_SIGNER_AT = len(MAGIC) + _CHECKSUM_BYTES
+_BODY_AT = _SIGNER_AT + _SIGNER_BYTES + _SIGNATURE_BYTES
+#: Of kind, key and about together: what a reader of heads has to read.
+MAX_HEAD_BYTES = 1 << 16
+_UNSIGNED = bytes(_SIGNER_BYTES + _SIGNATURE_BYTES)
+#: So that no signature of an entry is one of anything else.
+_CONTEXT = b"firstlight compiled program 1\n"
+
+
+@dataclass(frozen=True)
+class Head:
+    """All of an entry but its value; believed only where the whole entry was checked."""
+
+    kind: str
+    key: str
+    about: dict[str, Any]
+    signer: bytes  # empty: nobody
+    value_at: int
+
+
+def seal(kind: str, key: str, value: bytes, about: bytes = b"{}") -> bytes:
+    """An entry that nobody has signed."""
+    fields = [kind.encode(), key.encode(), about]
+    if sum(map(len, fields)) > MAX_HEAD_BYTES - _BODY_AT - 3 * _LENGTH_BYTES:
+        fields[2] = b"{}"
+    body = b"".join([*(len(f).to_bytes(_LENGTH_BYTES, "big") + f for f in fields), value])
+    return b"".join([MAGIC, _checksum(_UNSIGNED, hashlib.sha256(body).digest()), _UNSIGNED, body])
+
+
+def signed(entry: bytes, signer: bytes, signature: bytes) -> bytes:
+    """The entry with its signature, which is of `to_sign(entry)`."""
+    checksum = _checksum(signer + signature, _digest(entry))
+    return b"".join([MAGIC, checksum, signer, signature, memoryview(entry)[_BODY_AT:]])
+
+
+def to_sign(entry: bytes) -> bytes:
+    return _CONTEXT + _digest(entry)
+
+
+def signature_of(entry: bytes) -> tuple[bytes, bytes]:
+    """(public key, signature), which nobody has checked yet."""
+    split = _SIGNER_AT + _SIGNER_BYTES
+    return entry[_SIGNER_AT:split], entry[split:_BODY_AT]
+
+
+def is_whole(entry: bytes) -> bool:
+    """Whether it is an entry, and as it was sealed."""
+    if not entry.startswith(MAGIC) or len(entry) < _BODY_AT:
+        return False
+    return _checksum(entry[_SIGNER_AT:_BODY_AT], _digest(entry)) == entry[len(MAGIC) : _SIGNER_AT]
+
+
+def head(beginning: bytes) -> Head | None:
+    """The head of an entry whose first MAX_HEAD_BYTES are given; None: it is none."""
+    if not beginning.startswith(MAGIC):
+        return None
+    fields, at = [], _BODY_AT
+    for _ in range(3):
+        length = int.from_bytes(beginning[at : at + _LENGTH_BYTES], "big")
+        at += _LENGTH_BYTES + length
+        if at > min(len(beginning), MAX_HEAD_BYTES):
+            return None
+        fields.append(beginning[at - length : at])
+    try:
+        kind, key = fields[0].decode(), fields[1].decode()
+    except UnicodeDecodeError:
+        return None
+    signer = signature_of(beginning)[0]
+    return Head(kind, key, _object(fields[2]), signer if any(signer) else b"", at)
+
+
+def value_of(entry: bytes, kind: str, key: str) -> bytes | None:
+    """The value of a whole entry of this kind and key; None for any other content."""
+    found = head(entry[:MAX_HEAD_BYTES])
+    if found is None or (found.kind, found.key) != (kind, key) or not is_whole(entry):
+        return None
+    return entry[found.value_at :]
+
+
+def _digest(entry: bytes) -> bytes:
+    return hashlib.sha256(memoryview(entry)[_BODY_AT:]).digest()
+
+
+def _checksum(signature: bytes, digest: bytes) -> bytes:
+    return hashlib.sha256(signature + digest).digest()
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) else {}

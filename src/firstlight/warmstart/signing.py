@@ -1,0 +1,79 @@
+"""Who may write programs that this user runs: the user's own key, and keys trusted for that.
+
+Imports `cryptography`: loaded only where entries come from elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+
+from firstlight.snapshot.errors import KeyFileError
+from firstlight.snapshot.keys import PrivateKey, PublicKey, is_encrypted, load_private
+from firstlight.snapshot.trust import Standing, TrustedKeys, default_private_key
+from firstlight.warmstart import sealed
+
+#: A file with the private key that signs what this process compiles.
+KEY_VARIABLE = "FIRSTLIGHT_SIGNING_KEY"
+
+
+class Verdict(Enum):
+    """What an entry from elsewhere is worth."""
+
+    TRUSTED = "signed by a trusted key"
+    DAMAGED = "damaged"
+    UNSIGNED = "not signed"
+    FORGED = "its signature does not match"
+    FOREIGN = "signed by a key that is not trusted"
+
+
+@dataclass(frozen=True)
+class Signatures:
+    """own: signs, and is trusted. trusted: whose programs this user runs."""
+
+    own: PrivateKey | None
+    trusted: frozenset[bytes]
+
+    @classmethod
+    def of_user(cls) -> Signatures:
+        """KeyFileError: a key was named that cannot be used."""
+        own = _own_key()
+        now = datetime.now(UTC)
+        known = TrustedKeys.for_programs().all().values()
+        trusted = {k.key.raw for k in known if k.standing(None, now) is Standing.TRUSTED}
+        revoked = {k.key.raw for k in known if k.revoked}
+        if own is not None and own.public.raw not in revoked:
+            trusted.add(own.public.raw)
+        return cls(own, frozenset(trusted))
+
+    def sign(self, entry: bytes) -> bytes:
+        if self.own is None:
+            return entry
+        return sealed.signed(entry, self.own.public.raw, self.own.sign(sealed.to_sign(entry)))
+
+    def verdict(self, entry: bytes) -> Verdict:
+        if not sealed.is_whole(entry):
+            return Verdict.DAMAGED
+        signer, signature = sealed.signature_of(entry)
+        if not any(signer):
+            return Verdict.UNSIGNED
+        if signer not in self.trusted:
+            return Verdict.FOREIGN
+        if not PublicKey(signer).has_signed(sealed.to_sign(entry), signature):
+            return Verdict.FORGED
+        return Verdict.TRUSTED
+
+
+def _own_key() -> PrivateKey | None:
+    named = os.environ.get(KEY_VARIABLE)
+    if named:
+        return load_private(Path(named))
+    path = default_private_key()
+    try:
+        # Nobody can be asked for a passphrase in the middle of a program.
+        return None if not path.is_file() or is_encrypted(path) else load_private(path)
+    except KeyFileError:
+        return None
