@@ -218,5 +218,5 @@ def test_another_python_is_pointed_out(
     assert main(["exec", sys.executable, "x.py"]) == 127
     assert capsys.readouterr().err == f"firstlight: {sys.executable}: No such file or directory\n"
     with pytest.raises(SystemExit):
-        main(["exec", "--cache", "s3://bucket", "python"])
-    assert "folder of this machine" in capsys.readouterr().err
+        main(["exec", "--cache", "", "python"])
+    assert "give a folder or a URL" in capsys.readouterr().err

@@ -116,7 +116,7 @@ def test_a_process_that_does_nothing_renews_nothing(
         if done["beats"] == 6:
             held.release()
 
-    monkeypatch.setattr(module, "_work_seconds", lambda: done["seconds"])
+    monkeypatch.setattr(module, "work_seconds", lambda: done["seconds"])
     monkeypatch.setattr(module.time, "sleep", beat)
     held._renew()
     assert [time > 0 for time in renewed] == [True, False, False, True, True, False]

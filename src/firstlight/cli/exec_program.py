@@ -14,6 +14,7 @@ EPILOG = """\
 examples:
   firstlight exec python train.py --epochs 1
   firstlight exec --cache /scratch/me/compiled mpirun -n 8 python train.py
+  firstlight exec --cache http://cache.lab:8750 python train.py    a cache that machines share
   FIRSTLIGHT_WARMSTART=1 python train.py      the same, without this command
 
 Firstlight's options come before the program; everything after it is the program's.
@@ -25,14 +26,14 @@ HOOK = "firstlight-warmstart.pth"
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "exec",
-        usage="firstlight exec [--cache DIR] program [program arguments]",
+        usage="firstlight exec [--cache DIR|URL] program [program arguments]",
         description="Run a program whose JAX code is compiled once: by one process, and kept.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     where = "where compiled programs are kept (default: firstlight in your cache folder)"
-    parser.add_argument("--cache", metavar="DIR", help=where)
+    parser.add_argument("--cache", metavar="DIR|URL", help=where)
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parser.set_defaults(handle=handle, parser=parser)
 
@@ -43,9 +44,12 @@ def handle(options: argparse.Namespace) -> int:
         options.parser.error("give a program, for example: python train.py")
     os.environ["FIRSTLIGHT_WARMSTART"] = "1"
     if options.cache is not None:
-        if not options.cache or "://" in options.cache:
-            options.parser.error(f"--cache {options.cache!r}: give a folder of this machine")
-        os.environ["FIRSTLIGHT_CACHE_DIR"] = os.path.abspath(options.cache)
+        if not options.cache:
+            options.parser.error("--cache '': give a folder or a URL")
+        is_url = "://" in options.cache
+        os.environ["FIRSTLIGHT_CACHE_DIR"] = (
+            options.cache if is_url else os.path.abspath(options.cache)
+        )
     _warn_of_other_pythons(program[0])
     for name in ("SIGPIPE", "SIGXFSZ"):  # ignored by Python, which a program would inherit
         signal.signal(getattr(signal, name), signal.SIG_DFL)

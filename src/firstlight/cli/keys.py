@@ -9,10 +9,13 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime
 from getpass import getpass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from firstlight.present.plain_text import printable
 from firstlight.snapshot.errors import KeyFileError
+
+if TYPE_CHECKING:
+    from firstlight.snapshot.trust import TrustedKeys
 
 
 def add_to(commands: Any) -> None:
@@ -41,14 +44,29 @@ def add_to(commands: Any) -> None:
     add("--name", required=True, metavar="NAME", help="whose key it is")
     day: dict[str, Any] = {"type": date.fromisoformat, "metavar": "DAY"}
     add("--until", **day, help="only signatures before this day (2027-01-31)")
+    programs: dict[str, Any] = {"action": "store_true"}
+    about = (
+        "trust it for compiled programs instead: whatever its holder signs runs with your rights"
+    )
+    add("--programs", **programs, help=about)
     add = action("revoke", "distrust the signatures of a lost or stolen key", revoke_key)
     add("id", metavar="ID", help="its id, or the beginning of it")
     since = "since this day (default: today); signatures proven to be older stay trusted"
     add("--since", **day, help=since)
+    for_programs = "of the keys trusted for compiled programs"
+    add("--programs", **programs, help=for_programs)
     add = action("forget", "remove a key from the trusted keys", forget_key)
     add("id", metavar="ID", help="its id, or the beginning of it")
+    add("--programs", **programs, help=for_programs)
     add = action("list", "list the trusted keys", list_keys)
     add("--json", action="store_true", help="print JSON")
+    add("--programs", **programs, help="those trusted for compiled programs")
+
+
+def _trusted(options: argparse.Namespace) -> TrustedKeys:
+    from firstlight.snapshot.trust import TrustedKeys
+
+    return TrustedKeys.for_programs() if options.programs else TrustedKeys.of_user()
 
 
 def generate(options: argparse.Namespace) -> int:
@@ -86,10 +104,13 @@ def show_key(options: argparse.Namespace) -> int:
 
 def trust_key(options: argparse.Namespace) -> int:
     from firstlight.snapshot.keys import load_public
-    from firstlight.snapshot.trust import TrustedKeys
 
-    trusted, path = TrustedKeys.of_user(), Path(options.key)
-    if path.is_file() and b"BEGIN CERTIFICATE" in (pem := path.read_bytes()):
+    trusted, path = _trusted(options), Path(options.key)
+    if (
+        not options.programs
+        and path.is_file()
+        and b"BEGIN CERTIFICATE" in (pem := path.read_bytes())
+    ):
         certificate_id = trusted.add_authority(pem, options.name)
         print(f"Trusted for time stamps: {options.name} ({certificate_id})")
         return 0
@@ -109,29 +130,24 @@ def trust_key(options: argparse.Namespace) -> int:
             "be older are trusted.",
             file=sys.stderr,
         )
-    print(f"Trusted: {options.name} ({public.id})")
+    what = "Trusted to run its programs" if options.programs else "Trusted"
+    print(f"{what}: {options.name} ({public.id})")
     return 0
 
 
 def revoke_key(options: argparse.Namespace) -> int:
-    from firstlight.snapshot.trust import TrustedKeys
-
-    found = TrustedKeys.of_user().revoke(options.id, options.since or datetime.now(UTC).date())
+    found = _trusted(options).revoke(options.id, options.since or datetime.now(UTC).date())
     print(f"Revoked since {found.revoked}: {found.name} ({found.key.id})")
     return 0
 
 
 def forget_key(options: argparse.Namespace) -> int:
-    from firstlight.snapshot.trust import TrustedKeys
-
-    print(f"No longer trusted: {TrustedKeys.of_user().remove(options.id)}")
+    print(f"No longer trusted: {_trusted(options).remove(options.id)}")
     return 0
 
 
 def list_keys(options: argparse.Namespace) -> int:
-    from firstlight.snapshot.trust import TrustedKeys
-
-    trusted = TrustedKeys.of_user()
+    trusted = _trusted(options)
     found, authorities = trusted.all(), trusted.authorities()
     if options.json:
         plain: list[dict[str, Any]] = [

@@ -17,7 +17,7 @@ from firstlight.warmstart.folder import is_trusted
 from firstlight.warmstart.sealed import seal, value_of
 
 #: What is not an entry, in a folder of entries.
-LEASE, _UNFINISHED = ".lease", ".unfinished"
+LEASE, UNFINISHED = ".lease", ".unfinished"
 _ABANDONED_SECONDS = 86_400.0
 #: Entries are counted once per this share of the bound written, on average.
 _SWEEP_SHARE = 1 / 16
@@ -70,7 +70,7 @@ class Entries:
         if len(entry) > self._max_bytes:
             return
         path = self.path(key)
-        unfinished = f"{path}.{os.urandom(6).hex()}{_UNFINISHED}"
+        unfinished = f"{path}.{os.urandom(6).hex()}{UNFINISHED}"
         try:
             # Not synchronised to the disk: what a power failure tears is found by its checksum.
             with open(create(unfinished), "wb") as file:
@@ -85,11 +85,14 @@ class Entries:
         if random() * self._max_bytes * _SWEEP_SHARE < len(entry):
             self.sweep()
 
-    def sweep(self) -> None:
-        """Remove the entries that were not used for longest, down to the bound, and remains."""
+    def sweep(self) -> int:
+        """Remove the entries that were not used for longest, down to the bound, and remains.
+
+        Returns the bytes of those that are left.
+        """
         entries, total = [], 0
-        for path, status in _files(self._root):
-            if path.endswith((LEASE, _UNFINISHED)):
+        for path, status in files_below(self._root):
+            if path.endswith((LEASE, UNFINISHED)):
                 if time.time() - status.st_mtime > _ABANDONED_SECONDS:
                     _remove(path)
                 continue
@@ -97,9 +100,10 @@ class Entries:
             total += status.st_size
         for _, size, path in sorted(entries):
             if total <= self._max_bytes * (1 - _SWEEP_SHARE):
-                return
+                break
             _remove(path)
             total -= size
+        return total
 
 
 def name_of(key: str) -> str:
@@ -127,13 +131,13 @@ def _checked(descriptor: int, kind: str, key: str) -> bytes | None:
         return value_of(file.read(), kind, key)
 
 
-def _files(folder: str) -> list[tuple[str, os.stat_result]]:
+def files_below(folder: str) -> list[tuple[str, os.stat_result]]:
     """All files below a folder; others may be removing them."""
     found = []
     with suppress(OSError), os.scandir(folder) as names:
         for name in names:
             if name.is_dir(follow_symlinks=False):
-                found += _files(name.path)
+                found += files_below(name.path)
             else:
                 with suppress(OSError):
                     found.append((name.path, name.stat(follow_symlinks=False)))

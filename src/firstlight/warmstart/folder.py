@@ -21,6 +21,10 @@ class CacheFolderError(FirstlightError):
     """A folder that cannot hold the cache."""
 
 
+class ForeignFolderError(CacheFolderError):
+    """A folder into which others could put programs, which would run with this user's rights."""
+
+
 def is_off() -> bool:
     return os.environ.get("FIRSTLIGHT_CACHE", "").lower() in ("off", "0", "no", "false")
 
@@ -31,6 +35,11 @@ def of_user() -> str:
     if not os.path.isabs(base):  # to be ignored, says the specification
         base = os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(base, "firstlight")
+
+
+def in_front() -> str:
+    """The folder of this machine in front of a URL: a hit there needs no network."""
+    return os.environ.get("FIRSTLIGHT_CACHE_LOCAL_DIR") or of_user()
 
 
 def max_bytes() -> int:
@@ -62,7 +71,7 @@ def opened(path: str) -> str:
         foreign = status.st_uid not in (os.geteuid(), 0)
         why = f"belongs to another user (uid {status.st_uid})" if foreign else "is open to others"
         also = "" if foreign else f" (chmod go-w {path})"
-        raise CacheFolderError(
+        raise ForeignFolderError(
             f"{path} {why}, whose programs would run with your rights{also}. {_WHAT_TO_DO}"
         )
     return os.path.join(path, LAYOUT)

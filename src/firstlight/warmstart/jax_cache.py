@@ -6,13 +6,19 @@ JAX has no public place for another store: it makes its own by `get_file_cache`,
 from __future__ import annotations
 
 import os
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from firstlight.telemetry.events import STAGES
 from firstlight.warmstart import folder
 from firstlight.warmstart.entries import Entries
+from firstlight.warmstart.key_requests import KeyRequests
 from firstlight.warmstart.leases import Leases
-from firstlight.warmstart.store import Store, warn
+from firstlight.warmstart.store import Store
+from firstlight.warmstart.warning import warn
+
+if TYPE_CHECKING:
+    from firstlight.warmstart.shared import Shared
 
 #: Whatever it took to compile; and no path in any key, which XLA's own caches would put there.
 _SETTINGS = {
@@ -39,10 +45,12 @@ def _attach(cache: str | os.PathLike[str] | None) -> None:
     from jax._src import compilation_cache
     from jax._src.config import config
 
-    given = cache or os.environ.get("FIRSTLIGHT_CACHE_DIR") or config.jax_compilation_cache_dir
-    path = os.fspath(given or folder.of_user())
+    asked = cache or os.environ.get("FIRSTLIGHT_CACHE_DIR")
+    path = os.fspath(asked or config.jax_compilation_cache_dir or folder.of_user())
     if not isinstance(compilation_cache.get_file_cache, _StoreMaker):
         compilation_cache.get_file_cache = _StoreMaker(compilation_cache.get_file_cache)
+    if asked and "://" in path:
+        compilation_cache.get_file_cache.urls.add(path)
     for name, value in _SETTINGS.items():
         config.update(name, value)
     config.update("jax_compilation_cache_dir", path if "://" in path else os.path.abspath(path))
@@ -52,37 +60,67 @@ def _attach(cache: str | os.PathLike[str] | None) -> None:
 class _StoreMaker:
     """JAX's `get_file_cache`: called with a folder before the first compile that may use it.
 
-    The folder is the program's, where the program names one later than we do.
+    The folder is the program's, where the program names one later than we do. urls: those that
+    were given to Firstlight; any other is one of JAX's own cache.
     """
 
     def __init__(self, get_file_cache: Any) -> None:
         from jax._src import monitoring
 
+        self.urls: set[str] = set()
         self._get_file_cache = get_file_cache
         self._leases = Leases()
+        self._requests = KeyRequests()
+        self._store: Store | None = None
         # The end of every compile, also of one that fails or may not be stored.
         monitoring.register_event_duration_secs_listener(self._heard)
 
     def __call__(self, path: str) -> tuple[Any, str] | None:
-        if "://" in path:
+        if "://" in path and path not in self.urls:
             found: tuple[Any, str] | None = self._get_file_cache(path)
             return found
-        from jax._src.lib import version_str
-        from jax.version import __version__
-
         try:
-            root, max_bytes = folder.opened(path), folder.max_bytes()
+            self._store = self._made(path)
         except folder.CacheFolderError as error:
             warn(str(error))
             # Said once: the processes that this one starts could not use it either.
             os.environ.pop("FIRSTLIGHT_WARMSTART", None)
             return None
+        return self._store, path
+
+    def _made(self, path: str) -> Store:
+        from jax._src.lib import version_str
+        from jax.version import __version__
+
+        max_bytes, url = folder.max_bytes(), path if "://" in path else ""
+        try:
+            root = folder.opened(folder.in_front() if url else path)
+        except folder.ForeignFolderError:
+            # What is in it may be signed; a folder of this user's own goes in front of it.
+            if url or os.path.abspath(path) == os.path.abspath(folder.in_front()):
+                raise
+            url, root = path, folder.opened(folder.in_front())
         entries = Entries(root, folder.compatible(__version__, version_str), max_bytes)
-        return Store(entries, self._leases, _shares_work), path
+        return Store(
+            entries,
+            self._leases,
+            _shares_work,
+            self._requests.about,
+            partial(_open_shared, url) if url else lambda: None,
+        )
 
     def _heard(self, event: str, seconds: float, **about: Any) -> None:
         if STAGES.get(event) == "compile":
-            self._leases.release()
+            self._requests.forget()
+            if self._store is not None:
+                self._store.release()
+
+
+def _open_shared(url: str) -> Shared | None:
+    # With the library that checks signatures: not loaded where all is found in the folder.
+    from firstlight.warmstart.shared import open_shared
+
+    return open_shared(url)
 
 
 def _shares_work() -> bool:

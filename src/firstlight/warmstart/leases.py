@@ -25,7 +25,7 @@ LEASE_SECONDS = 5.0
 MAX_WAIT_SECONDS = 600.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.002, 0.1
 #: Less than this between two renewals, in the whole process, is no work.
-_LEAST_WORK_SECONDS = 0.0005
+MIN_WORK_SECONDS = 0.0005
 _AFTER_EXPIRY = " after expiry"
 
 
@@ -132,10 +132,10 @@ class Leases:
 
     def _renew(self) -> None:
         """Renew what is held, until nothing is."""
-        worked = _work_seconds()
+        worked = work_seconds()
         while True:
             time.sleep(self.seconds / 5)
-            is_working = _work_seconds() - worked >= _LEAST_WORK_SECONDS
+            is_working = work_seconds() - worked >= MIN_WORK_SECONDS
             with self._lock:
                 for ident, lease in list(self._held.items()):
                     if not lease.holder.is_alive():
@@ -146,10 +146,10 @@ class Leases:
                 if not self._held:
                     self._is_renewing = False
                     return
-            worked = _work_seconds()
+            worked = work_seconds()
 
 
-def _work_seconds() -> float:
+def work_seconds() -> float:
     """Processor time of all threads but this one."""
     return time.process_time() - time.thread_time()
 

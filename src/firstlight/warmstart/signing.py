@@ -55,16 +55,27 @@ class Signatures:
         return sealed.signed(entry, self.own.public.raw, self.own.sign(sealed.to_sign(entry)))
 
     def verdict(self, entry: bytes) -> Verdict:
-        if not sealed.is_whole(entry):
-            return Verdict.DAMAGED
-        signer, signature = sealed.signature_of(entry)
-        if not any(signer):
-            return Verdict.UNSIGNED
-        if signer not in self.trusted:
-            return Verdict.FOREIGN
-        if not PublicKey(signer).has_signed(sealed.to_sign(entry), signature):
-            return Verdict.FORGED
-        return Verdict.TRUSTED
+        """Whether this user may run it; its key and kind are still to be compared."""
+        found = is_signed(entry)
+        is_foreign = sealed.signature_of(entry)[0] not in self.trusted
+        return Verdict.FOREIGN if found is Verdict.TRUSTED and is_foreign else found
+
+
+def is_signed(entry: bytes) -> Verdict:
+    """TRUSTED: by the key that it names, whoever holds it."""
+    if not sealed.is_whole(entry):
+        return Verdict.DAMAGED
+    signer, signature = sealed.signature_of(entry)
+    if not any(signer):
+        return Verdict.UNSIGNED
+    if not PublicKey(signer).has_signed(sealed.to_sign(entry), signature):
+        return Verdict.FORGED
+    return Verdict.TRUSTED
+
+
+def signer_of(entry: bytes) -> str:
+    """The key that an entry says it was signed with, as `firstlight keys trust` takes it."""
+    return PublicKey(sealed.signature_of(entry)[0]).base64
 
 
 def _own_key() -> PrivateKey | None:

@@ -5,48 +5,89 @@ Whatever is wrong with the folder, the program runs; at worst it compiles.
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from firstlight.warmstart.entries import LEASE, Entries
 from firstlight.warmstart.leases import Leases, Waited
+from firstlight.warmstart.sealed import seal, value_of
+from firstlight.warmstart.warning import warn
+
+if TYPE_CHECKING:
+    from firstlight.warmstart.shared import Shared
 
 
 class Store:
     """`get` and `put`, as JAX calls them around a compile.
 
     shares_work: asked on every miss: whether to wait for another process that compiles the same.
+    about: what is known about the program of a key that was just compiled (JSON).
+    open_shared: called on the first miss: a place behind the folder, which other machines use too.
     """
 
     def __init__(
-        self, entries: Entries, leases: Leases, shares_work: Callable[[], bool] = lambda: True
+        self,
+        entries: Entries,
+        leases: Leases,
+        shares_work: Callable[[], bool] = lambda: True,
+        about: Callable[[str], bytes] = lambda key: b"{}",
+        open_shared: Callable[[], Shared | None] = lambda: None,
     ) -> None:
         self._path = entries.folder  # JAX's name for it, used where it logs
         self._entries = entries
         self._leases = leases
         self._shares_work = shares_work
+        self._about = about
+        self._open_shared = open_shared
         self._is_writable = True
+
+    @cached_property
+    def _shared(self) -> Shared | None:
+        return self._open_shared()
 
     def get(self, key: str) -> bytes | None:
         """The program, which another process may be compiling. None: this thread should."""
         try:
             value = self._entries.read(key)
             if value is None and self._is_writable and self._shares_work():
-                value = self._awaited(key)
-            return value
+                return self._awaited(key)
         except OSError as error:
             self._give_up_writing(error)
-            return None
+            value = None
+        return self._of_others(key) if value is None else value
 
     def put(self, key: str, value: bytes) -> None:
+        entry = seal(self._entries.kind, key, value, self._about(key))
         try:
             if self._is_writable:
-                self._entries.write(key, value)
+                self._entries.keep(key, entry)
         except OSError as error:
             self._give_up_writing(error)
         finally:
             self._leases.release()
+        if self._shared is not None:
+            self._shared.put(key, entry, self._entries.kind)
+
+    def release(self) -> None:
+        """The end of a compile, whatever came of it."""
+        self._leases.release()
+        if "_shared" in self.__dict__ and self._shared is not None:  # opened by a miss
+            self._shared.release()
+
+    def _of_others(self, key: str) -> bytes | None:
+        """What another machine has compiled, or is compiling; it is kept here."""
+        if self._shared is None:
+            return None
+        entry = self._shared.get(self._entries.kind, key, waits=self._shares_work())
+        if entry is None:
+            return None
+        try:
+            if self._is_writable:
+                self._entries.keep(key, entry)
+        except OSError as error:
+            self._give_up_writing(error)
+        return value_of(entry, self._entries.kind, key)
 
     def _awaited(self, key: str) -> bytes | None:
         """The program of another process, or None with the lease to compile it."""
@@ -62,7 +103,7 @@ class Store:
             if value is not None:
                 return value
         # It may have been stored between our look and our lease.
-        value = self._entries.read(key)
+        value = self._entries.read(key) or self._of_others(key)
         if value is not None:
             self._leases.release()
         return value
@@ -75,12 +116,3 @@ class Store:
                 "there or make it writable, name another folder with FIRSTLIGHT_CACHE_DIR, or "
                 "turn the cache off with FIRSTLIGHT_CACHE=off."
             )
-
-
-def warn(about: str) -> None:
-    """A warning, which ends nothing even where warnings are errors."""
-    text = f"firstlight: compilation cache: {about}"
-    try:
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
-    except RuntimeWarning:
-        print(text, file=sys.stderr)

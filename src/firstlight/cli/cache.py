@@ -1,0 +1,101 @@
+"""`firstlight cache`: look into a compilation cache, clean it, explain its misses, serve one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+EPILOG = """\
+A cache is a folder, the URL of a server, or of an object store; by default what
+FIRSTLIGHT_CACHE_DIR names, else firstlight in your cache folder.
+
+exit codes: 0 all is well; 1 damaged entries (verify), nothing to explain; 2 wrong usage, or a cache
+that cannot be read."""
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "cache", epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+
+    def action(name: str, about: str, handle: Callable[[argparse.Namespace], int]) -> Any:
+        added = actions.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
+        added.set_defaults(handle=handle, parser=added)
+        return added.add_argument
+
+    _add_serve(action("serve", "serve a cache to other machines over HTTP", serve))
+
+
+def _add_serve(add: Any) -> None:
+    add("--folder", type=Path, metavar="DIR", help="where entries are kept (default: "
+        "firstlight-served in your cache folder)")  # fmt: skip
+    add("--host", default="127.0.0.1", help="address to listen at (default: this machine only)")
+    add("--port", type=int, default=8750, help="default: 8750; 0: any free one")
+    add("--read-tokens", type=Path, metavar="FILE", help="tokens that may read, one per line")
+    add("--write-tokens", type=Path, metavar="FILE", help="tokens that may also write")
+    add("--tls-cert", type=Path, metavar="FILE", help="certificate (PEM), for https")
+    add("--tls-key", type=Path, metavar="FILE", help="its private key (PEM)")
+    add("--max-bytes", type=size, default=2**35, metavar="SIZE", help="of all entries together "
+        "(default: 32G); the longest unused are evicted")  # fmt: skip
+    add("--max-entry-bytes", type=size, default=2**28, metavar="SIZE", help="default: 256M")
+
+
+def size(text: str) -> int:
+    """Parse 500M or 4G, of 1024 each."""
+    units = {"K": 10, "M": 20, "G": 30, "T": 40}
+    number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 0)
+    if not number.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r}: give a number of bytes, or such as 500M, 4G")
+    return int(number) << unit
+
+
+def serve(options: argparse.Namespace) -> int:
+    import ipaddress
+
+    from firstlight.cli.values import signals_interrupt
+    from firstlight.warmstart import folder
+    from firstlight.warmstart.access import Tokens, tokens_in
+    from firstlight.warmstart.served_entries import ServedEntries
+    from firstlight.warmstart.server import CacheServer
+    from firstlight.warmstart.signing import Signatures, is_signed
+
+    write = tokens_in(options.write_tokens) if options.write_tokens else ()
+    read = tokens_in(options.read_tokens) if options.read_tokens else ()
+    try:
+        is_local = ipaddress.ip_address(options.host).is_loopback
+    except ValueError:
+        is_local = options.host == "localhost"
+    if not (read or write or is_local):
+        options.parser.error(
+            f"--host {options.host} is reached by others: give --write-tokens FILE, and "
+            "--read-tokens FILE for those who only read"
+        )
+    root = folder.opened(str(options.folder or f"{folder.of_user()}-served"))
+    signatures = Signatures.of_user()
+    check = signatures.verdict if signatures.trusted else is_signed
+    entries = ServedEntries(root, options.max_bytes, options.max_entry_bytes, check)
+    address = (options.host, options.port)
+    server = CacheServer(address, entries, Tokens(read, write), _tls(options))
+    trusts = f"of {len(signatures.trusted)} trusted keys" if signatures.trusted else "of any key"
+    print(f"Serving {root} at {server.url}, entries {trusts}.", flush=True)
+    with server, signals_interrupt():
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print("Stopped.", file=sys.stderr)
+    return 0
+
+
+def _tls(options: argparse.Namespace) -> Any:
+    import ssl
+
+    if not options.tls_cert:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(options.tls_cert, options.tls_key)
+    return context

@@ -1,0 +1,173 @@
+"""A cache to look into, wherever it is: a folder, a server, an object store."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from firstlight.errors import FirstlightError
+from firstlight.warmstart import folder
+from firstlight.warmstart.entries import name_of
+from firstlight.warmstart.inventory import Listed, entries_below
+from firstlight.warmstart.places import ObjectPlace, PlaceError
+from firstlight.warmstart.sealed import is_whole
+from firstlight.warmstart.signing import Signatures, Verdict
+
+
+class CacheError(FirstlightError):
+    """A cache that cannot be read, or does not do what was asked of it."""
+
+
+class Cache(Protocol):
+    def entries(self) -> list[Listed]: ...
+    def content(self, one: Listed) -> bytes | None: ...
+    def remove(self, one: Listed) -> None: ...
+    def trouble(self, one: Listed) -> Verdict | None:
+        """Why no process would load it; None: one would."""
+
+
+def default_cache() -> str:
+    return os.environ.get("FIRSTLIGHT_CACHE_DIR") or folder.of_user()
+
+
+def cache_at(where: str) -> Cache:
+    scheme = urlsplit(where).scheme if "://" in where else ""
+    try:
+        if scheme in ("http", "https"):
+            return ServerCache(where)
+        if scheme not in ("file", ""):
+            return ObjectCache(where)
+        path = where.removeprefix("file://")
+        if not os.path.isdir(path):
+            raise CacheError(f"{path}: there is no such folder.")
+        try:
+            return FolderCache(folder.opened(path))
+        except folder.ForeignFolderError:
+            return ForeignFolderCache(os.path.join(path, folder.LAYOUT))
+    except PlaceError as error:
+        raise CacheError(f"{where}: {error}.") from None
+
+
+class FolderCache:
+    """A folder of this user's own: entries need not be signed."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    def entries(self) -> list[Listed]:
+        return entries_below(self._root)
+
+    def content(self, one: Listed) -> bytes | None:
+        try:
+            with open(os.path.join(self._root, one.path), "rb") as file:
+                return file.read()
+        except OSError:
+            return None
+
+    def remove(self, one: Listed) -> None:
+        os.unlink(os.path.join(self._root, one.path))
+
+    def trouble(self, one: Listed) -> Verdict | None:
+        content = self.content(one)
+        is_sound = content is not None and _is_in_place(one) and is_whole(content)
+        return None if is_sound else Verdict.DAMAGED
+
+
+class _Elsewhere:
+    """Entries that others can have written."""
+
+    def content(self, one: Listed) -> bytes | None:
+        raise NotImplementedError
+
+    def trouble(self, one: Listed) -> Verdict | None:
+        content = self.content(one)
+        if content is None or not _is_in_place(one):
+            return Verdict.DAMAGED
+        verdict = Signatures.of_user().verdict(content)
+        return None if verdict is Verdict.TRUSTED else verdict
+
+
+class ForeignFolderCache(_Elsewhere, FolderCache):
+    trouble = _Elsewhere.trouble
+    content = FolderCache.content
+
+
+class ServerCache(_Elsewhere):
+    def __init__(self, url: str) -> None:
+        from firstlight.warmstart.http_place import HttpPlace, own_token
+
+        self._place = HttpPlace(url, own_token())
+
+    def entries(self) -> list[Listed]:
+        try:
+            lines = self._place.text("/v1/entries").splitlines()
+            return [_from_line(json.loads(line)) for line in lines]
+        except (PlaceError, ValueError, KeyError, TypeError) as error:
+            raise CacheError(f"{self._place.url}: cannot be listed: {error}.") from None
+
+    def content(self, one: Listed) -> bytes | None:
+        try:
+            return self._place.fetch(one.path)
+        except PlaceError as error:
+            raise CacheError(f"{self._place.url}: {error}.") from None
+
+    def remove(self, one: Listed) -> None:
+        raise CacheError(
+            f"{self._place.url}: a server removes entries itself (--max-bytes). On its own "
+            "machine: firstlight cache prune FOLDER"
+        )
+
+    def counts(self) -> dict[str, int]:
+        """Hits, misses and so on since the server started."""
+        try:
+            text = self._place.text("/metrics")
+        except PlaceError as error:
+            raise CacheError(f"{self._place.url}: {error}.") from None
+        pairs = [line.split(" ") for line in text.splitlines() if not line.startswith("#")]
+        return {
+            name.removeprefix("firstlight_cache_"): int(value)
+            for name, value in pairs
+            if "{" not in name
+        }
+
+
+class ObjectCache(_Elsewhere):
+    def __init__(self, url: str) -> None:
+        self._place = ObjectPlace(url)
+
+    def entries(self) -> list[Listed]:
+        try:
+            return sorted(self._place.listed(), key=lambda one: -one.used)
+        except PlaceError as error:
+            raise CacheError(f"{self._place.url}: cannot be listed: {error}.") from None
+
+    def content(self, one: Listed) -> bytes | None:
+        try:
+            return self._place.fetch(one.path)
+        except PlaceError as error:
+            raise CacheError(f"{self._place.url}: {error}.") from None
+
+    def remove(self, one: Listed) -> None:
+        try:
+            self._place.remove(one.path)
+        except PlaceError as error:
+            raise CacheError(f"{self._place.url}: {error}.") from None
+
+
+def _is_in_place(one: Listed) -> bool:
+    return bool(one.key) and one.path == f"{one.kind}/{name_of(one.key)}"
+
+
+def _from_line(plain: dict[str, Any]) -> Listed:
+    kind, key, about = str(plain["kind"]), str(plain["key"]), plain["about"]
+    return Listed(
+        path=str(plain["path"]),
+        kind=kind,
+        key=key,
+        size=int(plain["bytes"]),
+        used=float(plain["used"]),
+        signer=bytes.fromhex(plain["signer"]),
+        about=about if isinstance(about, dict) else {},
+    )

@@ -1,0 +1,157 @@
+"""A client of `firstlight cache serve`: short waits, one connection per thread, no redirections."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import ssl
+import stat
+import threading
+import time
+from urllib.parse import urlsplit
+
+from firstlight.snapshot.trust import config_folder
+from firstlight.warmstart.places import MAX_ENTRY_BYTES, LeaseState, PlaceError, Trouble
+
+#: Without a byte; and for all of an answer.
+_SILENCE_SECONDS, _ANSWER_SECONDS = 3.0, 60.0
+_TOKEN, _TOKEN_FILE = "FIRSTLIGHT_CACHE_TOKEN", "FIRSTLIGHT_CACHE_TOKEN_FILE"
+_CHUNK_BYTES = 1 << 20
+_DENIED = {401, 403}
+HOLDER_HEADER = "Firstlight-Holder"
+
+
+def own_token() -> str:
+    """From FIRSTLIGHT_CACHE_TOKEN, FIRSTLIGHT_CACHE_TOKEN_FILE, or `cache-token` of the user."""
+    if token := os.environ.get(_TOKEN):
+        return token.strip()
+    named = os.environ.get(_TOKEN_FILE)
+    path = named or str(config_folder() / "cache-token")
+    try:
+        with open(path, encoding="ascii") as file:
+            if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
+                why = f"{path}: others can read this token. First: chmod 600 {path}"
+                raise PlaceError(Trouble.UNUSABLE, why)
+            return file.read().strip()
+    except FileNotFoundError:
+        if named:
+            raise PlaceError(Trouble.UNUSABLE, f"{path}: there is no such token file") from None
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlaceError(Trouble.UNUSABLE, f"{path}: {error}") from None
+
+
+class HttpPlace:
+    has_leases = True
+
+    def __init__(self, url: str, token: str = "") -> None:
+        parts = urlsplit(url)
+        try:
+            self._host, self._port = parts.hostname or "", parts.port
+        except ValueError as error:
+            raise PlaceError(Trouble.UNUSABLE, str(error)) from None
+        if not self._host or parts.username or parts.query:
+            raise PlaceError(Trouble.UNUSABLE, "give http(s)://HOST:PORT, and the token in a file")
+        self.url = url.rstrip("/")
+        self._base = parts.path.rstrip("/")
+        # Honours SSL_CERT_FILE, for an authority of one's own.
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._of_thread = threading.local()
+
+    def forget_connections(self) -> None:
+        self._of_thread = threading.local()
+
+    def fetch(self, name: str) -> bytes | None:
+        status, body = self._ask("GET", f"/v1/entries/{name}")
+        return body if status == 200 else None
+
+    def store(self, name: str, entry: bytes) -> None:
+        status, body = self._ask("PUT", f"/v1/entries/{name}", entry)
+        if status not in (200, 201, 204):
+            raise PlaceError(Trouble.REFUSED, body.decode("utf-8", "replace")[:200].strip())
+
+    def lease(self, name: str, action: str, holder: str) -> LeaseState:
+        path = f"/v1/leases/{name}/{action}"
+        _, body = self._ask("POST", path, b"", {HOLDER_HEADER: holder})
+        try:
+            return LeaseState(body.decode("ascii"))
+        except ValueError:
+            return LeaseState.FREE
+
+    def text(self, path: str) -> str:
+        """What the server says about itself."""
+        status, body = self._ask("GET", path)
+        if status != 200:
+            raise PlaceError(Trouble.REFUSED, f"{path}: answer {status}")
+        return body.decode("utf-8", "replace")
+
+    def _ask(
+        self, method: str, path: str, body: bytes | None = None, more: dict[str, str] | None = None
+    ) -> tuple[int, bytes]:
+        try:
+            return self._asked(method, self._base + path, body, {**self._headers, **(more or {})})
+        except (OSError, http.client.HTTPException) as error:
+            self._close()
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            why = "no answer in time" if isinstance(error, TimeoutError) else why
+            raise PlaceError(Trouble.DOWN, why or type(error).__name__) from None
+
+    def _asked(
+        self, method: str, path: str, body: bytes | None, headers: dict[str, str]
+    ) -> tuple[int, bytes]:
+        connection, is_new = self._connection()
+        try:
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+        except (ConnectionError, http.client.RemoteDisconnected):
+            self._close()
+            if is_new:
+                raise
+            # The server had closed what was kept open since the last question.
+            connection, _ = self._connection()
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+        content = _read(response)
+        if response.will_close:
+            self._close()
+        if response.status in _DENIED:
+            raise PlaceError(Trouble.DENIED, content.decode("utf-8", "replace")[:200].strip())
+        if response.status >= 500:
+            raise PlaceError(Trouble.DOWN, f"answer {response.status}")
+        return response.status, content
+
+    def _connection(self) -> tuple[http.client.HTTPConnection, bool]:
+        kept: http.client.HTTPConnection | None = getattr(self._of_thread, "connection", None)
+        if kept is not None:
+            return kept, False
+        made: http.client.HTTPConnection
+        if self._tls is None:
+            made = http.client.HTTPConnection(self._host, self._port, timeout=_SILENCE_SECONDS)
+        else:
+            made = http.client.HTTPSConnection(
+                self._host, self._port, timeout=_SILENCE_SECONDS, context=self._tls
+            )
+        self._of_thread.connection = made
+        return made, True
+
+    def _close(self) -> None:
+        kept = getattr(self._of_thread, "connection", None)
+        self._of_thread.connection = None
+        if kept is not None:
+            kept.close()
+
+
+def _read(response: http.client.HTTPResponse) -> bytes:
+    """All of an answer, unless it is too large or takes too long."""
+    end = time.monotonic() + _ANSWER_SECONDS
+    chunks, size = [], 0
+    while chunk := response.read1(_CHUNK_BYTES):
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > MAX_ENTRY_BYTES:
+            raise http.client.HTTPException("the answer is too large")
+        if time.monotonic() > end:
+            raise TimeoutError
+    response.close()  # read1 does not, and the connection could not be used again
+    return b"".join(chunks)

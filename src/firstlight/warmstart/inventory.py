@@ -1,0 +1,84 @@
+"""The entries of a cache, as their heads describe them, and which of them may go."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from firstlight.warmstart.entries import LEASE, UNFINISHED, files_below
+from firstlight.warmstart.sealed import MAX_HEAD_BYTES, head
+
+
+@dataclass(frozen=True)
+class Listed:
+    """An entry as its head describes it, which nothing has checked.
+
+    path: in its cache. key: empty where the head cannot be read. size: in bytes. used: the last
+    time, in seconds since 1970. signer: empty where nobody signed it.
+    """
+
+    path: str
+    kind: str
+    key: str
+    size: int
+    used: float
+    signer: bytes
+    about: dict[str, Any]
+
+    @property
+    def function(self) -> str:
+        return str(self.about.get("function") or self.key.rpartition("-")[0] or "?")
+
+    @property
+    def compiled(self) -> float:
+        """When, in seconds since 1970; where that is not known, when it was used."""
+        found = self.about.get("compiled")
+        return float(found) if isinstance(found, int | float) else self.used
+
+
+def listed_of(path: str, beginning: bytes, size: int, used: float) -> Listed:
+    """An entry by the first MAX_HEAD_BYTES of its content."""
+    found = head(beginning)
+    if found is None:
+        return Listed(path, path.split("/")[0], "", size, used, b"", {})
+    return Listed(path, found.kind, found.key, size, used, found.signer, found.about)
+
+
+def entries_below(root: str) -> list[Listed]:
+    """All entries in the folders of all kinds of machines, the last used first."""
+    found = []
+    for path, status in files_below(root):
+        if path.endswith((LEASE, UNFINISHED)):
+            continue
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+            with open(descriptor, "rb") as file:
+                beginning = file.read(MAX_HEAD_BYTES)
+            name = os.path.relpath(path, root)
+            found.append(listed_of(name, beginning, status.st_size, status.st_mtime))
+    return sorted(found, key=lambda one: -one.used)
+
+
+def to_prune(
+    listed: Iterable[Listed],
+    max_bytes: int | None = None,
+    older_than_seconds: float | None = None,
+    keeps_kind: Callable[[str], bool] = lambda kind: True,
+    now: float | None = None,
+) -> list[Listed]:
+    """Entries of other kinds, those not used for so long, then the longest unused beyond a size."""
+    now = time.time() if now is None else now
+    remaining: list[Listed] = []
+    chosen: list[Listed] = []
+    for one in sorted(listed, key=lambda one: -one.used):
+        is_old = older_than_seconds is not None and now - one.used > older_than_seconds
+        (chosen if is_old or not keeps_kind(one.kind) else remaining).append(one)
+    total = sum(one.size for one in remaining)
+    while remaining and max_bytes is not None and total > max_bytes:
+        chosen.append(remaining.pop())
+        total -= chosen[-1].size
+    return chosen

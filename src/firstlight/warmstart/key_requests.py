@@ -1,0 +1,152 @@
+"""What JAX made its key of: kept with every compiled program, so that a miss can be explained.
+
+JAX hashes a list of named parts. Their functions are remembered when a key is made, and called
+again only when a program was compiled: a hit costs nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+_DIGITS = 16
+_CONSTANT = re.compile(r"dense(_resource)?<[^>]*>")
+#: Constants beyond this many elements are left out of a printed program.
+_PRINTED_ELEMENTS = 16
+_MAX_TEXT = 2000
+
+
+@dataclass
+class KeyRequest:
+    """A key, and what JAX made it of."""
+
+    module: Any
+    devices: Any
+    options: Any
+    backend: Any
+    key: str = ""
+    parts: list[tuple[str, Callable[[Any], Any]]] = field(default_factory=list)
+
+
+class KeyRequests:
+    """The last one of each thread, from its key until the end of its compile."""
+
+    def __init__(self) -> None:
+        from jax._src import cache_key, compilation_cache
+
+        self._of_thread = threading.local()
+        self._get_cache_key = compilation_cache.get_cache_key
+        compilation_cache.get_cache_key = self._asked
+        # Of one JAX, not of all: without it, keys are explained less well.
+        self._log_part = getattr(cache_key, "_log_cache_key_hash", None)
+        if self._log_part is not None:
+            cache_key._log_cache_key_hash = self._part
+
+    def about(self, key: str) -> bytes:
+        """What is known about the program of a key that this thread asked for (JSON)."""
+        request: KeyRequest | None = getattr(self._of_thread, "request", None)
+        if request is None or request.key != key:
+            return b"{}"
+        try:
+            return json.dumps(described(request), sort_keys=True).encode()
+        except Exception:  # another JAX: the program is stored nevertheless
+            return b"{}"
+
+    def forget(self) -> None:
+        self._of_thread.request = None
+
+    def _asked(
+        self,
+        module: Any,
+        devices: Any,
+        compile_options: Any,
+        backend: Any,
+        *more: Any,
+        **named: Any,
+    ) -> str:
+        request = KeyRequest(module, devices, compile_options, backend)
+        self._of_thread.request = request
+        key: str = self._get_cache_key(module, devices, compile_options, backend, *more, **named)
+        request.key = key
+        return key
+
+    def _part(self, hash_obj: Any, name: str, hash_part: Any) -> None:
+        request: KeyRequest | None = getattr(self._of_thread, "request", None)
+        if request is not None:
+            request.parts.append((name, hash_part))
+        if self._log_part is not None:
+            self._log_part(hash_obj, name, hash_part)
+
+
+def described(request: KeyRequest) -> dict[str, Any]:
+    """The parts of a key, each as a digest, and what they are in words where there are any."""
+    from jax._src.lib import version_str
+    from jax.version import __version__
+
+    options = request.options
+    build = options.executable_build_options
+    text = request.module.operation.get_asm(large_elements_limit=_PRINTED_ELEMENTS)
+    return {
+        "function": request.key.rpartition("-")[0],
+        "shapes": _shapes(request.module),
+        "parts": {name: _digest(hash_part) for name, hash_part in request.parts},
+        "without_constants": _text_digest(_CONSTANT.sub("dense<>", text)),
+        "xla_flags": " ".join(_flags())[:_MAX_TEXT],
+        "options": {
+            "num_replicas": options.num_replicas,
+            "num_partitions": options.num_partitions,
+            "optimization_level": str(getattr(build, "optimization_level", "")),
+            "overrides": sorted(f"{n}={v}" for n, v in options.env_option_overrides),
+        },
+        "backend": f"{request.backend.platform} {request.backend.platform_version}"[:_MAX_TEXT],
+        "devices": sorted({str(device.device_kind) for device in request.devices.flat}),
+        "device_count": int(request.devices.size),
+        "jax": __version__,
+        "jaxlib": version_str,
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "host": os.uname().nodename,
+        "compiled": int(time.time()),
+    }
+
+
+def _digest(hash_part: Callable[[Any], Any]) -> str:
+    whole = hashlib.sha256()
+    hash_part(whole)
+    return whole.hexdigest()[:_DIGITS]
+
+
+def _text_digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+
+
+def _shapes(module: Any) -> str:
+    """`(f32[3,4], i32[]) -> f32[3]`, of the program's main function."""
+    for operation in module.body.operations:
+        if operation.attributes["sym_name"].value == "main":
+            return _short_types(str(operation.attributes["function_type"]))[:_MAX_TEXT]
+    return ""
+
+
+def _short_types(text: str) -> str:
+    """`tensor<3x4xf32>` as users of JAX know it."""
+
+    def short(found: re.Match[str]) -> str:
+        *shape, element = found[1].split("x")
+        return f"{element}[{','.join(shape)}]"
+
+    return re.sub(r"tensor<([0-9?x]*[a-z][a-zA-Z0-9<>]*)>", short, text)
+
+
+def _flags() -> list[str]:
+    """XLA's flags as JAX looks for them."""
+    variables = [os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")]
+    arguments = [argument for argument in sys.argv if argument.startswith("--xla")]
+    return sorted([*" ".join(variables).split(), *arguments])

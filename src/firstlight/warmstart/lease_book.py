@@ -1,0 +1,85 @@
+"""Who compiles what, as a server keeps it: in memory, by its own clock.
+
+A server that starts again has forgotten all: whoever renews a lease that nobody has gets it back.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from firstlight.warmstart.leases import LEASE_SECONDS
+from firstlight.warmstart.places import LeaseState
+
+#: For so long nobody waits for a program that was compiled and not stored.
+_NOT_STORED_SECONDS = 60.0
+_MAX_REMEMBERED = 100_000
+
+
+class LeaseBook:
+    """is_stored: whether there is an entry of a name. clock: in seconds."""
+
+    def __init__(
+        self, is_stored: Callable[[str], bool], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._is_stored = is_stored
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._held: dict[str, tuple[str, float]] = {}  # holder, end
+        self._not_stored: dict[str, float] = {}  # end
+        self._actions = {
+            "look": self._look,
+            "take": self._take,
+            "renew": self._renew,
+            "release": self._release,
+        }
+
+    def act(self, name: str, action: str, holder: str) -> LeaseState | None:
+        """The state of a lease after `look`, `take`, `renew` or `release`; None: no such action."""
+        if action not in self._actions:
+            return None
+        with self._lock:
+            self._forget_ended()
+            return self._actions[action](name, holder)
+
+    def count(self) -> int:
+        with self._lock:
+            return sum(end > self._clock() for _, end in self._held.values())
+
+    def _holder(self, name: str) -> str | None:
+        holder, end = self._held.get(name, (None, 0.0))
+        return holder if end > self._clock() else None
+
+    def _look(self, name: str, holder: str) -> LeaseState:
+        if self._is_stored(name):
+            return LeaseState.STORED
+        return LeaseState.FREE if self._holder(name) is None else LeaseState.HELD
+
+    def _take(self, name: str, holder: str) -> LeaseState:
+        state = self._look(name, holder)
+        if state is not LeaseState.FREE or self._not_stored.get(name, 0.0) > self._clock():
+            return state
+        return self._granted(name, holder)
+
+    def _renew(self, name: str, holder: str) -> LeaseState:
+        if self._holder(name) not in (None, holder):
+            return LeaseState.HELD
+        return self._granted(name, holder)
+
+    def _release(self, name: str, holder: str) -> LeaseState:
+        if self._holder(name) == holder:
+            del self._held[name]
+            if not self._is_stored(name):
+                self._not_stored[name] = self._clock() + _NOT_STORED_SECONDS
+        return LeaseState.FREE
+
+    def _granted(self, name: str, holder: str) -> LeaseState:
+        self._held[name] = (holder, self._clock() + LEASE_SECONDS)
+        return LeaseState.GRANTED
+
+    def _forget_ended(self) -> None:
+        if len(self._held) + len(self._not_stored) > _MAX_REMEMBERED:
+            now = self._clock()
+            self._held = {n: held for n, held in self._held.items() if held[1] > now}
+            self._not_stored = {n: end for n, end in self._not_stored.items() if end > now}

@@ -1,0 +1,207 @@
+"""Places that several machines share: a server of ours, a folder, or an object store.
+
+They are only asked for whole entries by name; whether an entry may be loaded is not theirs to say.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from enum import Enum, auto
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from firstlight.warmstart import folder
+from firstlight.warmstart.inventory import Listed, listed_of
+from firstlight.warmstart.sealed import MAX_HEAD_BYTES
+
+#: No entry is larger: a place could otherwise fill the memory of its readers.
+MAX_ENTRY_BYTES = 1 << 30
+_SECONDS, _LISTING_SECONDS = 20.0, 600.0
+
+
+class Trouble(Enum):
+    DOWN = auto()  # not reached, or in no state to answer: worth another try later
+    DENIED = auto()  # the token is missing or wrong, or may not do this
+    REFUSED = auto()  # this one entry
+    UNUSABLE = auto()  # never, in this process
+
+
+class PlaceError(Exception):
+    def __init__(self, trouble: Trouble, why: str) -> None:
+        super().__init__(why)
+        self.trouble = trouble
+
+
+class LeaseState(Enum):
+    """What a server says of the right to compile a program."""
+
+    GRANTED = "granted"
+    HELD = "held"  # by another process, which makes progress
+    STORED = "stored"  # there is nothing to compile any more
+    FREE = "free"  # nobody has it, or waiting for it would gain nothing
+
+
+class Place(Protocol):
+    """name: of an entry, relative to the place. `fetch` and `store` raise PlaceError only."""
+
+    url: str
+    has_leases: bool
+
+    def fetch(self, name: str) -> bytes | None: ...
+    def store(self, name: str, entry: bytes) -> None: ...
+    def lease(self, name: str, action: str, holder: str) -> LeaseState: ...
+    def forget_connections(self) -> None: ...
+
+
+def place_at(url: str) -> Place:
+    """PlaceError: nothing can be kept there."""
+    scheme = urlsplit(url).scheme
+    if scheme in ("http", "https"):
+        from firstlight.warmstart.http_place import HttpPlace, own_token
+
+        return HttpPlace(url, own_token())
+    if scheme in ("file", ""):
+        return FolderPlace(url.removeprefix("file://"))
+    return ObjectPlace(url)
+
+
+class _WithoutLeases:
+    has_leases = False
+
+    def lease(self, name: str, action: str, holder: str) -> LeaseState:
+        return LeaseState.FREE
+
+    def forget_connections(self) -> None:
+        pass
+
+
+class FolderPlace(_WithoutLeases):
+    """A folder that belongs to somebody else, or that others can write to."""
+
+    def __init__(self, path: str) -> None:
+        self.url = path
+        self._root = os.path.join(path, folder.LAYOUT)
+
+    def fetch(self, name: str) -> bytes | None:
+        try:
+            flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
+            with open(os.open(os.path.join(self._root, name), flags), "rb") as file:
+                found = file.read(MAX_ENTRY_BYTES + 1)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise PlaceError(Trouble.DOWN, error.strerror or str(error)) from None
+        return found if len(found) <= MAX_ENTRY_BYTES else None
+
+    def store(self, name: str, entry: bytes) -> None:
+        path = os.path.join(self._root, name)
+        unfinished = f"{path}.{os.urandom(6).hex()}.unfinished"
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(unfinished, "xb") as file:
+                file.write(entry)
+            os.replace(unfinished, path)
+        except OSError as error:
+            with suppress(OSError):
+                os.unlink(unfinished)
+            raise PlaceError(Trouble.DENIED, error.strerror or str(error)) from None
+
+
+class ObjectPlace(_WithoutLeases):
+    """An object store, or whatever else fsspec knows."""
+
+    def __init__(self, url: str) -> None:
+        import fsspec
+
+        self.url = url.rstrip("/")
+        # An object store that is down should not be waited for: what it holds can be compiled.
+        options: dict[str, Any] = {}
+        if urlsplit(url).scheme in ("s3", "s3a"):
+            waits = {"connect_timeout": 3, "read_timeout": 10, "retries": {"max_attempts": 1}}
+            options = {"config_kwargs": waits}
+        try:
+            self._files, root = fsspec.core.url_to_fs(url, use_listings_cache=False, **options)
+        except Exception as error:
+            s3 = "pip install 'firstlight[s3]'" if url.startswith("s3") else str(error)
+            raise PlaceError(Trouble.UNUSABLE, f"this protocol needs: {s3}") from None
+        self._root = f"{root.rstrip('/')}/{folder.LAYOUT}"
+
+    def fetch(self, name: str) -> bytes | None:
+        path = f"{self._root}/{name}"
+
+        def read() -> bytes | None:
+            try:
+                found: bytes = self._files.cat_file(path, end=MAX_ENTRY_BYTES + 1)
+            except FileNotFoundError:
+                return None
+            return found if len(found) <= MAX_ENTRY_BYTES else None
+
+        found: bytes | None = _within_seconds(read)
+        return found
+
+    def store(self, name: str, entry: bytes) -> None:
+        path = f"{self._root}/{name}"
+
+        def write() -> None:
+            if "memory" in self._files.protocol or "file" in self._files.protocol:
+                self._files.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
+            self._files.pipe_file(path, entry)
+
+        _within_seconds(write)
+
+    def listed(self) -> list[Listed]:
+        """All entries; of each, its head is read."""
+
+        def look() -> list[Listed]:
+            try:
+                found = self._files.find(self._root, detail=True)
+            except FileNotFoundError:
+                return []
+            heads = self._files.cat_ranges([*found], 0, MAX_HEAD_BYTES, on_error="return")
+            base = self._files._strip_protocol(self._root).rstrip("/") + "/"
+            return [
+                listed_of(path.removeprefix(base), head, int(about["size"]), _time_of(about))
+                for (path, about), head in zip(found.items(), heads, strict=True)
+                if isinstance(head, bytes)
+            ]
+
+        found: list[Listed] = _within_seconds(look, _LISTING_SECONDS)
+        return found
+
+    def remove(self, name: str) -> None:
+        _within_seconds(lambda: self._files.rm_file(f"{self._root}/{name}"))
+
+
+def _time_of(about: dict[str, Any]) -> float:
+    """When an object was last written: nothing knows when it was read."""
+    when = about.get("LastModified") or about.get("created") or about.get("mtime") or 0.0
+    return float(when.timestamp() if hasattr(when, "timestamp") else when)
+
+
+def _within_seconds(action: Any, seconds: float = _SECONDS) -> Any:
+    """What it returns, or PlaceError: libraries of object stores try for minutes."""
+    outcome: list[Any] = []
+
+    def act() -> None:
+        try:
+            outcome.append((action(), None))
+        except PermissionError as error:
+            outcome.append((None, PlaceError(Trouble.DENIED, _short(error))))
+        except Exception as error:
+            outcome.append((None, PlaceError(Trouble.DOWN, _short(error))))
+
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not outcome:
+        raise PlaceError(Trouble.DOWN, f"no answer within {seconds:g} s")
+    result, error = outcome[0]
+    if error is not None:
+        raise error
+    return result
+
+
+def _short(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

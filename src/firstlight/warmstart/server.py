@@ -1,0 +1,244 @@
+"""`firstlight cache serve`: entries and leases over HTTP, for machines that compile the same.
+
+    GET, PUT  /v1/entries/KIND/NAME           an entry
+    GET       /v1/entries                     the heads of all entries, a line of JSON each
+    POST      /v1/leases/KIND/NAME/ACTION     look, take, renew, release
+    GET       /health, /metrics
+
+Of an entry only the head is read, and nothing is ever executed. Whoever may write here can still
+not make others run anything: readers check signatures themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import ssl
+import threading
+import time
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from shutil import copyfileobj
+from typing import Any
+
+from firstlight.warmstart.access import Access, Tokens
+from firstlight.warmstart.http_place import HOLDER_HEADER
+from firstlight.warmstart.inventory import entries_below
+from firstlight.warmstart.lease_book import LeaseBook
+from firstlight.warmstart.served_entries import Refusal, ServedEntries
+from firstlight.warmstart.server_metrics import Metrics
+
+_ENTRY = re.compile(r"/v1/entries/([A-Za-z0-9_+-][A-Za-z0-9._+-]{0,199}/[0-9a-f]{2}/[0-9a-f]{62})")
+_LEASE = re.compile(_ENTRY.pattern.replace("entries", "leases", 1) + "/([a-z]+)")
+_HOLDER = re.compile(r"[0-9a-f]{0,64}")
+_SILENCE_SECONDS = 10.0
+#: For one request, however slowly its client sends or reads.
+_REQUEST_SECONDS = 120.0
+_MAX_CONNECTIONS, _MAX_UPLOADS = 512, 8
+_CHUNK_BYTES = 1 << 20
+_STATUS_OF = {
+    Refusal.TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    Refusal.NOT_AN_ENTRY: HTTPStatus.UNPROCESSABLE_ENTITY,
+    Refusal.NOT_TRUSTED: HTTPStatus.UNPROCESSABLE_ENTITY,
+    Refusal.NO_ROOM: HTTPStatus.INSUFFICIENT_STORAGE,
+}
+
+
+class CacheServer(ThreadingHTTPServer):
+    """address: host and port. tls: None for plain HTTP."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        entries: ServedEntries,
+        tokens: Tokens,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
+        super().__init__(address, _Handler)
+        self.entries, self.tokens = entries, tokens
+        self.leases = LeaseBook(entries.is_stored)
+        self.metrics = Metrics()
+        self.uploads = threading.BoundedSemaphore(_MAX_UPLOADS)
+        self._tls = tls
+        self._lock = threading.Lock()
+        self._ends: dict[socket.socket, float] = {}
+
+    @property
+    def url(self) -> str:
+        host, port = self.server_address[:2]
+        name = f"[{host!s}]" if ":" in str(host) else str(host)
+        return f"{'https' if self._tls else 'http'}://{name}:{port}"
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection, address = super().get_request()
+        connection.settimeout(_SILENCE_SECONDS)
+        if self._tls is not None:
+            # Shaken by the thread of the connection: a silent client keeps nobody waiting.
+            connection = self._tls.wrap_socket(
+                connection, server_side=True, do_handshake_on_connect=False
+            )
+        return connection, address
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        with self._lock:
+            if len(self._ends) >= _MAX_CONNECTIONS:
+                return False
+            self._ends[request] = time.monotonic() + _REQUEST_SECONDS
+        return True
+
+    def begins(self, connection: socket.socket) -> None:
+        """A request of a connection begins, or its wait for one."""
+        with self._lock:
+            self._ends[connection] = time.monotonic() + _REQUEST_SECONDS
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._ends.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Called twice a second: end the connections whose request takes too long."""
+        with self._lock:
+            late = [c for c, end in self._ends.items() if end < time.monotonic()]
+        for connection in late:
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away, or one that does not speak TLS, is nothing to report."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: CacheServer
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "firstlight", ""
+    disable_nagle_algorithm = True
+    timeout = _SILENCE_SECONDS
+
+    def do_GET(self) -> None:
+        if self.path == "/health":
+            self._answer(HTTPStatus.OK, b"ok\n")
+        elif not self._may(Access.READ):
+            return
+        elif self.path == "/metrics":
+            text = self.server.metrics.text(self.server.entries.bytes, self.server.leases.count())
+            self._answer(HTTPStatus.OK, text.encode())
+        elif self.path == "/v1/entries":
+            self._answer(HTTPStatus.OK, _heads(self.server.entries.root))
+        elif found := _ENTRY.fullmatch(self.path):
+            self._send_entry(found[1])
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, b"there is no such page\n")
+
+    def do_PUT(self) -> None:
+        found = _ENTRY.fullmatch(self.path)
+        length = self.headers.get("Content-Length", "")
+        if not self._may(Access.WRITE):
+            return
+        if found is None or not length.isdecimal():
+            self._answer(HTTPStatus.BAD_REQUEST, b"give KIND/NAME and a Content-Length\n")
+        elif int(length) > self.server.entries.max_entry_bytes:
+            self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, b"the entry is too large\n")
+        else:
+            with self.server.uploads:
+                self._store(found[1], self._body(int(length)))
+
+    def do_POST(self) -> None:
+        found = _LEASE.fullmatch(self.path)
+        holder = self.headers.get(HOLDER_HEADER, "")
+        wanted = Access.READ if found and found[2] == "look" else Access.WRITE
+        if not self._may(wanted):
+            return
+        state = None
+        if found and _HOLDER.fullmatch(holder) and self.headers.get("Content-Length") == "0":
+            state = self.server.leases.act(found[1], found[2], holder)
+        if state is None:
+            self._answer(HTTPStatus.BAD_REQUEST, b"give look, take, renew or release\n")
+        else:
+            self._answer(HTTPStatus.OK, state.value.encode())
+
+    def handle_one_request(self) -> None:
+        self.server.begins(self.connection)
+        super().handle_one_request()
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Requests are counted, not written down."""
+
+    def _may(self, wanted: Access) -> bool:
+        scheme, _, token = self.headers.get("Authorization", "").partition(" ")
+        granted = self.server.tokens.access(token if scheme.lower() == "bearer" else "")
+        if granted >= wanted:
+            return True
+        why = "this token may only read" if granted else "a token is missing, or is not one of ours"
+        status = HTTPStatus.FORBIDDEN if granted else HTTPStatus.UNAUTHORIZED
+        self._answer(status, f"{why}\n".encode())
+        return False
+
+    def _body(self, length: int) -> bytes:
+        body = self.rfile.read(length)
+        if len(body) < length:
+            raise ConnectionError
+        return body
+
+    def _store(self, name: str, entry: bytes) -> None:
+        refusal = self.server.entries.store(name, entry)
+        if refusal is None:
+            self.server.metrics.add("stored_bytes_total", len(entry))
+            self._answer(HTTPStatus.CREATED, b"")
+        else:
+            self._answer(_STATUS_OF[refusal], f"{refusal.value}\n".encode())
+
+    def _send_entry(self, name: str) -> None:
+        file = self.server.entries.open(name)
+        if file is None:
+            self.server.metrics.add("misses_total")
+            self._answer(HTTPStatus.NOT_FOUND, b"there is no such entry\n")
+            return
+        with file:
+            size = os.fstat(file.fileno()).st_size
+            self.server.metrics.add("hits_total")
+            self.server.metrics.add("sent_bytes_total", size)
+            self._begin(HTTPStatus.OK, size)
+            copyfileobj(file, self.wfile, _CHUNK_BYTES)
+
+    def _begin(self, status: HTTPStatus, size: int) -> None:
+        self.server.metrics.count(self.command, status)
+        self.send_response(status)
+        self.send_header("Content-Length", str(size))
+        self.send_header("Content-Type", "application/octet-stream" if size else "text/plain")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        if status >= 400 and self.command in ("PUT", "POST"):
+            self.close_connection = True  # its body was not read
+            self.send_header("Connection", "close")
+        self.end_headers()
+
+    def _answer(self, status: HTTPStatus, body: bytes) -> None:
+        self._begin(status, len(body))
+        self.wfile.write(body)
+
+
+def _heads(root: str) -> bytes:
+    lines = [
+        json.dumps(
+            {
+                "path": one.path,
+                "kind": one.kind,
+                "key": one.key,
+                "bytes": one.size,
+                "used": one.used,
+                "signer": one.signer.hex(),
+                "about": one.about,
+            }
+        )
+        for one in entries_below(root)
+    ]
+    return ("\n".join(lines) + "\n" if lines else "").encode()

@@ -1,0 +1,67 @@
+"""What is sent to a shared place in the background: so much at most, and not long at the end."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+_MAX_WAITING_BYTES = 1 << 28
+_LAST_SECONDS = 3.0
+
+
+class _Upload(NamedTuple):
+    name: str
+    entry: bytes
+    lease: str | None
+
+
+class Uploads:
+    """send: called in a thread, with what was added; it raises nothing."""
+
+    def __init__(self, send: Callable[[str, bytes, str | None], None]) -> None:
+        self._send = send
+        self._forget()
+        os.register_at_fork(after_in_child=self._forget)
+        atexit.register(self.flush, _LAST_SECONDS)
+
+    def _forget(self) -> None:
+        """A process that forks sends what it has itself."""
+        self._waiting: list[_Upload] = []
+        self._is_sending = False
+        self._changed = threading.Condition()
+
+    def add(self, name: str, entry: bytes, lease: str | None) -> None:
+        """Send it soon; what is too much is not sent, and its lease expires."""
+        with self._changed:
+            if sum(len(u.entry) for u in self._waiting) + len(entry) > _MAX_WAITING_BYTES:
+                return
+            self._waiting.append(_Upload(name, entry, lease))
+            if not self._is_sending:
+                try:
+                    threading.Thread(target=self._run, daemon=True).start()
+                except RuntimeError:  # Python is about to end: there are no new threads
+                    return
+                self._is_sending = True
+
+    def flush(self, seconds: float) -> None:
+        """Wait until all is sent, but not for longer."""
+        end = time.monotonic() + seconds
+        with self._changed:
+            while self._is_sending and (left := end - time.monotonic()) > 0:
+                self._changed.wait(left)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._waiting:
+                    self._is_sending = False
+                    self._changed.notify_all()
+                    return
+                upload = self._waiting[0]
+            self._send(*upload)
+            with self._changed:
+                self._waiting.pop(0)
