@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from firstlight.cli import cache_contents as contents
+
 EPILOG = """\
 A cache is a folder, the URL of a server, or of an object store; by default what
 FIRSTLIGHT_CACHE_DIR names, else firstlight in your cache folder.
@@ -27,7 +29,33 @@ def add_to(commands: Any) -> None:
         added.set_defaults(handle=handle, parser=added)
         return added.add_argument
 
+    for name, about, handle in (
+        ("ls", "list what is in a cache", contents.ls),
+        ("stats", "count what is in a cache, by kind of machine", contents.stats),
+        ("verify", "check every entry; exit code 1 if one is damaged", contents.verify),
+        ("prune", "remove entries", contents.prune),
+    ):
+        add = action(name, about, handle)
+        add("cache", nargs="?", metavar="DIR|URL", help="the cache (default: your own)")
+        add("--json", action="store_true", help="print JSON")
+        if name == "verify":
+            add("--repair", action="store_true", help="remove damaged entries")
+        elif name == "prune":
+            _add_prune(add)
+    add = action("explain", "say why a function was compiled again", contents.explain)
+    add("function", metavar="FUNCTION", help="its name, such as train_step")
+    caches = "one cache, for its last two compiles, or two, for the last one in each"
+    add("caches", nargs="*", metavar="DIR|URL", help=caches)
+    add("--json", action="store_true", help="print JSON")
     _add_serve(action("serve", "serve a cache to other machines over HTTP", serve))
+
+
+def _add_prune(add: Any) -> None:
+    add("--max-bytes", type=size, metavar="SIZE", help="the longest unused, down to 500M, 4G, …")
+    add("--older-than", type=contents.age, metavar="AGE", help="not used for 12h, 30d, 2w, …")
+    other = "of other versions of JAX or Python, or of other processors"
+    add("--incompatible", action="store_true", help=other)
+    add("--dry-run", action="store_true", help="only say what would be removed")
 
 
 def _add_serve(add: Any) -> None:

@@ -72,6 +72,8 @@ def differences(first: Listed, second: Listed) -> list[Difference]:
     if not found and first.key != second.key:
         found.append(Difference(Part.OTHER))
     unique = {difference.part: difference for difference in reversed(found)}
+    if Part.FLAGS in unique and not unique.get(Part.OPTIONS, Difference(Part.OPTIONS)).first:
+        unique.pop(Part.OPTIONS, None)  # the flags are in the options once more
     return list(reversed(unique.values()))
 
 

@@ -122,9 +122,9 @@ class HttpPlace:
         return response.status, content
 
     def _connection(self) -> tuple[http.client.HTTPConnection, bool]:
-        kept: http.client.HTTPConnection | None = getattr(self._of_thread, "connection", None)
+        kept: _Kept | None = getattr(self._of_thread, "kept", None)
         if kept is not None:
-            return kept, False
+            return kept.connection, False
         made: http.client.HTTPConnection
         if self._tls is None:
             made = http.client.HTTPConnection(self._host, self._port, timeout=_SILENCE_SECONDS)
@@ -132,14 +132,21 @@ class HttpPlace:
             made = http.client.HTTPSConnection(
                 self._host, self._port, timeout=_SILENCE_SECONDS, context=self._tls
             )
-        self._of_thread.connection = made
+        self._of_thread.kept = _Kept(made)
         return made, True
 
     def _close(self) -> None:
-        kept = getattr(self._of_thread, "connection", None)
-        self._of_thread.connection = None
-        if kept is not None:
-            kept.close()
+        self._of_thread.kept = None
+
+
+class _Kept:
+    """A connection that is closed with its thread: one that is not would be a warning."""
+
+    def __init__(self, connection: http.client.HTTPConnection) -> None:
+        self.connection = connection
+
+    def __del__(self) -> None:
+        self.connection.close()
 
 
 def _read(response: http.client.HTTPResponse) -> bytes:

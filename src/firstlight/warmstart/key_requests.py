@@ -113,7 +113,7 @@ def described(request: KeyRequest) -> dict[str, Any]:
         "jaxlib": version_str,
         "python": ".".join(map(str, sys.version_info[:3])),
         "host": os.uname().nodename,
-        "compiled": int(time.time()),
+        "compiled": round(time.time(), 3),
     }
 
 

@@ -1,0 +1,241 @@
+"""`firstlight cache ls | stats | verify | prune | explain`: what is in a cache, and why it missed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from firstlight.warmstart.explain import Difference
+    from firstlight.warmstart.inventory import Listed
+
+#: What differs, and what to do about it.
+_PLAIN = {
+    "shapes": (
+        "the shapes or types of its arguments",
+        "Pad to a few fixed shapes, and fix dtypes.",
+    ),
+    "constants": (
+        "values that are compiled into it, in a program that is otherwise the same",
+        "Pass arrays and numbers that change (random tables, times, learning rates) as arguments.",
+    ),
+    "code": (
+        "the program itself, with the same shapes",
+        "Its code, a static argument, x64 mode or a Python value that it branches on has changed.",
+    ),
+    "jax": ("the version of JAX", "Install the same one, or keep both: entries lie side by side."),
+    "jaxlib": ("the version of jaxlib", "Install the same one."),
+    "python": ("the version of Python", "Use the same one: what it stores differs."),
+    "system": ("the operating system", "Nothing: executables of one do not run on the other."),
+    "processor": (
+        "what the processor can do",
+        "Compile on a machine of each kind; executables of one may not run on the other.",
+    ),
+    "backend": ("the platform or its driver", "Use the same driver and plugin versions."),
+    "flags": ("XLA's flags (XLA_FLAGS, LIBTPU_INIT_ARGS, --xla…)", "Set the same ones."),
+    "options": ("JAX's compile options", "Use the same devices, sharding and compiler_options."),
+    "devices": ("the devices", "Use the same kind and number of devices."),
+    "compression": ("how entries are compressed", "Install zstandard in both, or in neither."),
+    "other": ("a part of the key that is not recorded", "Compare the versions of JAX."),
+}
+
+
+def age(text: str) -> float:
+    """Parse 12h, 30d or 2w into seconds."""
+    units = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+    found = re.fullmatch(r"(\d+)([mhdw])", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: give an age such as 12h, 30d or 2w")
+    return float(found[1]) * units[found[2]]
+
+
+def ls(options: argparse.Namespace) -> int:
+    from firstlight.present.quantities import size, unbroken
+    from firstlight.present.terminal import Terminal
+    from firstlight.warmstart.caches import cache_at, default_cache
+
+    where = options.cache or default_cache()
+    entries = cache_at(where).entries()
+    if options.json:
+        print(json.dumps([_plain(one) for one in entries], indent=1))
+        return 0
+    if not entries:
+        print(f"{where}: no entries.", file=sys.stderr)
+        return 0
+    now = time.time()
+    rows = [
+        (
+            one.function, str(one.about.get("shapes", "")), _short(one.kind),
+            unbroken(size(one.size)), _ago(now - one.compiled), _ago(now - one.used),
+        )
+        for one in entries
+    ]  # fmt: skip
+    columns = ("function", "shapes", "for", "size", "compiled", "last use")
+    Terminal().table(where, columns, rows, texts=3)
+    return 0
+
+
+def stats(options: argparse.Namespace) -> int:
+    from firstlight.present.quantities import size, unbroken
+    from firstlight.present.terminal import Terminal
+    from firstlight.warmstart.caches import ServerCache, cache_at, default_cache
+
+    where = options.cache or default_cache()
+    cache = cache_at(where)
+    entries = cache.entries()
+    kinds = Counter(one.kind for one in entries)
+    sizes = Counter[str]()
+    for one in entries:
+        sizes[one.kind] += one.size
+    counts = cache.counts() if isinstance(cache, ServerCache) else {}
+    if options.json:
+        by_kind = {kind: {"entries": n, "bytes": sizes[kind]} for kind, n in kinds.items()}
+        total = {"entries": len(entries), "bytes": sum(sizes.values()), "kinds": by_kind}
+        print(json.dumps({**total, "server": counts}, indent=1))
+        return 0
+    rows = [(kind, str(n), unbroken(size(sizes[kind]))) for kind, n in kinds.most_common()]
+    rows.append(("all", str(len(entries)), unbroken(size(sum(sizes.values())))))
+    Terminal().table(where, ("for", "entries", "size"), rows)
+    if counts:
+        asked = counts["hits_total"] + counts["misses_total"]
+        print(f"Since the server started: {counts['hits_total']} hits of {asked} requests.")
+    return 0
+
+
+def verify(options: argparse.Namespace) -> int:
+    from firstlight.present.plain_text import printable
+    from firstlight.warmstart.caches import cache_at, default_cache
+
+    where = options.cache or default_cache()
+    cache = cache_at(where)
+    entries = cache.entries()
+    troubles = [(one, why) for one in entries if (why := cache.trouble(one)) is not None]
+    for one, _ in troubles if options.repair else ():
+        cache.remove(one)
+    if options.json:
+        wrong = [{**_plain(one), "trouble": why.name.lower()} for one, why in troubles]
+        print(json.dumps({"entries": len(entries), "wrong": wrong}, indent=1))
+    else:
+        for one, why in troubles:
+            print(printable(f"{one.path}: {one.function}: {why.value}"))
+        removed = ", removed" if options.repair and troubles else ""
+        print(f"{len(entries)} entries, {len(troubles)} that no process would load{removed}.")
+        if troubles and not options.repair:
+            print("Remove them, to be compiled again: firstlight cache verify --repair")
+    return 1 if troubles and not options.repair else 0
+
+
+def prune(options: argparse.Namespace) -> int:
+    from firstlight.present.quantities import size, unbroken
+    from firstlight.warmstart.caches import cache_at, default_cache
+    from firstlight.warmstart.inventory import to_prune
+    from firstlight.warmstart.manifest import kind_here
+
+    if options.max_bytes is None and options.older_than is None and not options.incompatible:
+        options.parser.error("give --max-bytes, --older-than or --incompatible")
+    cache = cache_at(options.cache or default_cache())
+    here = kind_here() if options.incompatible else None
+    chosen = to_prune(
+        cache.entries(),
+        options.max_bytes,
+        options.older_than,
+        lambda kind: here is None or kind == here,
+    )
+    for one in chosen if not options.dry_run else ():
+        cache.remove(one)
+    total = sum(one.size for one in chosen)
+    if options.json:
+        removed = [one.path for one in chosen]
+        print(json.dumps({"removed": removed, "bytes": total, "dry_run": options.dry_run}))
+    else:
+        what = "Would remove" if options.dry_run else "Removed"
+        print(f"{what} {len(chosen)} entries, {unbroken(size(total))}.")
+    return 0
+
+
+def explain(options: argparse.Namespace) -> int:
+    from firstlight.warmstart.caches import cache_at, default_cache
+    from firstlight.warmstart.explain import compiles_of, differences
+
+    caches = options.caches or [default_cache()]
+    listed = [cache_at(where).entries() for where in caches[:2]]
+    found = [compiles_of(options.function, entries) for entries in listed]
+    pair = [one for each in found for one in each[: 2 if len(found) == 1 else 1]]
+    if len(pair) < 2:
+        _nothing_to_explain(options.function, pair, [one for each in listed for one in each])
+        return 1
+    second, first = sorted(pair, key=lambda one: -one.compiled)
+    found_differences = differences(first, second)
+    if options.json:
+        plain = [
+            {"part": d.part.value, "first": d.first, "second": d.second} for d in found_differences
+        ]
+        about = {"first": _plain(first), "second": _plain(second), "differences": plain}
+        print(json.dumps(about, indent=1))
+    else:
+        _tell(first, second, found_differences)
+    return 0
+
+
+def _tell(first: Listed, second: Listed, found: list[Difference]) -> None:
+    from firstlight.present.plain_text import printable
+
+    def line(one: Listed) -> str:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.compiled))
+        return f"{when}  on {one.about.get('host', '?')}  {one.function} {one.about.get('shapes')}"
+
+    print(printable(f"Two compiles of {first.function}:\n  {line(first)}\n  {line(second)}"))
+    if not found:
+        print("Their keys are the same: whichever came second should have found the first.")
+        return
+    print("They differ in")
+    for difference in found:
+        what, cure = _PLAIN[difference.part.value]
+        print(f"- {what}")
+        if difference.first or difference.second:
+            print(printable(f"    {difference.first}\n    {difference.second}"))
+        print(f"  {cure}")
+
+
+def _nothing_to_explain(function: str, pair: list[Listed], listed: list[Listed]) -> None:
+    from firstlight.present.plain_text import printable
+    from firstlight.present.quantities import listed as words
+
+    if pair:
+        why = "was compiled once, so there is nothing to compare: its entry is there for the next"
+    else:
+        known = words(name for name, _ in Counter(one.function for one in listed).most_common())
+        why = f"has no entry; these have: {known}" if known else "has no entry: there are none"
+    print(printable(f"{function} {why}."), file=sys.stderr)
+
+
+def _plain(one: Listed) -> dict[str, Any]:
+    return {
+        "function": one.function,
+        "path": one.path,
+        "kind": one.kind,
+        "key": one.key,
+        "bytes": one.size,
+        "compiled": one.compiled,
+        "used": one.used,
+        "signer": one.signer.hex() or None,
+        "about": one.about,
+    }
+
+
+def _short(kind: str) -> str:
+    """`jax 0.10.2, py3.11, 1a2b3c`."""
+    found = re.fullmatch(r"jax(.+)-jaxlib.+-(py[\d.]+)-.+-([0-9a-f]{6})[0-9a-f]*", kind)
+    return f"jax {found[1]}, {found[2]}, {found[3]}" if found else kind
+
+
+def _ago(seconds: float) -> str:
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length:.0f} {unit} ago"
+    return f"{max(seconds, 0):.0f} s ago"

@@ -1,0 +1,312 @@
+"""A place that machines share: what is trusted is loaded, anything else is compiled."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from firstlight.snapshot.keys import PrivateKey, generate, load_private
+from firstlight.warmstart import http_place, sealed, shared
+from firstlight.warmstart.access import Tokens
+from firstlight.warmstart.entries import Entries, name_of
+from firstlight.warmstart.http_place import HttpPlace
+from firstlight.warmstart.leases import Leases
+from firstlight.warmstart.places import FolderPlace, ObjectPlace, Place, PlaceError, Trouble
+from firstlight.warmstart.served_entries import ServedEntries
+from firstlight.warmstart.server import CacheServer
+from firstlight.warmstart.shared import Shared
+from firstlight.warmstart.signing import Signatures
+from firstlight.warmstart.store import Store
+
+VALUE = bytes(range(256)) * 4
+NAME = f"kind/{name_of('key')}"
+
+
+def new_key(folder: Path) -> PrivateKey:
+    generate(folder / "key.pem")
+    return load_private(folder / "key.pem")
+
+
+@pytest.fixture
+def signatures(tmp_path: Path) -> Signatures:
+    key = new_key(tmp_path)
+    return Signatures(key, frozenset({key.public.raw}))
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., CacheServer]]:
+    """A server in a thread; with a port, one that starts again there."""
+    servers: list[CacheServer] = []
+
+    def start(tokens: Tokens = Tokens(), port: int = 0, max_bytes: int = 2**30) -> CacheServer:
+        entries = ServedEntries(str(tmp_path / "served"), max_bytes, 2**20)
+        server = CacheServer(("127.0.0.1", port), entries, tokens)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        return server
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def stop(server: CacheServer) -> None:
+    server.shutdown()
+    server.server_close()
+
+
+def machine(root: Path, place: Place, signatures: Signatures, **how: object) -> Store:
+    """A store with a folder of its own, in front of the place."""
+    joined = Shared(place, signatures, **how)  # type: ignore[arg-type]
+    return Store(Entries(str(root), "kind", 2**30), Leases(), open_shared=lambda: joined)
+
+
+def sent(store: Store) -> None:
+    assert store._shared is not None
+    store._shared.flush(20.0)
+
+
+def test_what_one_machine_compiled_another_loads_and_then_needs_no_network(
+    tmp_path: Path, serve: Callable[..., CacheServer], signatures: Signatures
+) -> None:
+    server = serve()
+    first = machine(tmp_path / "1", HttpPlace(server.url), signatures)
+    assert first.get("key") is None
+    first.put("key", VALUE)
+    sent(first)
+    second = machine(tmp_path / "2", HttpPlace(server.url), signatures)
+    assert second.get("key") == VALUE
+    stop(server)
+    assert second.get("key") == VALUE
+    again = machine(tmp_path / "2", HttpPlace(server.url), signatures)
+    assert again.get("key") == VALUE
+
+
+def test_of_eight_machines_with_one_server_one_compiles_each_program(
+    tmp_path: Path, serve: Callable[..., CacheServer], signatures: Signatures
+) -> None:
+    server, compiled, begin = serve(), Counter[str](), threading.Barrier(8)
+    found: list[bytes | None] = []
+
+    def run(number: int) -> None:
+        store = machine(tmp_path / str(number), HttpPlace(server.url), signatures)
+        begin.wait()
+        for key in ("a", "b", "c"):
+            value = store.get(key)
+            if value is None:
+                compiled[key] += 1
+                value = VALUE
+                store.put(key, value)
+            found.append(value)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert compiled == {"a": 1, "b": 1, "c": 1}
+    assert found == [VALUE] * 24
+
+
+@pytest.fixture
+def memory(request: pytest.FixtureRequest) -> ObjectPlace:
+    return ObjectPlace(f"memory://{request.node.name}")
+
+
+def refuses(place: Place, signatures: Signatures, root: Path) -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return machine(root, place, signatures).get("key") is None
+
+
+def test_no_entry_with_a_flipped_bit_is_loaded_from_elsewhere(
+    tmp_path: Path, memory: ObjectPlace, signatures: Signatures
+) -> None:
+    entry = signatures.sign(sealed.seal("kind", "key", VALUE, b'{"function": "f"}'))
+    memory.store(NAME, entry)
+    assert not refuses(memory, signatures, tmp_path / "untouched")
+    draw, loaded = Random(18), 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(1000):
+            changed = bytearray(entry)
+            changed[draw.randrange(len(entry))] ^= 1 << draw.randrange(8)
+            memory.store(NAME, bytes(changed))
+            loaded += Shared(memory, signatures).get("kind", "key") is not None
+    assert loaded == 0
+
+
+def test_no_entry_of_another_key_kind_or_signer_is_loaded(
+    tmp_path: Path, memory: ObjectPlace, signatures: Signatures
+) -> None:
+    stranger = new_key(tmp_path / "stranger")
+    theirs = Signatures(stranger, frozenset())
+    ours = sealed.seal("kind", "key", VALUE)
+    forged = sealed.signed(
+        ours, next(iter(signatures.trusted)), stranger.sign(sealed.to_sign(ours))
+    )
+    attempts = {
+        "replayed under another key": signatures.sign(sealed.seal("kind", "other key", VALUE)),
+        "replayed for another machine": signatures.sign(sealed.seal("other kind", "key", VALUE)),
+        "unsigned": ours,
+        "of a foreign key": theirs.sign(ours),
+        "forged in our name": forged,
+        "a pickle": b"\x80\x04.",
+        "nothing": b"",
+    }
+    for what, entry in attempts.items():
+        memory.store(NAME, entry)
+        assert refuses(memory, signatures, tmp_path / what), what
+    memory.store(NAME, theirs.sign(ours))
+    command = re.escape(f"keys trust --programs {stranger.public.base64}")
+    with pytest.warns(RuntimeWarning, match=command):
+        assert Shared(memory, signatures).get("kind", "key") is None
+    trusting = replace(signatures, trusted=signatures.trusted | {stranger.public.raw})
+    assert not refuses(memory, trusting, tmp_path / "trusted")
+
+
+def test_a_folder_that_others_can_write_to_serves_signed_entries(
+    tmp_path: Path, signatures: Signatures
+) -> None:
+    place = FolderPlace(str(tmp_path / "group"))
+    first = machine(tmp_path / "1", place, signatures)
+    assert first.get("key") is None
+    first.put("key", VALUE)
+    sent(first)
+    assert machine(tmp_path / "2", place, signatures).get("key") == VALUE
+    assert not [*tmp_path.glob("group/**/*.unfinished")]
+
+
+def test_a_reader_without_a_key_of_its_own_sends_nothing(
+    tmp_path: Path, serve: Callable[..., CacheServer], signatures: Signatures
+) -> None:
+    server = serve()
+    reader = Signatures(None, signatures.trusted)
+    store = machine(tmp_path / "1", HttpPlace(server.url), reader)
+    assert store.get("key") is None
+    store.put("key", VALUE)
+    sent(store)
+    assert HttpPlace(server.url).fetch(NAME) is None
+
+
+class Broken:
+    """A place that fails in one way, and counts how often it was asked."""
+
+    url, has_leases = "http://broken", False
+
+    def __init__(self, trouble: Trouble) -> None:
+        self.trouble, self.asked = trouble, 0
+
+    def fetch(self, name: str) -> bytes | None:
+        self.asked += 1
+        raise PlaceError(self.trouble, "broken")
+
+    def store(self, name: str, entry: bytes) -> None:
+        self.fetch(name)
+
+    def forget_connections(self) -> None: ...
+
+
+def test_a_place_that_is_down_is_one_warning_and_asked_again_only_after_a_rest(
+    tmp_path: Path, signatures: Signatures
+) -> None:
+    now = [0.0]
+    place = Broken(Trouble.DOWN)
+    store = machine(tmp_path, place, signatures, clock=lambda: now[0])  # type: ignore[arg-type]
+    with pytest.warns(RuntimeWarning) as said:
+        for key in "abcdef":
+            assert store.get(key) is None
+            store.put(key, VALUE)
+            sent(store)
+            assert store.get(key) == VALUE
+        assert place.asked == 1
+        now[0] = 21.0
+        assert store.get("g") is None and place.asked == 2
+        now[0] = 60.0  # the second rest is twice as long
+        assert store.get("h") is None and place.asked == 2
+    assert len(said) == 1 and "tried again later" in str(said[0].message)
+
+
+def test_a_wrong_token_is_one_warning_and_never_tried_again(
+    tmp_path: Path, serve: Callable[..., CacheServer], signatures: Signatures
+) -> None:
+    server = serve(Tokens(read=("r" * 16,), write=("w" * 16,)))
+    with pytest.warns(RuntimeWarning, match="FIRSTLIGHT_CACHE_TOKEN_FILE") as said:
+        store = machine(tmp_path / "1", HttpPlace(server.url, "wrong" * 4), signatures)
+        for key in "abc":
+            assert store.get(key) is None
+            store.put(key, VALUE)
+    assert len(said) == 1
+    assert 'method="GET",status="401"} 1\n' in HttpPlace(server.url, "r" * 16).text("/metrics")
+    # One that may only read, does.
+    with pytest.warns(RuntimeWarning, match="nothing more is sent"):
+        reader = machine(tmp_path / "2", HttpPlace(server.url, "r" * 16), signatures)
+        assert reader.get("key") is None
+        reader.put("key", VALUE)
+        sent(reader)
+    writer = machine(tmp_path / "3", HttpPlace(server.url, "w" * 16), signatures)
+    assert writer.get("key") is None
+    writer.put("key", VALUE)
+    sent(writer)
+    reader = machine(tmp_path / "4", HttpPlace(server.url, "r" * 16), signatures)
+    assert reader.get("key") == VALUE
+
+
+def test_a_server_that_never_answers_is_given_up(
+    tmp_path: Path, signatures: Signatures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_place, "_SILENCE_SECONDS", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        store = machine(tmp_path, HttpPlace(url), signatures)
+        with pytest.warns(RuntimeWarning, match="no answer in time"):
+            assert [store.get(key) for key in "abc"] == [None] * 3
+
+
+def test_a_server_that_was_killed_and_started_again_is_used_again(
+    tmp_path: Path, serve: Callable[..., CacheServer], signatures: Signatures
+) -> None:
+    now, server = [0.0], serve()
+    place = HttpPlace(server.url)
+    store = machine(tmp_path / "1", place, signatures, clock=lambda: now[0])
+    assert store.get("before") is None
+    stop(server)  # while this machine holds its lease
+    place.forget_connections()  # a killed process takes its connections with it
+    with pytest.warns(RuntimeWarning, match="trouble with"):
+        store.put("before", VALUE)
+        sent(store)
+    assert store.get("meanwhile") is None
+    store.put("meanwhile", VALUE)
+    serve(port=server.server_address[1])
+    now[0] = 1000.0
+    assert store.get("after") is None
+    store.put("after", VALUE)
+    sent(store)
+    other = machine(tmp_path / "2", HttpPlace(server.url), signatures)
+    assert other.get("after") == VALUE and store.get("meanwhile") == VALUE
+
+
+def test_without_any_key_a_url_is_not_used_and_the_warning_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    with pytest.warns(RuntimeWarning, match="firstlight keys generate"):
+        assert shared.open_shared("memory://nowhere") is None
+    monkeypatch.setenv("FIRSTLIGHT_SIGNING_KEY", str(tmp_path / "missing.pem"))
+    with pytest.warns(RuntimeWarning, match=r"missing\.pem"):
+        assert shared.open_shared("memory://nowhere") is None
+    monkeypatch.delenv("FIRSTLIGHT_SIGNING_KEY")
+    generate(tmp_path / "firstlight" / "signing-key.pem")
+    for url, why in (("nosuch://x", "protocol"), ("http://user:word@host", "token in a file")):
+        with pytest.warns(RuntimeWarning, match=why):
+            assert shared.open_shared(url) is None
