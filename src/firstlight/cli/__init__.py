@@ -20,3 +20,70 @@ COMMANDS = {
     "trace": ("trace", "show where a JAX program's time to first result went, and what to do"),
     "exec": ("exec_program", "run a program with a compilation cache that its processes share"),
     "cache": ("cache", "look into a compilation cache, explain its misses, serve one"),
+    "warm": ("warm", "record what a program compiles; build, check and pack it for elsewhere"),
+    "show": ("show", "print the results of a run again"),
+    "list": ("list_cases", "list workloads, backends and the cases of a suite"),
+    "system": ("system", "show what is recorded about this machine"),
+    "export": ("export", "write a run for another tool"),
+    "compare": ("compare", "compare runs or snapshots: effect, interval, p and verdict"),
+    "gate": ("gate", "compare two revisions or environments: did it get worse?"),
+    "calibrate": ("calibrate", "run gates between equal sides, for the thresholds of `gate`"),
+    "publish": ("publish", "make an immutable snapshot of runs that others can check"),
+    "verify": ("verify", "check a snapshot, and that its numbers follow from its samples"),
+    "replicate": ("replicate", "measure a snapshot again here and report what agrees"),
+    "snapshots": ("snapshots", "list the snapshots in a directory or at a URL"),
+    "site": ("site", "build a static site from snapshots"),
+    "keys": ("keys", "manage signing keys and trusted keys"),
+    "hf": ("histfactory", "fits, limits and plots of a HistFactory workspace (pyhf JSON)"),
+}
+
+
+def build_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """Return a parser for `command` alone, for all commands (None), or with only their names.
+
+    Each parser takes a millisecond or two to build: argparse looks for translations.
+    """
+    parser = argparse.ArgumentParser(
+        prog="firstlight",
+        description="Measure the time to first result of compiled Python, phase by phase.",
+        epilog="Start with `firstlight run`, or with `firstlight trace YOUR_PROGRAM.py`.",
+    )
+    parser.add_argument("--version", action="version", version=f"firstlight {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, (module, about) in COMMANDS.items():
+        if command in (None, name):
+            import_module(f"firstlight.cli.{module}").add_to(commands)
+        elif command not in COMMANDS:
+            commands.add_parser(name, help=about)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; errors meant for the user are printed without a traceback."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    parser = build_parser(arguments[0] if arguments else "")
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:  # reported with the usage of the command, where it is known
+        getattr(options, "parser", parser).error(f"unrecognized arguments: {' '.join(unknown)}")
+    try:
+        code: int = options.handle(options)
+    except KeyboardInterrupt:
+        print("firstlight: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output is gone, as in `firstlight show RUN | head`.
+        sys.stderr.close()
+        return 0
+    except OSError as error:
+        print(f"firstlight: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
+        return 2
+    except Exception as error:
+        # Imported only on failure, to keep the start of every command short.
+        from firstlight.errors import FirstlightError
+        from firstlight.present.plain_text import printable
+
+        if not isinstance(error, FirstlightError):
+            raise
+        print(f"firstlight: {printable(str(error))}", file=sys.stderr)
+        return 2
+    return code

@@ -1,4 +1,4 @@
-"""`firstlight cache ls | stats | verify | prune | explain`: what is in a cache, and why it missed."""
+"""`firstlight cache ls | stats | verify | prune | explain`: what a cache has, and why it missed."""
 
 from __future__ import annotations
 

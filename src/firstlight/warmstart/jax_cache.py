@@ -6,13 +6,14 @@ JAX has no public place for another store: it makes its own by `get_file_cache`,
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from firstlight.telemetry.events import STAGES
 from firstlight.warmstart import folder
 from firstlight.warmstart.entries import Entries
-from firstlight.warmstart.key_requests import KeyRequests
+from firstlight.warmstart.key_requests import KeyRequest, KeyRequests
 from firstlight.warmstart.leases import Leases
 from firstlight.warmstart.store import Store
 from firstlight.warmstart.warning import warn
@@ -70,7 +71,7 @@ class _StoreMaker:
         self.urls: set[str] = set()
         self._get_file_cache = get_file_cache
         self._leases = Leases()
-        self._requests = KeyRequests()
+        self._requests = KeyRequests(_recorder())
         self._store: Store | None = None
         # The end of every compile, also of one that fails or may not be stored.
         monitoring.register_event_duration_secs_listener(self._heard)
@@ -114,6 +115,16 @@ class _StoreMaker:
             self._requests.forget()
             if self._store is not None:
                 self._store.release()
+
+
+def _recorder() -> Callable[[KeyRequest], None]:
+    """What writes down every program, under `firstlight warm record`."""
+    path = os.environ.get("FIRSTLIGHT_WARM_RECORD")
+    if not path:
+        return lambda request: None
+    from firstlight.warmstart.recording import Recorder
+
+    return Recorder(path)
 
 
 def _open_shared(url: str) -> Shared | None:

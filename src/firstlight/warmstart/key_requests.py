@@ -37,11 +37,15 @@ class KeyRequest:
 
 
 class KeyRequests:
-    """The last one of each thread, from its key until the end of its compile."""
+    """The last one of each thread, from its key until the end of its compile.
 
-    def __init__(self) -> None:
+    on_key: called with every one; it must not fail.
+    """
+
+    def __init__(self, on_key: Callable[[KeyRequest], None] = lambda request: None) -> None:
         from jax._src import cache_key, compilation_cache
 
+        self._on_key = on_key
         self._of_thread = threading.local()
         self._get_cache_key = compilation_cache.get_cache_key
         compilation_cache.get_cache_key = self._asked
@@ -76,6 +80,7 @@ class KeyRequests:
         self._of_thread.request = request
         key: str = self._get_cache_key(module, devices, compile_options, backend, *more, **named)
         request.key = key
+        self._on_key(request)
         return key
 
     def _part(self, hash_obj: Any, name: str, hash_part: Any) -> None:

@@ -75,6 +75,11 @@ class Store:
         if "_shared" in self.__dict__ and self._shared is not None:  # opened by a miss
             self._shared.release()
 
+    def flush(self, seconds: float) -> None:
+        """Wait until what was put is where others find it, but not for longer."""
+        if self._shared is not None:
+            self._shared.flush(seconds)
+
     def _of_others(self, key: str) -> bytes | None:
         """What another machine has compiled, or is compiling; it is kept here."""
         if self._shared is None:

@@ -1,0 +1,150 @@
+"""A manifest compiled into a cache, by several processes at once, without the program."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from firstlight.warmstart.manifest import Manifest, ManifestError, Program, kind_here
+
+_WORKER = "firstlight.warmstart.build_worker"
+
+
+class Outcome(Enum):
+    COMPILED = "compiled"
+    FOUND = "found"
+    NOT_STORED = "not stored"  # it calls back into Python, or the cache has no room
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Built:
+    program: Program
+    outcome: Outcome
+    seconds: float = 0.0
+    why: str = ""
+
+
+def versions_differ(program: Program, here: str) -> bool:
+    """Whether it was recorded with another JAX, whose programs and keys are not those of this."""
+    return _versions(program.kind) != _versions(here)
+
+
+def _versions(kind: str) -> str:
+    return "-".join(kind.split("-")[:-3])  # without system, machine and processor
+
+
+def build(
+    manifest: Manifest, cache: str, jobs: int, on_built: Callable[[Built], None] = lambda _: None
+) -> list[Built]:
+    """Compile every program; those with other flags of XLA in processes of their own."""
+    here = kind_here()
+    other = next((p for p in manifest.programs if versions_differ(p, here)), None)
+    if other is not None:
+        raise ManifestError(
+            f"it was recorded with {_versions(other.kind)}, and here is {_versions(here)}: JAX "
+            "lowers the program in another way, to other keys. Run the program again: "
+            "firstlight warm build --run, or record it here."
+        )
+    groups: dict[str, list[Program]] = {}
+    for program in manifest.programs:
+        groups.setdefault(json.dumps([program.variables, program.arguments]), []).append(program)
+    built: list[Built] = []
+    with tempfile.TemporaryDirectory(prefix="firstlight-warm-") as objects:
+        for name, content in manifest.objects.items():
+            (Path(objects) / name).write_bytes(content)
+        for programs in groups.values():
+            built += _built(programs, Path(objects), cache, jobs, on_built)
+    return built
+
+
+def _built(
+    programs: list[Program],
+    objects: Path,
+    cache: str,
+    jobs: int,
+    on_built: Callable[[Built], None],
+) -> list[Built]:
+    waiting: queue.SimpleQueue[Program] = queue.SimpleQueue()
+    for program in programs:
+        waiting.put(program)
+    built: list[Built] = []
+
+    def work() -> None:
+        with _worker(cache, programs[0]) as ask:
+            while True:
+                try:
+                    program = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                one = _outcome(program, ask(_task(program, objects)))
+                built.append(one)
+                on_built(one)
+
+    threads = [threading.Thread(target=work) for _ in range(min(jobs, len(programs)))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    missing = len(programs) - len(built)
+    if missing:
+        raise ManifestError(f"{missing} programs were not compiled: the processes ended early.")
+    return built
+
+
+@contextmanager
+def _worker(cache: str, like: Program) -> Iterator[Callable[[dict[str, Any]], dict[str, Any]]]:
+    """A process with the flags of XLA that a program was recorded with."""
+    flags = {name: like.variables.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")}
+    environment = {k: v for k, v in os.environ.items() if k not in flags}
+    environment |= {name: value for name, value in flags.items() if value}
+    with subprocess.Popen(
+        [sys.executable, "-m", _WORKER, cache, *like.arguments],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        questions, answers = process.stdin, process.stdout
+
+        def ask(task: dict[str, Any]) -> dict[str, Any]:
+            try:
+                questions.write(json.dumps(task) + "\n")
+                questions.flush()
+                answer = answers.readline()
+            except BrokenPipeError:
+                answer = ""
+            found: dict[str, Any] = json.loads(answer or '{"error": "its process ended"}')
+            return found
+
+        yield ask
+
+
+def _task(program: Program, objects: Path) -> dict[str, Any]:
+    return {
+        "program": str(objects / program.program),
+        "options": str(objects / program.options),
+        "devices": program.devices,
+        "platform": program.platform,
+    }
+
+
+def _outcome(program: Program, answer: dict[str, Any]) -> Built:
+    seconds = float(answer.get("seconds", 0.0))
+    if "error" in answer:
+        return Built(program, Outcome.FAILED, seconds, answer["error"])
+    if answer["hit"]:
+        return Built(program, Outcome.FOUND, seconds)
+    return Built(program, Outcome.COMPILED if answer["stored"] else Outcome.NOT_STORED, seconds)

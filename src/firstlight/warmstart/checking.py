@@ -1,0 +1,64 @@
+"""What of a manifest a cache has, for this machine and its versions."""
+
+from __future__ import annotations
+
+import os
+from enum import Enum
+from pathlib import Path
+
+from firstlight.warmstart import folder, manifest
+from firstlight.warmstart.building import versions_differ
+from firstlight.warmstart.caches import CacheError, FolderCache, cache_at, default_cache
+from firstlight.warmstart.entries import name_of
+from firstlight.warmstart.inventory import Listed
+from firstlight.warmstart.manifest import Manifest, Program, kind_here
+from firstlight.warmstart.signing import Signatures
+
+
+class State(Enum):
+    """Of a program of a manifest."""
+
+    THERE = "there"
+    MISSING = "missing"
+    OTHER_VERSIONS = "stale (recorded with another JAX or Python)"
+    NEVER_STORED = "never stored (calls back into Python)"
+
+
+def check(found: Manifest, where: str | None) -> dict[State, list[Program]]:
+    """Every program by its state; an entry that no process would load is missing."""
+    here, path = kind_here(), where or default_cache()
+    is_folder = "://" not in path
+    cache = cache_at(path) if not is_folder or os.path.isdir(path) else None
+    listed = {} if cache is None else {one.path: one for one in cache.entries()}
+    states: dict[State, list[Program]] = {state: [] for state in State}
+    for program in found.programs:
+        # The key is another one on another device, but not on another processor.
+        entry = listed.get(f"{here}/{name_of(program.key)}")
+        if program.has_callbacks and entry is None:
+            state = State.NEVER_STORED
+        elif versions_differ(program, here):
+            state = State.OTHER_VERSIONS
+        elif entry is None or cache is None or cache.trouble(entry) is not None:
+            state = State.MISSING
+        else:
+            state = State.THERE
+        states[state].append(program)
+    return states
+
+
+def contents(cache: Path | None, only: Path | None) -> list[bytes]:
+    """The entries for this kind of machine in a folder, or those of a manifest, signed."""
+    here = kind_here()
+    root = folder.opened(str(cache or folder.in_front()))
+    store, signatures = FolderCache(root), Signatures.of_user()
+    wanted = None if only is None else {name_of(p.key) for p in manifest.read(only).programs}
+    chosen: list[Listed] = [
+        one
+        for one in store.entries()
+        if one.kind == here and (wanted is None or one.path.removeprefix(f"{here}/") in wanted)
+    ]
+    found = [store.content(one) for one in chosen if store.trouble(one) is None]
+    entries = [signatures.sign(entry) for entry in found if entry is not None]
+    if not entries:
+        raise CacheError(f"{root}: no compiled programs for {here}.")
+    return entries

@@ -1,0 +1,73 @@
+"""Compiled programs in one signed file, to be carried into an image or to another site.
+
+A pack is an entry whose value is entries, each after its length: one signature covers all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from firstlight.errors import FirstlightError
+from firstlight.warmstart import sealed
+from firstlight.warmstart.entries import Entries
+from firstlight.warmstart.signing import Signatures, Verdict
+
+_KIND, _KEY = "pack", "firstlight pack 1"
+_LENGTH_BYTES = 8
+
+
+class PackError(FirstlightError):
+    """A pack that is not written, or not unpacked."""
+
+
+def pack(path: Path, contents: list[bytes], signatures: Signatures) -> None:
+    """Write entries to a new file, or in place of another one."""
+    if signatures.own is None:
+        raise PackError("a pack has to be signed. Make a key first: firstlight keys generate")
+    body = b"".join(len(one).to_bytes(_LENGTH_BYTES, "big") + one for one in contents)
+    about = json.dumps({"entries": len(contents)}).encode()
+    whole = signatures.sign(sealed.seal(_KIND, _KEY, body, about))
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        unfinished.write_bytes(whole)
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def unpack(path: Path, root: str, max_bytes: int, signatures: Signatures) -> int:
+    """Store all entries of a pack that a trusted key has signed, or none; returns how many."""
+    whole = path.read_bytes()
+    verdict = signatures.verdict(whole)
+    if verdict is not Verdict.TRUSTED:
+        what_to_do = ""
+        if verdict is Verdict.FOREIGN:
+            from firstlight.warmstart.signing import signer_of
+
+            what_to_do = (
+                " If you want to run whatever its holder compiles: firstlight keys trust "
+                f"--programs {signer_of(whole)} --name NAME"
+            )
+        raise PackError(f"{path}: not unpacked: {verdict.value}.{what_to_do}")
+    body = sealed.value_of(whole, _KIND, _KEY)
+    if body is None:
+        raise PackError(f"{path}: an entry of a cache, not a pack.")
+    entries = list(_entries(body, path))
+    for head, entry in entries:
+        Entries(root, head.kind, max_bytes).keep(head.key, entry)
+    return len(entries)
+
+
+def _entries(body: bytes, path: Path) -> Iterator[tuple[sealed.Head, bytes]]:
+    at = 0
+    while at < len(body):
+        length = int.from_bytes(body[at : at + _LENGTH_BYTES], "big")
+        entry = body[at + _LENGTH_BYTES : at + _LENGTH_BYTES + length]
+        head = sealed.head(entry[: sealed.MAX_HEAD_BYTES])
+        if head is None or os.path.basename(head.kind) != head.kind or not sealed.is_whole(entry):
+            raise PackError(f"{path}: contains something that is no entry; nothing was unpacked.")
+        yield head, entry
+        at += _LENGTH_BYTES + length
