@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
-import logging
 import multiprocessing
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -33,29 +31,6 @@ pytestmark = pytest.mark.slow
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     base = tmp_path_factory.mktemp("runs")
     return [make_run(base / str(n), number=n, cases=CASES[:1]) for n in range(4)]
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[str]:
-    """The URL of a bucket on a server that speaks S3 over HTTP."""
-    import moto.server as moto
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {
-            "AWS_ACCESS_KEY_ID": "a",
-            "AWS_SECRET_ACCESS_KEY": "b",
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        }.items():
-            patch.setenv(name, value)
-        fsspec.filesystem("s3").mkdir("bucket")
-        yield "s3://bucket/results"
-        fsspec.filesystem("s3").clear_instance_cache()
-    server.stop()
 
 
 @pytest.fixture(params=["directory", "memory"])

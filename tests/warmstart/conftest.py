@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from firstlight.snapshot.keys import PrivateKey, generate, load_private
+from firstlight.warmstart.access import Tokens
 from firstlight.warmstart.entries import Entries
 from firstlight.warmstart.leases import Leases
+from firstlight.warmstart.served_entries import ServedEntries
+from firstlight.warmstart.server import CacheServer
+from firstlight.warmstart.signing import Signatures
 from firstlight.warmstart.store import Store
 
 
@@ -38,6 +44,50 @@ def belongs_to_another(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None
     return give
 
 
+@pytest.fixture
+def new_key() -> Callable[[Path], PrivateKey]:
+    """A key in a folder, where a user has it."""
+
+    def make(folder: Path) -> PrivateKey:
+        generate(folder / "signing-key.pem")
+        return load_private(folder / "signing-key.pem")
+
+    return make
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The settings of a user, who has none yet."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path / "config" / "firstlight"
+
+
+@pytest.fixture
+def signatures(config: Path, new_key: Callable[[Path], PrivateKey]) -> Signatures:
+    """Of a user with a key."""
+    new_key(config)
+    return Signatures.of_user()
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., CacheServer]]:
+    """A server in a thread; with a port, one that starts again there."""
+    servers: list[CacheServer] = []
+
+    def start(tokens: Tokens = OPEN, port: int = 0, max_bytes: int = 2**30) -> CacheServer:
+        entries = ServedEntries(str(tmp_path / "served"), max_bytes, 2**20)
+        server = CacheServer(("127.0.0.1", port), entries, tokens)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        return server
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+OPEN = Tokens()
 Program = Callable[..., "subprocess.CompletedProcess[str]"]
 
 

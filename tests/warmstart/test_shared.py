@@ -7,21 +7,21 @@ import socket
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from firstlight.snapshot.keys import PrivateKey, generate, load_private
+from firstlight.snapshot.keys import PrivateKey
 from firstlight.warmstart import http_place, sealed, shared
 from firstlight.warmstart.access import Tokens
+from firstlight.warmstart.caches import cache_at
 from firstlight.warmstart.entries import Entries, name_of
 from firstlight.warmstart.http_place import HttpPlace
 from firstlight.warmstart.leases import Leases
 from firstlight.warmstart.places import FolderPlace, ObjectPlace, Place, PlaceError, Trouble
-from firstlight.warmstart.served_entries import ServedEntries
 from firstlight.warmstart.server import CacheServer
 from firstlight.warmstart.shared import Shared
 from firstlight.warmstart.signing import Signatures
@@ -29,35 +29,6 @@ from firstlight.warmstart.store import Store
 
 VALUE = bytes(range(256)) * 4
 NAME = f"kind/{name_of('key')}"
-
-
-def new_key(folder: Path) -> PrivateKey:
-    generate(folder / "key.pem")
-    return load_private(folder / "key.pem")
-
-
-@pytest.fixture
-def signatures(tmp_path: Path) -> Signatures:
-    key = new_key(tmp_path)
-    return Signatures(key, frozenset({key.public.raw}))
-
-
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[..., CacheServer]]:
-    """A server in a thread; with a port, one that starts again there."""
-    servers: list[CacheServer] = []
-
-    def start(tokens: Tokens = Tokens(), port: int = 0, max_bytes: int = 2**30) -> CacheServer:
-        entries = ServedEntries(str(tmp_path / "served"), max_bytes, 2**20)
-        server = CacheServer(("127.0.0.1", port), entries, tokens)
-        servers.append(server)
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        return server
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
 
 
 def stop(server: CacheServer) -> None:
@@ -147,7 +118,10 @@ def test_no_entry_with_a_flipped_bit_is_loaded_from_elsewhere(
 
 
 def test_no_entry_of_another_key_kind_or_signer_is_loaded(
-    tmp_path: Path, memory: ObjectPlace, signatures: Signatures
+    tmp_path: Path,
+    memory: ObjectPlace,
+    signatures: Signatures,
+    new_key: Callable[[Path], PrivateKey],
 ) -> None:
     stranger = new_key(tmp_path / "stranger")
     theirs = Signatures(stranger, frozenset())
@@ -185,6 +159,21 @@ def test_a_folder_that_others_can_write_to_serves_signed_entries(
     sent(first)
     assert machine(tmp_path / "2", place, signatures).get("key") == VALUE
     assert not [*tmp_path.glob("group/**/*.unfinished")]
+
+
+def test_machines_share_through_an_object_store(
+    tmp_path: Path, s3: str, signatures: Signatures
+) -> None:
+    first = machine(tmp_path / "1", ObjectPlace(s3), signatures)
+    assert first.get("key") is None
+    first.put("key", VALUE)
+    sent(first)
+    assert machine(tmp_path / "2", ObjectPlace(s3), signatures).get("key") == VALUE
+    cache = cache_at(s3)
+    (one,) = cache.entries()
+    assert (one.key, cache.trouble(one)) == ("key", None)
+    cache.remove(one)
+    assert cache.entries() == []
 
 
 def test_a_reader_without_a_key_of_its_own_sends_nothing(
@@ -297,16 +286,18 @@ def test_a_server_that_was_killed_and_started_again_is_used_again(
 
 
 def test_without_any_key_a_url_is_not_used_and_the_warning_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    config: Path,
+    new_key: Callable[[Path], PrivateKey],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     with pytest.warns(RuntimeWarning, match="firstlight keys generate"):
         assert shared.open_shared("memory://nowhere") is None
     monkeypatch.setenv("FIRSTLIGHT_SIGNING_KEY", str(tmp_path / "missing.pem"))
     with pytest.warns(RuntimeWarning, match=r"missing\.pem"):
         assert shared.open_shared("memory://nowhere") is None
     monkeypatch.delenv("FIRSTLIGHT_SIGNING_KEY")
-    generate(tmp_path / "firstlight" / "signing-key.pem")
+    new_key(config)
     for url, why in (("nosuch://x", "protocol"), ("http://user:word@host", "token in a file")):
         with pytest.warns(RuntimeWarning, match=why):
             assert shared.open_shared(url) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from firstlight.warmstart import folder, manifest
 from firstlight.warmstart.building import versions_differ
@@ -13,6 +14,8 @@ from firstlight.warmstart.entries import name_of
 from firstlight.warmstart.inventory import Listed
 from firstlight.warmstart.manifest import Manifest, Program, kind_here
 from firstlight.warmstart.signing import Signatures
+
+_OF_DEVICE = {"accelerator_config", "backend version"}
 
 
 class State(Enum):
@@ -29,11 +32,10 @@ def check(found: Manifest, where: str | None) -> dict[State, list[Program]]:
     here, path = kind_here(), where or default_cache()
     is_folder = "://" not in path
     cache = cache_at(path) if not is_folder or os.path.isdir(path) else None
-    listed = {} if cache is None else {one.path: one for one in cache.entries()}
+    listed = {} if cache is None else _by_program(cache.entries(), here)
     states: dict[State, list[Program]] = {state: [] for state in State}
     for program in found.programs:
-        # The key is another one on another device, but not on another processor.
-        entry = listed.get(f"{here}/{name_of(program.key)}")
+        entry = listed.get(_program(program.about)) or listed.get(program.key)
         if program.has_callbacks and entry is None:
             state = State.NEVER_STORED
         elif versions_differ(program, here):
@@ -44,6 +46,23 @@ def check(found: Manifest, where: str | None) -> dict[State, list[Program]]:
             state = State.THERE
         states[state].append(program)
     return states
+
+
+def _by_program(listed: list[Listed], here: str) -> dict[object, Listed]:
+    """By key, and by what the key is made of apart from the device: it is that of this machine."""
+    found: dict[object, Listed] = {}
+    for one in listed:
+        if one.kind == here:
+            found[one.key] = one
+            found[_program(one.about)] = one
+    return found
+
+
+def _program(about: dict[str, Any]) -> object:
+    parts = about.get("parts")
+    if not isinstance(parts, dict) or "computation" not in parts:
+        return object()  # equal to none
+    return frozenset((name, str(part)) for name, part in parts.items() if name not in _OF_DEVICE)
 
 
 def contents(cache: Path | None, only: Path | None) -> list[bytes]:

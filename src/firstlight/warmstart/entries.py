@@ -69,6 +69,13 @@ class Entries:
         """Store an entry in place of any other, and now and then remove what was not used."""
         if len(entry) > self._max_bytes:
             return
+        self.place(key, entry)
+        # Drawn, so that processes need no count that they share.
+        if random() * self._max_bytes * _SWEEP_SHARE < len(entry):
+            self.sweep()
+
+    def place(self, key: str, entry: bytes) -> None:
+        """Store an entry in place of any other, whatever the bound."""
         path = self.path(key)
         unfinished = f"{path}.{os.urandom(6).hex()}{UNFINISHED}"
         try:
@@ -81,9 +88,6 @@ class Entries:
         except BaseException:
             _remove(unfinished)
             raise
-        # Drawn, so that processes need no count that they share.
-        if random() * self._max_bytes * _SWEEP_SHARE < len(entry):
-            self.sweep()
 
     def sweep(self) -> int:
         """Remove the entries that were not used for longest, down to the bound, and remains.

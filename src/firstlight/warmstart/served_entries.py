@@ -66,12 +66,16 @@ class ServedEntries:
         return self._kept(Entries(self.root, found.kind, self._max_bytes), found.key, entry)
 
     def _kept(self, entries: Entries, key: str, entry: bytes) -> Refusal | None:
-        try:
-            entries.keep(key, entry)
-        except OSError:
-            return Refusal.NO_ROOM
         with self._lock:
-            self.bytes += len(entry)
+            try:
+                replaced = os.path.getsize(entries.path(key))
+            except OSError:
+                replaced = 0
+            try:
+                entries.place(key, entry)
+            except OSError:
+                return Refusal.NO_ROOM
+            self.bytes += len(entry) - replaced
             if self.bytes > self._max_bytes:
                 self.bytes = entries.sweep()
         return None
