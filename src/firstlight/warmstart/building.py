@@ -24,7 +24,7 @@ _WORKER = "firstlight.warmstart.build_worker"
 class Outcome(Enum):
     COMPILED = "compiled"
     FOUND = "found"
-    NOT_STORED = "not stored"  # it calls back into Python, or the cache has no room
+    NOT_STORED = "not stored"
     FAILED = "failed"
 
 
@@ -59,14 +59,23 @@ def build(
         )
     groups: dict[str, list[Program]] = {}
     for program in manifest.programs:
-        groups.setdefault(json.dumps([program.variables, program.arguments]), []).append(program)
-    built: list[Built] = []
+        # An executable with the address of a function of another process must never be stored.
+        if not program.has_callbacks:
+            flags = json.dumps([program.variables, program.arguments])
+            groups.setdefault(flags, []).append(program)
+    built = [_left_out(program, on_built) for program in manifest.programs if program.has_callbacks]
     with tempfile.TemporaryDirectory(prefix="firstlight-warm-") as objects:
         for name, content in manifest.objects.items():
             (Path(objects) / name).write_bytes(content)
         for programs in groups.values():
             built += _built(programs, Path(objects), cache, jobs, on_built)
     return built
+
+
+def _left_out(program: Program, on_built: Callable[[Built], None]) -> Built:
+    one = Built(program, Outcome.NOT_STORED, why="it calls back into Python")
+    on_built(one)
+    return one
 
 
 def _built(
