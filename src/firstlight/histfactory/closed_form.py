@@ -262,7 +262,8 @@ def _over_alphas(model: Prepared, of_shapes: Array, of_rates: Array, xp: Numpy =
     """The sum of both groups for every α."""
     n_alphas, rest = model.blocks[0], ((0, 0),) * (of_shapes.ndim - 1)
     if xp is np:  # `np.pad` takes longer than all the rest
-        total = np.zeros((n_alphas, *of_shapes.shape[1:]))
+        dtype = np.result_type(of_shapes, of_rates)
+        total = np.zeros((n_alphas, *of_shapes.shape[1:]), dtype)
         total[: len(of_shapes)] = of_shapes
         total[n_alphas - len(of_rates) :] += of_rates
         return total

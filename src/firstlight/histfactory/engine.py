@@ -61,6 +61,10 @@ class _Backend:
         """Minima that were found without derivatives, with them."""
         return found
 
+    def constant(self, theta: Array) -> Array:
+        """Parameters without derivatives."""
+        return theta
+
     def asimov(self, theta: Array) -> Data:
         """The data whose likelihood has its maximum at `theta`."""
         tau = self.prepared.tau
@@ -152,6 +156,19 @@ class Eager(_Backend):
         return 0.5 * erfc(np.asarray(z) / math.sqrt(2))
 
 
+class OnHost(Eager):
+    """Eager in NumPy alone: what calls it decides when to compile."""
+
+    def fits(self, problems: Sequence[Problem], progress: Progress | None = None) -> list[Minimum]:
+        return [self._fit(problem) for problem in problems]
+
+    def _fit(self, problem: Problem, follow: bool = False) -> Minimum:
+        return lowest(self.prepared, problem, np, np.bool_(follow))
+
+    def _expected(self, theta: Array) -> Array:
+        return expected_counts(self.prepared, theta, np)
+
+
 class Traced(_Backend):
     """Builds part of a program that JAX transforms."""
 
@@ -171,6 +188,9 @@ class Traced(_Backend):
         together = Minimum(*jax.tree.map(lambda *a: jnp.stack(a), *found))
         together = with_derivatives(self.prepared, _stacked(problems), together)
         return _unstacked(together, len(problems))
+
+    def constant(self, theta: Array) -> Array:
+        return jax.lax.stop_gradient(theta)
 
     def tail(self, z: Array) -> Array:
         """Probability of a standard normal above z."""

@@ -153,8 +153,11 @@ class HypothesisTest:
 
     def at(self, mu: Number, found: list[Minimum] | None = None) -> CLs:
         """CLs of a signal strength; `found` as for `fits_at`."""
-        minima = Minima(self.free, self.null, *self.fits_at(mu, found))
-        return cls_of(self.engine, mu, minima, self.setup.test_statistic)
+        return cls_of(self.engine, mu, self.minima_at(mu, found), self.setup.test_statistic)
+
+    def minima_at(self, mu: Number, found: list[Minimum] | None = None) -> Minima:
+        """Where the four fits end; `found` as for `fits_at`."""
+        return Minima(self.free, self.null, *self.fits_at(mu, found))
 
 
 def cls_of(engine: Engine, mu: Number, minima: Minima, test_statistic: str) -> CLs:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -88,7 +88,11 @@ def discovery(
         the minima that they lead to.
     """
     engine = engine_for(model, data, fixed, init, warm_start)
-    found = likelihood_ratio(model, None, "q0", data, fixed, init, warm_start)
+    return discovery_of(engine, likelihood_ratio(model, None, "q0", data, fixed, init, warm_start))
+
+
+def discovery_of(engine: Engine, found: Ratio) -> Discovery:
+    """The significance of a test of the background-only hypothesis."""
     z0 = square_root(found.q)
     return Discovery(
         q0=found.q,
@@ -111,9 +115,30 @@ def likelihood_ratio(
     warm_start: WarmStart | None = None,
 ) -> Ratio:
     """The test statistic q0 (`mu` None), q or qtilde (Eqs. 12, 14, 16), and its two fits."""
-    require_statistic(statistic, ("q0", "q", "qtilde"))
-    fixed = as_fixed(model, fixed)
     engine = engine_for(model, mu, data, fixed, init, warm_start)
+    return ratio_and_fits(engine, mu, statistic, data, fixed, init, warm_start).ratio
+
+
+class RatioAndFits(NamedTuple):
+    """A ratio, and the fits it comes from: those made, in the order free, conditional."""
+
+    ratio: Ratio
+    problems: list[Problem]
+    found: list[Minimum]
+
+
+def ratio_and_fits(
+    engine: Engine,
+    mu: Number | None,
+    statistic: str,
+    data: DataSet,
+    fixed: Fixed,
+    init: Parameters,
+    warm_start: WarmStart | None,
+) -> RatioAndFits:
+    """The arguments are those of `likelihood_ratio`."""
+    require_statistic(statistic, ("q0", "q", "qtilde"))
+    model, fixed = engine.model, as_fixed(engine.model, fixed)
     tested = 0.0 if mu is None else mu
     free, at_mu = hypotheses(engine, data_of(model, data), [None, tested], fixed, init)
     free = bounded(engine, free, statistic)
@@ -121,12 +146,18 @@ def likelihood_ratio(
     muhat = poi_value(engine, found[0])
     # Written so that NaN stays NaN.
     without = muhat <= 0 if statistic == "q0" else muhat > tested
-    return Ratio(
+    ratio = Ratio(
         q=plain(engine.xp.where(without, 0.0, _difference(engine, found[1], found[0]))),
         muhat=plain(muhat),
-        free=result_of(engine, found[0], free),
-        conditional=result_of(engine, found[1], at_mu),
+        free=_constant(engine, found[0], free),
+        conditional=_constant(engine, found[1], at_mu),
     )
+    return RatioAndFits(ratio, [free, at_mu], found)
+
+
+def _constant(engine: Engine, found: Minimum, problem: Problem) -> FitResult:
+    """A fit whose parameters are constant under differentiation."""
+    return result_of(engine, found._replace(theta=engine.constant(found.theta)), problem)
 
 
 @in_float64
@@ -142,18 +173,37 @@ def expected_ratio(
     mu: the tested value; mu_true: the value that the data are made with, all other parameters at
     their init. That is their minimum, so only the conditional fit is made, and `free` is None.
     """
-    fixed = as_fixed(model, fixed)
     engine = engine_for(model, mu, fixed, warm_start)
-    held = {name: value for name, value in fixed.items() if not isinstance(value, bool)}
-    theta = to_internal(model, model.vector({**held, str(model.poi): mu_true}))
+    theta = expected_parameters(model, mu_true, fixed)
+    return expected_ratio_and_fit(engine, mu, mu_true, theta, fixed, warm_start).ratio
+
+
+def expected_parameters(model: Model, mu_true: float, fixed: Fixed) -> Array:
+    """The parameters, in internal order, that data without fluctuations are made with."""
+    values = as_fixed(model, fixed).items()
+    held = {name: value for name, value in values if not isinstance(value, bool)}
+    return to_internal(model, model.vector({**held, str(model.poi): mu_true}))
+
+
+def expected_ratio_and_fit(
+    engine: Engine,
+    mu: Number,
+    mu_true: float,
+    theta: Array,
+    fixed: Fixed,
+    warm_start: WarmStart | None,
+) -> RatioAndFits:
+    """The arguments are those of `expected_ratio`; theta: its `expected_parameters`."""
+    fixed = as_fixed(engine.model, fixed)
     (problem,) = hypotheses(engine, engine.asimov(theta), [mu], fixed, None)
-    (found,) = engine.chain([problem], _internal(model, warm_start))
-    return Ratio(
+    (found,) = engine.chain([problem], _internal(engine.model, warm_start))
+    ratio = Ratio(
         q=plain(engine.xp.maximum(2 * (found.nll - engine.floor), 0.0)),
         muhat=mu_true,
         free=None,
-        conditional=result_of(engine, found, problem),
+        conditional=_constant(engine, found, problem),
     )
+    return RatioAndFits(ratio, [problem], [found])
 
 
 def warm_start_of(free: FitResult | None, conditional: FitResult) -> WarmStart:

@@ -202,10 +202,10 @@ def _poisson_nll(observed: Array, expected: Array, xp: Numpy = jnp) -> Array:
 def saturated_nll(tau: Array, data: Data, xp: Numpy = jnp) -> Array:
     """Σ n - n ln n + ln n! over main and Poisson auxiliary data: the NLL that `nll` leaves out."""
     aux = xp.where(tau > 0, data.aux, 0.0)
-    return _stirling_rest(data.main, xp).sum(-1) + _stirling_rest(aux, xp).sum(-1)
+    return stirling_rest(data.main, xp).sum(-1) + stirling_rest(aux, xp).sum(-1)
 
 
-def _stirling_rest(n: Array, xp: Numpy) -> Array:
+def stirling_rest(n: Array, xp: Numpy) -> Array:
     """n - n ln n + ln n!, without cancellation: ½ ln 2πn and the series of Γ beyond.
 
     The series is for n ≥ 16 (error 1e-16); smaller n are brought there by ln n! = ln (n+16)! - Σ.

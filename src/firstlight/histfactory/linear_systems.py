@@ -112,28 +112,31 @@ class Factors(NamedTuple):
     free: Array
 
 
-def factorise(hessian: Blocks, free: Array) -> Factors:
+def factorise(hessian: Blocks, free: Array, xp: Numpy = jnp) -> Factors:
     """Factorise for `solve`; the factor is NaN if the matrix is not positive definite."""
-    reduced = _reduce(hessian, free, 0.0, jnp)
-    return Factors(cholesky(reduced.matrix, jnp), reduced, free)
+    reduced = _reduce(hessian, free, 0.0, xp)
+    return Factors(cholesky(reduced.matrix, xp), reduced, free)
 
 
-def solve(factors: Factors, right: Array) -> Array:
+def solve(factors: Factors, right: Array, xp: Numpy = jnp) -> Array:
     """x with H x = right on the free parameters and 0 on the others; linear in `right`."""
     _, scale, coupling, inverse = factors.reduced
     n = scale.shape[0]
     right = right * factors.free
     dense, gamma = right[:n], right[n:]
     x = scale * dense - (gamma * inverse) @ coupling
-    x = jax.scipy.linalg.cho_solve((factors.cholesky, True), x)
-    return jnp.concatenate([scale * x, inverse * (gamma - coupling @ x)])
+    if xp is np:
+        x = np.linalg.solve(factors.cholesky.T, np.linalg.solve(factors.cholesky, x))
+    else:
+        x = jax.scipy.linalg.cho_solve((factors.cholesky, True), x)
+    return xp.concatenate([scale * x, inverse * (gamma - coupling @ x)])
 
 
-def multiply(hessian: Blocks, vector: Array) -> Array:
+def multiply(hessian: Blocks, vector: Array, xp: Numpy = jnp) -> Array:
     """H x over all parameters."""
     n = hessian.dense.shape[0]
     dense, gamma = vector[:n], vector[n:]
-    return jnp.concatenate(
+    return xp.concatenate(
         [
             hessian.dense @ dense + gamma @ hessian.coupling,
             hessian.coupling @ dense + hessian.diagonal * gamma,

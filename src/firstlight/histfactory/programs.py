@@ -9,7 +9,8 @@ digits every time: the two agree only to rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from functools import cache, cached_property, partial
 from typing import Any
 
@@ -33,15 +34,50 @@ _EVALUATION, _CELL = 7e-4, 6e-8
 _AT_ONCE: set[Any] = set()
 
 
+class Patience:
+    """How long NumPy works on one kind of call before its program is compiled."""
+
+    def __init__(self, evaluations: float, compiling: float = 1.0) -> None:
+        """evaluations: what a call takes, in evaluations of the likelihood with its Hessian.
+
+        compiling: how long its program takes to compile, compared with that of a fit.
+        """
+        self._evaluations, self._compiling = evaluations, compiling
+        self._spent: dict[Any, float] = {}  # seconds in NumPy, by kind of model
+        self._over: set[Any] = set()
+
+    def is_over(self, prepared: Prepared, calls: int = 1) -> bool:
+        """Whether to run compiled, if so many more calls are certain."""
+        kind = prepared.kind
+        if kind in self._over or kind in _AT_ONCE:
+            return True
+        enough = self._spent.get(kind, 0.0) + calls * self._seconds(prepared)
+        return enough > self._compiling * PATIENCE and is_installed()
+
+    def _seconds(self, prepared: Prepared) -> float:
+        return self._evaluations * (_EVALUATION + _CELL * prepared.cells)
+
+    @contextlib.contextmanager
+    def spent(self, prepared: Prepared, calls: int = 1) -> Iterator[None]:
+        """The context in which NumPy works on so many calls."""
+        spent = self._spent.get(prepared.kind, 0.0)
+        self._spent[prepared.kind] = spent + calls * self._seconds(prepared)
+        with one_blas_thread(of_jax=False), np.errstate(all="ignore"):
+            yield
+
+    def end(self, prepared: Prepared) -> None:
+        """Note that the program is compiled."""
+        self._over.add(prepared.kind)
+
+
 class Program:
     """A function `f(prepared, *arrays, xp=...)` of a model, for models of any kind."""
 
     def __init__(self, function: Callable[..., Any], evaluations: float) -> None:
         """evaluations: what a call takes, in evaluations of the likelihood with its Hessian."""
         self.function = function
-        self._evaluations = evaluations
-        self._spent: dict[Any, float] = {}  # seconds in NumPy, by kind of model
-        self._compiled: set[Any] = set()
+        self._patience = Patience(evaluations)
+        self.is_due = self._patience.is_over
 
     def __call__(self, prepared: Prepared, *arrays: Any, calls: int = 1) -> Any:
         """The result in NumPy arrays; `calls`: how many calls this one stands for."""
@@ -49,25 +85,12 @@ class Program:
             return self.compiled(prepared, *arrays)
         return self.on_host(prepared, *arrays, calls=calls)
 
-    def is_due(self, prepared: Prepared, calls: int = 1) -> bool:
-        """Whether to run compiled, if so many more calls are certain."""
-        kind = prepared.kind
-        if kind in self._compiled or kind in _AT_ONCE:
-            return True
-        enough = self._spent.get(kind, 0.0) + calls * self._seconds(prepared) > PATIENCE
-        return enough and is_installed()
-
-    def _seconds(self, prepared: Prepared) -> float:
-        return self._evaluations * (_EVALUATION + _CELL * prepared.cells)
-
     def on_host(self, prepared: Prepared, *arrays: Any, calls: int = 1) -> Any:
-        spent = self._spent.get(prepared.kind, 0.0)
-        self._spent[prepared.kind] = spent + calls * self._seconds(prepared)
-        with one_blas_thread(of_jax=False), np.errstate(all="ignore"):
+        with self._patience.spent(prepared, calls):
             return self.function(prepared, *arrays, xp=np)
 
     def compiled(self, prepared: Prepared, *arrays: Any) -> Any:
-        self._compiled.add(prepared.kind)
+        self._patience.end(prepared)
         with float64_scope():
             return jax.device_get(self._jitted(prepared.on_device, *arrays))
 
