@@ -18,6 +18,7 @@ The relative widths of `staterror` and `shapesys` stay.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -74,7 +75,8 @@ def exchange(model: Model, templates: Mapping[Key, Any], variations: str = "abso
     for key, place in places.items():
         require_size(model, key, place, np.shape(templates[key]))
     _require_apart(model, places)
-    with float64_scope():
+    traced = is_traced(model, tuple(templates.values()))
+    with float64_scope() if traced else contextlib.nullcontext():
         arrays = {name: getattr(model.arrays, name) for name in _ARRAYS}
         new = dict(arrays)
         # Yields first: their variations may scale along, and may also be given themselves.
@@ -85,6 +87,31 @@ def exchange(model: Model, templates: Mapping[Key, Any], variations: str = "abso
                 for name in ("histosys_lo", "histosys_hi"):
                     new[name] = _follow(new[name], arrays["nominal"], place.where, values)
     return with_arrays(model, **{k: v for k, v in new.items() if v is not arrays[k]})
+
+
+def by_template(
+    model: Model, slopes: Mapping[str, Any], templates: Mapping[Key, Any], variations: str
+) -> list[NDArray[np.float64]]:
+    """Derivatives with respect to templates, in their order; the transpose of `exchange`, in NumPy.
+
+    slopes: those with respect to the arrays of the changed model, by name.
+    """
+    slopes = {name: np.array(slopes[name]) for name in _ARRAYS}
+    places = {key: place_of(model, key) for key in templates}
+    found: dict[Key, Any] = {}
+    # Yields last: variations that are given do not scale along with them.
+    for key in sorted(places, key=lambda k: places[k].array == "nominal"):
+        array, where = places[key]
+        found[key] = slopes[array][where]
+        slopes[array][where] = 0.0
+        if array == "nominal" and variations == "relative":
+            before = np.asarray(model.arrays.nominal)[where]
+            scale = np.where(before > 0, 1 / np.where(before > 0, before, 1.0), 0.0)
+            here = (slice(None), *where)
+            for name in ("histosys_lo", "histosys_hi"):
+                templates_before = np.asarray(getattr(model.arrays, name))[here]
+                found[key] = found[key] + scale * (slopes[name][here] * templates_before).sum(0)
+    return [found[key] for key in templates]
 
 
 _ARRAYS = ("nominal", "histosys_lo", "histosys_hi", "normsys_lo", "normsys_hi")

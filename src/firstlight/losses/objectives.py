@@ -27,8 +27,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict, Unpack
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from firstlight.histfactory import evaluation, limits, templates
@@ -42,6 +40,8 @@ from firstlight.histfactory.inference import (
     square_root,
     warm_start_of,
 )
+from firstlight.histfactory.lazy_jax import jax, jnp, pytree
+from firstlight.histfactory.linear_results import Linear, rule_of
 from firstlight.histfactory.model import Model
 from firstlight.histfactory.newton import WarmStart
 from firstlight.histfactory.precision import float64_scope, in_float64, is_traced
@@ -53,7 +53,7 @@ Keys = tuple[templates.Key, ...]
 Values = tuple[ArrayLike, ...]
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class State:
     """How the fits behind a result went, and where the next ones can start."""
@@ -218,9 +218,10 @@ def tested(
     else:
         found = expected_ratio(changed, mu, 0.0, fixed, warm_start)
     value = square_root(found.q) if root else found.q
-    state = jax.lax.stop_gradient(_state_of(found))
+    state = state_of(found)
     if not is_traced(values):  # then `_checked` has validated them
         return value, state
+    state = jax.lax.stop_gradient(state)
     # A negative expectation would be rewarded, so impossible templates give NaN.
     possible = jnp.asarray(True)
     for key, given in zip(keys, map(jnp.asarray, values), strict=True):
@@ -230,7 +231,14 @@ def tested(
     return jnp.where(possible, value, jnp.nan), replace(state, warm_start=known)
 
 
-def _state_of(found: Ratio) -> State:
+@rule_of(tested)
+def _tested_on_host(*arguments: Any, **options: Any) -> Linear | None:
+    from firstlight.losses import first_gradients  # it uses this module
+
+    return first_gradients.tested(*arguments, **options)
+
+
+def state_of(found: Ratio) -> State:
     """Always has the same shapes and types, so that a program can both take and return it."""
     xp: Any = jnp if is_traced(found) else np
     fits = [fit for fit in (found.free, found.conditional) if fit is not None]
@@ -277,6 +285,13 @@ def _limit(
         data = asimov(changed, parameters={str(model.poi): 0.0})
     found = limits.upper_limit(changed, level, data, fixed, test_statistic=test_statistic)
     return found.observed
+
+
+@rule_of(_limit)
+def _limit_on_host(*arguments: Any) -> Linear | None:
+    from firstlight.losses import first_gradients
+
+    return first_gradients.limit(*arguments)
 
 
 @in_float64

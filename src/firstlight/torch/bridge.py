@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-import jax
 import numpy as np
 import torch
 from torch.utils.dlpack import to_dlpack
 
+from firstlight.histfactory.lazy_jax import jax
 from firstlight.histfactory.precision import float64_scope
 from firstlight.losses.binning import LossError
 

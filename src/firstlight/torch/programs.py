@@ -16,12 +16,10 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, TypeAlias
 
-import jax
-import jax.numpy as jnp
-
 from firstlight.histfactory import templates
-from firstlight.histfactory.array_types import Number
+from firstlight.histfactory.array_types import Number, Numpy
 from firstlight.histfactory.evaluation import expected_data, nll
+from firstlight.histfactory.lazy_jax import jax, jnp
 from firstlight.histfactory.model import Description, Model
 from firstlight.histfactory.newton import WarmStart
 from firstlight.histfactory.programs import compiler_options
@@ -86,23 +84,23 @@ def _packed(
 
 
 def _pack(spec: Statistic, header: list[Tree], values: Tree, gradient: Tree) -> Tree:
-    header = [*header, _invalid(spec, values)]
+    header = [*header, invalid(spec, values)]
     numbers = jnp.stack([jnp.asarray(x, jnp.float64) for x in header])
     return jnp.concatenate([numbers, *(g.reshape(-1) for g in gradient)])
 
 
-def _invalid(spec: Statistic, values: Tree) -> Tree:
+def invalid(spec: Statistic, values: Tree, xp: Numpy = jnp) -> Tree:
     """1 + the index of a template with impossible values; zero if there is none."""
-    found = jnp.zeros(())
+    found = xp.zeros(())
     for i, (key, value) in enumerate(zip(spec.keys, values, strict=True)):
         if value.ndim == 0:  # a factor
             usable = value > 0
         elif isinstance(key, tuple) and len(key) == 4:  # varied yields
-            usable = value > -jnp.inf
+            usable = value > -xp.inf
         else:
             usable = value >= 0
-        possible = jnp.all(usable & jnp.isfinite(value))
-        found = jnp.where((found == 0) & ~possible, i + 1.0, found)
+        possible = xp.all(usable & xp.isfinite(value))
+        found = xp.where((found == 0) & ~possible, i + 1.0, found)
     return found
 
 

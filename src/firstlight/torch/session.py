@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-import jax
 import numpy as np
 import torch
 
@@ -19,13 +18,14 @@ from firstlight.histfactory.array_types import ArrayLike
 from firstlight.histfactory.blas_threads import one_blas_thread
 from firstlight.histfactory.fitting import Fixed, as_fixed
 from firstlight.histfactory.internal_order import data_of
+from firstlight.histfactory.lazy_jax import jax
 from firstlight.histfactory.loading import load
 from firstlight.histfactory.model import Model
 from firstlight.histfactory.newton import Status
 from firstlight.histfactory.precision import float64_scope
 from firstlight.losses.binning import LossError, checked_choice
 from firstlight.losses.objectives import OBJECTIVES
-from firstlight.torch import programs
+from firstlight.torch import on_host, programs
 from firstlight.torch.arguments import Arguments, Keys, impossible
 from firstlight.torch.bridge import FixedAddressInputs, jax_device, to_jax, to_torch
 from firstlight.torch.fixed_point import HEADER as POINT_HEADER
@@ -203,7 +203,7 @@ class Session:
         """The Hessian of a statistic times vectors, concatenated in one tensor."""
         with self._on(tensors[0].device) as there:
             near = self._near.get((quantity.spec, None, tensors[0].device))
-            near = self._far(there, None) if near is None else near
+            near = self._far(None) if near is None else near
             values, along = tuple(map(to_jax, tensors)), tuple(map(to_jax, vectors))
             program = programs.hessian_product(quantity.spec)
             return to_torch(program(*self._numbers(quantity, there), near, values, along))
@@ -243,19 +243,39 @@ class Session:
     def _call(
         self, quantity: Quantity, tensors: Sequence[torch.Tensor], key: Hashable, nearby: bool
     ) -> tuple[torch.Tensor, Header]:
-        """Call the program; returns its result and header, and keeps where its fits ended."""
+        """The result and its header, by NumPy at first; keeps where its fits ended."""
+        device = tensors[0].device
+        if on_host.is_over(self.model, device, quantity.rows):
+            packed = self._compiled(quantity, tensors, key, nearby)
+        else:
+            near = self._near.get(key)
+            near = self._far(quantity.rows) if near is None else np.asarray(near)
+            values = [on_host.to_host(t) for t in tensors]
+            request = _request(quantity, nearby)
+            found, self._near[key] = on_host.packed(
+                quantity.spec, self.model, self._data, request, near, values
+            )
+            packed = torch.from_numpy(found).to(device)
+        # The only point where the host waits.
+        rows = packed.reshape(-1, packed.shape[-1])[:, : programs.HEADER]
+        return packed, rows.tolist()
+
+    def _compiled(
+        self, quantity: Quantity, tensors: Sequence[torch.Tensor], key: Hashable, nearby: bool
+    ) -> torch.Tensor:
+        """The same by a program."""
+        on_host.end(self.model)
         program = programs.statistic if quantity.rows is None else programs.batch
         with self._on(tensors[0].device) as there:
             numbers = self._numbers(quantity, there, nearby)
             values = self._inputs(tensors)
             # Popped, because the program overwrites this memory with its result.
             near = self._near.pop(key, None)
-            near = self._far(there, quantity.rows) if near is None else near
+            near = self._far(quantity.rows) if near is None else near
+            if isinstance(near, np.ndarray):
+                near = jax.device_put(near, there)
             found, self._near[key] = program(quantity.spec)(*numbers, near, values)
-            packed = to_torch(found)
-        # The only point where the host waits.
-        rows = packed.reshape(-1, packed.shape[-1])[:, : programs.HEADER]
-        return packed, rows.tolist()
+            return to_torch(found)
 
     def _inputs(self, tensors: Sequence[torch.Tensor]) -> Tree:
         """Tensors as arguments of a program that finishes before the next is called."""
@@ -274,24 +294,18 @@ class Session:
 
     def _numbers(self, quantity: Quantity, there: jax.Device, nearby: bool = True) -> Tree:
         """Model, data and request, on a device."""
-
-        def request() -> Tree:
-            form = (quantity.eps is not None, quantity.eps or 0.0, quantity.sign, nearby)
-            if isinstance(quantity.mu, tuple):
-                return np.array([[mu, *form] for mu in quantity.mu], np.float64)
-            return np.array([quantity.mu, *form], np.float64)
-
-        kept = self._put(("request", quantity[1:], nearby), request, there)
+        request = ("request", quantity[1:], nearby)
+        kept = self._put(request, lambda: _request(quantity, nearby), there)
         return *self._model_on(there), kept
 
     def _model_on(self, there: jax.Device) -> Tree:
         """The arrays of the model and its data."""
         return self._put("model", lambda: (self.model.arrays, self._data), there)
 
-    def _far(self, there: jax.Device, rows: int | None) -> Tree:
+    def _far(self, rows: int | None) -> on_host.Floats:
         """A start for fits of which nothing is known yet."""
         size = 2 * self.n_params() + 1
-        return jax.device_put(np.zeros(size if rows is None else (rows, size)), there)
+        return np.zeros(size if rows is None else (rows, size))
 
     def _put(self, name: Hashable, make: Callable[[], Tree], there: jax.Device) -> Tree:
         """The result of `make` on a device."""
@@ -339,6 +353,14 @@ class Session:
                 # An infinite value times a zero gradient would be NaN.
                 repaired[i, programs.VALUE].nan_to_num_(0.0, 0.0, 0.0)
         return repaired.reshape(packed.shape)
+
+
+def _request(quantity: Quantity, nearby: bool) -> on_host.Floats:
+    """What a program is asked for, see `programs`."""
+    form = (quantity.eps is not None, quantity.eps or 0.0, quantity.sign, nearby)
+    if isinstance(quantity.mu, tuple):
+        return np.array([[mu, *form] for mu in quantity.mu], np.float64)
+    return np.array([quantity.mu, *form], np.float64)
 
 
 def _converged(rows: Header) -> bool:

@@ -1,0 +1,106 @@
+"""The first steps of a training, by NumPy: neither is JAX imported, nor is anything compiled.
+
+They return what the compiled programs do (see `programs`), so that a training may go from one to
+the other at any step, and stay in the same minimum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from firstlight.histfactory.array_types import ArrayLike
+from firstlight.histfactory.internal_order import prepared
+from firstlight.histfactory.model import Model
+from firstlight.histfactory.newton import WarmStart
+from firstlight.histfactory.programs import Patience
+from firstlight.losses.first_gradients import statistic
+from firstlight.torch import programs
+
+Floats = NDArray[np.float64]
+#: Importing JAX and compiling a loss takes as long as so many fits.
+_PATIENCE = Patience(evaluations=18, compiling=3)
+
+
+def is_over(model: Model, device: torch.device, rows: int | None) -> bool:
+    """Whether to run compiled."""
+    if device.type != "cpu" and not (device.type == "cuda" and _gpu_of_jax()):
+        return True  # JAX says what is wrong with this device, at the first step and not later
+    return _PATIENCE.is_over(prepared(model), rows or 1)
+
+
+def end(model: Model) -> None:
+    """Note that programs are compiled."""
+    _PATIENCE.end(prepared(model))
+
+
+@cache
+def _gpu_of_jax() -> bool:
+    """Whether JAX can probably use a GPU; finding out for certain would take seconds."""
+    return find_spec("jax_plugins") is not None
+
+
+def to_host(tensor: torch.Tensor) -> Floats:
+    """The values of a tensor in float64."""
+    values: Floats = tensor.detach().double().cpu().numpy()
+    return values
+
+
+def packed(
+    spec: programs.Statistic,
+    model: Model,
+    data: ArrayLike | None,
+    request: Floats,
+    near: Floats,
+    values: Sequence[Floats],
+) -> tuple[Floats, Floats]:
+    """The same as of `programs.statistic`, or with rows of everything, of `programs.batch`."""
+    if request.ndim == 1:
+        return _packed(spec, model, data, request, near, values)
+    rows = zip(request, near, *values, strict=True)
+    found = [_packed(spec, model, data, r, n, given) for r, n, *given in rows]
+    results, ends = zip(*found, strict=True)
+    return np.stack(results), np.stack(ends)
+
+
+def _packed(
+    spec: programs.Statistic,
+    model: Model,
+    data: ArrayLike | None,
+    request: Floats,
+    near: Floats,
+    values: Sequence[Floats],
+) -> tuple[Floats, Floats]:
+    mu, rooted, eps, sign, nearby = map(float, request)
+    size = sum(np.size(v) for v in values)
+    if invalid := float(programs.invalid(spec, values, np)):
+        return np.array([math.nan, 0, 0, 0, invalid, *np.zeros(size)]), np.zeros_like(near)
+    free, conditional, known = np.split(near, [(len(near) - 1) // 2, len(near) - 1])
+    found = statistic(
+        model,
+        spec.keys,
+        tuple(values),
+        _PATIENCE,
+        objective=spec.objective,
+        mu=mu if spec.tests_mu else None,
+        test_statistic="qtilde" if spec.tests_mu else "q0",
+        warm_start=WarmStart(free, conditional, known[0] * nearby),
+        data=data,
+        fixed=dict(spec.fixed),
+        variations=spec.variations,
+    )
+    root = math.sqrt(found.q + eps) if rooted else 1.0
+    value, slope = (root, 0.5 / root) if rooted else (found.q, 1.0)
+    state: Any = found.state
+    header = [sign * value, state.status_code[0], state.status_code[-1], state.iterations, 0.0]
+    gradient = np.concatenate([np.ravel(g) for g in found.gradient])
+    after = state.warm_start
+    ends = np.concatenate([after.free, after.conditional, [float(after.known)]])
+    return np.concatenate([header, sign * slope * gradient]), ends
