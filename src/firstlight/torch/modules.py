@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from firstlight.import_watch import when_imported
 from firstlight.losses.binning import (
     KINDS,
     OVERFLOW,
@@ -126,8 +127,6 @@ class SignificanceLoss(torch.nn.Module):
         self.negate = negate
         self.eps = eps
 
-    # JAX compiles the likelihood; torch.compile must not trace into it.
-    @torch.compiler.disable
     def forward(self, signal_histogram: Histograms) -> torch.Tensor:
         """signal_histogram: yields of the signal, or a mapping from templates to yields."""
         loss = negative_significance if self.negate else profiled_z0_loss
@@ -155,3 +154,12 @@ class SignificanceLoss(torch.nn.Module):
     def session(self) -> Session:
         """What the loss keeps between steps."""
         return self._session
+
+
+def _keep_from_tracing() -> None:
+    """The likelihood is not PyTorch's; torch.compile must not trace into it."""
+    SignificanceLoss.forward = torch.compiler.disable(SignificanceLoss.forward)  # type: ignore[method-assign]
+
+
+# Saying so loads all of torch.compile, which takes longer than a first gradient: not before others do.
+when_imported("torch._dynamo", _keep_from_tracing)
