@@ -8,8 +8,23 @@ unmodified program and the processes that it starts.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
+    from typing import Any
 
-__all__ = ["enable"]
+    from firstlight.warmstart.frozen.freezing import Example, freeze
+    from firstlight.warmstart.frozen.loading import load
+
+__all__ = ["Example", "enable", "freeze", "load"]
+
+_HOME = {
+    "frozen.freezing": ("Example", "freeze"),
+    "frozen.loading": ("load",),
+}
+
+
+def __getattr__(name: str) -> "Any":
+    from firstlight.lazy_names import lazy_names
+
+    return lazy_names(__name__, _HOME)(name)
 
 
 def enable(cache: "str | os.PathLike[str] | None" = None) -> None:

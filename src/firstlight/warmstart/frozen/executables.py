@@ -1,0 +1,110 @@
+"""One executable of a frozen function in memory, run with or without JAX."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+from firstlight.warmstart.frozen import trees
+from firstlight.warmstart.frozen.artifact import Artifact, Program
+
+Leaves = list[Any]
+
+
+class Executable:
+    """Called with the leaves of its arguments, of which the last rows may be missing."""
+
+    #: Makes of a NumPy array what the results are.
+    place: Callable[[Any], Any] = staticmethod(lambda array: array)
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def run(self, leaves: Leaves) -> Leaves:
+        """The leaves of the results, for leaves of exactly the shapes of the program."""
+        raise NotImplementedError
+
+    def rebuild(self, leaves: Leaves) -> Any:
+        """The results as the function returns them."""
+        return trees.unflatten(self._program.out_shape, iter(leaves))
+
+    def __call__(self, leaves: Leaves, rows: int) -> Any:
+        batch = self._program.batch
+        if batch is None or rows == batch.rows:
+            return self.rebuild(self.run(leaves))
+        import numpy as np
+
+        padded = list(leaves)
+        for i in batch.inputs:
+            given = np.asarray(leaves[i])
+            # Copies of a real row: zeros might divide by zero, or take a thousand iterations.
+            filling = np.broadcast_to(given[-1:], (batch.rows - rows, *given.shape[1:]))
+            padded[i] = np.concatenate([given, filling])
+        results = self.run(padded)
+        for i in batch.outputs:
+            # Cut on the host: JAX would compile a slice for every number of rows.
+            results[i] = self.place(np.asarray(results[i])[:rows])
+        return self.rebuild(results)
+
+
+class WithoutJax(Executable):
+    """By jaxlib alone: NumPy arrays in and out."""
+
+    def __init__(self, artifact: Artifact, program: Program) -> None:
+        from firstlight.warmstart.frozen.jaxlib_runtime import dtype, runner
+
+        super().__init__(program)
+        self._kept = [(i, dtype(program.in_leaves[i].dtype)) for i in program.kept]
+        self._run = runner(program.executable, program.out_leaves, artifact.needs_lapack)
+
+    def run(self, leaves: Leaves) -> Leaves:
+        import numpy as np
+
+        return self._run([np.asarray(leaves[i], kind, order="C") for i, kind in self._kept])
+
+
+class WithJax(Executable):
+    """By `jax.experimental.serialize_executable`: JAX arrays out."""
+
+    def __init__(self, artifact: Artifact, program: Program) -> None:
+        import jax
+        from jax.experimental.serialize_executable import deserialize_and_load
+
+        super().__init__(program)
+        if artifact.needs_lapack:
+            from firstlight.warmstart.frozen.jaxlib_runtime import start_lapack
+
+            start_lapack()
+        self.place = jax.device_put
+        self._in_tree, self._out_tree = jax_trees(program)
+        before, after = program.pickled
+        devices = jax.devices(artifact.place.platform)[: artifact.place.device_count]
+        # Unpickled: whoever wrote the file is trusted to run code here, or it would not be read.
+        self._compiled = deserialize_and_load(
+            before + program.executable + after,
+            self._in_tree,
+            self._out_tree,
+            backend=devices[0].client,
+            execution_devices=devices,
+        )
+
+    def run(self, leaves: Leaves) -> Leaves:
+        args, kwargs = self._in_tree.unflatten(leaves)
+        return self._out_tree.flatten_up_to(self._compiled(*args, **kwargs))
+
+    def rebuild(self, leaves: Leaves) -> Any:
+        return self._out_tree.unflatten(leaves)
+
+
+def jax_trees(program: Program) -> tuple[Any, Any]:
+    """(of the arguments, of the results) as JAX knows them."""
+    import jax
+
+    if program.pickled_trees:
+        in_tree, out_tree = pickle.loads(program.pickled_trees)
+        return in_tree, out_tree
+    shapes = ((program.in_shape, program.in_leaves), (program.out_shape, program.out_leaves))
+    full = [trees.unflatten(shape, iter([0] * len(leaves))) for shape, leaves in shapes]
+    in_tree, out_tree = map(jax.tree_util.tree_structure, full)
+    return in_tree, out_tree

@@ -1,0 +1,300 @@
+"""`freeze`: compile a function for declared calls, prove it in a fresh process, write one file."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from firstlight.warmstart.frozen import artifact as content
+from firstlight.warmstart.frozen import trees
+from firstlight.warmstart.frozen.artifact import Artifact, Batch, Leaf, Program
+from firstlight.warmstart.frozen.errors import CannotFreezeError
+from firstlight.warmstart.frozen.places import Place, this_place
+from firstlight.warmstart.frozen.proving import Call, prove
+from firstlight.warmstart.frozen.sealing import own_key, sealed
+from firstlight.whole_files import write_bytes
+
+
+class Example:
+    """A call to freeze a function for: `Example(x, y, mode="fast")`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.args = args
+        self.kwargs = kwargs
+
+
+def freeze(
+    f: Callable[..., Any],
+    *examples: Example | tuple[Any, ...],
+    path: str | os.PathLike[str],
+    static: Sequence[str] = (),
+    buckets: Sequence[int] = (),
+    batched: Sequence[int | str] = (0,),
+    key: str | os.PathLike[str] | None = None,
+) -> Path:
+    """Write executables of `f` for calls like the examples to one file, which `load` reads.
+
+    Each is compiled anew, loaded and run in a fresh process, and its results there compared with
+    those of `f`, before the file is written. The file is signed with your own key, if you have one
+    without a passphrase (`firstlight keys generate`).
+
+    Args:
+        f: The function; any transformation (`jax.grad(f)`) and any tree of arrays will do.
+        examples: Calls: tuples of positional arguments, or `Example`. Only shapes and types count;
+            `jax.ShapeDtypeStruct` stands for an array of ones.
+        path: The file.
+        static: Names of keyword arguments that are part of the program: texts, numbers, None.
+        buckets: Numbers of rows to compile for. A call with fewer rows is padded to the next
+            bucket, and the additional rows of its results are dropped. `f` must treat every row
+            on its own; that is checked.
+        batched: With `buckets`: which arguments have rows, by position or name. Their first axis
+            is the rows.
+        key: The file of another private key to sign with.
+
+    Raises:
+        CannotFreezeError: What it is in `f` that cannot be frozen, and what to do.
+    """
+    if not examples:
+        raise CannotFreezeError("no example: give the arguments of a call, freeze(f, (x, y), …).")
+    calls = [e if isinstance(e, Example) else Example(*e) for e in examples]
+    signing_key = own_key(None if key is None else Path(key))
+    compiled = []
+    with _persistent_cache_off():
+        for call in calls:
+            for rows in sorted({*buckets}) or (0,):
+                compiled.append(_compiled(f, call, tuple(static), rows, tuple(batched)))
+    programs = tuple(program for program, _ in compiled)
+    frozen = Artifact(
+        function=_name(f),
+        place=_place(programs),
+        needs_lapack=any(b"lapack" in program.executable for program in programs),
+        without_jax=_can_run_without_jax(programs),
+        programs=programs,
+    )
+    proofs = [proof for _, several in compiled for proof in several]
+    frozen = prove(frozen, proofs)
+    where = Path(path)
+    write_bytes(where, sealed(content.to_bytes(frozen), signing_key))
+    where.chmod(where.stat().st_mode & ~0o022)  # `load` refuses what others could have changed
+    return where
+
+
+def _compiled(
+    f: Callable[..., Any], call: Example, static: tuple[str, ...], rows: int, batched: Any
+) -> tuple[Program, list[Call]]:
+    """The executable for a call, with calls that it must answer like `f`."""
+    import jax
+
+    fixed = {name: value for name, value in call.kwargs.items() if name in static}
+    _require_plain(fixed)
+    kwargs = {name: value for name, value in call.kwargs.items() if name not in static}
+    args, kwargs = _values((call.args, kwargs))
+    inputs = _batched_leaves(args, kwargs, batched) if rows else ()
+    args, kwargs = _with_rows(args, kwargs, inputs, rows)
+
+    # Another function than f: what JAX compiled of that before may have come from its cache, and
+    # such an executable can be written, but not run.
+    @functools.wraps(f)
+    def fresh(*args: Any, **kwargs: Any) -> Any:
+        return f(*args, **kwargs, **fixed)
+
+    jitted = jax.jit(fresh)
+    lowered = jitted.lower(*args, **kwargs)
+    compiled = lowered.compile()
+    program = _program(compiled, lowered, args, kwargs, tuple(sorted(fixed.items())))
+    calls = [Call(args, {**kwargs, **fixed}, compiled(*args, **kwargs))]
+    if rows:
+        outputs = _batched_results(fresh, args, kwargs, inputs, rows)
+        program = replace(program, batch=Batch(rows, inputs, outputs))
+        if rows > 1:
+            fewer = _with_rows(args, kwargs, inputs, rows - 1)
+            calls.append(Call(fewer[0], {**fewer[1], **fixed}, jitted(*fewer[0], **fewer[1])))
+    return program, calls
+
+
+def _program(compiled: Any, lowered: Any, args: Any, kwargs: Any, static: Any) -> Program:
+    import jax
+    from jax.experimental.serialize_executable import serialize
+
+    internal = compiled._executable._unloaded_executable
+    if internal.host_callbacks or internal.ordered_effects or internal.unordered_effects:
+        raise CannotFreezeError(
+            f"{internal.name} calls back into Python (debug.print, pure_callback, io_callback): "
+            "there would be nothing to call in another process. Take that out of what is frozen."
+        )
+    try:
+        pickled, in_tree, out_tree = serialize(compiled)
+    except (ValueError, NotImplementedError) as error:
+        raise CannotFreezeError(f"{internal.name}: JAX cannot write it: {error}") from None
+    loaded = compiled.runtime_executable()
+    executable = loaded.client.serialize_executable(loaded)
+    before, found, after = pickled.partition(executable)
+    if not found:
+        raise CannotFreezeError(f"{internal.name}: this JAX writes executables in another form.")
+    in_leaves, in_shape = trees.flatten((args, kwargs))
+    out_info = jax.tree_util.tree_unflatten(out_tree, jax.tree_util.tree_leaves(lowered.out_info))
+    out_leaves, out_shape = trees.flatten(out_info)
+    plain = all(
+        jax.tree_util.tree_structure(trees.unflatten(shape, iter([0] * len(leaves)))) == tree
+        for shape, leaves, tree in (
+            (in_shape, in_leaves, in_tree),
+            (out_shape, out_leaves, out_tree),
+        )
+    )
+    if not plain:
+        in_leaves, out_leaves = map(jax.tree_util.tree_leaves, ((args, kwargs), out_info))
+        in_shape = out_shape = None
+    return Program(
+        static=static,
+        in_shape=in_shape,
+        in_leaves=tuple(_leaf(jax.typeof(leaf)) for leaf in in_leaves),
+        kept=tuple(sorted(internal.kept_var_idx)),
+        out_shape=out_shape,
+        out_leaves=tuple(_leaf(leaf) for leaf in out_leaves),
+        batch=None,
+        executable=executable,
+        pickled=(before, after),
+        pickled_trees=b"" if plain else _pickled(in_tree, out_tree),
+    )
+
+
+def _leaf(aval: Any) -> Leaf:
+    import jax
+
+    if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
+        raise CannotFreezeError(
+            f"an array of type {aval.dtype}: pass jax.random.key_data(key) into the frozen "
+            "function, and wrap it inside with jax.random.wrap_key_data."
+        )
+    return Leaf(tuple(aval.shape), str(aval.dtype))
+
+
+def _pickled(in_tree: Any, out_tree: Any) -> bytes:
+    try:
+        return pickle.dumps((in_tree, out_tree))
+    except Exception as error:
+        raise CannotFreezeError(
+            f"arguments or results hold a class that cannot be pickled ({error}). Define it at the "
+            "top of a module, or pass and return tuples, lists and dicts."
+        ) from None
+
+
+def _values(tree: Any) -> Any:
+    """The same with arrays of ones in place of mere shapes."""
+    import jax
+    import numpy as np
+
+    def value(leaf: Any) -> Any:
+        return np.ones(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+
+    return jax.tree_util.tree_map(value, tree)
+
+
+def _batched_leaves(args: Any, kwargs: Any, batched: Any) -> tuple[int, ...]:
+    """Which leaves of the arguments have rows."""
+    import jax
+
+    marks = [jax.tree_util.tree_map(lambda _, i=i: i in batched, a) for i, a in enumerate(args)]
+    named = {n: jax.tree_util.tree_map(lambda _, n=n: n in batched, v) for n, v in kwargs.items()}
+    found = [i for i, mark in enumerate(jax.tree_util.tree_leaves((tuple(marks), named))) if mark]
+    if not found:
+        raise CannotFreezeError(f"buckets are given, but no argument is among batched={batched}.")
+    return tuple(found)
+
+
+def _with_rows(args: Any, kwargs: Any, inputs: tuple[int, ...], rows: int) -> tuple[Any, Any]:
+    """The arguments with so many rows: those of the example over and over."""
+    import jax
+    import numpy as np
+
+    leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
+    for i in inputs:
+        array = np.asarray(leaves[i])
+        if not array.ndim or not len(array):
+            raise CannotFreezeError("an argument named in `batched` has no rows in the example.")
+        leaves[i] = np.resize(array, (rows, *array.shape[1:]))
+    found: tuple[Any, Any] = tree.unflatten(leaves)
+    return found
+
+
+def _batched_results(
+    f: Callable[..., Any], args: Any, kwargs: Any, inputs: tuple[int, ...], rows: int
+) -> tuple[int, ...]:
+    """Which results have rows: those whose first axis grows with that of the arguments."""
+    import jax
+
+    def shapes(rows: int) -> list[tuple[int, ...]]:
+        more = _with_rows(args, kwargs, inputs, rows)
+        return [
+            leaf.shape for leaf in jax.tree_util.tree_leaves(jax.eval_shape(f, *more[0], **more[1]))
+        ]
+
+    pairs = enumerate(zip(shapes(rows), shapes(rows + 1), strict=True))
+    changing = [(i, a, b) for i, (a, b) in pairs if a != b]
+    if any(a != (rows, *a[1:]) or b != (rows + 1, *a[1:]) for _, a, b in changing):
+        raise CannotFreezeError(
+            "a result changes with the number of rows, but not in its first axis alone: it cannot "
+            "be cut to the rows of a call. Move the rows to the front, or freeze without buckets."
+        )
+    return tuple(i for i, _, _ in changing)
+
+
+def _require_plain(fixed: dict[str, Any]) -> None:
+    def plain(value: Any) -> bool:
+        if isinstance(value, tuple):
+            return all(map(plain, value))
+        return value is None or type(value) in (str, int, float, bool)
+
+    for name, value in fixed.items():
+        if not plain(value):
+            raise CannotFreezeError(
+                f"the static argument {name} is a {type(value).__name__}: only texts, numbers, "
+                "None and tuples of them can be compared in another process."
+            )
+
+
+def _place(programs: tuple[Program, ...]) -> Place:
+    import jax
+
+    device = jax.devices()[0]
+    return replace(
+        this_place(),
+        jax=jax.__version__,
+        platform=device.platform,
+        device="" if device.platform == "cpu" else device.device_kind,
+        device_count=1,
+        x64=bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
+    )
+
+
+def _can_run_without_jax(programs: tuple[Program, ...]) -> bool:
+    import jax
+
+    plain = not any(program.pickled_trees for program in programs)
+    return plain and jax.default_backend() == "cpu"
+
+
+def _name(f: Callable[..., Any]) -> str:
+    return getattr(f, "__qualname__", None) or type(f).__name__
+
+
+@contextmanager
+def _persistent_cache_off() -> Iterator[None]:
+    """What JAX loads from its cache can be written again, but then fails when it is run."""
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    before = jax.config.jax_enable_compilation_cache  # type: ignore[attr-defined]
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", before)
+        compilation_cache.reset_cache()

@@ -1,0 +1,139 @@
+"""Runs an executable of XLA on the CPU with jaxlib alone: JAX is not imported.
+
+Private names of jaxlib: used only with the very version with which `proving` has seen them work.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from firstlight.warmstart.frozen.artifact import Leaf
+
+# As JAX does when it is imported: otherwise XLA logs to the terminal which devices it finds.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+Run = Callable[[Sequence[Any]], list[Any]]
+
+
+def runner(executable: bytes, outputs: Sequence[Leaf], needs_lapack: bool) -> Run:
+    """A function from NumPy arrays to NumPy arrays."""
+    from jaxlib import _jax
+
+    if needs_lapack:
+        start_lapack()
+    client = _client()
+    device = client.local_devices()[0]
+    loaded = client.deserialize_executable(
+        executable, executable_devices=_jax.DeviceList((device,))
+    )
+    sharding = _sharding(device)
+    kinds = [(leaf.shape, dtype(leaf.dtype)) for leaf in outputs]
+    handlers = [
+        _jax.array_result_handler(_Aval(shape, kind), sharding, True, True) for shape, kind in kinds
+    ]
+    # The arguments are copied: nobody but the caller knows for how long they stay as they are.
+    options = (True, True, _jax.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL, True)
+    put = _jax.batched_device_put
+
+    def run(arrays: Sequence[Any]) -> list[Any]:
+        places = [
+            put(_Aval(array.shape, array.dtype), sharding, [array], [device], *options)
+            for array in arrays
+        ]
+        results = loaded.execute_sharded(places).consume_with_handlers(handlers)
+        return [_on_host(result, *kind) for result, kind in zip(results, kinds, strict=True)]
+
+    return run
+
+
+class _Aval:
+    """What jaxlib asks an abstract array of JAX for."""
+
+    weak_type = False
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
+        self.shape = shape
+        self.dtype = dtype
+
+
+@cache
+def _client() -> Any:
+    from jaxlib import xla_client
+
+    return xla_client.make_cpu_client()
+
+
+def _sharding(device: Any) -> Any:
+    from jaxlib import _jax, xla_client
+
+    class OneDevice(_jax.SingleDeviceSharding):  # type: ignore[misc]
+        memory_kind = None
+
+        def _to_xla_hlo_sharding(self, _: int) -> Any:
+            return xla_client.HloSharding.replicate()
+
+    return OneDevice(device, memory_kind=None)
+
+
+def dtype(name: str) -> Any:
+    try:
+        return np.dtype(name)
+    except TypeError:  # bfloat16 and smaller: known to NumPy once they are registered
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, name))
+
+
+def _on_host(result: Any, shape: tuple[int, ...], kind: Any) -> Any:
+    """A copy of a result. What jaxlib offers for this would import JAX."""
+    array = np.empty(shape, kind)
+    if array.nbytes:
+        result.block_until_ready()
+        ctypes.memmove(array.ctypes.data, result.unsafe_buffer_pointer(), array.nbytes)
+    return array
+
+
+@cache
+def start_lapack() -> None:
+    """Give jaxlib the LAPACK of scipy: an executable that needs it would crash without.
+
+    Of scipy, two extension modules are enough. Stubs stand for their packages while they are
+    imported, because these would import eighty modules more.
+    """
+    from jaxlib import lapack, xla_client
+
+    stubs = _stubs_of_scipy()
+    sys.modules.update(stubs)
+    try:
+        lapack._lapack.initialize()
+    finally:
+        for name in stubs:
+            sys.modules.pop(name, None)
+    if "jax" not in sys.modules:  # which registers them itself
+        for name, target in lapack._lapack.registrations().items():
+            version = int(name.endswith("_ffi"))
+            xla_client.register_custom_call_target(name, target, "cpu", api_version=version)
+
+
+def _stubs_of_scipy() -> dict[str, ModuleType]:
+    if "scipy" in sys.modules:
+        return {}
+    from importlib.machinery import PathFinder
+
+    found = PathFinder.find_spec("scipy")
+    if found is None or not found.submodule_search_locations:
+        return {}
+    folder = found.submodule_search_locations[0]
+    stubs = {}
+    for name, path in (("scipy", folder), ("scipy.linalg", os.path.join(folder, "linalg"))):
+        stubs[name] = ModuleType(name)
+        stubs[name].__path__ = [path]
+    stubs["scipy"].linalg = stubs["scipy.linalg"]  # type: ignore[attr-defined]
+    return stubs

@@ -1,0 +1,226 @@
+"""`load`: a frozen function in this process, called like the function itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from firstlight.warmstart.frozen import artifact as content
+from firstlight.warmstart.frozen import trees
+from firstlight.warmstart.frozen.artifact import Artifact, Leaf, Program
+from firstlight.warmstart.frozen.errors import DoesNotBelongError, UnknownCallError
+from firstlight.warmstart.frozen.executables import Executable, WithJax, WithoutJax, jax_trees
+from firstlight.warmstart.frozen.places import (
+    Difference,
+    differences,
+    differences_for_jax,
+    this_place,
+)
+from firstlight.warmstart.frozen.sealing import opened
+
+_NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
+_NUMBERS = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
+_MAX_SHOWN = 12
+
+
+class How(Enum):
+    """What answers the calls of a loaded function."""
+
+    WITHOUT_JAX = "jaxlib alone: NumPy arrays in and out"
+    WITH_JAX = "JAX: its arrays come out"
+    ORIGINAL = "the original function: nothing here is frozen"
+
+
+def load(
+    path: str | os.PathLike[str],
+    original: Callable[..., Any] | None = None,
+    *,
+    with_jax: bool | None = None,
+) -> Frozen:
+    """The frozen function in a file, called like the function that was frozen.
+
+    It traces, lowers and compiles nothing. If JAX has not been imported, it is not: NumPy arrays
+    come out. Otherwise results are JAX arrays. `how` says which of these holds.
+
+    Args:
+        path: What `freeze` has written.
+        original: Called where the file was made for another machine or other versions, or has no
+            executable for the arguments. Without it, both are errors.
+        with_jax: True: import JAX, so that its arrays come out. False: never use it.
+
+    Raises:
+        NotTrustedError: Somebody else may have written the file; nothing of it was run.
+        DoesNotBelongError: The reason, and what to do.
+    """
+    where = Path(path)
+    artifact = content.from_bytes(opened(where))
+    here = this_place()
+    found = differences(artifact.place, here)
+    if with_jax is None:
+        with_jax = "jax" in sys.modules or not artifact.without_jax
+    if not found and not with_jax and not artifact.without_jax:
+        raise DoesNotBelongError(
+            f"{where}: {artifact.function} runs with JAX only: leave out with_jax=False."
+        )
+    if not found and with_jax:
+        found = differences_for_jax(artifact.place, here)
+    if not found:
+        return Frozen(artifact, How.WITH_JAX if with_jax else How.WITHOUT_JAX, original)
+    if original is None:
+        raise DoesNotBelongError(
+            f"{where}: {artifact.function} was frozen for another place: "
+            f"{'; '.join(map(str, found))}. Freeze it here, or give the function itself to use "
+            "instead: load(path, original=f)."
+        )
+    return Frozen(artifact, How.ORIGINAL, original, tuple(found))
+
+
+class Frozen:
+    """A function that was frozen.
+
+    how: what answers its calls. differences: why the original does, if it does.
+    """
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        how: How,
+        original: Callable[..., Any] | None,
+        differing: tuple[Difference, ...] = (),
+    ) -> None:
+        self.how = how
+        self.differences = differing
+        self._artifact = artifact
+        self._original = original
+        self._static = {name for program in artifact.programs for name, _ in program.static}
+        self._programs: dict[Any, list[Program]] = {}  # of one key, by their rows
+        for program in sorted(artifact.programs, key=lambda p: p.batch.rows if p.batch else 0):
+            self._programs.setdefault(self._key_of(program), []).append(program)
+        self._batched = {p.batch.inputs for p in artifact.programs if p.batch}
+        # An executable is loaded when it is called first: of many buckets, one may be all that is.
+        self._loaded: dict[int, Executable] = {}
+        self._found: dict[Any, tuple[Executable, int]] = {}
+        self._tracer: Any = ()  # no class
+        if how is How.WITH_JAX:
+            from jax.core import Tracer
+
+            self._tracer = Tracer
+
+    def __repr__(self) -> str:
+        return f"<frozen {self._artifact.function}: {self.how.value}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.how is How.ORIGINAL:
+            return self._original(*args, **kwargs)  # type: ignore[misc]
+        static = tuple(sorted((n, kwargs.pop(n)) for n in self._static & {*kwargs}))
+        leaves, shape = self._flatten((args, kwargs))
+        key = (static, shape, *map(self._signature, leaves))
+        is_traced = any(isinstance(leaf, self._tracer) for leaf in leaves)
+        found = None if is_traced else self._found.get(key) or self._look_up(key)
+        if found is not None:
+            executable, rows = found
+            return executable(leaves, rows)
+        if self._original is not None:
+            return self._original(*args, **kwargs, **dict(static))
+        if is_traced:
+            raise UnknownCallError(_NOT_TRANSFORMED.format(self._artifact.function))
+        raise UnknownCallError(unknown_call(self._artifact, key))
+
+    def _flatten(self, value: Any) -> tuple[list[Any], Any]:
+        if self._artifact.has_plain_trees:
+            return trees.flatten(value)
+        import jax
+
+        return jax.tree_util.tree_flatten(value)
+
+    def _signature(self, leaf: Any) -> tuple[Any, str]:
+        """Shape and type, as JAX would see it in the program that was frozen."""
+        number = _NUMBERS.get(type(leaf))
+        shape = () if number else getattr(leaf, "shape", None)
+        kind = number or str(getattr(leaf, "dtype", type(leaf).__name__))
+        return shape, kind if self._artifact.place.x64 else _NARROW.get(kind, kind)
+
+    def _key_of(self, program: Program) -> Any:
+        shape = program.in_shape
+        if program.pickled_trees and self.how is How.WITH_JAX:
+            shape = jax_trees(program)[0]
+        leaves = tuple((leaf.shape, leaf.dtype) for leaf in program.in_leaves)
+        return (program.static, shape, *_any_rows(leaves, program.batch and program.batch.inputs))
+
+    def _look_up(self, key: Any) -> tuple[Executable, int] | None:
+        """The executable for a call, with the smallest bucket that holds its rows."""
+        static, shape, *leaves = key
+        for inputs in (None, *self._batched):
+            rows = {leaves[i][0][0] for i in inputs or () if i < len(leaves) and leaves[i][0]}
+            if inputs and len(rows) != 1:
+                continue
+            least = max(rows, default=0)
+            for program in self._programs.get((static, shape, *_any_rows(leaves, inputs)), ()):
+                if program.batch is None or 0 < least <= program.batch.rows:
+                    self._found[key] = self._executable(program), least
+                    return self._found[key]
+        return None
+
+    def _executable(self, program: Program) -> Executable:
+        if id(program) not in self._loaded:
+            kind = WithoutJax if self.how is How.WITHOUT_JAX else WithJax
+            self._loaded[id(program)] = kind(self._artifact, program)
+        return self._loaded[id(program)]
+
+
+def _any_rows(leaves: Any, inputs: tuple[int, ...] | None) -> list[Any]:
+    """Signatures of leaves, those of `inputs` whatever the number of their rows."""
+    if not inputs:
+        return list(leaves)
+    return [
+        ((-1, *shape[1:]), kind) if i in inputs and shape else (shape, kind)
+        for i, (shape, kind) in enumerate(leaves)
+    ]
+
+
+_NOT_TRANSFORMED = (
+    "{} was frozen, so it cannot be differentiated, mapped or compiled as part of another "
+    "function. Freeze what you need, for example jax.grad(f), or give the function itself: "
+    "load(path, original=f)."
+)
+
+
+def unknown_call(artifact: Artifact, key: Any) -> str:
+    """What was called, and what there is."""
+    static, shape, *leaves = key
+    known = [_call(p.static, p.in_shape, map(str, p.in_leaves), p) for p in artifact.programs]
+    more = [f"and {len(known) - _MAX_SHOWN} more"] if len(known) > _MAX_SHOWN else []
+    seen = (str(Leaf(s, kind)) if isinstance(s, tuple) else kind for s, kind in leaves)
+    lines = "\n  ".join([*known[:_MAX_SHOWN], *more])
+    return (
+        f"{artifact.function} was not frozen for {_call(static, shape, seen)}. It was frozen for"
+        f"\n  {lines}\nFreeze it for this call too, or give the function itself: "
+        "load(path, original=f)."
+    )
+
+
+def _call(static: Any, shape: Any, leaves: Iterable[str], program: Program | None = None) -> str:
+    """A call as one would write it, types in place of values."""
+    texts = list(leaves)
+    if isinstance(shape, tuple):
+        args, kwargs = trees.unflatten(trees.without_classes(shape), iter(map(_Text, texts)))
+        parts = [repr(arg) for arg in args]
+        parts += [f"{name}={value!r}" for name, value in kwargs.items()]
+    else:  # a tree that only JAX knows
+        parts = texts
+    parts += [f"{name}={value!r}" for name, value in static]
+    up_to = f", at most {program.batch.rows} rows" if program and program.batch else ""
+    return f"({', '.join(parts)}){up_to}"
+
+
+class _Text(str):
+    """Shown without quotation marks inside of lists."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
