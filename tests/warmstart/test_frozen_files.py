@@ -62,7 +62,7 @@ def test_a_signed_file_may_come_from_anywhere_once_its_signer_is_trusted_for_pro
     belongs_to_another(path)
     assert opened(path) == BODY
     TrustedKeys.for_programs().revoke(public.id, date(2020, 1, 1))
-    with pytest.raises(NotTrustedError, match="a colleague .*whose key is revoked"):
+    with pytest.raises(NotTrustedError, match=r"a colleague .*whose key is revoked"):
         opened(path)
 
 

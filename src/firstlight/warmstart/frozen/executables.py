@@ -91,7 +91,8 @@ class WithJax(Executable):
 
     def run(self, leaves: Leaves) -> Leaves:
         args, kwargs = self._in_tree.unflatten(leaves)
-        return self._out_tree.flatten_up_to(self._compiled(*args, **kwargs))
+        results: Leaves = self._out_tree.flatten_up_to(self._compiled(*args, **kwargs))
+        return results
 
     def rebuild(self, leaves: Leaves) -> Any:
         return self._out_tree.unflatten(leaves)

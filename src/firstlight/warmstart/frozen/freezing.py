@@ -269,7 +269,7 @@ def _place(programs: tuple[Program, ...]) -> Place:
         platform=device.platform,
         device="" if device.platform == "cpu" else device.device_kind,
         device_count=1,
-        x64=bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
+        x64=bool(jax.config.jax_enable_x64),
     )
 
 
@@ -290,7 +290,7 @@ def _persistent_cache_off() -> Iterator[None]:
     import jax
     from jax.experimental.compilation_cache import compilation_cache
 
-    before = jax.config.jax_enable_compilation_cache  # type: ignore[attr-defined]
+    before = jax.config.jax_enable_compilation_cache
     jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()
     try:

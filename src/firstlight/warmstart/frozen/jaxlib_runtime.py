@@ -24,7 +24,7 @@ Run = Callable[[Sequence[Any]], list[Any]]
 
 def runner(executable: bytes, outputs: Sequence[Leaf], needs_lapack: bool) -> Run:
     """A function from NumPy arrays to NumPy arrays."""
-    from jaxlib import _jax
+    from jaxlib import _jax  # type: ignore[attr-defined]
 
     if needs_lapack:
         start_lapack()
@@ -71,7 +71,7 @@ def _client() -> Any:
 
 
 def _sharding(device: Any) -> Any:
-    from jaxlib import _jax, xla_client
+    from jaxlib import _jax, xla_client  # type: ignore[attr-defined]
 
     class OneDevice(_jax.SingleDeviceSharding):  # type: ignore[misc]
         memory_kind = None
@@ -107,17 +107,18 @@ def start_lapack() -> None:
     Of scipy, two extension modules are enough. Stubs stand for their packages while they are
     imported, because these would import eighty modules more.
     """
-    from jaxlib import lapack, xla_client
+    from jaxlib import xla_client
+    from jaxlib.cpu import _lapack  # type: ignore[attr-defined]
 
     stubs = _stubs_of_scipy()
     sys.modules.update(stubs)
     try:
-        lapack._lapack.initialize()
+        _lapack.initialize()
     finally:
         for name in stubs:
             sys.modules.pop(name, None)
     if "jax" not in sys.modules:  # which registers them itself
-        for name, target in lapack._lapack.registrations().items():
+        for name, target in _lapack.registrations().items():
             version = int(name.endswith("_ffi"))
             xla_client.register_custom_call_target(name, target, "cpu", api_version=version)
 

@@ -135,7 +135,8 @@ class Frozen:
             return trees.flatten(value)
         import jax
 
-        return jax.tree_util.tree_flatten(value)
+        leaves, tree = jax.tree_util.tree_flatten(value)
+        return leaves, tree
 
     def _signature(self, leaf: Any) -> tuple[Any, str]:
         """Shape and type, as JAX would see it in the program that was frozen."""
@@ -149,7 +150,11 @@ class Frozen:
         if program.pickled_trees and self.how is How.WITH_JAX:
             shape = jax_trees(program)[0]
         leaves = tuple((leaf.shape, leaf.dtype) for leaf in program.in_leaves)
-        return (program.static, shape, *_any_rows(leaves, program.batch and program.batch.inputs))
+        return (
+            program.static,
+            shape,
+            *_any_rows(leaves, program.batch.inputs if program.batch else None),
+        )
 
     def _look_up(self, key: Any) -> tuple[Executable, int] | None:
         """The executable for a call, with the smallest bucket that holds its rows."""
