@@ -2,9 +2,11 @@
 
     python benchmarks/compile_cache.py [--rounds N]
 
-Eight processes that need the same programs at once, beside one that is alone; the time of a lookup
-and of a put with 100 and with 10 000 entries; and what `firstlight exec` adds to a start. Both
-sides of every ratio are measured in one run, in turns. Use a machine that does nothing else.
+Eight processes that need the same programs at once, beside one that is alone, with one folder and
+as eight machines with one server; the time of a lookup and of a put with 100 and with 10 000
+entries, here and at the server; a server that is killed meanwhile; and what `firstlight exec` adds
+to a start. Both sides of every ratio are measured in one run, in turns. Use a machine that does
+nothing else.
 """
 
 from __future__ import annotations
@@ -17,11 +19,21 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+from firstlight.snapshot.keys import generate
+from firstlight.snapshot.trust import default_private_key
 from firstlight.statistics.intervals import median_estimate
-from firstlight.warmstart.entries import Entries
+from firstlight.warmstart.entries import Entries, name_of
+from firstlight.warmstart.http_place import HttpPlace
 from firstlight.warmstart.leases import Leases
+from firstlight.warmstart.sealed import seal
+from firstlight.warmstart.shared import Shared
+from firstlight.warmstart.signing import Signatures
 from firstlight.warmstart.store import Store
 
 #: Little to trace and to load, and much to compile: all eight trace and load, on few cores.
@@ -56,10 +68,28 @@ PASS = [sys.executable, "-c", "pass"]
 Ratios = list[float]
 
 
-def together(count: int, cache: Path, ours: bool = True) -> tuple[float, int]:
-    """Seconds from the moment when `count` processes are ready until all answered; entries written.
+@dataclass(frozen=True)
+class Fleet:
+    """Seconds from when all processes were ready until all had answered, and what they counted."""
+
+    seconds: float
+    requests: int
+    hits: int
+    written: int
+
+
+def together(
+    count: int,
+    cache: Path | str,
+    ours: bool = True,
+    machines: Path | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Fleet:
+    """So many processes at once.
 
     ours: under `firstlight exec`; otherwise with JAX's own cache, told to store everything.
+    machines: below it, each process has a folder of its own in front of the cache. meanwhile: done
+    as soon as all of them run.
     """
     command = [sys.executable, "-c", PROGRAM]
     environment = dict(os.environ)
@@ -70,9 +100,16 @@ def together(count: int, cache: Path, ours: bool = True) -> tuple[float, int]:
         environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     processes = [
         subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command,
+            env={
+                **environment,
+                "FIRSTLIGHT_CACHE_LOCAL_DIR": f"{machines}/{n}" if machines else "",
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
-        for _ in range(count)
+        for n in range(count)
     ]
     for process in processes:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
@@ -81,14 +118,60 @@ def together(count: int, cache: Path, ours: bool = True) -> tuple[float, int]:
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
-    written = 0
+    meanwhile()
+    seen: Counter[str] = Counter()
     for process in processes:
         assert process.stdout is not None
-        written += json.loads(process.stdout.readline()).get("cache_misses", 0)
+        seen.update(json.loads(process.stdout.readline()))
     seconds = time.perf_counter() - begin
     for process in processes:
         process.communicate()
-    return seconds, written
+    requests, hits = seen["compile_requests_use_cache"], seen["cache_hits"]
+    return Fleet(seconds, requests, hits, seen["cache_misses"])
+
+
+@contextmanager
+def server(folder: str, port: int = 0) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The URL of a server in another process, and the process."""
+    command = [sys.executable, "-m", "firstlight", "cache", "serve", "--folder", folder]
+    process = subprocess.Popen([*command, "--port", str(port)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline().split(" at ")[1].split(",")[0], process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def as_machines(rounds: int) -> tuple[Ratios, set[tuple[int, int]], int]:
+    """Eight with one server as shares of one alone; entries written by one and by eight; and how
+    often another machine had to compile after them."""
+    ratios, written, compiled = [], set(), 0
+    for _ in range(rounds):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            server(f"{folder}/alone") as (alone, _),
+            server(f"{folder}/served") as (url, _),
+        ):
+            one = together(1, alone, machines=Path(folder) / "one")
+            all_eight = together(8, url, machines=Path(folder) / "eight")
+            another = together(1, url, machines=Path(folder) / "another")
+        ratios.append(all_eight.seconds / one.seconds)
+        written.add((one.written, all_eight.written))
+        compiled += another.requests - another.hits
+    return ratios, written, compiled
+
+
+def killed_meanwhile() -> tuple[bool, bool]:
+    """Whether all eight answered though their server was killed, and one hit after it started."""
+    with tempfile.TemporaryDirectory() as folder:
+        with server(f"{folder}/served") as (url, process):
+            fleet = together(8, url, machines=Path(folder) / "eight", meanwhile=process.kill)
+        port = int(url.rpartition(":")[2])
+        with server(f"{folder}/served", port) as (url, _):
+            together(1, url, machines=Path(folder) / "one")
+            another = together(1, url, machines=Path(folder) / "another")
+    return fleet.requests > 0, another.requests == another.hits
 
 
 def fleets(rounds: int) -> tuple[Ratios, Ratios, set[tuple[int, int]]]:
@@ -96,16 +179,16 @@ def fleets(rounds: int) -> tuple[Ratios, Ratios, set[tuple[int, int]]]:
     ours, jax_own, written = [], [], set()
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
-            alone, by_one = together(1, Path(folder) / "alone")
-            all_of_ours, by_all = together(8, Path(folder) / "ours")
-            all_of_jax, _ = together(8, Path(folder) / "jax", ours=False)
-        ours.append(all_of_ours / alone)
-        jax_own.append(all_of_jax / alone)
-        written.add((by_one, by_all))
+            alone = together(1, Path(folder) / "alone")
+            all_of_ours = together(8, Path(folder) / "ours")
+            all_of_jax = together(8, Path(folder) / "jax", ours=False)
+        ours.append(all_of_ours.seconds / alone.seconds)
+        jax_own.append(all_of_jax.seconds / alone.seconds)
+        written.add((alone.written, all_of_ours.written))
     return ours, jax_own, written
 
 
-def lookups_and_puts(count: int, value: bytes) -> tuple[float, float, float]:
+def lookups_and_puts(count: int, value: bytes) -> tuple[float, ...]:
     """Median seconds of a hit, of a miss with its lease, and of a put, with so many entries."""
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Entries(folder, "kind", 2**32), Leases())
@@ -125,6 +208,31 @@ def lookups_and_puts(count: int, value: bytes) -> tuple[float, float, float]:
         return statistics.median(hits), statistics.median(misses), statistics.median(puts)
 
 
+def at_a_server(count: int, value: bytes) -> tuple[float, ...]:
+    """Median seconds of a hit, of a miss with its lease, of a put, and until others find it."""
+    signatures = Signatures.of_user()
+    with tempfile.TemporaryDirectory() as folder, server(folder) as (url, _):
+        place = HttpPlace(url)
+        for number in range(count):
+            entry = signatures.sign(seal("kind", f"key {number}", value))
+            place.store(f"kind/{name_of(f'key {number}')}", entry)
+        joined = Shared(place, signatures)
+        hits, misses, puts, arrivals = [], [], [], []
+        for number in range(200):
+            begin = time.perf_counter()
+            assert joined.get("kind", f"key {number * 37 % count}") is not None
+            hit = time.perf_counter()
+            assert joined.get("kind", f"new {number}") is None
+            miss = time.perf_counter()
+            joined.put(f"new {number}", seal("kind", f"new {number}", value), "kind")
+            puts.append(time.perf_counter() - miss)
+            joined.flush(60.0)
+            arrivals.append(time.perf_counter() - miss)
+            hits.append(hit - begin)
+            misses.append(miss - hit)
+        return tuple(map(statistics.median, (hits, misses, puts, arrivals)))
+
+
 def seconds(command: list[str], **variables: str) -> float:
     begin = time.perf_counter()
     subprocess.run(command, check=True, env={**os.environ, **variables})
@@ -141,29 +249,57 @@ def differences(rounds: int) -> dict[str, list[float]]:
     return found
 
 
+def _mark(holds: bool) -> str:
+    return "ok  " if holds else "MISS"
+
+
+def tell_of_machines(rounds: int) -> None:
+    ratios, written, compiled = as_machines(rounds)
+    e = median_estimate(ratios)
+    print(
+        f"{_mark(all(a == b for a, b in written))}  8 machines and one server: {e.median:.2f}× the "
+        f"time of one alone [{e.low:.2f}, {e.high:.2f}]; entries by 1 and 8: {written}"
+    )
+    print(f"{_mark(not compiled)}  another machine afterwards compiled {compiled} programs")
+    answered, hit = killed_meanwhile()
+    print(f"{_mark(answered and hit)}  server killed meanwhile: all answer; used again afterwards")
+
+
 def main() -> None:
+    with tempfile.TemporaryDirectory() as config:  # with a key of its own
+        os.environ["XDG_CONFIG_HOME"] = config
+        generate(default_private_key())
+        measure()
+
+
+def measure() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
-    for count in (100, 10_000):
-        times = lookups_and_puts(count, os.urandom(20_000))
-        mark = "ok  " if max(times) <= 0.005 else "MISS"
-        hit, miss, put = (f"{1e6 * time:.0f} µs" for time in times)
-        print(f"{mark}  {count} entries: hit {hit}, miss {miss}, put {put} (bar: ≤ 5 ms)")
+    for where, measure in (("here", lookups_and_puts), ("at a server", at_a_server)):
+        for count in (100, 10_000):
+            times = measure(count, os.urandom(20_000))
+            names = ("hit", "miss", "put", "found by others")
+            told = ", ".join(
+                f"{n} {1e6 * each:.0f} µs" for n, each in zip(names, times, strict=False)
+            )
+            holds = max(times) <= 0.005
+            print(f"{_mark(holds)}  {count} entries {where}: {told} (bar: ≤ 5 ms)")
     for what, added in differences(5 * options.rounds).items():
         e = median_estimate(added)
         print(f"      {what} adds {1e3 * e.median:.1f} ms [{1e3 * e.low:.1f}, {1e3 * e.high:.1f}]")
     ours, jax_own, written = fleets(options.rounds)
     for name, ratios, bar in (("", ours, 1.5), (" with JAX's own cache", jax_own, None)):
         e = median_estimate(ratios)
-        mark = "    " if bar is None else "ok  " if e.median <= bar else "MISS"
+        mark = "    " if bar is None else _mark(e.median <= bar)
         told = "" if bar is None else f" (bar: ≤ {bar:g}×)"
         print(
             f"{mark}  8 processes{name}, empty cache: {e.median:.2f}× the time of one alone "
             f"[{e.low:.2f}, {e.high:.2f}] over {e.n} rounds{told}"
         )
-    print(f"{'ok  ' if all(a == b for a, b in written) else 'MISS'}  entries by 1 and 8: {written}")
+    print(f"{_mark(all(a == b for a, b in written))}  entries by 1 and 8: {written}")
+    tell_of_machines(options.rounds)
 
 
 if __name__ == "__main__":

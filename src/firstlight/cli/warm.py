@@ -41,7 +41,7 @@ def add_to(commands: Any) -> None:
     out = "the manifest (default: the program's name with .warm)"
     add("--out", type=Path, metavar="MANIFEST", help=out)
     add("--cache", **cache)
-    add("program", nargs=argparse.REMAINDER, help="program.py and its arguments")
+    add("program", nargs=argparse.REMAINDER, help="program.py, or a command, and its arguments")
     add = action("build", "compile all of a manifest into a cache, in parallel", build)
     add("manifest", type=Path, metavar="MANIFEST")
     add("--cache", **cache)
@@ -68,7 +68,8 @@ def record(options: argparse.Namespace) -> int:
     program = options.program[1:] if options.program[:1] == ["--"] else options.program
     if not program:
         options.parser.error("give a program, for example: train.py --steps 2")
-    out = options.out or Path(Path(program[0]).stem + ".warm")
+    script = next((word for word in program if word.endswith(".py")), program[0])
+    out = options.out or Path(Path(script).stem + ".warm")
     with tempfile.TemporaryDirectory(prefix="firstlight-warm-") as folder:
         code = _run(program, options.cache, {recording.VARIABLE: folder})
         found = recording.collected(Path(folder), program)
@@ -85,7 +86,7 @@ def record(options: argparse.Namespace) -> int:
 
 def build(options: argparse.Namespace) -> int:
     from firstlight.present.quantities import counted, duration
-    from firstlight.warmstart import building, manifest
+    from firstlight.warmstart import building, checking, manifest
 
     found = manifest.read(options.manifest)
     if options.run:
@@ -94,14 +95,15 @@ def build(options: argparse.Namespace) -> int:
         options.parser.error("--jobs: at least 1")
     _require_key(options.cache)
     built = building.build(found, options.cache or "", options.jobs, _tell)
+    missing = checking.check(found, options.cache)[checking.State.MISSING]
     failed = [one for one in built if one.outcome is building.Outcome.FAILED]
     compiled = [one for one in built if one.outcome is building.Outcome.COMPILED]
     seconds = duration(sum(one.seconds for one in compiled))
     print(
         f"{counted(len(built), 'program')}: {len(compiled)} compiled ({seconds} of compiling), "
-        f"{len(failed)} failed."
+        f"{len(failed)} failed, {len(missing)} are not in the cache."
     )
-    return 1 if failed else 0
+    return 1 if failed or missing else 0
 
 
 def check(options: argparse.Namespace) -> int:
@@ -151,11 +153,13 @@ def unpack(options: argparse.Namespace) -> int:
 
 
 def _run(program: list[str], cache: str | None, more: dict[str, str]) -> int:
-    """The exit code of a Python program with the cache."""
+    """The exit code of a program with the cache; of a file or a module, it is this Python's."""
     environment = {**os.environ, "FIRSTLIGHT_WARMSTART": "1", **more}
     if cache:
         environment["FIRSTLIGHT_CACHE_DIR"] = cache if "://" in cache else os.path.abspath(cache)
-    code = subprocess.run([sys.executable, *program], env=environment, check=False).returncode
+    if program[0].endswith(".py") or program[0].startswith("-"):
+        program = [sys.executable, *program]
+    code = subprocess.run(program, env=environment, check=False).returncode
     return code if code >= 0 else 128 - code
 
 

@@ -71,8 +71,10 @@ class FolderCache:
 
     def trouble(self, one: Listed) -> Verdict | None:
         content = self.content(one)
-        is_sound = content is not None and _is_in_place(one) and is_whole(content)
-        return None if is_sound else Verdict.DAMAGED
+        if content is None or not _is_in_place(one) or not is_whole(content):
+            return Verdict.DAMAGED
+        is_ours = folder.is_trusted(os.stat(os.path.join(self._root, one.path)))
+        return None if is_ours else Verdict.EXPOSED
 
 
 class _Elsewhere:

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 from firstlight.snapshot.trust import config_folder
 from firstlight.warmstart.places import MAX_ENTRY_BYTES, LeaseState, PlaceError, Trouble
 
-#: Without a byte; and for all of an answer.
-_SILENCE_SECONDS, _ANSWER_SECONDS = 3.0, 60.0
+#: Without a byte, while a program waits, and after sending in the background; for all of an answer.
+_SILENCE_SECONDS, _STORING_SECONDS, _ANSWER_SECONDS = 3.0, 30.0, 60.0
 _TOKEN, _TOKEN_FILE = "FIRSTLIGHT_CACHE_TOKEN", "FIRSTLIGHT_CACHE_TOKEN_FILE"
 _CHUNK_BYTES = 1 << 20
 _DENIED = {401, 403}
@@ -102,16 +102,13 @@ class HttpPlace:
     ) -> tuple[int, bytes]:
         connection, is_new = self._connection()
         try:
-            connection.request(method, path, body, headers)
-            response = connection.getresponse()
-        except (ConnectionError, http.client.RemoteDisconnected):
+            response = _sent(connection, method, path, body, headers)
+        except ConnectionError:
             self._close()
             if is_new:
                 raise
             # The server had closed what was kept open since the last question.
-            connection, _ = self._connection()
-            connection.request(method, path, body, headers)
-            response = connection.getresponse()
+            response = _sent(self._connection()[0], method, path, body, headers)
         content = _read(response)
         if response.will_close:
             self._close()
@@ -147,6 +144,26 @@ class _Kept:
 
     def __del__(self) -> None:
         self.connection.close()
+
+
+def _sent(
+    connection: http.client.HTTPConnection,
+    method: str,
+    path: str,
+    body: bytes | None,
+    headers: dict[str, str],
+) -> http.client.HTTPResponse:
+    if body is None:
+        connection.request(method, path, None, headers)
+        return connection.getresponse()
+    # In chunks: the limit is for each, not for all that is sent.
+    chunks = (body[at : at + _CHUNK_BYTES] for at in range(0, len(body), _CHUNK_BYTES))
+    connection.request(method, path, chunks, {**headers, "Content-Length": str(len(body))})
+    if body:
+        connection.sock.settimeout(_STORING_SECONDS)
+    response = connection.getresponse()
+    connection.sock and connection.sock.settimeout(_SILENCE_SECONDS)
+    return response
 
 
 def _read(response: http.client.HTTPResponse) -> bytes:

@@ -98,7 +98,7 @@ def described(request: KeyRequest) -> dict[str, Any]:
 
     options = request.options
     build = options.executable_build_options
-    text = request.module.operation.get_asm(large_elements_limit=_PRINTED_ELEMENTS)
+    text = printed(request.module)
     return {
         "function": request.key.rpartition("-")[0],
         "shapes": _shapes(request.module),
@@ -122,6 +122,12 @@ def described(request: KeyRequest) -> dict[str, Any]:
     }
 
 
+def printed(module: Any) -> str:
+    """The program as text, without large constants."""
+    text: str = module.operation.get_asm(large_elements_limit=_PRINTED_ELEMENTS)
+    return text
+
+
 def _digest(hash_part: Callable[[Any], Any]) -> str:
     whole = hashlib.sha256()
     hash_part(whole)
@@ -135,7 +141,8 @@ def _text_digest(text: str) -> str:
 def _shapes(module: Any) -> str:
     """`(f32[3,4], i32[]) -> f32[3]`, of the program's main function."""
     for operation in module.body.operations:
-        if operation.attributes["sym_name"].value == "main":
+        names = operation.attributes
+        if "sym_name" in names and names["sym_name"].value == "main":
             return _short_types(str(operation.attributes["function_type"]))[:_MAX_TEXT]
     return ""
 

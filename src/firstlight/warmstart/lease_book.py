@@ -58,6 +58,8 @@ class LeaseBook:
 
     def _take(self, name: str, holder: str) -> LeaseState:
         state = self._look(name, holder)
+        if state is LeaseState.HELD and self._holder(name) == holder:
+            return LeaseState.GRANTED  # asked again: the answer was lost
         if state is not LeaseState.FREE or self._not_stored.get(name, 0.0) > self._clock():
             return state
         return self._granted(name, holder)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from firstlight.warmstart.folder import compatible
-from firstlight.warmstart.key_requests import KeyRequest, described
+from firstlight.warmstart.key_requests import KeyRequest, described, printed
 from firstlight.warmstart.manifest import Manifest, Program, object_name
 from firstlight.warmstart.warning import warn
 
@@ -52,7 +52,7 @@ class Recorder:
             options=object_name(options),
             devices=[int(device.id) for device in request.devices.flat],
             platform=request.backend.platform,
-            has_callbacks=_CALLBACK.search(str(request.module)) is not None,
+            has_callbacks=_CALLBACK.search(printed(request.module)) is not None,
             variables={name: os.environ[name] for name in _FLAGS if name in os.environ},
             arguments=[argument for argument in sys.argv if argument.startswith("--xla")],
             about=about,

@@ -16,6 +16,7 @@ import os
 import re
 import socket
 import ssl
+import sys
 import threading
 import time
 from http import HTTPStatus
@@ -115,6 +116,8 @@ class CacheServer(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away, or one that does not speak TLS, is nothing to report."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -125,7 +128,10 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _SILENCE_SECONDS
 
     def do_GET(self) -> None:
-        if self.path == "/health":
+        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
+            self.close_connection = True
+            self._answer(HTTPStatus.BAD_REQUEST, b"a question has no body\n")
+        elif self.path == "/health":
             self._answer(HTTPStatus.OK, b"ok\n")
         elif not self._may(Access.READ):
             return
@@ -144,7 +150,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not self._may(Access.WRITE):
             return
-        if found is None or not length.isdecimal():
+        if found is None or not length.isdecimal() or "Transfer-Encoding" in self.headers:
             self._answer(HTTPStatus.BAD_REQUEST, b"give KIND/NAME and a Content-Length\n")
         elif int(length) > self.server.entries.max_entry_bytes:
             self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, b"the entry is too large\n")

@@ -27,6 +27,7 @@ class Verdict(Enum):
     DAMAGED = "damaged"
     UNSIGNED = "not signed"
     FORGED = "its signature does not match"
+    EXPOSED = "of another user, or others can write to it"
     FOREIGN = "signed by a key that is not trusted"
 
 

@@ -5,8 +5,8 @@ Whatever is wrong with the folder, the program runs; at worst it compiles.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from firstlight.warmstart.entries import LEASE, Entries
@@ -41,10 +41,16 @@ class Store:
         self._about = about
         self._open_shared = open_shared
         self._is_writable = True
+        self._opened: Shared | None = None
+        self._is_opened = False
+        self._lock = threading.Lock()
 
-    @cached_property
+    @property
     def _shared(self) -> Shared | None:
-        return self._open_shared()
+        with self._lock:
+            if not self._is_opened:
+                self._opened, self._is_opened = self._open_shared(), True
+            return self._opened
 
     def get(self, key: str) -> bytes | None:
         """The program, which another process may be compiling. None: this thread should."""
@@ -72,8 +78,8 @@ class Store:
     def release(self) -> None:
         """The end of a compile, whatever came of it."""
         self._leases.release()
-        if "_shared" in self.__dict__ and self._shared is not None:  # opened by a miss
-            self._shared.release()
+        if self._opened is not None:
+            self._opened.release()
 
     def flush(self, seconds: float) -> None:
         """Wait until what was put is where others find it, but not for longer."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 _MAX_WAITING_BYTES = 1 << 28
-_LAST_SECONDS = 3.0
+_LAST_SECONDS, _IDLE_SECONDS = 3.0, 5.0
 
 
 class _Upload(NamedTuple):
@@ -31,37 +31,41 @@ class Uploads:
     def _forget(self) -> None:
         """A process that forks sends what it has itself."""
         self._waiting: list[_Upload] = []
-        self._is_sending = False
+        self._is_running = False
         self._changed = threading.Condition()
 
     def add(self, name: str, entry: bytes, lease: str | None) -> None:
-        """Send it soon; what is too much is not sent, and its lease expires."""
+        """Send it soon; of what is too much, only the lease is given back."""
         with self._changed:
             if sum(len(u.entry) for u in self._waiting) + len(entry) > _MAX_WAITING_BYTES:
-                return
+                name, entry = "", b""
             self._waiting.append(_Upload(name, entry, lease))
-            if not self._is_sending:
+            self._changed.notify_all()
+            if not self._is_running:
                 try:
                     threading.Thread(target=self._run, daemon=True).start()
+                    self._is_running = True
                 except RuntimeError:  # Python is about to end: there are no new threads
-                    return
-                self._is_sending = True
+                    self._waiting.clear()
 
     def flush(self, seconds: float) -> None:
         """Wait until all is sent, but not for longer."""
         end = time.monotonic() + seconds
         with self._changed:
-            while self._is_sending and (left := end - time.monotonic()) > 0:
+            while self._waiting and (left := end - time.monotonic()) > 0:
                 self._changed.wait(left)
 
     def _run(self) -> None:
+        """Send, and wait a while for more: the next one can use the same connection."""
         while True:
             with self._changed:
-                if not self._waiting:
-                    self._is_sending = False
-                    self._changed.notify_all()
+                if not self._waiting and not self._changed.wait(_IDLE_SECONDS):
+                    self._is_running = False
                     return
+                if not self._waiting:
+                    continue
                 upload = self._waiting[0]
             self._send(*upload)
             with self._changed:
                 self._waiting.pop(0)
+                self._changed.notify_all()

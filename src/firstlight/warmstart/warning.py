@@ -10,6 +10,7 @@ def warn(about: str) -> None:
     """A warning, which ends nothing even where warnings are errors."""
     text = f"firstlight: compilation cache: {about}"
     try:
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
+        # Of no line: that of the program which happens to compile has nothing to do with it.
+        warnings.warn_explicit(text, RuntimeWarning, "firstlight.warmstart", 1)
     except RuntimeWarning:
         print(text, file=sys.stderr)
