@@ -34,8 +34,9 @@ def enable(cache: "str | os.PathLike[str] | None" = None) -> None:
     by one warning, and the program compiles. `FIRSTLIGHT_CACHE=off` turns the cache off.
 
     Args:
-        cache: The folder. By default `FIRSTLIGHT_CACHE_DIR`, else the folder set in JAX, else
-            `firstlight` in the user's cache folder.
+        cache: The folder, or the URL of a cache that machines share. By default
+            `FIRSTLIGHT_CACHE_DIR`, else the folder set in JAX, else `firstlight` in the user's
+            cache folder.
     """
     from firstlight.import_watch import when_imported
     from firstlight.warmstart.jax_cache import attach
