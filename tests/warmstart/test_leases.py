@@ -344,7 +344,8 @@ draw, wrong = random.Random(7), 0
 found = {"lease": 0, "entry": 0, "unfinished": 0}
 for round in range(50):
     key, number = f"key {round}", (signal.SIGKILL, signal.SIGSTOP)[round % 2]
-    victim = in_child(key, draw.randint(1, total), number)
+    # Random, but spread over all lines: the file is unfinished during few of them.
+    victim = in_child(key, draw.randint(1 + round * total // 50, (round + 1) * total // 50), number)
     status = os.waitpid(victim, os.WUNTRACED)[1]
     folder = os.path.dirname(entries.path(key))
     files = os.listdir(folder) if os.path.exists(folder) else []

@@ -226,6 +226,7 @@ def test_leases_expire_by_the_clock_of_the_server_and_survive_its_restart() -> N
     book = LeaseBook(lambda name: name in stored, lambda: now[0])
     assert book.act("x", "take", "a") is LeaseState.GRANTED
     assert book.act("x", "take", "b") is book.act("x", "look", "") is LeaseState.HELD
+    assert book.act("x", "take", "a") is LeaseState.GRANTED  # asked again, by the same one
     now[0] = 4.0
     assert book.act("x", "renew", "a") is LeaseState.GRANTED
     now[0] = 8.0
@@ -252,3 +253,14 @@ def test_nobody_waits_for_a_program_that_was_compiled_and_not_stored() -> None:
     assert [book.act("x", "take", holder) for holder in "bc"] == [LeaseState.FREE] * 2
     now[0] = 61.0
     assert book.act("x", "take", "b") is LeaseState.GRANTED
+
+
+def test_whoever_waits_is_told_when_the_lease_is_given_back() -> None:
+    book, states = LeaseBook(lambda name: False), []
+    book.act("x", "take", "a")
+    waiting = threading.Thread(target=lambda: states.append(book.act("x", "look", "", 60.0)))
+    waiting.start()
+    while waiting.is_alive():
+        book.act("x", "release", "a")
+        waiting.join(0.01)
+    assert states == [LeaseState.FREE]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import threading
@@ -15,13 +16,21 @@ from random import Random
 import pytest
 
 from firstlight.snapshot.keys import PrivateKey
-from firstlight.warmstart import http_place, sealed, shared
+from firstlight.snapshot.trust import TrustedKeys
+from firstlight.warmstart import http_place, sealed, shared, uploads
 from firstlight.warmstart.access import Tokens
 from firstlight.warmstart.caches import cache_at
 from firstlight.warmstart.entries import Entries, name_of
 from firstlight.warmstart.http_place import HttpPlace
 from firstlight.warmstart.leases import Leases
-from firstlight.warmstart.places import FolderPlace, ObjectPlace, Place, PlaceError, Trouble
+from firstlight.warmstart.places import (
+    FolderPlace,
+    LeaseState,
+    ObjectPlace,
+    Place,
+    PlaceError,
+    Trouble,
+)
 from firstlight.warmstart.server import CacheServer
 from firstlight.warmstart.shared import Shared
 from firstlight.warmstart.signing import Signatures
@@ -152,13 +161,18 @@ def test_no_entry_of_another_key_kind_or_signer_is_loaded(
 def test_a_folder_that_others_can_write_to_serves_signed_entries(
     tmp_path: Path, signatures: Signatures
 ) -> None:
-    place = FolderPlace(str(tmp_path / "group"))
+    group = tmp_path / "group"
+    group.mkdir()
+    group.chmod(0o2775)
+    place = FolderPlace(str(group))
     first = machine(tmp_path / "1", place, signatures)
     assert first.get("key") is None
     first.put("key", VALUE)
     sent(first)
     assert machine(tmp_path / "2", place, signatures).get("key") == VALUE
-    assert not [*tmp_path.glob("group/**/*.unfinished")]
+    assert not [*group.rglob("*.unfinished")]
+    made = [path for path in group.rglob("*") if path.is_dir()]
+    assert {path.stat().st_mode & 0o7777 for path in made} == {0o2775}
 
 
 def test_machines_share_through_an_object_store(
@@ -301,3 +315,84 @@ def test_without_any_key_a_url_is_not_used_and_the_warning_says_what_to_do(
     for url, why in (("nosuch://x", "protocol"), ("http://user:word@host", "token in a file")):
         with pytest.warns(RuntimeWarning, match=why):
             assert shared.open_shared(url) is None
+
+
+def test_whoever_could_add_a_trusted_key_is_pointed_out(
+    config: Path, signatures: Signatures, new_key: Callable[[Path], PrivateKey], tmp_path: Path
+) -> None:
+    keys = TrustedKeys.for_programs()
+    keys.add(new_key(tmp_path / "ci").public, "CI")
+    assert len(Signatures.of_user().trusted) == 2
+    keys.folder.chmod(0o777)
+    with pytest.warns(RuntimeWarning, match="chmod go-w"):
+        assert shared.open_shared("memory://somewhere") is None
+
+
+class Waiting(Broken):
+    """A server whose lease another machine holds for a while, and then has stored the entry."""
+
+    has_leases = True
+
+    def __init__(self, entry: bytes, held: int) -> None:
+        self.entry, self.left = entry, held
+
+    def fetch(self, name: str) -> bytes | None:
+        return None if self.left else self.entry
+
+    def lease(self, name: str, action: str, holder: str) -> LeaseState:
+        self.left -= 1
+        return LeaseState.HELD if self.left else LeaseState.STORED
+
+
+def test_while_another_machine_compiles_the_lease_of_this_one_is_kept_alive(
+    tmp_path: Path, signatures: Signatures
+) -> None:
+    place = Waiting(signatures.sign(sealed.seal("kind", "key", VALUE)), held=4)
+    joined = Shared(place, signatures, sleep=lambda seconds: None)  # type: ignore[arg-type]
+    leases, renewed = Leases(), []
+    entries = Entries(str(tmp_path), "kind", 2**30)
+    really = leases.renew
+
+    def renew() -> None:
+        os.utime(entries.path("key") + ".lease", (0, 0))
+        really()
+        renewed.append(os.stat(entries.path("key") + ".lease").st_mtime > 0)
+
+    leases.renew = renew  # type: ignore[method-assign]
+    assert Store(entries, leases, open_shared=lambda: joined).get("key") == VALUE
+    assert renewed == [True] * 3
+    assert not os.path.exists(entries.path("key") + ".lease")
+
+
+def test_a_compile_that_fails_gives_its_lease_back_at_once(
+    tmp_path: Path, serve: Callable[..., CacheServer], signatures: Signatures
+) -> None:
+    server = serve()
+    store = machine(tmp_path / "1", HttpPlace(server.url), signatures)
+    assert store.get("key") is None and server.leases.count() == 1
+    store.release()
+    sent(store)
+    assert server.leases.count() == 0
+    assert machine(tmp_path / "2", HttpPlace(server.url), signatures).get("key") is None
+    # Of two programs in a row that a thread looked for, it compiles the last one.
+    assert store.get("a") is None and store.get("b") is None
+    assert server.leases.count() == 1
+
+
+def test_too_much_to_send_is_not_sent_and_its_lease_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(uploads, "_MAX_WAITING_BYTES", 10)
+    done, begin = [], threading.Event()
+
+    def send(name: str, entry: bytes, lease: str | None) -> None:
+        begin.wait()
+        done.append((name, len(entry), lease))
+
+    queue = uploads.Uploads(send)
+    for name in "abc":
+        queue.add(name, bytes(5), name)
+    queue.flush(0.0)  # for no longer than that
+    begin.set()
+    queue.flush(20.0)
+    assert done == [("a", 5, "a"), ("b", 5, "b"), ("", 0, "c")]

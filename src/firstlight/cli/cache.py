@@ -110,12 +110,22 @@ def serve(options: argparse.Namespace) -> int:
     server = CacheServer(address, entries, Tokens(read, write), _tls(options))
     trusts = f"of {len(signatures.trusted)} trusted keys" if signatures.trusted else "of any key"
     print(f"Serving {root} at {server.url}, entries {trusts}.", flush=True)
+    _allow_many_connections()
     with server, signals_interrupt():
         try:
             server.serve_forever()
         except KeyboardInterrupt:
             print("Stopped.", file=sys.stderr)
     return 0
+
+
+def _allow_many_connections() -> None:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 16_384 if hard == resource.RLIM_INFINITY else min(hard, 16_384)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _tls(options: argparse.Namespace) -> Any:

@@ -119,7 +119,7 @@ def _worker(cache: str, like: Program) -> Iterator[Callable[[dict[str, Any]], di
     environment = {k: v for k, v in os.environ.items() if k not in flags}
     environment |= {name: value for name, value in flags.items() if value}
     with subprocess.Popen(
-        [sys.executable, "-m", _WORKER, cache, *like.arguments],
+        [sys.executable, "-P", "-m", _WORKER, cache, *like.arguments],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

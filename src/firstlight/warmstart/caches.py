@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -106,7 +107,7 @@ class ServerCache(_Elsewhere):
         try:
             lines = self._place.text("/v1/entries").splitlines()
             return [_from_line(json.loads(line)) for line in lines]
-        except (PlaceError, ValueError, KeyError, TypeError) as error:
+        except (PlaceError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise CacheError(f"{self._place.url}: cannot be listed: {error}.") from None
 
     def content(self, one: Listed) -> bytes | None:
@@ -169,7 +170,7 @@ def _from_line(plain: dict[str, Any]) -> Listed:
         kind=kind,
         key=key,
         size=int(plain["bytes"]),
-        used=float(plain["used"]),
+        used=min(max(float(plain["used"]), 0.0), time.time()),
         signer=bytes.fromhex(plain["signer"]),
         about=about if isinstance(about, dict) else {},
     )

@@ -12,6 +12,8 @@ from typing import Any
 from firstlight.warmstart.entries import LEASE, UNFINISHED, files_below
 from firstlight.warmstart.sealed import MAX_HEAD_BYTES, head
 
+_END_OF_TIME = 2.0**36  # of dates with four digits
+
 
 @dataclass(frozen=True)
 class Listed:
@@ -37,7 +39,8 @@ class Listed:
     def compiled(self) -> float:
         """When, in seconds since 1970; where that is not known, when it was used."""
         found = self.about.get("compiled")
-        return float(found) if isinstance(found, int | float) else self.used
+        is_time = isinstance(found, int | float) and 0 <= found < _END_OF_TIME
+        return float(found) if is_time else self.used  # type: ignore[arg-type]
 
 
 def listed_of(path: str, beginning: bytes, size: int, used: float) -> Listed:

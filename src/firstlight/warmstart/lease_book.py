@@ -25,7 +25,7 @@ class LeaseBook:
     ) -> None:
         self._is_stored = is_stored
         self._clock = clock
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._held: dict[str, tuple[str, float]] = {}  # holder, end
         self._not_stored: dict[str, float] = {}  # end
         self._actions = {
@@ -35,16 +35,27 @@ class LeaseBook:
             "release": self._release,
         }
 
-    def act(self, name: str, action: str, holder: str) -> LeaseState | None:
-        """The state of a lease after `look`, `take`, `renew` or `release`; None: no such action."""
+    def act(
+        self, name: str, action: str, holder: str, patience_seconds: float = 0.0
+    ) -> LeaseState | None:
+        """The state of a lease after `look`, `take`, `renew` or `release`; None: no such action.
+
+        patience_seconds: how long to wait for a lease that another one holds.
+        """
         if action not in self._actions:
             return None
-        with self._lock:
+        with self._changed:
             self._forget_ended()
-            return self._actions[action](name, holder)
+            state = self._actions[action](name, holder)
+            if state is LeaseState.HELD and patience_seconds and action in ("look", "take"):
+                self._changed.wait(patience_seconds)
+                state = self._actions[action](name, holder)
+            if action == "release":
+                self._changed.notify_all()
+            return state
 
     def count(self) -> int:
-        with self._lock:
+        with self._changed:
             return sum(end > self._clock() for _, end in self._held.values())
 
     def _holder(self, name: str) -> str | None:

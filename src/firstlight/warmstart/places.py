@@ -81,7 +81,7 @@ class FolderPlace(_WithoutLeases):
     """A folder that belongs to somebody else, or that others can write to."""
 
     def __init__(self, path: str) -> None:
-        self.url = path
+        self.url = path or "/"
         self._root = os.path.join(path, folder.LAYOUT)
 
     def fetch(self, name: str) -> bytes | None:
@@ -99,7 +99,7 @@ class FolderPlace(_WithoutLeases):
         path = os.path.join(self._root, name)
         unfinished = f"{path}.{os.urandom(6).hex()}.unfinished"
         try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            self._make_folders(name)
             with open(unfinished, "xb") as file:
                 file.write(entry)
             os.replace(unfinished, path)
@@ -107,6 +107,16 @@ class FolderPlace(_WithoutLeases):
             with suppress(OSError):
                 os.unlink(unfinished)
             raise PlaceError(Trouble.DENIED, error.strerror or str(error)) from None
+
+    def _make_folders(self, name: str) -> None:
+        """As open to the others as the folder itself, whatever the umask of this user."""
+        mode = os.stat(self.url).st_mode & 0o7777
+        path = self.url
+        for part in (folder.LAYOUT, *name.split("/")[:-1]):
+            path = os.path.join(path, part)
+            with suppress(FileExistsError):
+                os.mkdir(path)
+                os.chmod(path, mode)
 
 
 class ObjectPlace(_WithoutLeases):

@@ -37,7 +37,8 @@ _HOLDER = re.compile(r"[0-9a-f]{0,64}")
 _SILENCE_SECONDS = 10.0
 #: For one request, however slowly its client sends or reads.
 _REQUEST_SECONDS = 120.0
-_MAX_CONNECTIONS, _MAX_UPLOADS = 512, 8
+_PATIENCE_SECONDS = 1.0
+_MAX_CONNECTIONS, _MAX_UPLOADS = 4096, 8
 _CHUNK_BYTES = 1 << 20
 _STATUS_OF = {
     Refusal.TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
@@ -51,7 +52,7 @@ class CacheServer(ThreadingHTTPServer):
     """address: host and port. tls: None for plain HTTP."""
 
     daemon_threads = True
-    request_queue_size = 128
+    request_queue_size = 1024
 
     def __init__(
         self,
@@ -166,7 +167,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         state = None
         if found and _HOLDER.fullmatch(holder) and self.headers.get("Content-Length") == "0":
-            state = self.server.leases.act(found[1], found[2], holder)
+            # Whoever waits is told soon, and asks rarely.
+            state = self.server.leases.act(found[1], found[2], holder, _PATIENCE_SECONDS)
         if state is None:
             self._answer(HTTPStatus.BAD_REQUEST, b"give look, take, renew or release\n")
         else:

@@ -70,12 +70,21 @@ class Shared:
         self._uploads = Uploads(self._upload)
         os.register_at_fork(after_in_child=place.forget_connections)
 
-    def get(self, kind: str, key: str, waits: bool = True) -> bytes | None:
-        """A trusted entry, which another machine may be compiling; None: compile it here."""
+    def get(
+        self,
+        kind: str,
+        key: str,
+        waits: bool = True,
+        on_progress: Callable[[], None] = lambda: None,
+    ) -> bytes | None:
+        """A trusted entry, which another machine may be compiling; None: compile it here.
+
+        on_progress: called now and then while that one makes progress.
+        """
         name = f"{kind}/{name_of(key)}"
         entry = self._fetched(name, kind, key)
         if entry is None and waits and self._place.has_leases:
-            return self._awaited(name, kind, key)
+            return self._awaited(name, kind, key, on_progress)
         return entry
 
     def put(self, key: str, entry: bytes, kind: str) -> None:
@@ -113,7 +122,9 @@ class Shared:
             return None
         return entry
 
-    def _awaited(self, name: str, kind: str, key: str) -> bytes | None:
+    def _awaited(
+        self, name: str, kind: str, key: str, on_progress: Callable[[], None]
+    ) -> bytes | None:
         """Wait while another machine compiles; None where this one has to."""
         end = self._clock() + MAX_WAIT_SECONDS
         pause = _FIRST_PAUSE_SECONDS
@@ -127,6 +138,7 @@ class Shared:
                 return self._fetched(name, kind, key)
             if state is not LeaseState.HELD:
                 return None
+            on_progress()
             self._sleep(pause)
             pause = min(1.3 * pause, _LONGEST_PAUSE_SECONDS)
         return None

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
+from shlex import quote
 
 from firstlight.snapshot.errors import KeyFileError
 from firstlight.snapshot.keys import PrivateKey, PublicKey, is_encrypted, load_private
 from firstlight.snapshot.trust import Standing, TrustedKeys, default_private_key
 from firstlight.warmstart import sealed
+from firstlight.warmstart.folder import is_trusted
 
 #: A file with the private key that signs what this process compiles.
 KEY_VARIABLE = "FIRSTLIGHT_SIGNING_KEY"
@@ -42,6 +44,7 @@ class Signatures:
     def of_user(cls) -> Signatures:
         """KeyFileError: a key was named that cannot be used."""
         own = _own_key()
+        _require_private(TrustedKeys.for_programs().folder)
         now = datetime.now(UTC)
         known = TrustedKeys.for_programs().all().values()
         trusted = {k.key.raw for k in known if k.standing(None, now) is Standing.TRUSTED}
@@ -77,6 +80,16 @@ def is_signed(entry: bytes) -> Verdict:
 def signer_of(entry: bytes) -> str:
     """The key that an entry says it was signed with, as `firstlight keys trust` takes it."""
     return PublicKey(sealed.signature_of(entry)[0]).base64
+
+
+def _require_private(folder: Path) -> None:
+    """Whoever can add a key there runs programs with this user's rights."""
+    for path in (folder.parent, folder, *folder.glob("*")):
+        if path.exists() and not is_trusted(path.stat()):
+            raise KeyFileError(
+                f"{path}: belongs to another user, or others can write to it. "
+                f"First: chmod go-w {quote(str(path))}"
+            )
 
 
 def _own_key() -> PrivateKey | None:

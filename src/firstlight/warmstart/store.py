@@ -90,7 +90,8 @@ class Store:
         """What another machine has compiled, or is compiling; it is kept here."""
         if self._shared is None:
             return None
-        entry = self._shared.get(self._entries.kind, key, waits=self._shares_work())
+        kind, waits = self._entries.kind, self._shares_work()
+        entry = self._shared.get(kind, key, waits, on_progress=self._leases.renew)
         if entry is None:
             return None
         try:
@@ -98,7 +99,7 @@ class Store:
                 self._entries.keep(key, entry)
         except OSError as error:
             self._give_up_writing(error)
-        return value_of(entry, self._entries.kind, key)
+        return value_of(entry, kind, key)
 
     def _awaited(self, key: str) -> bytes | None:
         """The program of another process, or None with the lease to compile it."""
