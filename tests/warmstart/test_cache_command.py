@@ -171,7 +171,7 @@ def test_a_server_is_listed_verified_and_compared_with_a_folder(
     HttpPlace(served.url).store(f"{KIND}/{name_of('jit_step-3')}", signed)
     assert [one["key"] for one in told(capsys, "ls", served.url)] == ["jit_step-3"]
     assert told(capsys, "verify", served.url) == {"entries": 1, "wrong": []}
-    assert told(capsys, "stats", served.url)["server"]["misses_total"] == 0
+    assert told(capsys, "stats", served.url)["server"] == {"hit": 1, "miss": 0}
     parts = {
         d["part"] for d in told(capsys, "explain", "step", str(cache), served.url)["differences"]
     }

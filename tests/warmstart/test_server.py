@@ -152,9 +152,11 @@ def test_metrics_are_in_the_format_of_prometheus(serve: Serve, signatures: Signa
     place.fetch(f"kind/{name_of('other')}")
     lines = place.text("/metrics").splitlines()
     samples = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    assert samples["firstlight_cache_hits_total"] == samples["firstlight_cache_misses_total"] == "1"
-    assert int(samples["firstlight_cache_entry_bytes"]) == len(entry)
-    assert samples['firstlight_cache_requests_total{method="PUT",status="201"}'] == "1"
+    prefix = "firstlight_cache_server_"
+    for result in ("hit", "miss"):
+        assert samples[f'{prefix}lookups_total{{result="{result}"}}'] == "1"
+    assert int(samples[f"{prefix}stored_bytes"]) == len(entry)
+    assert samples[f'{prefix}requests_total{{method="PUT",code="201"}}'] == "1"
     families = {line.split()[2] for line in lines if line.startswith("# TYPE")}
     assert families == {name.partition("{")[0] for name in samples}
 

@@ -102,8 +102,8 @@ def stats(options: argparse.Namespace) -> int:
     rows.append(("all", str(len(entries)), unbroken(size(sum(sizes.values())))))
     Terminal().table(where, ("for", "entries", "size"), rows)
     if counts:
-        asked = counts["hits_total"] + counts["misses_total"]
-        print(f"Since the server started: {counts['hits_total']} hits of {asked} requests.")
+        hits, lookups = counts.get("hit", 0), sum(counts.values())
+        print(f"Since the server started: {hits} hits in {lookups} lookups.")
     return 0
 
 

@@ -48,19 +48,19 @@ def add_to(commands: Any) -> None:
     about = (
         "trust it for compiled programs instead: whatever its holder signs runs with your rights"
     )
-    add("--programs", **programs, help=about)
+    add("--programs", "--for-programs", **programs, help=about)
     add = action("revoke", "distrust the signatures of a lost or stolen key", revoke_key)
     add("id", metavar="ID", help="its id, or the beginning of it")
     since = "since this day (default: today); signatures proven to be older stay trusted"
     add("--since", **day, help=since)
     for_programs = "of the keys trusted for compiled programs"
-    add("--programs", **programs, help=for_programs)
+    add("--programs", "--for-programs", **programs, help=for_programs)
     add = action("forget", "remove a key from the trusted keys", forget_key)
     add("id", metavar="ID", help="its id, or the beginning of it")
-    add("--programs", **programs, help=for_programs)
+    add("--programs", "--for-programs", **programs, help=for_programs)
     add = action("list", "list the trusted keys", list_keys)
     add("--json", action="store_true", help="print JSON")
-    add("--programs", **programs, help="those trusted for compiled programs")
+    add("--programs", "--for-programs", **programs, help="those trusted for compiled programs")
 
 
 def _trusted(options: argparse.Namespace) -> TrustedKeys:

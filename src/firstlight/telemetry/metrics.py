@@ -88,4 +88,18 @@ DEVICE_MEMORY_USED = _gauge("device_memory_used_bytes", "Memory in use, by devic
 DEVICE_MEMORY_LIMIT = _gauge("device_memory_limit_bytes", "Memory that may be used.", "device")
 DEVICE_MEMORY_PEAK = _gauge("device_memory_peak_bytes", "The most that was in use.", "device")
 
+CACHE_SERVER_REQUESTS = _counter(
+    "cache_server_requests_total", "Requests that the cache server answered.", "method", "code"
+)
+CACHE_SERVER_LOOKUPS = _counter(
+    "cache_server_lookups_total", "Compiled programs asked of the cache server.", "result"
+)
+CACHE_SERVER_SENT = _counter("cache_server_sent_bytes_total", "Compiled programs sent.")
+CACHE_SERVER_RECEIVED = _counter(
+    "cache_server_received_bytes_total", "Compiled programs received and stored."
+)
+CACHE_SERVER_STORED = _gauge("cache_server_stored_bytes", "Compiled programs on its disk.")
+CACHE_SERVER_LIMIT = _gauge("cache_server_limit_bytes", "The most that it keeps.")
+CACHE_SERVER_LEASES = _gauge("cache_server_leases", "Programs that are being compiled somewhere.")
+
 CATALOGUE = tuple(value for value in dict(globals()).values() if isinstance(value, Metric))

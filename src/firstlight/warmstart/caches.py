@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -123,17 +124,15 @@ class ServerCache(_Elsewhere):
         )
 
     def counts(self) -> dict[str, int]:
-        """Hits, misses and so on since the server started."""
+        """Hits and misses since the server started."""
         try:
             text = self._place.text("/metrics")
         except PlaceError as error:
             raise CacheError(f"{self._place.url}: {error}.") from None
-        pairs = [line.split(" ") for line in text.splitlines() if not line.startswith("#")]
-        return {
-            name.removeprefix("firstlight_cache_"): int(value)
-            for name, value in pairs
-            if "{" not in name
-        }
+        found = re.findall(
+            r'^firstlight_cache_server_lookups_total\{result="(\w+)"\} (\d+)$', text, re.M
+        )
+        return {f"{result}": int(count) for result, count in found}
 
 
 class ObjectCache(_Elsewhere):

@@ -36,7 +36,7 @@ class ServedEntries:
         self.root = root
         self.max_entry_bytes = min(max_entry_bytes, max_bytes)
         self.bytes = sum(status.st_size for _, status in files_below(root))
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._verdict = verdict
         self._lock = threading.Lock()
 
@@ -63,7 +63,7 @@ class ServedEntries:
             return Refusal.NOT_AN_ENTRY
         if verdict is not Verdict.TRUSTED:
             return Refusal.NOT_TRUSTED
-        return self._kept(Entries(self.root, found.kind, self._max_bytes), found.key, entry)
+        return self._kept(Entries(self.root, found.kind, self.max_bytes), found.key, entry)
 
     def _kept(self, entries: Entries, key: str, entry: bytes) -> Refusal | None:
         with self._lock:
@@ -76,6 +76,6 @@ class ServedEntries:
             except OSError:
                 return Refusal.NO_ROOM
             self.bytes += len(entry) - replaced
-            if self.bytes > self._max_bytes:
+            if self.bytes > self.max_bytes:
                 self.bytes = entries.sweep()
         return None

@@ -24,6 +24,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from shutil import copyfileobj
 from typing import Any
 
+from firstlight.telemetry import metrics
 from firstlight.warmstart.access import Access, Tokens
 from firstlight.warmstart.http_place import HOLDER_HEADER
 from firstlight.warmstart.inventory import entries_below
@@ -67,6 +68,10 @@ class CacheServer(ThreadingHTTPServer):
         self.entries, self.tokens = entries, tokens
         self.leases = LeaseBook(entries.is_stored)
         self.metrics = Metrics()
+        gauge = self.metrics.values.gauge
+        gauge(metrics.CACHE_SERVER_STORED, lambda: entries.bytes)
+        gauge(metrics.CACHE_SERVER_LIMIT, lambda: entries.max_bytes)
+        gauge(metrics.CACHE_SERVER_LEASES, self.leases.count)
         self.uploads = threading.BoundedSemaphore(_MAX_UPLOADS)
         self._tls = tls
         self._lock = threading.Lock()
@@ -137,8 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif not self._may(Access.READ):
             return
         elif self.path == "/metrics":
-            text = self.server.metrics.text(self.server.entries.bytes, self.server.leases.count())
-            self._answer(HTTPStatus.OK, text.encode())
+            self._answer(HTTPStatus.OK, self.server.metrics.text().encode())
         elif self.path == "/v1/entries":
             self._answer(HTTPStatus.OK, _heads(self.server.entries.root))
         elif found := _ENTRY.fullmatch(self.path):
@@ -200,7 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _store(self, name: str, entry: bytes) -> None:
         refusal = self.server.entries.store(name, entry)
         if refusal is None:
-            self.server.metrics.add("stored_bytes_total", len(entry))
+            self.server.metrics.add(metrics.CACHE_SERVER_RECEIVED, amount=len(entry))
             self._answer(HTTPStatus.CREATED, b"")
         else:
             self._answer(_STATUS_OF[refusal], f"{refusal.value}\n".encode())
@@ -208,18 +212,19 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_entry(self, name: str) -> None:
         file = self.server.entries.open(name)
         if file is None:
-            self.server.metrics.add("misses_total")
+            self.server.metrics.add(metrics.CACHE_SERVER_LOOKUPS, "miss")
             self._answer(HTTPStatus.NOT_FOUND, b"there is no such entry\n")
             return
         with file:
             size = os.fstat(file.fileno()).st_size
-            self.server.metrics.add("hits_total")
-            self.server.metrics.add("sent_bytes_total", size)
+            self.server.metrics.add(metrics.CACHE_SERVER_LOOKUPS, "hit")
+            self.server.metrics.add(metrics.CACHE_SERVER_SENT, amount=size)
             self._begin(HTTPStatus.OK, size)
             copyfileobj(file, self.wfile, _CHUNK_BYTES)
 
     def _begin(self, status: HTTPStatus, size: int) -> None:
-        self.server.metrics.count(self.command, status)
+        method = self.command if self.command in ("GET", "PUT", "POST") else "other"
+        self.server.metrics.add(metrics.CACHE_SERVER_REQUESTS, method, str(int(status)))
         self.send_response(status)
         self.send_header("Content-Length", str(size))
         self.send_header("Content-Type", "application/octet-stream" if size else "text/plain")
