@@ -113,6 +113,16 @@ def test_prune_removes_the_longest_unused_the_old_and_the_incompatible(
         main(["cache", "prune", str(cache), "--older-than", "yesterday"])
 
 
+def test_what_a_revoked_key_signed_can_be_removed(
+    cache: Path, signatures: Signatures, capsys: Printed
+) -> None:
+    assert signatures.own is not None
+    signed = signatures.sign(sealed.seal(KIND, "theirs", b""))
+    Entries(str(cache / folder.LAYOUT), KIND, 2**30).keep("theirs", signed)
+    found = told(capsys, "prune", str(cache), "--signed-by", signatures.own.public.id[:8])
+    assert found["removed"] == [f"{KIND}/{name_of('theirs')}"]
+
+
 def test_explain_names_the_part_of_the_key_that_differs_and_the_cure(
     cache: Path, capsys: Printed
 ) -> None:

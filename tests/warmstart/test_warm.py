@@ -186,6 +186,7 @@ def test_keys_trusted_for_programs_are_apart_from_those_of_snapshots(
     assert main(["keys", "list", "--programs"]) == 0
     assert public.id in capsys.readouterr().out
     assert main(["keys", "revoke", "--programs", public.id[:8]]) == 0
+    assert f"firstlight cache prune --signed-by {public.id}" in capsys.readouterr().out
     assert Signatures.of_user().trusted == frozenset()
     assert main(["keys", "forget", "--programs", public.id[:8]]) == 0
     assert main(["keys", "trust", "--programs", public.base64, "--name", "CI",

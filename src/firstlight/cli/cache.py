@@ -55,6 +55,7 @@ def _add_prune(add: Any) -> None:
     add("--older-than", type=contents.age, metavar="AGE", help="not used for 12h, 30d, 2w, …")
     other = "of other versions of JAX or Python, or of other processors"
     add("--incompatible", action="store_true", help=other)
+    add("--signed-by", metavar="ID", help="by a key with this id, or this beginning of it")
     add("--dry-run", action="store_true", help="only say what would be removed")
 
 

@@ -136,16 +136,17 @@ def prune(options: argparse.Namespace) -> int:
     from firstlight.warmstart.inventory import to_prune
     from firstlight.warmstart.manifest import kind_here
 
-    if options.max_bytes is None and options.older_than is None and not options.incompatible:
-        options.parser.error("give --max-bytes, --older-than or --incompatible")
+    given = (options.max_bytes, options.older_than, options.signed_by)
+    if given == (None, None, None) and not options.incompatible:
+        options.parser.error("give --max-bytes, --older-than, --incompatible or --signed-by")
     cache = cache_at(options.cache or default_cache())
     here = kind_here() if options.incompatible else None
-    chosen = to_prune(
-        cache.entries(),
-        options.max_bytes,
-        options.older_than,
-        lambda kind: here is None or kind == here,
-    )
+
+    def is_unwanted(one: Listed) -> bool:
+        is_other = here is not None and one.kind != here
+        return is_other or bool(options.signed_by and one.signer_id.startswith(options.signed_by))
+
+    chosen = to_prune(cache.entries(), options.max_bytes, options.older_than, is_unwanted)
     for one in chosen if not options.dry_run else ():
         cache.remove(one)
     total = sum(one.size for one in chosen)
@@ -223,7 +224,7 @@ def _plain(one: Listed) -> dict[str, Any]:
         "bytes": one.size,
         "compiled": one.compiled,
         "used": one.used,
-        "signer": one.signer.hex() or None,
+        "signer": one.signer_id or None,
         "about": one.about,
     }
 

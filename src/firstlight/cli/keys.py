@@ -138,12 +138,22 @@ def trust_key(options: argparse.Namespace) -> int:
 def revoke_key(options: argparse.Namespace) -> int:
     found = _trusted(options).revoke(options.id, options.since or datetime.now(UTC).date())
     print(f"Revoked since {found.revoked}: {found.name} ({found.key.id})")
+    _tell_of_programs(options, found.key.id)
     return 0
 
 
 def forget_key(options: argparse.Namespace) -> int:
-    print(f"No longer trusted: {_trusted(options).remove(options.id)}")
+    key_id = _trusted(options).remove(options.id)
+    print(f"No longer trusted: {key_id}")
+    _tell_of_programs(options, key_id)
     return 0
+
+
+def _tell_of_programs(options: argparse.Namespace, key_id: str) -> None:
+    if options.programs:
+        print(
+            f"What it signed before may be in your cache: firstlight cache prune --signed-by {key_id}"
+        )
 
 
 def list_keys(options: argparse.Namespace) -> int:

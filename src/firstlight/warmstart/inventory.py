@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -34,6 +35,11 @@ class Listed:
     @property
     def function(self) -> str:
         return str(self.about.get("function") or self.key.rpartition("-")[0] or "?")
+
+    @property
+    def signer_id(self) -> str:
+        """As `firstlight keys` names keys; empty where nobody signed it."""
+        return hashlib.sha256(self.signer).hexdigest()[:32] if self.signer else ""
 
     @property
     def compiled(self) -> float:
@@ -70,16 +76,16 @@ def to_prune(
     listed: Iterable[Listed],
     max_bytes: int | None = None,
     older_than_seconds: float | None = None,
-    keeps_kind: Callable[[str], bool] = lambda kind: True,
+    is_unwanted: Callable[[Listed], bool] = lambda one: False,
     now: float | None = None,
 ) -> list[Listed]:
-    """Entries of other kinds, those not used for so long, then the longest unused beyond a size."""
+    """The unwanted, those not used for so long, then the longest unused beyond a size."""
     now = time.time() if now is None else now
     remaining: list[Listed] = []
     chosen: list[Listed] = []
     for one in sorted(listed, key=lambda one: -one.used):
         is_old = older_than_seconds is not None and now - one.used > older_than_seconds
-        (chosen if is_old or not keeps_kind(one.kind) else remaining).append(one)
+        (chosen if is_old or is_unwanted(one) else remaining).append(one)
     total = sum(one.size for one in remaining)
     while remaining and max_bytes is not None and total > max_bytes:
         chosen.append(remaining.pop())
