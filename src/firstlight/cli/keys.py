@@ -151,9 +151,8 @@ def forget_key(options: argparse.Namespace) -> int:
 
 def _tell_of_programs(options: argparse.Namespace, key_id: str) -> None:
     if options.programs:
-        print(
-            f"What it signed before may be in your cache: firstlight cache prune --signed-by {key_id}"
-        )
+        command = f"firstlight cache prune --signed-by {key_id}"
+        print(f"What it signed before may be in your cache. Remove it: {command}")
 
 
 def list_keys(options: argparse.Namespace) -> int:
