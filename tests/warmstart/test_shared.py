@@ -307,6 +307,8 @@ def test_without_any_key_a_url_is_not_used_and_the_warning_says_what_to_do(
 ) -> None:
     with pytest.warns(RuntimeWarning, match="firstlight keys generate"):
         assert shared.open_shared("memory://nowhere") is None
+    with pytest.warns(RuntimeWarning, match=r"chmod go-w.*keys trust --programs"):
+        assert shared.open_shared(str(tmp_path), "It is open to others (chmod go-w).") is None
     monkeypatch.setenv("FIRSTLIGHT_SIGNING_KEY", str(tmp_path / "missing.pem"))
     with pytest.warns(RuntimeWarning, match=r"missing\.pem"):
         assert shared.open_shared("memory://nowhere") is None

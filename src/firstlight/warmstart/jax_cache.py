@@ -94,20 +94,22 @@ class _StoreMaker:
         from jax.version import __version__
 
         max_bytes, url = folder.max_bytes(), path if "://" in path else ""
+        why_shared = ""
         try:
             root = folder.opened(folder.in_front() if url else path)
-        except folder.ForeignFolderError:
+        except folder.ForeignFolderError as error:
             # What is in it may be signed; a folder of this user's own goes in front of it.
             if url or os.path.abspath(path) == os.path.abspath(folder.in_front()):
                 raise
-            url, root = path, folder.opened(folder.in_front())
+            url, why_shared = path, str(error)
+            root = folder.opened(folder.in_front())
         entries = Entries(root, folder.compatible(__version__, version_str), max_bytes)
         return Store(
             entries,
             self._leases,
             _shares_work,
             self._requests.about,
-            partial(_open_shared, url) if url else lambda: None,
+            partial(_open_shared, url, why_shared) if url else lambda: None,
         )
 
     def _heard(self, event: str, seconds: float, **about: Any) -> None:
@@ -127,11 +129,11 @@ def _recorder() -> Callable[[KeyRequest], None]:
     return Recorder(path)
 
 
-def _open_shared(url: str) -> Shared | None:
+def _open_shared(url: str, why_shared: str) -> Shared | None:
     # With the library that checks signatures: not loaded where all is found in the folder.
     from firstlight.warmstart.shared import open_shared
 
-    return open_shared(url)
+    return open_shared(url, why_shared)
 
 
 def _shares_work() -> bool:

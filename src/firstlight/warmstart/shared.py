@@ -33,18 +33,21 @@ _WHAT_TO_DO = {
 }
 
 
-def open_shared(url: str) -> Shared | None:
-    """The place at a URL; None, after a warning, where this process can make no use of it."""
+def open_shared(url: str, why_shared: str = "") -> Shared | None:
+    """The place at a URL; None, after a warning, where this process can make no use of it.
+
+    why_shared: of a folder, why it is not one of this user's own.
+    """
     try:
         signatures, place = Signatures.of_user(), place_at(url)
     except (FirstlightError, PlaceError) as error:
         warn(f"{url} is not used: {error}. {_COMPILES}.")
         return None
     if not signatures.trusted:
+        why = why_shared or f"{url} is not used: you have no key to sign with, and trust no other."
         warn(
-            f"{url} is not used: you have no key to sign with, and trust no other. {_COMPILES}. "
-            "To share what you compile: firstlight keys generate; to load what others do: "
-            "firstlight keys trust --programs KEY --name NAME"
+            f"{why} {_COMPILES}. To share what you compile: firstlight keys generate; to load "
+            "what others do: firstlight keys trust --programs KEY --name NAME"
         )
         return None
     return Shared(place, signatures)
