@@ -110,6 +110,16 @@ def test_a_manifest_of_another_jax_is_stale_and_says_how_to_compile_it(
     assert "jax0.1-jaxlib0.1" in (text := capsys.readouterr().err) and "--run" in text
 
 
+def test_a_manifest_of_another_processor_is_to_be_built_here(
+    tmp_path: Path, capsys: Printed
+) -> None:
+    other = "-".join([*kind_here().split("-")[:-1], "0123456789ab"])
+    path = written(tmp_path / "other.warm", program(other))
+    assert main(["warm", "check", str(path), "--cache", str(tmp_path)]) == 1
+    assert "another kind of machine" in (text := capsys.readouterr().out)
+    assert f"firstlight warm build {path}" in text
+
+
 def test_a_manifest_with_a_changed_object_or_none_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "a.warm", program())
     assert manifest.read(path).programs == [program()]

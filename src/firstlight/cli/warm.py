@@ -95,7 +95,8 @@ def build(options: argparse.Namespace) -> int:
         options.parser.error("--jobs: at least 1")
     _require_key(options.cache)
     built = building.build(found, options.cache or "", options.jobs, _tell)
-    missing = checking.check(found, options.cache)[checking.State.MISSING]
+    states = checking.check(found, options.cache)
+    missing = states[checking.State.MISSING] + states[checking.State.OTHER_MACHINE]
     failed = [one for one in built if one.outcome is building.Outcome.FAILED]
     compiled = [one for one in built if one.outcome is building.Outcome.COMPILED]
     seconds = duration(sum(one.seconds for one in compiled))

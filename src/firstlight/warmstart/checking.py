@@ -23,6 +23,7 @@ class State(Enum):
 
     THERE = "there"
     MISSING = "missing"
+    OTHER_MACHINE = "missing here (recorded on another kind of machine)"
     OTHER_VERSIONS = "stale (recorded with another JAX or Python)"
     NEVER_STORED = "never stored (calls back into Python)"
 
@@ -41,7 +42,7 @@ def check(found: Manifest, where: str | None) -> dict[State, list[Program]]:
         elif versions_differ(program, here):
             state = State.OTHER_VERSIONS
         elif entry is None or cache is None or cache.trouble(entry) is not None:
-            state = State.MISSING
+            state = State.MISSING if program.kind == here else State.OTHER_MACHINE
         else:
             state = State.THERE
         states[state].append(program)
