@@ -194,4 +194,4 @@ def test_a_cache_that_cannot_be_read_says_why(tmp_path: Path, capsys: Printed) -
     assert main(["cache", "ls", str(tmp_path / "nowhere")]) == 2
     assert "no such folder" in capsys.readouterr().err
     assert main(["cache", "ls", "http://127.0.0.1:9"]) == 2
-    assert "cannot be listed" in capsys.readouterr().err
+    assert "http://127.0.0.1:9: Connection refused" in capsys.readouterr().err

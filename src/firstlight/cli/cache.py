@@ -90,7 +90,7 @@ def serve(options: argparse.Namespace) -> int:
     from firstlight.warmstart.access import Tokens, tokens_in
     from firstlight.warmstart.served_entries import ServedEntries
     from firstlight.warmstart.server import CacheServer
-    from firstlight.warmstart.signing import Signatures, is_signed
+    from firstlight.warmstart.signing import Signatures, checked_signature
 
     write = tokens_in(options.write_tokens) if options.write_tokens else ()
     read = tokens_in(options.read_tokens) if options.read_tokens else ()
@@ -105,7 +105,7 @@ def serve(options: argparse.Namespace) -> int:
         )
     root = folder.opened(str(options.folder or f"{folder.of_user()}-served"))
     signatures = Signatures.of_user()
-    check = signatures.verdict if signatures.trusted else is_signed
+    check = signatures.verdict if signatures.trusted else checked_signature
     entries = ServedEntries(root, options.max_bytes, options.max_entry_bytes, check)
     address = (options.host, options.port)
     server = CacheServer(address, entries, Tokens(read, write), _tls(options))

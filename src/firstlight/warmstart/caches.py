@@ -6,6 +6,8 @@ import json
 import os
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -105,17 +107,16 @@ class ServerCache(_Elsewhere):
         self._place = HttpPlace(url, own_token())
 
     def entries(self) -> list[Listed]:
-        try:
+        with _asking(self._place.url):
             lines = self._place.text("/v1/entries").splitlines()
+        try:
             return [_from_line(json.loads(line)) for line in lines]
-        except (PlaceError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CacheError(f"{self._place.url}: cannot be listed: {error}.") from None
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise CacheError(f"{self._place.url}: not a cache server of Firstlight's.") from None
 
     def content(self, one: Listed) -> bytes | None:
-        try:
+        with _asking(self._place.url):
             return self._place.fetch(one.path)
-        except PlaceError as error:
-            raise CacheError(f"{self._place.url}: {error}.") from None
 
     def remove(self, one: Listed) -> None:
         raise CacheError(
@@ -125,10 +126,8 @@ class ServerCache(_Elsewhere):
 
     def counts(self) -> dict[str, int]:
         """Hits and misses since the server started."""
-        try:
+        with _asking(self._place.url):
             text = self._place.text("/metrics")
-        except PlaceError as error:
-            raise CacheError(f"{self._place.url}: {error}.") from None
         found = re.findall(
             r'^firstlight_cache_server_lookups_total\{result="(\w+)"\} (\d+)$', text, re.M
         )
@@ -140,22 +139,24 @@ class ObjectCache(_Elsewhere):
         self._place = ObjectPlace(url)
 
     def entries(self) -> list[Listed]:
-        try:
+        with _asking(self._place.url):
             return sorted(self._place.listed(), key=lambda one: -one.used)
-        except PlaceError as error:
-            raise CacheError(f"{self._place.url}: cannot be listed: {error}.") from None
 
     def content(self, one: Listed) -> bytes | None:
-        try:
+        with _asking(self._place.url):
             return self._place.fetch(one.path)
-        except PlaceError as error:
-            raise CacheError(f"{self._place.url}: {error}.") from None
 
     def remove(self, one: Listed) -> None:
-        try:
+        with _asking(self._place.url):
             self._place.remove(one.path)
-        except PlaceError as error:
-            raise CacheError(f"{self._place.url}: {error}.") from None
+
+
+@contextmanager
+def _asking(url: str) -> Iterator[None]:
+    try:
+        yield
+    except PlaceError as error:
+        raise CacheError(f"{url}: {error}.") from None
 
 
 def _is_in_place(one: Listed) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from firstlight.errors import FirstlightError
 from firstlight.warmstart import sealed
 from firstlight.warmstart.entries import Entries
-from firstlight.warmstart.signing import Signatures, Verdict
+from firstlight.warmstart.signing import Signatures, Verdict, what_to_do
 
 _KIND, _KEY = "pack", "firstlight pack 1"
 _LENGTH_BYTES = 8
@@ -43,15 +43,7 @@ def unpack(path: Path, root: str, max_bytes: int, signatures: Signatures) -> int
     whole = path.read_bytes()
     verdict = signatures.verdict(whole)
     if verdict is not Verdict.TRUSTED:
-        what_to_do = ""
-        if verdict is Verdict.FOREIGN:
-            from firstlight.warmstart.signing import signer_of
-
-            what_to_do = (
-                " If you want to run whatever its holder compiles: firstlight keys trust "
-                f"--programs {signer_of(whole)} --name NAME"
-            )
-        raise PackError(f"{path}: not unpacked: {verdict.value}.{what_to_do}")
+        raise PackError(f"{path}: not unpacked: {verdict.value}.{what_to_do(verdict, whole)}")
     body = sealed.value_of(whole, _KIND, _KEY)
     if body is None:
         raise PackError(f"{path}: an entry of a cache, not a pack.")

@@ -11,7 +11,7 @@ from typing import IO
 
 from firstlight.warmstart.entries import Entries, files_below, name_of
 from firstlight.warmstart.sealed import MAX_HEAD_BYTES, head
-from firstlight.warmstart.signing import Verdict, is_signed
+from firstlight.warmstart.signing import Verdict, checked_signature
 
 
 class Refusal(Enum):
@@ -31,7 +31,7 @@ class ServedEntries:
         root: str,
         max_bytes: int,
         max_entry_bytes: int,
-        verdict: Callable[[bytes], Verdict] = is_signed,
+        verdict: Callable[[bytes], Verdict] = checked_signature,
     ) -> None:
         self.root = root
         self.max_entry_bytes = min(max_entry_bytes, max_bytes)

@@ -16,7 +16,7 @@ from firstlight.warmstart.entries import name_of
 from firstlight.warmstart.leases import MAX_WAIT_SECONDS
 from firstlight.warmstart.places import LeaseState, Place, PlaceError, Trouble, place_at
 from firstlight.warmstart.server_leases import ServerLeases
-from firstlight.warmstart.signing import Signatures, Verdict, signer_of
+from firstlight.warmstart.signing import Signatures, Verdict, what_to_do
 from firstlight.warmstart.uploads import Uploads
 from firstlight.warmstart.warning import warn
 
@@ -170,16 +170,10 @@ class Shared:
         self._say(error.trouble, f"{what} {self._place.url}: {error}. {_WHAT_TO_DO[error.trouble]}")
 
     def _refused(self, verdict: Verdict, entry: bytes) -> None:
-        what_to_do = ""
-        if verdict is Verdict.FOREIGN:
-            what_to_do = (
-                " If you want to run whatever its holder compiles: firstlight keys trust "
-                f"--programs {signer_of(entry)} --name NAME"
-            )
         self._say(
             verdict,
             f"an entry at {self._place.url} is not loaded: {verdict.value}. {_COMPILES}."
-            f"{what_to_do}",
+            f"{what_to_do(verdict, entry)}",
         )
 
     def _say(self, about: object, text: str) -> None:

@@ -60,12 +60,12 @@ class Signatures:
 
     def verdict(self, entry: bytes) -> Verdict:
         """Whether this user may run it; its key and kind are still to be compared."""
-        found = is_signed(entry)
+        found = checked_signature(entry)
         is_foreign = sealed.signature_of(entry)[0] not in self.trusted
         return Verdict.FOREIGN if found is Verdict.TRUSTED and is_foreign else found
 
 
-def is_signed(entry: bytes) -> Verdict:
+def checked_signature(entry: bytes) -> Verdict:
     """TRUSTED: by the key that it names, whoever holds it."""
     if not sealed.is_whole(entry):
         return Verdict.DAMAGED
@@ -77,9 +77,15 @@ def is_signed(entry: bytes) -> Verdict:
     return Verdict.TRUSTED
 
 
-def signer_of(entry: bytes) -> str:
-    """The key that an entry says it was signed with, as `firstlight keys trust` takes it."""
-    return PublicKey(sealed.signature_of(entry)[0]).base64
+def what_to_do(verdict: Verdict, entry: bytes) -> str:
+    """A sentence to append where it is up to the user; empty where it is not."""
+    if verdict is not Verdict.FOREIGN:
+        return ""
+    key = PublicKey(sealed.signature_of(entry)[0]).base64
+    return (
+        " If you want to run whatever its holder compiles: firstlight keys trust --programs "
+        f"{key} --name NAME"
+    )
 
 
 def _require_private(folder: Path) -> None:
