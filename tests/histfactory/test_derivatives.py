@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache, partial
+from itertools import product
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from firstlight import histfactory as hf
+from firstlight.histfactory import programs
 from firstlight.histfactory.internal_order import with_arrays
 from firstlight.histfactory.layout import Sizes
 from firstlight.histfactory.programs import compiler_options
@@ -262,6 +264,12 @@ def jacobian(function: Any) -> Any:
     return jax.jit(jax.jacrev(function), compiler_options=compiler_options())
 
 
+def both_jacobians(function: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """By a program, and without `jit` by NumPy."""
+    monkeypatch.setattr(programs, "PATIENCE", 1e9)
+    return [jacobian(function), jax.jacrev(function)]
+
+
 def discovery_results(model: hf.Model) -> Any:
     found = hf.discovery(model)
     data = hf.asimov(model, parameters={"mu": 1.0})
@@ -273,29 +281,37 @@ def fitted(model: hf.Model) -> Any:
 
 
 def test_derivatives_of_q0_z0_p0_asimov_z0_and_every_fitted_parameter_match_50_digits(
-    make: Any, exact_slopes: dict[str, dict[str, float]]
+    make: Any, exact_slopes: dict[str, dict[str, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load(make)
     with jax.enable_x64(True):
-        by_discovery = derivatives(model, jacobian(discovery_results)(model))
+        for by_model in both_jacobians(discovery_results, monkeypatch):
+            ours = derivatives(model, by_model(model))
+            for k, name in enumerate(("q0", "z0", "p0", "asimov z0")):
+                assert_agree({n: v[k] for n, v in ours.items()}, exact_slopes[name], name)
         by_fit = derivatives(model, jacobian(fitted)(model))
-    for k, name in enumerate(("q0", "z0", "p0", "asimov z0")):
-        assert_agree({n: v[k] for n, v in by_discovery.items()}, exact_slopes[name], name)
     for name in PARAMETERS:
         k = model.index(name)
         assert_agree({n: v[k] for n, v in by_fit.items()}, exact_slopes[name], name)
 
 
+@pytest.mark.parametrize("patience", [1e9, 0.0], ids=["NumPy", "compiled"])
 def test_derivative_by_a_model_has_the_same_digits_in_a_32_bit_program(
-    make: Any, exact_slopes: dict[str, dict[str, float]]
+    make: Any,
+    exact_slopes: dict[str, dict[str, float]],
+    patience: float,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(programs, "PATIENCE", patience)
     model = load(make)
     gradient = jax.grad(lambda m: hf.discovery(m).z0)(model)
     assert np.asarray(gradient.arrays.nominal).dtype == np.float64
     assert_agree(derivatives(model, gradient), exact_slopes["z0"], "z0")
 
 
-def test_derivatives_of_cls_and_of_the_limit_match_50_digits(make: Any) -> None:
+def test_derivatives_of_cls_and_of_the_limit_match_50_digits(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = load(make)
 
     def results(m: hf.Model) -> Any:
@@ -303,9 +319,9 @@ def test_derivatives_of_cls_and_of_the_limit_match_50_digits(make: Any) -> None:
         return jnp.stack([at.observed, at.expected[2], limit.observed, limit.expected[2]])
 
     with jax.enable_x64(True):
-        ours = derivatives(model, jacobian(results)(model))
+        both = [derivatives(model, by(model)) for by in both_jacobians(results, monkeypatch)]
     exact = slopes(lambda e: e.cls(MU_TEST), SOME)
-    for k, name in enumerate(("observed", "expected")):
+    for (k, name), ours in product(enumerate(("observed", "expected")), both):
         assert_agree({n: v[k] for n, v in ours.items()}, exact[name], f"CLs {name}")
     limit = hf.upper_limit(model)
     for k, name in enumerate(("observed", "expected")):
@@ -315,7 +331,8 @@ def test_derivatives_of_cls_and_of_the_limit_match_50_digits(make: Any) -> None:
             one, h = Exact({n: mp.mpf(v) for n, v in NUMBERS.items()}), mp.mpf("1e-11")
             by_mu = float((one.cls(at + h)[name] - one.cls(at - h)[name]) / (2 * h))
         implicit = {n: -slope / by_mu for n, slope in by_number.items()}
-        assert_agree({n: v[k + 2] for n, v in ours.items()}, implicit, f"limit {name}")
+        for ours in both:
+            assert_agree({n: v[k + 2] for n, v in ours.items()}, implicit, f"limit {name}")
 
 
 def test_level_of_a_limit_may_be_given_under_transformations(make: Any) -> None:
@@ -329,13 +346,16 @@ def test_level_of_a_limit_may_be_given_under_transformations(make: Any) -> None:
 # --- corners --------------------------------------------------------------------------------------
 
 
-def test_derivatives_are_zero_without_an_excess_and_finite_in_every_corner(make: Any) -> None:
+def test_derivatives_are_zero_without_an_excess_and_finite_in_every_corner(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     excess = load(make)
-    for observed in ((38.0, 41.0), (0.0, 0.0), (0.0, 90.0), (50.0, 0.0)):
+    counts = ((38.0, 41.0), (0.0, 0.0), (0.0, 90.0), (50.0, 0.0))
+    for observed, by in product(counts, both_jacobians(discovery_results, monkeypatch)):
         model = load(make, observed)
         found = hf.discovery(model)
         with jax.enable_x64(True):
-            by_model = jacobian(discovery_results)(model).arrays
+            by_model = by(model).arrays
         for name in ("nominal", "normsys_lo", "histosys_hi", "observed", "tau", "sigma"):
             values = np.asarray(getattr(by_model, name))
             assert np.all(np.isfinite(values)), (observed, name)

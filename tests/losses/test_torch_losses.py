@@ -9,6 +9,8 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import subprocess
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +25,10 @@ import torch
 from firstlight import histfactory as hf
 from firstlight import losses
 from firstlight import torch as ft
+from firstlight.histfactory import programs
+from firstlight.histfactory.programs import Patience, compiler_options
 from firstlight.losses import LossError
+from firstlight.torch import on_host
 
 pytestmark = pytest.mark.slow
 
@@ -72,11 +77,20 @@ def kept_session(model: hf.Model) -> ft.Session:
     return ft.create_profiled_session(model, "signal")
 
 
-@pytest.fixture
-def session(kept_session: ft.Session) -> ft.Session:
+@pytest.fixture(params=["NumPy", "compiled"])
+def session(
+    kept_session: ft.Session, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> ft.Session:
     """One session for all, as new."""
+    use(request.param, monkeypatch)
     kept_session.reset()
     return kept_session
+
+
+def use(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answer by NumPy alone, or by programs alone."""
+    monkeypatch.setattr(programs, "PATIENCE", 1e9 if backend == "NumPy" else 0.0)
+    monkeypatch.setattr(on_host, "_PATIENCE", Patience(evaluations=18))
 
 
 def scalar(value: Any) -> float:
@@ -105,7 +119,12 @@ def of_jax(function: Callable[..., Any], histograms: dict[Any, Any]) -> tuple[fl
         def of_numbers(*values: Any) -> Any:
             return function(dict(zip(keys, values, strict=True)))
 
-        value, gradient = jax.value_and_grad(of_numbers, tuple(range(len(keys))))(*numbers)
+        # In a program: without `jit` NumPy would answer, as it does for the session.
+        program = jax.jit(
+            jax.value_and_grad(of_numbers, tuple(range(len(keys)))),
+            compiler_options=compiler_options(),
+        )
+        value, gradient = program(*numbers)
         return scalar(value), [np.asarray(g) for g in gradient]
 
 
@@ -875,10 +894,14 @@ def test_thing_that_is_no_model_is_refused() -> None:
 
 
 def test_sessions_of_one_structure_compile_once(
-    workspace: dict[str, Any], session: ft.Session, compilations: Any
+    workspace: dict[str, Any],
+    kept_session: ft.Session,
+    compilations: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Other yields, data, policies, forms and strengths are numbers, not programs."""
-    signal = leaf(SIGNAL)
+    use("compiled", monkeypatch)
+    signal, session = leaf(SIGNAL), kept_session
     ft.profiled_q0_loss(signal, session).backward()
     ft.profiled_qmu_loss(signal, session, 1.0).backward()
     ft.nll_loss(signal, session).backward()
@@ -903,3 +926,69 @@ def test_sessions_of_one_structure_compile_once(
     compilations.reset()
     shifted(leaf(ROWS[1])).backward()
     assert compilations.count == 0
+
+
+def test_a_training_begins_in_numpy_and_goes_on_compiled_in_the_same_minimum(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two minima, of which the one that the training is in does not stay the lower one."""
+    from bimodal import Folded
+
+    folded = Folded(
+        signal=np.array([4.0, 6.0]),
+        background=np.array([50.0, 60.0]),
+        up=np.array([[9.0, 6.5]]),
+        down=np.array([[8.5, 7.0]]),
+    )
+    model = hf.load(folded.workspace)
+    steps = [leaf([4.0 + 0.1 * k, 6.0 - 0.05 * k]) for k in range(6)]
+
+    def trained(*backends: str) -> list[list[float]]:
+        session, found = ft.Session(model, data=[60.0, 68.0]), []
+        for backend, signal in zip(backends, steps, strict=True):
+            use(backend, monkeypatch)
+            signal.grad = None
+            value = ft.profiled_q0_loss(signal, session)
+            value.backward()
+            found.append([scalar(value), *signal.grad.tolist()])
+        return found
+
+    alone = trained(*["compiled"] * 6)
+    np.testing.assert_allclose(trained(*["NumPy"] * 6), alone, rtol=1e-9, atol=1e-11)
+    both = trained(*["NumPy"] * 3, *["compiled"] * 3)
+    np.testing.assert_allclose(both, alone, rtol=1e-9, atol=1e-11)
+
+
+_FIRST_STEP = """
+import json, sys
+import torch
+from firstlight import torch as ft
+
+loss = ft.SignificanceLoss(sys.argv[1])
+signal = torch.tensor([6.0, 9.0, 4.0], dtype=torch.float64, requires_grad=True)
+value = loss(signal)
+value.backward()
+loaded = [name for name in ("jax", "scipy", "torch._dynamo") if name in sys.modules]
+
+graphs = []
+def record(graph, inputs):
+    graphs.append([node.target.__name__ for node in graph.graph.nodes if node.op.startswith("call")])
+    return graph.forward
+
+again = torch.compile(lambda x: loss(2 * x) + 1, backend=record)(signal / 2)
+print(json.dumps([loaded, value.item(), signal.grad.tolist(), again.item(), graphs]))
+"""
+
+
+def test_first_step_loads_neither_jax_nor_the_compiler_of_torch_which_leaves_the_loss_alone(
+    workspace: dict[str, Any], model: hf.Model
+) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", _FIRST_STEP, json.dumps(workspace)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    loaded, value, gradient, again, graphs = json.loads(done.stdout)
+    assert loaded == []
+    expected, (slopes,) = of_jax(lambda h: losses.significance(model, h), {"signal": SIGNAL})
+    assert_same(-value, -np.array(gradient), (expected, slopes))
+    assert again == pytest.approx(1 + value, rel=1e-12)
+    assert sorted(sum(graphs, [])) == ["add", "mul"]

@@ -110,7 +110,7 @@ def tested(
     value = square_root(found.q) if root else found.q
     slope = root_slope(found.q) if root else 1.0
     constant = State(WarmStart(0.0, 0.0, 0.0), 0.0, 0.0, 0.0)  # type: ignore[arg-type]
-    gradients = {"values": [g[None] for g in found.gradient], "mu": [found.by_mu[None]]}
+    gradients = {"values": _by_value(values, found.gradient), "mu": [found.by_mu[None]]}
     return Linear((value, found.state), (np.array([slope]), constant), gradients)
 
 
@@ -142,8 +142,14 @@ def limit(
     if expects:
         slope, _ = through_asimov(engine.prepared, theta, tested_data, slope)
     gradient = _by_template(model, changed, given, fixed, slope, variations)
-    gradients = {"values": [g[None] for g in gradient], "level": [np.array([by_level])]}
+    gradients = {"values": _by_value(values, gradient), "level": [np.array([by_level])]}
     return Linear(value, np.ones(1), gradients)
+
+
+def _by_value(values: Values, gradient: list[Array]) -> list[Array]:
+    """For `Linear`; several factors, which are numbers, arrive as one array."""
+    parts = gradient if isinstance(values, tuple) else [np.stack(gradient)]
+    return [part[None] for part in parts]
 
 
 def _are_possible(model: Model, keys: Keys, values: Values) -> bool:

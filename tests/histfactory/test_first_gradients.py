@@ -1,0 +1,121 @@
+"""Claims about the first gradients, which NumPy computes: every argument, and nothing compiled.
+
+The derivatives with respect to a model match 50 digits in `test_derivatives`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from firstlight import histfactory as hf
+from firstlight.histfactory import first_gradients, programs, synthetic
+from firstlight.histfactory.internal_order import with_arrays
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "PATIENCE", 1e9)
+
+
+def load(rates: str = "code4", shapes: str = "code4p") -> hf.Model:
+    return hf.load(synthetic.preset("complex-8p"), interpolation=(rates, shapes))
+
+
+def difference(function: Callable[[float], float], at: float) -> float:
+    """Results have thirteen digits, so a narrow difference has eight."""
+    h = 1e-4 * abs(at)
+    return (function(at + h) - function(at - h)) / (2 * h)
+
+
+def results(model: hf.Model, mu: Any, level: Any, data: Any, **options: Any) -> Any:
+    """All that has a derivative, in one number."""
+    found, ratio = hf.discovery(model, data, **options), hf.qmu(model, mu, data, **options)
+    at, limit = hf.cls(model, mu, data, **options), hf.upper_limit(model, level, data, **options)
+    total = found.q0 + 2 * found.z0 + 3 * found.p0 + 0.1 * found.free.nll
+    total += 0.2 * found.conditional.nll + ratio + at.observed + at.expected @ np.arange(1.0, 6.0)
+    total += 2 * at.clsb + 3 * at.clb + 0.3 * at.q + 0.4 * at.q_asimov + at.mu
+    return total + limit.observed + limit.expected @ np.arange(2.0, 7.0) + limit.level
+
+
+@pytest.mark.parametrize(
+    ("codes", "options"),
+    [(("code4", "code4p"), {}), (("code1", "code0"), {"fixed": {"lumi": 1.01}})],
+    ids=["free", "fixed"],
+)
+def test_derivatives_by_strength_level_and_data_are_differences(codes: Any, options: Any) -> None:
+    model = load(*codes)
+    data = np.asarray(hf.asimov(model, parameters={"mu": 1.3}))
+    data = data * np.linspace(0.97, 1.04, len(data))
+    arguments = (2.5, 0.06, data)
+    with jax.enable_x64(True):
+        by_mu, by_level, by_data = jax.grad(
+            lambda *given: results(model, *given, **options), (0, 1, 2)
+        )(*arguments)
+
+    def at(index: int, value: float, cell: Any = ...) -> float:
+        given = [np.array(a, np.float64) for a in arguments]
+        given[index][cell] = value
+        return float(results(model, float(given[0]), float(given[1]), given[2], **options))
+
+    assert by_mu == pytest.approx(difference(lambda v: at(0, v), 2.5), rel=1e-6)
+    assert by_level == pytest.approx(difference(lambda v: at(1, v), 0.06), rel=1e-6)
+    for i in (0, len(data) - 1):  # a main count, an auxiliary one
+        slope = difference(lambda v, i=i: at(2, v, i), data[i])
+        assert by_data[i] == pytest.approx(slope, rel=1e-6)
+
+
+def test_derivatives_by_the_values_of_fixed_parameters_are_differences() -> None:
+    """Parameters that are fixed without a value stand at the model's `init`."""
+    model = load("code4", "code2")
+    place = int(model.about.structure.positions[model.index("lumi")])
+
+    def q0(init: Any) -> Any:
+        return hf.discovery(with_arrays(model, init=init), fixed=["lumi"]).q0
+
+    start = np.array(model.arrays.init, np.float64)
+    with jax.enable_x64(True):
+        slope = jax.grad(q0)(start)[place]
+
+    def moved(value: float) -> float:
+        changed = start.copy()
+        changed[place] = value
+        return float(q0(changed))
+
+    assert slope == pytest.approx(difference(moved, start[place]), rel=1e-7)
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["32 bits", "64 bits"])
+def test_first_gradients_compile_no_fit_and_a_patient_process_compiles_later(
+    wide: bool, compilations: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load()
+    functions = [
+        lambda m: hf.discovery(m).q0,
+        lambda m: hf.cls(m, 1.0).observed,
+        lambda m: hf.upper_limit(m).observed,
+    ]
+    with jax.enable_x64(wide):
+        for function in functions:
+            jax.grad(function)(model)  # small operations of JAX's own
+            compilations.reset()
+            jax.grad(function)(model.with_nominal({}))
+            assert compilations.count == 0
+    monkeypatch.setattr(programs, "PATIENCE", 0.0)
+    primal = first_gradients._likelihood_ratio(model, None, "q0")
+    assert primal is None
+
+
+def test_forward_mode_linearize_and_vmap_of_known_derivatives_agree_with_reverse_mode() -> None:
+    model = load()
+    with jax.enable_x64(True):
+        function = lambda mu: hf.cls(model, mu).expected  # noqa: E731
+        forward, reverse = jax.jacfwd(function)(1.5), jax.jacrev(function)(1.5)
+        np.testing.assert_allclose(forward, reverse, rtol=1e-13)
+        value, push = jax.linearize(function, 1.5)
+        np.testing.assert_allclose(push(2.0), 2 * reverse, rtol=1e-13)
+        np.testing.assert_allclose(value, hf.cls(model, 1.5).expected, rtol=1e-12)
