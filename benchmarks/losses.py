@@ -66,6 +66,7 @@ def plain_q0(model: hf.Model, samples: list[str]) -> Callable[[Any], Any]:
 
 
 def compare(name: str, model: hf.Model, rounds: int) -> None:
+    hf.precompile(model)  # warm times are those of many steps
     samples = signal_samples(model)
     signal = nominal(model, samples)
     jax.config.update("jax_enable_x64", True)

@@ -425,6 +425,7 @@ def main() -> None:
         if options.only and options.only != name:
             continue
         model = hf.load(synthetic.preset(source) if source in PRESETS else source)
+        hf.precompile(model)  # warm times are those of many steps
         subject = Subject(name, model, device, large=model.n_parameters > 100)
         subject.correctness(figures)
         subject.streams(figures)

@@ -1,12 +1,19 @@
 """How soon does a fresh process answer, beside its peers?
 
-    python benchmarks/warmstart.py [--rounds N] [--workspace FILE] [--skip SIDE]
+    python benchmarks/warmstart.py [fits] [gradients] [--rounds N] [--workspace FILE] [--skip SIDE]
 
-A process is timed from its start to its end, with a fit of a workspace in between: by the library
-(`python -c`), by `firstlight hf fit`, by NextStat, by pyhf, and by the same engine compiled by JAX,
-with a warm persistent cache and with none. All sides run in turns, and every figure is a ratio of
-medians of pairs with its interval. The workspace is synthetic, of the dimensions of a published
-analysis with 184 parameters, unless `--workspace` names another. Needs the extra `peers` and a
+A process is timed from its start to its end.
+
+fits: it fits a workspace, by the library (`python -c`), by `firstlight hf fit`, by NextStat, by
+pyhf, and by the same engine compiled by JAX, with a warm persistent cache and with none. The
+workspace is synthetic, of the dimensions of a published analysis with 184 parameters, unless
+`--workspace` names another. Needs the extra `peers`.
+
+gradients: it differentiates a result of a model with eight parameters with respect to all of its
+numbers, by `jax.grad` without `jit`, or takes a step of a PyTorch loss (on a GPU if there is one):
+as the library does it, and with everything compiled at once.
+
+All sides run in turns, and every figure is a ratio of medians of pairs with its interval. Wants a
 machine that does nothing else.
 """
 
@@ -15,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -46,9 +54,35 @@ workspace = pyhf.Workspace(json.load(open(sys.argv[1])))
 model = workspace.model()
 print(pyhf.infer.mle.fit(workspace.data(model), model, return_fitted_val=True)[1])
 """
-#: What a process runs, and the settings of its environment.
+GRADIENT = """
+import sys, jax
+from firstlight import histfactory as hf
+from firstlight.histfactory import programs
+if sys.argv[2] == "compiled":
+    programs.PATIENCE = 0.0
+model = hf.load(sys.argv[3])
+result = {
+    "q0": lambda m: hf.discovery(m).q0,
+    "CLs": lambda m: hf.cls(m, 1.0).observed,
+    "limit": lambda m: hf.upper_limit(m).observed,
+}[sys.argv[1]]
+print(float(jax.grad(result)(model).template("signal").sum()))
+"""
+TORCH = """
+import sys, torch
+import firstlight.torch as ft
+from firstlight.histfactory import programs
+if sys.argv[2] == "compiled":
+    programs.PATIENCE = 0.0
+loss = ft.SignificanceLoss(ft.from_pyhf(open(sys.argv[3]).read()), "signal")
+device = "cuda" if torch.cuda.is_available() else "cpu"
+signal = torch.full((loss.n_bins,), 5.0, device=device, requires_grad=True)
+loss(signal).backward()
+print(signal.grad.sum().item())
+"""
 CACHED = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-SIDES: dict[str, list[str]] = {
+#: What a process runs.
+FITS: dict[str, list[str]] = {
     "library": ["-c", LIBRARY],
     "command": ["-m", "firstlight", "hf", "fit"],
     "NextStat": ["-c", NEXTSTAT],
@@ -56,6 +90,13 @@ SIDES: dict[str, list[str]] = {
     "JAX, no cache": ["-c", JAX],
     "pyhf, NumPy": ["-W", "ignore", "-c", PYHF],
 }
+RESULTS = {"q0": GRADIENT, "CLs": GRADIENT, "limit": GRADIENT, "PyTorch loss": TORCH}
+GRADIENTS: dict[str, list[str]] = {
+    f"{name}, {how}": ["-c", program, name, how]
+    for name, program in RESULTS.items()
+    for how in ("library", "compiled")
+}
+SIDES = FITS | GRADIENTS
 #: (ours, theirs, the most that ours may take as a share of theirs)
 BARS = [
     ("library", "NextStat", 0.8),
@@ -65,6 +106,7 @@ BARS = [
     ("library", "JAX, no cache", 1.05),
     ("command", "JAX, no cache", 1.05),
     ("library", "pyhf, NumPy", 1.0),
+    *((f"{name}, library", f"{name}, compiled", 0.6) for name in RESULTS),
 ]
 
 
@@ -92,31 +134,39 @@ def measure(sides: list[str], workspace: Path, rounds: int) -> dict[str, list[fl
     return found
 
 
+def report(found: dict[str, list[float]], what: str) -> None:
+    for ours, theirs, bar in BARS:
+        if not {ours, theirs} <= set(found):
+            continue
+        pairs = [a / b for a, b in zip(found[ours], found[theirs], strict=True)]
+        e, took = median_estimate(pairs), (statistics.median(found[s]) for s in (ours, theirs))
+        mark = "ok  " if e.median <= bar else "MISS"
+        print(
+            f"{mark}  fresh process to {what}, {ours} against {theirs}: "
+            f"{e.median:.2f}× its time [{e.low:.2f}, {e.high:.2f}] over {e.n} pairs "
+            f"(bar: ≤ {bar:g}×); here {next(took):.2f} and {next(took):.2f} s",
+            flush=True,
+        )
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("parts", nargs="*", metavar="PART", help="fits, gradients; default: both")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--workspace", type=Path, help="a pyhf JSON workspace")
+    parser.add_argument("--workspace", type=Path, help="a pyhf JSON workspace, for the fits")
     parser.add_argument(
         "--skip", action="append", choices=SIDES, default=[], help="a side to leave out"
     )
     options = parser.parse_args()
-    sides = [side for side in SIDES if side not in options.skip]
-    with tempfile.TemporaryDirectory() as folder:
-        workspace = options.workspace or Path(folder) / "workspace.json"
-        if options.workspace is None:
-            workspace.write_text(json.dumps(synthetic.preset("thu-184p")))
-        found = measure(sides, workspace, options.rounds)
-    for ours, theirs, bar in BARS:
-        if not {ours, theirs} <= set(sides):
-            continue
-        pairs = [a / b for a, b in zip(found[ours], found[theirs], strict=True)]
-        e = median_estimate(pairs)
-        mark = "ok  " if e.median <= bar else "MISS"
-        print(
-            f"{mark}  fresh process to fit, {ours} against {theirs}: "
-            f"{e.median:.2f}× its time [{e.low:.2f}, {e.high:.2f}] over {e.n} pairs "
-            f"(bar: ≤ {bar:g}×)"
-        )
+    plans = {"fits": (FITS, "thu-184p", "fit"), "gradients": (GRADIENTS, "complex-8p", "gradient")}
+    for part in options.parts or plans:
+        sides, preset, what = plans[part]
+        kept = [side for side in sides if side not in options.skip]
+        with tempfile.TemporaryDirectory() as folder:
+            workspace = Path(folder) / "workspace.json"
+            workspace.write_text(json.dumps(synthetic.preset(preset)))
+            given = options.workspace if part == "fits" and options.workspace else workspace
+            report(measure(kept, given, options.rounds), what)
 
 
 if __name__ == "__main__":

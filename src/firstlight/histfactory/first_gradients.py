@@ -85,9 +85,11 @@ def _likelihood_ratio(
         made = ratio_and_fits(engine, mu, statistic, data, fixed, None, warm_start)
         if not converged(made.found):
             return None
-        numbers = [*value_slopes(engine, made), of_constants(engine.prepared, made.problems[0].data)]
+        constants = of_constants(engine.prepared, made.problems[0].data)
+        numbers = [*value_slopes(engine, made), constants]
         gradients = by_argument(model, data, fixed, numbers)
-    ratio = replace(made.ratio, free=_bare(made.ratio.free), conditional=_bare(made.ratio.conditional))
+    free, conditional = (_bare(fit) for fit in (made.ratio.free, made.ratio.conditional))
+    ratio = replace(made.ratio, free=free, conditional=conditional)
     return Linear(ratio, _ratio_mixing(ratio), gradients)
 
 
@@ -133,9 +135,10 @@ def _ratio_mixing(ratio: Ratio) -> Ratio:
     )
 
 
-def _bare(fit: FitResult | None) -> FitResult | None:
+def _bare(fit: FitResult | None) -> FitResult:
     """A fit as a program returns it, without its Hessian."""
-    return fit and replace(fit, _hessian=None)
+    assert fit is not None
+    return replace(fit, _hessian=None)
 
 
 def _fit_mixing(fit: FitResult, of_nll: Array) -> FitResult:
@@ -143,7 +146,7 @@ def _fit_mixing(fit: FitResult, of_nll: Array) -> FitResult:
         ("values", "edm", "iterations", "status_code", "is_free", "at_bound", "branches", "_free"),
         0.0,
     )
-    return FitResult(nll=of_nll, _hessian=None, about=fit.about, **constant)  # type: ignore[arg-type]
+    return FitResult(nll=of_nll, _hessian=None, about=fit.about, **constant)
 
 
 def root_slope(q: float) -> float:
@@ -185,8 +188,8 @@ def _cls(
         gradients = by_argument(model, data, fixed, numbers)
     mixing = _cls_mixing(result, test_statistic)
     by_number = {name: _with_zero(getattr(mixing, name)) for name in vars(mixing)}
-    constant = dict(mu=np.array([0.0, 0.0, 1.0]), muhat=0.0, converged=0.0, branches=0.0)
-    return Linear(result, replace(mixing, **(by_number | constant)), gradients)
+    by_number["mu"] = np.array([0.0, 0.0, 1.0])
+    return Linear(result, replace(mixing, **by_number), gradients)
 
 
 def _with_zero(slopes: Array) -> Array:
@@ -271,7 +274,7 @@ def _upper_limit(
     gradients = by_argument(model, data, fixed, [*slopes, no_slope(OnHost(model).prepared)])
     gradients["level"] = [np.array([*by_level, 1.0])]
     numbers = np.eye(len(slopes) + 1)
-    mixing = UpperLimit(numbers[0], numbers[1:-1], numbers[-1], 0.0, 0.0)  # type: ignore[arg-type]
+    mixing = UpperLimit(numbers[0], numbers[1:-1], numbers[-1], 0.0, 0.0)
     return Linear(limit, mixing, gradients)
 
 

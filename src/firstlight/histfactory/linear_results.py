@@ -60,8 +60,10 @@ def known_result(
         return None
     args, kwargs = unflatten(numbers)
     linear = rule(*args, **kwargs)
-    gradients = linear and _by_leaf(function, arguments, arrays, linear.gradients)
-    if linear is None or gradients is None:
+    if linear is None:
+        return None
+    gradients = _by_leaf(function, arguments, linear.gradients)
+    if gradients is None:
         return None
     traced = [array for array in arrays if isinstance(array, jax.core.Tracer)]
     return (_attached(linear, gradients, wide)(*traced),)
@@ -82,10 +84,7 @@ def _number(array: Any) -> Any:
 
 
 def _by_leaf(
-    function: Callable[..., Any],
-    arguments: Any,
-    arrays: Sequence[Any],
-    gradients: Mapping[str, Sequence[Array]],
+    function: Callable[..., Any], arguments: Any, gradients: Mapping[str, Sequence[Array]]
 ) -> list[Array] | None:
     """The derivatives with respect to every traced array; None if one is not among them."""
     args, kwargs = arguments

@@ -50,9 +50,9 @@ _NUMBERS = Slope._fields[:7]
 
 def no_slope(model: Prepared) -> Slope:
     """Of a number that depends on nothing."""
-    arrays = [np.zeros(np.shape(getattr(model, name))) for name in _NUMBERS]
-    n = len(model.weight)
-    return Slope(*arrays, np.zeros(model.nominal.shape[1]), np.zeros(n), np.zeros(n), np.zeros(()))
+    bins, n = np.zeros(model.nominal.shape[1]), np.zeros(len(model.weight))
+    numbers = [np.zeros(np.shape(getattr(model, name))) for name in _NUMBERS]
+    return Slope._make([*numbers, bins, n, n.copy(), np.zeros(())])
 
 
 def combined(*terms: tuple[float, Slope]) -> Slope:
@@ -154,8 +154,8 @@ def tail_slope(z: float) -> float:
 
 
 def _slope(by_model: Prepared, by_data: Data, start: Array) -> Slope:
-    numbers = (getattr(by_model, name) for name in _NUMBERS)
-    return Slope(*numbers, by_data.main, by_data.aux, start, np.zeros(()))
+    numbers = [getattr(by_model, name) for name in _NUMBERS]
+    return Slope._make([*numbers, by_data.main, by_data.aux, start, np.zeros(())])
 
 
 def _split(slope: Slope, tested: int | None) -> Slope:

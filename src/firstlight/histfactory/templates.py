@@ -107,10 +107,10 @@ def by_template(
         if array == "nominal" and variations == "relative":
             before = np.asarray(model.arrays.nominal)[where]
             scale = np.where(before > 0, 1 / np.where(before > 0, before, 1.0), 0.0)
-            here = (slice(None), *where)
+            here: Any = (slice(None), *where)
             for name in ("histosys_lo", "histosys_hi"):
-                templates_before = np.asarray(getattr(model.arrays, name))[here]
-                found[key] = found[key] + scale * (slopes[name][here] * templates_before).sum(0)
+                varied = np.asarray(getattr(model.arrays, name))[here]
+                found[key] = found[key] + scale * (slopes[name][here] * varied).sum(0)
     return [found[key] for key in templates]
 
 

@@ -24,11 +24,17 @@ from firstlight.histfactory.inference import (
     ratio_and_fits,
     square_root,
 )
-from firstlight.histfactory.internal_order import data_of
+from firstlight.histfactory.internal_order import data_of, prepared
 from firstlight.histfactory.linear_results import Linear
 from firstlight.histfactory.model import Model
 from firstlight.histfactory.newton import WarmStart
-from firstlight.histfactory.profile_slopes import Slope, combined, no_slope, of_floor, through_asimov
+from firstlight.histfactory.profile_slopes import (
+    Slope,
+    combined,
+    no_slope,
+    of_floor,
+    through_asimov,
+)
 from firstlight.histfactory.programs import Patience
 from firstlight.losses.objectives import Keys, State, Values, state_of
 
@@ -46,7 +52,7 @@ def statistic(
     model: Model,
     keys: Keys,
     values: Values,
-    patience: Patience = RATIO,
+    patience: Patience,
     *,
     objective: str,
     mu: Number | None,
@@ -55,12 +61,10 @@ def statistic(
     data: ArrayLike | None = None,
     fixed: Fixed = None,
     variations: str = "absolute",
-) -> Statistic | None:
-    """A statistic of a model with other templates, unchecked; None once compiling pays."""
+) -> Statistic:
+    """A statistic of a model with other templates, unchecked."""
     given = dict(zip(keys, values, strict=True))
     engine = OnHost(templates.exchange(model, given, variations))
-    if patience.is_over(engine.prepared):
-        return None
     with patience.spent(engine.prepared):
         if objective == "observed":
             made = ratio_and_fits(engine, mu, test_statistic, data, fixed, None, warm_start)
@@ -79,9 +83,9 @@ def statistic(
 
 def _of_expected(engine: OnHost, theta: Array, made: RatioAndFits) -> Slope:
     """Of a statistic whose data are made by the model itself."""
-    prepared, (value,) = engine.prepared, value_slopes(engine, made)
-    value, _ = through_asimov(prepared, theta, made.problems[0].data, value)
-    return combined((2.0, value), (-2.0, of_floor(prepared)))
+    (value,) = value_slopes(engine, made)
+    value, _ = through_asimov(engine.prepared, theta, made.problems[0].data, value)
+    return combined((2.0, value), (-2.0, of_floor(engine.prepared)))
 
 
 def _by_template(
@@ -102,14 +106,14 @@ def tested(
     **options: Any,
 ) -> Linear | None:
     """The rule of `objectives.tested`."""
-    if not _are_possible(model, keys, values):
+    if RATIO.is_over(prepared(model)) or not _are_possible(model, keys, values):
         return None
-    found = statistic(model, keys, values, objective=objective, **options)
-    if found is None or not found.state.converged:
+    found = statistic(model, keys, values, RATIO, objective=objective, **options)
+    if not found.state.converged:
         return None
     value = square_root(found.q) if root else found.q
     slope = root_slope(found.q) if root else 1.0
-    constant = State(WarmStart(0.0, 0.0, 0.0), 0.0, 0.0, 0.0)  # type: ignore[arg-type]
+    constant = State(WarmStart(0.0, 0.0, 0.0), 0.0, 0.0, 0.0)
     gradients = {"values": _by_value(values, found.gradient), "mu": [found.by_mu[None]]}
     return Linear((value, found.state), (np.array([slope]), constant), gradients)
 

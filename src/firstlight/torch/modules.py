@@ -161,5 +161,5 @@ def _keep_from_tracing() -> None:
     SignificanceLoss.forward = torch.compiler.disable(SignificanceLoss.forward)  # type: ignore[method-assign]
 
 
-# Saying so loads all of torch.compile, which takes longer than a first gradient: not before others do.
+# Saying so loads torch.compile, which takes longer than a first gradient: once others have.
 when_imported("torch._dynamo", _keep_from_tracing)
