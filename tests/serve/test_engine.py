@@ -227,3 +227,18 @@ def test_the_first_batch_is_cold_and_so_is_one_that_compiled(values: Values) -> 
         return cold
 
     assert asyncio.run(body()) == [True, False, True, False]
+
+
+def test_a_retired_lane_computes_what_waits_and_is_then_forgotten(values: Values) -> None:
+    async def body() -> tuple[list[float], int]:
+        engine = Engine(values)
+        (lane,) = engine.add(fake_loaded(lambda x: x, INLINE)).values()
+        job = SeenJob([7])
+        engine.submit(lane, job)
+        engine.remove([lane])
+        while not engine.idle:
+            await asyncio.sleep(0)
+        engine.close()
+        return job.numbers, len(engine._lanes)
+
+    assert asyncio.run(body()) == ([7], 0)

@@ -125,7 +125,7 @@ class Lane:
         self.queue: deque[Job] = deque()
         self.queued_rows = 0
         self.device_seconds = 0.0  # the share of the device that it had, for fairness
-        self.ran = False
+        self.ran = self.retired = False
         self.use(list(buckets))
         model, version = loaded.model.name, loaded.model.version
         self.queue_duration = values.histogram(metrics.QUEUE_DURATION, model)
@@ -199,9 +199,13 @@ class Engine:
         return lanes
 
     def remove(self, lanes: Iterable[Lane]) -> None:
-        """Forget lanes that get no more jobs; those that wait are still computed."""
-        gone = set(lanes)
-        self._lanes = [lane for lane in self._lanes if lane not in gone or lane.queue]
+        """Forget lanes that get no more jobs, as soon as those that wait are computed."""
+        for lane in lanes:
+            lane.retired = True
+        self._forget_retired()
+
+    def _forget_retired(self) -> None:
+        self._lanes = [lane for lane in self._lanes if lane.queue or not lane.retired]
 
     @property
     def idle(self) -> bool:
@@ -254,6 +258,8 @@ class Engine:
             for job in batch.jobs:
                 lane.queue_duration.observe(now - job.arrived)
             self._start(batch)
+        if lane.retired:
+            self._forget_retired()
         if any(lane.queue for lane in self._lanes):
             self._wake()
 

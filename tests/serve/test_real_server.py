@@ -1,0 +1,270 @@
+"""`firstlight serve` as a process, asked by Triton's own client; one server for most claims."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.slow
+
+APP = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+from firstlight import serve
+
+WEIGHTS = np.random.default_rng(5).normal(size=(16, 4)).astype(np.float32)
+
+@serve.model(inputs={"x": serve.Input("float32", (16,))}, parameters=WEIGHTS, version="VERSION")
+def scores(weights, x):
+    return {"scores": jnp.tanh(x @ weights)}
+
+@serve.model(inputs={"steps": serve.Input("int32", ())}, buckets=(1,))
+def count(steps):
+    return {"steps": jax.lax.map(lambda n: jax.lax.fori_loop(0, n, lambda i, s: s + 1, 0), steps)}
+"""
+
+
+class Running:
+    """A server, its address, and what it prints."""
+
+    def __init__(self, folder: Path, *arguments: str, version: str = "1") -> None:
+        self.file = folder / "app.py"
+        self.write(version)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "firstlight", "serve", "app.py", "--port", "0", *arguments],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.address = self.until("listening on http://").split("http://")[1].split(",")[0]
+
+    def write(self, version: str) -> None:
+        self.file.write_text(textwrap.dedent(APP).replace("VERSION", version))
+
+    def until(self, text: str) -> str:
+        """The next line with that text."""
+        assert self.process.stdout is not None
+        seen = []
+        for line in self.process.stdout:
+            seen.append(line)
+            if text in line:
+                return line
+        raise AssertionError(f"{text!r} was not said, but:\n{''.join(seen)}")
+
+    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection(self.address, timeout=60)
+        connection.request(method, path, None if body is None else json.dumps(body))
+        answer = connection.getresponse()
+        data = answer.read()
+        connection.close()
+        is_json = answer.headers["content-type"] == "application/json" and data
+        return answer.status, json.loads(data) if is_json else data.decode()
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(60)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    running = Running(tmp_path_factory.mktemp("serve"))
+    running.until("ready after")
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def triton(server: Running) -> Iterator[Any]:
+    from tritonclient.http import InferenceServerClient
+
+    client = InferenceServerClient(server.address)
+    yield client
+    client.close()
+
+
+def expected(x: Any) -> Any:
+    weights = np.random.default_rng(5).normal(size=(16, 4)).astype(np.float32)
+    return np.tanh(x.astype(np.float64) @ weights.astype(np.float64))
+
+
+def test_tritons_client_finds_the_server_and_its_models(triton: Any) -> None:
+    assert triton.is_server_live() and triton.is_server_ready()
+    assert triton.is_model_ready("scores")
+    assert triton.get_server_metadata()["name"] == "firstlight"
+    about = triton.get_model_metadata("scores")
+    assert about["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 16]}]
+    assert triton.get_model_config("scores")["max_batch_size"] == 32
+
+
+@pytest.mark.parametrize("binary", [True, False], ids=["bytes", "json"])
+@pytest.mark.parametrize("rows", [1, 3, 32])
+def test_tritons_client_gets_the_right_numbers(triton: Any, binary: bool, rows: int) -> None:
+    from tritonclient.http import InferInput, InferRequestedOutput
+
+    x = np.random.default_rng(rows).normal(size=(rows, 16)).astype(np.float32)
+    sent = InferInput("x", list(x.shape), "FP32")
+    sent.set_data_from_numpy(x, binary_data=binary)
+    wanted = InferRequestedOutput("scores", binary_data=binary)
+    result = triton.infer("scores", [sent], outputs=[wanted], request_id="7", timeout=5_000_000)
+    assert result.get_response()["id"] == "7"
+    np.testing.assert_allclose(result.as_numpy("scores"), expected(x), rtol=1e-5, atol=1e-6)
+
+
+def test_tritons_client_is_told_of_a_wrong_shape(triton: Any) -> None:
+    from tritonclient.http import InferInput
+    from tritonclient.utils import InferenceServerException
+
+    sent = InferInput("x", [1, 17], "FP32")
+    sent.set_data_from_numpy(np.ones((1, 17), np.float32))
+    with pytest.raises(InferenceServerException, match=r"takes \[rows, 16\]"):
+        triton.infer("scores", [sent])
+
+
+def test_batched_results_equal_single_ones_whatever_the_mix(server: Running) -> None:
+    """Many clients at once, with requests of all sizes; equal to a few units in the last place."""
+    import asyncio
+
+    rng = np.random.default_rng(2)
+    inputs = [rng.normal(size=(rng.integers(1, 33), 16)).astype(np.float32) for _ in range(400)]
+    host, _, port = server.address.rpartition(":")
+
+    async def client(numbers: list[int]) -> list[tuple[int, Any]]:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        answers = []
+        for i in numbers:
+            body = json.dumps({"x": inputs[i].tolist()}).encode()
+            writer.write(b"POST /models/scores HTTP/1.1\r\nhost: h\r\ncontent-length: "
+                         b"%d\r\n\r\n%s" % (len(body), body))  # fmt: skip
+            head = await reader.readuntil(b"\r\n\r\n")
+            size = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+            answers.append((i, json.loads(await reader.readexactly(size))))
+        writer.close()
+        return answers
+
+    async def all_clients() -> list[Any]:
+        return await asyncio.gather(*(client(list(range(c, 400, 16))) for c in range(16)))
+
+    for i, answer in (pair for answers in asyncio.run(all_clients()) for pair in answers):
+        np.testing.assert_allclose(answer["scores"], expected(inputs[i]), rtol=1e-5, atol=1e-6)
+
+
+def test_no_request_compiled_anything(server: Running) -> None:
+    for rows in range(1, 34):
+        server.ask("POST", "/models/scores", {"x": [[0.5] * 16] * rows})
+    _, text = server.ask("GET", "/metrics")
+    assert "\nfirstlight_request_path_compiles_total 0.0\n" in text
+    assert 'firstlight_requests_total{code="400",model="scores",version="1"}' in text
+    assert "\nfirstlight_ready 1.0\n" in text
+    started = text.split("\nfirstlight_startup_duration_seconds ")[1].split("\n")[0]
+    assert float(started) > 0
+
+
+def test_a_body_that_stays_away_does_not_keep_others_waiting(server: Running) -> None:
+    host, _, port = server.address.rpartition(":")
+    with socket.create_connection((host, int(port))) as slow:
+        slow.sendall(b"POST /models/scores HTTP/1.1\r\nhost: h\r\ncontent-length: 9\r\n\r\n{")
+        assert server.ask("GET", "/v2/health/ready")[0] == 200
+
+
+def test_reload_takes_a_new_version_and_keeps_the_old_one_on_failure(server: Running) -> None:
+    server.write("2")
+    server.process.send_signal(signal.SIGHUP)
+    server.until("scores 2: 6 executables")
+    server.until("ready after")
+    assert server.ask("GET", "/v2/models/scores")[1]["versions"] == ["2"]
+    server.file.write_text("import nothing_of_that_name")
+    server.process.send_signal(signal.SIGHUP)
+    assert "nothing_of_that_name" in server.until("reload failed")
+    assert server.ask("POST", "/models/scores", {"x": [[0.5] * 16]})[0] == 200
+    _, text = server.ask("GET", "/metrics")
+    assert "\nfirstlight_request_path_compiles_total 0.0\n" in text
+
+
+def test_a_second_server_on_the_same_port_says_so_and_exits_with_2(server: Running) -> None:
+    server.write("1")
+    port = server.address.rpartition(":")[2]
+    command = [sys.executable, "-m", "firstlight", "serve", "app.py", "--port", port]
+    done = subprocess.run(
+        command, cwd=server.file.parent, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 2 and "Choose another --port" in done.stderr
+
+
+def test_sigterm_answers_what_has_arrived_and_exits_with_0(tmp_path: Path) -> None:
+    running = Running(tmp_path, "--drain-seconds", "60")
+    running.until("ready after")
+    host, _, port = running.address.rpartition(":")
+    with socket.create_connection((host, int(port))) as client:
+        body = b'{"steps": [300000000]}'
+        client.sendall(b"POST /models/count HTTP/1.1\r\nhost: h\r\ncontent-length: "
+                       b"%d\r\n\r\n%s" % (len(body), body))  # fmt: skip
+        while (
+            '\nfirstlight_queue_duration_seconds_count{model="count"} 1.0\n'
+            not in (running.ask("GET", "/metrics")[1])
+        ):
+            pass  # until it is being computed
+        running.process.send_signal(signal.SIGTERM)
+        running.until("draining")
+        answer = b""
+        while part := client.recv(65536):
+            answer += part
+    assert b" 200 OK" in answer and answer.endswith(b'{"steps":[300000000]}')
+    running.until("stopped")
+    assert running.stop() == 0
+
+
+def test_a_token_file_that_others_can_read_is_refused(tmp_path: Path, capsys: Any) -> None:
+    from firstlight.cli import main
+
+    path = tmp_path / "token"
+    path.write_text("0123456789abcdef\n")
+    path.chmod(0o640)
+    assert main(["serve", "app.py", "--token-file", str(path)]) == 2
+    assert f"chmod 600 {path}" in capsys.readouterr().err
+    path.chmod(0o600)
+    from firstlight.serve.token_file import TokenError, read_token
+
+    assert read_token(str(path)) == b"0123456789abcdef"
+    path.write_text("short")
+    with pytest.raises(TokenError, match="token_urlsafe"):
+        read_token(str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "message"),
+    [
+        ("1/0", "a.py:m", "ZeroDivisionError"),
+        ("import sys; sys.exit(3)", "a.py:m", "SystemExit: 3"),
+        ("x = 1", "a.py:m", "has no 'm'"),
+        ("m = 1", "a.py:m", "is int, not a model"),
+        ("m = 1", "a.py", "declares no model"),
+        ("", "b.py", "no such file"),
+    ],
+)
+def test_a_file_without_a_model_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, target: str, message: str
+) -> None:
+    from firstlight.serve.targets import TargetError, models_in
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    Path("a.py").write_text(text)
+    with pytest.raises(TargetError, match=message):
+        models_in(target)
+    sys.modules.pop("a", None)
