@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from firstlight.errors import FirstlightError
 from firstlight.serve import description
@@ -56,8 +55,6 @@ class Service:
         import jax
 
         self.settings, self._begin = settings, begin
-        # A number that is too large for float32 is infinite there; that is no news for the log.
-        np.seterr(over="ignore")
         self.values = Values()
         self.watch = CompileWatch(self.values)
         on_cpu = jax.default_backend() == "cpu"

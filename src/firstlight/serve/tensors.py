@@ -45,9 +45,11 @@ def decoded(decoder: msgspec.json.Decoder[Any], body: Any) -> Any:
 def as_array(tensor: Tensor, numbers: Any) -> Array:
     """Numbers in the dtype of the model, or a message for the client."""
     try:
-        return np.array(numbers, tensor.dtype)
-    except OverflowError as error:
-        raise InvalidRequestError(f"input {tensor.name!r}: {error}.") from None
+        with np.errstate(over="raise"):
+            return np.array(numbers, tensor.dtype)
+    except (OverflowError, FloatingPointError):
+        message = f"input {tensor.name!r}: a number is out of range for {tensor.datatype}."
+        raise InvalidRequestError(message) from None
     except ValueError:
         raise InvalidRequestError(f"the rows of input {tensor.name!r} differ in length.") from None
 
