@@ -329,3 +329,23 @@ def test_every_metric_is_exported_under_its_name_and_kind(client: Client) -> Non
 
 def test_every_objective_is_a_bound_of_the_latency_buckets() -> None:
     assert set(metrics.OBJECTIVES) <= set(metrics.REQUEST_DURATION.bounds)
+
+
+def test_a_rehearsal_asks_every_form_and_leaves_no_trace(capsys: Any) -> None:
+    import asyncio as aio
+
+    from firstlight.serve.rehearsal import rehearse
+
+    loaded, shapes = pair_model(), []
+    inner = loaded.lanes[()][0].call
+
+    def call(x: Any, n: Any) -> Any:
+        shapes.append(x.shape)
+        return inner(x, n)
+
+    from dataclasses import replace
+
+    seen = replace(loaded, lanes={(): tuple(replace(b, call=call) for b in loaded.buckets)})
+    aio.run(rehearse([seen]))
+    assert set(shapes) == {(1, 2)} and len(shapes) % 3 == 0 and len(shapes) >= 3
+    assert capsys.readouterr().err == ""

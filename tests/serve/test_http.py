@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 
 from firstlight.serve.app import Exchange
@@ -235,3 +236,15 @@ def test_draining_closes_idle_connections_and_the_others_after_their_answer() ->
     assert idle.closed and not wire.transport.closed
     wire.app.waiting[0].answer(200, [b"done"])
     assert b"connection: close" in wire.transport.written and wire.transport.closed
+
+
+def test_the_bytes_of_a_large_tensor_begin_where_xla_can_use_them() -> None:
+    wire = Wire(later=True, body_bytes=10**6, all_bodies_bytes=10**6)
+    for first in (1, 17, 150):
+        body = b"{" * first + bytes(range(256)) * 400
+        wire.send(post(body, more=b"inference-header-content-length: %d\r\n" % first))
+        exchange = wire.app.waiting.pop()
+        assert bytes(exchange.body) == body
+        assert np.frombuffer(exchange.body[first:], np.uint8).ctypes.data % 64 == 0
+        exchange.answer(200, [b""])
+    assert wire.server.body_bytes == 0

@@ -15,6 +15,7 @@ from typing import Any
 
 import httptools
 import msgspec
+import numpy as np
 
 from firstlight.serve.app import JSON, App, Exchange
 
@@ -23,6 +24,8 @@ _HEADS = {
     status: b"HTTP/1.1 %d %s\r\ncontent-type: " % (status, phrase)
     for status, phrase in _REASONS.items()
 }
+#: Bytes of a body from which on it is put together where XLA can use it without copying.
+_LARGE, _ALIGNMENT = 2**16, 64
 #: Requests that a client may send ahead of their answers.
 _MAX_AHEAD = 16
 
@@ -108,6 +111,7 @@ class Connection(asyncio.Protocol):
         self.since = time.perf_counter()  # of what is being waited for
         self._head_bytes = self._body_bytes = 0
         self._body: list[bytes] = []
+        self._large: memoryview | None = None  # where a large body is put together
         self._refused = False
 
     # --- called by the event loop -----------------------------------------------------------------
@@ -178,15 +182,20 @@ class Connection(asyncio.Protocol):
                 self._too_large()
             elif self.server.body_bytes + int(length) > self.limits.all_bodies_bytes:
                 self._refuse(429, "too many large requests at once.", b"retry-after: 1\r\n")
+            elif int(length) >= _LARGE:
+                self._large = _aligned(int(length), request.headers)
         if not self._refused and request.headers.get(b"expect", b"").lower() == b"100-continue":
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
         if self._refused:
             return
+        if self._large is not None:
+            self._large[self._body_bytes : self._body_bytes + len(body)] = body
+        else:
+            self._body.append(body)
         self._body_bytes += len(body)
         self.server.body_bytes += len(body)
-        self._body.append(body)
         if self._body_bytes > self.limits.body_bytes:
             self._too_large()
         elif self.server.body_bytes > self.limits.all_bodies_bytes:
@@ -196,9 +205,12 @@ class Connection(asyncio.Protocol):
         request, self.request = self.request, None
         if request is None or self._refused:
             return
-        parts = self._body
-        request.body = parts[0] if len(parts) == 1 else b"".join(parts)
-        self._body = []
+        if self._large is not None:
+            request.body, self._large = self._large, None
+        else:
+            parts = self._body
+            request.body = parts[0] if len(parts) == 1 else b"".join(parts)
+            self._body = []
         request.arrived = self.since = time.perf_counter()
         if self.answering:
             self.ahead.append(request)
@@ -285,7 +297,7 @@ class Connection(asyncio.Protocol):
         if self._refused or self.transport is None:
             return
         self._refused = True
-        self.request, self._body = None, []
+        self.request, self._body, self._large = None, [], None
         self.since = time.perf_counter()
         if self.answering:  # an earlier request's answer has not been written: nothing to say
             self.transport.abort()
@@ -294,3 +306,12 @@ class Connection(asyncio.Protocol):
         last.keep_alive = False
         body = msgspec.json.encode({"error": why})
         self.write(last, status, [body], JSON, more)
+
+
+def _aligned(length: int, headers: dict[bytes, bytes]) -> memoryview:
+    """Memory in which the bytes of the first tensor, after the JSON, begin where XLA wants them."""
+    json_bytes = headers.get(b"inference-header-content-length", b"0")
+    first = int(json_bytes) if json_bytes.isdigit() and len(json_bytes) < 12 else 0
+    whole = np.empty(length + _ALIGNMENT, np.uint8)
+    start = -(whole.ctypes.data + first) % _ALIGNMENT
+    return whole.data[start : start + length]

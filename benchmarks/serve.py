@@ -1,0 +1,303 @@
+"""How fast is `firstlight serve`, beside its peers and beside a bare ASGI app?
+
+    python benchmarks/serve.py [--peers PYTHON] [--rounds N] [--seconds S] [--only PART]
+
+PYTHON is the interpreter of an environment with litserve, bentoml, ray[serve] and jax; without it
+only the bare app is compared (`uvicorn` has to be installed). The client is `wrk`. All servers run
+the same model, and are measured in turns. Use a machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import os
+import re
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+import serve_peers
+
+BODY = '{"x": [[' + ", ".join(f"{i / 16}" for i in range(16)) + "]]}"
+CONNECTIONS = 32
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server: where it is asked, and the processes that it is."""
+
+    name: str
+    port: int
+    path: str
+    process: subprocess.Popen[bytes]
+
+
+@dataclass(frozen=True)
+class Load:
+    """What wrk saw."""
+
+    requests_per_second: float
+    p99_seconds: float
+    errors: int
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def commands(
+    peers: str | None, port: Callable[[], int]
+) -> Iterator[tuple[str, list[str], int, str]]:
+    """Name, command, port and path of every contender."""
+    p = port()
+    ours = [sys.executable, "-m", "firstlight", "serve", "firstlight_app.py", "--port", str(p)]
+    yield "firstlight", ours, p, "/models/mlp"
+    p = port()
+    bare = [
+        sys.executable,
+        "-m",
+        "uvicorn",
+        "bare_app:app",
+        "--port",
+        str(p),
+        "--http",
+        "httptools",
+    ]
+    yield "bare ASGI app", [*bare, "--loop", "uvloop", "--no-access-log"], p, "/"
+    if peers is None:
+        return
+    p = port()
+    yield "LitServe", [peers, "litserve_app.py", str(p)], p, "/predict"
+    p = port()
+    bento = [peers, "-m", "bentoml", "serve", "bentoml_app:Mlp", "--port", str(p)]
+    yield "BentoML", bento, p, "/predict"
+    p = port()
+    yield "Ray Serve", [peers, "ray_app.py", str(p)], p, "/predict"
+
+
+def write_programs(folder: Path) -> None:
+    for name in ("FIRSTLIGHT", "BARE", "LITSERVE", "BENTOML", "RAY"):
+        (folder / f"{name.lower()}_app.py").write_text(getattr(serve_peers, name))
+    (folder / "model.py").write_text(serve_peers.MODEL)
+    lua = f"wrk.method='POST'; wrk.headers['content-type']='application/json'; wrk.body='{BODY}'"
+    (folder / "post.lua").write_text(lua)
+
+
+def answers(port: int, path: str, body: str = BODY) -> int | None:
+    """The status of one request; None where nobody listens."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request("POST", path, body, {"content-type": "application/json"})
+        return connection.getresponse().status
+    except OSError:
+        return None
+    finally:
+        connection.close()
+
+
+@contextmanager
+def running(name: str, command: list[str], port: int, path: str, folder: Path) -> Iterator[Server]:
+    """Start a server and wait for its first answer; end all its processes afterwards."""
+    variables = {
+        "FIRSTLIGHT_CACHE_DIR": str(folder / "cache"),
+        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+        "PYTHONPATH": str(folder),
+    }
+    with open(folder / f"{name}.log", "wb") as log:
+        process = subprocess.Popen(
+            command, cwd=folder, stdout=log, stderr=log, start_new_session=True,
+            env={**os.environ, **variables},
+        )  # fmt: skip
+    try:
+        end = time.monotonic() + 180
+        while answers(port, path) != 200:
+            if process.poll() is not None or time.monotonic() > end:
+                sys.exit(f"{name} did not start:\n{(folder / f'{name}.log').read_text()[-2000:]}")
+            time.sleep(0.01)
+        yield Server(name, port, path, process)
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def wrk(server: Server, folder: Path, seconds: int) -> Load:
+    command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "--latency", "-s", "post.lua"]
+    url = f"http://127.0.0.1:{server.port}{server.path}"
+    done = subprocess.run(
+        [*command, url], cwd=folder, capture_output=True, text=True, check=True
+    ).stdout
+    rate = re.search(r"Requests/sec:\s+([\d.]+)", done)
+    p99 = re.search(r"99%\s+([\d.]+)(us|ms|s)", done)
+    wrong = re.search(r"Non-2xx or 3xx responses: (\d+)", done)
+    assert rate and p99, done
+    unit = {"us": 1e-6, "ms": 1e-3, "s": 1.0}[p99[2]]
+    return Load(float(rate[1]), float(p99[1]) * unit, int(wrong[1]) if wrong else 0)
+
+
+def throughput(folder: Path, peers: str | None, rounds: int, seconds: int) -> None:
+    """Requests per second and p99, all servers in turns."""
+    from contextlib import ExitStack
+
+    loads: dict[str, list[Load]] = {}
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(running(*contender, folder))
+            for contender in commands(peers, free_port)
+        ]
+        for server in servers:
+            wrk(server, folder, 2)
+        for _ in range(rounds):
+            for server in servers:
+                loads.setdefault(server.name, []).append(wrk(server, folder, seconds))
+        compiles = metric(servers[0].port, "firstlight_request_path_compiles_total")
+    print(f"{CONNECTIONS} connections, one row per request; median of {rounds} rounds")
+    medians = {name: median_load(seen) for name, seen in loads.items()}
+    ours = medians["firstlight"]
+    for name, load in medians.items():
+        print(
+            f"  {name:14} {load.requests_per_second:8.0f} req/s  p99 {load.p99_seconds * 1e3:7.2f} ms"
+            f"  errors {load.errors:5}   firstlight: {ours.requests_per_second / load.requests_per_second:5.2f}x"
+            f" at {ours.p99_seconds / load.p99_seconds:4.2f}x its p99"
+        )
+    print(f"  requests that met a compile: {compiles:.0f}")
+
+
+def median_load(seen: list[Load]) -> Load:
+    return Load(
+        statistics.median(load.requests_per_second for load in seen),
+        statistics.median(load.p99_seconds for load in seen),
+        sum(load.errors for load in seen),
+    )
+
+
+def metric(port: int, name: str) -> float:
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
+    assert found, name
+    return float(found[1])
+
+
+def binary(folder: Path, rounds: int) -> None:
+    """1 MB in and 1 MB out as bytes: time in the server's process against one memory copy."""
+    x = np.random.default_rng(0).normal(size=262144).astype(np.float32)
+    head = (
+        b'{"inputs":[{"name":"x","shape":[1,262144],"datatype":"FP32",'
+        b'"parameters":{"binary_data_size":1048576}}],"parameters":{"binary_data_output":true}}'
+    )
+    headers = {"inference-header-content-length": str(len(head))}
+    name, command, port, path = next(commands(None, free_port))
+    with running(name, command, port, path, folder):
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        ratios, received = [], b""
+        for _ in range(20 * rounds):
+            before = metric_sum(port)
+            connection.request("POST", "/v2/models/wide/infer", head + x.tobytes(), headers)
+            received = connection.getresponse().read()
+            ratios.append((metric_sum(port) - before) / memory_copy(x))
+        assert received.endswith(x.tobytes())
+    print(f"binary tensors of 1 MB: {statistics.median(ratios):.1f}x a memory copy (bar 5, goal 2)")
+
+
+def metric_sum(port: int) -> float:
+    name = "firstlight_request_duration_seconds_sum"
+    return sum(
+        metric(port, f'{name}{{model="wide",phase="{phase}"}}') for phase in ("cold", "warm")
+    )
+
+
+def memory_copy(x: np.ndarray[tuple[int], np.dtype[np.float32]]) -> float:
+    target = np.empty_like(x)
+    seconds = []
+    for _ in range(20):
+        begin = time.perf_counter()
+        np.copyto(target, x)
+        seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds)
+
+
+def starts(folder: Path, rounds: int) -> None:
+    """Time to ready with an empty and with a filled cache; the first request against the median."""
+    cold: list[float] = []
+    warm: list[float] = []
+    first: list[float] = []
+    for _ in range(rounds):
+        shutil.rmtree(folder / "cache", ignore_errors=True)
+        for seconds in (cold, warm):
+            name, command, port, path = next(commands(None, free_port))
+            with running(name, command, port, path, folder):
+                seconds.append(metric(port, "firstlight_startup_duration_seconds"))
+            first.append(first_against_median(folder))
+    ratio = statistics.median(w / c for w, c in zip(warm, cold, strict=True))
+    print(f"restart with a filled cache: {ratio:.2f}x the time to ready (bar 0.4, goal 0.25)")
+    print(
+        f"first request after ready: {statistics.median(first):.2f}x the warm median (bar 2, goal 1.2)"
+    )
+
+
+def first_against_median(folder: Path) -> float:
+    _, command, port, path = next(commands(None, free_port))
+    variables = {**os.environ, "FIRSTLIGHT_CACHE_DIR": str(folder / "cache")}
+    process = subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, env=variables, text=True
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "ready after" in line:
+            break
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.connect()
+    seconds = []
+    for _ in range(300):
+        begin = time.perf_counter()
+        connection.request("POST", path, BODY, {"content-type": "application/json"})
+        connection.getresponse().read()
+        seconds.append(time.perf_counter() - begin)
+    connection.close()
+    process.terminate()
+    process.wait(30)
+    process.stdout.close()
+    return seconds[0] / statistics.median(seconds[1:])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peers", metavar="PYTHON")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=int, default=6)
+    parser.add_argument("--only", choices=("throughput", "binary", "starts"))
+    options = parser.parse_args()
+    if shutil.which("wrk") is None:
+        sys.exit("wrk is not installed: apt-get install wrk")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_programs(folder)
+        if options.only in (None, "throughput"):
+            throughput(folder, options.peers, options.rounds, options.seconds)
+        if options.only in (None, "binary"):
+            binary(folder, options.rounds)
+        if options.only in (None, "starts"):
+            starts(folder, options.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""The model of benchmarks/serve.py as each server wants it, at its best documented settings.
+
+Text, because every one runs in a process of its own, the peers in an environment of their own.
+"""
+
+from __future__ import annotations
+
+#: An MLP 16→64→64→4. Peers get executables for the same batches as ours.
+MODEL = """
+import numpy as np
+
+rng = np.random.default_rng(0)
+SIZES = (16, 64, 64, 4)
+WEIGHTS = [
+    (rng.normal(size=pair) / np.sqrt(pair[0])).astype(np.float32) for pair in zip(SIZES, SIZES[1:])
+]
+BUCKETS = (1, 2, 4, 8, 16, 32)
+
+
+def forward(weights, x):
+    import jax.numpy as jnp
+
+    for w in weights[:-1]:
+        x = jnp.tanh(x @ w)
+    return x @ weights[-1]
+
+
+def compiled():
+    import jax
+
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    weights = jax.device_put(WEIGHTS)
+    run = {
+        n: jax.jit(forward).lower(weights, jax.ShapeDtypeStruct((n, 16), np.float32)).compile()
+        for n in BUCKETS
+    }
+
+    def answer(rows):
+        n = next(size for size in BUCKETS if size >= len(rows))
+        x = np.zeros((n, 16), np.float32)
+        x[: len(rows)] = rows
+        return np.asarray(run[n](weights, x))[: len(rows)]
+
+    answer(np.zeros((1, 16)))
+    return answer
+"""
+
+FIRSTLIGHT = """
+from firstlight import serve
+from model import WEIGHTS, forward
+
+mlp = serve.model(name="mlp", inputs={"x": serve.Input("float32", (16,))}, parameters=WEIGHTS)(
+    lambda weights, x: {"y": forward(weights, x)}
+)
+wide = serve.model(name="wide", inputs={"x": serve.Input("float32", (262144,))}, buckets=(1,))(
+    lambda x: {"y": x}
+)
+"""
+
+#: Batching whenever the device is free, and nothing else: no limits, deadlines, tokens or metrics.
+BARE = """
+import asyncio
+import msgspec
+from model import compiled
+
+answer = compiled()
+decode, encode = msgspec.json.Decoder().decode, msgspec.json.Encoder().encode
+waiting, scheduled = [], False
+
+
+def flush():
+    global waiting, scheduled
+    now, waiting = waiting[:32], waiting[32:]
+    rows = answer([row for row, _ in now]).tolist()
+    for (_, future), row in zip(now, rows):
+        if not future.done():
+            future.set_result(row)
+    scheduled = bool(waiting)
+    if waiting:
+        asyncio.get_running_loop().call_soon(flush)
+
+
+async def app(scope, receive, send):
+    global scheduled
+    if scope["type"] != "http":
+        return
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+    waiting.append((decode(body)["x"][0], future))
+    if not scheduled:
+        scheduled = True
+        loop.call_soon(flush)
+    data = encode({"y": [await future]})
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(data))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": data})
+"""
+
+LITSERVE = """
+import sys
+import litserve
+import numpy as np
+
+
+class Api(litserve.LitAPI):
+    def setup(self, device):
+        from model import compiled
+
+        self.answer = compiled()
+
+    def decode_request(self, request):
+        return request["x"][0]
+
+    def batch(self, inputs):
+        return np.asarray(inputs, np.float32)
+
+    def predict(self, x):
+        return self.answer(x)
+
+    def unbatch(self, output):
+        return list(output)
+
+    def encode_response(self, row):
+        return {"y": [row.tolist()]}
+
+
+if __name__ == "__main__":
+    api = Api(max_batch_size=32, batch_timeout=0.001)
+    server = litserve.LitServer(api, accelerator="cpu", workers_per_device=1, fast_queue=True)
+    server.run(port=int(sys.argv[1]), generate_client_file=False, log_level="error")
+"""
+
+BENTOML = """
+import bentoml
+import numpy as np
+
+
+@bentoml.service(
+    workers=1,
+    traffic={"timeout": 10, "max_concurrency": 256},
+    logging={"access": {"enabled": False}},
+)
+class Mlp:
+    def __init__(self):
+        from model import compiled
+
+        self.answer = compiled()
+
+    @bentoml.api(batchable=True, max_batch_size=32, max_latency_ms=50, route="/predict")
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        return self.answer(x.astype(np.float32))
+"""
+
+RAY = """
+import sys
+import time
+import ray
+from ray import serve
+from starlette.requests import Request
+
+
+@serve.deployment(max_ongoing_requests=256, num_replicas=1, ray_actor_options={"num_cpus": 1})
+class Mlp:
+    def __init__(self):
+        from model import compiled
+
+        self.answer = compiled()
+
+    @serve.batch(max_batch_size=32, batch_wait_timeout_s=0.001)
+    async def batched(self, rows):
+        return [row.tolist() for row in self.answer(rows)]
+
+    async def __call__(self, request: Request):
+        body = await request.json()
+        return {"y": [await self.batched(body["x"][0])]}
+
+
+if __name__ == "__main__":
+    ray.init(include_dashboard=False, logging_level="error", log_to_driver=False, num_cpus=4)
+    serve.start(http_options={"port": int(sys.argv[1]), "host": "127.0.0.1"})
+    serve.run(Mlp.bind(), route_prefix="/predict")
+    while True:
+        time.sleep(3600)
+"""

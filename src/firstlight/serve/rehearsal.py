@@ -1,0 +1,90 @@
+"""Requests that nobody sent, before the first real one: all code that answers one has then run.
+
+They go through the same connection, protocol, engine and executables, with metrics of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from firstlight.serve.app import App
+from firstlight.serve.engine import Engine
+from firstlight.serve.http_server import Connection, Server
+from firstlight.serve.loading import Loaded, example_rows
+from firstlight.serve.models import Models
+from firstlight.telemetry.values import Values
+
+#: Requests of each kind, unless they take long.
+_REQUESTS, _ENOUGH_SECONDS = 32, 0.2
+
+
+class _Nowhere:
+    """A transport that ends here."""
+
+    def write(self, data: Any) -> None:
+        pass
+
+    def writelines(self, parts: Any) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+async def rehearse(loaded: Sequence[Loaded]) -> None:
+    """Answer examples of every model, in plain JSON and in both forms of the protocol."""
+    values = Values()
+    engine = Engine(values)
+    models = Models(engine, values, lambda: 1.0)
+    app = App(models, values)
+    app.ready = True
+    connection = Connection(Server(app))
+    connection.connection_made(_Nowhere())
+    for one in loaded:
+        models.put(one)
+        end = time.perf_counter() + _ENOUGH_SECONDS
+        for request in _requests(one) * _REQUESTS:
+            connection.data_received(request)
+            while not engine.idle:
+                await asyncio.sleep(0)
+            if time.perf_counter() > end:
+                break
+    engine.close()
+
+
+def _requests(loaded: Loaded) -> list[bytes]:
+    """One request of each form, with the example that executables were tried with."""
+    signature, name = loaded.signature, loaded.model.name
+    arrays = example_rows(signature, 1, signature.lanes[0])
+    named = list(zip(signature.inputs, arrays, strict=True))
+    plain = {tensor.name: array.tolist() for tensor, array in named}
+    shapes = [
+        {"name": t.name, "datatype": t.datatype, "shape": list(array.shape)} for t, array in named
+    ]
+    as_json = [
+        {**shape, "data": array.ravel().tolist()}
+        for shape, array in zip(shapes, arrays, strict=True)
+    ]
+    as_bytes = [
+        {**shape, "parameters": {"binary_data_size": array.nbytes}}
+        for shape, array in zip(shapes, arrays, strict=True)
+    ]
+    wanted = {"binary_data_output": True}
+    head = msgspec.json.encode({"inputs": as_bytes, "parameters": wanted})
+    tail = b"".join(array.tobytes() for array in arrays)
+    length = b"inference-header-content-length: %d\r\n" % len(head)
+    return [
+        _post(f"/models/{name}", msgspec.json.encode(plain)),
+        _post(f"/v2/models/{name}/infer", msgspec.json.encode({"inputs": as_json})),
+        _post(f"/v2/models/{name}/infer", head + tail, length),
+    ]
+
+
+def _post(path: str, body: bytes, more: bytes = b"") -> bytes:
+    length = b"content-length: %d\r\n" % len(body)
+    return b"POST %s HTTP/1.1\r\n%s%s\r\n%s" % (path.encode(), length, more, body)
