@@ -349,3 +349,15 @@ def test_a_rehearsal_asks_every_form_and_leaves_no_trace(capsys: Any) -> None:
     aio.run(rehearse([seen]))
     assert set(shapes) == {(1, 2)} and len(shapes) % 3 == 0 and len(shapes) >= 3
     assert capsys.readouterr().err == ""
+
+
+def test_a_browser_without_the_token_gets_a_page_that_asks_for_it() -> None:
+    from firstlight.serve.page import render, render_locked
+
+    client = Client(token=b"0123456789abcdef")
+    client.models.put(pair_model(about="<b>bold</b>"))
+    client.app._open_pages = {b"/": lambda: (render_locked().encode(), b"text/html")}
+    seen = client.ask("/", method="GET")
+    assert seen.status == 200 and b'id="unlock"' in seen.answered and b"bold" not in seen.answered
+    page = render(client.models, True, 0, 1.5)
+    assert "&lt;b&gt;bold" in page and "connect-src 'self'" in page

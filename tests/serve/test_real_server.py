@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import http.client
+import http.server
 import json
+import re
 import signal
 import socket
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+from real_browser import browse, seen_in
 
 pytestmark = pytest.mark.slow
 
@@ -180,6 +185,62 @@ def test_a_body_that_stays_away_does_not_keep_others_waiting(server: Running) ->
     with socket.create_connection((host, int(port))) as slow:
         slow.sendall(b"POST /models/scores HTTP/1.1\r\nhost: h\r\ncontent-length: 9\r\n\r\n{")
         assert server.ask("GET", "/v2/health/ready")[0] == 200
+
+
+class _Injecting(http.server.BaseHTTPRequestHandler):
+    """Passes a page on with a script that uses it as a person would."""
+
+    server_address: str
+    script: str
+
+    def _pass_on(self, body: bytes | None) -> None:
+        connection = http.client.HTTPConnection(self.server_address, timeout=60)
+        connection.request(self.command, self.path, body)
+        answer = connection.getresponse()
+        data = answer.read()
+        connection.close()
+        if self.path == "/":
+            without_policy = re.sub(rb'<meta http-equiv="Content-Security[^>]*>', b"", data)
+            data = without_policy.replace(b"</body>", self.script.encode() + b"</body>")
+        self.send_response(answer.status)
+        self.send_header("content-type", answer.headers["content-type"])
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_GET(self) -> None:
+        self._pass_on(None)
+
+    def do_POST(self) -> None:
+        self._pass_on(self.rfile.read(int(self.headers["content-length"])))
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_the_page_shows_models_and_tries_a_request_in_a_browser(
+    server: Running, chromium: str, tmp_path: Path
+) -> None:
+    as_served = browse(chromium, tmp_path / "a", "--dump-dom", f"http://{server.address}/").stdout
+    assert "No request met a compile" in as_served and "<h2>count 1</h2>" in as_served
+    script = """<script>
+      document.getElementById("send").click();
+      const seen = document.getElementById("answer");
+      new MutationObserver(() => {
+        const request = document.getElementById("request").value;
+        const shown = { answer: seen.textContent, request };
+        document.body.dataset.seen = JSON.stringify(shown);
+      }).observe(seen, { childList: true });
+    </script>"""
+    handler = type("Handler", (_Injecting,), {"server_address": server.address, "script": script})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as between:
+        threading.Thread(target=between.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{between.server_port}/"
+        seen = seen_in(browse(chromium, tmp_path / "b", "--dump-dom", url).stdout)
+        between.shutdown()
+    assert json.loads(seen["request"]) == {"x": [[1.0] * 16]}
+    status, _, body = seen["answer"].partition("\n")
+    assert status.startswith("200 after")
+    np.testing.assert_allclose(json.loads(body)["scores"], expected(np.ones((1, 16))), rtol=1e-5)
 
 
 def test_reload_takes_a_new_version_and_keeps_the_old_one_on_failure(server: Running) -> None:

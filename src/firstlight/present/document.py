@@ -26,19 +26,27 @@ _HATCH = f'<svg width="0" height="0" class="defs" aria-hidden="true">{PATTERN}</
 
 
 def document(
-    title: str, body: str, *, style: str = "", script: str = "", style_attributes: bool = False
+    title: str,
+    body: str,
+    *,
+    style: str = "",
+    script: str = "",
+    style_attributes: bool = False,
+    asks_server: bool = False,
 ) -> str:
     """One self-contained file. `title` is plain text, the others are what they are called.
 
     The browser itself holds the page to what it promises: nothing is fetched from anywhere, and no
     script or style sheet but those of this page is run. `style_attributes`: `body` has some.
+    `asks_server`: the script may ask the server that the page came from.
     """
     sheet = f"{palette.stylesheet()}\n{packaged('style.css')}{style}"
     attributes = "style-src-attr 'unsafe-inline'; " if style_attributes else ""
     script = script and packaged("page.js") + script
     scripts = f"script-src {_hash_source(script)}; " if script else ""
+    connections = "connect-src 'self'; " if asks_server else ""
     policy = (
-        f"default-src 'none'; style-src {_hash_source(sheet)}; {attributes}{scripts}"
+        f"default-src 'none'; style-src {_hash_source(sheet)}; {attributes}{scripts}{connections}"
         "base-uri 'none'; form-action 'none'"
     )
     behaviour = f"<script>{script}</script>" if script else ""

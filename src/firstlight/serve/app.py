@@ -39,6 +39,8 @@ _STATUS = {
     Reason.STOPPED: (503, "the server is stopping"),
 }
 _encode = msgspec.json.encode
+#: Body and content type by path.
+Pages = Mapping[bytes, Callable[[], tuple[bytes, bytes]]]
 
 
 class Exchange:
@@ -123,14 +125,15 @@ class App:
         models: Models,
         values: Values,
         token: bytes | None = None,
-        pages: Mapping[bytes, Callable[[], tuple[bytes, bytes]]] = MappingProxyType({}),
+        pages: Pages = MappingProxyType({}),
+        open_pages: Pages = MappingProxyType({}),
     ) -> None:
-        """token: what clients have to send; pages: body and content type by path."""
+        """token: what clients have to send; open_pages: for those who do not send it."""
         self.models = models
         self.ready = self.draining = False
         self._engine = models.engine
         self._token = token
-        self._pages = pages
+        self._pages, self._open_pages = pages, open_pages
         self._unnamed = values.counter(metrics.REJECTED, "", "not_found")
         self._unauthorized = values.counter(metrics.REJECTED, "", "unauthorized")
         values.gauge(metrics.READY, lambda: float(self.ready))
@@ -244,6 +247,10 @@ class App:
         """Whoever has no token may ask for the health of the server, as probes do."""
         if path.startswith(b"/v2/health/"):
             self._health(exchange, path)
+            return
+        if path in self._open_pages:
+            body, content_type = self._open_pages[path]()
+            exchange.answer(200, [body], content_type)
             return
         self._unauthorized.add()
         more = b"www-authenticate: Bearer\r\n"

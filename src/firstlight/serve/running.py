@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from firstlight.errors import FirstlightError
-from firstlight.serve import description
-from firstlight.serve.app import JSON, App
+from firstlight.serve import description, page
+from firstlight.serve.app import HTML, JSON, App
 from firstlight.serve.compile_watch import CompileWatch
 from firstlight.serve.declaration import Model
 from firstlight.serve.engine import Engine
@@ -67,12 +67,18 @@ class Service:
         pages = {
             b"/metrics": lambda: (exporter.text(), CONTENT_TYPE.encode()),
             b"/openapi.json": lambda: (msgspec.json.encode(self._openapi()), JSON),
+            b"/": lambda: (self._page().encode(), HTML),
         }
-        self.app = App(self.models, self.values, settings.token, pages)
+        locked = {b"/": lambda: (page.render_locked().encode(), HTML)}
+        self.app = App(self.models, self.values, settings.token, pages, locked)
         self.server = Server(self.app, settings.limits)
         self.startup_seconds = 0.0
         self.values.gauge(metrics.STARTUP_DURATION, lambda: self.startup_seconds)
         _watch_memory(self.values)
+
+    def _page(self) -> str:
+        compiles = self.watch.request_path.value
+        return page.render(self.models, self.app.ready, compiles, self.startup_seconds)
 
     def _openapi(self) -> dict[str, Any]:
         current = [name.current for name in self.models.names.values()]
