@@ -11,12 +11,12 @@ __all__ = ["Run", "__version__", "bench", "run"]
 
 
 def __getattr__(name):  # type: ignore[no-untyped-def]
-    if name not in ("Run", "run", "warmstart"):
+    if name not in ("Run", "run", "serve", "warmstart"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    if name == "warmstart":
-        return import_module("firstlight.warmstart")
+    if name in ("serve", "warmstart"):
+        return import_module(f"firstlight.{name}")
     return getattr(import_module("firstlight.runs"), name)
 
 
