@@ -25,6 +25,11 @@ from firstlight.statistics.steady_state import SteadyState, classify, level, spr
 _SEVERITY = ("ok", "incomplete", "unproven", "timeout", "out-of-memory", "crashed", "failed")
 
 
+_COLD_PROCESS = "fresh: one process a sample, from spawn to the first synchronised result"
+_WARM_PROCESS = "persistent: the same process goes on after its first result"
+_WARM_WINDOW = "the call and its synchronisation, arguments in place"
+
+
 @dataclass(frozen=True)
 class _Measured:
     """A sample with the steady state of its calls, found once."""
@@ -127,10 +132,11 @@ def _protocol(case: Case, check: Sample | None) -> Protocol | None:
         parameters=case.parameters,
         data=tuple({k: v for k, v in item.items() if k != "bytes"} for item in facts["data"]),
         data_bytes=sum(item["bytes"] for item in facts["data"]),
-        cold_process="fresh: one process a sample, from spawn to the first synchronised result",
+        # What is measured otherwise than by a worker says so in its facts.
+        cold_process=facts.get("cold_process", _COLD_PROCESS),
         cold_window=PHASES,
-        warm_process="persistent: the same process goes on after its first result",
-        warm_window="the call and its synchronisation, arguments in place",
+        warm_process=facts.get("warm_process", _WARM_PROCESS),
+        warm_window=facts.get("warm_window", _WARM_WINDOW),
         warm_up="no call is dropped by rule: the steady part is found by change points",
         sync=facts["sync"],
         threads=facts["threads"],

@@ -1,0 +1,125 @@
+"""`firstlight load URL`: ask a server, and keep what was seen as a run."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from firstlight.cli.values import seconds
+
+if TYPE_CHECKING:
+    from firstlight.cli.values import Commands
+    from firstlight.load.generator import Loop, Seen
+    from firstlight.load.target import Target
+
+EPILOG = """\
+examples:
+  firstlight load http://127.0.0.1:8000/models/mlp                 32 connections, 10 s, 3 rounds
+  firstlight load http://127.0.0.1:8000/models/mlp --rate 2000     an open loop: latency counts from
+                                                                   when a request was due
+
+Without --body, one row of ones is sent, as the server's metadata describe it. Only this machine is
+asked unless another is named with --allow-host.
+
+exit codes: 0 all answers were 2xx or 429; 1 others were not; 2 wrong usage, or nobody answers"""
+
+
+def add_to(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "load",
+        help="send load to a server and keep the latencies as a run",
+        description="Send a bounded load to an HTTP server, in a closed or an open loop.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add(
+        "url", metavar="URL", help="what is asked by POST, such as http://127.0.0.1:8000/models/mlp"
+    )
+    add("-c", "--connections", type=_connections, default=32, help="default: 32")
+    add("--seconds", type=seconds, default=10.0, help="of one round (default: 10)")
+    add("--rounds", type=_rounds, default=3, help="each with new connections (default: 3)")
+    add("--rate", type=_rate, help="requests per second, in an open loop")
+    add("--requests", type=int, metavar="N", help="at most, in one round")
+    add("--body", type=Path, metavar="FILE", help="what is sent")
+    add("--token-file", metavar="FILE", help="a token to send")
+    add("--allow-host", metavar="NAME", help="a host other than this machine that may be asked")
+    add("--out", type=Path, metavar="DIR", help="directory of the run; must be new")
+    parser.set_defaults(handle=handle, parser=parser)
+
+
+def handle(options: argparse.Namespace) -> int:
+    import asyncio
+
+    from firstlight.load.generator import MAX_REQUESTS, MAX_SECONDS, Loop
+    from firstlight.load.target import target_of
+
+    if options.seconds > MAX_SECONDS:
+        options.parser.error(f"--seconds: at most {MAX_SECONDS:g}")
+    if options.requests is not None and not 1 <= options.requests <= MAX_REQUESTS:
+        options.parser.error(f"--requests: 1 to {MAX_REQUESTS}")
+    token = None
+    if options.token_file:
+        from firstlight.serve.token_file import read_token
+
+        token = read_token(options.token_file).decode()
+    body = options.body.read_bytes() if options.body else None
+    target = target_of(options.url, options.allow_host, body, token)
+    loop = Loop(
+        options.connections, options.seconds, options.rate, options.requests or MAX_REQUESTS
+    )
+    return asyncio.run(_measured(target, loop, options.rounds, options.out))
+
+
+async def _measured(target: Target, loop: Loop, rounds: int, out: Path | None) -> int:
+    """Ask, and keep every round as it ends."""
+    from firstlight.load.generator import ask
+    from firstlight.load.recording import checked, plan_for, timed
+    from firstlight.load.summary import lines
+    from firstlight.records import now
+    from firstlight.records.run_directory import RunDirectory
+    from firstlight.runs import conclude, default_path
+
+    plan = plan_for(target, loop, rounds)
+    single = replace(loop, connections=1, rate=None, max_requests=1)
+    begin, first = now(), await ask(target, single)
+    directory = RunDirectory.create(out or default_path(plan), plan)
+    loads: list[Seen] = []
+    try:
+        directory.keep(checked(plan, target, loop, first, begin))
+        for index in range(rounds):
+            begin, first = now(), await ask(target, single)
+            loads.append(await ask(target, loop))
+            directory.keep(timed(plan, index, first, loads[-1], begin))
+    finally:
+        run = conclude(directory, plan)
+        directory.close()
+    for line in lines(loop, loads):
+        print(line)
+    print(f"Run: {run.path}")
+    codes = {code for seen in loads for code in seen.statuses}
+    return 0 if all(200 <= code < 300 or code == 429 for code in codes) else 1
+
+
+def _connections(text: str) -> int:
+    return _between(text, 1, 1024)
+
+
+def _rounds(text: str) -> int:
+    return _between(text, 1, 1000)
+
+
+def _between(text: str, low: int, high: int) -> int:
+    value = int(text)
+    if not low <= value <= high:
+        raise argparse.ArgumentTypeError(f"must be {low} to {high}")
+    return value
+
+
+def _rate(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1e6:
+        raise argparse.ArgumentTypeError("must be a positive number of requests per second")
+    return value

@@ -1,0 +1,189 @@
+"""Requests in a closed or an open loop, bounded in number and time.
+
+Closed: every connection sends as soon as it has its answer, so a slow server is asked less often.
+Open: requests have their times beforehand, and latency counts from that time, whether or not one
+of the connections was free then: what waits in front of a slow server is not left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from firstlight.load.target import Target
+
+MAX_CONNECTIONS, MAX_SECONDS, MAX_REQUESTS = 1024, 3600.0, 10_000_000
+#: Status of a request that got no answer.
+BROKEN = 0
+_EARLY = 0.002
+
+
+@dataclass(frozen=True)
+class Loop:
+    """How to ask: `rate` requests per second in an open loop, or as fast as answers come."""
+
+    connections: int
+    seconds: float
+    rate: float | None = None
+    max_requests: int = MAX_REQUESTS
+
+
+@dataclass
+class Seen:
+    """What came back, in the order of the answers."""
+
+    latencies: list[float] = field(default_factory=list)  # of answers 2xx, in seconds
+    statuses: Counter[int] = field(default_factory=Counter)
+    unsent: int = 0  # due in an open loop, and never sent
+    seconds: float = 0.0
+
+
+class _Connection(asyncio.Protocol):
+    """One request at a time; tells the status of each answer."""
+
+    def __init__(self, done: Callable[[_Connection, int], None]) -> None:
+        self.done = done
+        self.transport: asyncio.Transport | None = None
+        self.due = 0.0
+        self._data = b""
+        self._missing = -1  # bytes of the answer; -1: its head is not complete
+        self._status = BROKEN
+        self.busy = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def send(self, request: bytes, due: float) -> None:
+        assert self.transport is not None
+        self.due, self.busy = due, True
+        self.transport.write(request)
+
+    def data_received(self, data: bytes) -> None:
+        if self._missing < 0:
+            self._data += data
+            end = self._data.find(b"\r\n\r\n")
+            if end < 0:
+                return
+            head = self._data[:end].lower()
+            self._status = int(head[9:12])
+            at = head.find(b"content-length:")
+            length = int(head[at + 15 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
+            self._missing = length + end + 4 - len(self._data)
+            self._data = b""
+        else:
+            self._missing -= len(data)
+        if self._missing <= 0:
+            self._missing, self.busy = -1, False
+            self.done(self, self._status)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self.transport = None
+        if self.busy:
+            self.busy = False
+            self.done(self, BROKEN)
+
+
+async def ask(target: Target, loop: Loop) -> Seen:
+    """Send requests until the time or their number is up, then wait for the answers."""
+    return await _Asking(target, loop).run()
+
+
+class _Asking:
+    """One run of the generator."""
+
+    def __init__(self, target: Target, loop: Loop) -> None:
+        self._target, self._loop, self._seen = target, loop, Seen()
+        self._request = target.request
+        self._free: list[_Connection] = []
+        self._due: deque[float] = deque()  # times at which requests should have left
+        self._sent = self._waiting = 0
+        self._ended = asyncio.Event()
+        self._begin = self._stop = 0.0
+
+    async def run(self) -> Seen:
+        for _ in range(self._loop.connections):
+            self._free.append(await self._connected())
+        self._begin = time.perf_counter()
+        self._stop = self._begin + self._loop.seconds
+        if self._loop.rate is None:
+            while self._free and self._sent < self._loop.max_requests:
+                self._send(self._free.pop(), time.perf_counter())
+        else:
+            await self._keep_time(self._loop.rate)
+        self._seen.unsent = len(self._due)
+        self._ended.clear()
+        if self._waiting:
+            await asyncio.wait_for(self._ended.wait(), self._loop.seconds + 60.0)
+        self._seen.seconds = time.perf_counter() - self._begin
+        for connection in self._free:
+            if connection.transport is not None:
+                connection.transport.abort()
+        return self._seen
+
+    async def _connected(self) -> _Connection:
+        loop = asyncio.get_running_loop()
+        _, made = await loop.create_connection(
+            lambda: _Connection(self._done), self._target.host, self._target.port
+        )
+        return made
+
+    async def _keep_time(self, rate: float) -> None:
+        """Make requests due at equal distances; they leave as connections get free."""
+        count = min(int(self._loop.seconds * rate), self._loop.max_requests)
+        for i in range(count):
+            due = self._begin + i / rate
+            # Timers are late by a millisecond or so, which would count as the server's.
+            while (wait := due - time.perf_counter()) > 0:
+                await asyncio.sleep(wait - _EARLY if wait > 2 * _EARLY else 0)
+            if not i % 64:
+                await asyncio.sleep(0)
+            if self._free:
+                self._send(self._free.pop(), due)
+            else:
+                self._due.append(due)
+        while self._due and time.perf_counter() < self._stop + self._loop.seconds:
+            await asyncio.sleep(0.001)
+
+    def _send(self, connection: _Connection, due: float) -> None:
+        self._sent += 1
+        self._waiting += 1
+        connection.send(self._request, due)
+
+    def _done(self, connection: _Connection, status: int) -> None:
+        now = time.perf_counter()
+        self._seen.statuses[status] += 1
+        if 200 <= status < 300:
+            self._seen.latencies.append(now - connection.due)
+        self._waiting -= 1
+        if connection.transport is None or connection.transport.is_closing():
+            asyncio.get_running_loop().create_task(self._replace())
+            return
+        self._next(connection, now)
+
+    async def _replace(self) -> None:
+        """Another connection for one that the server ended."""
+        try:
+            connection = await self._connected()
+        except OSError:
+            self._end_if_done()
+            return
+        self._next(connection, time.perf_counter())
+
+    def _next(self, connection: _Connection, now: float) -> None:
+        if self._loop.rate is None:
+            if now < self._stop and self._sent < self._loop.max_requests:
+                self._send(connection, now)
+                return
+        elif self._due:
+            self._send(connection, self._due.popleft())
+            return
+        self._free.append(connection)
+        self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if not self._waiting:
+            self._ended.set()
