@@ -12,7 +12,7 @@ from typing import Any
 from firstlight.load.generator import Loop, Seen
 from firstlight.load.target import Target
 from firstlight.measure.planning import plan_of
-from firstlight.records import Case, Plan, Settings
+from firstlight.records import CONCURRENT, SERVER_ADAPTER, Case, Plan, Settings
 from firstlight.records.samples import (
     PHASES,
     CacheProof,
@@ -40,7 +40,7 @@ def plan_for(target: Target, loop: Loop, rounds: int) -> Plan:
         backend="http",
         cache="none",
         title=f"Load on {target.path}",
-        adapter="http",
+        adapter=SERVER_ADAPTER,
         program=target.path,
         reference=None,
         parameters={
@@ -58,8 +58,8 @@ def plan_for(target: Target, loop: Loop, rounds: int) -> Plan:
         warm_calls=loop.max_requests,
         warm_calls_least=1,
         warm_seconds=loop.seconds,
-        batches=0,
-        batch_seconds=0.0,
+        batches=1,
+        batch_seconds=loop.seconds,
         timeout_seconds=2 * loop.seconds + 60.0,
         affinity=None,
         seed=0,
@@ -99,13 +99,14 @@ def timed(plan: Plan, index: int, first: Seen, load: Seen, started_at: str) -> S
     facts = {
         "statuses": {str(code): n for code, n in sorted(load.statuses.items())},
         "unsent": load.unsent,
+        CONCURRENT: plan.cases[0].parameters["connections"],
     }
     order = index + 1
     if not first.latencies or not load.latencies:
         return _failed(case, "timed", index, order, started_at, load, facts)
-    seconds = first.latencies[0]
+    seconds = _nanoseconds(first.latencies[0])
     phases = {**dict.fromkeys(PHASES), "first_execute": seconds}
-    answers = len(load.latencies)
+    answers, batch = len(load.latencies), _nanoseconds(load.seconds)
     return _ok(
         case,
         "timed",
@@ -113,10 +114,15 @@ def timed(plan: Plan, index: int, first: Seen, load: Seen, started_at: str) -> S
         order,
         started_at,
         cold=ColdStart(seconds, phases, 0.0),
-        warm=WarmCalls(tuple(load.latencies), answers, (load.seconds,)),
+        warm=WarmCalls(tuple(map(_nanoseconds, load.latencies)), answers, (batch,)),
         memory=MemoryUse({}, None, None),
         facts=facts,
     )
+
+
+def _nanoseconds(seconds: float) -> float:
+    """As the clock counts them."""
+    return max(round(seconds, 9), 1e-9)
 
 
 def _ok(case: str, kind: str, index: int, order: int, started_at: str, **more: Any) -> Sample:

@@ -28,6 +28,8 @@ from firstlight.records.files import (
     writing,
 )
 from firstlight.records.plan import (
+    CONCURRENT,
+    SERVER_ADAPTER,
     Case,
     Plan,
     Settings,

@@ -14,6 +14,11 @@ from pathlib import Path
 from firstlight.records.samples import JsonObject
 
 PLAN_SCHEMA = "firstlight.plan"
+#: The adapter of a case that asks a running server (`firstlight load`): its cold number is that of
+#: a first request.
+SERVER_ADAPTER = "http"
+#: The fact of a sample whose calls overlap: on how many connections.
+CONCURRENT = "concurrent_calls"
 #: Set for every worker, and shown with every number.
 FLAGS = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import pairwise
 from statistics import median
 
-from firstlight.records import PHASES, Case, Run, Sample, Settings, jobs
+from firstlight.records import CONCURRENT, PHASES, Case, Run, Sample, Settings, jobs
 from firstlight.snapshot.layout import RUN, SAMPLES
 from firstlight.snapshot.opening import RawRun, timed
 
@@ -120,10 +120,12 @@ def _overlapping(samples: Sequence[Sample], finished_at: str | None) -> Iterator
 
 def busy_seconds(sample: Sample) -> float:
     """How long the process ran at least, by its own times."""
-    cold, warm = sample.cold, sample.warm
-    return (cold.total_seconds if cold is not None else 0.0) + (
-        sum(warm.call_seconds) + sum(warm.batch_seconds) if warm is not None else 0.0
-    )
+    busy = sample.cold.total_seconds if sample.cold is not None else 0.0
+    if sample.warm is None:
+        return busy
+    # Requests on several connections overlap; the batch is the time of all of them.
+    calls = 0.0 if CONCURRENT in sample.facts else sum(sample.warm.call_seconds)
+    return busy + calls + sum(sample.warm.batch_seconds)
 
 
 def _too_even(case: str, samples: Sequence[Sample]) -> Iterator[str]:

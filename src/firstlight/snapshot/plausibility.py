@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from firstlight.records import (
+    CONCURRENT,
     REPEATS,
+    SERVER_ADAPTER,
     CacheProof,
     Case,
     CaseSummary,
@@ -250,12 +252,15 @@ def _impossible(case: Case, sample: Sample, settings: Settings) -> Iterator[str]
     """What one process cannot have done, by what the instrument does and what was planned."""
     if sample.correctness is not None:
         yield from _misjudged(case, sample.correctness)
+    if CONCURRENT in sample.facts and case.adapter != SERVER_ADAPTER:
+        yield "its calls are said to overlap, and those of a process do not"
     if sample.status != "ok" or sample.kind != "timed":
         return  # no time of it is ever shown
     if sample.cold is None:
         yield "it succeeded but has no time"
         return
-    yield from _mistimed(sample.cold)
+    # A request to a running server starts no process.
+    yield from _mistimed(sample.cold, 0.0 if case.adapter == SERVER_ADAPTER else _MIN_START)
     if not _are_nanoseconds(sample.cold, sample.warm):
         yield "its times are not whole nanoseconds, which is what the clock counts"
     if sample.warm is not None:
@@ -277,10 +282,10 @@ def _misjudged(case: Case, found: Correctness) -> Iterator[str]:
         yield f"it claims to be {word}, with an error of {error!r} and {case.tolerance!r} allowed"
 
 
-def _mistimed(cold: ColdStart) -> Iterator[str]:
+def _mistimed(cold: ColdStart, least: float) -> Iterator[str]:
     total, rest = cold.total_seconds, cold.unattributed_seconds
     phases = sum(seconds for seconds in cold.phases_seconds.values() if seconds is not None)
-    if total < _MIN_START:
+    if total < least:
         yield f"its first result took {total!r} s, less than any process needs to start"
     if rest < -_ROUNDING or abs(total - phases - rest) > _ROUNDING + 1e-9 * abs(total):
         yield f"its phases ({phases:.9g} s) and the rest ({rest:.9g} s) are not {total:.9g} s"
