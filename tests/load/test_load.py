@@ -1,0 +1,190 @@
+"""`firstlight load` against small servers of these tests, on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firstlight.cli import main
+from firstlight.load.generator import BROKEN, Loop, Seen, ask
+from firstlight.load.summary import lines, quantile
+from firstlight.load.target import Target, TargetError, target_of
+from firstlight.runs import Run
+
+ABOUT = {"name": "m", "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]}
+#: What a server does with the number of a request and its writer; True: keep the connection.
+Behaviour = Callable[[int, bytes, asyncio.StreamWriter], Awaitable[bool]]
+
+
+def answer(status: int, body: bytes = b"{}") -> bytes:
+    return b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
+
+
+async def fine(number: int, path: bytes, writer: asyncio.StreamWriter) -> bool:
+    known = {b"/v2/models": [{"name": "m"}], b"/v2/models/m": ABOUT}
+    writer.write(answer(200, json.dumps(known.get(path, {"y": [1]})).encode()))
+    return True
+
+
+class Server:
+    """Counts requests, and answers as it is told."""
+
+    def __init__(self, behaviour: Behaviour) -> None:
+        self.behaviour, self.requests, self.bodies = behaviour, 0, set[bytes]()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                lower = head.lower()
+                size = 0
+                if b"content-length:" in lower:
+                    size = int(lower.split(b"content-length:")[1].split(b"\r\n")[0])
+                    self.bodies.add(await reader.readexactly(size))
+                self.requests += 1
+                if not await self.behaviour(self.requests - 1, head.split(b" ")[1], writer):
+                    break
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def asked(server: Server, loop: Loop) -> Seen:
+    async def body() -> Seen:
+        listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+        port = listener.sockets[0].getsockname()[1]
+        seen = await ask(Target("127.0.0.1", port, "/", b"{}"), loop)
+        listener.close()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*left)  # each sees that its client has gone
+        return seen
+
+    return asyncio.run(body())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "[::1]", "localhost"])
+def test_this_machine_may_be_asked(host: str) -> None:
+    assert target_of(f"http://{host}:8000/p", body=b"{}").path == "/p"
+
+
+@pytest.mark.parametrize(
+    "host", ["10.0.0.1", "example.org", "[2001:db8::1]", "127.0.0.1.example.org", "0.0.0.0"]
+)
+def test_another_machine_is_asked_only_if_it_is_named(host: str) -> None:
+    with pytest.raises(TargetError, match="--allow-host"):
+        target_of(f"http://{host}/p", body=b"{}")
+    with pytest.raises(TargetError, match="--allow-host"):
+        target_of(f"http://{host}/p", allowed_host="other", body=b"{}")
+    named = host.strip("[]")
+    assert target_of(f"http://{host}/p", allowed_host=named, body=b"{}").host == named
+
+
+@pytest.mark.parametrize("url", ["https://127.0.0.1/", "ftp://127.0.0.1/", "http://", "http:///x"])
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(TargetError, match="give a URL"):
+        target_of(url, body=b"{}")
+
+
+def test_a_closed_loop_sends_no_more_than_it_may() -> None:
+    server = Server(fine)
+    seen = asked(server, Loop(connections=4, seconds=60, max_requests=100))
+    assert server.requests == 100 and seen.statuses == {200: 100} and len(seen.latencies) == 100
+
+
+def test_an_open_loop_counts_from_when_a_request_was_due() -> None:
+    """The first of 50 requests, due every 10 ms, is answered after a quarter of a second: those
+    that were due meanwhile waited too, though they could not be sent."""
+
+    async def stalls_once(number: int, path: bytes, writer: asyncio.StreamWriter) -> bool:
+        if number == 0:
+            await asyncio.sleep(0.25)
+        return await fine(number, path, writer)
+
+    seen = asked(Server(stalls_once), Loop(connections=1, seconds=0.5, rate=100))
+    assert len(seen.latencies) == 50
+    for i, latency in enumerate(seen.latencies[:25]):
+        assert latency >= 0.25 - 0.01 * i - 1e-3
+
+
+def test_answers_that_are_not_2xx_are_counted_and_have_no_latency() -> None:
+    async def busy(number: int, path: bytes, writer: asyncio.StreamWriter) -> bool:
+        writer.write(answer(429 if number % 2 else 200))
+        return True
+
+    seen = asked(Server(busy), Loop(connections=1, seconds=60, max_requests=10))
+    assert seen.statuses == {200: 5, 429: 5} and len(seen.latencies) == 5
+
+
+def test_a_connection_that_is_lost_is_counted_and_replaced() -> None:
+    async def leaves(number: int, path: bytes, writer: asyncio.StreamWriter) -> bool:
+        if number == 3:
+            return False
+        return await fine(number, path, writer)
+
+    seen = asked(Server(leaves), Loop(connections=1, seconds=60, max_requests=8))
+    assert seen.statuses == {200: 7, BROKEN: 1}
+
+
+def test_quantiles_are_of_all_answers() -> None:
+    ordered = [float(i) for i in range(1, 1001)]
+    assert [quantile(ordered, q) for q in (0.5, 0.99, 0.999, 1.0)] == [500, 990, 999, 1000]
+    text = "\n".join(lines(Loop(1, 1.0), [Seen([1.0, 2.0], Counter({200: 2, 503: 1}), 0, 2.0)]))
+    assert "2 answers 2xx, 1 per second" in text and "1 answered 503" in text
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """A server in a thread, for the command line."""
+    loop = asyncio.new_event_loop()
+    server = Server(fine)
+    listener = loop.run_until_complete(asyncio.start_server(server.serve, "127.0.0.1", 0))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    assert b'{"x": [[1, 1]]}' in server.bodies  # as the metadata say
+
+    async def end() -> None:
+        listener.close()
+        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
+
+    asyncio.run_coroutine_threadsafe(end(), loop).result(30)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(30)
+    loop.close()
+
+
+def test_a_load_is_a_run_that_is_shown_published_and_verified(
+    url: str, tmp_path: Path, capsys: Any
+) -> None:
+    folder = tmp_path / "run"
+    options = ["--requests", "200", "-c", "4", "--rounds", "6", "--out", str(folder)]
+    assert main(["load", url, *options]) == 0
+    assert "1200 answers 2xx" in capsys.readouterr().out
+    run = Run.load(folder)
+    (case,) = run.cases
+    assert case.status == "ok" and case.workload == "load-models-m"
+    assert case.protocol is not None and "first request" in case.protocol.cold_process
+    timed = [sample for sample in run.samples if sample.kind == "timed"]
+    assert [len(sample.warm.call_seconds) for sample in timed if sample.warm] == [200] * 6
+    assert run.report.exists() and main(["show", str(folder)]) == 0
+    assert main(["publish", str(folder), "--out", str(tmp_path / "out"), "--unsigned"]) == 0
+    (snapshot,) = [
+        path for path in (tmp_path / "out").iterdir() if path.is_dir() and len(path.name) == 64
+    ]
+    assert main(["verify", str(snapshot)]) == 0
+    capsys.readouterr()
+
+
+def test_nobody_listening_is_said(tmp_path: Path, capsys: Any) -> None:
+    assert main(["load", "http://127.0.0.1:9/models/m", "--out", str(tmp_path / "run")]) == 2
+    assert "does not answer" in capsys.readouterr().err
