@@ -101,5 +101,73 @@ CACHE_SERVER_RECEIVED = _counter(
 CACHE_SERVER_STORED = _gauge("cache_server_stored_bytes", "Compiled programs on its disk.")
 CACHE_SERVER_LIMIT = _gauge("cache_server_limit_bytes", "The most that it keeps.")
 CACHE_SERVER_LEASES = _gauge("cache_server_leases", "Programs that are being compiled somewhere.")
+# Of any JAX process (`firstlight exec --metrics`, `firstlight.telemetry.start`). The label
+# `function` has at most so many values as the process was told; the rest is under "other".
+STEP_DURATION = _histogram(
+    "step_duration_seconds",
+    "From the start of a step to its results being there; cold: something compiled meanwhile.",
+    "function",
+    "phase",
+)
+STEPS = _counter(
+    "steps_total",
+    "Steps and calls of jitted functions, by result: ok, error.",
+    "function",
+    "result",
+)
+COMPILES = _counter(
+    "compiles_total", "Executables made, by source: compiler, cache.", "function", "source"
+)
+COMPILE_SECONDS = _counter(
+    "compile_seconds_total", "Tracing, lowering and compiling or loading.", "function"
+)
+RECOMPILES = _counter(
+    "recompiles_total", "Executables of a function after its first one.", "function"
+)
+FIRST_RESULT = _gauge("first_result_seconds", "From the start of the process to its first result.")
+COLD_START_SHARE = _gauge(
+    "cold_start_share_ratio",
+    "Time to the end of the first warm step, in the age of the process; 1 before.",
+)
+LIVE_ARRAYS = _gauge("live_arrays", "Arrays that JAX holds.")
+LIVE_ARRAY_BYTES = _gauge("live_array_bytes", "Bytes of the arrays that JAX holds.")
+MEMORY_PREALLOCATED = _gauge(
+    "device_memory_preallocated_bytes", "Taken from the device, in use or not.", "device"
+)
+GC_COLLECTIONS = _counter("gc_collections_total", "Runs of Python's collector.", "generation")
+GC_SECONDS = _counter("gc_seconds_total", "Time in Python's collector.", "generation")
+GPU_UTILIZATION = _gauge("gpu_utilization_ratio", "Share of time with a kernel running.", "device")
+GRADIENT_CHECKS = _counter(
+    "gradient_checks_total",
+    "Gradients compared with differences: ok, wrong, uncertain, over_budget.",
+    "result",
+)
+GRADIENT_ERROR = _gauge(
+    "gradient_max_relative_error_ratio", "Largest difference that any check has found."
+)
+CHECKED_RESULTS = _counter(
+    "checked_results_total", "Sampled results: finite, nan.", "function", "result"
+)
+COMPARED_OUTPUTS = _counter(
+    "compared_outputs_total", "Outputs of equal inputs: same, different.", "function", "result"
+)
+MEMORY_GROWTH = _gauge(
+    "memory_growth_bytes_per_second", "Steady growth of host, device or arrays.", "memory"
+)
+LEAK_SUSPECTED = _gauge(
+    "memory_leak_suspected",
+    "1 while memory grows; the function whose arrays stay.",
+    "memory",
+    "function",
+)
+# By the names that every exporter of a process has.
+PROCESS_MEMORY = Metric("process_resident_memory_bytes", Kind.GAUGE, "Resident memory.")
+PROCESS_MEMORY_PEAK = Metric(
+    "process_resident_memory_peak_bytes", Kind.GAUGE, "The most resident memory so far."
+)
+PROCESS_CPU = Metric("process_cpu_seconds_total", Kind.COUNTER, "Processor time.")
+PROCESS_START = Metric("process_start_time_seconds", Kind.GAUGE, "Start, in seconds since 1970.")
+PROCESS_OPEN_FILES = Metric("process_open_fds", Kind.GAUGE, "Open file descriptors.")
+PROCESS_MAX_FILES = Metric("process_max_fds", Kind.GAUGE, "Limit of open file descriptors.")
 
 CATALOGUE = tuple(value for value in dict(globals()).values() if isinstance(value, Metric))

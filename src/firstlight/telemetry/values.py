@@ -19,9 +19,9 @@ class Counter:
     __slots__ = ("value",)
 
     def __init__(self) -> None:
-        self.value = 0
+        self.value: float = 0
 
-    def add(self, amount: int = 1) -> None:
+    def add(self, amount: float = 1) -> None:
         self.value += amount
 
 
