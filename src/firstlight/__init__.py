@@ -11,11 +11,11 @@ __all__ = ["Run", "__version__", "bench", "run"]
 
 
 def __getattr__(name):  # type: ignore[no-untyped-def]
-    if name not in ("Run", "run", "serve", "warmstart"):
+    if name not in ("Run", "run", "serve", "telemetry", "warmstart"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    if name in ("serve", "warmstart"):
+    if name in ("serve", "telemetry", "warmstart"):
         return import_module(f"firstlight.{name}")
     return getattr(import_module("firstlight.runs"), name)
 

@@ -3,6 +3,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
 from firstlight import serve as serve
+from firstlight import telemetry as telemetry
 from firstlight import warmstart as warmstart
 from firstlight.runs import Run as Run
 from firstlight.runs import run as run

@@ -16,24 +16,55 @@ examples:
   firstlight exec --cache /scratch/me/compiled mpirun -n 8 python train.py
   firstlight exec --cache http://cache.lab:8750 python train.py    a cache that machines share
   FIRSTLIGHT_WARMSTART=1 python train.py      the same, without this command
+  firstlight exec --metrics 127.0.0.1:9464 python train.py      indicators for Prometheus
 
 Firstlight's options come before the program; everything after it is the program's.
 
 exit codes: the program's own; 126 it cannot be run; 127 there is no such program; 2 wrong usage."""
 HOOK = "firstlight-warmstart.pth"
+#: Options that become variables of the program.
+_WATCH_OPTIONS = (
+    (
+        "--metrics",
+        "HOST:PORT",
+        "FIRSTLIGHT_METRICS",
+        "answer Prometheus there; HOST:FIRST-LAST: several processes take one port each",
+    ),
+    (
+        "--push",
+        "URL",
+        "FIRSTLIGHT_METRICS_PUSH",
+        "send to this push-gateway, every 10 seconds and at the end",
+    ),
+    (
+        "--token-file",
+        "FILE",
+        "FIRSTLIGHT_METRICS_TOKEN_FILE",
+        "token of POST /debug/profile?seconds=5; without it, profiles come by SIGUSR2 only",
+    ),
+    (
+        "--profiles",
+        "DIR",
+        "FIRSTLIGHT_PROFILES",
+        "where profiles are written (default: firstlight-profiles)",
+    ),
+)
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "exec",
-        usage="firstlight exec [--cache DIR|URL] program [program arguments]",
-        description="Run a program whose JAX code is compiled once: by one process, and kept.",
+        usage="firstlight exec [options] program [program arguments]",
+        description="Run a program whose JAX code is compiled once: by one process, and kept. "
+        "With --metrics or --push, it is watched too.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     where = "where compiled programs are kept (default: firstlight in your cache folder)"
     parser.add_argument("--cache", metavar="DIR|URL", help=where)
+    for flag, metavar, _, about in _WATCH_OPTIONS:
+        parser.add_argument(flag, metavar=metavar, help=about)
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parser.set_defaults(handle=handle, parser=parser)
 
@@ -50,6 +81,7 @@ def handle(options: argparse.Namespace) -> int:
         os.environ["FIRSTLIGHT_CACHE_DIR"] = (
             options.cache if is_url else os.path.abspath(options.cache)
         )
+    _watch(options)
     _warn_of_other_pythons(program[0])
     for name in ("SIGPIPE", "SIGXFSZ"):  # ignored by Python, which a program would inherit
         signal.signal(getattr(signal, name), signal.SIG_DFL)
@@ -60,6 +92,35 @@ def handle(options: argparse.Namespace) -> int:
 
         print(f"firstlight: {printable(program[0])}: {error.strerror}", file=sys.stderr)
         return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+def _watch(options: argparse.Namespace) -> None:
+    """Hand the options of the watch on, once they are known to be right."""
+    given = {
+        name: getattr(options, flag[2:].replace("-", "_")) for flag, _, name, _ in _WATCH_OPTIONS
+    }
+    if not any(value is not None for value in given.values()):
+        return
+    from firstlight.errors import FirstlightError
+    from firstlight.telemetry.watch.addresses import Address, gateway_url
+
+    try:
+        if options.metrics is not None:
+            Address.parse(options.metrics)
+        if options.push is not None:
+            gateway_url(options.push)
+        if options.token_file is not None:
+            from firstlight.serve.token_file import read_token
+
+            read_token(options.token_file)
+    except (ValueError, OSError, FirstlightError) as error:
+        options.parser.error(str(error))
+    if options.metrics is None and options.push is None:
+        options.parser.error("--token-file and --profiles need --metrics or --push")
+    for name, value in given.items():
+        if value is not None:
+            is_path = name in ("FIRSTLIGHT_METRICS_TOKEN_FILE", "FIRSTLIGHT_PROFILES")
+            os.environ[name] = os.path.abspath(value) if is_path else value
 
 
 def _warn_of_other_pythons(program: str) -> None:

@@ -29,7 +29,7 @@ class Exporter:
         """Every metric of the catalogue, in its order, also where nothing was counted yet."""
         by_metric: dict[str, list[Sample]] = {metric.name: [] for metric in CATALOGUE}
         for sample in (*self._values, *process_samples()):
-            by_metric[sample.metric.name].append(sample)
+            by_metric.get(sample.metric.name, []).append(sample)  # or it is not in the catalogue
         lines = []
         for metric in CATALOGUE:
             lines.append(f"# HELP {metric.name} {metric.about}")

@@ -35,9 +35,9 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    def observe(self, value: float, times: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,14 @@ class Values:
 
     def drop_gauge(self, metric: Metric, *labels: str) -> None:
         self._gauges.pop((metric, labels), None)
+
+    def zero(self) -> None:
+        """Count from here: this is a new process."""
+        for series in list(self._series.values()):
+            if isinstance(series, Histogram):
+                series.counts, series.total = [0] * len(series.counts), 0.0
+            else:
+                series.value = 0
 
     def __iter__(self) -> Iterator[Sample]:
         for (metric, labels), series in list(self._series.items()):

@@ -1,0 +1,134 @@
+"""`start`, `stop` and `step`: the watch of this process, as a program uses it."""
+
+from __future__ import annotations
+
+import os
+from functools import wraps
+from time import monotonic
+from types import TracebackType
+from typing import Any, TypeVar
+
+from firstlight.telemetry.watch.addresses import Address
+from firstlight.telemetry.watch.process import ProcessWatch, Settings
+from firstlight.telemetry.watch.steps import Steps
+
+_Callable = TypeVar("_Callable", bound=Any)
+_current: ProcessWatch | None = None
+
+
+def start(
+    metrics: str | None = None,
+    *,
+    push: str | None = None,
+    token_file: str | os.PathLike[str] | None = None,
+    max_functions: int = 200,
+    interval_seconds: float = 10.0,
+    profile_folder: str | os.PathLike[str] = "firstlight-profiles",
+) -> ProcessWatch:
+    """Watch this process from now on. JAX is not imported; functions jitted before are not seen.
+
+    Args:
+        metrics: Where Prometheus asks: `HOST:PORT`, or `HOST:FIRST-LAST`, of which several
+            processes take one each. A port that is taken is one warning; nothing is served.
+        push: URL of a push-gateway that is told every `interval_seconds` and at the end.
+        token_file: File with the token for `POST /debug/profile`; without it there are none.
+        max_functions: So many functions are named in labels; the rest is under "other".
+        interval_seconds: Between two looks at memory, results and GPUs.
+        profile_folder: Where profiles are written.
+
+    Raises:
+        ValueError: An address or URL that is none. TokenError: a file that others can read.
+    """
+    global _current
+    stop()
+    watch = ProcessWatch(
+        Settings(
+            address=None if metrics is None else Address.parse(metrics),
+            push_url=push,
+            token=None if token_file is None else _token(os.fspath(token_file)),
+            max_functions=max_functions,
+            interval_seconds=interval_seconds,
+            profile_folder=os.fspath(profile_folder),
+        )
+    )
+    watch.start()
+    _current = watch
+    return watch
+
+
+def stop() -> None:
+    """End the watch, and leave JAX as it was."""
+    global _current
+    if _current is not None:
+        _current.close()
+        _current = None
+
+
+def current() -> ProcessWatch | None:
+    """The watch of this process."""
+    return _current
+
+
+class step:  # noqa: N801 (used as a function)
+    """`with step("train"):` or `@step("train")`: one step of a program, named by the program.
+
+    Timed from its begin to its end; if results of jitted functions called in it are not there by
+    then, to the next wait after which they are. It waits for nothing itself. Calls of jitted
+    functions within it are part of it, and not counted on their own. Without `start()` it does
+    nothing.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> step:
+        if _current is not None:
+            _enter(_current.steps, self._name)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if _current is not None:
+            _exit(_current.steps, self._name, error)
+
+    def __call__(self, function: _Callable) -> _Callable:
+        @wraps(function)
+        def stepping(*arguments: Any, **named: Any) -> Any:
+            with self:
+                return function(*arguments, **named)
+
+        return stepping  # type: ignore[return-value]
+
+
+def _enter(steps: Steps, name: str) -> None:
+    here = steps.here
+    if not here.steps and not here.calling:
+        function = steps.functions.of_steps(name)
+        if here.of is not function:
+            steps.forget()
+        steps.begun(function, monotonic())
+    here.steps += 1
+
+
+def _exit(steps: Steps, name: str, error: BaseException | None) -> None:
+    here = steps.here
+    if not here.steps:  # began before the watch
+        return
+    here.steps -= 1
+    if here.steps or here.calling:
+        return
+    function = steps.functions.of_steps(name)
+    if error is None:
+        function.ok.add()
+        steps.block_ended()
+    else:
+        if isinstance(error, Exception):
+            function.errors.add()
+        steps.forget()
+
+
+def _token(path: str) -> bytes:
+    from firstlight.serve.token_file import read_token
+
+    return read_token(path)

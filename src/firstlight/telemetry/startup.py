@@ -1,0 +1,33 @@
+"""Imported at the start of Python where FIRSTLIGHT_METRICS is set (firstlight-telemetry.pth).
+
+Whatever goes wrong here, the program runs as if nothing had been asked for. A process that never
+imports JAX is not watched and takes no port.
+"""
+
+
+def _start() -> None:
+    import os
+
+    try:
+        from firstlight.telemetry.starting import start
+
+        asked = os.environ.get
+        start(
+            asked("FIRSTLIGHT_METRICS") or None,
+            push=asked("FIRSTLIGHT_METRICS_PUSH") or None,
+            token_file=asked("FIRSTLIGHT_METRICS_TOKEN_FILE") or None,
+            profile_folder=asked("FIRSTLIGHT_PROFILES") or "firstlight-profiles",
+        )
+    except Exception as error:  # the program may have changed the path of imports
+        from contextlib import suppress
+
+        with suppress(OSError):
+            os.write(2, f"firstlight: telemetry is off: {error}\n".encode("utf-8", "replace"))
+
+
+try:
+    from firstlight.import_watch import when_imported
+
+    when_imported("jax", _start)
+except Exception:
+    pass

@@ -1,0 +1,87 @@
+"""Compiles of a process, from JAX's own events: by stage, by function, and what the cache did."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from typing import Any
+
+from firstlight.telemetry import metrics
+from firstlight.telemetry.events import CACHE, STAGES, bare_name
+from firstlight.telemetry.values import Values
+from firstlight.telemetry.watch.guard import guarded
+from firstlight.telemetry.watch.steps import Steps
+
+_LISTENERS = {"event_duration": "event_duration_secs", "event": "event"}
+
+
+class _Cache(threading.local):
+    asked = False
+    hit = False
+
+
+class CompileEvents:
+    """Listens until `close()`."""
+
+    def __init__(self, values: Values, steps: Steps, last: deque[str]) -> None:
+        from jax import monitoring
+
+        self._steps = steps
+        self._stages = {s: values.histogram(metrics.COMPILE_DURATION, s) for s in STAGES.values()}
+        self._results = {
+            result: values.counter(metrics.COMPILE_CACHE_REQUESTS, result)
+            for result in ("hit", "miss")
+        }
+        self._cache = _Cache()
+        self._last = last  # names of what was compiled
+        # JAX calls them without a net: an error of theirs would be the program's.
+        self._listeners = {
+            "event_duration": guarded(self._ended),
+            "event": guarded(self._happened),
+        }
+        for kind, listener in self._listeners.items():
+            getattr(monitoring, f"register_{_LISTENERS[kind]}_listener")(listener)
+
+    def close(self) -> None:
+        from jax._src import monitoring
+
+        for kind, listener in self._listeners.items():
+            listening = getattr(monitoring, f"get_{kind}_listeners", list)
+            if listener in listening():  # the program may have taken all of them away
+                getattr(monitoring, f"unregister_{kind}_listener")(listener)
+
+    def _ended(self, event: str, seconds: float, **about: Any) -> None:
+        stage = STAGES.get(event)
+        if stage is None:
+            return
+        self._steps.here.compiled = True
+        self._stages[stage].observe(seconds)
+        name = bare_name(str(about.get("fun_name")))[:100]
+        compiles = self._steps.functions.of_compiles(name)
+        compiles.seconds.add(seconds)
+        if stage == "compile":
+            compiles.add("cache" if self._cache_result() == "hit" else "compiler")
+            self._last.append(name)
+
+    def _happened(self, event: str, **_: Any) -> None:
+        what = CACHE.get(event)
+        if what == "requested":
+            # Also reported where there is no cache, which could not have had anything.
+            self._cache.asked = _has_cache()
+        elif what == "hit":
+            self._cache.hit = True
+
+    def _cache_result(self) -> str | None:
+        """What the cache did for the compile that ends now. JAX has no event for a miss."""
+        cache = self._cache
+        result = ("hit" if cache.hit else "miss") if cache.asked or cache.hit else None
+        cache.asked = cache.hit = False
+        if result is not None:
+            self._results[result].add()
+        return result
+
+
+def _has_cache() -> bool:
+    config = getattr(sys.modules.get("jax"), "config", None)
+    return bool(getattr(config, "jax_compilation_cache_dir", None))

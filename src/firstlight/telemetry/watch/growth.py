@@ -1,0 +1,69 @@
+"""Whether memory grows steadily: not while a program warms up, and not for a saw's teeth."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from statistics import median
+
+#: A horizon is looked at in so many windows, of so many points each.
+_WINDOWS = 6
+_POINTS = 5
+#: Points of a longer horizon are the least of so many of the shorter one.
+_HORIZONS = (1, 12, 144)
+#: Growth over a horizon that is worth a word.
+_MIN_BYTES = 8 * 2**20
+_MIN_RATIO = 0.01
+
+Point = tuple[float, float]  # seconds, bytes
+
+
+@dataclass(frozen=True)
+class Growth:
+    bytes_per_second: float
+    since: float  # the begin of the horizon that shows it, in seconds of the same clock
+
+
+class GrowthWatch:
+    """Points of one quantity, kept over several horizons; their number is bounded."""
+
+    def __init__(self) -> None:
+        self._horizons = [_Horizon(every) for every in _HORIZONS]
+
+    def add(self, seconds: float, count: float) -> Growth | None:
+        """Growth as of now; the shortest horizon that shows it is told."""
+        for horizon in self._horizons:
+            horizon.add((seconds, count))
+        return next((found for h in self._horizons if (found := h.growth()) is not None), None)
+
+
+class _Horizon:
+    def __init__(self, every: int) -> None:
+        self._every = every
+        self._pending: list[Point] = []
+        self._points: deque[Point] = deque(maxlen=_WINDOWS * _POINTS)
+
+    def add(self, point: Point) -> None:
+        self._pending.append(point)
+        if len(self._pending) == self._every:
+            self._points.append((point[0], min(count for _, count in self._pending)))
+            self._pending.clear()
+
+    def growth(self) -> Growth | None:
+        """Theil and Sen's slope of the least values of the windows, if every one exceeds the last.
+
+        What is freed from time to time shows in the least value of a window; a program that
+        warms up grows in the first windows only.
+        """
+        points = list(self._points)
+        if len(points) < _WINDOWS * _POINTS:
+            return None
+        windows = [points[n : n + _POINTS] for n in range(0, len(points), _POINTS)]
+        least = [min(window, key=lambda point: point[1]) for window in windows]
+        first, last = least[0][1], least[-1][1]
+        rises = all(a[1] < b[1] for a, b in pairwise(least))
+        if not rises or last - first < max(_MIN_BYTES, _MIN_RATIO * first):
+            return None
+        slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(least, 2)]
+        return Growth(median(slopes), points[0][0])

@@ -1,0 +1,35 @@
+"""What goes wrong in a watch must not reach the program; it is said once, on stderr."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from firstlight.trace.record.program_errors import pass_on
+
+_said: set[str] = set()
+
+
+def say_once(about: str, text: str) -> None:
+    """Write a line on stderr, one per process for each thing that it is about."""
+    if about in _said:
+        return
+    _said.add(about)
+    with suppress(OSError):  # closed
+        os.write(2, f"firstlight: {text}\n".encode("utf-8", "replace"))
+
+
+def guarded(action: Callable[..., None]) -> Callable[..., None]:
+    """The same, and an error of it is a line on stderr."""
+
+    def call(*arguments: Any, **named: Any) -> None:
+        try:
+            action(*arguments, **named)
+        except Exception as error:
+            pass_on(error)  # a handler of a signal, of the program's own
+            name = getattr(action, "__qualname__", "?")
+            say_once(name, f"telemetry: {name}: {type(error).__name__}: {error}"[:300])
+
+    return call

@@ -1,0 +1,190 @@
+"""One process under watch: what is counted, who is told, and the thread that looks now and then."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from firstlight.import_watch import when_imported
+from firstlight.telemetry import metrics
+from firstlight.telemetry.process_values import started
+from firstlight.telemetry.prometheus import Exporter
+from firstlight.telemetry.values import Values
+from firstlight.telemetry.watch.addresses import Address
+from firstlight.telemetry.watch.collector import GarbageCollection
+from firstlight.telemetry.watch.compiles import CompileEvents
+from firstlight.telemetry.watch.gpu import Gpus
+from firstlight.telemetry.watch.guard import guarded, say_once
+from firstlight.telemetry.watch.jitted import JaxWatch
+from firstlight.telemetry.watch.memory import Memory
+from firstlight.telemetry.watch.profiles import Profiles
+from firstlight.telemetry.watch.push import PushGateway
+from firstlight.telemetry.watch.results import check_results
+from firstlight.telemetry.watch.server import MetricsServer
+from firstlight.telemetry.watch.steps import Steps
+
+#: Looking takes at most this share of the time: where there is much to see, it is done less often.
+_MAX_SHARE = 1 / 500
+#: Somebody who asks is told what was seen at most so long ago.
+_FRESH_SECONDS = 1.0
+_SIGNAL_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    address: Address | None = None
+    push_url: str | None = None
+    token: bytes | None = None
+    max_functions: int = 200
+    interval_seconds: float = 10.0
+    profile_folder: str = "firstlight-profiles"
+
+
+class ProcessWatch:
+    """Counts from now on, JAX as soon as it is imported; `close()` leaves all as it was."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.values = Values()
+        self.steps = Steps(self.values, settings.max_functions)
+        self.server: MetricsServer | None = None
+        self._exporter = Exporter(self.values)
+        self._memory = Memory(self.values, self.steps.functions)
+        self._gpus = Gpus(self.values)
+        self._collector = GarbageCollection(self.values)
+        self._jax: JaxWatch | None = None
+        self._compiles: CompileEvents | None = None
+        self._last_compiled: deque[str] = deque(maxlen=10)
+        self.profiles = Profiles(settings.profile_folder, self._last_compiled)
+        self._gateway = _gateway(settings, self.text)
+        self._gradient_error = 0.0
+        self._looked = 0.0
+        self._looking = threading.Lock()
+        self._stop = threading.Event()
+        self._process = os.getpid()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        when_imported("jax", guarded(self._watch_jax))
+        self._serve()
+        self._start_thread()
+        guarded(self._listen_to_signal)()
+        atexit.register(self._exit)
+        os.register_at_fork(after_in_child=guarded(self._forked))
+
+    def text(self) -> bytes:
+        """All metrics, as of now."""
+        if time.monotonic() - self._looked > _FRESH_SECONDS:
+            self.look()
+        return self._exporter.text()
+
+    def look(self) -> None:
+        """Memory, GPUs and results, now."""
+        with self._looking:
+            for task in (self._memory.sample, self._gpus.sample, self._check_results):
+                guarded(task)()
+            self._looked = time.monotonic()
+
+    def note_gradient(self, verdict: str, relative_error: float | None) -> None:
+        """Count a check of a gradient."""
+        self.values.counter(metrics.GRADIENT_CHECKS, verdict).add()
+        if relative_error is not None:
+            self._gradient_error = max(self._gradient_error, relative_error)
+            self.values.gauge(metrics.GRADIENT_ERROR, lambda: self._gradient_error)
+
+    def close(self) -> None:
+        atexit.unregister(self._exit)
+        self._stop.set()
+        self.profiles.close()
+        if self.server is not None:
+            self.server.close()
+            self.server = None
+        if self._jax is not None:
+            self._jax.unwatch()
+        if self._compiles is not None:
+            self._compiles.close()
+        self._collector.close()
+
+    def _watch_jax(self) -> None:
+        self._compiles = CompileEvents(self.values, self.steps, self._last_compiled)
+        self._jax = JaxWatch(self.steps)
+        self._jax.watch()
+
+    def _check_results(self) -> None:
+        if self._jax is not None:
+            check_results(self.values, self.steps.functions)
+
+    def _serve(self) -> None:
+        address = self.settings.address
+        if address is None:
+            return
+        try:
+            self.server = MetricsServer(address, self.text, self.profiles.take, self.settings.token)
+        except OSError as error:
+            say_once("port", _no_port(address, error))
+        else:
+            if address.first_port == 0:
+                say_once(
+                    "address", f"metrics: http://{self.server.host}:{self.server.port}/metrics"
+                )
+
+    def _start_thread(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="firstlight watch", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        pause = self.settings.interval_seconds
+        while not self._stop.wait(pause):
+            begin = time.thread_time()
+            self.look()
+            if self._gateway is not None:
+                self._gateway.push()
+            took = time.thread_time() - begin
+            pause = max(self.settings.interval_seconds, took / _MAX_SHARE)
+
+    def _listen_to_signal(self) -> None:
+        """Only where nobody else does, and where the process may be told by signals at all."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
+            signal.signal(signal.SIGUSR2, lambda *_: self.profiles.take_on_signal(_SIGNAL_SECONDS))
+
+    def _exit(self) -> None:
+        self._stop.set()
+        self.profiles.close()
+        if self._gateway is not None and os.getpid() == self._process:
+            guarded(self._gateway.push)()
+
+    def _forked(self) -> None:
+        """A new process, which counts from zero. It is told of only where there are more ports."""
+        if self._stop.is_set():
+            return
+        if self.server is not None:
+            self.server.close_after_fork()
+            self.server = None
+        self.values.zero()
+        started.cache_clear()
+        self.steps.first_result = self.steps.first_warm = None
+        self._process = os.getpid()
+        self._looking = threading.Lock()
+        address = self.settings.address
+        if address is not None and len(address.ports) > 1:
+            self._serve()
+            self._start_thread()
+
+
+def _gateway(settings: Settings, text: Callable[[], bytes]) -> PushGateway | None:
+    return None if settings.push_url is None else PushGateway(settings.push_url, text)
+
+
+def _no_port(address: Address, error: OSError) -> str:
+    first = address.first_port
+    return (
+        f"metrics are not served: {address}: {error.strerror}. Give a port that is free, or "
+        f"several for several processes: {address.host}:{first}-{first + 7}"
+    )

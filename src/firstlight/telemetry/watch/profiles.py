@@ -1,0 +1,91 @@
+"""A profile on demand: a trace for Perfetto and xprof, and the programs that were compiled last."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from firstlight.telemetry.watch.guard import say_once
+
+
+class BusyError(RuntimeError):
+    """A profile is being taken already."""
+
+
+class Profiles:
+    """Profiles of this process, each in a folder of its own within `folder`."""
+
+    def __init__(self, folder: str, last_compiled: Iterable[str]) -> None:
+        self._folder = os.path.abspath(folder)
+        self._last_compiled = last_compiled
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+
+    def take(self, seconds: float) -> dict[str, Any]:
+        """Profile the process for so long; the folder, and what is in it."""
+        if not self._lock.acquire(blocking=False):
+            raise BusyError("a profile is being taken; ask again when it is done")
+        try:
+            name = f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}-{time.monotonic_ns()}"
+            folder = os.path.join(self._folder, name)
+            os.makedirs(folder, mode=0o700)
+            self._trace(folder, seconds)
+            return {"folder": folder, "hlo": self._write_programs(folder)}
+        finally:
+            self._lock.release()
+
+    def take_on_signal(self, seconds: float) -> None:
+        """The same in a thread, and a line on stderr."""
+
+        def take() -> None:
+            try:
+                taken = self.take(seconds)
+                say_once(taken["folder"], f"profile written to {taken['folder']}")
+            except Exception as error:
+                say_once(f"profile {time.monotonic_ns()}", f"no profile: {error}")
+
+        threading.Thread(target=take, name="firstlight profile", daemon=True).start()
+
+    def close(self) -> None:
+        """End a profile that is being taken: the process ends."""
+        self._stop.set()
+
+    def _trace(self, folder: str, seconds: float) -> None:
+        import jax
+
+        try:
+            jax.profiler.start_trace(folder, create_perfetto_trace=True)
+        except RuntimeError as error:  # the program is taking one itself
+            raise BusyError(str(error)) from error
+        try:
+            self._stop.wait(seconds)
+        finally:
+            jax.profiler.stop_trace()
+
+    def _write_programs(self, folder: str) -> list[str]:
+        """The programs, as the compiler left them, of the functions that compiled last."""
+        wanted = {f"jit_{name}" for name in list(self._last_compiled)}
+        written = []
+        for number, module in enumerate(_modules()):
+            if _plain(module.name) in {_plain(name) for name in wanted}:
+                path = os.path.join(folder, f"{_plain(module.name)}.{number}.hlo.txt")
+                with open(path, "w") as file:
+                    file.write(module.to_string())
+                written.append(path)
+        return written
+
+
+def _modules() -> Iterable[Any]:
+    bridge: Any = sys.modules.get("jax._src.xla_bridge")
+    for backend in dict(getattr(bridge, "_backends", {})).values():
+        for executable in backend.live_executables():
+            yield from executable.hlo_modules()
+
+
+def _plain(name: str) -> str:
+    """A name as XLA writes it, and as a file may have."""
+    return "".join(c if c.isalnum() else "_" for c in name).strip("_")[:100]

@@ -1,0 +1,35 @@
+"""Sends what is counted to a push-gateway: for jobs that end before anybody asks them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable
+from urllib.error import URLError
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+from firstlight.telemetry.prometheus import CONTENT_TYPE
+from firstlight.telemetry.watch.addresses import gateway_url
+from firstlight.telemetry.watch.guard import say_once
+
+_TIMEOUT_SECONDS = 2.0
+
+
+class PushGateway:
+    """`push()` replaces what this process has sent before. Down: one warning, asked again."""
+
+    def __init__(self, url: str, text: Callable[[], bytes]) -> None:
+        program = os.path.basename(sys.argv[0] if sys.argv else "") or "python"
+        group = {"job": program, "instance": f"{socket.gethostname()}:{os.getpid()}"}
+        path = "/".join(f"{name}/{quote(value, safe='')}" for name, value in group.items())
+        self._url, self._text = f"{gateway_url(url)}/metrics/{path}", text
+
+    def push(self) -> None:
+        request = Request(self._url, self._text(), {"Content-Type": CONTENT_TYPE}, method="PUT")
+        try:
+            urlopen(request, timeout=_TIMEOUT_SECONDS).close()
+        except (URLError, OSError) as error:
+            reason = getattr(error, "reason", error)
+            say_once("push", f"the push-gateway cannot be reached ({reason}): {self._url}")

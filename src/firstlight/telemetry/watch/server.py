@@ -1,0 +1,128 @@
+"""A thread that answers Prometheus, and takes a profile for whoever has the token."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import socket
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from firstlight.telemetry.prometheus import CONTENT_TYPE
+from firstlight.telemetry.watch.addresses import Address
+from firstlight.telemetry.watch.profiles import BusyError
+
+_MAX_PROFILE_SECONDS = 60.0
+#: A connection that says nothing is closed.
+_TIMEOUT_SECONDS = 10
+
+
+class MetricsServer:
+    """Answers until `close()`. OSError: no port is free, or the host is not this one's."""
+
+    def __init__(
+        self,
+        address: Address,
+        text: Callable[[], bytes],
+        profile: Callable[[float], Any],
+        token: bytes | None,
+    ) -> None:
+        self._server = _bound(address)
+        self._server.text, self._server.profile, self._server.token = text, profile, token
+        self.host, self.port = address.host, int(self._server.server_address[1])
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.5,), name="firstlight metrics", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def close_after_fork(self) -> None:
+        """In a new process, which has the socket and not the thread."""
+        self._server.socket.close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    text: Callable[[], bytes]
+    profile: Callable[[float], Any]
+    token: bytes | None
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no matter of the program's stderr."""
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+
+def _bound(address: Address) -> _Server:
+    """At the first port that is free."""
+    kind = _Server6 if ":" in address.host else _Server
+    failed: OSError | None = None
+    for port in address.ports:
+        try:
+            return kind((address.host, port), _Handler)
+        except OSError as error:
+            failed = error
+    assert failed is not None
+    raise failed
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = _TIMEOUT_SECONDS
+    server_version = "firstlight"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        if urlsplit(self.path).path == "/metrics":
+            self._answer(200, self.server.text(), CONTENT_TYPE)
+        else:
+            self._say(404, "not found; there is /metrics")
+
+    def do_POST(self) -> None:
+        url = urlsplit(self.path)
+        if url.path != "/debug/profile":
+            return self._say(404, "not found; there is POST /debug/profile?seconds=5")
+        refused = self._refused()
+        if refused is not None:
+            return self._say(*refused)
+        try:
+            seconds = float(parse_qs(url.query).get("seconds", ["5"])[0])
+        except ValueError:
+            seconds = -1.0
+        if not 0 < seconds <= _MAX_PROFILE_SECONDS:
+            return self._say(400, f"seconds: give more than 0, at most {_MAX_PROFILE_SECONDS:g}")
+        try:
+            self._answer(200, json.dumps(self.server.profile(seconds)).encode(), "application/json")
+        except BusyError as error:
+            self._say(409, str(error))
+        except Exception as error:  # the profiler's own
+            self._say(500, f"no profile: {type(error).__name__}: {error}")
+
+    def _refused(self) -> tuple[int, str] | None:
+        if self.server.token is None:
+            return 403, "profiles are off: start with a token file (--token-file FILE)"
+        given = (self.headers.get("Authorization") or "").encode("utf-8", "replace")
+        if not hmac.compare_digest(given, b"Bearer " + self.server.token):
+            return 401, "send the header Authorization: Bearer TOKEN"
+        return None
+
+    def _say(self, code: int, text: str) -> None:
+        self._answer(code, (text + "\n").encode(), "text/plain; charset=utf-8")
+
+    def _answer(self, code: int, body: bytes, kind: str) -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Nothing: stderr is the program's."""
