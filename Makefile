@@ -15,6 +15,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/mypy benchmarks
 	$(BIN)/lint-imports
 	@command -v chromium chromium-browser google-chrome >/dev/null || sh tools/install-chromium.sh
+	@command -v promtool >/dev/null || sh tools/install-prometheus.sh
 	@# Hundreds of processes are started: where Python may not write bytecode, once for all of them.
 	$(BIN)/python -m compileall -q src
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder

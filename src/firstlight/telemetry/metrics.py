@@ -84,6 +84,22 @@ QUEUE_LENGTH = _gauge("queue_length", "Rows that wait.", "model")
 READY = _gauge("ready", "1 while requests are answered, 0 before and while draining.")
 STARTUP_DURATION = _gauge("startup_duration_seconds", "From the start of the process to ready.")
 MODEL_INFO = _gauge("model_info", "1 for each version that is loaded.", "model", "version", "role")
+DEPLOY_IN_PROGRESS = _gauge(
+    "deploy_in_progress",
+    "1 while a version of a model is prepared and shortly after: alerts are silent.",
+    "model",
+)
+RUNTIME_INFO = _gauge(
+    "runtime_info",
+    "1: versions and devices of the process, equal for all replicas.",
+    "jax",
+    "jaxlib",
+    "platform",
+    "device",
+)
+DEVICE_FALLBACK = _gauge(
+    "device_fallback", "1 where an accelerator is expected and JAX uses another platform."
+)
 DEVICE_MEMORY_USED = _gauge("device_memory_used_bytes", "Memory in use, by device.", "device")
 DEVICE_MEMORY_LIMIT = _gauge("device_memory_limit_bytes", "Memory that may be used.", "device")
 DEVICE_MEMORY_PEAK = _gauge("device_memory_peak_bytes", "The most that was in use.", "device")

@@ -1,0 +1,1 @@
+"""What people on call need: alert rules, dashboards, manifests, checks, failures on purpose."""

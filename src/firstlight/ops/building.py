@@ -1,0 +1,37 @@
+"""Everything that `firstlight ops build` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from firstlight import whole_files
+from firstlight.ops import rule_tests, rules
+from firstlight.ops.rules import Settings
+from firstlight.ops.yaml_text import yaml_text
+
+_MADE = "Made by `firstlight ops build`; change its options, not this file."
+
+
+def documents(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Names of files and their texts."""
+    yield "prometheus/rules.yml", yaml_text(rules.groups(settings), _MADE)
+    about = f"{_MADE}\nRun: promtool test rules rules_test.yml"
+    yield "prometheus/rules_test.yml", yaml_text(rule_tests.cases(settings, "rules.yml"), about)
+    yield (
+        "alertmanager/alertmanager.yml",
+        yaml_text(
+            rules.alertmanager("http://127.0.0.1:9095"), f"{_MADE}\nGive your own receivers."
+        ),
+    )
+
+
+def build(folder: Path, settings: Settings) -> list[Path]:
+    """Write all documents below a folder, in place of those of an earlier build."""
+    written = []
+    for name, text in documents(settings):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        whole_files.write_text(path, text)
+        written.append(path)
+    return written

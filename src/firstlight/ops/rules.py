@@ -1,0 +1,184 @@
+"""Rules of Prometheus from the tables: recorded ratios, burn rates, alerts; and their routes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from firstlight.ops.alerts import ALERTS, Alert, Severity
+from firstlight.ops.objectives import OBJECTIVES, WINDOW, Objective, Scope
+from firstlight.telemetry import metrics as m
+
+Plain = dict[str, Any]
+#: (long window, short window, how many times the budget), in seconds: Google's SRE workbook, ch. 5.
+BURN_RATES = {
+    Severity.PAGE: ((3600, 300, 14.4), (21_600, 1800, 6.0)),
+    Severity.TICKET: ((86_400, 7200, 3.0), (259_200, 21_600, 1.0)),
+}
+#: Alerts stay silent for so long after a deploy: until its errors have left the short window.
+AFTER_DEPLOY_SECONDS = 600
+EVALUATION_SECONDS = 30
+#: Events are counted per second over this time, and summed up over longer windows.
+RATE_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How rules are written."""
+
+    objectives: tuple[Objective, ...] = OBJECTIVES
+    runbooks: str = "runbooks"  # address of the folder
+    page_burn: float | None = None  # page at this rate over an hour, in place of the two windows
+    speed: int = 1  # divides all times, so that a test need not wait for an hour
+
+    def time(self, seconds: int) -> str:
+        """As Prometheus writes durations."""
+        shown = max(1, seconds // self.speed)
+        for unit, name in ((86_400, "d"), (3600, "h"), (60, "m")):
+            if shown % unit == 0:
+                return f"{shown // unit}{name}"
+        return f"{shown}s"
+
+    def shortened(self, condition: str) -> str:
+        return re.sub(r"\[(\d+)s\]", lambda found: f"[{self.time(int(found[1]))}]", condition)
+
+
+def groups(settings: Settings) -> Plain:
+    """The rule file: a group of recorded ratios, and one of alerts, for every objective."""
+    every = settings.time(EVALUATION_SECONDS)
+    made = [
+        {"name": f"firstlight-{objective.name}", "interval": every, "rules": rules}
+        for objective in settings.objectives
+        for rules in [[*_recorded(objective, settings), *_burning(objective, settings)]]
+    ]
+    others = [_alert(alert, settings) for alert in ALERTS]
+    made.append({"name": "firstlight-alerts", "interval": every, "rules": others})
+    return {"groups": made}
+
+
+def burn_name(objective: Objective, severity: Severity) -> str:
+    words = objective.name.title().replace("_", "")
+    return f"Firstlight{words}{'Burning' if severity is Severity.PAGE else 'Eroding'}"
+
+
+def burn_rates(severity: Severity, settings: Settings) -> Sequence[tuple[int, int, float]]:
+    if severity is Severity.PAGE and settings.page_burn is not None:
+        return ((3600, 300, settings.page_burn),)
+    return BURN_RATES[severity]
+
+
+def _recorded(objective: Objective, settings: Settings) -> list[Plain]:
+    """Events per second, without those of deploys, and the shares that follow from them."""
+    total = objective.total.replace(WINDOW, settings.time(RATE_SECONDS))
+    bad = objective.bad.replace(WINDOW, settings.time(RATE_SECONDS))
+    rules = [
+        {
+            "record": objective.recorded(what),
+            "expr": outside_deploys(rate, objective.scope, settings),
+        }
+        for what, rate in (("bad", f"{bad} or 0 * {total}"), ("all", total))
+    ]
+    pairs = [rate[:2] for severity in Severity for rate in burn_rates(severity, settings)]
+    for seconds in sorted({seconds for pair in pairs for seconds in pair}):
+        window = settings.time(seconds)
+        share = " / ".join(
+            f"sum_over_time({objective.recorded(what)}[{window}])" for what in ("bad", "all")
+        )
+        rules.append({"record": objective.recorded(f"ratio_{window}"), "expr": share})
+    return rules
+
+
+def _burning(objective: Objective, settings: Settings) -> list[Plain]:
+    return [_burn_alert(objective, severity, settings) for severity in Severity]
+
+
+def _burn_alert(objective: Objective, severity: Severity, settings: Settings) -> Plain:
+    parts = []
+    for long, short, factor in burn_rates(severity, settings):
+        limit = f"{factor * objective.budget:.6g}"
+        both = " and ".join(
+            f"{objective.recorded(f'ratio_{settings.time(seconds)}')} > {limit}"
+            for seconds in (long, short)
+        )
+        if objective.min_events:
+            rates = f"sum_over_time({objective.recorded('all')}[{settings.time(long)}])"
+            step = max(1, EVALUATION_SECONDS // settings.speed)
+            both += f" and {rates} * {step} >= {objective.min_events}"
+        parts.append(f"({both})")
+    whom = f"{{{{ $labels.{objective.scope.value[-1]} }}}}"
+    return {
+        "alert": burn_name(objective, severity),
+        "expr": outside_deploys(" or ".join(parts), objective.scope, settings),
+        "labels": {
+            "severity": severity.value,
+            "runbook": objective.runbook,
+            "slo": objective.name,
+        },
+        "annotations": {
+            "summary": f"{whom}: the error budget of {objective.percent:g} % "
+            f"({objective.about}) is spent too fast.",
+            "runbook_url": _runbook(objective.runbook, settings),
+        },
+    }
+
+
+def _alert(alert: Alert, settings: Settings) -> Plain:
+    condition = settings.shortened(alert.condition)
+    if alert.silent_in_deploys:
+        condition = outside_deploys(condition, alert.scope, settings)
+    rule: Plain = {"alert": alert.name, "expr": condition}
+    if alert.for_seconds:
+        rule["for"] = settings.time(alert.for_seconds)
+    return rule | {
+        "labels": {"severity": alert.severity.value, "runbook": alert.runbook},
+        "annotations": {
+            "summary": alert.summary,
+            "runbook_url": _runbook(alert.runbook, settings),
+        },
+    }
+
+
+def outside_deploys(condition: str, scope: Scope, settings: Settings) -> str:
+    """`condition`, but not for a model, or on a process, that is or was just being deployed."""
+    if scope is Scope.FUNCTION:
+        scope = Scope.PROCESS
+    recent = f"max_over_time({m.DEPLOY_IN_PROGRESS.name}[{settings.time(AFTER_DEPLOY_SECONDS)}])"
+    return f"({condition}) unless on ({scope.by}) (max by ({scope.by}) ({recent}) == 1)"
+
+
+def _runbook(name: str, settings: Settings) -> str:
+    return f"{settings.runbooks.rstrip('/')}/{name}.md"
+
+
+def alertmanager(webhook: str) -> Plain:
+    """Routes: one message per alert and model, pages before tickets, a page silences its ticket."""
+    return {
+        "route": {
+            "receiver": "tickets",
+            "group_by": ["alertname", "job", "model"],
+            "group_wait": "30s",
+            "group_interval": "5m",
+            "repeat_interval": "4h",
+            "routes": [
+                {
+                    "receiver": "pages",
+                    "matchers": ['severity="page"'],
+                    "group_wait": "10s",
+                    "repeat_interval": "1h",
+                }
+            ],
+        },
+        "inhibit_rules": [
+            {
+                "source_matchers": ['severity="page"'],
+                "target_matchers": ['severity="ticket"'],
+                "equal": ["runbook", "model", "job", "instance"],
+            }
+        ],
+        "receivers": [
+            {"name": name, "webhook_configs": [{"url": f"{webhook.rstrip('/')}/{name}"}]}
+            for name in ("pages", "tickets")
+        ],
+    }

@@ -1,0 +1,93 @@
+"""Alert rules, judged by the real promtool."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from firstlight.cli import main
+from firstlight.ops.alerts import ALERTS
+from firstlight.ops.rules import Settings, groups
+from firstlight.ops.yaml_text import yaml_text
+from firstlight.telemetry.metrics import CATALOGUE, Kind
+
+SUFFIXES = {Kind.COUNTER: ("",), Kind.GAUGE: ("",), Kind.HISTOGRAM: ("_bucket", "_count", "_sum")}
+EXPORTED = {m.name + suffix for m in CATALOGUE for suffix in SUFFIXES[m.kind]}
+
+
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in groups(Settings())["groups"] for rule in group["rules"]]
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> Path:
+    assert main(["ops", "build", "--out", str(tmp_path)]) == 0
+    return tmp_path / "prometheus"
+
+
+@pytest.mark.slow
+def test_every_alert_fires_when_it_should_and_only_then(promtool: str, built: Path) -> None:
+    """The cases lie beside the rules; one of them is an hour of a healthy server with a deploy."""
+    done = subprocess.run(
+        [promtool, "test", "rules", "rules_test.yml"],
+        cwd=built,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    tested = {
+        check["alertname"]
+        for test in yaml.safe_load((built / "rules_test.yml").read_text())["tests"]
+        for check in test["alert_rule_test"]
+        if check["exp_alerts"]
+    }
+    assert tested == {rule["alert"] for rule in rules() if "alert" in rule}
+
+
+def test_promtool_accepts_the_rules_at_any_speed(promtool: str, tmp_path: Path) -> None:
+    for speed in (1, 60):
+        out = tmp_path / str(speed)
+        main(["ops", "build", "--out", str(out), "--speed", str(speed), "--page-burn", "3"])
+        subprocess.run([promtool, "check", "rules", out / "prometheus/rules.yml"], check=True)
+
+
+def test_rules_name_only_metrics_of_the_catalogue_and_what_they_record() -> None:
+    recorded = {rule["record"] for rule in rules() if "record" in rule}
+    for rule in rules():
+        named = set(re.findall(r"[a-z:]*firstlight_[a-z_:0-9]+", rule["expr"]))
+        assert named <= EXPORTED | recorded, named - EXPORTED - recorded
+
+
+def test_a_page_burns_a_month_of_budget_in_two_days() -> None:
+    """14.4 times the budget for an hour is 2 % of 30 days of it."""
+    burning = next(r for r in rules() if r.get("alert") == "FirstlightAvailabilityBurning")
+    limit = float(re.findall(r"ratio_1h > ([0-9.]+)", burning["expr"])[0])
+    assert limit / 0.001 * 1 / (30 * 24) == pytest.approx(0.02)
+
+
+def test_an_unknown_objective_is_refused_with_the_known_ones(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["ops", "build", "--out", str(tmp_path), "--objective", "speed=99"]) == 2
+    assert "no objective speed. There are: availability, " in capsys.readouterr().err
+
+
+def test_every_alert_has_a_runbook() -> None:
+    assert all(rule["annotations"]["runbook_url"] for rule in rules() if "alert" in rule)
+    assert len({alert.name for alert in ALERTS}) == len(ALERTS)
+
+
+def test_yaml_says_what_was_meant() -> None:
+    values = {
+        "on": True,
+        "a": "no",
+        "b": [1, 2.5, None, "x: y", {"c": [], "d": {}}],
+        "e": [[1], []],
+    }
+    assert yaml.safe_load(yaml_text(values, "a comment")) == values
