@@ -39,6 +39,14 @@ def add_to(commands: Commands) -> None:
     add("--runbooks", default="runbooks", metavar="URL", help="where the runbooks are published")
     add("--speed", type=int, default=1, metavar="N", help="divide all times, to try alerts out")
     build.set_defaults(handle=handle, parser=build)
+    about = "draw a dashboard from Prometheus's answers, without Grafana"
+    show = actions.add_parser("show", help=about, description=f"{about.capitalize()}.")
+    add = show.add_argument
+    add("dashboard", choices=("executive", "on-call", "debug"))
+    add("--prometheus", default="http://127.0.0.1:9090", metavar="URL", help="whom to ask")
+    add("--minutes", type=float, default=60.0, help="how far back (default: 60)")
+    add("--out", type=Path, default=Path("dashboard.html"), metavar="FILE")
+    show.set_defaults(handle=handle_show, parser=show)
 
 
 def handle(options: argparse.Namespace) -> int:
@@ -52,6 +60,20 @@ def handle(options: argparse.Namespace) -> int:
     settings = Settings(objectives, options.runbooks, options.page_burn, options.speed)
     for path in build(options.out, settings):
         print(path)
+    return 0
+
+
+def handle_show(options: argparse.Namespace) -> int:
+    from firstlight import whole_files
+    from firstlight.ops.dashboard_page import page
+    from firstlight.ops.dashboards import DASHBOARDS
+    from firstlight.ops.prometheus_api import Prometheus
+
+    chosen = next(d for d in DASHBOARDS if d.name == options.dashboard)
+    whole_files.write_text(
+        options.out, page(chosen, Prometheus(options.prometheus), options.minutes)
+    )
+    print(options.out)
     return 0
 
 

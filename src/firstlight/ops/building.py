@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from firstlight import whole_files
-from firstlight.ops import rule_tests, rules
+from firstlight.ops import dashboards, rule_tests, rules
 from firstlight.ops.rules import Settings
 from firstlight.ops.yaml_text import yaml_text
 
@@ -24,6 +25,11 @@ def documents(settings: Settings) -> Iterator[tuple[str, str]]:
             rules.alertmanager("http://127.0.0.1:9095"), f"{_MADE}\nGive your own receivers."
         ),
     )
+    for dashboard in dashboards.DASHBOARDS:
+        yield (
+            f"grafana/{dashboard.name}.json",
+            json.dumps(dashboards.grafana(dashboard), indent=1) + "\n",
+        )
 
 
 def build(folder: Path, settings: Settings) -> list[Path]:

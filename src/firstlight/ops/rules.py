@@ -34,15 +34,18 @@ class Settings:
     speed: int = 1  # divides all times, so that a test need not wait for an hour
 
     def time(self, seconds: int) -> str:
-        """As Prometheus writes durations."""
-        shown = max(1, seconds // self.speed)
-        for unit, name in ((86_400, "d"), (3600, "h"), (60, "m")):
-            if shown % unit == 0:
-                return f"{shown // unit}{name}"
-        return f"{shown}s"
+        """A time, divided by the speed, as Prometheus writes it."""
+        return duration(max(1, seconds // self.speed))
 
     def shortened(self, condition: str) -> str:
         return re.sub(r"\[(\d+)s\]", lambda found: f"[{self.time(int(found[1]))}]", condition)
+
+
+def duration(seconds: int) -> str:
+    for unit, name in ((86_400, "d"), (3600, "h"), (60, "m")):
+        if seconds % unit == 0:
+            return f"{seconds // unit}{name}"
+    return f"{seconds}s"
 
 
 def groups(settings: Settings) -> Plain:
@@ -86,7 +89,7 @@ def _recorded(objective: Objective, settings: Settings) -> list[Plain]:
         share = " / ".join(
             f"sum_over_time({objective.recorded(what)}[{window}])" for what in ("bad", "all")
         )
-        rules.append({"record": objective.recorded(f"ratio_{window}"), "expr": share})
+        rules.append({"record": objective.recorded(f"ratio_{duration(seconds)}"), "expr": share})
     return rules
 
 
@@ -99,7 +102,7 @@ def _burn_alert(objective: Objective, severity: Severity, settings: Settings) ->
     for long, short, factor in burn_rates(severity, settings):
         limit = f"{factor * objective.budget:.6g}"
         both = " and ".join(
-            f"{objective.recorded(f'ratio_{settings.time(seconds)}')} > {limit}"
+            f"{objective.recorded(f'ratio_{duration(seconds)}')} > {limit}"
             for seconds in (long, short)
         )
         if objective.min_events:

@@ -27,6 +27,7 @@ from firstlight.serve.models import Models
 from firstlight.serve.rehearsal import rehearse
 from firstlight.telemetry import metrics
 from firstlight.telemetry.prometheus import CONTENT_TYPE, Exporter
+from firstlight.telemetry.runtime import DeployWindows, watch_runtime
 from firstlight.telemetry.values import Values
 
 Say = Callable[[str], None]
@@ -75,6 +76,9 @@ class Service:
         self.startup_seconds = 0.0
         self.values.gauge(metrics.STARTUP_DURATION, lambda: self.startup_seconds)
         _watch_memory(self.values)
+        watch_runtime(self.values)
+        self.deploys = DeployWindows(self.values)
+        self.deploys.open()
 
     def _page(self) -> str:
         compiles = self.watch.request_path.value
@@ -86,12 +90,16 @@ class Service:
 
     def prepare(self, declared: Sequence[Model]) -> list[Loaded]:
         """Load models; takes long, and may run on any thread."""
+        for model in declared:
+            self.deploys.open(model.name)
         return [load(model, self.watch, self.settings.max_bytes) for model in declared]
 
     def begin_serving(self, loaded: Sequence[Loaded]) -> None:
         """From now on requests are answered."""
         for one in loaded:
             self.models.put(one)
+            self.deploys.open(one.model.name)
+        self.deploys.open()
         # What was made until now stays: collecting garbage need not look at it again.
         gc.collect()
         gc.freeze()
@@ -189,6 +197,7 @@ class _Reloading:
         await rehearse(loaded)
         for one in loaded:
             service.models.put(one, one.model.canary_share)
+            service.deploys.open(one.model.name)
         report(loaded, time.perf_counter() - begin, self._say)
 
     def _is_new(self, model: Model) -> bool:

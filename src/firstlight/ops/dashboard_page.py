@@ -1,0 +1,113 @@
+"""A dashboard as one HTML file, drawn from Prometheus's answers: for where there is no Grafana."""
+
+from __future__ import annotations
+
+import html
+import re
+import time
+from collections.abc import Sequence
+
+from firstlight.ops.dashboards import Dashboard, Panel, resolved
+from firstlight.ops.prometheus_api import Course, Prometheus
+from firstlight.present.document import document, masthead
+from firstlight.present.svg import Linear, canvas, line, polyline, text
+
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 520.0, 190.0, 58.0, 22.0
+_COLOURS = (
+    *("jax-jit", "torch-eager", "numpy", "torch-compile"),
+    *("other-0", "jax-eager", "other-2", "other-3"),
+)
+_STYLE = (
+    ".panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(24rem, 1fr)); "
+    "gap: 1rem; } .panels section { border: 1px solid var(--rule); border-radius: 6px; "
+    "padding: .7rem .9rem; margin: 0; } .panels h2 { font-size: 1rem; margin: 0 0 .3rem; } "
+    ".panels ul { display: flex; flex-wrap: wrap; gap: .1rem .9rem; list-style: none; "
+    "margin: .3rem 0 0; padding: 0; font-size: .8rem; } .panels .about { font-size: .8rem; "
+    "color: var(--muted); margin: 0; } .panels svg { width: 100%; height: auto; } "
+    ".panels svg text { font-size: 11px; fill: var(--muted); } "
+    + "".join(f".k{i} {{ --c: var(--b-{name}); }} " for i, name in enumerate(_COLOURS))
+    + ".key::before { content: '●'; color: var(--c); margin-right: .3em; } "
+    ".drawn { fill: none; stroke: var(--c); stroke-width: 1.8; }"
+)
+
+
+def page(dashboard: Dashboard, prometheus: Prometheus, minutes: float) -> str:
+    """The last minutes of a dashboard."""
+    end = time.time()
+    start, step = end - 60 * minutes, max(1.0, 60 * minutes / 240)
+    drawn = "".join(
+        _section(panel, _answers(panel, prometheus, start, end, step), start, end)
+        for panel in dashboard.panels
+    )
+    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(end))
+    lead = f"<p>The last {minutes:g} minutes until {when}.</p>"
+    return document(
+        dashboard.title,
+        f'{masthead(dashboard.title, lead)}<main><div class="panels">{drawn}</div></main>',
+        style=_STYLE,
+    )
+
+
+def _answers(
+    panel: Panel, prometheus: Prometheus, start: float, end: float, step: float
+) -> list[tuple[str, Course]]:
+    found = []
+    for legend, expression in panel.queries:
+        for course in prometheus.range(resolved(expression), start, end, step):
+            if course.points:
+                found.append((_named(legend, course.labels), course))
+    return found
+
+
+def _named(legend: str, labels: dict[str, str]) -> str:
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: labels.get(found[1], ""), legend).strip()
+
+
+def _section(panel: Panel, courses: Sequence[tuple[str, Course]], start: float, end: float) -> str:
+    body = _drawn(panel, courses, start, end) if courses else '<p class="about">No data.</p>'
+    keys = "".join(
+        f'<li class="key k{i % len(_COLOURS)}">{html.escape(name)}: '
+        f"{html.escape(shown(course.points[-1][1], panel.unit))}</li>"
+        for i, (name, course) in enumerate(courses)
+    )
+    about = f'<p class="about">{html.escape(panel.about)}</p>' if panel.about else ""
+    return f"<section><h2>{html.escape(panel.title)}</h2>{about}{body}<ul>{keys}</ul></section>"
+
+
+def _drawn(panel: Panel, courses: Sequence[tuple[str, Course]], start: float, end: float) -> str:
+    highest = max(value for _, course in courses for _, value in course.points) or 1.0
+    across = Linear(start, end, _LEFT, _WIDTH - 6)
+    up = Linear(0.0, highest * 1.05, _HEIGHT - _BOTTOM, 8)
+    parts = []
+    for tick in up.ticks(4):
+        parts.append(line(_LEFT, up(tick), _WIDTH - 6, up(tick), "grid"))
+        parts.append(text(_LEFT - 6, up(tick) + 4, shown(tick, panel.unit), anchor="end"))
+    for share in (0.0, 0.5, 1.0):
+        moment = start + share * (end - start)
+        label = time.strftime("%H:%M:%S", time.gmtime(moment))
+        anchor = ("start", "middle", "end")[round(2 * share)]
+        parts.append(text(across(moment), _HEIGHT - 6, label, anchor=anchor))
+    for i, (_, course) in enumerate(courses):
+        points = [(across(moment), up(value)) for moment, value in course.points]
+        if len(points) == 1:
+            points = [(points[0][0] - 2, points[0][1]), *points]
+        parts.append(polyline(points, f"drawn k{i % len(_COLOURS)}"))
+    return canvas(_WIDTH, _HEIGHT, panel.title, "".join(parts))
+
+
+def shown(value: float, unit: str) -> str:
+    """A value in a unit of Grafana."""
+    if unit == "percentunit":
+        return f"{100 * value:.3g} %"
+    if unit == "currencyUSD":
+        return f"${value:.2g}"
+    if unit == "s":
+        return _scaled(value, (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)))
+    if unit == "bytes":
+        return _scaled(value, (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0)))
+    return f"{value:.3g}"
+
+
+def _scaled(value: float, units: Sequence[tuple[str, float]]) -> str:
+    name, size = next(((n, s) for n, s in units if abs(value) >= s), units[-1])
+    return f"{value / size:.3g} {name}" if value else "0"

@@ -1,0 +1,362 @@
+"""Three dashboards: tables of panels, and what Grafana imports.
+
+A counter of seconds per second is a mean number of things at once (Little's law): that is how
+requests in flight and compiles in progress are shown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from firstlight.ops.objectives import OBJECTIVES, Objective
+from firstlight.telemetry import metrics as m
+
+Plain = dict[str, Any]
+Queries = tuple[tuple[str, str], ...]  # legend in Grafana's form, expression
+#: Variables of the dashboards that people set, and their values at first.
+VARIABLES = {"price_per_hour": "1.00"}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One or more queries over time; unit as Grafana calls it."""
+
+    title: str
+    unit: str
+    queries: Queries
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    name: str
+    title: str
+    panels: tuple[Panel, ...]
+    text: str = ""
+
+
+def _rate(metric: m.Metric, by: str, labels: str = "", suffix: str = "") -> str:
+    chosen = f"{{{labels}}}" if labels else ""
+    return f"sum by ({by}) (rate({metric.name}{suffix}{chosen}[5m]))"
+
+
+def _share(metric: m.Metric, by: str, labels: str, suffix: str = "") -> str:
+    whole = _rate(metric, by, "", suffix)
+    return f"({_rate(metric, by, labels, suffix)} or 0 * {whole}) / {whole}"
+
+
+def _quantiles(metric: m.Metric, by: str, labels: str = "") -> Queries:
+    return tuple(
+        (
+            f"{{{{{by}}}}} p{share}",
+            f"histogram_quantile(0.{share}, {_rate(metric, f'{by}, le', labels, '_bucket')})",
+        )
+        for share in ("50", "95", "99")
+    )
+
+
+def _burn(objective: Objective) -> tuple[str, str]:
+    recorded, legend = objective.recorded("ratio_1h"), f"{{{{{objective.scope.value[-1]}}}}}"
+    return f"{objective.name} {legend}", f"{recorded} / {objective.budget:g}"
+
+
+def _of(metric: m.Metric, legend: str, by: str) -> tuple[str, str]:
+    return legend, f"max by ({by}) ({metric.name})"
+
+
+_IN_FLIGHT = _rate(m.REQUEST_DURATION, "model", suffix="_sum")
+_COMPILING = _rate(m.COMPILE_DURATION, "instance, stage", suffix="_sum")
+_COST = f"1000 * $price_per_hour * sum({m.READY.name}) / (3600 * sum(rate({m.ROWS.name}[5m])) > 0)"
+_COLD = _share(m.REQUEST_DURATION, "model", 'phase="cold"', "_count")
+_BATCH = " / ".join(_rate(m.BATCH_ROWS, "model", "", suffix) for suffix in ("_sum", "_count"))
+_PADDED = _rate(m.PADDING_ROWS, "model")
+_PADDING = f"{_PADDED} / ({_PADDED} + {_rate(m.ROWS, 'model')})"
+_HITS = _share(m.COMPILE_CACHE_REQUESTS, "instance", 'result="hit"')
+_FIRING = 'ALERTS{alertstate="firing", alertname=~"Firstlight.*"}'
+
+EXECUTIVE = Dashboard(
+    "executive",
+    "Firstlight: service",
+    (
+        Panel(
+            "Requests without an error",
+            "percentunit",
+            (("{{model}}", f"1 - {OBJECTIVES[0].recorded('ratio_1h')}"),),
+            f"Objective: {OBJECTIVES[0].percent:g} %.",
+        ),
+        Panel(
+            "Budget spent (1 is as fast as allowed)",
+            "short",
+            tuple(map(_burn, OBJECTIVES)),
+            "Above 14.4 for an hour somebody is paged.",
+        ),
+        Panel("Warm latency", "s", _quantiles(m.REQUEST_DURATION, "model", 'phase="warm"')),
+        Panel("Requests per second", "reqps", (("{{model}}", _rate(m.REQUESTS, "model")),)),
+        Panel(
+            "Cost of a thousand rows",
+            "currencyUSD",
+            (
+                (
+                    "all models",
+                    _COST,
+                ),
+            ),
+            "At price_per_hour for each ready process.",
+        ),
+        Panel(
+            "Accelerator use",
+            "percentunit",
+            (
+                ("{{model}}: computing", _rate(m.EXECUTE_DURATION, "model", suffix="_sum")),
+                ("{{device}}: a kernel runs", f"avg by (device) ({m.GPU_UTILIZATION.name})"),
+            ),
+        ),
+        Panel(
+            "Cold requests",
+            "percentunit",
+            (
+                (
+                    "{{model}}",
+                    _COLD,
+                ),
+            ),
+        ),
+        Panel("Time to ready", "s", (_of(m.STARTUP_DURATION, "{{instance}}", "instance"),)),
+    ),
+)
+ON_CALL = Dashboard(
+    "on-call",
+    "Firstlight: on call",
+    (
+        Panel(
+            "Alerts",
+            "short",
+            (
+                ("{{alertname}} {{severity}}", f"sum by (alertname, severity) ({_FIRING})"),
+                ("all", f"sum({_FIRING}) or vector(0)"),
+            ),
+        ),
+        Panel("Answers by code", "reqps", (("{{code}}", _rate(m.REQUESTS, "code")),)),
+        Panel("Refused, by reason", "reqps", (("{{reason}}", _rate(m.REJECTED, "reason")),)),
+        Panel(
+            "Queue",
+            "short",
+            (
+                ("{{model}}: rows that wait", f"sum by (model) ({m.QUEUE_LENGTH.name})"),
+                ("{{model}}: requests in flight", _IN_FLIGHT),
+            ),
+        ),
+        Panel("Wait in the queue", "s", _quantiles(m.QUEUE_DURATION, "model")),
+        Panel(
+            "Memory",
+            "bytes",
+            (
+                _of(m.DEVICE_MEMORY_USED, "{{instance}} {{device}}", "instance, device"),
+                _of(m.DEVICE_MEMORY_LIMIT, "{{instance}} {{device}} limit", "instance, device"),
+                _of(m.PROCESS_MEMORY, "{{instance}} host", "instance"),
+            ),
+        ),
+        Panel(
+            "Out of memory, and NaN",
+            "short",
+            (
+                (
+                    "{{model}}: out of memory in an hour",
+                    f"sum by (model) (increase({m.OUT_OF_MEMORY.name}[1h]))",
+                ),
+                (
+                    "{{model}}: rows with NaN in an hour",
+                    f"sum by (model) (increase({m.NAN_ROWS.name}[1h]))",
+                ),
+            ),
+        ),
+        Panel(
+            "Compiles in progress",
+            "short",
+            (("{{instance}} {{stage}}", _COMPILING),),
+            "Mean number at once; outside deploys it should be 0.",
+        ),
+        Panel(
+            "Compiles while requests wait",
+            "short",
+            (
+                (
+                    "{{instance}}",
+                    f"sum by (instance) (increase({m.REQUEST_PATH_COMPILES.name}[1h]))",
+                ),
+            ),
+        ),
+        Panel(
+            "Deploys and readiness",
+            "short",
+            (
+                _of(m.DEPLOY_IN_PROGRESS, "{{instance}} {{model}}: deploy", "instance, model"),
+                _of(m.READY, "{{instance}}: ready", "instance"),
+            ),
+        ),
+    ),
+)
+DEBUG = Dashboard(
+    "debug",
+    "Firstlight: debug",
+    (
+        Panel(
+            "Compile seconds by function",
+            "s",
+            (("{{function}}", f"sum by (function) (increase({m.COMPILE_SECONDS.name}[1h]))"),),
+        ),
+        Panel(
+            "Recompiles by function",
+            "short",
+            (("{{function}}", f"sum by (function) (increase({m.RECOMPILES.name}[1h]))"),),
+            "For the reasons: firstlight trace PROGRAM",
+        ),
+        Panel(
+            "From the compilation cache",
+            "percentunit",
+            (
+                ("{{function}}", _share(m.COMPILES, "function", 'source="cache"')),
+                ("{{instance}}: all", _HITS),
+            ),
+        ),
+        Panel(
+            "Where the time of requests goes",
+            "percentunit",
+            (
+                (
+                    "{{model}}: computing",
+                    f"{_rate(m.EXECUTE_DURATION, 'model', suffix='_sum')} / {_IN_FLIGHT}",
+                ),
+                (
+                    "{{model}}: waiting",
+                    f"{_rate(m.QUEUE_DURATION, 'model', suffix='_sum')} / {_IN_FLIGHT}",
+                ),
+            ),
+        ),
+        Panel(
+            "Batches",
+            "short",
+            (
+                (
+                    "{{model}}: rows in a batch",
+                    _BATCH,
+                ),
+                (
+                    "{{model}}: share of padding",
+                    _PADDING,
+                ),
+            ),
+        ),
+        Panel("Steps", "s", _quantiles(m.STEP_DURATION, "function")),
+        Panel(
+            "Garbage collection",
+            "percentunit",
+            (("{{instance}}", _rate(m.GC_SECONDS, "instance")),),
+            "Share of the time.",
+        ),
+        Panel(
+            "Live arrays",
+            "bytes",
+            (
+                _of(m.LIVE_ARRAY_BYTES, "{{instance}}", "instance"),
+                (
+                    "{{instance}} {{memory}}: growth per hour",
+                    f"3600 * max by (instance, memory) ({m.MEMORY_GROWTH.name})",
+                ),
+            ),
+        ),
+        Panel(
+            "Checks of results",
+            "short",
+            (
+                ("outputs {{result}}", _rate(m.COMPARED_OUTPUTS, "result")),
+                ("results {{result}}", _rate(m.CHECKED_RESULTS, "result")),
+                ("gradients {{result}}", _rate(m.GRADIENT_CHECKS, "result")),
+            ),
+        ),
+        Panel(
+            "Processor time",
+            "percentunit",
+            (("{{instance}}", _rate(m.PROCESS_CPU, "instance")),),
+        ),
+    ),
+    "Why is it compiled again? `firstlight trace PROGRAM`, then open DIR/report.html.  \n"
+    "Why was it not in the cache? `firstlight cache explain`.  \n"
+    "What does the device do? `POST /debug/profile?seconds=5`; open the trace at ui.perfetto.dev.",
+)
+DASHBOARDS = (EXECUTIVE, ON_CALL, DEBUG)
+_COLUMNS, _HEIGHT = 2, 8
+
+
+def resolved(expression: str) -> str:
+    """The expression with the variables of the dashboard at their first values."""
+    for name, value in VARIABLES.items():
+        expression = expression.replace(f"${name}", value)
+    return expression
+
+
+def grafana(dashboard: Dashboard) -> Plain:
+    """The JSON that Grafana imports; it asks for the data source."""
+    panels = [_panel(i, panel) for i, panel in enumerate(dashboard.panels)]
+    if dashboard.text:
+        below = _HEIGHT * -(-len(panels) // _COLUMNS)
+        panels.append(
+            {
+                "id": len(panels) + 1,
+                "type": "text",
+                "title": "What next",
+                "gridPos": {"x": 0, "y": below, "w": 24, "h": 4},
+                "options": {"mode": "markdown", "content": dashboard.text},
+            }
+        )
+    return {
+        "uid": f"firstlight-{dashboard.name}",
+        "title": dashboard.title,
+        "tags": ["firstlight"],
+        "schemaVersion": 38,
+        "editable": True,
+        "refresh": "30s",
+        "time": {"from": "now-6h", "to": "now"},
+        "timezone": "browser",
+        "templating": {"list": _variables()},
+        "panels": panels,
+    }
+
+
+def _variables() -> list[Plain]:
+    source = {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Source"}
+    boxes = [
+        {
+            "name": name,
+            "type": "textbox",
+            "query": value,
+            "current": {"text": value, "value": value},
+            "options": [{"text": value, "value": value, "selected": True}],
+        }
+        for name, value in VARIABLES.items()
+    ]
+    return [source, *boxes]
+
+
+def _panel(i: int, panel: Panel) -> Plain:
+    source = {"type": "prometheus", "uid": "${datasource}"}
+    row, column = divmod(i, _COLUMNS)
+    width = 24 // _COLUMNS
+    return {
+        "id": i + 1,
+        "type": "timeseries",
+        "title": panel.title,
+        "description": panel.about,
+        "datasource": source,
+        "gridPos": {"x": width * column, "y": _HEIGHT * row, "w": width, "h": _HEIGHT},
+        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+        "options": {
+            "legend": {"displayMode": "list", "placement": "bottom"},
+            "tooltip": {"mode": "multi", "sort": "desc"},
+        },
+        "targets": [
+            {"refId": chr(65 + n), "datasource": source, "expr": expr, "legendFormat": legend}
+            for n, (legend, expr) in enumerate(panel.queries)
+        ],
+    }

@@ -1,0 +1,57 @@
+"""What a process runs on, whether that is what it should run on, and whether it is new."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from importlib.metadata import distributions
+
+from firstlight.telemetry import metrics
+from firstlight.telemetry.values import Values
+
+#: The platform on which a process has to run: `cuda`, `rocm`, `tpu` or `cpu`.
+EXPECTED_VARIABLE = "FIRSTLIGHT_EXPECT_PLATFORM"
+#: For how long a new version, or a new process, counts as being deployed.
+DEPLOY_VARIABLE = "FIRSTLIGHT_DEPLOY_SECONDS"
+DEPLOY_SECONDS = 300.0
+_ALIASES = {"cuda": "gpu", "rocm": "gpu"}
+
+
+def expected_platform() -> str | None:
+    """As JAX calls it: what the variable says, or gpu where JAX's plugin for CUDA is installed."""
+    if named := os.environ.get(EXPECTED_VARIABLE):
+        return _ALIASES.get(named, named)
+    if os.environ.get("JAX_PLATFORMS"):
+        return None  # chosen on purpose
+    names = (str(found.metadata["Name"]) for found in distributions())
+    has_plugin = any(n.replace("_", "-").startswith("jax-cuda") for n in names)
+    return "gpu" if has_plugin else None
+
+
+def watch_runtime(values: Values) -> None:
+    """Export versions, devices, and whether JAX fell back to another platform."""
+    import jax
+    import jaxlib
+
+    device = jax.devices()[0]
+    labels = (jax.__version__, jaxlib.__version__, device.platform, device.device_kind)
+    values.gauge(metrics.RUNTIME_INFO, lambda: 1.0, *labels)
+    fallback = expected_platform() not in (None, device.platform)
+    values.gauge(metrics.DEVICE_FALLBACK, lambda: float(fallback))
+
+
+class DeployWindows:
+    """Which models were deployed just now; "" stands for the whole process."""
+
+    def __init__(self, values: Values, clock: Callable[[], float] = time.monotonic) -> None:
+        self._values, self._clock = values, clock
+        self._seconds = float(os.environ.get(DEPLOY_VARIABLE, DEPLOY_SECONDS))
+        self._ends: dict[str, float] = {}
+
+    def open(self, model: str = "") -> None:
+        """A deploy of this model begins or goes on; it ends some time after the last call."""
+        self._ends[model] = self._clock() + self._seconds
+        self._values.gauge(
+            metrics.DEPLOY_IN_PROGRESS, lambda: float(self._clock() < self._ends[model]), model
+        )

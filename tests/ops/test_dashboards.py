@@ -1,0 +1,84 @@
+"""Dashboards name what exists; that they return data is shown by `make ops-test`."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from firstlight.cli import main
+from firstlight.ops.building import documents
+from firstlight.ops.dashboard_page import page, shown
+from firstlight.ops.dashboards import DASHBOARDS, ON_CALL, VARIABLES, resolved
+from firstlight.ops.prometheus_api import Course, Prometheus
+from firstlight.ops.rules import Settings, groups
+from firstlight.ops.yaml_text import yaml_text
+from firstlight.telemetry.metrics import CATALOGUE, Kind
+
+QUERIES = [query for board in DASHBOARDS for panel in board.panels for _, query in panel.queries]
+
+
+def test_every_expression_parses(promtool: str, tmp_path: Path) -> None:
+    """promtool checks rules: every expression is made one."""
+    rules = [{"record": f"query:{i}", "expr": resolved(q)} for i, q in enumerate(QUERIES)]
+    file = tmp_path / "queries.yml"
+    file.write_text(yaml_text({"groups": [{"name": "queries", "rules": rules}]}))
+    subprocess.run([promtool, "check", "rules", file], check=True)
+
+
+def test_every_metric_is_in_the_catalogue_or_recorded_by_the_rules() -> None:
+    histogram = ("_bucket", "_count", "_sum")
+    known = {
+        metric.name + suffix
+        for metric in CATALOGUE
+        for suffix in (histogram if metric.kind is Kind.HISTOGRAM else ("",))
+    }
+    known |= {
+        r["record"] for g in groups(Settings())["groups"] for r in g["rules"] if "record" in r
+    }
+    for query in QUERIES:
+        named = set(re.findall(r"[a-z:]*(?:firstlight|process)_[a-z_:0-9]+", query))
+        assert named <= known, named - known
+
+
+def test_grafana_gets_panels_that_do_not_overlap_and_variables_that_exist() -> None:
+    for name, text in documents(Settings()):
+        if not name.startswith("grafana/"):
+            continue
+        board = json.loads(text)
+        places = [tuple(panel["gridPos"].values()) for panel in board["panels"]]
+        cells = [(x + i, y + j) for x, y, w, h in places for i in range(w) for j in range(h)]
+        assert len(cells) == len(set(cells))
+        assert len({panel["id"] for panel in board["panels"]}) == len(places)
+        used = set(re.findall(r"\$\{?(\w+)", text))
+        assert used <= {variable["name"] for variable in board["templating"]["list"]}
+        assert set(VARIABLES) <= {variable["name"] for variable in board["templating"]["list"]}
+
+
+def test_a_page_shows_the_last_value_of_every_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(_: object, query: str, start: float, end: float, __: float) -> list[Course]:
+        return [Course({"model": "<demo>", "code": "200"}, ((start, 1.0), (end, 0.25)))]
+
+    monkeypatch.setattr(Prometheus, "range", answer)
+    made = page(ON_CALL, Prometheus("http://nowhere"), 5)
+    assert "200: 0.25" in made
+    assert "&lt;demo&gt;: rows that wait: 0.25" in made
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "expected"),
+    [(0.0025, "s", "2.5 ms"), (3 * 2.0**20, "bytes", "3 MiB"), (0.5, "percentunit", "50 %")],
+)
+def test_values_are_shown_in_their_units(value: float, unit: str, expected: str) -> None:
+    assert shown(value, unit) == expected
+
+
+def test_an_absent_prometheus_is_reported_with_its_address(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = ["--prometheus", "http://127.0.0.1:9", "--out", str(tmp_path / "page.html")]
+    assert main(["ops", "show", "on-call", *arguments]) == 2
+    assert "no Prometheus answers at http://127.0.0.1:9" in capsys.readouterr().err
