@@ -24,6 +24,7 @@ COMMANDS = {
     "serve": ("serve", "serve jitted functions over HTTP; no request pays for a compile"),
     "load": ("load", "send load to a server and keep the latencies as a run"),
     "ops": ("ops", "write alert rules with their tests, dashboards and manifests"),
+    "doctor": ("doctor", "check a machine, a cache and their monitoring; say what to do"),
     "show": ("show", "print the results of a run again"),
     "list": ("list_cases", "list workloads, backends and the cases of a suite"),
     "system": ("system", "show what is recorded about this machine"),

@@ -46,6 +46,10 @@ class Prometheus:
         alerts = self._get("alerts")["alerts"]
         return {a["labels"]["alertname"]: a["labels"] for a in alerts if a["state"] == "firing"}
 
+    def rule_names(self) -> list[str]:
+        """Of all rules that are loaded."""
+        return [rule["name"] for group in self._get("rules")["groups"] for rule in group["rules"]]
+
     def _get(self, what: str, **arguments: object) -> dict[str, Any]:
         address = f"{self.url.rstrip('/')}/api/v1/{what}?{urllib.parse.urlencode(arguments)}"
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from importlib.metadata import distributions
+from importlib.metadata import distributions, version
 
 from firstlight.telemetry import metrics
 from firstlight.telemetry.values import Values
@@ -32,10 +32,9 @@ def expected_platform() -> str | None:
 def watch_runtime(values: Values) -> None:
     """Export versions, devices, and whether JAX fell back to another platform."""
     import jax
-    import jaxlib
 
     device = jax.devices()[0]
-    labels = (jax.__version__, jaxlib.__version__, device.platform, device.device_kind)
+    labels = (jax.__version__, version("jaxlib"), device.platform, device.device_kind)
     values.gauge(metrics.RUNTIME_INFO, lambda: 1.0, *labels)
     fallback = expected_platform() not in (None, device.platform)
     values.gauge(metrics.DEVICE_FALLBACK, lambda: float(fallback))

@@ -1,0 +1,71 @@
+"""`firstlight doctor`: checklists that run."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from firstlight.cli.values import Commands
+
+EPILOG = """\
+examples:
+  firstlight doctor
+  firstlight doctor --pre-production --constraints constraints.txt --warm app.warm
+  firstlight doctor --production --prometheus http://prometheus:9090 --metrics http://app:8000/metrics
+  firstlight doctor --incident --prometheus http://prometheus:9090
+
+A checklist fails where one of its checks was not given what it needs.
+
+exit codes: 0 all is well; 1 a check failed; 2 wrong usage."""
+
+
+def add_to(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "doctor",
+        description="Check versions, device, cache, gradients, memory and monitoring.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    stage = parser.add_mutually_exclusive_group()
+    for name, about in (
+        ("pre-production", "what has to be true before a deploy"),
+        ("production", "what has to be true while it runs"),
+        ("incident", "what is wrong now"),
+    ):
+        stage.add_argument(f"--{name}", dest="stage", action="store_const", const=name, help=about)
+    add = parser.add_argument
+    add("--constraints", type=Path, metavar="FILE", help="pinned versions")
+    add("--warm", type=Path, metavar="MANIFEST", help="what has to be in the cache")
+    add("--cache", metavar="DIR|URL", help="the cache (default: your own)")
+    add("--checkpoints", type=Path, metavar="DIR", help="a folder that has to be writable")
+    add("--metrics", metavar="URL", help="where the process exports its metrics")
+    add("--prometheus", metavar="URL", help="the Prometheus that scrapes it")
+    add("--alertmanager", metavar="URL", help="the Alertmanager behind that")
+    add("--json", action="store_true", help="print JSON")
+    parser.set_defaults(handle=handle, parser=parser)
+
+
+def handle(options: argparse.Namespace) -> int:
+    from firstlight.ops import doctor
+    from firstlight.ops.checks import Given
+    from firstlight.present.plain_text import printable
+
+    given = Given(
+        options.constraints,
+        options.warm,
+        options.cache,
+        options.checkpoints,
+        options.metrics,
+        options.prometheus,
+        options.alertmanager,
+    )
+    stage = doctor.Stage(options.stage or "any")
+    examined = doctor.examine(stage, given)
+    if options.json:
+        print(doctor.as_json(stage, examined), end="")
+    else:
+        for line in doctor.as_text(examined).splitlines():
+            print(printable(line))
+    return doctor.exit_code(examined)

@@ -1,0 +1,288 @@
+"""What a checklist looks at. Each check says what it found, and what to do about it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from enum import Enum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from firstlight.ops.prometheus_api import Prometheus
+
+#: The least driver for a major version of CUDA, as NVIDIA's table of compatibility has it.
+_LEAST_DRIVER = {"12": 525, "13": 580}
+_MIN_FREE_RATIO = 0.1
+_MIN_DISK_BYTES = 2**30
+
+
+class Status(Enum):
+    OK = "ok"
+    FAILED = "FAILED"
+    NOT_CHECKED = "not checked"
+
+
+@dataclass(frozen=True)
+class Finding:
+    status: Status
+    found: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a user has named for the checks."""
+
+    constraints: Path | None = None
+    manifest: Path | None = None
+    cache: str | None = None
+    checkpoints: Path | None = None
+    metrics_url: str | None = None
+    prometheus_url: str | None = None
+    alertmanager_url: str | None = None
+
+
+def _ok(found: str) -> Finding:
+    return Finding(Status.OK, found)
+
+
+def _not_given(what: str, option: str) -> Finding:
+    return Finding(Status.NOT_CHECKED, f"no {what} was given", f"Give {option}.")
+
+
+def pinned_versions(given: Given) -> Finding:
+    """Of every `name==version` in a constraints file, the version is the one installed."""
+    if given.constraints is None:
+        return _not_given("constraints file", "--constraints FILE (pip freeze > FILE)")
+    pins = re.findall(r"^([\w.-]+)==([\w.+!-]+)", given.constraints.read_text(), re.M)
+    wrong = []
+    for name, wanted in pins:
+        try:
+            installed = version(name)
+        except PackageNotFoundError:
+            continue  # a constraint asks for nothing
+        local = "" if "+" in wanted else installed.partition("+")[2]  # 2.13.0+cpu is a 2.13.0
+        if installed.removesuffix(f"+{local}") != wanted:
+            wrong.append(f"{name} is {installed}, pinned is {wanted}")
+    if wrong:
+        remedy = f"pip install -c {given.constraints} {' '.join(w.split()[0] for w in wrong)}"
+        return Finding(Status.FAILED, "; ".join(wrong), remedy)
+    return _ok(f"{len(pins)} pins hold")
+
+
+def device(_: Given) -> Finding:
+    """JAX runs where it should, on a driver that is new enough."""
+    import jax
+
+    from firstlight.telemetry.runtime import EXPECTED_VARIABLE, expected_platform
+
+    versions = f"jax {jax.__version__}, jaxlib {version('jaxlib')}"
+    driver = _driver()
+    if driver is not None and (old := _too_old(driver)):
+        return Finding(Status.FAILED, old, "Install a newer driver, or JAX for an older CUDA.")
+    first, expected = jax.devices()[0], expected_platform()
+    found = f"{versions}, {len(jax.devices())} × {first.device_kind} ({first.platform})"
+    if expected not in (None, first.platform):
+        seen = "no NVIDIA driver answers" if driver is None else f"driver {driver}"
+        return Finding(
+            Status.FAILED,
+            f"JAX runs on {first.platform}, expected is {expected}; {seen}; {versions}",
+            "nvidia-smi has to list the device in this container: check the request for "
+            "nvidia.com/gpu and the driver of the node. "
+            f"If {first.platform} is meant: {EXPECTED_VARIABLE}={first.platform}",
+        )
+    return _ok(found if driver is None else f"{found}, driver {driver}")
+
+
+def _driver() -> str | None:
+    command = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.split("\n")[0].strip() or None if done.returncode == 0 else None
+
+
+def _too_old(driver: str) -> str | None:
+    for cuda, least in _LEAST_DRIVER.items():
+        try:
+            plugin = version(f"jax-cuda{cuda}-plugin")
+        except PackageNotFoundError:
+            continue
+        if int(driver.split(".")[0]) < least:
+            return f"driver {driver} is older than {least}, which jax-cuda{cuda} {plugin} needs"
+    return None
+
+
+def cache_hits(given: Given) -> Finding:
+    """All programs of a manifest are in the cache, for this machine."""
+    if given.manifest is None:
+        return _not_given("manifest", "--warm MANIFEST (firstlight warm record PROGRAM)")
+    from firstlight.warmstart import checking, manifest
+
+    states = checking.check(manifest.read(given.manifest), given.cache)
+    there = len(states[checking.State.THERE])
+    needed = sum(len(p) for s, p in states.items() if s is not checking.State.NEVER_STORED)
+    if there < needed:
+        where = f" --cache {given.cache}" if given.cache else ""
+        remedy = f"firstlight warm build {given.manifest}{where}"
+        return Finding(Status.FAILED, f"{there} of {needed} programs are in the cache", remedy)
+    return _ok(f"all {needed} programs are in the cache")
+
+
+def cache_permissions(given: Given) -> Finding:
+    """The folder of the cache is this user's alone, writable, and on a disk with room."""
+    from firstlight.warmstart import folder
+    from firstlight.warmstart.caches import default_cache
+
+    where = given.cache or default_cache()
+    if "://" in where:
+        where = folder.in_front()
+    folder.opened(where)  # raises if others could write to it
+    return _writable(Path(where), "FIRSTLIGHT_CACHE_DIR")
+
+
+def checkpoint_permissions(given: Given) -> Finding:
+    if given.checkpoints is None:
+        return _not_given("folder of checkpoints", "--checkpoints DIR")
+    mode = given.checkpoints.stat().st_mode
+    if mode & 0o002:
+        found = f"everybody may write to {given.checkpoints}"
+        return Finding(Status.FAILED, found, f"chmod o-w {given.checkpoints}")
+    return _writable(given.checkpoints, "--checkpoints")
+
+
+def _writable(path: Path, option: str) -> Finding:
+    free = shutil.disk_usage(path).free
+    if not os.access(path, os.W_OK | os.X_OK):
+        found = f"{path} cannot be written by this user (uid {os.geteuid()})"
+        return Finding(Status.FAILED, found, f"Make it this user's, or name another: {option}.")
+    if free < _MIN_DISK_BYTES:
+        found = f"{path}: {free / 2**20:.0f} MiB of disk are left"
+        return Finding(Status.FAILED, found, "firstlight cache prune, or a larger volume")
+    return _ok(f"{path} is ours, {free / 2**30:.0f} GiB free")
+
+
+def gradient(_: Given) -> Finding:
+    """The derivative of a function whose derivative is known: tanh' = 1 - tanh²."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    x = np.linspace(-2, 2, 64, dtype=np.float32)
+    found = np.asarray(jax.jit(jax.grad(lambda x: jnp.tanh(x).sum()))(x))
+    error = float(np.abs(found - (1 - np.tanh(x.astype(np.float64)) ** 2)).max())
+    if not error < 1e-5:
+        remedy = "See the runbook runtime-mismatch: compiler, driver and jaxlib do not fit."
+        return Finding(Status.FAILED, f"a known gradient is wrong by {error:.2g}", remedy)
+    return _ok(f"a known gradient is right to {error:.1g}")
+
+
+def determinism(_: Given) -> Finding:
+    """The same program gives the same bits twice, for sums whose order may vary."""
+    import jax
+    import numpy as np
+
+    draws = np.random.default_rng(0)
+    values = draws.normal(size=20_000).astype(np.float32)
+    places = draws.integers(0, 10, 20_000)
+
+    histogram = jax.jit(lambda values: jax.numpy.zeros(10, "float32").at[places].add(values))
+    first = np.asarray(histogram(values))
+    same = all(np.array_equal(first, np.asarray(histogram(values))) for _ in range(5))
+    if not same:
+        remedy = "XLA_FLAGS=--xla_gpu_deterministic_ops=true, see the runbook non-determinism"
+        return Finding(Status.FAILED, "a sum of floats differs from call to call", remedy)
+    return _ok("a scattered sum gives the same bits every time")
+
+
+def memory(_: Given) -> Finding:
+    """A tenth of the memory of the machine, and of every device, is free."""
+    import jax
+    import psutil
+
+    machine = psutil.virtual_memory()
+    free = {"the machine": machine.available / machine.total}
+    for one in jax.local_devices():
+        stats = one.memory_stats() or {}
+        if stats.get("bytes_limit"):
+            used = stats.get("bytes_in_use", 0) / stats["bytes_limit"]
+            free[f"{one.platform}:{one.id}"] = 1 - used
+    shown = ", ".join(f"{name}: {100 * share:.0f} % free" for name, share in free.items())
+    if min(free.values()) < _MIN_FREE_RATIO:
+        return Finding(Status.FAILED, shown, "See the runbook out-of-memory.")
+    return _ok(shown)
+
+
+def metrics_reachable(given: Given) -> Finding:
+    """The process answers with metrics of the catalogue."""
+    if given.metrics_url is None:
+        return _not_given("address of metrics", "--metrics http://HOST:PORT/metrics")
+    from firstlight.telemetry.metrics import RUNTIME_INFO
+
+    text = _get(given.metrics_url)
+    if f"{RUNTIME_INFO.name}{{" not in text:
+        found = f"{given.metrics_url} answers, but without {RUNTIME_INFO.name}"
+        return Finding(Status.FAILED, found, "Is it a process of Firstlight? See docs/operate.md.")
+    return _ok(f"{given.metrics_url} answers")
+
+
+def prometheus_reachable(given: Given) -> Finding:
+    """Prometheus scrapes something of ours, and has our rules."""
+    if given.prometheus_url is None:
+        return _not_given("Prometheus", "--prometheus URL")
+    from firstlight.telemetry.metrics import RUNTIME_INFO
+
+    seen = len(Prometheus(given.prometheus_url).query(RUNTIME_INFO.name))
+    if not seen:
+        remedy = "Add the process to scrape_configs; see docs/operate.md."
+        return Finding(Status.FAILED, "Prometheus scrapes no process of Firstlight", remedy)
+    rules = Prometheus(given.prometheus_url).rule_names()
+    if not any(name.startswith("Firstlight") for name in rules):
+        remedy = "firstlight ops build --out ops, then rule_files: [ops/prometheus/rules.yml]"
+        return Finding(Status.FAILED, "Prometheus has none of our alert rules", remedy)
+    return _ok(f"Prometheus scrapes {seen} process(es) and has our rules")
+
+
+def alertmanager_reachable(given: Given) -> Finding:
+    if given.alertmanager_url is None:
+        return _not_given("Alertmanager", "--alertmanager URL")
+    _get(f"{given.alertmanager_url.rstrip('/')}/-/ready")
+    return _ok("Alertmanager is ready")
+
+
+def alerts(given: Given) -> Finding:
+    """Nothing fires; what does is named with its runbook."""
+    if given.prometheus_url is None:
+        return _not_given("Prometheus", "--prometheus URL")
+    firing = {
+        name: labels
+        for name, labels in Prometheus(given.prometheus_url).firing().items()
+        if name.startswith("Firstlight")
+    }
+    if not firing:
+        return _ok("none fires")
+    named = []
+    for name, labels in sorted(firing.items()):
+        whom = [labels[k] for k in ("model", "function", "instance") if labels.get(k)]
+        named.append(f"{name} ({', '.join(whom)})" if whom else name)
+    books = sorted({labels.get("runbook", "playbook") for labels in firing.values()})
+    return Finding(
+        Status.FAILED,
+        "; ".join(named),
+        "Runbook: " + ", ".join(f"docs/runbooks/{book}.md" for book in books),
+    )
+
+
+def _get(url: str) -> str:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            text: str = answer.read(2**24).decode("utf-8", "replace")
+            return text
+    except (urllib.error.URLError, ValueError) as error:
+        raise OSError(f"{url} does not answer: {error}") from None
