@@ -12,12 +12,14 @@ if TYPE_CHECKING:
 
     from firstlight.warmstart.frozen.freezing import Example, freeze
     from firstlight.warmstart.frozen.loading import load
+    from firstlight.warmstart.tiers.tiered import tiered
 
-__all__ = ["Example", "enable", "freeze", "load"]
+__all__ = ["Example", "enable", "freeze", "load", "tiered"]
 
 _HOME = {
     "frozen.freezing": ("Example", "freeze"),
     "frozen.loading": ("load",),
+    "tiers.tiered": ("tiered",),
 }
 
 

@@ -1,0 +1,228 @@
+"""The program of a function (a jaxpr), run by NumPy one equation after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from firstlight.warmstart.tiers import indexing_rules, numpy_rules
+from firstlight.warmstart.tiers.numpy_rules import Compute, NoRule
+
+_RULES = numpy_rules.RULES | indexing_rules.RULES
+#: Equations that only hold another program, and where.
+_HOLDERS = {
+    **{"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr"},
+    **{"remat2": "jaxpr", "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr"},
+    **{"custom_vjp_call": "call_jaxpr", "custom_vjp_call_jaxpr": "fun_jaxpr"},
+}
+
+
+class Abandoned(Exception):
+    """Something faster has the results by now."""
+
+
+class Interpreter:
+    """Runs programs until `is_over` says that it need not go on."""
+
+    def __init__(self, is_over: Callable[[], bool]) -> None:
+        self._is_over = is_over
+        self._prepared: dict[int, _Prepared] = {}
+
+    def run(self, closed: Any, inputs: Sequence[Any]) -> list[Any]:
+        """The results of a closed program.
+
+        Raises:
+            Abandoned: `is_over` became true.
+        """
+        with np.errstate(all="ignore"):
+            return self.prepare(closed)(*map(to_numpy, inputs))
+
+    def prepare(self, closed: Any) -> Callable[..., list[Any]]:
+        """What runs a closed program; the same one is prepared once."""
+        known = self._prepared.get(id(closed))
+        if known is None:
+            known = self._prepared[id(closed)] = _Prepared(closed, self)
+        return known
+
+    def step(self, equation: Any) -> Compute:
+        """What computes the results of an equation: a list, where there are several."""
+        name, params = equation.primitive.name, equation.params
+        if name in _HOLDERS:
+            return self.prepare(_closed(params[_HOLDERS[name]]))
+        if name in _CONTROL:
+            return _CONTROL[name](self, params, equation)
+        if (rule := _RULES.get(name)) is not None:
+            try:
+                inputs, outputs = (
+                    [v.aval for v in vs] for vs in (equation.invars, equation.outvars)
+                )
+                return rule(params, inputs, outputs)
+            except NoRule:
+                pass
+        return _by_jax(equation)
+
+    def require_need(self) -> None:
+        if self._is_over():
+            raise Abandoned
+
+
+class _Prepared:
+    """A program whose variables are places in a list."""
+
+    def __init__(self, closed: Any, interpreter: Interpreter) -> None:
+        program = closed.jaxpr
+        self._kept = closed  # its id is a key as long as it lives
+        self._interpreter = interpreter
+        places: dict[Any, int] = {}
+        self._blank: list[Any] = []
+
+        def place(variable: Any, value: Any = None) -> int:
+            if hasattr(variable, "val"):  # a literal
+                self._blank.append(np.asarray(variable.val, variable.aval.dtype))
+                return len(self._blank) - 1
+            if variable not in places:
+                places[variable] = len(self._blank)
+                self._blank.append(value)
+            return places[variable]
+
+        self._inputs = [place(variable) for variable in program.invars]
+        for variable, value in zip(program.constvars, closed.consts, strict=True):
+            place(variable, to_numpy(value))
+        self._steps = []
+        for equation in program.eqns:
+            reads = [place(variable) for variable in equation.invars]
+            writes = [place(variable) for variable in equation.outvars]
+            many = equation.primitive.multiple_results
+            self._steps.append((interpreter.step(equation), reads, writes, many))
+        self._outputs = [place(variable) for variable in program.outvars]
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        values = self._blank.copy()
+        for at, value in zip(self._inputs, inputs, strict=True):
+            values[at] = value
+        self._interpreter.require_need()
+        for compute, reads, writes, many in self._steps:
+            found = compute(*[values[at] for at in reads])
+            if many:
+                for at, value in zip(writes, found, strict=True):
+                    values[at] = value
+            else:
+                values[writes[0]] = found
+        return [values[at] for at in self._outputs]
+
+
+def to_numpy(value: Any) -> Any:
+    """A NumPy array; what NumPy has no type for (random keys) stays as it is."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value
+    import jax
+
+    if hasattr(value, "dtype") and jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
+        return value
+    return np.asarray(value)
+
+
+def _closed(program: Any) -> Any:
+    """A program with its constants, of which some equations hold only the program."""
+    if hasattr(program, "consts"):
+        return program
+    from jax.extend.core import ClosedJaxpr
+
+    return ClosedJaxpr(program, ())
+
+
+def _by_jax(equation: Any) -> Compute:
+    """The operation as JAX runs it outside of `jit`, compiled on its own."""
+    primitive = equation.primitive
+    bound = primitive.get_bind_params(equation.params)
+    # Before JAX 0.10 a pair: functions, which come first, and parameters.
+    functions, params = bound if isinstance(bound, tuple) else ((), bound)
+
+    def compute(*values: Any) -> Any:
+        found = primitive.bind(*functions, *values, **params)
+        return [*map(to_numpy, found)] if primitive.multiple_results else to_numpy(found)
+
+    return compute
+
+
+def _scan(interpreter: Interpreter, params: Any, equation: Any) -> Compute:
+    body, length = interpreter.prepare(params["jaxpr"]), params["length"]
+    consts, carried = params["num_consts"], params["num_carry"]
+    order = range(length - 1, -1, -1) if params["reverse"] else range(length)
+    kinds = [(v.aval.shape, v.aval.dtype) for v in equation.outvars[carried:]]
+
+    def scan(*values: Any) -> list[Any]:
+        fixed, carry = values[:consts], list(values[consts : consts + carried])
+        lines = values[consts + carried :]
+        stacked = [np.empty(shape, kind) for shape, kind in kinds]
+        for i in order:
+            found = body(*fixed, *carry, *[line[i] for line in lines])
+            carry = found[:carried]
+            for whole, part in zip(stacked, found[carried:], strict=True):
+                whole[i] = part
+        return [*carry, *stacked]
+
+    return scan
+
+
+def _while(interpreter: Interpreter, params: Any, equation: Any) -> Compute:
+    goes_on, body = (interpreter.prepare(params[n]) for n in ("cond_jaxpr", "body_jaxpr"))
+    conditions, bodies = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+
+    def loop(*values: Any) -> list[Any]:
+        state = list(values[bodies:])
+        while np.any(which := np.asarray(goes_on(*values[:conditions], *state)[0])):
+            new = body(*values[conditions:bodies], *state)
+            if which.ndim:  # mapped: some go on, the others have ended
+                pairs = zip(new, state, strict=True)
+                new = [np.where(_leading(which, n), n, old) for n, old in pairs]
+            state = new
+        return state
+
+    return loop
+
+
+def _leading(which: Any, value: Any) -> Any:
+    """Over the first axes of a value."""
+    return which.reshape(which.shape + (1,) * (np.ndim(value) - which.ndim))
+
+
+def _cond(interpreter: Interpreter, params: Any, equation: Any) -> Compute:
+    branches = [interpreter.prepare(branch) for branch in params["branches"]]
+    last = len(branches) - 1
+
+    def choose(which: Any, *values: Any) -> list[Any]:
+        return branches[min(max(int(which), 0), last)](*values)
+
+    return choose
+
+
+def _platform(interpreter: Interpreter, params: Any, equation: Any) -> Compute:
+    import jax
+
+    here, platforms = jax.default_backend(), params["platforms"]
+    found = (i for i, names in enumerate(platforms) if names is None or here in names)
+    index = np.int32(next(found, 0))
+    return lambda: index
+
+
+def _linear_solve(interpreter: Interpreter, params: Any, equation: Any) -> Compute:
+    solve, lengths = interpreter.prepare(params["jaxprs"].solve), params["const_lengths"]
+    begin = lengths.matvec + lengths.vecmat
+    end, every = begin + lengths.solve, sum(lengths)
+
+    def compute(*values: Any) -> list[Any]:
+        return solve(*values[begin:end], *values[every:])
+
+    return compute
+
+
+_CONTROL: dict[str, Callable[[Interpreter, Any, Any], Compute]] = {
+    "scan": _scan,
+    "while": _while,
+    "cond": _cond,
+    "platform_index": _platform,
+    "custom_linear_solve": _linear_solve,
+}

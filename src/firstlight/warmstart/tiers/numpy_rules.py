@@ -1,0 +1,336 @@
+"""JAX's primitives in NumPy, as they are in the program of a function.
+
+A rule is a function of an equation's parameters and of what is known about its arrays; it returns
+what computes the results from NumPy arrays. What has no rule is run by JAX, operation by operation.
+Operands of one primitive have one type, so NumPy's promotion has nothing to decide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+Compute = Callable[..., Any]
+#: (parameters, abstract inputs, abstract outputs)
+Rule = Callable[[dict[str, Any], Sequence[Any], Sequence[Any]], Compute]
+#: math.erf and others go element by element: of more elements, JAX's own operation is faster.
+_MAX_ELEMENTS = 4096
+
+
+class NoRule(Exception):
+    """NumPy is not the one to compute this."""
+
+
+def _is_int(aval: Any) -> bool:
+    return bool(aval.dtype.kind in "iub")
+
+
+def _division(params: Any, inputs: Any, outputs: Any) -> Compute:
+    if not _is_int(inputs[0]):
+        return np.divide
+
+    def towards_zero(a: Any, b: Any) -> Any:
+        quotient = np.floor_divide(np.abs(a), np.abs(b))
+        return np.where((a < 0) != (b < 0), -quotient, quotient).astype(a.dtype)
+
+    return towards_zero
+
+
+def _integer_pow(params: Any, inputs: Any, outputs: Any) -> Compute:
+    power = params["y"]
+    if power == 2:
+        return np.square
+    if power == -1:
+        return np.reciprocal
+    if power < 0:
+        return lambda x: np.reciprocal(_power(x, -power))
+    return lambda x: _power(x, power)
+
+
+def _power(x: Any, power: int) -> Any:
+    """By repeated squaring: np.power would take a logarithm."""
+    result = None
+    while power:
+        if power & 1:
+            result = x if result is None else result * x
+        power >>= 1
+        if power:
+            x = x * x
+    return np.ones_like(x) if result is None else result
+
+
+def _convert(params: Any, inputs: Any, outputs: Any) -> Compute:
+    kind = outputs[0].dtype
+    if inputs[0].dtype.kind not in "fV" or kind.kind not in "iu":
+        return lambda x: np.asarray(x).astype(kind)
+    # XLA takes the nearest integer there is, and 0 for NaN; NumPy leaves that open.
+    low, high = np.iinfo(kind).min, np.iinfo(kind).max
+
+    def nearest(x: Any) -> Any:
+        wide = np.nan_to_num(np.asarray(x, np.float64))
+        inner = np.where((wide > low) & (wide < high), wide, 0).astype(kind)
+        # Compared as floats, in which the largest 64-bit integer is one too large.
+        edges = np.where(wide >= high, np.asarray(high, kind), np.asarray(low, kind))
+        return np.where((wide > low) & (wide < high), inner, edges)
+
+    return nearest
+
+
+def _select(params: Any, inputs: Any, outputs: Any) -> Compute:
+    if inputs[0].dtype.kind == "b":
+        return lambda which, no, yes: np.where(which, yes, no)
+    return lambda which, *cases: np.choose(which, cases)
+
+
+def _reduction(ufunc: Any) -> Rule:
+    def rule(params: Any, inputs: Any, outputs: Any) -> Compute:
+        axes, kind = tuple(params["axes"]), outputs[0].dtype
+        return lambda x: ufunc.reduce(x, axis=axes, dtype=kind)
+
+    return rule
+
+
+def _arg_reduction(function: Any) -> Rule:
+    def rule(params: Any, inputs: Any, outputs: Any) -> Compute:
+        (axis,), kind = params["axes"], outputs[0].dtype
+        return lambda x: function(x, axis=axis).astype(kind)
+
+    return rule
+
+
+def _cumulative(ufunc: Any) -> Rule:
+    def rule(params: Any, inputs: Any, outputs: Any) -> Compute:
+        axis, kind = params["axis"], outputs[0].dtype
+        if params["reverse"]:
+            return lambda x: np.flip(ufunc.accumulate(np.flip(x, axis), axis, dtype=kind), axis)
+        return lambda x: ufunc.accumulate(x, axis, dtype=kind)
+
+    return rule
+
+
+def _dot_general(params: Any, inputs: Any, outputs: Any) -> Compute:
+    (left_sum, right_sum), (left_batch, right_batch) = params["dimension_numbers"]
+    left, right = inputs
+    left_free = [d for d in range(left.ndim) if d not in (*left_sum, *left_batch)]
+    right_free = [d for d in range(right.ndim) if d not in (*right_sum, *right_batch)]
+    left_order = (*left_batch, *left_free, *left_sum)
+    right_order = (*right_batch, *right_sum, *right_free)
+    batch = [left.shape[d] for d in left_batch]
+    rows = math.prod(left.shape[d] for d in left_free)
+    columns = math.prod(right.shape[d] for d in right_free)
+    inner = math.prod(left.shape[d] for d in left_sum)
+    shape, kind = outputs[0].shape, outputs[0].dtype
+    # Products of small floats are summed as float32, as XLA does on a CPU.
+    wide = np.dtype(np.float32) if kind.kind == "V" or kind == np.float16 else kind
+
+    def dot(a: Any, b: Any) -> Any:
+        a = np.asarray(a).transpose(left_order).reshape((*batch, rows, inner))
+        b = np.asarray(b).transpose(right_order).reshape((*batch, inner, columns))
+        return (
+            np.matmul(a.astype(wide, copy=False), b.astype(wide, copy=False))
+            .astype(kind, copy=False)
+            .reshape(shape)
+        )
+
+    return dot
+
+
+def _broadcast(params: Any, inputs: Any, outputs: Any) -> Compute:
+    shape, dimensions = outputs[0].shape, params["broadcast_dimensions"]
+    if len(inputs) != 1:
+        raise NoRule
+    middle = [1] * len(shape)
+    for axis, size in zip(dimensions, inputs[0].shape, strict=True):
+        middle[axis] = size
+    return lambda x: np.broadcast_to(np.reshape(x, middle), shape)
+
+
+def _iota(params: Any, inputs: Any, outputs: Any) -> Compute:
+    shape, axis = outputs[0].shape, params["dimension"]
+    line = np.arange(shape[axis]).astype(outputs[0].dtype)
+    whole = np.broadcast_to(
+        line.reshape([-1 if d == axis else 1 for d in range(len(shape))]), shape
+    )
+    return lambda: whole
+
+
+def _reshape(params: Any, inputs: Any, outputs: Any) -> Compute:
+    if params.get("dimensions") is not None or len(inputs) != 1:
+        raise NoRule
+    shape = outputs[0].shape
+    return lambda x: np.reshape(x, shape)
+
+
+def _element_by_element(function: Callable[[float], float]) -> Rule:
+    def rule(params: Any, inputs: Any, outputs: Any) -> Compute:
+        if inputs[0].size > _MAX_ELEMENTS:
+            raise NoRule
+        kind, vectorised = outputs[0].dtype, np.frompyfunc(function, 1, 1)
+        return lambda x: np.asarray(vectorised(np.asarray(x, np.float64))).astype(kind)
+
+    return rule
+
+
+def _shift(ufunc: Any, signed: bool = False) -> Rule:
+    def rule(params: Any, inputs: Any, outputs: Any) -> Compute:
+        kind, bits = inputs[0].dtype, inputs[0].dtype.itemsize * 8
+        as_read = np.dtype(f"{'i' if signed else 'u'}{kind.itemsize}")
+
+        def shift(x: Any, by: Any) -> Any:
+            x, by = np.asarray(x).view(as_read), np.asarray(by).astype(as_read)
+            if signed:
+                return ufunc(x, np.minimum(by, bits - 1)).view(kind)
+            # A shift by all bits or more leaves nothing; processors disagree on that.
+            return np.where(by < bits, ufunc(x, by % bits), 0).astype(as_read).view(kind)
+
+        return shift
+
+    return rule
+
+
+def _rounded(params: Any, inputs: Any, outputs: Any) -> Compute:
+    if int(params["rounding_method"]) == 1:  # to even
+        return np.rint
+    return lambda x: np.trunc(x + np.copysign(np.asarray(0.5, x.dtype), x))
+
+
+def _cholesky(params: Any, inputs: Any, outputs: Any) -> Compute:
+    def lower(matrix: Any) -> Any:
+        try:
+            return np.linalg.cholesky(matrix)
+        except np.linalg.LinAlgError:
+            if matrix.ndim == 2:
+                return np.full_like(matrix, np.nan)
+            return np.stack([lower(one) for one in matrix])
+
+    return lower
+
+
+def _triangular_solve(params: Any, inputs: Any, outputs: Any) -> Compute:
+    """By substitution, which divides by a zero as LAPACK does."""
+    if params["conjugate_a"]:
+        raise NoRule
+    from_left, transposed = params["left_side"], params["transpose_a"]
+    is_lower, is_unit = params["lower"], params["unit_diagonal"]
+    # x a = b is the same as aᵀ xᵀ = bᵀ.
+    turn = transposed != (not from_left)
+    size = inputs[0].shape[-1]
+    goes_down = is_lower != turn
+
+    def solve(a: Any, b: Any) -> Any:
+        a = np.swapaxes(a, -1, -2) if turn else a
+        x = np.array(b if from_left else np.swapaxes(b, -1, -2))
+        for i in range(size) if goes_down else range(size - 1, -1, -1):
+            if not is_unit:
+                x[..., i, :] /= a[..., i, i, None]
+            rest = slice(i + 1, size) if goes_down else slice(0, i)
+            x[..., rest, :] -= a[..., rest, i, None] * x[..., i, None, :]
+        return x if from_left else np.swapaxes(x, -1, -2)
+
+    return solve
+
+
+def _lu(params: Any, inputs: Any, outputs: Any) -> Compute:
+    if inputs[0].ndim != 2 or inputs[0].shape[0] != inputs[0].shape[1]:
+        raise NoRule
+
+    def factors(matrix: Any) -> Any:
+        a, size = np.array(matrix), len(matrix)
+        pivots, order = np.arange(size, dtype=np.int32), np.arange(size, dtype=np.int32)
+        for i in range(size):
+            j = i + int(np.argmax(np.abs(a[i:, i])))
+            pivots[i] = j
+            if j != i:
+                a[[i, j]], order[[i, j]] = a[[j, i]], order[[j, i]]
+            if a[i, i] != 0:
+                a[i + 1 :, i] /= a[i, i]
+            a[i + 1 :, i + 1 :] -= np.outer(a[i + 1 :, i], a[i, i + 1 :])
+        return a, pivots, order
+
+    return factors
+
+
+def _always(compute: Compute) -> Rule:
+    return lambda params, inputs, outputs: compute
+
+
+def _same(*values: Any) -> Any:
+    return values[0] if len(values) == 1 else values
+
+
+def _logical(of_bools: Any, of_numbers: Any) -> Rule:
+    def rule(params: Any, inputs: Any, outputs: Any) -> Compute:
+        chosen: Compute = of_bools if inputs[0].dtype.kind == "b" else of_numbers
+        return chosen
+
+    return rule
+
+
+def _logistic(x: Any) -> Any:
+    one = np.asarray(1, np.asarray(x).dtype)
+    return one / (one + np.exp(-x))
+
+
+RULES: dict[str, Rule] = {
+    "add": _logical(np.logical_or, np.add),
+    "add_any": _always(np.add),
+    "mul": _logical(np.logical_and, np.multiply),
+    "div": _division,
+    "integer_pow": _integer_pow,
+    "convert_element_type": _convert,
+    "select_n": _select,
+    "dot_general": _dot_general,
+    "broadcast_in_dim": _broadcast,
+    "iota": _iota,
+    "reshape": _reshape,
+    "round": _rounded,
+    "cholesky": _cholesky,
+    "triangular_solve": _triangular_solve,
+    "lu": _lu,
+    "clamp": _always(lambda low, x, high: np.minimum(np.maximum(x, low), high)),
+    "rsqrt": _always(lambda x: np.reciprocal(np.sqrt(x))),
+    "logistic": _always(_logistic),
+    "not": _logical(np.logical_not, np.bitwise_not),
+    "erf": _element_by_element(math.erf),
+    "erfc": _element_by_element(math.erfc),
+    "reduce_sum": _reduction(np.add),
+    "reduce_prod": _reduction(np.multiply),
+    "reduce_max": _reduction(np.maximum),
+    "reduce_min": _reduction(np.minimum),
+    "reduce_and": _reduction(np.bitwise_and),
+    "reduce_or": _reduction(np.bitwise_or),
+    "argmax": _arg_reduction(np.argmax),
+    "argmin": _arg_reduction(np.argmin),
+    "cumsum": _cumulative(np.add),
+    "cumprod": _cumulative(np.multiply),
+    "cummax": _cumulative(np.maximum),
+    "cummin": _cumulative(np.minimum),
+    "shift_left": _shift(np.left_shift),
+    "shift_right_logical": _shift(np.right_shift),
+    "shift_right_arithmetic": _shift(np.right_shift, signed=True),
+    **{
+        name: _always(compute)
+        for name, compute in {
+            **{"sub": np.subtract, "neg": np.negative, "abs": np.abs, "sign": np.sign},
+            **{"max": np.maximum, "min": np.minimum, "rem": np.fmod, "pow": np.power},
+            **{"square": np.square, "sqrt": np.sqrt, "cbrt": np.cbrt, "exp": np.exp},
+            **{"exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log1p": np.log1p},
+            **{"sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos},
+            **{"atan": np.arctan, "atan2": np.arctan2, "sinh": np.sinh, "cosh": np.cosh},
+            **{"tanh": np.tanh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh},
+            **{"floor": np.floor, "ceil": np.ceil, "is_finite": np.isfinite, "conj": np.conj},
+            **{"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal},
+            **{"gt": np.greater, "ge": np.greater_equal, "nextafter": np.nextafter},
+            **{"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor},
+            **{
+                "stop_gradient": _same,
+                "copy": _same,
+                "copy_p": _same,
+                "optimization_barrier": _same,
+            },
+        }.items()
+    },
+}
