@@ -14,7 +14,7 @@ from jax import lax, monitoring
 
 from firstlight.telemetry.events import STAGES
 from firstlight.warmstart import tiered
-from firstlight.warmstart.tiers.interpreter import Abandoned, Interpreter
+from firstlight.warmstart.tiers.interpreter import AbandonedError, Interpreter
 from firstlight.warmstart.tiers.tiered import Tier, WhyOff
 
 pytestmark = pytest.mark.slow
@@ -130,7 +130,7 @@ def test_a_slow_program_is_abandoned_when_the_compiled_one_is_ready() -> None:
         return [inputs[0] + 1]
 
     interpreter._prepared[id(body)] = notice  # type: ignore[assignment]
-    with pytest.raises(Abandoned):
+    with pytest.raises(AbandonedError):
         interpreter.run(closed, [np.asarray(1)])
 
 
@@ -200,8 +200,8 @@ def test_numpy_computes_what_the_compiled_program_computes(program: Any) -> None
     traced = jax.jit(program).trace(a)
     expected = jax.tree_util.tree_leaves(jax.jit(program)(a))
     found = Interpreter(lambda: False).run(traced.jaxpr, [a])
-    for number, (ours, xlas) in enumerate(zip(found, expected, strict=True)):
-        ours, xlas = np.asarray(ours), np.asarray(xlas)
+    pairs = zip(map(np.asarray, found), map(np.asarray, expected), strict=True)
+    for number, (ours, xlas) in enumerate(pairs):
         assert (ours.shape, ours.dtype) == (xlas.shape, xlas.dtype), number
         exact = ours.dtype.kind in "iub"
         tolerance = 0 if exact else 2e-2 if ours.dtype.kind == "V" else 1e-5

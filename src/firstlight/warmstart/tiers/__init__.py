@@ -1,5 +1,5 @@
 """A first tier that compiles nothing: the program of a function, run by NumPy.
 
-`numpy_rules` and `indexing_rules` compute primitives, `interpreter` whole programs, `tiered` decides
-who answers a call.
+`numpy_rules` and `indexing_rules` compute primitives, `interpreter` whole programs; `tiered`
+decides who answers a call.
 """

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from firstlight.warmstart.tiers.numpy_rules import Compute, NoRule, Rule
+from firstlight.warmstart.tiers.numpy_rules import Compute, NoRuleError, Rule
 
 
 def _slice(params: Any, inputs: Any, outputs: Any) -> Compute:
@@ -185,7 +185,7 @@ def _scatter(combine: Any) -> Rule:
         numbers = params["dimension_numbers"]
         shape, updates = inputs[0].shape, inputs[2].shape
         if not shape:
-            raise NoRule
+            raise NoRuleError
         dropped = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
         windows = iter(numbers.update_window_dims)
         sizes = [1 if d in dropped else updates[next(windows)] for d in range(len(shape))]
@@ -199,7 +199,7 @@ def _scatter(combine: Any) -> Rule:
                 numbers.operand_batching_dims, numbers.scatter_indices_batching_dims,
             )  # fmt: skip
             new = np.transpose(new, axes).reshape((*indices.shape[:-1], *sizes))
-            where = np.broadcast_arrays(*_elements(starts, sizes))
+            where: Any = np.broadcast_arrays(*_elements(starts, sizes))
             if must_fit and not inside.all():
                 where, new = [part[inside] for part in where], new[inside]
             result = np.array(x)

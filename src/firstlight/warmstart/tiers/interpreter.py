@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from firstlight.warmstart.tiers import indexing_rules, numpy_rules
-from firstlight.warmstart.tiers.numpy_rules import Compute, NoRule
+from firstlight.warmstart.tiers.numpy_rules import Compute, NoRuleError
 
 _RULES = numpy_rules.RULES | indexing_rules.RULES
 #: Equations that only hold another program, and where.
@@ -19,7 +19,7 @@ _HOLDERS = {
 }
 
 
-class Abandoned(Exception):
+class AbandonedError(Exception):
     """Something faster has the results by now."""
 
 
@@ -34,7 +34,7 @@ class Interpreter:
         """The results of a closed program.
 
         Raises:
-            Abandoned: `is_over` became true.
+            AbandonedError: `is_over` became true.
         """
         with np.errstate(all="ignore"):
             return self.prepare(closed)(*map(to_numpy, inputs))
@@ -59,13 +59,13 @@ class Interpreter:
                     [v.aval for v in vs] for vs in (equation.invars, equation.outvars)
                 )
                 return rule(params, inputs, outputs)
-            except NoRule:
+            except NoRuleError:
                 pass
         return _by_jax(equation)
 
     def require_need(self) -> None:
         if self._is_over():
-            raise Abandoned
+            raise AbandonedError
 
 
 class _Prepared:
@@ -111,6 +111,10 @@ class _Prepared:
             else:
                 values[writes[0]] = found
         return [values[at] for at in self._outputs]
+
+
+def _avals(variables: Sequence[Any]) -> list[Any]:
+    return [variable.aval for variable in variables]
 
 
 def to_numpy(value: Any) -> Any:

@@ -20,7 +20,7 @@ Rule = Callable[[dict[str, Any], Sequence[Any], Sequence[Any]], Compute]
 _MAX_ELEMENTS = 4096
 
 
-class NoRule(Exception):
+class NoRuleError(Exception):
     """NumPy is not the one to compute this."""
 
 
@@ -141,7 +141,7 @@ def _dot_general(params: Any, inputs: Any, outputs: Any) -> Compute:
 def _broadcast(params: Any, inputs: Any, outputs: Any) -> Compute:
     shape, dimensions = outputs[0].shape, params["broadcast_dimensions"]
     if len(inputs) != 1:
-        raise NoRule
+        raise NoRuleError
     middle = [1] * len(shape)
     for axis, size in zip(dimensions, inputs[0].shape, strict=True):
         middle[axis] = size
@@ -159,7 +159,7 @@ def _iota(params: Any, inputs: Any, outputs: Any) -> Compute:
 
 def _reshape(params: Any, inputs: Any, outputs: Any) -> Compute:
     if params.get("dimensions") is not None or len(inputs) != 1:
-        raise NoRule
+        raise NoRuleError
     shape = outputs[0].shape
     return lambda x: np.reshape(x, shape)
 
@@ -167,7 +167,7 @@ def _reshape(params: Any, inputs: Any, outputs: Any) -> Compute:
 def _element_by_element(function: Callable[[float], float]) -> Rule:
     def rule(params: Any, inputs: Any, outputs: Any) -> Compute:
         if inputs[0].size > _MAX_ELEMENTS:
-            raise NoRule
+            raise NoRuleError
         kind, vectorised = outputs[0].dtype, np.frompyfunc(function, 1, 1)
         return lambda x: np.asarray(vectorised(np.asarray(x, np.float64))).astype(kind)
 
@@ -212,7 +212,7 @@ def _cholesky(params: Any, inputs: Any, outputs: Any) -> Compute:
 def _triangular_solve(params: Any, inputs: Any, outputs: Any) -> Compute:
     """By substitution, which divides by a zero as LAPACK does."""
     if params["conjugate_a"]:
-        raise NoRule
+        raise NoRuleError
     from_left, transposed = params["left_side"], params["transpose_a"]
     is_lower, is_unit = params["lower"], params["unit_diagonal"]
     # x a = b is the same as aᵀ xᵀ = bᵀ.
@@ -235,7 +235,7 @@ def _triangular_solve(params: Any, inputs: Any, outputs: Any) -> Compute:
 
 def _lu(params: Any, inputs: Any, outputs: Any) -> Compute:
     if inputs[0].ndim != 2 or inputs[0].shape[0] != inputs[0].shape[1]:
-        raise NoRule
+        raise NoRuleError
 
     def factors(matrix: Any) -> Any:
         a, size = np.array(matrix), len(matrix)
@@ -312,7 +312,7 @@ RULES: dict[str, Rule] = {
     "shift_right_logical": _shift(np.right_shift),
     "shift_right_arithmetic": _shift(np.right_shift, signed=True),
     **{
-        name: _always(compute)
+        name: _always(compute)  # type: ignore[arg-type]
         for name, compute in {
             **{"sub": np.subtract, "neg": np.negative, "abs": np.abs, "sign": np.sign},
             **{"max": np.maximum, "min": np.minimum, "rem": np.fmod, "pow": np.power},

@@ -1,4 +1,4 @@
-"""`tiered`: NumPy answers the first calls while the compiler works, then the compiled program does."""
+"""`tiered`: NumPy answers the first calls while a thread compiles, then the compiled program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from firstlight.warmstart.tiers.interpreter import Abandoned, Interpreter
+from firstlight.warmstart.tiers.interpreter import AbandonedError, Interpreter
 
 #: What takes NumPy less than this is not slowed down by a compiler. A program that calls the
 #: function once needs none, and need not wait for one at its end.
@@ -99,7 +99,7 @@ def static_arguments(f: Callable[..., Any], jit_options: dict[str, Any]) -> _Sta
     return _Static(frozenset(positions), frozenset(named))
 
 
-class _NewSignature(Exception):
+class _NewSignatureError(Exception):
     """JAX was about to trace during a call."""
 
 
@@ -123,7 +123,7 @@ class Tiered:
             # JAX calls this for a new signature only, so that a call of a known one costs nothing
             # more than JAX's own dispatch.
             if not getattr(self._local, "may_trace", False):
-                raise _NewSignature
+                raise _NewSignatureError
             return f(*args, **kwargs)
 
         self._jitted = jax.jit(traced, **jit_options)
@@ -137,7 +137,7 @@ class Tiered:
         if self._is_settled:
             try:
                 return self._jitted(*args, **kwargs)
-            except _NewSignature:
+            except _NewSignatureError:
                 pass
         return self._answer(args, kwargs)
 
@@ -159,7 +159,7 @@ class Tiered:
             if state.why_off is None and not state.over.is_set():
                 try:
                     return state.by_numpy(leaves)
-                except Abandoned:
+                except AbandonedError:
                     pass
             if state.error is not None:
                 raise state.error
