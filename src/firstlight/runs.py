@@ -73,7 +73,7 @@ def run(
     *,
     pattern: str | None = None,
     backends: Sequence[str] | None = None,
-    caches: Sequence[Literal["none", "cold", "warm"]] | None = None,
+    caches: Sequence[Literal["none", "cold", "warm", "shared", "frozen", "tiered"]] | None = None,
     out: str | os.PathLike[str] | None = None,
     processes: int | None = None,
     effort: Literal["quick", "rigorous"] | None = None,

@@ -79,9 +79,10 @@ def add_case_options(group: Options, time_limit: str) -> None:
     add(
         "--cache",
         action="append",
-        choices=("none", "cold", "warm"),
-        help="persistent compilation cache policy (repeatable; default: none for a file, none "
-        "and warm for compiled backends of a workload, the suite's own otherwise)",
+        choices=("none", "cold", "warm", "shared", "frozen", "tiered"),
+        help="persistent compilation cache policy; shared, frozen and tiered are Firstlight's own "
+        "(repeatable; default: none for a file, none and warm for compiled backends of a "
+        "workload, the suite's own otherwise)",
     )
     add("--affinity", type=cpus, metavar="CPUS", help="pin the workers, as in 0,2-3")
     add("--timeout", type=seconds, metavar="SECONDS", help=time_limit)

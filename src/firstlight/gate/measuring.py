@@ -26,7 +26,7 @@ from firstlight.gate.breakage import breaks_every_time, last_attempts, repeats_o
 from firstlight.gate.sides import Side
 from firstlight.measure.process import Outcome, Turn, run_worker
 from firstlight.measure.runner import Runner
-from firstlight.records import Case, Sample, Settings
+from firstlight.records import PRIMED, Case, Sample, Settings
 
 SIDES = ("base", "head")
 Watch = Callable[[int, Sequence[tuple[Case, str, int]]], None]
@@ -125,7 +125,7 @@ class Pair:
         shuffled = list(self.cases)
         random.Random(f"{self._seed}/prepare").shuffle(shuffled)
         jobs = [PairJob(case, "check", 0) for case in shuffled]
-        jobs += [PairJob(case, "prime", 0) for case in shuffled if case.base.cache == "warm"]
+        jobs += [PairJob(case, "prime", 0) for case in shuffled if case.base.cache in PRIMED]
         self._run(jobs, _shown(jobs, watch))
 
     def measure(self, first: int, last: int, watch: Watch, deadline: float | None = None) -> int:

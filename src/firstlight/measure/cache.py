@@ -3,6 +3,9 @@
 - `none`: persistent caches are off, and nothing asked for one.
 - `cold`: on, empty before the process, and filled by it: a cache that stores nothing is not on.
 - `warm`: filled by a priming process; every compilation is a hit, and nothing is added.
+- `shared`: the same with Firstlight's own cache (`firstlight exec`), one for all processes.
+- `frozen`: a priming process has frozen the functions; nothing is traced, lowered or compiled.
+- `tiered`: caches are off; NumPy answers the first call of every function, a thread compiles.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from pathlib import Path
 
 from firstlight.records import CacheProof, JsonObject
 
-POLICIES = ("none", "cold", "warm")
+POLICIES = ("none", "cold", "warm", "shared", "frozen", "tiered")
 
 #: Removed from the inherited environment: a user's own cache would make every label false.
 INHERITED = (
@@ -24,6 +27,10 @@ INHERITED = (
     "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES",
     "JAX_COMPILATION_CACHE_MAX_SIZE",
     "FIRSTLIGHT_WARMSTART",
+    "FIRSTLIGHT_CACHE",
+    "FIRSTLIGHT_CACHE_DIR",
+    "FIRSTLIGHT_CACHE_MAX_BYTES",
+    "FIRSTLIGHT_FROZEN",
     "TORCHINDUCTOR_CACHE_DIR",
     "TORCHINDUCTOR_FORCE_DISABLE_CACHES",
     "TORCHINDUCTOR_FX_GRAPH_CACHE",
@@ -34,6 +41,11 @@ INHERITED = (
 )
 
 
+_NO_ENTRIES = (".lock", ".lockfile", "-atime", ".lease", ".unfinished")
+#: What is in a folder of Firstlight's cache.
+_OURS = "compiled-"
+
+
 def files(directory: Path) -> frozenset[str]:
     """Every file in a cache directory, without locks and access times."""
     if not directory.is_dir():
@@ -41,7 +53,7 @@ def files(directory: Path) -> frozenset[str]:
     return frozenset(
         str(path.relative_to(directory))
         for path in directory.rglob("*")
-        if path.is_file() and not path.name.endswith((".lock", ".lockfile", "-atime"))
+        if path.is_file() and not path.name.endswith(_NO_ENTRIES)
     )
 
 
@@ -95,9 +107,14 @@ def _objection(
     requests = counts.get("requests") or 0
     missed = requests - (counts.get("hits") or 0)
     compiles = (counts.get("compiles") or 0) + (counts.get("warm_compiles") or 0)
+    if policy in ("none", "frozen", "tiered") and (counts.get("enabled") or requests):
+        return _SWITCHED_ON.format(policy)
     if policy == "none":
-        on = counts.get("enabled") or requests
-        return _SWITCHED_ON if on else None
+        return None
+    if policy == "frozen":
+        return _compiled_after_all(counts)
+    if policy == "tiered":
+        return _not_in_tiers(counts)
     if before and policy == "cold":
         return f"the cache held {len(before)} entries before the process: it was not cold."
     if not requests and not compiles:
@@ -111,13 +128,36 @@ def _objection(
     if compiles > requests:
         unasked = f"{compiles - requests} of {compiles} compilations never asked the cache"
         return f"{unasked}: the program switched it off."
+    if policy == "shared" and not all(name.startswith(_OURS) for name in before):
+        return "the processes used another cache than Firstlight's: the program names its folder."
     if missed > 0 or after - before:
         return f"{missed} of {requests} requests missed: {_why_missed(before, after, refusals)}"
     return None
 
 
+def _compiled_after_all(counts: JsonObject) -> str | None:
+    done = {name: counts.get(name) or 0 for name in ("traces", "lowerings", "compiles")}
+    done["compiles"] += counts.get("warm_compiles") or 0
+    if not any(done.values()):
+        return None
+    said = ", ".join(f"{number} {name}" for name, number in done.items())
+    return f"{said} in a process that should need none: the program compiles more than was frozen."
+
+
+def _not_in_tiers(counts: JsonObject) -> str | None:
+    known, begun = (counts.get(n) or 0 for n in ("signatures", "signatures_begun_in_numpy"))
+    switched = counts.get("signatures_switched") or 0
+    if not known:
+        return "no function of the program is in tiers: it applies no transformation of ours."
+    if begun < known:
+        return f"{known - begun} of {known} signatures were compiled before they answered."
+    if switched < known:
+        return f"{known - switched} of {known} signatures never switched to the compiled program."
+    return None
+
+
 _SWITCHED_ON = (
-    "the program switched the persistent cache on, although the policy is none. Take the cache "
+    "the program switched the persistent cache on, although the policy is {}. Take the cache "
     "settings out of the program: the harness sets them."
 )
 #: What JAX's own words for a result that it does not store mean, and what to do.

@@ -76,7 +76,10 @@ def select(
 
 def filter_cases(cases: list[Case], pattern: str | None) -> list[Case]:
     if not cases:
-        raise SelectionError("no case matches: the workload has no program for this backend.")
+        raise SelectionError(
+            "no case matches: the workload has no program for this backend and this cache policy "
+            "(shared is for JAX; frozen and tiered are for jax-jit)."
+        )
     try:
         kept = [c for c in cases if re.search(pattern or "", c.id)]
     except re.error as error:
@@ -112,10 +115,28 @@ def _policies(target: str, backend: Backend, caches: Sequence[str] | None) -> tu
     if backend.cache is None:
         return ("none",)  # nothing to cache: measured once, whatever the policy of the others
     if caches:
-        return tuple(dict.fromkeys(caches))
+        return tuple(c for c in dict.fromkeys(caches) if c in _available(backend))
     if target == "full":
         return ("none", "cold", "warm")
     return ("none", "warm") if backend.compiled else ("none",)
+
+
+def _available(backend: Backend) -> tuple[str, ...]:
+    """Firstlight's cache is one for JAX; freezing and tiers take the place of `jax.jit`."""
+    if backend.cache != "jax":
+        return ("none", "cold", "warm")
+    own = ("shared", "frozen", "tiered") if backend.adapter in _STAND_INS else ("shared",)
+    return ("none", "cold", "warm", *own)
+
+
+_POLICIES_OF_JAX = "firstlight.measure.adapters.jax_policies"
+#: By adapter: what takes its place under a policy.
+_STAND_INS = {
+    "firstlight.measure.adapters.jax:JaxJit": {
+        "frozen": f"{_POLICIES_OF_JAX}:JaxFrozen",
+        "tiered": f"{_POLICIES_OF_JAX}:JaxTiered",
+    }
+}
 
 
 def make_case(workload: Workload, size: str, backend: Backend, cache: str) -> Case:
@@ -130,7 +151,7 @@ def make_case(workload: Workload, size: str, backend: Backend, cache: str) -> Ca
         backend=backend.name,
         cache=cache,
         title=workload.title,
-        adapter=backend.adapter,
+        adapter=_STAND_INS.get(backend.adapter, {}).get(cache, backend.adapter),
         program=program,
         reference=workload.reference,
         parameters=parameters.parameters,

@@ -101,13 +101,17 @@ def measure(job: "Job", adapter: "Adapter", started_ns: int) -> "Job":
 
     report["correctness"] = check(job, adapter, result)
     if job["kind"] == "timed" and report["correctness"]["passed"]:
+        adapter.settle()
         report["warm"], last = warm_calls(job, adapter, step, arguments, started_ns)
         again = check(job, adapter, last)
         if not again["passed"]:
             report["correctness"] = {**again, "reason": f"after warm calls: {again['reason']}"}
         compiles, before = adapter.counts()["compiles"], report["counts"]["compiles"]
         report["counts"]["warm_compiles"] = None if compiles is None else compiles - before
+        report["counts"] |= adapter.tier_counts()
     report["cache"] = adapter.cache_counts()
+    if job["kind"] == "prime":
+        adapter.leave_behind()
     if untimed:
         report["facts"] = describe(adapter, arguments)
         if job.get("list_modules"):

@@ -17,6 +17,7 @@ from firstlight.measure import cache
 from firstlight.measure.process import Outcome, Report, Turn, run_worker
 from firstlight.records import (
     PHASES,
+    PRIMED,
     Case,
     ColdStart,
     Correctness,
@@ -109,7 +110,7 @@ class Runner:
     def measure(self, case: Case, kind: str, index: int, turn: Turn | None = None) -> Sample:
         """Run one process of a case and turn what came back into a sample."""
         directory = self._scratch / "cache" / slug(case.id)
-        if kind == "timed" and case.cache == "warm":
+        if kind == "timed" and case.cache in PRIMED:
             cache.restore(directory, self._stored.get(case.id, frozenset()))
         else:
             cache.empty(directory)

@@ -46,6 +46,12 @@ def cases_in(
         raise UserFileError(
             f"{path}: no function is marked with @firstlight.bench, so there is nothing to measure."
         )
+    if applied := [c for c in caches or () if c in ("frozen", "tiered")]:
+        raise UserFileError(
+            f"{path}: the policy {applied[0]} takes the place of jax.jit in the catalogue's "
+            "workloads. In a file of your own, call firstlight.warmstart yourself, and measure it "
+            "with --cache none."
+        )
     cases: dict[str, Case] = {}
     for options in found["benchmarks"]:
         workload, backend = _workload(path, options, found["frameworks"], backends)

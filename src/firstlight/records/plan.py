@@ -19,6 +19,8 @@ PLAN_SCHEMA = "firstlight.plan"
 SERVER_ADAPTER = "http"
 #: The fact of a sample whose calls overlap: on how many connections.
 CONCURRENT = "concurrent_calls"
+#: Cache policies whose timed processes find what a priming process has left.
+PRIMED = ("warm", "shared", "frozen")
 #: Set for every worker, and shown with every number.
 FLAGS = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
@@ -94,7 +96,7 @@ def jobs(cases: Sequence[Case], settings: Settings) -> list[tuple[Case, str, int
     """Every process of a run that has these cases: (case, kind, number), in run order."""
     able = [case for case in cases if case.skipped is None]
     checks = [(case, "check", 0) for case, _ in rounds(able, 1, settings.seed - 1)]
-    primes = [(case, "prime", 0) for case, _, _ in checks if case.cache == "warm"]
+    primes = [(case, "prime", 0) for case, _, _ in checks if case.cache in PRIMED]
     timed = rounds(able, settings.processes, settings.seed)
     return checks + primes + [(case, "timed", index) for case, index in timed]
 
@@ -112,11 +114,15 @@ def case_flags(case: Case, directory: Path) -> dict[str, str]:
 
 def cache_variables(policy: str, kind: str | None, directory: Path) -> dict[str, str]:
     """The variables that put a framework's persistent cache into the declared state."""
-    on = policy != "none"
+    on = policy in ("cold", "warm", "shared")
     variables = {"CUDA_CACHE_PATH": str(directory / "cuda")} if on else {"CUDA_CACHE_DISABLE": "1"}
     if kind == "jax":
         variables["JAX_ENABLE_COMPILATION_CACHE"] = "true" if on else "false"
-        if on:
+        if policy == "frozen":
+            variables["FIRSTLIGHT_FROZEN"] = str(directory)
+        if policy == "shared":  # as `firstlight exec --cache` does it
+            variables |= {"FIRSTLIGHT_WARMSTART": "1", "FIRSTLIGHT_CACHE_DIR": str(directory)}
+        elif on:
             # JAX's defaults store nothing that compiles in less than a second.
             variables |= {
                 "JAX_COMPILATION_CACHE_DIR": str(directory),

@@ -20,6 +20,9 @@ _POLICIES = {
     "none": "no compile cache",
     "cold": "compile cache on, empty at the start",
     "warm": "compile cache filled by an earlier process",
+    "shared": "Firstlight's cache, filled by an earlier process",
+    "frozen": "functions frozen by an earlier process",
+    "tiered": "first calls by NumPy, compiled in the background",
 }
 #: An interval below this is not what a reader takes it for, so its confidence is said beside it.
 _USUAL_CONFIDENCE = 0.9

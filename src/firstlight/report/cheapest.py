@@ -15,7 +15,7 @@ from firstlight.records import CaseSummary, Estimate
 from firstlight.report.admission import Workload, quotable
 from firstlight.report.amortisation import Curve, curves
 
-_ORDER = ("none", "cold", "warm")
+_ORDER = ("none", "cold", "warm", "shared", "frozen", "tiered")
 
 
 @dataclass(frozen=True)

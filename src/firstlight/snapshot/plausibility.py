@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from firstlight.records import (
     CONCURRENT,
     REPEATS,
     SERVER_ADAPTER,
-    CacheProof,
     Case,
     CaseSummary,
     ColdStart,
@@ -219,11 +218,12 @@ def _mislabelled(case: Case) -> Iterator[str]:
 
 def unproven_labels(case: Case, samples: Sequence[Sample]) -> list[str]:
     """What contradicts the label of a case, in words: no proof, or counts that refute it."""
-    found = [(s.index, _objection(case, s.cache)) for s in samples if s.kind == "timed"]
+    found = [(s.index, _objection(case, s)) for s in samples if s.kind == "timed"]
     return [f"process {index}: {reason}" for index, reason in found if reason is not None]
 
 
-def _objection(case: Case, proof: CacheProof | None) -> str | None:
+def _objection(case: Case, sample: Sample) -> str | None:
+    proof = sample.cache
     if proof is None:
         return "no proof was recorded"
     if not proof.proven:
@@ -233,8 +233,12 @@ def _objection(case: Case, proof: CacheProof | None) -> str | None:
     # The words are part of validation_report.json, which has one spelling whoever wrote it.
     if case.cache_kind is None:
         return None  # no persistent cache: nothing that could be in another state
+    if case.cache in ("none", "frozen", "tiered") and proof.requests:
+        return f"{proof.requests} requests to a cache that is off"
     if case.cache == "none":
-        return f"{proof.requests} requests to a cache that is off" if proof.requests else None
+        return None
+    if case.cache in ("frozen", "tiered"):
+        return _not_as_counted(case.cache, sample.counts)
     if not proof.requests:
         return "the cache was never asked"
     if case.cache == "cold":
@@ -245,6 +249,20 @@ def _objection(case: Case, proof: CacheProof | None) -> str | None:
         return f"{proof.hits} hits of {proof.requests} requests: not warm"
     if (proof.entries_after or 0) > (proof.entries_before or 0):
         return "entries were added: not everything was cached before"
+    return None
+
+
+def _not_as_counted(policy: str, counts: Mapping[str, int | None]) -> str | None:
+    """What the process counted is not what the policy promises."""
+    if policy == "frozen":
+        compiled = [
+            n for n in ("traces", "lowerings", "compiles", "warm_compiles") if counts.get(n)
+        ]
+        return f"{compiled[0]} in a process that should need none" if compiled else None
+    known = counts.get("signatures")
+    begun, switched = (counts.get(f"signatures_{n}") for n in ("begun_in_numpy", "switched"))
+    if not known or begun != known or switched != known:
+        return "not every signature began in NumPy and switched"
     return None
 
 

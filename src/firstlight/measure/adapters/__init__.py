@@ -60,12 +60,22 @@ class Adapter:
         """Exact counts since `listen`: traces, lowerings, compiles."""
         return {"traces": None, "lowerings": None, "compiles": None}
 
+    def tier_counts(self) -> "dict[str, int]":
+        """For a program in tiers: signatures, those that began in NumPy and switched, its calls."""
+        return {}
+
     def cache_counts(self) -> "Facts":
         """Requests to and hits in the persistent cache, and whether the framework says it is on."""
         return {"requests": None, "hits": None, "enabled": None, "refusals": []}
 
     def explain_cache(self) -> None:
         """Collect reasons why results are not stored; called in untimed processes only."""
+
+    def leave_behind(self) -> None:
+        """Store what timed processes will load; called at the end of a priming process."""
+
+    def settle(self) -> None:
+        """Wait for work in the background that the first call began: warm calls come after it."""
 
     def leaves(self, value: object) -> list[object]:
         """The arrays and numbers in nested tuples, lists and dicts, in order."""

@@ -81,7 +81,7 @@ class WithJax(Executable):
         before, after = program.pickled
         devices = jax.devices(artifact.place.platform)[: artifact.place.device_count]
         # Unpickled: whoever wrote the file is trusted to run code here, or it would not be read.
-        self._compiled = deserialize_and_load(
+        self.compiled = deserialize_and_load(
             before + program.executable + after,
             self._in_tree,
             self._out_tree,
@@ -91,7 +91,7 @@ class WithJax(Executable):
 
     def run(self, leaves: Leaves) -> Leaves:
         args, kwargs = self._in_tree.unflatten(leaves)
-        results: Leaves = self._out_tree.flatten_up_to(self._compiled(*args, **kwargs))
+        results: Leaves = self._out_tree.flatten_up_to(self.compiled(*args, **kwargs))
         return results
 
     def rebuild(self, leaves: Leaves) -> Any:

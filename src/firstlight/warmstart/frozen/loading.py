@@ -104,6 +104,8 @@ class Frozen:
         # An executable is loaded when it is called first: of many buckets, one may be all that is.
         self._loaded: dict[int, Executable] = {}
         self._found: dict[Any, tuple[Executable, int]] = {}
+        #: Called first: the original, or the last executable, which JAX checks against the call.
+        self._direct = original if how is How.ORIGINAL else None
         self._tracer: Any = ()  # no class
         if how is How.WITH_JAX:
             from jax.core import Tracer
@@ -114,8 +116,12 @@ class Frozen:
         return f"<frozen {self._artifact.function}: {self.how.value}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.how is How.ORIGINAL:
-            return self._original(*args, **kwargs)  # type: ignore[misc]
+        if self._direct is not None:
+            try:
+                return self._direct(*args, **kwargs)
+            except TypeError:  # another signature, or a transformation
+                if self.how is How.ORIGINAL:
+                    raise
         static = tuple(sorted((n, kwargs.pop(n)) for n in self._static & {*kwargs}))
         leaves, shape = self._flatten((args, kwargs))
         key = (static, shape, *map(self._signature, leaves))
@@ -123,6 +129,9 @@ class Frozen:
         found = None if is_traced else self._found.get(key) or self._look_up(key)
         if found is not None:
             executable, rows = found
+            if isinstance(executable, WithJax) and not rows and not static:
+                # JAX's own dispatch compares the signature, in a tenth of the time.
+                self._direct = executable.compiled
             return executable(leaves, rows)
         if self._original is not None:
             return self._original(*args, **kwargs, **dict(static))

@@ -1,0 +1,97 @@
+"""JAX under the policies `frozen` and `tiered`: what stands for `jax.jit` in timed processes.
+
+Untimed processes compile as usual: they describe the program, and leave behind what is frozen.
+"""
+
+import os
+
+from firstlight.measure.adapters.jax import JaxJit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+class JaxFrozen(JaxJit):
+    """Functions that a priming process has frozen, loaded in a process that compiles nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._folder = os.environ["FIRSTLIGHT_FROZEN"]
+        #: Per function that is to be frozen: itself, and the calls that were made, by signature.
+        self._frozen: "list[tuple[Any, dict[Any, Any]]]" = []
+
+    def compile(self, function: "Any") -> "Any":
+        path = os.path.join(self._folder, f"{len(self._frozen)}.frozen")
+        calls: "dict[Any, Any]" = {}
+        self._frozen.append((function, calls))
+        if self._recording:
+            return self._remembering(super().compile(function), calls)
+        return _loaded_at_first_call(path)
+
+    def _remembering(self, jitted: "Any", calls: "dict[Any, Any]") -> "Any":
+        def call(*arguments: "Any") -> "Any":
+            leaves, tree = self._jax.tree_util.tree_flatten(arguments)
+            key = (tree, *[self._jax.typeof(leaf) for leaf in leaves])
+            calls.setdefault(key, arguments)
+            return jitted(*arguments)
+
+        return call
+
+    def leave_behind(self) -> None:
+        from firstlight.warmstart import freeze
+
+        for number, (function, calls) in enumerate(self._frozen):
+            if calls:
+                path = os.path.join(self._folder, f"{number}.frozen")
+                freeze(function, *calls.values(), path=path)
+
+    def phases_ns(self) -> "dict[str, int | None]":
+        return dict(self._spent_ns)
+
+
+def _loaded_at_first_call(path: str) -> "Callable[..., Any]":
+    """What a program does that has frozen its function; loading is part of the first call."""
+    loaded: "list[Any]" = []
+
+    def call(*arguments: "Any") -> "Any":
+        if not loaded:
+            from firstlight.warmstart import load
+
+            loaded.append(load(path, with_jax=True))
+        return loaded[0](*arguments)
+
+    return call
+
+
+class JaxTiered(JaxJit):
+    """Functions whose first calls NumPy answers; warm calls begin after the switch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tiered: "list[Any]" = []
+
+    def compile(self, function: "Any") -> "Any":
+        if self._recording:
+            return super().compile(function)
+        from firstlight.warmstart import tiered
+
+        self._tiered.append(tiered(function))
+        return self._tiered[-1]
+
+    def phases_ns(self) -> "dict[str, int | None]":
+        return dict(self._spent_ns)
+
+    def settle(self) -> None:
+        for function in self._tiered:
+            function.wait()
+
+    def tier_counts(self) -> "dict[str, int]":
+        switches = [switch for function in self._tiered for switch in function.switches]
+        return {
+            "signatures": len(switches),
+            "signatures_begun_in_numpy": sum(s.first_tier.value == "numpy" for s in switches),
+            "signatures_switched": sum(s.switched for s in switches),
+            "numpy_calls": sum(s.numpy_calls for s in switches),
+        }
