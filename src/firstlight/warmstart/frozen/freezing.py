@@ -17,7 +17,7 @@ from firstlight.warmstart.frozen.artifact import Artifact, Batch, Leaf, Program
 from firstlight.warmstart.frozen.errors import CannotFreezeError
 from firstlight.warmstart.frozen.places import Place, this_place
 from firstlight.warmstart.frozen.proving import Call, prove
-from firstlight.warmstart.frozen.sealing import own_key, sealed
+from firstlight.warmstart.frozen.sealing import sealed_function
 from firstlight.whole_files import write_bytes
 
 
@@ -42,7 +42,7 @@ def freeze(
 
     Each is compiled anew, loaded and run in a fresh process, and its results there compared with
     those of `f`, before the file is written. The file is signed with your own key, if you have one
-    without a passphrase (`firstlight keys generate`).
+    without a passphrase (`firstlight keys generate`), or with that in FIRSTLIGHT_SIGNING_KEY.
 
     Args:
         f: The function; any transformation (`jax.grad(f)`) and any tree of arrays will do.
@@ -63,7 +63,6 @@ def freeze(
     if not examples:
         raise CannotFreezeError("no example: give the arguments of a call, freeze(f, (x, y), …).")
     calls = [e if isinstance(e, Example) else Example(*e) for e in examples]
-    signing_key = own_key(None if key is None else Path(key))
     compiled = []
     with _persistent_cache_off():
         for call in calls:
@@ -80,7 +79,8 @@ def freeze(
     proofs = [proof for _, several in compiled for proof in several]
     frozen = prove(frozen, proofs)
     where = Path(path)
-    write_bytes(where, sealed(content.to_bytes(frozen), signing_key))
+    body = content.to_bytes(frozen)
+    write_bytes(where, sealed_function(body, key=None if key is None else Path(key)))
     where.chmod(where.stat().st_mode & ~0o022)  # `load` refuses what others could have changed
     return where
 

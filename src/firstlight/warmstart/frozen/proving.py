@@ -19,7 +19,7 @@ from typing import Any
 from firstlight.warmstart.frozen import artifact as content
 from firstlight.warmstart.frozen.artifact import Artifact
 from firstlight.warmstart.frozen.errors import CannotFreezeError
-from firstlight.warmstart.frozen.sealing import sealed
+from firstlight.warmstart.frozen.sealing import sealed_function
 
 _TIMEOUT_SECONDS = 600.0
 #: Units in the last place of the largest result, between two runs of one executable: XLA's sums
@@ -42,7 +42,7 @@ def prove(frozen: Artifact, calls: Sequence[Call]) -> Artifact:
     """The artifact as a fresh process has run it: without JAX, if it could be, and with it."""
     with tempfile.TemporaryDirectory(prefix="firstlight-freeze-") as name:
         folder = Path(name)
-        (folder / "frozen").write_bytes(sealed(content.to_bytes(frozen), None))
+        (folder / "frozen").write_bytes(sealed_function(content.to_bytes(frozen), is_signed=False))
         (folder / "frozen").chmod(0o600)
         given = [_on_host((call.args, call.kwargs)) for call in calls]
         (folder / "calls").write_bytes(pickle.dumps(given))
@@ -50,7 +50,9 @@ def prove(frozen: Artifact, calls: Sequence[Call]) -> Artifact:
         if frozen.without_jax and not (folder / _RESULTS[False]).is_file():
             # The private names of this jaxlib are others, or a class of its results imports JAX.
             frozen = replace(frozen, without_jax=False)
-            (folder / "frozen").write_bytes(sealed(content.to_bytes(frozen), None))
+            (folder / "frozen").write_bytes(
+                sealed_function(content.to_bytes(frozen), is_signed=False)
+            )
             ended = _run(folder, frozen)
         if ended.returncode != 0:
             last = (ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1]
