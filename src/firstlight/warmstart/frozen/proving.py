@@ -42,8 +42,7 @@ def prove(frozen: Artifact, calls: Sequence[Call]) -> Artifact:
     """The artifact as a fresh process has run it: without JAX, if it could be, and with it."""
     with tempfile.TemporaryDirectory(prefix="firstlight-freeze-") as name:
         folder = Path(name)
-        (folder / "frozen").write_bytes(sealed_function(content.to_bytes(frozen), is_signed=False))
-        (folder / "frozen").chmod(0o600)
+        _write(folder, frozen)
         given = [_on_host((call.args, call.kwargs)) for call in calls]
         (folder / "calls").write_bytes(pickle.dumps(given))
         ended = _run(folder, frozen)
@@ -64,6 +63,12 @@ def prove(frozen: Artifact, calls: Sequence[Call]) -> Artifact:
             for call, results in zip(calls, found, strict=True):
                 _require_equal(frozen.function, call.results, results)
     return frozen
+
+
+def _write(folder: Path, frozen: Artifact) -> None:
+    path = folder / "frozen"
+    path.write_bytes(sealed_function(content.to_bytes(frozen), is_signed=False))
+    path.chmod(0o600)
 
 
 def _on_host(tree: Any) -> Any:
