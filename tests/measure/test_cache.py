@@ -9,6 +9,17 @@ from firstlight.records import cache_variables
 
 ONE, TWO = frozenset({"jit_f-aa-cache"}), frozenset({"jit_f-aa-cache", "jit_f-bb-cache"})
 NONE: frozenset[str] = frozenset()
+OURS = frozenset({"compiled-2/kind/aa/bb"})
+FROZEN = frozenset({"0.frozen"})
+
+
+def off(**seen: int) -> dict[str, object]:
+    return {"requests": 0, "hits": 0, "enabled": False, "refusals": [], **seen}
+
+
+def tiers(begun: int, switched: int) -> dict[str, object]:
+    about = {"signatures_begun_in_numpy": begun, "signatures_switched": switched}
+    return off(signatures=2, traces=2, compiles=0, warm_compiles=2, **about)
 
 
 def counts(requests: int = 0, hits: int = 0, enabled: bool = True) -> dict[str, object]:
@@ -22,6 +33,9 @@ def counts(requests: int = 0, hits: int = 0, enabled: bool = True) -> dict[str, 
         ("cold", NONE, ONE, counts(1, 0)),
         ("cold", NONE, ONE, counts(2, 1)),  # the second request found what the first one stored
         ("warm", ONE, ONE, counts(1, 1)),
+        ("shared", OURS, OURS, counts(1, 1)),
+        ("frozen", FROZEN, FROZEN, off(traces=0, lowerings=0, compiles=0, warm_compiles=0)),
+        ("tiered", NONE, NONE, tiers(2, 2)),
     ],
 )
 def test_a_true_label_is_proven(policy, before, after, seen) -> None:  # type: ignore[no-untyped-def]
@@ -42,6 +56,14 @@ def test_a_true_label_is_proven(policy, before, after, seen) -> None:  # type: i
         ("cold", NONE, NONE, counts(0, 0), (), "never asked the cache"),
         ("warm", ONE, TWO, counts(1, 0), (), "key of jit_f is another one in every process"),
         ("warm", NONE, ONE, counts(1, 0), (), "stored nothing"),
+        ("shared", ONE, ONE, counts(1, 1), (), "another cache than Firstlight's"),
+        ("shared", OURS, OURS, counts(2, 1), (), "1 of 2 requests missed"),
+        ("frozen", FROZEN, FROZEN, off(traces=1, lowerings=0, compiles=0), (), "1 traces"),
+        ("frozen", FROZEN, FROZEN, off(compiles=0, warm_compiles=3), (), "3 compiles in a process"),
+        ("frozen", FROZEN, FROZEN, counts(1, 1), (), "although the policy is frozen"),
+        ("tiered", NONE, NONE, tiers(1, 2), (), "1 of 2 signatures were compiled before"),
+        ("tiered", NONE, NONE, tiers(2, 0), (), "2 of 2 signatures never switched"),
+        ("tiered", NONE, NONE, off(compiles=1), (), "no function of the program is in tiers"),
         (
             "warm",
             NONE,

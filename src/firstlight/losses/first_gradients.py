@@ -28,7 +28,13 @@ from firstlight.histfactory.internal_order import data_of, prepared
 from firstlight.histfactory.linear_results import Linear
 from firstlight.histfactory.model import Model
 from firstlight.histfactory.newton import WarmStart
-from firstlight.histfactory.profile_slopes import Slope, combined, no_slope, of_floor, through_asimov
+from firstlight.histfactory.profile_slopes import (
+    Slope,
+    combined,
+    no_slope,
+    of_floor,
+    through_asimov,
+)
 from firstlight.histfactory.programs import Patience
 from firstlight.losses.objectives import Keys, State, Values, state_of
 

@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from firstlight.trace.findings import load, thresholds
@@ -333,3 +335,54 @@ def test_a_remedy_names_the_argument_and_a_type_for_it() -> None:
     assert "strength" in dtype.remedy
     assert "np.float32" in dtype.remedy
     assert "velocity" in weak.remedy
+
+
+@pytest.mark.usefixtures("a_moment_is_enough")
+def test_firstlight_exec_cures_what_is_wrong_with_the_cache_as_the_findings_say(
+    tmp_path: Path,
+) -> None:
+    """No cache at all, one below its threshold, one that was moved: the same programs under it."""
+    sick = ("same_on_every_rank", "cache_threshold_disease", "cache_moved_disease")
+    without = [f for f in findings(traced(sick[0])) if f.kind == "cache-off"]
+    assert "Start the program with `firstlight exec`" in without[0].remedy
+    assert "firstlight.warmstart.freeze" in without[0].remedy
+    made, moved = tmp_path / "made", tmp_path / "moved"
+    exec_sets = {"FIRSTLIGHT_WARMSTART": "1", "FIRSTLIGHT_CACHE_DIR": str(tmp_path / "own")}
+    # What the program names itself is where the programs are kept; then the folder moves.
+    traced(*sick, arguments=[made], **exec_sets)
+    shutil.copytree(made, moved)
+    cured = traced(*sick, arguments=[moved], **exec_sets)
+    for kind in ("cache-off", "cache-below-threshold", "cache-key-changed", "cache-cold"):
+        assert_not_found(cured, kind)
+    compiles = [c for f in cured.functions for c in f.compiles if c.compiled]
+    assert {c.cache.status for c in compiles if c.cache} == {"hit"}
+
+
+@pytest.mark.usefixtures("a_moment_is_enough")
+def test_ranks_that_start_together_under_firstlight_exec_compile_once(tmp_path: Path) -> None:
+    exec_sets = {"FIRSTLIGHT_WARMSTART": "1", "FIRSTLIGHT_CACHE_DIR": str(tmp_path / "cache")}
+    with ThreadPoolExecutor(2) as pool:
+        ranks = pool.map(
+            lambda rank: run(tmp_path / "logs", "same_on_every_rank", RANK=str(rank), **exec_sets),
+            range(2),
+        )
+        list(ranks)
+    trace = load(tmp_path / "logs")
+    assert len(trace.processes) == 2
+    assert_not_found(trace, "ranks-compile-the-same")
+
+
+@pytest.mark.usefixtures("a_moment_is_enough")
+def test_a_frozen_function_leaves_nothing_to_find(tmp_path: Path) -> None:
+    """The cure of what a cache leaves: tracing and lowering."""
+    from firstlight.warmstart import freeze
+
+    def loss(x: Any) -> Any:
+        return jnp.sum(jnp.linalg.cholesky(x @ x.T + 3 * jnp.eye(3)))
+
+    x = np.ones((3, 3), np.float32)
+    path = freeze(loss, (x,), path=tmp_path / "loss.frozen")
+    program = PROGRAMS / "frozen_loss.py"
+    trace = traced(program.stem, arguments=[path])
+    assert trace.functions == ()
+    assert findings(trace) == ()

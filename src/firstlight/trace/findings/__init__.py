@@ -23,6 +23,7 @@ from firstlight.trace.read.model import Finding, Trace
 _FAMILIES = (
     start_up.one_op_compiles,
     start_up.expensive_imports,
+    start_up.reserved_memory,
     recompiling.recompiles,
     slow_programs.large_constants,
     slow_programs.unrolled_loops,

@@ -34,22 +34,25 @@ _TITLES = {
     MissReason.NO_ENTRY: "{were} not in the persistent cache yet, and can be found there now.",
 }
 _REMEDIES = {
-    MissReason.BELOW_THRESHOLD: "Set jax_persistent_cache_min_compile_time_secs to 0 "
+    MissReason.BELOW_THRESHOLD: "Start the program with `firstlight exec`, which keeps everything, "
+    "or set jax_persistent_cache_min_compile_time_secs to 0 "
     "(JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0).",
     MissReason.CALLBACKS: "Take jax.debug.print, pure_callback and io_callback out of it (return "
     "the values and print them outside), or only have them in when you look for a fault.",
     MissReason.RANK: "Run what a single process needs for itself (preparation, evaluation) in a "
-    "program without jax.distributed, where the cache works, or keep its executable "
-    "(jax.experimental.serialize_executable).",
+    "program without jax.distributed, where the cache works, or freeze it "
+    "(firstlight.warmstart.freeze).",
     MissReason.OTHER_KEY: "{path}version of JAX, XLA_FLAGS, the kind of device, or the program "
-    "itself changed; logger jax._src.cache_key at DEBUG shows each part of a key.",
+    "itself changed; under `firstlight exec`, `firstlight cache explain FUNCTION` says which.",
     MissReason.NO_ENTRY: "The next start does not pay this. Where every start is a first one "
-    "(containers, CI), keep the folder of the cache between them, or ship it with the program.",
+    "(containers, CI), write a manifest once (`firstlight warm record`) and fill the cache from it "
+    "while the image is built (`firstlight warm build`).",
 }
 _MOVED = (
     "The path of the folder is part of the key: if the cache was moved, copied or mounted "
-    "elsewhere, set jax_persistent_cache_enable_xla_caches to 'none' where it is made and where it "
-    "is used. Else the "
+    "elsewhere, use `firstlight exec`, whose keys hold no path, or set "
+    "jax_persistent_cache_enable_xla_caches to 'none' where it is made and where it is used. Else "
+    "the "
 )
 
 
@@ -112,7 +115,8 @@ def _off(trace: Trace, pairs: Sequence[_Pair]) -> Finding:
         evidence = {"first_result_with_cache_seconds": seconds}
         left = (
             f"From the second start on the first result then comes after about {duration(seconds)} "
-            f"instead of {duration(first)}: imports, tracing and lowering are left."
+            f"instead of {duration(first)}: imports, tracing and lowering are left, which "
+            "firstlight.warmstart.freeze saves as well."
         )
     found = _finding(
         "cache-off",
@@ -174,8 +178,8 @@ def same_programs(trace: Trace) -> Iterator[Finding]:
             f"{counted(len(doubled), 'program')}.",
             function=worst.name,
             place=worst.place,
-            remedy="Give them one persistent cache (jax_compilation_cache_dir on a disk that all "
-            "see, jax_persistent_cache_min_compile_time_secs 0), and let one process run first: "
+            remedy="Start them with `firstlight exec --cache FOLDER`, on a disk that all see: one "
+            "compiles, the others wait for it. JAX's own cache needs one process that runs first: "
             "those that start together find nothing in it.",
             evidence={"processes": sorted(processes), "programs": len(doubled)},
         )

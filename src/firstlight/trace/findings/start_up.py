@@ -152,8 +152,8 @@ def _one_op_remedy(
         run_by = f"run by {listed(p for p, _ in packages.most_common(3))}, " if packages else ""
         return (
             f"Most of them are {run_by}called at {lines}: call that within a function "
-            f"under {jit_for(compiles)} if it can be, else a persistent cache with "
-            "jax_persistent_cache_min_compile_time_secs 0 saves them from the second start on."
+            f"under {jit_for(compiles)} if it can be, else `firstlight exec` saves them from the "
+            "second start on."
         )
     if function.rpartition(".")[2].startswith("test"):
         what = f"Put the work of {lines} into a function under jax.jit and assert on its results."
@@ -234,6 +234,33 @@ def jit_for(compiles: Sequence[Compile]) -> str:
     if any("/equinox/" in file for file in files):
         return "equinox.filter_jit"
     return "flax.nnx.jit" if any("/flax/nnx/" in file for file in files) else "jax.jit"
+
+
+# --- memory of a device ---------------------------------------------------------------------------
+
+
+def reserved_memory(trace: Trace) -> Iterator[Finding]:
+    """The memory of a GPU, most of which is reserved when it is first used."""
+    for process in trace.processes:
+        use, first = process.device_use, process.first_result_seconds
+        if use is None or not use.reserves_memory or (first and use.begin_seconds > first):
+            continue
+        start = first or process.wall_seconds or 0.0
+        if use.seconds >= thresholds.RESERVED_MEMORY_SHARE * start:
+            yield Finding(
+                kind="gpu-memory-preallocation",
+                seconds=use.seconds,
+                title=f"The first use of the {use.platform} device takes {duration(use.seconds)}: "
+                "JAX reserves most of its memory.",
+                function=None,
+                place=None,
+                remedy="Set XLA_PYTHON_CLIENT_PREALLOCATE=false before JAX is imported: memory is "
+                "then reserved as it is needed. For a long training that fills the card, leave it "
+                "as it is: memory that is reserved at once does not fragment.",
+                evidence={"platform": use.platform},
+                before_first_result_seconds=use.seconds if first else None,
+                apart=True,
+            )
 
 
 # --- imports --------------------------------------------------------------------------------------

@@ -23,6 +23,9 @@ ONE_OP_SHARE = 0.2
 # Packages beyond JAX, relative to JAX's own import: the load is the same for both.
 IMPORT_SHARE_OF_JAX = 0.5
 
+# The first use of a GPU, of the start: without reserving its memory it takes a tenth of a second.
+RESERVED_MEMORY_SHARE = 0.1
+
 # From here on constants take a noticeable part of the compile (10 MB: 0.1 s to load).
 CONSTANT_BYTES = 1_000_000
 # So many equations of one line, and the same one so often: the line was in a loop of Python.

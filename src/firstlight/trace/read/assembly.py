@@ -79,6 +79,7 @@ def _read_process(
         command=tuple(log.head.get("command") or ()),
         python=str(log.head.get("python")),
         jax_version=_version("jax", log, logs),
+        device_use=_device_use(log),
         torch_version=_version("torch", log, logs),
         wall_seconds=(end_ns - log.start_ns) / 1e9 if end or log.first("exited") else None,
         first_result_seconds=log.seconds_at(first.ns) if first else None,
@@ -134,6 +135,18 @@ def _functions(pairs: Iterable[tuple[FunctionKey, model.Compile]]) -> tuple[mode
         for compiles in [recompiles.with_reasons(all_of, k.library)]
     )
     return tuple(sorted(functions, key=lambda f: -f.seconds))
+
+
+def _device_use(log: ProcessLog) -> model.DeviceUse | None:
+    event = log.first("device_use")
+    if event is None:
+        return None
+    return model.DeviceUse(
+        platform=str(event["platform"]),
+        begin_seconds=log.seconds_at(event["begin_ns"]),
+        seconds=(event["end_ns"] - event["begin_ns"]) / 1e9,
+        reserves_memory=bool(event["reserves_memory"]),
+    )
 
 
 def _version(package: str, log: ProcessLog, logs: Sequence[ProcessLog]) -> str | None:

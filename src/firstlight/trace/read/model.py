@@ -288,6 +288,16 @@ class Thread:
 
 
 @dataclass(frozen=True)
+class DeviceUse:
+    """The first use of an accelerator."""
+
+    platform: str
+    begin_seconds: float
+    seconds: float
+    reserves_memory: bool  # most of that of the device, as JAX does by default
+
+
+@dataclass(frozen=True)
 class Process:
     number: int
     pid: int
@@ -317,6 +327,7 @@ class Process:
     first_result_pattern: str | None = None  # what was asked for as the first result
     started_at: float | None = None  # seconds of the clock on the wall, since 1970
     threads: tuple[Thread, ...] = ()  # others than the main one, in the order of their begin
+    device_use: DeviceUse | None = None
 
 
 @dataclass(frozen=True)

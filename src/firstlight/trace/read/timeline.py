@@ -132,6 +132,9 @@ def spans(pieces: Sequence[Part], waits: Sequence[SummedWait], start_ns: int) ->
     )
 
 
+_KINDS = {"backend": "backend", "device_use": "backend", "torch_region": "compile"}
+
+
 def _of_event(index: int, event: Event) -> Iterator[tuple[int | None, Interval]]:
     """Intervals with their threads; None: unknown."""
     kind, thread = event["event"], event.get("thread")
@@ -140,9 +143,9 @@ def _of_event(index: int, event: Event) -> Iterator[tuple[int | None, Interval]]
         end = max(m[1] + m[2] for m in event["modules"])
         outermost = max(event["modules"], key=lambda m: m[2])[0]
         yield thread, Interval("import", begin, end, outermost)
-    elif kind in ("backend", "stage", "torch_region"):
-        kind = {"backend": "backend", "torch_region": "compile"}.get(kind) or event["stage"]
-        label = str(event["platform"] if kind == "backend" else event.get("name"))
+    elif kind in ("backend", "device_use", "stage", "torch_region"):
+        label = str(event["platform"] if "platform" in event else event.get("name"))
+        kind = _KINDS.get(kind) or event["stage"]
         which = index if event["event"] == "stage" else None
         yield thread, Interval(kind, event["begin_ns"], event["end_ns"], label, which)
     elif kind == "waits":

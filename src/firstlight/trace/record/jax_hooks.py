@@ -14,6 +14,7 @@ from firstlight.trace.record import calls, program_contents
 from firstlight.trace.record.cache_folder import CacheFolder
 from firstlight.trace.record.call_tracking import KnownCalls
 from firstlight.trace.record.calls import Facts, Frames
+from firstlight.trace.record.device_use import DeviceUse
 from firstlight.trace.record.outputs import Outputs
 from firstlight.trace.record.program_errors import leave_out_caller, pass_on
 from firstlight.trace.record.recorder import Recorder
@@ -27,6 +28,7 @@ def attach(recorder: Recorder) -> JaxHooks:
     hooks = JaxHooks(recorder)
     hooks.listen()
     hooks.watch_backends()
+    hooks.watch_first_use()
     hooks.waits.watch()
     recorder.before_end.append(hooks.waits.write)
     recorder.after_fork.append(hooks.forked)
@@ -60,6 +62,7 @@ class JaxHooks:
         self._active = True
         self._frames_stay = True  # a stage ends in the frame in which it has begun
         self._replaced = Replacements()
+        self._device_use = DeviceUse(recorder)
         self._listeners = {
             "scalar": recorder.safely(self._begin),
             "event_duration": recorder.safely(self._end),
@@ -110,6 +113,12 @@ class JaxHooks:
 
         self._replaced.put(xla_bridge, "_init_backend", _init_backend)
 
+    def watch_first_use(self) -> None:
+        """Time the first use of an accelerator, in which its memory is reserved."""
+        from jax._src.interpreters import pxla
+
+        self._device_use.watch(pxla)
+
     def detach(self) -> None:
         """Stop listening, and leave JAX as it was."""
         from jax import monitoring
@@ -118,6 +127,7 @@ class JaxHooks:
         self.waits.unwatch()
         self._outputs.unwatch()
         self._replaced.undo()
+        self._device_use.stop()
         for kind, listener in self._listeners.items():
             self._recorder.safely(getattr(monitoring, f"unregister_{kind}_listener"))(listener)
 

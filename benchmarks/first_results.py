@@ -1,0 +1,252 @@
+"""Time to first result of the catalogue's JAX workloads: jit, caches, frozen functions, tiers.
+
+    python benchmarks/first_results.py frozen    fresh process → first result, ratios to plain jit
+    python benchmarks/first_results.py tiers     the same for `tiered`, over the standard suite
+    python benchmarks/first_results.py hits      second process under our cache: hits of requests
+
+Every figure is a ratio of processes that ran in turns; medians with their spread (min to max).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from firstlight.measure.case_selection import select
+from firstlight.measure.runner import worker_environment
+from firstlight.records import Case
+from firstlight.workloads.catalog import registered
+
+#: In a fresh process: build the workload of a case, call its step, report.
+CHILD = """
+import json, os, sys, time
+about = json.loads(sys.argv[1])
+sys.path[:] = about["path"]
+events = {"requests": 0, "hits": 0, "compiles": 0}
+import jax
+from jax import monitoring
+import firstlight.warmstart as warmstart
+from firstlight.measure.program import load_object
+names = {"compile_requests_use_cache": "requests", "cache_hits": "hits"}
+monitoring.register_event_listener(
+    lambda event, **_: events.update({n: events[n] + 1 for e, n in names.items()
+                                      if event == "/jax/compilation_cache/" + e}))
+monitoring.register_event_duration_secs_listener(
+    lambda event, seconds, **_: events.update(compiles=events["compiles"] + (
+        event == "/jax/core/compile/backend_compile_duration")))
+made = []
+def compile(f):
+    if about["how"] == "tiered":
+        made.append(warmstart.tiered(f))
+    elif about["how"] == "level 0":
+        options = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+        made.append(jax.jit(f, compiler_options=options))
+    else:
+        made.append(jax.jit(f))
+    return made[-1]
+step, arguments = load_object(about["program"])(compile, about["seed"], **about["parameters"])
+jax.block_until_ready(arguments)
+begin = time.perf_counter()
+result = jax.block_until_ready(step(*arguments))
+first_call = time.perf_counter() - begin
+print("first", flush=True)
+report = {"first_call": first_call, **events}
+if about["how"] == "tiered":
+    switches = [s for f in made for s in f.switches]
+    report["tiers"] = sorted({s.first_tier.value for s in switches})
+if about["warm_seconds"]:
+    for f in made:
+        if about["how"] == "tiered":
+            f.wait()
+    for _ in range(3):
+        jax.block_until_ready(step(*arguments))
+    calls, end = [], time.perf_counter() + about["warm_seconds"]
+    while time.perf_counter() < end or len(calls) < 5:
+        begin = time.perf_counter()
+        jax.block_until_ready(step(*arguments))
+        calls.append(time.perf_counter() - begin)
+    report["warm_call"] = sorted(calls)[len(calls) // 2]
+print(json.dumps(report), flush=True)
+os._exit(0)
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("frozen", "tiers", "hits"))
+    parser.add_argument("-b", dest="pattern", default="", help="only cases that match")
+    parser.add_argument("-n", type=int, default=3, help="processes each")
+    parser.add_argument("--warm-seconds", type=float, default=0.5, help="of warm calls per process")
+    options = parser.parse_args()
+    {"frozen": frozen, "tiers": tiers, "hits": hits}[options.what](options)
+
+
+def standard_cases(pattern: str) -> list[Case]:
+    backends, workloads = registered()
+    cases = select("standard", workloads, backends, ["jax-jit"], ["none"])
+    return [case for case in cases if re.search(pattern, case.id)]
+
+
+def child(case: Case, how: str, warm_seconds: float = 0.0, **environment: str) -> dict[str, Any]:
+    """A fresh process: its own report, with the seconds from its start to its first result."""
+    about = {"path": sys.path, "program": case.program, "seed": case.seed, "how": how}
+    about |= {"parameters": dict(case.parameters), "warm_seconds": warm_seconds}
+    inherited = worker_environment(case, Path("unused"))
+    begin = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-c", CHILD, json.dumps(about)],
+        stdout=subprocess.PIPE, text=True, env=inherited | environment,
+    )  # fmt: skip
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    seconds = time.perf_counter() - begin
+    rest = process.stdout.read()
+    if process.wait() or first != "first\n":
+        raise SystemExit(f"{case.id}: {how} failed")
+    return {"total": seconds, **json.loads(rest)}
+
+
+def spread(values: Iterable[float]) -> str:
+    numbers = sorted(values)
+    return f"{statistics.median(numbers):.2f} ({numbers[0]:.2f}-{numbers[-1]:.2f})"
+
+
+def in_turns(times: int, sides: dict[str, Callable[[], dict[str, Any]]]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {name: [] for name in sides}
+    for number in range(times):
+        order = list(sides) if number % 2 == 0 else list(sides)[::-1]
+        for name in order:
+            found[name].append(sides[name]())
+    return found
+
+
+def ratios(over: list[Any], under: list[Any], key: str) -> list[float]:
+    return [a[key] / b[key] for a, b in zip(over, under, strict=True)]
+
+
+def tiers(options: argparse.Namespace) -> None:
+    print("jit / tiered, > 1: tiered is faster; warm: tiered / jit, after the switch")
+    print(f"{'workload':44} {'process':>20} {'first call':>22} {'level 0':>20} {'warm':>18}  tiers")
+    passed = total = 0
+    for case in standard_cases(options.pattern):
+        sides = {
+            how: lambda how=how, case=case: child(case, how, options.warm_seconds)
+            for how in ("jit", "tiered", "level 0")
+        }
+        found = in_turns(options.n, sides)
+        jit, tiered, low = (found[name] for name in ("jit", "tiered", "level 0"))
+        whole = ratios(jit, tiered, "total")
+        total += 1
+        passed += statistics.median(whole) >= 2
+        row = (
+            f"{spread(whole):>20} {spread(ratios(jit, tiered, 'first_call')):>22} "
+            f"{spread(ratios(jit, low, 'first_call')):>20} "
+            f"{spread(ratios(tiered, jit, 'warm_call')):>18}"
+        )
+        print(f"{case.id.removesuffix('/jax-jit/none'):44} {row}  {tiered[0]['tiers']}", flush=True)
+    print(f"{passed} of {total} workloads reach their first result in half the time or less.")
+
+
+def hits(options: argparse.Namespace) -> None:
+    """Every compile of a second process must be found by Firstlight's cache."""
+    missed = 0
+    for case in standard_cases(options.pattern):
+        with tempfile.TemporaryDirectory() as folder:
+            cache = {"FIRSTLIGHT_WARMSTART": "1", "FIRSTLIGHT_CACHE_DIR": folder}
+            cache["JAX_ENABLE_COMPILATION_CACHE"] = "true"
+            first, second = (child(case, "jit", **cache) for _ in range(2))
+        missed += second["requests"] - second["hits"]
+        said = f"{second['hits']} of {second['requests']} requests, {second['compiles']} compiles"
+        print(
+            f"{case.id:50} {said}; first process {first['hits']} of {first['requests']}", flush=True
+        )
+    print("all found" if not missed else f"{missed} requests missed")
+    sys.exit(bool(missed))
+
+
+#: In a fresh process that has only the frozen function; NumPy makes its arguments.
+FROZEN_CHILD = """
+import importlib, json, os, sys
+about = json.loads(sys.argv[1])
+sys.path[:] = about["path"]
+from firstlight.warmstart import load
+frozen = load(about["file"])
+module = importlib.import_module(about["program"].partition(":")[0])
+frozen(*module.make_inputs(about["seed"], **about["parameters"]))
+assert "jax" not in sys.modules
+print("first", flush=True)
+print("{}", flush=True)
+os._exit(0)
+"""
+FREEZING = ("option_greeks[small]", "transformer_block[small]", "hypergradient[small]")
+
+
+def frozen(options: argparse.Namespace) -> None:
+    print("fresh process → first result: seconds of plain jit, and the others relative to it")
+    cases = [c for c in standard_cases(options.pattern) if c.id.startswith(FREEZING)]
+    for case in cases:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            warm = {
+                "JAX_ENABLE_COMPILATION_CACHE": "true",
+                "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"),
+                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            }
+            child(case, "jit", **warm)
+            path = _frozen(case, folder / "function.frozen")
+            found = in_turns(
+                options.n,
+                {
+                    "jit": lambda case=case: child(case, "jit"),
+                    "warm": lambda case=case, warm=warm: child(case, "jit", **warm),
+                    "frozen": lambda case=case, path=path: _frozen_child(case, path),
+                },
+            )
+        cached, saved = (ratios(found[n], found["jit"], "total") for n in ("warm", "frozen"))
+        print(
+            f"{case.id:40} jit {spread(r['total'] for r in found['jit'])} s, warm persistent cache "
+            f"{spread(cached)}, frozen without jax {spread(saved)}, frozen against warm "
+            f"{spread(ratios(found['frozen'], found['warm'], 'total'))}",
+            flush=True,
+        )
+
+
+def _frozen(case: Case, path: Path) -> Path:
+    """Frozen in this process; the environment of the case is that of its programs."""
+    os.environ.update(case.environment)
+    from firstlight.measure.program import load_object
+    from firstlight.warmstart import freeze
+
+    step, _ = load_object(case.program)(lambda f: f, case.seed, **case.parameters)
+    module = sys.modules[case.program.partition(":")[0]]
+    return freeze(step, tuple(module.make_inputs(case.seed, **case.parameters)), path=path)
+
+
+def _frozen_child(case: Case, path: Path) -> dict[str, Any]:
+    about = {"path": sys.path, "program": case.program, "seed": case.seed, "file": str(path)}
+    about["parameters"] = dict(case.parameters)
+    begin = time.perf_counter()
+    command = [sys.executable, "-c", FROZEN_CHILD, json.dumps(about)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=worker_environment(case, Path("unused"))
+    )
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    seconds = time.perf_counter() - begin
+    if process.wait() or first != "first\n":
+        raise SystemExit(f"{case.id}: frozen failed")
+    return {"total": seconds}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""The first use of an accelerator, in which JAX by default reserves most of its memory."""
+
+from __future__ import annotations
+
+import os
+from _thread import get_ident
+from time import monotonic_ns
+from typing import Any
+
+from firstlight.trace.record.recorder import Recorder
+from firstlight.trace.record.replacements import Replacements, named_like
+
+#: Where JAX first asks a device for memory: an array is placed there, or a program runs.
+_PLACES = (("batched_device_put", ()), ("ExecuteReplicated", ("__call__",)))
+
+
+class DeviceUse:
+    """Times the first use, then puts back what it replaced."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._replaced = Replacements()
+
+    def watch(self, pxla: Any) -> None:
+        """pxla: the module of JAX that places arrays and runs programs."""
+        for name, inner in _PLACES:
+            owner = getattr(pxla, name, None) if inner else pxla
+            where = inner[0] if inner else name
+            original = getattr(owner, where, None)
+            if original is not None:
+                self._replaced.put(owner, where, self._timed(original))
+
+    def stop(self) -> None:
+        self._replaced.undo()
+
+    def _timed(self, original: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
+            if not self._replaced:
+                return original(*arguments, **named)
+            self.stop()
+            begin = monotonic_ns()
+            try:
+                return original(*arguments, **named)
+            finally:
+                self._report(begin, monotonic_ns())
+
+        return named_like(call, original)
+
+    def _report(self, begin_ns: int, end_ns: int) -> None:
+        from jax._src import xla_bridge
+
+        platforms = [name for name in getattr(xla_bridge, "_backends", ()) if name != "cpu"]
+        if not platforms:
+            return
+        asked = os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "")
+        allocator = os.environ.get("XLA_PYTHON_CLIENT_ALLOCATOR", "").lower()
+        reserves = asked not in ("false", "False", "0") and allocator != "platform"
+        self._recorder.event(
+            "device_use",
+            platform=platforms[0],
+            begin_ns=begin_ns,
+            end_ns=end_ns,
+            thread=get_ident(),
+            reserves_memory=reserves,
+        )
