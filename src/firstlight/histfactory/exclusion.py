@@ -17,7 +17,7 @@ import numpy as np
 from firstlight.histfactory.array_types import Array, Count, DataSet, Number, Parameters, Truth
 from firstlight.histfactory.engine import Eager, Engine, Traced, engine_for
 from firstlight.histfactory.fitting import Fixed, as_fixed, problem_of
-from firstlight.histfactory.inference import (
+from firstlight.histfactory.hypotheses import (
     at_strength,
     bounded,
     free_and_conditional,

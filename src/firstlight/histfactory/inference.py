@@ -8,28 +8,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, cast
-
-import numpy as np
+from typing import NamedTuple, cast
 
 from firstlight.histfactory.array_types import (
     Array,
     Count,
     DataSet,
     Number,
-    Numpy,
     Parameters,
     Truth,
 )
-from firstlight.histfactory.engine import Engine, Traced, engine_for
-from firstlight.histfactory.fitting import FitResult, Fixed, as_fixed, problem_of, result_of
-from firstlight.histfactory.internal_order import data_of, data_vector, poi_position, to_internal
-from firstlight.histfactory.lazy_jax import jnp, pytree
-from firstlight.histfactory.likelihood import Data
-from firstlight.histfactory.model import Model, ModelError, require_number
+from firstlight.histfactory.engine import Engine, engine_for
+from firstlight.histfactory.fitting import FitResult, Fixed, as_fixed, result_of
+from firstlight.histfactory.hypotheses import (
+    bounded,
+    difference,
+    free_and_conditional,
+    hypotheses,
+    most_branches,
+    poi_value,
+    require_statistic,
+    square_root,
+)
+from firstlight.histfactory.internal_order import data_of, data_vector, to_internal
+from firstlight.histfactory.lazy_jax import pytree
+from firstlight.histfactory.model import Model, ModelError
 from firstlight.histfactory.newton import Minimum, Problem, WarmStart
-from firstlight.histfactory.numpy_or_jax import plain, put
-from firstlight.histfactory.precision import in_float64, is_traced
+from firstlight.histfactory.numpy_or_jax import plain
+from firstlight.histfactory.precision import in_float64
 
 
 @pytree
@@ -147,7 +153,7 @@ def ratio_and_fits(
     # Written so that NaN stays NaN.
     without = muhat <= 0 if statistic == "q0" else muhat > tested
     ratio = Ratio(
-        q=plain(engine.xp.where(without, 0.0, _difference(engine, found[1], found[0]))),
+        q=plain(engine.xp.where(without, 0.0, difference(engine, found[1], found[0]))),
         muhat=plain(muhat),
         free=_constant(engine, found[0], free),
         conditional=_constant(engine, found[1], at_mu),
@@ -254,92 +260,3 @@ def asimov(
         (problem,) = hypotheses(engine, data_of(model, data), [mu], fixed, None)
         theta = engine.followed(engine.chain([problem])[0], problem)
     return data_vector(model, engine.asimov(theta))
-
-
-# --- small pieces ---------------------------------------------------------------------------------
-
-
-def hypotheses(
-    engine: Engine, data: Data, mus: list[Any], fixed: Fixed, init: Any
-) -> list[Problem]:
-    """One problem per signal strength; None leaves it free."""
-    base = problem_of(engine, data, fixed, init)
-    model = engine.model
-    if None in mus and base.fixed[poi_position(model)] > 0:
-        raise ModelError(
-            f"{model.about.source}: the parameter of interest {model.poi!r} is fixed, so it cannot "
-            f"be tested. Free it: fixed={{{model.poi!r}: False}}."
-        )
-    return [base if mu is None else at_strength(engine, base, mu) for mu in mus]
-
-
-def at_strength(engine: Engine, problem: Problem, mu: Number) -> Problem:
-    """The problem at a signal strength."""
-    index = poi_position(engine.model)
-    start = put(problem.start, index, require_number(mu, "mu"))
-    return problem._replace(start=start, fixed=put(problem.fixed, index, 1.0), guess=start)
-
-
-def bounded(engine: Engine, problem: Problem, statistic: str) -> Problem:
-    """Bounds of the signal strength that the test statistic requires."""
-    index = poi_position(engine.model)
-    lower, upper = problem.lower, problem.upper
-    bound = lower[index]
-    if statistic == "qtilde":
-        bound = engine.xp.maximum(bound, 0.0)
-    elif statistic == "q":
-        bound = engine.xp.where(bound < 0, bound, -upper[index])
-    # A limit may exceed the upper bound, and so may the best fit.
-    return problem._replace(lower=put(lower, index, bound), upper=put(upper, index, np.inf))
-
-
-def free_and_conditional(
-    engine: Engine, free: Problem, conditional: Problem, warm_start: WarmStart | None = None
-) -> list[Minimum]:
-    """The free fit and the conditional one."""
-    best, at_mu = engine.chain([free, conditional], warm_start)
-    if isinstance(engine, Traced) or not at_mu.nll < best.nll - DISAGREEMENT:
-        return [best, at_mu]
-    # The free fit could have reached the conditional one's point, so it was in another minimum.
-    again = engine.chain([free.starting_at(at_mu.theta)])[0]
-    return [again._replace(branches=most_branches(2, again.branches)), at_mu]
-
-
-def poi_value(engine: Engine, found: Minimum) -> Any:
-    return found.theta[poi_position(engine.model)]
-
-
-def _difference(engine: Engine, conditional: Minimum, free: Minimum) -> Any:
-    """2 ΔNLL, clipped at zero because rounding can make it negative."""
-    with np.errstate(invalid="ignore"):  # infinities of failed fits give NaN
-        return engine.xp.maximum(2 * (conditional.nll - free.nll), 0.0)
-
-
-def one_sided(engine: Engine, mu: Number, free: Minimum, at_mu: Minimum) -> Any:
-    muhat = poi_value(engine, free)
-    return engine.xp.where(muhat > mu, 0.0, _difference(engine, at_mu, free))
-
-
-#: A conditional fit lower than the free one by more than this has found another minimum.
-DISAGREEMENT = 1e-9
-
-#: A test statistic below this is the rounding error of two equal likelihoods. Its root is taken as
-#: zero: the derivative of the root would be that error divided by almost zero.
-ROUNDING = 1e-12
-
-
-def square_root(q: Any) -> Any:
-    """√q of a test statistic; zero, with zero derivative, where q is only rounding."""
-    xp: Numpy = jnp if is_traced(q) else np
-    none = q <= ROUNDING
-    return plain(xp.where(none, 0.0, xp.sqrt(xp.where(none, 1.0, q))))
-
-
-def most_branches(*counts: Any) -> Any:
-    """The largest of several numbers of minima, elementwise under `vmap`."""
-    return plain((jnp if is_traced(counts) else np).stack(counts).max(axis=0))
-
-
-def require_statistic(name: str, among: tuple[str, ...] = ("q", "qtilde")) -> None:
-    if name not in among:
-        raise ModelError(f"test_statistic {name!r} is not one of {', '.join(map(repr, among))}.")

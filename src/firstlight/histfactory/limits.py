@@ -32,7 +32,7 @@ from firstlight.histfactory.exclusion import (
     q_of_asimov,
 )
 from firstlight.histfactory.fitting import Fixed, as_fixed
-from firstlight.histfactory.inference import require_statistic
+from firstlight.histfactory.hypotheses import require_statistic
 from firstlight.histfactory.internal_order import data_of, poi_position
 from firstlight.histfactory.lazy_jax import jax, jnp, pytree
 from firstlight.histfactory.linear_systems import factorise, solve

@@ -72,7 +72,7 @@ def known_result(
 @cache
 def _rules() -> dict[Callable[..., Any], Rule]:
     # They use functions that are decorated with what calls this.
-    from firstlight.histfactory import first_gradients  # noqa: F401
+    from firstlight.histfactory import exclusion_gradients, first_gradients  # noqa: F401
 
     return _RULES
 

@@ -12,7 +12,12 @@ from firstlight.histfactory.array_types import Array, DataSet, Parameters, Truth
 from firstlight.histfactory.engine import Eager, Progress
 from firstlight.histfactory.exclusion import BANDS, HypothesisTest, Setup, require_possible_strength
 from firstlight.histfactory.fitting import Fixed, as_fixed, problem_of
-from firstlight.histfactory.inference import bounded, hypotheses, one_sided, require_statistic
+from firstlight.histfactory.hypotheses import (
+    bounded,
+    hypotheses,
+    one_sided,
+    require_statistic,
+)
 from firstlight.histfactory.internal_order import data_of, data_vector, to_internal, to_public
 from firstlight.histfactory.likelihood import Data
 from firstlight.histfactory.model import Floats, Model, ModelError, require_finite, require_number

@@ -9,20 +9,20 @@ import numpy as np
 from firstlight.histfactory import templates
 from firstlight.histfactory.array_types import Array, ArrayLike, Number
 from firstlight.histfactory.engine import OnHost
+from firstlight.histfactory.exclusion_gradients import limit_and_slopes
 from firstlight.histfactory.first_gradients import (
     RATIO,
     by_argument,
-    limit_and_slopes,
     root_slope,
     value_slopes,
 )
 from firstlight.histfactory.fitting import Fixed
+from firstlight.histfactory.hypotheses import square_root
 from firstlight.histfactory.inference import (
     RatioAndFits,
     expected_parameters,
     expected_ratio_and_fit,
     ratio_and_fits,
-    square_root,
 )
 from firstlight.histfactory.internal_order import data_of, prepared
 from firstlight.histfactory.linear_results import Linear

@@ -32,12 +32,12 @@ import numpy as np
 from firstlight.histfactory import evaluation, limits, templates
 from firstlight.histfactory.array_types import ArrayLike, Count, Number, Parameters, Truth
 from firstlight.histfactory.fitting import Fixed
+from firstlight.histfactory.hypotheses import square_root
 from firstlight.histfactory.inference import (
     Ratio,
     asimov,
     expected_ratio,
     likelihood_ratio,
-    square_root,
     warm_start_of,
 )
 from firstlight.histfactory.lazy_jax import jax, jnp, pytree

@@ -7,8 +7,8 @@
     histogram, loss = SoftHistogram(edges), SignificanceLoss(model, "signal")
     loss(histogram(network(events))).backward()
 
-The likelihood runs in float64: in NumPy for the first steps, so that they wait for no compiler, then
-in JAX, on the device of the tensors. Nothing is imported until it is used.
+The likelihood runs in float64: in NumPy for the first steps, which wait for no compiler, then in
+JAX, on the device of the tensors. Nothing is imported until it is used.
 """
 
 from __future__ import annotations
