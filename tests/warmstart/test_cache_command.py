@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from firstlight.cli import main
+from firstlight.snapshot.keys import PrivateKey
 from firstlight.warmstart import folder, sealed
 from firstlight.warmstart.entries import Entries, name_of
 from firstlight.warmstart.explain import Part, compiles_of, differences
@@ -188,6 +189,24 @@ def test_a_server_is_listed_verified_and_compared_with_a_folder(
     assert parts == {"shapes", "flags"}
     assert main(["cache", "prune", "--max-bytes", "0", served.url]) == 2
     assert "removes entries itself" in capsys.readouterr().err
+
+
+def test_push_sends_what_a_shared_cache_does_not_have(
+    cache: Path,
+    serve: Callable[..., CacheServer],
+    config: Path,
+    new_key: Callable[[Path], PrivateKey],
+    capsys: Printed,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FIRSTLIGHT_CACHE_LOCAL_DIR", str(cache))
+    url = serve().url
+    assert main(["cache", "push", url]) == 2
+    assert "firstlight keys generate" in capsys.readouterr().err
+    new_key(config)
+    assert told(capsys, "push", url) == {"sent": 3, "there": 0}
+    assert told(capsys, "push", url) == {"sent": 0, "there": 3}
+    assert told(capsys, "verify", url) == {"entries": 3, "wrong": []}
 
 
 def test_a_cache_that_cannot_be_read_says_why(tmp_path: Path, capsys: Printed) -> None:

@@ -276,6 +276,25 @@ def test_a_server_that_never_answers_is_given_up(
             assert [store.get(key) for key in "abc"] == [None] * 3
 
 
+def test_an_answer_that_is_cut_off_is_trouble_with_the_server_not_with_the_entry(
+    signatures: Signatures,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nfew bytes")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        joined = Shared(HttpPlace(f"http://127.0.0.1:{server.getsockname()[1]}"), signatures)
+        with pytest.warns(RuntimeWarning, match="cut off"):
+            assert joined.get("kind", "key") is None
+        thread.join()
+
+
 def test_a_server_that_was_killed_and_started_again_is_used_again(
     tmp_path: Path, serve: Callable[..., CacheServer], signatures: Signatures
 ) -> None:

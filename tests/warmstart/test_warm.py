@@ -71,7 +71,8 @@ def test_a_recorded_program_is_compiled_into_a_server_and_then_hits_everywhere(
     monkeypatch.setenv("FIRSTLIGHT_CACHE_LOCAL_DIR", str(tmp_path / "of the builder"))
     (tmp_path / "program.py").write_text(PROGRAM)
     recorded, url = str(tmp_path / "program.warm"), serve().url
-    arguments = ["--out", recorded, "--cache", str(tmp_path / "recorded")]
+    # Of these, the folder in front of the server already has those that the builder records.
+    arguments = ["--out", recorded, "--cache", str(tmp_path / "of the builder")]
     program = str(tmp_path / "program.py")
     assert main(["warm", "record", *arguments, program, "--callback"]) == 3
     printed = capfd.readouterr()

@@ -42,6 +42,9 @@ def add_to(commands: Any) -> None:
             add("--repair", action="store_true", help="remove damaged entries")
         elif name == "prune":
             _add_prune(add)
+    add = action("push", "send what your folder has to a shared cache", contents.push)
+    add("url", metavar="URL", help="the shared cache")
+    add("--json", action="store_true", help="print JSON")
     add = action("explain", "say why a function was compiled again", contents.explain)
     add("function", metavar="FUNCTION", help="its name, such as train_step")
     caches = "one cache, for its last two compiles, or two, for the last one in each"

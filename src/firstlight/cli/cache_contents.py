@@ -159,6 +159,17 @@ def prune(options: argparse.Namespace) -> int:
     return 0
 
 
+def push(options: argparse.Namespace) -> int:
+    from firstlight.warmstart.caches import push as send
+
+    sent, there = send(options.url)
+    if options.json:
+        print(json.dumps({"sent": sent, "there": there}))
+    else:
+        print(f"{options.url}: {sent} entries sent, {there} were there.")
+    return 0
+
+
 def explain(options: argparse.Namespace) -> int:
     from firstlight.warmstart.caches import cache_at, default_cache
     from firstlight.warmstart.explain import compiles_of, differences

@@ -87,14 +87,21 @@ def record(options: argparse.Namespace) -> int:
 def build(options: argparse.Namespace) -> int:
     from firstlight.present.quantities import counted, duration
     from firstlight.warmstart import building, checking, manifest
+    from firstlight.warmstart.caches import NEEDS_KEY, CacheError, default_cache, push
+    from firstlight.warmstart.signing import Signatures
 
     found = manifest.read(options.manifest)
     if options.run:
         return _run(found.command, options.cache, {})
     if options.jobs < 1:
         options.parser.error("--jobs: at least 1")
-    _require_key(options.cache)
-    built = building.build(found, options.cache or "", options.jobs, _tell)
+    where = options.cache or default_cache()
+    if "://" in where and Signatures.of_user().own is None:
+        raise CacheError(NEEDS_KEY)
+    built = building.build(found, where, options.jobs, _tell)
+    if "://" in where:  # what was found in the folder of this machine may not be there
+        keys = {one.key for one in found.programs}
+        push(where, lambda one: one.key in keys)
     states = checking.check(found, options.cache)
     missing = states[checking.State.MISSING] + states[checking.State.OTHER_MACHINE]
     failed = [one for one in built if one.outcome is building.Outcome.FAILED]
@@ -162,17 +169,6 @@ def _run(program: list[str], cache: str | None, more: dict[str, str]) -> int:
         program = [sys.executable, *program]
     code = subprocess.run(program, env=environment, check=False).returncode
     return code if code >= 0 else 128 - code
-
-
-def _require_key(cache: str | None) -> None:
-    from firstlight.warmstart.caches import CacheError, default_cache
-    from firstlight.warmstart.signing import Signatures
-
-    if "://" in (cache or default_cache()) and Signatures.of_user().own is None:
-        raise CacheError(
-            "to send programs to others you need a key: firstlight keys generate, or name one "
-            "without a passphrase with FIRSTLIGHT_SIGNING_KEY"
-        )
 
 
 def _tell(one: Built) -> None:

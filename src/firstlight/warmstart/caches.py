@@ -6,7 +6,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -15,9 +15,14 @@ from firstlight.errors import FirstlightError
 from firstlight.warmstart import folder
 from firstlight.warmstart.entries import name_of
 from firstlight.warmstart.inventory import Listed, entries_below
-from firstlight.warmstart.places import ObjectPlace, PlaceError
+from firstlight.warmstart.places import ObjectPlace, Place, PlaceError, place_at
 from firstlight.warmstart.sealed import is_whole
 from firstlight.warmstart.signing import Signatures, Verdict
+
+NEEDS_KEY = (
+    "to send programs to others you need a key: firstlight keys generate, or name one without a "
+    "passphrase with FIRSTLIGHT_SIGNING_KEY"
+)
 
 
 class CacheError(FirstlightError):
@@ -149,6 +154,30 @@ class ObjectCache(_Elsewhere):
     def remove(self, one: Listed) -> None:
         with _asking(self._place.url):
             self._place.remove(one.path)
+
+
+def push(url: str, wanted: Callable[[Listed], bool] = lambda one: True) -> tuple[int, int]:
+    """Send what the folder of this machine has and a shared cache has not: (sent, there before)."""
+    signatures, place = Signatures.of_user(), _place(url)
+    if signatures.own is None:
+        raise CacheError(NEEDS_KEY)
+    own = FolderCache(folder.opened(folder.in_front()))
+    there = {one.path for one in cache_at(url).entries()}
+    chosen = [one for one in own.entries() if wanted(one)]
+    sent = 0
+    for one in chosen:
+        content = own.content(one)
+        if one.path in there or content is None or own.trouble(one) is not None:
+            continue
+        with _asking(url):
+            place.store(one.path, signatures.sign(content))
+        sent += 1
+    return sent, sum(one.path in there for one in chosen)
+
+
+def _place(url: str) -> Place:
+    with _asking(url):
+        return place_at(url)
 
 
 @contextmanager

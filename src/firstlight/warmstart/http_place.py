@@ -162,7 +162,8 @@ def _sent(
     if body:
         connection.sock.settimeout(_STORING_SECONDS)
     response = connection.getresponse()
-    connection.sock and connection.sock.settimeout(_SILENCE_SECONDS)
+    if connection.sock is not None:
+        connection.sock.settimeout(_SILENCE_SECONDS)
     return response
 
 
@@ -177,5 +178,7 @@ def _read(response: http.client.HTTPResponse) -> bytes:
             raise http.client.HTTPException("the answer is too large")
         if time.monotonic() > end:
             raise TimeoutError
-    response.close()  # read1 does not, and the connection could not be used again
+    if response.length:  # which read1 does not check
+        raise http.client.HTTPException("the answer was cut off")
+    response.close()  # nor does it close, and the connection could not be used again
     return b"".join(chunks)

@@ -131,9 +131,13 @@ def _recorder() -> Callable[[KeyRequest], None]:
 
 def _open_shared(url: str, why_shared: str) -> Shared | None:
     # With the library that checks signatures: not loaded where all is found in the folder.
-    from firstlight.warmstart.shared import open_shared
+    try:
+        from firstlight.warmstart.shared import open_shared
 
-    return open_shared(url, why_shared)
+        return open_shared(url, why_shared)
+    except Exception as error:
+        warn(f"{url} is not used: {error!r}.")
+        return None
 
 
 def _shares_work() -> bool:

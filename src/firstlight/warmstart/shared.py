@@ -40,8 +40,8 @@ def open_shared(url: str, why_shared: str = "") -> Shared | None:
     """
     try:
         signatures, place = Signatures.of_user(), place_at(url)
-    except (FirstlightError, PlaceError) as error:
-        warn(f"{url} is not used: {error}. {_COMPILES}.")
+    except (FirstlightError, PlaceError, OSError) as error:
+        warn(f"{url} is not used: {str(error).rstrip('.')}. {_COMPILES}.")
         return None
     if not signatures.trusted:
         why = why_shared or f"{url} is not used: you have no key to sign with, and trust no other."
@@ -118,7 +118,8 @@ class Shared:
         if entry is None:
             return None
         verdict = self._signatures.verdict(entry)
-        if verdict is Verdict.TRUSTED and sealed.value_of(entry, kind, key) is None:
+        head = sealed.head(entry[: sealed.MAX_HEAD_BYTES])
+        if verdict is Verdict.TRUSTED and (head is None or (head.kind, head.key) != (kind, key)):
             verdict = Verdict.FORGED  # signed, but for something else
         if verdict is not Verdict.TRUSTED:
             self._refused(verdict, entry)
