@@ -28,15 +28,16 @@ class Function:
             phase: values.histogram(metrics.STEP_DURATION, name, phase)
             for phase in ("warm", "cold")
         }
+        self.holds_result: bool | None = None  # whether its results are small
         self.followed: list[tuple[float, ref[Any]]] = []  # when, and a result
         self.unchecked: tuple[ref[Any], ...] = ()  # for NaN
         self.follow_again = 0.0  # when the next result is to be followed
 
-    def follow(self, results: tuple[ref[Any], ...], now: float) -> None:
+    def follow(self, arrays: list[Any], now: float) -> None:
         """Keep track of some results: a leak is known by those that live on."""
         self.follow_again = now + _FOLLOW_SECONDS
-        self.unchecked = results
-        self.followed += [(now, result) for result in results]
+        self.unchecked = tuple(map(ref, arrays))
+        self.followed += [(now, result) for result in self.unchecked]
         if len(self.followed) > _MAX_FOLLOWED:
             self.followed = [one for one in self.followed if one[1]() is not None]
         if len(self.followed) > _MAX_FOLLOWED:

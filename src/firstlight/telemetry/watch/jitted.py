@@ -14,7 +14,7 @@ from typing import Any
 
 from firstlight.telemetry.watch.functions import Function
 from firstlight.telemetry.watch.guard import guarded
-from firstlight.telemetry.watch.steps import Steps, results_of
+from firstlight.telemetry.watch.steps import Steps, arrays_in
 from firstlight.trace.record.program_errors import leave_out_caller
 from firstlight.trace.record.replacements import Replacements, named_like
 
@@ -27,6 +27,9 @@ class JittedFunction:
     def __init__(self, function: Any, watch: JaxWatch) -> None:
         self._function, self._watch = function, watch
         self._of: Function | None = None
+        # Found in the class otherwise.
+        for name in ("__doc__", "__module__"):
+            setattr(self, name, getattr(function, name, None))
 
     def __call__(self, /, *arguments: Any, **named: Any) -> Any:
         watch = self._watch
@@ -39,7 +42,7 @@ class JittedFunction:
         begin = monotonic()
         if here.of is None and not here.steps:
             here.compiled = False
-        here.calling = True
+        here.calling, here.result = True, None
         try:
             result = self._function(*arguments, **named)
         except BaseException as error:
@@ -108,9 +111,10 @@ class JaxWatch:
         here = self.steps.here
         if not self._active:
             return
-        here.results = results_of(result, self._array)
+        arrays = arrays_in(result, self._array)
+        self.steps.returned(of, arrays)
         if begin > of.follow_again:
-            of.follow(here.results, begin)
+            of.follow(arrays, begin)
         if not here.steps:
             of.ok.add()
             self.steps.begun(of, begin)
@@ -155,7 +159,7 @@ class JaxWatch:
                 leave_out_caller(error)
                 raise
             if here.of is not None:
-                waited(of)
+                waited()
             return result
 
         return named_like(wait, original)

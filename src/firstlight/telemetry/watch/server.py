@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -33,14 +34,20 @@ class MetricsServer:
         self._server = _bound(address)
         self._server.text, self._server.profile, self._server.token = text, profile, token
         self.host, self.port = address.host, int(self._server.server_address[1])
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.5,), name="firstlight metrics", daemon=True
-        )
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="firstlight metrics", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        self._server.shutdown()
+        self._closing = True
+        with suppress(OSError):  # wakes the thread, which has nothing else to wake it
+            socket.create_connection((self.host, self.port), timeout=1).close()
+        self._thread.join(1)
         self._server.server_close()
+
+    def _run(self) -> None:
+        while not self._closing:
+            self._server.handle_request()
 
     def close_after_fork(self) -> None:
         """In a new process, which has the socket and not the thread."""

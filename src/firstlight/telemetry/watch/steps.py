@@ -3,8 +3,8 @@
 A step begins with the first call of a jitted function after a result was read, and ends when the
 host has waited for something and the results of the last call are there. If several calls were
 made in between (a loop that looks at its loss every hundredth time), each is counted with the mean:
-that is what a step takes as the host sees it. Results that nobody holds, and those that nobody
-waits for, are counted and not timed. Nothing is waited for on behalf of the watch.
+that is what a step takes as the host sees it. Calls whose results nobody waits for, or of which
+nobody can tell any more, are counted and not timed. Nothing is waited for on behalf of the watch.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from firstlight.telemetry.process_values import started
 from firstlight.telemetry.values import Values
 from firstlight.telemetry.watch.functions import Function, Functions
 
+#: Larger results are not held for the sake of the watch.
+_MAX_HELD_BYTES = 2**20
 #: Results of one call that are looked at, and how deep in its structure.
 _MAX_RESULTS = 4
 _MAX_DEPTH = 4
@@ -33,7 +35,7 @@ class Here(threading.local):
     begin = 0.0
     count = 0  # calls or blocks since then
     compiled = False  # something, since then
-    results: tuple[ref[Any], ...] = ()  # of the last call
+    result: Any = None  # of the last call: an array, or a reference to it
 
 
 class Steps:
@@ -55,20 +57,36 @@ class Steps:
         elif here.of is function:
             here.count += 1
 
-    def waited(self, array: object) -> None:
-        """The host has waited for this, or for several (None): are the results of a step there?"""
+    def returned(self, of: Function, arrays: list[Any]) -> None:
+        """A call has returned these, now or later.
+
+        A small one is held until the next call or wait, since the program may read only what it
+        computes from it; a large one is not kept from being freed.
+        """
+        here = self.here
+        if not arrays:
+            here.result = None
+            return
+        array = arrays[-1]
+        if here.compiled or of.holds_result is None:
+            of.holds_result = array.nbytes <= _MAX_HELD_BYTES
+        here.result = array if of.holds_result else ref(array)
+
+    def waited(self) -> None:
+        """The host has waited for something: are the results of a step there?"""
         here = self.here
         if here.of is None or here.calling or here.steps:
             return
-        held = _held(here.results)
-        if not held:
+        result = _array(here.result)
+        if result is None or result.is_deleted():
             self.forget()
-        elif any(result is array for result in held) or held[-1].is_ready():
+        elif result.is_ready():
             self._ended()
 
     def block_ended(self) -> None:
         """The outermost `step()` is over; its results may have been waited for within it."""
-        if all(result.is_ready() for result in _held(self.here.results)):
+        result = _array(self.here.result)
+        if result is None or result.is_deleted() or result.is_ready():
             self._ended()
 
     def _ended(self) -> None:
@@ -83,7 +101,7 @@ class Steps:
 
     def forget(self) -> None:
         here = self.here
-        here.of, here.compiled, here.results = None, False, ()
+        here.of, here.compiled, here.result = None, False, None
 
     def _note_first(self, phase: str) -> None:
         age = time() - started()
@@ -97,24 +115,22 @@ class Steps:
         return 1.0 if self.first_warm is None else min(1.0, self.first_warm / (time() - started()))
 
 
-def _held(results: tuple[ref[Any], ...]) -> list[Any]:
-    """Those that the program still has, and that it has not given to a call that uses them up."""
-    held = (result() for result in results)
-    return [array for array in held if array is not None and not array.is_deleted()]
+def _array(result: Any) -> Any:
+    return result() if type(result) is ref else result
 
 
-def results_of(value: Any, array_type: type, depth: int = 0) -> tuple[ref[Any], ...]:
-    """A few of the arrays in a result: they are all there as soon as one is."""
+def arrays_in(value: Any, array_type: type, depth: int = 0) -> list[Any]:
+    """A few of the arrays in a result, the last ones: all are there as soon as one is."""
     if type(value) is array_type:
-        return (ref(value),)
+        return [value]
     if isinstance(value, (tuple, list)):
         parts = value[-_MAX_RESULTS:]
     elif isinstance(value, dict):
         parts = list(value.values())[-_MAX_RESULTS:]
     else:
         parts = list(getattr(value, "__dict__", {}).values())[-_MAX_RESULTS:]
-    found: tuple[ref[Any], ...] = ()
+    found: list[Any] = []
     for part in parts if depth < _MAX_DEPTH else ():
         if len(found) < _MAX_RESULTS:
-            found += results_of(part, array_type, depth + 1)
+            found += arrays_in(part, array_type, depth + 1)
     return found[:_MAX_RESULTS]

@@ -1,0 +1,56 @@
+"""A watch of this process, asked over HTTP and read by somebody else's parser."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from firstlight import telemetry
+from firstlight.telemetry.watch import guard
+from firstlight.telemetry.watch.process import ProcessWatch
+
+Scrape = Callable[..., float]
+
+
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "_said", set())
+
+
+@pytest.fixture
+def watch() -> Iterator[ProcessWatch]:
+    """Looks when it is asked only."""
+    yield telemetry.start("127.0.0.1:0", interval_seconds=3600, max_functions=6)
+    telemetry.stop()
+
+
+def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            key = (sample.name, frozenset(sample.labels.items()))
+            assert key not in found
+            found[key] = sample.value
+    return found
+
+
+@pytest.fixture
+def value(watch: ProcessWatch) -> Scrape:
+    """Of a series, as it is now: `value("steps_total", function="f", result="ok")`."""
+    assert watch.server is not None
+    url = f"http://127.0.0.1:{watch.server.port}/metrics"
+
+    def read(name: str, **labels: str) -> float:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            text = answer.read().decode()
+        return samples(text).get((f"firstlight_{name}", frozenset(labels.items())), 0.0)
+
+    return read
+
+
+def everything(watch: ProcessWatch) -> Any:
+    return samples(watch.text().decode())

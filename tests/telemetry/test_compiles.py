@@ -1,0 +1,82 @@
+"""Compiles and what the cache did, against what the test made JAX compile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax._src import compilation_cache
+
+from firstlight.telemetry.watch.process import ProcessWatch
+from tests.telemetry.conftest import Scrape
+
+
+def test_recompiles_are_counted_by_function_and_stage(value: Scrape) -> None:
+    before = value("compile_duration_seconds_count", stage="compile")
+
+    @jax.jit
+    def shifted(x: Any) -> Any:
+        return x + 1
+
+    for size in (1, 2, 3, 3):
+        shifted(np.ones(size, np.float32)).block_until_ready()
+    assert shifted._cache_size() == 3
+    assert value("compiles_total", function="shifted", source="compiler") == 3
+    assert value("recompiles_total", function="shifted") == 2
+    assert value("compile_duration_seconds_count", stage="compile") == before + 3
+    assert value("compile_seconds_total", function="shifted") > 0
+
+
+@pytest.fixture
+def cache_folder(tmp_path: Path) -> Any:
+    settings = {
+        "jax_compilation_cache_dir": str(tmp_path),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in settings}
+    for name, setting in settings.items():
+        jax.config.update(name, setting)
+    compilation_cache.reset_cache()
+    yield tmp_path
+    for name, setting in before.items():
+        jax.config.update(name, setting)
+    compilation_cache.reset_cache()
+
+
+def test_a_hit_and_a_miss_are_what_the_cache_folder_had(
+    value: Scrape, cache_folder: Path
+) -> None:
+    def kept(x: Any) -> Any:
+        return x * 7
+
+    for _ in range(3):
+        jax.jit(kept)(np.float32(1)).block_until_ready()
+        jax.clear_caches()
+    assert len(list(cache_folder.glob("jit_kept*-cache"))) == 1
+    assert value("compile_cache_requests_total", result="miss") == 1
+    assert value("compile_cache_requests_total", result="hit") == 2
+    assert value("compiles_total", function="kept", source="compiler") == 1
+    assert value("compiles_total", function="kept", source="cache") == 2
+
+
+def test_without_a_cache_nothing_is_asked_of_it(value: Scrape) -> None:
+    assert not jax.config.jax_compilation_cache_dir
+    jax.jit(lambda x: x * 9)(np.float32(1)).block_until_ready()
+    assert value("compile_cache_requests_total", result="miss") == 0
+
+
+def test_a_listener_that_fails_is_one_line_and_the_program_goes_on(
+    watch: ProcessWatch, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(name: str) -> None:
+        raise RuntimeError("a bug of ours")
+
+    monkeypatch.setattr(watch.steps.functions, "of_compiles", broken)
+    for size in (5, 6):
+        assert jax.jit(lambda x: x * 11)(np.ones(size)).tolist() == [11] * size
+    said = [line for line in capfd.readouterr().err.splitlines() if "a bug of ours" in line]
+    assert len(said) == 1

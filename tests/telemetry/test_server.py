@@ -1,0 +1,212 @@
+"""Who is told, and what comes of a port that is taken, a gateway that is down, a wrong token."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from firstlight import telemetry
+from firstlight.telemetry import metrics
+from firstlight.telemetry.metrics import Kind, Metric
+from firstlight.telemetry.process_values import memory_bytes
+from firstlight.telemetry.prometheus import Exporter
+from firstlight.telemetry.values import Values
+from firstlight.telemetry.watch.process import ProcessWatch
+from tests.telemetry.conftest import everything, samples
+
+TOKEN = "0123456789abcdef0123"
+
+
+def test_what_is_exported_is_read_by_others_as_it_was_counted() -> None:
+    values = Values()
+    name = 'a "name"\\with\nall'
+    values.counter(metrics.STEPS, name, "ok").add(3)
+    durations = values.histogram(metrics.STEP_DURATION, name, "warm")
+    durations.observe(0.005)
+    durations.observe(0.3, times=2)
+    values.gauge(metrics.GRADIENT_ERROR, lambda: float("inf"))
+    found = samples(Exporter(values).text().decode())
+
+    def one(metric: str, **labels: str) -> float:
+        return found[(metric, frozenset(labels.items()))]
+
+    assert one("firstlight_steps_total", function=name, result="ok") == 3
+    duration, about = "firstlight_step_duration_seconds", {"function": name, "phase": "warm"}
+    assert one(f"{duration}_bucket", **about, le="0.005") == 1
+    assert one(f"{duration}_bucket", **about, le="0.5") == 3
+    assert one(f"{duration}_count", **about) == 3
+    assert one(f"{duration}_sum", **about) == pytest.approx(0.605)
+    assert one("firstlight_gradient_max_relative_error_ratio") == float("inf")
+    resident = memory_bytes()
+    assert resident is not None
+    assert one("process_resident_memory_bytes") == pytest.approx(resident[0], rel=0.2)
+
+
+def test_a_metric_that_is_not_in_the_catalogue_is_left_out() -> None:
+    values = Values()
+    values.counter(Metric("firstlight_unheard_of_total", Kind.COUNTER, "?")).add()
+    assert b"unheard" not in Exporter(values).text()
+
+
+def test_a_port_that_is_taken_is_one_warning_and_nothing_else(
+    watch: ProcessWatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert watch.server is not None
+    port = watch.server.port
+    capfd.readouterr()
+    second = ProcessWatch(_settings(f"127.0.0.1:{port}"))
+    second.start()
+    try:
+        assert second.server is None
+        assert b"firstlight_steps_total" in second.text()
+    finally:
+        second.close()
+    said = capfd.readouterr().err.splitlines()
+    assert len(said) == 1 and f"127.0.0.1:{port}" in said[0] and "in use" in said[0]
+
+
+def test_of_a_range_of_ports_each_process_takes_the_next_that_is_free(watch: ProcessWatch) -> None:
+    assert watch.server is not None
+    port = watch.server.port
+    second = ProcessWatch(_settings(f"127.0.0.1:{port}-{min(port + 20, 65535)}"))
+    second.start()
+    try:
+        assert second.server is not None and second.server.port > port
+    finally:
+        second.close()
+
+
+@pytest.mark.parametrize("text", ["nonsense", "host:", "host:99999", "h:8-7", "h:-1", "h:1e3"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="HOST:PORT"):
+        telemetry.start(text)
+
+
+def test_a_push_gateway_is_told_at_the_end(capfd: pytest.CaptureFixture[str]) -> None:
+    with gateway() as (url, received):
+        watch = telemetry.start(push=url, interval_seconds=3600)
+        jax.jit(lambda x: x + 3)(np.float32(1)).block_until_ready()
+        watch._exit()
+        telemetry.stop()
+    ((method, path, body),) = received
+    assert method == "PUT" and "/metrics/job/" in path and "/instance/" in path
+    count = samples(body.decode())[
+        ("firstlight_steps_total", frozenset({("function", "<lambda>"), ("result", "ok")}))
+    ]
+    assert count == 1
+
+
+def test_a_push_gateway_that_is_down_is_one_warning(capfd: pytest.CaptureFixture[str]) -> None:
+    with gateway() as (url, _):
+        pass  # closed again: nobody listens there
+    watch = telemetry.start(push=url, interval_seconds=3600)
+    watch._exit()
+    watch._exit()
+    telemetry.stop()
+    said = capfd.readouterr().err.splitlines()
+    assert len(said) == 1 and "push-gateway" in said[0]
+
+
+def test_a_profile_needs_the_token_and_is_what_perfetto_opens(tmp_path: Path) -> None:
+    token_file = tmp_path / "token"
+    token_file.write_text(TOKEN)
+    token_file.chmod(0o600)
+    watch = telemetry.start(
+        "127.0.0.1:0", token_file=token_file, profile_folder=tmp_path, interval_seconds=3600
+    )
+    try:
+        profiled = jax.jit(_named("profiled"))
+        profiled(np.float32(1)).block_until_ready()
+        assert _post(watch, "/debug/profile?seconds=0.1", "wrong")[0] == 401
+        assert _post(watch, "/debug/profile?seconds=nan", TOKEN)[0] == 400
+        code, body = _post(watch, "/debug/profile?seconds=0.1", TOKEN)
+        assert code == 200
+    finally:
+        telemetry.stop()
+    answer = json.loads(body)
+    (trace,) = Path(answer["folder"]).rglob("perfetto_trace.json.gz")
+    assert json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    assert list(Path(answer["folder"]).rglob("*.xplane.pb"))
+    (hlo,) = [path for path in map(Path, answer["hlo"]) if "profiled" in path.name]
+    assert "HloModule jit_profiled" in hlo.read_text()
+
+
+def test_without_a_token_there_are_no_profiles_over_http(watch: ProcessWatch) -> None:
+    assert _post(watch, "/debug/profile?seconds=0.1", TOKEN)[0] == 403
+
+
+def test_garbage_collections_are_counted(watch: ProcessWatch) -> None:
+    import gc
+
+    key = ("firstlight_gc_collections_total", frozenset({("generation", "2")}))
+    before = everything(watch)[key]
+    gc.collect()
+    assert everything(watch)[key] == before + 1
+
+
+def _settings(address: str) -> Any:
+    from firstlight.telemetry.watch.addresses import Address
+    from firstlight.telemetry.watch.process import Settings
+
+    return Settings(address=Address.parse(address), interval_seconds=3600)
+
+
+def _named(name: str) -> Any:
+    def function(x: Any) -> Any:
+        return x * 13
+
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+def _post(watch: ProcessWatch, path: str, token: str) -> tuple[int, str]:
+    assert watch.server is not None
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{watch.server.port}{path}",
+        method="POST",
+        headers={"Authorization": f"Bearer {token}"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+@contextmanager
+def gateway() -> Iterator[tuple[str, list[tuple[str, str, bytes]]]]:
+    """A push-gateway: what it was sent."""
+    received: list[tuple[str, str, bytes]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            received.append((self.command, self.path, body))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}", received
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
