@@ -67,7 +67,7 @@ def _require_own(path: Path, status: os.stat_result) -> None:
 
 
 def _require_trusted_signer(path: Path, content: bytes) -> None:
-    from firstlight.warmstart.signing import Signatures, Verdict, signer_of
+    from firstlight.warmstart.signing import Signatures, Verdict, what_to_do
 
     verdict = Signatures.of_user().verdict(content)
     if verdict is Verdict.TRUSTED:
@@ -76,6 +76,5 @@ def _require_trusted_signer(path: Path, content: bytes) -> None:
         raise NotTrustedError(f"{path}: it was changed after it was signed. Copy it again.")
     raise NotTrustedError(
         f"{path}: it was signed with a key that you do not trust for programs, or no longer; its "
-        "code would run with your rights. If you know whose key it is: firstlight keys trust "
-        f"{signer_of(content)} --programs --name NAME"
+        f"code would run with your rights.{what_to_do(verdict, content)}"
     )
