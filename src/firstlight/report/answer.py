@@ -54,30 +54,46 @@ def title_of(workload: Workload) -> str:
 
 
 def _cache_words(workload: Workload) -> str:
-    """What a filled compile cache does to the first result, where both were measured."""
+    """What a filled compile cache, or another remedy, does to the first result."""
     without = {c.backend: c for c in workload.cases if c.cache == "none" and quotable(c)}
     return " ".join(
-        _cache_sentence(escape(case.backend), twin.cold_seconds, case.cold_seconds)
+        _cache_sentence(
+            _REMEDIES[case.cache], escape(case.backend), twin.cold_seconds, case.cold_seconds
+        )
         for case in workload.cases
-        if case.cache == "warm" and quotable(case) and (twin := without.get(case.backend))
+        if case.cache in _REMEDIES and quotable(case) and (twin := without.get(case.backend))
         if case.cold_seconds and twin.cold_seconds
     )
 
 
-def _cache_sentence(name: str, without: Estimate, filled: Estimate) -> str:
+#: What a policy adds to `none`, at the beginning of a sentence.
+_REMEDIES = {
+    "warm": "A filled compile cache",
+    "shared": "Firstlight's cache, once filled,",
+    "frozen": "A frozen function",
+    "tiered": "A function in tiers",
+}
+
+
+def _cache_sentence(remedy: str, name: str, without: Estimate, filled: Estimate) -> str:
     """Intervals that overlap bear no claim, whichever median is the smaller one."""
     ends = f"{_number(without)} without, {_number(filled)} with it."
     if filled.high < without.low:
         return (
-            f"A filled compile cache brings the first result of {name} from "
-            f"{_number(without)} to {_number(filled)}."
+            f"{remedy} brings the first result of {name} from {_number(without)} to "
+            f"{_number(filled)}."
         )
     if filled.low > without.high:
-        return f"A filled compile cache makes the first result of {name} slower: {ends}"
+        return f"{remedy} makes the first result of {name} slower: {ends}"
     return (
-        f"Whether a filled compile cache helps the first result of {name} cannot be told from so "
+        f"Whether {_inside(remedy)} helps the first result of {name} cannot be told from so "
         f"few processes, whose intervals overlap: {ends}"
     )
+
+
+def _inside(remedy: str) -> str:
+    """Not at the beginning of a sentence; a name keeps its capital."""
+    return remedy if remedy.startswith("Firstlight") else remedy[0].lower() + remedy[1:]
 
 
 def _sentence(group: PolicyGroup, workload: Workload, done: Set[str]) -> str:
