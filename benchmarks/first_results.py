@@ -18,7 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,7 @@ def main() -> None:
     parser.add_argument("-b", dest="pattern", default="", help="only cases that match")
     parser.add_argument("-n", type=int, default=3, help="processes each")
     parser.add_argument("--warm-seconds", type=float, default=0.5, help="of warm calls per process")
+    parser.add_argument("--level-0", action="store_true", help="tiers: also XLA's level 0")
     options = parser.parse_args()
     {"frozen": frozen, "tiers": tiers, "hits": hits}[options.what](options)
 
@@ -97,22 +99,32 @@ def standard_cases(pattern: str) -> list[Case]:
     return [case for case in cases if re.search(pattern, case.id)]
 
 
-def child(case: Case, how: str, warm_seconds: float = 0.0, **environment: str) -> dict[str, Any]:
+Environment = Mapping[str, str]
+
+
+def child(
+    case: Case, how: str, environment: Environment | None = None, warm_seconds: float = 0.0
+) -> dict[str, Any]:
     """A fresh process: its own report, with the seconds from its start to its first result."""
-    about = {"path": sys.path, "program": case.program, "seed": case.seed, "how": how}
-    about |= {"parameters": dict(case.parameters), "warm_seconds": warm_seconds}
-    inherited = worker_environment(case, Path("unused"))
+    about = {"how": how, "warm_seconds": warm_seconds}
+    return started(case, CHILD, about, environment or {})
+
+
+def started(
+    case: Case, code: str, about: Mapping[str, object], environment: Environment
+) -> dict[str, Any]:
+    about = {**about, "path": sys.path, "program": case.program, "seed": case.seed}
+    about["parameters"] = dict(case.parameters)
+    command = [sys.executable, "-c", code, json.dumps(about)]
+    environment = worker_environment(case, Path("unused")) | dict(environment)
     begin = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-c", CHILD, json.dumps(about)],
-        stdout=subprocess.PIPE, text=True, env=inherited | environment,
-    )  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stdout is not None
     first = process.stdout.readline()
     seconds = time.perf_counter() - begin
     rest = process.stdout.read()
     if process.wait() or first != "first\n":
-        raise SystemExit(f"{case.id}: {how} failed")
+        raise SystemExit(f"{case.id}: a process failed")
     return {"total": seconds, **json.loads(rest)}
 
 
@@ -136,24 +148,26 @@ def ratios(over: list[Any], under: list[Any], key: str) -> list[float]:
 
 def tiers(options: argparse.Namespace) -> None:
     print("jit / tiered, > 1: tiered is faster; warm: tiered / jit, after the switch")
-    print(f"{'workload':44} {'process':>20} {'first call':>22} {'level 0':>20} {'warm':>18}  tiers")
+    print("level 0: jit / jit at XLA's optimisation level 0 without fusion emitters, first calls")
+    print(f"{'workload':44} {'process':>18} {'first call':>22} {'warm':>18}  first tier")
     passed = total = 0
     for case in standard_cases(options.pattern):
-        sides = {
-            how: lambda how=how, case=case: child(case, how, options.warm_seconds)
-            for how in ("jit", "tiered", "level 0")
+        names = ("jit", "tiered", *(("level 0",) if options.level_0 else ()))
+        sides: dict[str, Callable[[], dict[str, Any]]] = {
+            how: partial(child, case, how, None, options.warm_seconds) for how in names
         }
         found = in_turns(options.n, sides)
-        jit, tiered, low = (found[name] for name in ("jit", "tiered", "level 0"))
+        jit, tiered = found["jit"], found["tiered"]
         whole = ratios(jit, tiered, "total")
         total += 1
         passed += statistics.median(whole) >= 2
         row = (
-            f"{spread(whole):>20} {spread(ratios(jit, tiered, 'first_call')):>22} "
-            f"{spread(ratios(jit, low, 'first_call')):>20} "
-            f"{spread(ratios(tiered, jit, 'warm_call')):>18}"
+            f"{spread(whole):>18} {spread(ratios(jit, tiered, 'first_call')):>22} "
+            f"{spread(ratios(tiered, jit, 'warm_call')):>18}  {', '.join(tiered[0]['tiers'])}"
         )
-        print(f"{case.id.removesuffix('/jax-jit/none'):44} {row}  {tiered[0]['tiers']}", flush=True)
+        if options.level_0:
+            row += f"  level 0 {spread(ratios(jit, found['level 0'], 'first_call'))}"
+        print(f"{case.id.removesuffix('/jax-jit/none'):44} {row}", flush=True)
     print(f"{passed} of {total} workloads reach their first result in half the time or less.")
 
 
@@ -164,7 +178,7 @@ def hits(options: argparse.Namespace) -> None:
         with tempfile.TemporaryDirectory() as folder:
             cache = {"FIRSTLIGHT_WARMSTART": "1", "FIRSTLIGHT_CACHE_DIR": folder}
             cache["JAX_ENABLE_COMPILATION_CACHE"] = "true"
-            first, second = (child(case, "jit", **cache) for _ in range(2))
+            first, second = (child(case, "jit", cache) for _ in range(2))
         missed += second["requests"] - second["hits"]
         said = f"{second['hits']} of {second['requests']} requests, {second['compiles']} compiles"
         print(
@@ -202,14 +216,14 @@ def frozen(options: argparse.Namespace) -> None:
                 "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"),
                 "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             }
-            child(case, "jit", **warm)
+            child(case, "jit", warm)
             path = _frozen(case, folder / "function.frozen")
             found = in_turns(
                 options.n,
                 {
-                    "jit": lambda case=case: child(case, "jit"),
-                    "warm": lambda case=case, warm=warm: child(case, "jit", **warm),
-                    "frozen": lambda case=case, path=path: _frozen_child(case, path),
+                    "jit": partial(child, case, "jit"),
+                    "warm": partial(child, case, "jit", warm),
+                    "frozen": partial(started, case, FROZEN_CHILD, {"file": str(path)}, {}),
                 },
             )
         cached, saved = (ratios(found[n], found["jit"], "total") for n in ("warm", "frozen"))
@@ -230,22 +244,6 @@ def _frozen(case: Case, path: Path) -> Path:
     step, _ = load_object(case.program)(lambda f: f, case.seed, **case.parameters)
     module = sys.modules[case.program.partition(":")[0]]
     return freeze(step, tuple(module.make_inputs(case.seed, **case.parameters)), path=path)
-
-
-def _frozen_child(case: Case, path: Path) -> dict[str, Any]:
-    about = {"path": sys.path, "program": case.program, "seed": case.seed, "file": str(path)}
-    about["parameters"] = dict(case.parameters)
-    begin = time.perf_counter()
-    command = [sys.executable, "-c", FROZEN_CHILD, json.dumps(about)]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env=worker_environment(case, Path("unused"))
-    )
-    assert process.stdout is not None
-    first = process.stdout.readline()
-    seconds = time.perf_counter() - begin
-    if process.wait() or first != "first\n":
-        raise SystemExit(f"{case.id}: frozen failed")
-    return {"total": seconds}
 
 
 if __name__ == "__main__":
