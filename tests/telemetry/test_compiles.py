@@ -47,9 +47,7 @@ def cache_folder(tmp_path: Path) -> Any:
     compilation_cache.reset_cache()
 
 
-def test_a_hit_and_a_miss_are_what_the_cache_folder_had(
-    value: Scrape, cache_folder: Path
-) -> None:
+def test_a_hit_and_a_miss_are_what_the_cache_folder_had(value: Scrape, cache_folder: Path) -> None:
     def kept(x: Any) -> Any:
         return x * 7
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import traceback
 from functools import partial
 from typing import Any
@@ -36,40 +35,48 @@ def test_calls_are_counted_by_function_and_the_first_is_cold(value: Scrape) -> N
     assert 0 < value("cold_start_share_ratio") < 1
 
 
-def test_dispatch_is_not_reported_as_latency(value: Scrape) -> None:
-    go = threading.Event()
+class Result:
+    """An array whose computation ends when the test says so."""
 
-    def wait_for_it(x: Any) -> Any:
-        assert go.wait(60)
+    nbytes = 4
+    ready = False
+
+    def is_ready(self) -> bool:
+        return self.ready
+
+    def is_deleted(self) -> bool:
+        return False
+
+
+def test_dispatch_is_not_reported_as_latency(watch: ProcessWatch, value: Scrape) -> None:
+    steps, result = watch.steps, Result()
+    function = steps.functions.of_steps("f")
+    with telemetry.step("f"):
+        steps.returned(function, [result])  # at once: it is being computed
+    steps.waited()  # for something else
+    assert value("steps_total", function="f", result="ok") == 1
+    assert value("step_duration_seconds_count", function="f", phase="warm") == 0
+    result.ready = True
+    steps.waited()
+    assert value("step_duration_seconds_count", function="f", phase="warm") == 1
+
+
+def test_a_call_that_returns_early_is_timed_to_its_result(watch: ProcessWatch) -> None:
+    @jax.jit
+    def long(x: Any) -> Any:
+        for _ in range(20):
+            x = jnp.tanh(x @ x)
         return x
 
-    @jax.jit
-    def slow(x: Any) -> Any:
-        y = jnp.linalg.norm(jnp.ones((64, 64)) * x[0])  # enough not to be run at once
-        return jax.pure_callback(wait_for_it, jax.ShapeDtypeStruct((), np.float32), y)
-
-    ready = jax.device_put(np.float32(0.5))
-    compiled = threading.Thread(target=lambda: (go.set(), slow(np.ones(1, np.float32))))
-    compiled.start()
-    compiled.join()
-    go.clear()
-
-    def timed() -> float:
-        return sum(
-            value("step_duration_seconds_count", function="slow", phase=phase)
-            for phase in ("cold", "warm")
-        )
-
-    before = timed()
-    results: list[Any] = []
-    releaser = threading.Timer(0.2, go.set)  # whether or not the call returns at once
-    releaser.start()
-    results.append(slow(np.ones(1, np.float32)))
-    if not results[0].is_ready():  # this JAX returned before the result was there
-        assert float(ready) == 0.5  # reading something else ends no step
-        assert timed() == before
-    results[0].block_until_ready()
-    assert timed() == before + 1
+    x, other = jax.device_put(np.ones((500, 500), np.float32)), jax.device_put(np.float32(1))
+    long(x).block_until_ready()
+    timed = watch.steps.functions.of_steps("long").durations["warm"].counts
+    y = long(x)
+    float(other)
+    counted = sum(timed)
+    assert counted == 0 or y.is_ready()
+    y.block_until_ready()
+    assert sum(timed) == 1
 
 
 def test_calls_between_two_reads_are_each_counted_with_the_mean(value: Scrape) -> None:

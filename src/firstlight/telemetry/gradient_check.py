@@ -43,7 +43,7 @@ def check_gradient(
     x: Any,
     *rest: Any,
     gradient: Callable[..., Any] | None = None,
-    budget_seconds: float = 1.0,
+    budget_seconds: float = 5.0,
     seed: int = 0,
 ) -> GradientCheck:
     """Compare a gradient with differences, count the result, and return it. It never raises.
@@ -68,7 +68,7 @@ def watch_gradient(
     gradient: Callable[..., Any],
     *,
     every_seconds: float = 600.0,
-    budget_seconds: float = 1.0,
+    budget_seconds: float = 5.0,
 ) -> Callable[..., Any]:
     """`gradient`, of which a call now and then is checked: the first one, then every so often.
 
@@ -180,7 +180,7 @@ class _Check:
         far = [value(+2), value(-2)]
         first, second = (near[0] - near[1]) / (2 * step), (far[0] - far[1]) / (4 * step)
         rounding = epsilon * max(map(abs, near + far)) / step
-        self._uncertainty = abs(first - second) / 3 + 2 * rounding
+        self._uncertainty = abs(first - second) + 2 * rounding
         self.derivative = (4 * first - second) / 3
 
     def _compare(self, gradient: Callable[[], Any]) -> None:
@@ -201,11 +201,14 @@ class _Check:
         size = max(abs(along), abs(self.derivative))
         error = abs(along - self.derivative)
         relative = error / size if size else 0.0
-        if not np.isfinite(error) or error > max(self._tolerance * size, 3 * self._uncertainty):
+        if error == 0 or error <= self._tolerance * size:
+            verdict = Verdict.OK
+        elif np.isfinite(along) and self._uncertainty > _MAX_UNCERTAINTY * size:
+            verdict = Verdict.UNCERTAIN
+        elif error <= self._uncertainty:
+            verdict = Verdict.OK
+        else:  # or not a number
             verdict = Verdict.WRONG
-        else:
-            trusted = self._uncertainty <= _MAX_UNCERTAINTY * size or error == 0
-            verdict = Verdict.OK if trusted else Verdict.UNCERTAIN
         self._result = GradientCheck(verdict, relative)
 
     def _timed(self, evaluate: Callable[[], Any]) -> float:

@@ -10,11 +10,13 @@ from statistics import median
 #: A horizon is looked at in so many windows, of so many points each.
 _WINDOWS = 6
 _POINTS = 5
-#: Points of a longer horizon are the least of so many of the shorter one.
-_HORIZONS = (1, 12, 144)
+#: A point of a horizon is the least of so many: with one every 10 s, 15 minutes to 9 hours.
+_HORIZONS = (3, 18, 108)
 #: Growth over a horizon that is worth a word.
 _MIN_BYTES = 8 * 2**20
 _MIN_RATIO = 0.01
+#: Share of it that is in the second half: of a program that warms up it is less.
+_MIN_LATE_SHARE = 0.3
 
 Point = tuple[float, float]  # seconds, bytes
 
@@ -51,10 +53,9 @@ class _Horizon:
             self._pending.clear()
 
     def growth(self) -> Growth | None:
-        """Theil and Sen's slope of the least values of the windows, if every one exceeds the last.
+        """Theil and Sen's slope of the least values of the windows, if each exceeds the one before.
 
-        What is freed from time to time shows in the least value of a window; a program that
-        warms up grows in the first windows only.
+        What is freed from time to time shows in the least value of a window.
         """
         points = list(self._points)
         if len(points) < _WINDOWS * _POINTS:
@@ -63,7 +64,10 @@ class _Horizon:
         least = [min(window, key=lambda point: point[1]) for window in windows]
         first, last = least[0][1], least[-1][1]
         rises = all(a[1] < b[1] for a, b in pairwise(least))
+        late = last - least[_WINDOWS // 2 - 1][1]
         if not rises or last - first < max(_MIN_BYTES, _MIN_RATIO * first):
+            return None
+        if late < _MIN_LATE_SHARE * (last - first):
             return None
         slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(least, 2)]
         return Growth(median(slopes), points[0][0])
