@@ -1,0 +1,158 @@
+"""What the watch of a process costs: on a step of a millisecond, per scrape, and in memory.
+
+    python benchmarks/telemetry.py [--quick]
+
+- Overhead: rounds of steps with the watch and without, in turns in one process; the ratio of the
+  medians of each pair of rounds, its median over all pairs and its range. A step is a jitted
+  function of about a millisecond that is waited for, as a training loop does.
+- A scrape with 1 000 functions, over HTTP.
+- Memory: resident bytes before and after a million steps, and ten thousand recompiles of one
+  function. Recompiles are real events of JAX, sent by its own `jax.monitoring`, since compiling ten
+  thousand programs would measure XLA's memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import time
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import monitoring
+
+from firstlight import telemetry
+from firstlight.telemetry.process_values import memory_bytes
+from firstlight.telemetry.watch.process import ProcessWatch
+
+#: What has to hold.
+MAX_OVERHEAD = 0.01
+MAX_SCRAPE_SECONDS = 0.020
+MAX_GROWTH_BYTES = 2**20
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a tenth of everything")
+    share = 10 if parser.parse_args().quick else 1
+    plain, argument = step_of_a_millisecond()
+    watch = telemetry.start("127.0.0.1:0", max_functions=1000)
+    watched = jax.jit(plain.__wrapped__)
+    passed = [
+        overhead(plain, watched, argument, 200 // share),
+        scrape(watch),
+        memory_of_steps(1_000_000 // share),
+        memory_of_recompiles(10_000 // share),
+    ]
+    telemetry.stop()
+    return 0 if all(passed) else 1
+
+
+def step_of_a_millisecond() -> tuple[Any, Any]:
+    """A jitted function, jitted before there is a watch, and its argument."""
+
+    def make(rounds: int) -> Any:
+        def step(x: Any) -> Any:
+            return jax.lax.fori_loop(0, rounds, lambda _, y: jnp.tanh(y) * 1.01, x)
+
+        return jax.jit(step)
+
+    x = jax.device_put(np.linspace(0, 1, 512, dtype=np.float32))
+    trial = make(100)
+    seconds = statistics.median(one(trial, x) for _ in range(50))
+    return make(max(1, round(100 * 1e-3 / seconds))), x
+
+
+def one(function: Callable[[Any], Any], x: Any) -> float:
+    begin = time.perf_counter()
+    function(x).block_until_ready()
+    return time.perf_counter() - begin
+
+
+def overhead(plain: Any, watched: Any, x: Any, rounds: int) -> bool:
+    """Medians of 50 steps each; which of the two comes first changes from round to round."""
+    for _ in range(20):
+        one(plain, x), one(watched, x)
+    ratios, step = [], []
+    for number in range(rounds):
+        pair = {}
+        for function in (plain, watched)[:: 1 if number % 2 else -1]:
+            pair[function is watched] = statistics.median(one(function, x) for _ in range(50))
+        ratios.append(pair[True] / pair[False] - 1)
+        step.append(pair[False])
+    low, middle, high = (float(q) for q in np.quantile(ratios, [0.25, 0.5, 0.75]))
+    half = 1.57 * (high - low) / len(ratios) ** 0.5
+    print(
+        f"step {statistics.median(step) * 1e3:.2f} ms: watched {middle:+.2%} ± {half:.2%} "
+        f"(quartiles {low:+.2%} to {high:+.2%}, {rounds} pairs; bar {MAX_OVERHEAD:.0%})"
+    )
+    return middle - half <= MAX_OVERHEAD
+
+
+def scrape(watch: ProcessWatch) -> bool:
+    """The least of ten: a machine that does other things makes it longer, never shorter."""
+    for number in range(1000):
+        function = watch.steps.functions.of_steps(f"function_{number}")
+        function.ok.add()
+        function.durations["warm"].observe(1e-3)
+        watch.steps.functions.of_compiles(f"function_{number}").add("compiler")
+    assert watch.server is not None
+    url = f"http://127.0.0.1:{watch.server.port}/metrics"
+    seconds = []
+    for _ in range(10):
+        begin = time.perf_counter()
+        with urllib.request.urlopen(url) as answer:
+            size = len(answer.read())
+        seconds.append(time.perf_counter() - begin)
+    print(
+        f"scrape with 1 000 functions: {min(seconds) * 1e3:.1f} ms at best, median "
+        f"{statistics.median(seconds) * 1e3:.1f} ms, {size / 2**20:.1f} MiB "
+        f"(bar {MAX_SCRAPE_SECONDS * 1e3:.0f} ms)"
+    )
+    return min(seconds) <= MAX_SCRAPE_SECONDS
+
+
+def memory_of_steps(count: int) -> bool:
+    small = jax.jit(lambda x: x + 1)
+    x = jax.device_put(np.float32(0))
+
+    def run(times: int) -> None:
+        for _ in range(times):
+            small(x).block_until_ready()
+
+    return flat(f"{count:,} steps", run, count)
+
+
+def memory_of_recompiles(count: int) -> bool:
+    def run(times: int) -> None:
+        for number in range(times):
+            about = {"fun_name": f"jit(recompiled_{number})"}
+            event = "/jax/core/compile/backend_compile_duration"
+            monitoring.record_event_duration_secs(event, 0.01, **about)
+
+    return flat(f"{count:,} recompiles of as many names", run, count)
+
+
+def flat(what: str, run: Callable[[int], None], count: int) -> bool:
+    run(count // 10)
+    before = resident()
+    run(count)
+    grown = resident() - before
+    print(f"{what}: {grown / 1024:+.0f} KiB resident (bar {MAX_GROWTH_BYTES / 1024:.0f} KiB)")
+    return grown <= MAX_GROWTH_BYTES
+
+
+def resident() -> int:
+    gc.collect()
+    memory = memory_bytes()
+    assert memory is not None
+    return memory[0]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
