@@ -6,15 +6,14 @@ series, its name and labels, is written once and kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import accumulate
+from itertools import accumulate, chain
 
 from firstlight.telemetry.metrics import CATALOGUE, Metric
 from firstlight.telemetry.process_values import process_samples
-from firstlight.telemetry.values import Histogram, Labels, Sample, Values
+from firstlight.telemetry.values import Histogram, Labels, Values
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "%": "%%"})
 _SPECIAL = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
 
 
@@ -23,46 +22,57 @@ class Exporter:
 
     def __init__(self, values: Values) -> None:
         self._values = values
-        self._beginnings: dict[tuple[str, Labels], list[str]] = {}
+        self._patterns: dict[tuple[str, Labels], str] = {}
+        self._written: dict[tuple[str, Labels], tuple[float, str]] = {}
 
     def text(self) -> bytes:
         """Every metric of the catalogue, in its order, also where nothing was counted yet."""
-        by_metric: dict[str, list[Sample]] = {metric.name: [] for metric in CATALOGUE}
-        for sample in (*self._values, *process_samples()):
-            by_metric.get(sample.metric.name, []).append(sample)  # or it is not in the catalogue
-        lines = []
-        for metric in CATALOGUE:
-            lines.append(f"# HELP {metric.name} {metric.about}")
-            lines.append(f"# TYPE {metric.name} {metric.kind.value}")
-            for sample in by_metric[metric.name]:
-                lines.extend(self._lines(sample))
-        lines.append("")
-        return "\n".join(lines).encode()
+        by_metric: dict[str, list[str]] = {
+            metric.name: [
+                f"# HELP {metric.name} {metric.about}",
+                f"# TYPE {metric.name} {metric.kind.value}",
+            ]
+            for metric in CATALOGUE
+        }
+        for metric, labels, value in (*self._values, *process_samples()):
+            if metric.name in by_metric:
+                by_metric[metric.name].append(self._lines(metric, labels, value))
+        return "\n".join([*chain.from_iterable(by_metric.values()), ""]).encode()
 
-    def _lines(self, sample: Sample) -> Iterator[str]:
-        key = (sample.metric.name, sample.labels)
-        beginnings = self._beginnings.get(key)
-        if beginnings is None:
-            beginnings = self._beginnings[key] = list(_beginnings(sample.metric, sample.labels))
-        value = sample.value
+    def _lines(self, metric: Metric, labels: Labels, value: float | Histogram) -> str:
+        """As they were written last, if nothing was counted since."""
+        key = (metric.name, labels)
+        state = sum(value.counts) if isinstance(value, Histogram) else value
+        known = self._written.get(key)
+        if known is not None and known[0] == state:
+            return known[1]
+        pattern = self._patterns.get(key)
+        if pattern is None:
+            pattern = self._patterns[key] = _pattern(metric, labels)
         if isinstance(value, Histogram):
             counts = list(accumulate(value.counts))
-            numbers = [*map("{}.0".format, counts), _number(value.total), f"{counts[-1]}.0"]
+            text = pattern % (*counts, _number(value.total), counts[-1])
         else:
-            numbers = [_number(value)]
-        return map(str.__add__, beginnings, numbers)
+            text = pattern % _number(value)
+        self._written[key] = state, text
+        return text
 
 
-def _beginnings(metric: Metric, labels: Labels) -> Iterator[str]:
-    """Of each line of a series all but the number."""
+def _pattern(metric: Metric, labels: Labels) -> str:
+    """The lines of a series without its numbers."""
     pairs = [f'{n}="{v.translate(_ESCAPES)}"' for n, v in zip(metric.labels, labels, strict=True)]
-    if metric.bounds:
-        for bound in (*map(repr, metric.bounds), "+Inf"):
-            within = ",".join(sorted([*pairs, f'le="{bound}"']))
-            yield f"{metric.name}_bucket{{{within}}} "
-    within = f"{{{','.join(sorted(pairs))}}} " if pairs else " "
-    for ending in ("_sum", "_count") if metric.bounds else ("",):
-        yield f"{metric.name}{ending}{within}"
+    if not metric.bounds:
+        return f"{metric.name}{_braces(pairs)} %s"
+    bounds = (*map(repr, metric.bounds), "+Inf")
+    within = [_braces([*pairs, f'le="{bound}"']) for bound in bounds]
+    lines = [f"{metric.name}_bucket{braces} %d.0" for braces in within]
+    lines.append(f"{metric.name}_sum{_braces(pairs)} %s")
+    lines.append(f"{metric.name}_count{_braces(pairs)} %d.0")
+    return "\n".join(lines)
+
+
+def _braces(pairs: list[str]) -> str:
+    return f"{{{','.join(sorted(pairs))}}}" if pairs else ""
 
 
 def _number(value: float) -> str:

@@ -102,17 +102,17 @@ class step:  # noqa: N801 (used as a function)
 
 
 def _enter(steps: Steps, name: str) -> None:
-    here = steps.here
+    here = steps.local.here
     if not here.steps and not here.calling:
         function = steps.functions.of_steps(name)
         if here.of is not function:
-            steps.forget()
-        steps.begun(function, monotonic())
+            steps.forget(here)
+        steps.begun(here, function, monotonic())
     here.steps += 1
 
 
 def _exit(steps: Steps, name: str, error: BaseException | None) -> None:
-    here = steps.here
+    here = steps.local.here
     if not here.steps:  # began before the watch
         return
     here.steps -= 1
@@ -121,11 +121,11 @@ def _exit(steps: Steps, name: str, error: BaseException | None) -> None:
     function = steps.functions.of_steps(name)
     if error is None:
         function.ok.add()
-        steps.block_ended()
+        steps.block_ended(here)
     else:
         if isinstance(error, Exception):
             function.errors.add()
-        steps.forget()
+        steps.forget(here)
 
 
 def _token(path: str) -> bytes:

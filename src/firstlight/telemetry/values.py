@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from firstlight.telemetry.metrics import Kind, Metric
 
@@ -40,8 +40,7 @@ class Histogram:
         self.total += value * times
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """A series as it is now."""
 
     metric: Metric

@@ -28,8 +28,13 @@ def guarded(action: Callable[..., None]) -> Callable[..., None]:
         try:
             action(*arguments, **named)
         except Exception as error:
-            pass_on(error)  # a handler of a signal, of the program's own
-            name = getattr(action, "__qualname__", "?")
-            say_once(name, f"telemetry: {name}: {type(error).__name__}: {error}"[:300])
+            say_failed(error)
 
     return call
+
+
+def say_failed(error: Exception) -> None:
+    """An error in our own code; one of a handler of a signal, the program's own, is passed on."""
+    pass_on(error)
+    text = f"{type(error).__name__}: {error}"[:300]
+    say_once(text, f"telemetry: {text}")

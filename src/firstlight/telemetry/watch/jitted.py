@@ -13,8 +13,8 @@ from types import MethodType
 from typing import Any
 
 from firstlight.telemetry.watch.functions import Function
-from firstlight.telemetry.watch.guard import guarded
-from firstlight.telemetry.watch.steps import Steps, arrays_in
+from firstlight.telemetry.watch.guard import say_failed
+from firstlight.telemetry.watch.steps import Here, Steps, arrays_in
 from firstlight.trace.record.program_errors import leave_out_caller
 from firstlight.trace.record.replacements import Replacements, named_like
 
@@ -33,26 +33,32 @@ class JittedFunction:
 
     def __call__(self, /, *arguments: Any, **named: Any) -> Any:
         watch = self._watch
-        here = watch.steps.here
-        if here.calling or watch.is_tracing():
+        here = watch.local.here
+        if here.calling or not watch.active:
             return self._function(*arguments, **named)
-        of = self._of
-        if of is None:  # named now: many are made and never called
-            of = self._of = watch.steps.functions.of_steps(_name(self._function))
-        begin = monotonic()
         if here.of is None and not here.steps:
             here.compiled = False
+        begin = monotonic()
         here.calling, here.result = True, None
         try:
             result = self._function(*arguments, **named)
         except BaseException as error:
-            watch.failed(of, error)
+            here.calling = False
+            watch.failed(here, self._of or self._named(), error)
             leave_out_caller(error)
             raise
-        finally:
-            here.calling = False
-        watch.called(of, begin, result)
+        here.calling = False
+        try:
+            watch.called(here, self._of or self._named(), begin, result)
+        except Exception as error:
+            say_failed(error)
         return result
+
+    def _named(self) -> Function:
+        """When it is called: many are made and never are."""
+        name = str(getattr(self._function, "__name__", None) or type(self._function).__name__)
+        self._of = self._watch.steps.functions.of_steps(name[:100])
+        return self._of
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
@@ -88,12 +94,11 @@ class JaxWatch:
     def __init__(self, steps: Steps) -> None:
         from jax._src import array
 
-        self.steps = steps
-        self.called, self.failed = guarded(self._called), guarded(self._failed)
+        self.steps, self.local = steps, steps.local
+        self.active = True
         self._array: type = array.ArrayImpl
         self._replaced = Replacements()
-        self._active = True
-        self.is_tracing = _tracing_test()
+        self._is_tracing = _tracing_test()
 
     def watch(self) -> None:
         import jax
@@ -103,32 +108,34 @@ class JaxWatch:
         self._watch_waits()
 
     def unwatch(self) -> None:
-        self._active = False
-        self.is_tracing = lambda: True
+        self.active = False
         self._replaced.undo()
 
-    def _called(self, of: Any, begin: float, result: Any) -> None:
-        here = self.steps.here
-        if not self._active:
+    def called(self, here: Here, of: Function, begin: float, result: Any) -> None:
+        if type(result) is self._array:
+            array = result
+        else:
+            array = next(iter(arrays_in(result, self._array)), None)
+        if array is not None:
+            self.steps.returned(here, of, array)
+        elif self._is_tracing():  # part of a program that is being made
             return
-        arrays = arrays_in(result, self._array)
-        self.steps.returned(of, arrays)
         if begin > of.follow_again:
-            of.follow(arrays, begin)
+            of.follow(arrays_in(result, self._array), begin)
         if not here.steps:
-            of.ok.add()
-            self.steps.begun(of, begin)
+            of.ok.value += 1
+            self.steps.begun(here, of, begin)
 
-    def _failed(self, of: Any, error: BaseException) -> None:
-        if not self.steps.here.steps:
+    def failed(self, here: Here, of: Function, error: BaseException) -> None:
+        if not here.steps and not self._is_tracing():
             if isinstance(error, Exception):
                 of.errors.add()
-            self.steps.forget()
+            self.steps.forget(here)
 
     def _jitting(self, original: Any) -> Any:
         def jit(*arguments: Any, **named: Any) -> Any:
             made = original(*arguments, **named)
-            if not self._active:
+            if not self.active:
                 return made
             if hasattr(made, "lower"):
                 return JittedFunction(made, self)
@@ -150,7 +157,7 @@ class JaxWatch:
                     put(owner, name, self._waiting(getattr(owner, name)))
 
     def _waiting(self, original: Any) -> Any:
-        waited, here = guarded(self.steps.waited), self.steps.here
+        local, waited = self.local, self.steps.waited
 
         def wait(of: Any) -> Any:
             try:
@@ -158,8 +165,12 @@ class JaxWatch:
             except BaseException as error:
                 leave_out_caller(error)
                 raise
+            here = local.here
             if here.of is not None:
-                waited()
+                try:
+                    waited(here, of)
+                except Exception as error:
+                    say_failed(error)
             return result
 
         return named_like(wait, original)
@@ -175,10 +186,6 @@ def _tracing_test() -> Any:
     if context is None or tracing is None or not hasattr(context, "trace"):
         return lambda: False
     return lambda: type(context.trace) is tracing
-
-
-def _name(function: Any) -> str:
-    return str(getattr(function, "__name__", None) or type(function).__name__)[:100]
 
 
 def _itself(function: Any) -> Any:

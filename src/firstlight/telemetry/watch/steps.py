@@ -26,81 +26,84 @@ _MAX_RESULTS = 4
 _MAX_DEPTH = 4
 
 
-class Here(threading.local):
+class Here:
     """What a thread is doing."""
 
-    calling = False  # within a jitted function
-    steps = 0  # blocks of `step()` that are open
-    of: Function | None = None  # of the steps that have begun
-    begin = 0.0
-    count = 0  # calls or blocks since then
-    compiled = False  # something, since then
-    result: Any = None  # of the last call: an array, or a reference to it
+    __slots__ = ("begin", "calling", "compiled", "count", "of", "result", "steps")
+
+    def __init__(self) -> None:
+        self.calling = False  # within a jitted function
+        self.steps = 0  # blocks of `step()` that are open
+        self.of: Function | None = None  # of the steps that have begun
+        self.begin = 0.0
+        self.count = 0  # calls or blocks since then
+        self.compiled = False  # something, since then
+        self.result: Any = None  # of the last call: an array, or a reference to it
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.here = Here()  # asked for once per call: what is local to a thread is slow
 
 
 class Steps:
-    """The steps of a process."""
+    """The steps of a process. A program comes by here at every call: there is little to do."""
 
     def __init__(self, values: Values, limit: int) -> None:
-        self.here = Here()
+        self.local = _Local()
         self.functions = Functions(values, limit)
         self.first_result: float | None = None  # seconds from the start of the process
         self.first_warm: float | None = None
         values.gauge(metrics.COLD_START_SHARE, self._cold_start_share)
         self._values = values
 
-    def begun(self, function: Function, begin: float) -> None:
+    def begun(self, here: Here, function: Function, begin: float) -> None:
         """One more call, or block, of a function."""
-        here = self.here
         if here.of is None:
             here.of, here.begin, here.count = function, begin, 1
         elif here.of is function:
             here.count += 1
 
-    def returned(self, of: Function, arrays: list[Any]) -> None:
-        """A call has returned these, now or later.
+    def returned(self, here: Here, function: Function, array: Any) -> None:
+        """A call has returned this, which is there now or later.
 
         A small one is held until the next call or wait, since the program may read only what it
         computes from it; a large one is not kept from being freed.
         """
-        here = self.here
-        if not arrays:
-            here.result = None
-            return
-        array = arrays[-1]
-        if here.compiled or of.holds_result is None:
-            of.holds_result = array.nbytes <= _MAX_HELD_BYTES
-        here.result = array if of.holds_result else ref(array)
+        if here.compiled or function.holds_result is None:
+            function.holds_result = array.nbytes <= _MAX_HELD_BYTES
+        here.result = array if function.holds_result else ref(array)
 
-    def waited(self) -> None:
-        """The host has waited for something: are the results of a step there?"""
-        here = self.here
-        if here.of is None or here.calling or here.steps:
+    def waited(self, here: Here, array: object) -> None:
+        """The host has waited for this: are the results of a step there?"""
+        if here.calling or here.steps:
             return
-        result = _array(here.result)
-        if result is None or result.is_deleted():
-            self.forget()
+        result = here.result
+        if type(result) is ref:
+            result = result()
+        if result is array and result is not None:
+            self._ended(here)
+        elif result is None or result.is_deleted():
+            self.forget(here)
         elif result.is_ready():
-            self._ended()
+            self._ended(here)
 
-    def block_ended(self) -> None:
+    def block_ended(self, here: Here) -> None:
         """The outermost `step()` is over; its results may have been waited for within it."""
-        result = _array(self.here.result)
+        result = here.result() if type(here.result) is ref else here.result
         if result is None or result.is_deleted() or result.is_ready():
-            self._ended()
+            self._ended(here)
 
-    def _ended(self) -> None:
-        here = self.here
+    def forget(self, here: Here) -> None:
+        here.of, here.compiled, here.result = None, False, None
+
+    def _ended(self, here: Here) -> None:
         assert here.of is not None
         phase = "cold" if here.compiled else "warm"
         mean = (monotonic() - here.begin) / here.count
         here.of.durations[phase].observe(mean, here.count)
         if self.first_warm is None:
             self._note_first(phase)
-        self.forget()
-
-    def forget(self) -> None:
-        here = self.here
         here.of, here.compiled, here.result = None, False, None
 
     def _note_first(self, phase: str) -> None:
@@ -113,10 +116,6 @@ class Steps:
 
     def _cold_start_share(self) -> float:
         return 1.0 if self.first_warm is None else min(1.0, self.first_warm / (time() - started()))
-
-
-def _array(result: Any) -> Any:
-    return result() if type(result) is ref else result
 
 
 def arrays_in(value: Any, array_type: type, depth: int = 0) -> list[Any]:
