@@ -250,7 +250,7 @@ def test_a_wrong_token_is_one_warning_and_never_tried_again(
             assert store.get(key) is None
             store.put(key, VALUE)
     assert len(said) == 1
-    assert 'method="GET",code="401"} 1\n' in HttpPlace(server.url, "r" * 16).text("/metrics")
+    assert 'code="401",method="GET"} 1.0\n' in HttpPlace(server.url, "r" * 16).text("/metrics")
     # One that may only read, does.
     with pytest.warns(RuntimeWarning, match="nothing more is sent"):
         reader = machine(tmp_path / "2", HttpPlace(server.url, "r" * 16), signatures)

@@ -134,7 +134,7 @@ class ServerCache(_Elsewhere):
         with _asking(self._place.url):
             text = self._place.text("/metrics")
         found = re.findall(
-            r'^firstlight_cache_server_lookups_total\{result="(\w+)"\} (\d+)$', text, re.M
+            r'^firstlight_cache_server_lookups_total\{result="(\w+)"\} (\d+)\.0$', text, re.M
         )
         return {f"{result}": int(count) for result, count in found}
 

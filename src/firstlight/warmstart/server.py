@@ -25,12 +25,13 @@ from shutil import copyfileobj
 from typing import Any
 
 from firstlight.telemetry import metrics
+from firstlight.telemetry.prometheus import Exporter
+from firstlight.telemetry.values import Values
 from firstlight.warmstart.access import Access, Tokens
 from firstlight.warmstart.http_place import HOLDER_HEADER
 from firstlight.warmstart.inventory import entries_below
 from firstlight.warmstart.lease_book import LeaseBook
 from firstlight.warmstart.served_entries import Refusal, ServedEntries
-from firstlight.warmstart.server_metrics import Metrics
 
 _ENTRY = re.compile(r"/v1/entries/([A-Za-z0-9_+-][A-Za-z0-9._+-]{0,199}/[0-9a-f]{2}/[0-9a-f]{62})")
 _LEASE = re.compile(_ENTRY.pattern.replace("entries", "leases", 1) + "/([a-z]+)")
@@ -67,15 +68,25 @@ class CacheServer(ThreadingHTTPServer):
         super().__init__(address, _Handler)
         self.entries, self.tokens = entries, tokens
         self.leases = LeaseBook(entries.is_stored)
-        self.metrics = Metrics()
-        gauge = self.metrics.values.gauge
-        gauge(metrics.CACHE_SERVER_STORED, lambda: entries.bytes)
-        gauge(metrics.CACHE_SERVER_LIMIT, lambda: entries.max_bytes)
-        gauge(metrics.CACHE_SERVER_LEASES, self.leases.count)
+        self._values = self._first_values()
+        self.exporter = Exporter(self._values)
         self.uploads = threading.BoundedSemaphore(_MAX_UPLOADS)
         self._tls = tls
         self._lock = threading.Lock()
         self._ends: dict[socket.socket, float] = {}
+
+    def _first_values(self) -> Values:
+        values, entries = Values(), self.entries
+        values.gauge(metrics.CACHE_SERVER_STORED, lambda: entries.bytes)
+        values.gauge(metrics.CACHE_SERVER_LIMIT, lambda: entries.max_bytes)
+        values.gauge(metrics.CACHE_SERVER_LEASES, self.leases.count)
+        for result in ("hit", "miss"):
+            values.counter(metrics.CACHE_SERVER_LOOKUPS, result)
+        return values
+
+    def count(self, metric: metrics.Metric, *labels: str, amount: int = 1) -> None:
+        with self._lock:  # many threads count
+            self._values.counter(metric, *labels).add(amount)
 
     @property
     def url(self) -> str:
@@ -142,7 +153,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif not self._may(Access.READ):
             return
         elif self.path == "/metrics":
-            self._answer(HTTPStatus.OK, self.server.metrics.text().encode())
+            self._answer(HTTPStatus.OK, self.server.exporter.text())
         elif self.path == "/v1/entries":
             self._answer(HTTPStatus.OK, _heads(self.server.entries.root))
         elif found := _ENTRY.fullmatch(self.path):
@@ -204,7 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _store(self, name: str, entry: bytes) -> None:
         refusal = self.server.entries.store(name, entry)
         if refusal is None:
-            self.server.metrics.add(metrics.CACHE_SERVER_RECEIVED, amount=len(entry))
+            self.server.count(metrics.CACHE_SERVER_RECEIVED, amount=len(entry))
             self._answer(HTTPStatus.CREATED, b"")
         else:
             self._answer(_STATUS_OF[refusal], f"{refusal.value}\n".encode())
@@ -212,19 +223,19 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_entry(self, name: str) -> None:
         file = self.server.entries.open(name)
         if file is None:
-            self.server.metrics.add(metrics.CACHE_SERVER_LOOKUPS, "miss")
+            self.server.count(metrics.CACHE_SERVER_LOOKUPS, "miss")
             self._answer(HTTPStatus.NOT_FOUND, b"there is no such entry\n")
             return
         with file:
             size = os.fstat(file.fileno()).st_size
-            self.server.metrics.add(metrics.CACHE_SERVER_LOOKUPS, "hit")
-            self.server.metrics.add(metrics.CACHE_SERVER_SENT, amount=size)
+            self.server.count(metrics.CACHE_SERVER_LOOKUPS, "hit")
+            self.server.count(metrics.CACHE_SERVER_SENT, amount=size)
             self._begin(HTTPStatus.OK, size)
             copyfileobj(file, self.wfile, _CHUNK_BYTES)
 
     def _begin(self, status: HTTPStatus, size: int) -> None:
         method = self.command if self.command in ("GET", "PUT", "POST") else "other"
-        self.server.metrics.add(metrics.CACHE_SERVER_REQUESTS, method, str(int(status)))
+        self.server.count(metrics.CACHE_SERVER_REQUESTS, method, str(int(status)))
         self.send_response(status)
         self.send_header("Content-Length", str(size))
         self.send_header("Content-Type", "application/octet-stream" if size else "text/plain")

@@ -77,14 +77,18 @@ def checked_signature(entry: bytes) -> Verdict:
     return Verdict.TRUSTED
 
 
+def signer_of(entry: bytes) -> str:
+    """The key that an entry says it was signed with, as `firstlight keys trust` takes it."""
+    return PublicKey(sealed.signature_of(entry)[0]).base64
+
+
 def what_to_do(verdict: Verdict, entry: bytes) -> str:
     """A sentence to append where it is up to the user; empty where it is not."""
     if verdict is not Verdict.FOREIGN:
         return ""
-    key = PublicKey(sealed.signature_of(entry)[0]).base64
     return (
         " If you want to run whatever its holder compiles: firstlight keys trust --programs "
-        f"{key} --name NAME"
+        f"{signer_of(entry)} --name NAME"
     )
 
 
