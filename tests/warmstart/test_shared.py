@@ -31,6 +31,7 @@ from firstlight.warmstart.places import (
     PlaceError,
     Trouble,
 )
+from firstlight.warmstart.served_entries import Refusal
 from firstlight.warmstart.server import CacheServer
 from firstlight.warmstart.shared import Shared
 from firstlight.warmstart.signing import Signatures
@@ -336,6 +337,30 @@ def test_without_any_key_a_url_is_not_used_and_the_warning_says_what_to_do(
     for url, why in (("nosuch://x", "protocol"), ("http://user:word@host", "token in a file")):
         with pytest.warns(RuntimeWarning, match=why):
             assert shared.open_shared(url) is None
+    monkeypatch.setenv("FIRSTLIGHT_CACHE_TOKEN", "a\nb: é")
+    with pytest.warns(RuntimeWarning, match="no header can have"):
+        assert shared.open_shared("http://127.0.0.1:9") is None
+
+
+def test_a_server_without_room_is_still_read_from(
+    tmp_path: Path,
+    serve: Callable[..., CacheServer],
+    signatures: Signatures,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = serve()
+    store = machine(tmp_path / "1", HttpPlace(server.url), signatures)
+    assert store.get("a") is None
+    store.put("a", VALUE)
+    sent(store)
+    monkeypatch.setattr(server.entries, "_kept", lambda *entry: Refusal.NO_ROOM)
+    with pytest.warns(RuntimeWarning, match="no room"):
+        for key in "bc":
+            assert store.get(key) is None
+            store.put(key, VALUE)
+            sent(store)
+    assert machine(tmp_path / "2", HttpPlace(server.url), signatures).get("a") == VALUE
+    assert server.leases.count() == 0
 
 
 def test_whoever_could_add_a_trusted_key_is_pointed_out(

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -89,6 +90,10 @@ class FolderCache:
 class _Elsewhere:
     """Entries that others can have written."""
 
+    @cached_property
+    def _signatures(self) -> Signatures:
+        return Signatures.of_user()
+
     def content(self, one: Listed) -> bytes | None:
         raise NotImplementedError
 
@@ -96,7 +101,7 @@ class _Elsewhere:
         content = self.content(one)
         if content is None or not _is_in_place(one):
             return Verdict.DAMAGED
-        verdict = Signatures.of_user().verdict(content)
+        verdict = self._signatures.verdict(content)
         return None if verdict is Verdict.TRUSTED else verdict
 
 

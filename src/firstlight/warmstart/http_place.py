@@ -8,6 +8,7 @@ import ssl
 import stat
 import threading
 import time
+from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from firstlight.snapshot.trust import config_folder
@@ -17,7 +18,7 @@ from firstlight.warmstart.places import MAX_ENTRY_BYTES, LeaseState, PlaceError,
 _SILENCE_SECONDS, _STORING_SECONDS, _ANSWER_SECONDS = 3.0, 30.0, 60.0
 _TOKEN, _TOKEN_FILE = "FIRSTLIGHT_CACHE_TOKEN", "FIRSTLIGHT_CACHE_TOKEN_FILE"
 _CHUNK_BYTES = 1 << 20
-_DENIED = {401, 403}
+_DENIED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
 HOLDER_HEADER = "Firstlight-Holder"
 
 
@@ -52,6 +53,8 @@ class HttpPlace:
             raise PlaceError(Trouble.UNUSABLE, str(error)) from None
         if not self._host or parts.username or parts.query:
             raise PlaceError(Trouble.UNUSABLE, "give http(s)://HOST:PORT, and the token in a file")
+        if not token.isascii() or not token.isprintable():
+            raise PlaceError(Trouble.UNUSABLE, "the token has letters that no header can have")
         self.url = url.rstrip("/")
         self._base = parts.path.rstrip("/")
         # Honours SSL_CERT_FILE, for an authority of one's own.
@@ -114,7 +117,7 @@ class HttpPlace:
             self._close()
         if response.status in _DENIED:
             raise PlaceError(Trouble.DENIED, content.decode("utf-8", "replace")[:200].strip())
-        if response.status >= 500:
+        if response.status >= 500 and response.status != HTTPStatus.INSUFFICIENT_STORAGE:
             raise PlaceError(Trouble.DOWN, f"answer {response.status}")
         return response.status, content
 

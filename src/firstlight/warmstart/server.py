@@ -19,6 +19,7 @@ import ssl
 import sys
 import threading
 import time
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from shutil import copyfileobj
@@ -126,10 +127,9 @@ class CacheServer(ThreadingHTTPServer):
         with self._lock:
             late = [c for c, end in self._ends.items() if end < time.monotonic()]
         for connection in late:
-            try:
-                connection.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue
+            with suppress(OSError):
+                # Of the socket itself: TLS would be taken from the thread that uses it.
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away, or one that does not speak TLS, is nothing to report."""
