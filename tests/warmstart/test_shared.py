@@ -136,9 +136,7 @@ def test_no_entry_of_another_key_kind_or_signer_is_loaded(
     stranger = new_key(tmp_path / "stranger")
     theirs = Signatures(stranger, frozenset())
     ours = sealed.seal("kind", "key", VALUE)
-    forged = sealed.signed(
-        ours, next(iter(signatures.trusted)), stranger.sign(sealed.to_sign(ours))
-    )
+    forged = sealed.signed(ours, next(iter(signatures.trusted)), stranger.sign)
     attempts = {
         "replayed under another key": signatures.sign(sealed.seal("kind", "other key", VALUE)),
         "replayed for another machine": signatures.sign(sealed.seal("other kind", "key", VALUE)),

@@ -168,13 +168,17 @@ def test_nothing_of_a_pack_is_stored_that_was_changed_or_signed_by_a_stranger(
 ) -> None:
     content, new = packed.read_bytes(), tmp_path / "new"
     stranger = Signatures(new_key(tmp_path / "stranger"), frozenset())
-    half = sealed.seal(kind_here(), "a", b"x")[:-1]
-    body = len(half).to_bytes(8, "big") + half
+
+    def pack_of(entry: bytes) -> bytes:
+        body = len(entry).to_bytes(8, "big") + entry
+        return signatures.sign(sealed.seal("pack", "firstlight pack 1", body))
+
     attempts = {
         "damaged": content[:-1],
         "not a pack": signatures.sign(sealed.seal("kind", "key", b"program")),
         "keys trust --programs": stranger.sign(content),
-        "no entry": signatures.sign(sealed.seal("pack", "firstlight pack 1", body)),
+        "no entry": pack_of(sealed.seal(kind_here(), "a", b"x")[:-1]),
+        "nothing was unpacked": pack_of(sealed.seal("..", "a", b"x")),
     }
     for why, changed in attempts.items():
         packed.write_bytes(changed)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from firstlight.warmstart.signing import Signatures, Verdict, what_to_do
 
 _KIND, _KEY = "pack", "firstlight pack 1"
 _LENGTH_BYTES = 8
+_FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*")
 
 
 class PackError(FirstlightError):
@@ -59,7 +61,7 @@ def _entries(body: bytes, path: Path) -> Iterator[tuple[sealed.Head, bytes]]:
         length = int.from_bytes(body[at : at + _LENGTH_BYTES], "big")
         entry = body[at + _LENGTH_BYTES : at + _LENGTH_BYTES + length]
         head = sealed.head(entry[: sealed.MAX_HEAD_BYTES])
-        if head is None or os.path.basename(head.kind) != head.kind or not sealed.is_whole(entry):
+        if head is None or not _FOLDER.fullmatch(head.kind) or not sealed.is_whole(entry):
             raise PackError(f"{path}: contains something that is no entry; nothing was unpacked.")
         yield head, entry
         at += _LENGTH_BYTES + length

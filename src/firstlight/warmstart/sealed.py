@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,14 +45,21 @@ def seal(kind: str, key: str, value: bytes, about: bytes = b"{}") -> bytes:
     return b"".join([MAGIC, _checksum(_UNSIGNED, hashlib.sha256(body).digest()), _UNSIGNED, body])
 
 
-def signed(entry: bytes, signer: bytes, signature: bytes) -> bytes:
-    """The entry with its signature, which is of `to_sign(entry)`."""
-    checksum = _checksum(signer + signature, _digest(entry))
+def signed(entry: bytes, signer: bytes, sign: Callable[[bytes], bytes]) -> bytes:
+    """The entry with a signature in place of any other; signer: its public key."""
+    digest = _digest(entry)
+    signature = sign(_CONTEXT + digest)
+    checksum = _checksum(signer + signature, digest)
     return b"".join([MAGIC, checksum, signer, signature, memoryview(entry)[_BODY_AT:]])
 
 
-def to_sign(entry: bytes) -> bytes:
-    return _CONTEXT + _digest(entry)
+def what_is_signed(entry: bytes) -> bytes | None:
+    """What a signature of the entry has to be of; None: it is not as it was sealed."""
+    if not entry.startswith(MAGIC) or len(entry) < _BODY_AT:
+        return None
+    digest = _digest(entry)
+    is_whole = _checksum(entry[_SIGNER_AT:_BODY_AT], digest) == entry[len(MAGIC) : _SIGNER_AT]
+    return _CONTEXT + digest if is_whole else None
 
 
 def signature_of(entry: bytes) -> tuple[bytes, bytes]:
@@ -62,9 +70,7 @@ def signature_of(entry: bytes) -> tuple[bytes, bytes]:
 
 def is_whole(entry: bytes) -> bool:
     """Whether it is an entry, and as it was sealed."""
-    if not entry.startswith(MAGIC) or len(entry) < _BODY_AT:
-        return False
-    return _checksum(entry[_SIGNER_AT:_BODY_AT], _digest(entry)) == entry[len(MAGIC) : _SIGNER_AT]
+    return what_is_signed(entry) is not None
 
 
 def head(beginning: bytes) -> Head | None:
@@ -92,6 +98,12 @@ def value_of(entry: bytes, kind: str, key: str) -> bytes | None:
     if found is None or (found.kind, found.key) != (kind, key) or not is_whole(entry):
         return None
     return entry[found.value_at :]
+
+
+def unchecked_value(entry: bytes) -> bytes | None:
+    """The value of an entry that was checked already."""
+    found = head(entry[:MAX_HEAD_BYTES])
+    return None if found is None else entry[found.value_at :]
 
 
 def _digest(entry: bytes) -> bytes:

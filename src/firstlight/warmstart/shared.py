@@ -94,7 +94,7 @@ class Shared:
         """Send an entry in the background, and then let others have it."""
         lease = self._leases.handed_over()
         if self._may_write and not self._is_resting():
-            self._uploads.add(f"{kind}/{name_of(key)}", self._signatures.sign(entry), lease)
+            self._uploads.add(f"{kind}/{name_of(key)}", entry, lease)
         else:
             self._uploads.add("", b"", lease)
 
@@ -150,7 +150,7 @@ class Shared:
     def _upload(self, name: str, entry: bytes, lease: str | None) -> None:
         try:
             if entry and self._may_write and not self._is_resting():
-                self._place.store(name, entry)
+                self._place.store(name, self._signatures.sign(entry))
         except PlaceError as error:
             self._failed(error, writing=True)
         finally:

@@ -56,7 +56,7 @@ class Signatures:
     def sign(self, entry: bytes) -> bytes:
         if self.own is None:
             return entry
-        return sealed.signed(entry, self.own.public.raw, self.own.sign(sealed.to_sign(entry)))
+        return sealed.signed(entry, self.own.public.raw, self.own.sign)
 
     def verdict(self, entry: bytes) -> Verdict:
         """Whether this user may run it; its key and kind are still to be compared."""
@@ -67,12 +67,13 @@ class Signatures:
 
 def checked_signature(entry: bytes) -> Verdict:
     """TRUSTED: by the key that it names, whoever holds it."""
-    if not sealed.is_whole(entry):
+    data = sealed.what_is_signed(entry)
+    if data is None:
         return Verdict.DAMAGED
     signer, signature = sealed.signature_of(entry)
     if not any(signer):
         return Verdict.UNSIGNED
-    if not PublicKey(signer).has_signed(sealed.to_sign(entry), signature):
+    if not PublicKey(signer).has_signed(data, signature):
         return Verdict.FORGED
     return Verdict.TRUSTED
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from firstlight.warmstart.entries import LEASE, Entries
 from firstlight.warmstart.leases import Leases, Waited
-from firstlight.warmstart.sealed import seal, value_of
+from firstlight.warmstart.sealed import seal, unchecked_value
 from firstlight.warmstart.warning import warn
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Store:
                 self._entries.keep(key, entry)
         except OSError as error:
             self._give_up_writing(error)
-        return value_of(entry, kind, key)
+        return unchecked_value(entry)
 
     def _awaited(self, key: str) -> bytes | None:
         """The program of another process, or None with the lease to compile it."""
