@@ -23,6 +23,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from shutil import copyfileobj
+from socketserver import TCPServer
 from typing import Any
 
 from firstlight.telemetry import metrics
@@ -94,6 +95,11 @@ class CacheServer(ThreadingHTTPServer):
         host, port = self.server_address[:2]
         name = f"[{host!s}]" if ":" in str(host) else str(host)
         return f"{'https' if self._tls else 'http'}://{name}:{port}"
+
+    def server_bind(self) -> None:
+        TCPServer.server_bind(
+            self
+        )  # HTTPServer's asks for the name of the host, which may take long
 
     def get_request(self) -> tuple[socket.socket, Any]:
         connection, address = super().get_request()
