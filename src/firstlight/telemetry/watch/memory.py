@@ -99,7 +99,7 @@ def holder(functions: Iterable[Function], since: float, now: float) -> tuple[str
 
 def device_memory() -> dict[str, Mapping[str, int]]:
     """What the allocator of each device says; nothing of the CPU's, which has none."""
-    if not _has_backend():
+    if not has_backend():
         return {}
     import jax
 
@@ -109,7 +109,7 @@ def device_memory() -> dict[str, Mapping[str, int]]:
 
 def live_arrays() -> tuple[int, int] | None:
     """How many arrays there are, and their bytes."""
-    if not _has_backend():
+    if not has_backend():
         return None
     import jax
 
@@ -120,7 +120,7 @@ def live_arrays() -> tuple[int, int] | None:
     return count, size
 
 
-def _has_backend() -> bool:
+def has_backend() -> bool:
     """Whether the program has used JAX: a watch is not to be what starts a device."""
     bridge: Any = sys.modules.get("jax._src.xla_bridge")
     return bool(bridge is not None and getattr(bridge, "_backends", None))

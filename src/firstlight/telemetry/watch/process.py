@@ -15,6 +15,7 @@ from firstlight.import_watch import when_imported
 from firstlight.telemetry import metrics
 from firstlight.telemetry.process_values import started
 from firstlight.telemetry.prometheus import Exporter
+from firstlight.telemetry.runtime import DeployWindows, watch_runtime
 from firstlight.telemetry.values import Values
 from firstlight.telemetry.watch.addresses import Address
 from firstlight.telemetry.watch.collector import GarbageCollection
@@ -22,7 +23,7 @@ from firstlight.telemetry.watch.compiles import CompileEvents
 from firstlight.telemetry.watch.gpu import Gpus
 from firstlight.telemetry.watch.guard import guarded, say_once
 from firstlight.telemetry.watch.jitted import JaxWatch
-from firstlight.telemetry.watch.memory import Memory
+from firstlight.telemetry.watch.memory import Memory, has_backend
 from firstlight.telemetry.watch.profiles import Profiles
 from firstlight.telemetry.watch.push import PushGateway
 from firstlight.telemetry.watch.results import check_results
@@ -63,6 +64,8 @@ class ProcessWatch:
         self._last_compiled: deque[str] = deque(maxlen=10)
         self.profiles = Profiles(settings.profile_folder, self._last_compiled)
         self._gateway = _gateway(settings, self.text)
+        self._is_runtime_known = False
+        DeployWindows(self.values).open()  # what a new process compiles is no news
         self._gradient_error = 0.0
         self._looked = 0.0
         self._looking = threading.Lock()
@@ -87,7 +90,12 @@ class ProcessWatch:
     def look(self) -> None:
         """Memory, GPUs and results, now."""
         with self._looking:
-            for task in (self._memory.sample, self._gpus.sample, self._check_results):
+            for task in (
+                self._memory.sample,
+                self._gpus.sample,
+                self._check_results,
+                self._note_runtime,
+            ):
                 guarded(task)()
             self._looked = time.monotonic()
 
@@ -119,6 +127,11 @@ class ProcessWatch:
     def _check_results(self) -> None:
         if self._jax is not None:
             check_results(self.values, self.steps.functions)
+
+    def _note_runtime(self) -> None:
+        if not self._is_runtime_known and has_backend():
+            watch_runtime(self.values)
+            self._is_runtime_known = True
 
     def _serve(self) -> None:
         address = self.settings.address
