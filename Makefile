@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test test-fast test-matrix release-check docs bench clean
+.PHONY: run test test-fast test-matrix ops-test release-check docs bench clean
 
 run: $(VENV)/.installed
 	$(BIN)/firstlight run quick
@@ -32,6 +32,11 @@ test-fast: $(VENV)/.installed-dev
 MATRIX ?= python3.11:0.8.3 python3.13:0.12.0.1
 test-matrix:
 	@for pair in $(MATRIX); do sh tools/test-with-versions.sh "$${pair%%:*}" "$${pair##*:}" || exit 1; done
+
+# Failures on purpose, with the real Prometheus and Alertmanager: fired, named, mended, resolved.
+ops-test: $(VENV)/.installed-dev
+	@command -v promtool >/dev/null || sh tools/install-prometheus.sh
+	FIRSTLIGHT_OPS_TEST=1 $(BIN)/python -m pytest -v tests/ops
 
 # What would be uploaded, in dist/, after it was installed and tried, its metadata and changelog checked.
 release-check: $(VENV)/.installed-dev

@@ -57,8 +57,13 @@ def _memory(used: float) -> Series:
 
 
 def _more_than(count: float, metric: m.Metric, scope: Scope, seconds: int, labels: str = "") -> str:
-    chosen = f"{{{labels}}}" if labels else ""
-    return f"sum by ({scope.by}) (increase({metric.name}{chosen}[{seconds}s])) > {count}"
+    chosen = metric.name + (f"{{{labels}}}" if labels else "")
+    risen = f"sum by ({scope.by}) (increase({chosen}[{seconds}s])) > {count}"
+    if count:
+        return risen
+    # A counter that appears with its first event has risen too, which increase() does not see.
+    new = f"sum by ({scope.by}) ({chosen} unless {chosen} offset {seconds}s) > 0"
+    return f"{risen} or {new}"
 
 
 def _misses(instances: str) -> Series:
@@ -210,6 +215,19 @@ ALERTS = (
         silent=(_at("up", _HERE, "1+0x"),),
     ),
     Alert(
+        "FirstlightRestarting",
+        Severity.PAGE,
+        Scope.PROCESS,
+        f"max by (job, instance) (changes({m.PROCESS_START.name}[1800s])) > 3 and on (job, "
+        f"instance) count by (job, instance) (count_over_time({m.RUNTIME_INFO.name}[1800s]))",
+        0,
+        f"{_ON} was started again more than three times in half an hour.",
+        "availability",
+        fires=(_at(m.PROCESS_START.name, _HERE, "0+1x"), *_runtimes("0.10.2")),
+        silent=(_at(m.PROCESS_START.name, _HERE, "5+0x"),),
+        silent_in_deploys=False,  # each of its starts looks like one
+    ),
+    Alert(
         "FirstlightRecompiling",
         Severity.TICKET,
         Scope.FUNCTION,
@@ -240,7 +258,7 @@ ALERTS = (
         0,
         f"{_FUNCTION} on {_ON} gave different outputs for equal inputs.",
         "non-determinism",
-        fires=(_at(m.COMPARED_OUTPUTS.name, f'{_STEP},result="different"', "0+1x"),),
+        fires=(_at(m.COMPARED_OUTPUTS.name, f'{_STEP},result="different"', "1+0x"),),
         silent=(_at(m.COMPARED_OUTPUTS.name, f'{_STEP},result="same"', "0+1x"),),
         silent_in_deploys=False,
     ),

@@ -38,7 +38,11 @@ class Settings:
         return duration(max(1, seconds // self.speed))
 
     def shortened(self, condition: str) -> str:
-        return re.sub(r"\[(\d+)s\]", lambda found: f"[{self.time(int(found[1]))}]", condition)
+        return re.sub(
+            r"(?<=\[|t )(\d+)s\b",  # a range, or an offset
+            lambda found: self.time(int(found[1])),
+            condition,
+        )
 
 
 def duration(seconds: int) -> str:

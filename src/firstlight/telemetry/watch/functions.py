@@ -21,7 +21,7 @@ class Function:
     """What is counted of the functions of one name."""
 
     def __init__(self, name: str, values: Values) -> None:
-        self.name = name
+        self.name, self._values = name, values
         self.ok = values.counter(metrics.STEPS, name, "ok")
         self.errors = values.counter(metrics.STEPS, name, "error")
         self.durations = {
@@ -32,6 +32,11 @@ class Function:
         self.followed: list[tuple[float, ref[Any]]] = []  # when, and a result
         self.unchecked: tuple[ref[Any], ...] = ()  # for NaN
         self.follow_again = 0.0  # when the next result is to be followed
+
+    def failed(self, error: Exception) -> None:
+        self.errors.add()
+        if "RESOURCE_EXHAUSTED" in str(error):
+            self._values.counter(metrics.OUT_OF_MEMORY, self.name).add()
 
     def follow(self, arrays: list[Any], now: float) -> None:
         """Keep track of some results: a leak is known by those that live on."""

@@ -129,7 +129,7 @@ class JaxWatch:
     def failed(self, here: Here, of: Function, error: BaseException) -> None:
         if not here.steps and not self._is_tracing():
             if isinstance(error, Exception):
-                of.errors.add()
+                of.failed(error)
             self.steps.forget(here)
 
     def _jitting(self, original: Any) -> Any:

@@ -1,0 +1,64 @@
+"""`firstlight chaos MODE`: a failure on purpose, in a process of ours, to practise on."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from firstlight.cli.values import Commands
+
+EPILOG = """\
+examples:
+  firstlight chaos repeated-recompilation                     until it is interrupted
+  firstlight chaos repeated-recompilation --trace             what `firstlight trace` says of it
+  firstlight chaos repeated-recompilation --mended            the same work, as its runbook mends it
+
+Each failure has a runbook of the same name, and an alert: docs/operate.md.
+
+exit codes: those of the program; 2 wrong usage."""
+
+
+def add_to(commands: Commands) -> None:
+    from firstlight.ops.chaos import MODES
+
+    width = max(len(mode.name) for mode in MODES)
+    parser = commands.add_parser(
+        "chaos",
+        description="Run a small program that fails in one way, with its metrics exported:\n\n"
+        + "\n".join(f"  {mode.name:{width}}  {mode.about}" for mode in MODES),
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("mode", choices=[mode.name for mode in MODES], metavar="MODE", help="one of the above")
+    add("--metrics", default="127.0.0.1:9464-9471", metavar="HOST:PORT", help="where to export")
+    add("--mended", action="store_true", help="without the failure")
+    add("--trace", action="store_true", help="run it for a moment under `firstlight trace`")
+    add("--folder", metavar="DIR", help="for its caches (default: a new one)")
+    parser.set_defaults(handle=handle, parser=parser)
+
+
+def handle(options: argparse.Namespace) -> int:
+    import tempfile
+
+    from firstlight.ops.chaos import BY_NAME, FOLDER, program
+
+    mode = BY_NAME[options.mode]
+    variant = mode.mended if options.mended else mode.broken
+    folder = options.folder or tempfile.mkdtemp(prefix="firstlight-chaos-")
+    cache = variant.cache.replace(FOLDER, os.path.abspath(folder))
+    os.makedirs(cache, 0o700, exist_ok=True)
+    os.environ |= dict(variant.environment)
+    arguments = program(mode, variant, os.path.abspath(folder))
+    if options.trace:
+        short = "--rounds" if mode.program == "lost_cache" else "--steps"
+        amount = "1" if mode.program == "lost_cache" else "40"
+        command = ["trace", "--out", os.path.join(folder, "trace"), *arguments, short, amount]
+    else:
+        command = ["exec", "--metrics", options.metrics, "--cache", cache, sys.executable]
+        command += arguments
+    print(f"firstlight {' '.join(command)}", file=sys.stderr, flush=True)
+    os.execv(sys.executable, [sys.executable, "-m", "firstlight", *command])

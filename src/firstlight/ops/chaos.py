@@ -1,0 +1,109 @@
+"""Failures on purpose: how each is made, which alert names it, and how it is mended. One table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from firstlight.telemetry.runtime import EXPECTED_VARIABLE
+
+FAILURES = Path(__file__).parent / "failures"
+#: Stands for a folder that is made for the run.
+FOLDER = "FOLDER"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Arguments of a program, and the variables and the cache that it is run with."""
+
+    arguments: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    cache: str = f"{FOLDER}/kept"
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One failure."""
+
+    name: str  # also that of its runbook
+    about: str
+    program: str
+    broken: Variant
+    mended: Variant
+    alert: str
+    #: What names it: kinds of findings of `firstlight trace`, or a check of `firstlight doctor`.
+    trace_finding: str = ""
+    doctor_check: str = "alerts"
+    ports: int = 1
+
+
+MODES = (
+    Mode(
+        "cold-compile",
+        "what was compiled is lost, and compiled again",
+        "lost_cache",
+        Variant(("--sweep", f"{FOLDER}/swept"), cache=f"{FOLDER}/swept"),
+        Variant(),
+        "FirstlightCacheHitsBurning",
+        trace_finding="cache-off",
+    ),
+    Mode(
+        "out-of-memory",
+        "a batch is larger than the memory of the device",
+        "too_large_batch",
+        Variant(),
+        Variant(("--batch", "256")),
+        "FirstlightDeviceOutOfMemory",
+    ),
+    Mode(
+        "repeated-recompilation",
+        "every batch has a length of its own",
+        "varying_shapes",
+        Variant(),
+        Variant(("--pad",)),
+        "FirstlightRecompiling",
+        trace_finding="shape-recompiles",
+    ),
+    Mode(
+        "non-determinism",
+        "equal inputs give different outputs",
+        "unseeded",
+        Variant(),
+        Variant(("--seed", "0")),
+        "FirstlightNonDeterministic",
+    ),
+    Mode(
+        "memory-leak",
+        "results are kept for ever",
+        "kept_arrays",
+        Variant(),
+        Variant(("--keep", "4")),
+        "FirstlightLeak",
+    ),
+    Mode(
+        "thundering-compilation",
+        "several processes compile the same at once",
+        "lost_cache",
+        Variant(("--workers", "4", "--apart", f"{FOLDER}/apart")),
+        Variant(("--workers", "4")),
+        "FirstlightThunderingCompilation",
+        trace_finding="ranks-compile-the-same",
+        ports=5,
+    ),
+    Mode(
+        "runtime-mismatch",
+        "a process that should use a GPU does not find one",
+        "any_work",
+        Variant(environment=((EXPECTED_VARIABLE, "cuda"),)),
+        Variant(environment=((EXPECTED_VARIABLE, "cpu"),)),
+        "FirstlightDeviceFallback",
+        doctor_check="device and driver",
+    ),
+)
+BY_NAME = {mode.name: mode for mode in MODES}
+
+
+def program(mode: Mode, variant: Variant, folder: str) -> list[str]:
+    """The file of a program, and its arguments."""
+    arguments = [argument.replace(FOLDER, folder) for argument in variant.arguments]
+    return [str(FAILURES / f"{mode.program}.py"), *arguments]
