@@ -26,6 +26,7 @@ COMMANDS = {
     "ops": ("ops", "write alert rules with their tests, dashboards and manifests"),
     "doctor": ("doctor", "check a machine, a cache and their monitoring; say what to do"),
     "chaos": ("chaos", "make a failure happen on purpose, to practise on"),
+    "incident": ("incident", "collect what is known at the time of an incident"),
     "show": ("show", "print the results of a run again"),
     "list": ("list_cases", "list workloads, backends and the cases of a suite"),
     "system": ("system", "show what is recorded about this machine"),

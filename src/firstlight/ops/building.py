@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from firstlight import whole_files
-from firstlight.ops import dashboards, rule_tests, rules
+from firstlight.ops import dashboards, rule_tests, rules, runbooks
 from firstlight.ops.rules import Settings
 from firstlight.ops.yaml_text import yaml_text
 
@@ -30,6 +30,8 @@ def documents(settings: Settings) -> Iterator[tuple[str, str]]:
             f"grafana/{dashboard.name}.json",
             json.dumps(dashboards.grafana(dashboard), indent=1) + "\n",
         )
+    for name, text in runbooks.texts().items():
+        yield f"runbooks/{name}.md", text
 
 
 def build(folder: Path, settings: Settings) -> list[Path]:

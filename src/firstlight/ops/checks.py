@@ -143,6 +143,9 @@ def cache_permissions(given: Given) -> Finding:
     where = given.cache or default_cache()
     if "://" in where:
         where = folder.in_front()
+    if not os.path.isdir(where):
+        remedy = "Mount or make it; the first process that compiles makes it too."
+        return Finding(Status.NOT_CHECKED, f"there is no folder {where} yet", remedy)
     folder.opened(where)  # raises if others could write to it
     return _writable(Path(where), "FIRSTLIGHT_CACHE_DIR")
 

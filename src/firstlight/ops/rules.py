@@ -39,9 +39,7 @@ class Settings:
 
     def shortened(self, condition: str) -> str:
         return re.sub(
-            r"(?<=\[|t )(\d+)s\b",  # a range, or an offset
-            lambda found: self.time(int(found[1])),
-            condition,
+            r"(\[|offset )(\d+)s\b", lambda found: found[1] + self.time(int(found[2])), condition
         )
 
 

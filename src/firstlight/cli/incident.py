@@ -1,0 +1,41 @@
+"""`firstlight incident collect`: what is known now, as the beginning of a postmortem."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from firstlight.cli.values import Commands
+
+
+def add_to(commands: Commands) -> None:
+    parser = commands.add_parser("incident")
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    about = "write down versions, alerts, cache hits, recompiles and programs"
+    collect = actions.add_parser("collect", help=about, description=f"{about.capitalize()}.")
+    add = collect.add_argument
+    add("--out", type=Path, required=True, metavar="DIR", help="where to write")
+    add("--prometheus", metavar="URL", help="the Prometheus that knows")
+    add("--cache", metavar="DIR|URL", help="the compilation cache (default: your own)")
+    add("--warm", type=Path, metavar="MANIFEST", help="what should have been in it")
+    add("--constraints", type=Path, metavar="FILE", help="pinned versions")
+    collect.set_defaults(handle=handle, parser=collect)
+
+
+def handle(options: argparse.Namespace) -> int:
+    import time
+
+    from firstlight.ops.checks import Given
+    from firstlight.ops.incident import collect
+
+    given = Given(
+        constraints=options.constraints,
+        manifest=options.warm,
+        cache=options.cache,
+        prometheus_url=options.prometheus,
+    )
+    for path in collect(options.out, given, time.time()):
+        print(path)
+    return 0

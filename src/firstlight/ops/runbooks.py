@@ -1,0 +1,15 @@
+"""Where the runbooks are: in the package once it is installed, in docs/ of a source tree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def folder() -> Path:
+    packaged = Path(__file__).parent / "runbooks"
+    return packaged if packaged.is_dir() else Path(__file__).parents[3] / "docs" / "runbooks"
+
+
+def texts() -> dict[str, str]:
+    """By name, without `.md`."""
+    return {path.stem: path.read_text("utf-8") for path in sorted(folder().glob("*.md"))}
