@@ -52,6 +52,11 @@ from model import WEIGHTS, forward
 mlp = serve.model(name="mlp", inputs={"x": serve.Input("float32", (16,))}, parameters=WEIGHTS)(
     lambda weights, x: {"y": forward(weights, x)}
 )
+import jax
+
+slow = serve.model(name="slow", inputs={"x": serve.Input("float32", (16,))}, buckets=(1, 2, 4))(
+    lambda x: {"y": jax.lax.fori_loop(0, 20_000, lambda i, s: s * 0.999 + 1e-3, x)}
+)
 wide = serve.model(name="wide", inputs={"x": serve.Input("float32", (262144,))}, buckets=(1,))(
     lambda x: {"y": x}
 )

@@ -26,6 +26,8 @@ from firstlight.telemetry.values import Values
 
 #: Batches below this many seconds run on the event loop's thread.
 INLINE_SECONDS = 5e-4
+#: Weight of the last batch in what a row is expected to take.
+_LEARNED = 0.1
 
 
 class Reason(Enum):
@@ -153,7 +155,7 @@ class Lane:
         limit = self._plan[min(self.queued_rows, self.max_rows) - 1].rows
         while queue:
             job = queue[0]
-            if job.deadline < now:
+            if job.deadline < now + self.buckets[0].seconds:
                 expired.append(job)
             elif job.is_gone():
                 self.cancelled.add()
@@ -187,8 +189,8 @@ class Engine:
         self._lanes: list[Lane] = []
         self._compiles = compiles
         self._slots, self._running = slots, 0
-        self._backlog_seconds = 0.0
         self._scheduled = False
+        self._busy_since: float | None = None  # the end of the last batch, if more waited then
         self._threads = ThreadPoolExecutor(slots, thread_name_prefix="firstlight-device")
         self._values = values
 
@@ -214,18 +216,22 @@ class Engine:
     def submit(self, lane: Lane, job: Job) -> Refusal | None:
         """Queue a job, or say at once why not."""
         waiting = lane.queued_rows + job.rows
+        backlog = self._backlog_seconds()
         if waiting > lane.max_queued_rows:
-            return Refusal(Reason.QUEUE_FULL, self._backlog_seconds)
-        if job.arrived + self._backlog_seconds + job.rows * lane.row_seconds > job.deadline:
-            return Refusal(Reason.DEADLINE, self._backlog_seconds)
+            return Refusal(Reason.QUEUE_FULL, backlog)
+        if job.arrived + backlog + job.rows * lane.row_seconds > job.deadline:
+            return Refusal(Reason.DEADLINE, backlog)
         if not lane.queue:  # time without requests is no credit
             active = [other.device_seconds for other in self._lanes if other.queue]
             lane.device_seconds = max([lane.device_seconds, min(active, default=0.0)])
         lane.queue.append(job)
         lane.queued_rows = waiting
-        self._backlog_seconds += job.rows * lane.row_seconds
         self._wake()
         return None
+
+    def _backlog_seconds(self) -> float:
+        """How long what waits will take, at the pace of the last batches."""
+        return sum(lane.queued_rows * lane.row_seconds for lane in self._lanes)
 
     def close(self) -> None:
         for lane in self._lanes:
@@ -247,11 +253,7 @@ class Engine:
             return
         lane = min(waiting, key=lambda lane: lane.device_seconds)
         now = time.perf_counter()
-        before = lane.queued_rows
         batch, expired = lane.take(now)
-        self._backlog_seconds -= (before - lane.queued_rows) * lane.row_seconds
-        if len(waiting) == 1 and not lane.queue:
-            self._backlog_seconds = 0.0  # what rounding left
         for job in expired:
             job.finish(Refusal(Reason.EXPIRED))
         if batch is not None:
@@ -286,6 +288,7 @@ class Engine:
     def _finished(self, batch: Batch, compiles_before: int) -> None:
         lane = batch.lane
         lane.device_seconds += batch.seconds
+        self._keep_pace(lane, batch.rows)
         if batch.error is not None:
             self._failed(batch)
             return
@@ -300,6 +303,13 @@ class Engine:
         for job in batch.jobs:
             job.finish(Result(batch, start, start + job.rows))
             start += job.rows
+
+    def _keep_pace(self, lane: Lane, rows: int) -> None:
+        """Learn how long a row takes with all that surrounds it, while there is always another."""
+        now, before = time.perf_counter(), self._busy_since
+        self._busy_since = now if any(other.queue for other in self._lanes) else None
+        if before is not None:
+            lane.row_seconds += _LEARNED * ((now - before) / rows - lane.row_seconds)
 
     def _failed(self, batch: Batch) -> None:
         """Every job again, alone or in a smaller bucket: a request fails only by itself."""
