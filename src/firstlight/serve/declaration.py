@@ -82,6 +82,9 @@ class Model:
     x64: bool = False
     compiler_options: Mapping[str, Any] | None = None
     canary_share: float | None = None
+    compute_dtype: str | None = None
+    max_relative_error: float = 0.01
+    examples: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         try:
@@ -122,7 +125,8 @@ def model(
             `deadline_seconds` (of requests that give none), `max_queue_rows`, `x64` (compute in 64
             bits; implied by 64-bit inputs), `compiler_options` (of XLA), `about` (a line for
             people), `canary_share` (of the requests that a new version gets beside the current
-            one).
+            one), `compute_dtype` (such as "bfloat16", to compute in; refused where it changes
+            results by more than `max_relative_error`, measured with `examples`, rows by input).
     """
 
     def declare(function: Callable[..., Any]) -> Model:
@@ -161,6 +165,8 @@ def _require_sizes(given: Model) -> None:
         )
     if given.canary_share is not None and not 0 <= given.canary_share <= 1:
         raise DeclarationError("canary_share has to be between 0 and 1.")
+    if given.compute_dtype not in (None, "bfloat16", "float16", "float32"):
+        raise DeclarationError("compute_dtype has to be bfloat16, float16 or float32.")
     if given.deadline_seconds <= 0:
         raise DeclarationError("deadline_seconds has to be positive.")
 

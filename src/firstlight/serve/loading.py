@@ -50,6 +50,7 @@ class Loaded:
     lanes: Mapping[Sizes, tuple[Bucket, ...]]
     memory_bytes: int
     wide: bool
+    relative_error: float | None = None  # of a lower precision that the model is computed in
 
     @property
     def buckets(self) -> list[Bucket]:

@@ -22,7 +22,8 @@ from firstlight.serve.compile_watch import CompileWatch
 from firstlight.serve.declaration import Model
 from firstlight.serve.engine import Engine
 from firstlight.serve.http_server import Limits, Server
-from firstlight.serve.loading import Loaded, load
+from firstlight.serve.loading import Loaded
+from firstlight.serve.mixed_precision import load_as_declared
 from firstlight.serve.models import Models
 from firstlight.serve.rehearsal import rehearse
 from firstlight.telemetry import metrics
@@ -92,7 +93,8 @@ class Service:
         """Load models; takes long, and may run on any thread."""
         for model in declared:
             self.deploys.open(model.name)
-        return [load(model, self.watch, self.settings.max_bytes) for model in declared]
+        limit = self.settings.max_bytes
+        return [load_as_declared(model, self.watch, limit) for model in declared]
 
     def begin_serving(self, loaded: Sequence[Loaded]) -> None:
         """From now on requests are answered."""
