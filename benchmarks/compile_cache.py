@@ -29,10 +29,10 @@ from firstlight.snapshot.keys import generate
 from firstlight.snapshot.trust import default_private_key
 from firstlight.statistics.intervals import median_estimate
 from firstlight.warmstart.entries import Entries, name_of
-from firstlight.warmstart.http_place import HttpPlace
 from firstlight.warmstart.leases import Leases
 from firstlight.warmstart.sealed import seal
-from firstlight.warmstart.shared import Shared
+from firstlight.warmstart.sharing.http_place import HttpPlace
+from firstlight.warmstart.sharing.shared import Shared
 from firstlight.warmstart.signing import Signatures
 from firstlight.warmstart.store import Store
 

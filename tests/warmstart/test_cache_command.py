@@ -14,12 +14,12 @@ import pytest
 from firstlight.cli import main
 from firstlight.snapshot.keys import PrivateKey
 from firstlight.warmstart import folder, sealed
+from firstlight.warmstart.cache_server.server import CacheServer
 from firstlight.warmstart.entries import Entries, name_of
 from firstlight.warmstart.explain import Part, compiles_of, differences
-from firstlight.warmstart.http_place import HttpPlace
 from firstlight.warmstart.inventory import Listed
 from firstlight.warmstart.manifest import kind_here
-from firstlight.warmstart.server import CacheServer
+from firstlight.warmstart.sharing.http_place import HttpPlace
 from firstlight.warmstart.signing import Signatures
 
 KIND = "jax0.10.2-jaxlib0.10.2-py3.11-linux-x86_64-0123456789ab"

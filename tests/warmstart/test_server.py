@@ -14,14 +14,15 @@ from pathlib import Path
 import pytest
 
 from firstlight.cli import main
-from firstlight.warmstart import sealed, server
-from firstlight.warmstart.access import Access, TokenFileError, Tokens, tokens_in
+from firstlight.warmstart import sealed
+from firstlight.warmstart.cache_server import server
+from firstlight.warmstart.cache_server.access import Access, TokenFileError, Tokens, tokens_in
+from firstlight.warmstart.cache_server.lease_book import LeaseBook
+from firstlight.warmstart.cache_server.served_entries import Refusal, ServedEntries
+from firstlight.warmstart.cache_server.server import CacheServer
 from firstlight.warmstart.entries import name_of
-from firstlight.warmstart.http_place import HttpPlace, own_token
-from firstlight.warmstart.lease_book import LeaseBook
-from firstlight.warmstart.places import LeaseState, PlaceError
-from firstlight.warmstart.served_entries import Refusal, ServedEntries
-from firstlight.warmstart.server import CacheServer
+from firstlight.warmstart.sharing.http_place import HttpPlace, own_token
+from firstlight.warmstart.sharing.places import LeaseState, PlaceError
 from firstlight.warmstart.signing import Signatures
 
 Serve = Callable[..., CacheServer]

@@ -17,13 +17,16 @@ import pytest
 
 from firstlight.snapshot.keys import PrivateKey
 from firstlight.snapshot.trust import TrustedKeys
-from firstlight.warmstart import http_place, sealed, shared, uploads
-from firstlight.warmstart.access import Tokens
+from firstlight.warmstart import sealed
+from firstlight.warmstart.cache_server.access import Tokens
+from firstlight.warmstart.cache_server.served_entries import Refusal
+from firstlight.warmstart.cache_server.server import CacheServer
 from firstlight.warmstart.caches import cache_at
 from firstlight.warmstart.entries import Entries, name_of
-from firstlight.warmstart.http_place import HttpPlace
 from firstlight.warmstart.leases import Leases
-from firstlight.warmstart.places import (
+from firstlight.warmstart.sharing import http_place, shared, uploads
+from firstlight.warmstart.sharing.http_place import HttpPlace
+from firstlight.warmstart.sharing.places import (
     FolderPlace,
     LeaseState,
     ObjectPlace,
@@ -31,9 +34,7 @@ from firstlight.warmstart.places import (
     PlaceError,
     Trouble,
 )
-from firstlight.warmstart.served_entries import Refusal
-from firstlight.warmstart.server import CacheServer
-from firstlight.warmstart.shared import Shared
+from firstlight.warmstart.sharing.shared import Shared
 from firstlight.warmstart.signing import Signatures
 from firstlight.warmstart.store import Store
 

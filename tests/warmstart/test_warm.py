@@ -17,9 +17,9 @@ import pytest
 from firstlight.cli import main
 from firstlight.snapshot.keys import PrivateKey
 from firstlight.warmstart import folder, manifest, packs, sealed
+from firstlight.warmstart.cache_server.server import CacheServer
 from firstlight.warmstart.entries import Entries
 from firstlight.warmstart.manifest import Manifest, ManifestError, Program, kind_here
-from firstlight.warmstart.server import CacheServer
 from firstlight.warmstart.signing import Signatures
 
 Printed = pytest.CaptureFixture[str]

@@ -90,9 +90,9 @@ def serve(options: argparse.Namespace) -> int:
 
     from firstlight.cli.values import signals_interrupt
     from firstlight.warmstart import folder
-    from firstlight.warmstart.access import Tokens, tokens_in
-    from firstlight.warmstart.served_entries import ServedEntries
-    from firstlight.warmstart.server import CacheServer
+    from firstlight.warmstart.cache_server.access import Tokens, tokens_in
+    from firstlight.warmstart.cache_server.served_entries import ServedEntries
+    from firstlight.warmstart.cache_server.server import CacheServer
     from firstlight.warmstart.signing import Signatures, checked_signature
 
     write = tokens_in(options.write_tokens) if options.write_tokens else ()

@@ -16,8 +16,8 @@ from firstlight.errors import FirstlightError
 from firstlight.warmstart import folder
 from firstlight.warmstart.entries import name_of
 from firstlight.warmstart.inventory import Listed, entries_below
-from firstlight.warmstart.places import ObjectPlace, Place, PlaceError, place_at
 from firstlight.warmstart.sealed import is_whole
+from firstlight.warmstart.sharing.places import ObjectPlace, Place, PlaceError, place_at
 from firstlight.warmstart.signing import Signatures, Verdict
 
 NEEDS_KEY = (
@@ -112,7 +112,7 @@ class ForeignFolderCache(_Elsewhere, FolderCache):
 
 class ServerCache(_Elsewhere):
     def __init__(self, url: str) -> None:
-        from firstlight.warmstart.http_place import HttpPlace, own_token
+        from firstlight.warmstart.sharing.http_place import HttpPlace, own_token
 
         self._place = HttpPlace(url, own_token())
 

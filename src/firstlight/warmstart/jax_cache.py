@@ -19,7 +19,7 @@ from firstlight.warmstart.store import Store
 from firstlight.warmstart.warning import warn
 
 if TYPE_CHECKING:
-    from firstlight.warmstart.shared import Shared
+    from firstlight.warmstart.sharing.shared import Shared
 
 #: Whatever it took to compile; and no path in any key, which XLA's own caches would put there.
 _SETTINGS = {
@@ -132,7 +132,7 @@ def _recorder() -> Callable[[KeyRequest], None]:
 def _open_shared(url: str, why_shared: str) -> Shared | None:
     # With the library that checks signatures: not loaded where all is found in the folder.
     try:
-        from firstlight.warmstart.shared import open_shared
+        from firstlight.warmstart.sharing.shared import open_shared
 
         return open_shared(url, why_shared)
     except Exception as error:

@@ -15,7 +15,7 @@ from firstlight.warmstart.sealed import seal, unchecked_value
 from firstlight.warmstart.warning import warn
 
 if TYPE_CHECKING:
-    from firstlight.warmstart.shared import Shared
+    from firstlight.warmstart.sharing.shared import Shared
 
 
 class Store:

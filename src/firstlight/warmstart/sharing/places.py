@@ -59,7 +59,7 @@ def place_at(url: str) -> Place:
     """PlaceError: nothing can be kept there."""
     scheme = urlsplit(url).scheme
     if scheme in ("http", "https"):
-        from firstlight.warmstart.http_place import HttpPlace, own_token
+        from firstlight.warmstart.sharing.http_place import HttpPlace, own_token
 
         return HttpPlace(url, own_token())
     if scheme in ("file", ""):

@@ -29,11 +29,11 @@ from typing import Any
 from firstlight.telemetry import metrics
 from firstlight.telemetry.prometheus import Exporter
 from firstlight.telemetry.values import Values
-from firstlight.warmstart.access import Access, Tokens
-from firstlight.warmstart.http_place import HOLDER_HEADER
+from firstlight.warmstart.cache_server.access import Access, Tokens
+from firstlight.warmstart.cache_server.lease_book import LeaseBook
+from firstlight.warmstart.cache_server.served_entries import Refusal, ServedEntries
 from firstlight.warmstart.inventory import entries_below
-from firstlight.warmstart.lease_book import LeaseBook
-from firstlight.warmstart.served_entries import Refusal, ServedEntries
+from firstlight.warmstart.sharing.http_place import HOLDER_HEADER
 
 _ENTRY = re.compile(r"/v1/entries/([A-Za-z0-9_+-][A-Za-z0-9._+-]{0,199}/[0-9a-f]{2}/[0-9a-f]{62})")
 _LEASE = re.compile(_ENTRY.pattern.replace("entries", "leases", 1) + "/([a-z]+)")

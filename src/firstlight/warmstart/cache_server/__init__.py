@@ -1,0 +1,1 @@
+"""`firstlight cache serve`: entries and leases for all machines that compile the same."""
