@@ -85,6 +85,18 @@ def test_a_real_run_is_measured_again_signed_and_checked(
     assert "FINDING" in capsys.readouterr().out
 
 
+def test_a_revoked_key_signs_no_replication_and_nothing_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = generate(tmp_path / "key.pem")
+    assert main(["keys", "trust", key.base64, "--name", "Me"]) == 0
+    assert main(["keys", "revoke", key.id]) == 0
+    asked = ["replicate", "no-such-snapshot", "--out", "out", "--key", str(tmp_path / "key.pem")]
+    assert main(asked) == 2
+    assert "is revoked and can no longer sign" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_file_of_the_publishers_is_run_only_if_named_and_unchanged(
     real: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -200,6 +200,13 @@ def test_data_with_another_hash_forbid_comparing_and_unknown_ones_do_not() -> No
     assert not compare_runs([one], [other], anyway=True).left_out
 
 
+def test_a_run_that_could_not_hash_its_data_hides_no_difference_between_the_others() -> None:
+    unknown, one = hashed(measured("none"), None), hashed(measured("one"), "aa")
+    other = hashed(measured("two"), "bb")
+    assert "other contents" in compare_runs([unknown, one], [other]).left_out[CASE]
+    assert CASE not in compare_runs([unknown, one], [hashed(measured("two"), "aa")]).left_out
+
+
 def test_a_case_without_a_partner_or_a_protocol_is_named() -> None:
     run = measured("one").run
     alone = replace(run, cases=run.cases[:1])

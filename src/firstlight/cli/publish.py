@@ -95,7 +95,6 @@ def handle(options: argparse.Namespace) -> int:
         with_source=options.with_source,
     )
     key = signing_key(options.key or own_key(options.unsigned), options.passphrase_file)
-    require_standing(key)
     store, signer = open_store(options.out), key.public.base64 if key else None
     steps = LiveLine(sys.stderr)
     try:
@@ -167,13 +166,12 @@ def own_key(unsigned: bool) -> Path | None:
     return None
 
 
-def require_standing(key: PrivateKey | None) -> None:
-    """Refuse to sign with a key that the user has revoked or that has expired."""
+def require_standing(key: PrivateKey) -> None:
     from datetime import UTC, datetime
 
     from firstlight.snapshot.trust import Standing, TrustedKeys
 
-    known = TrustedKeys.of_user().known(key.public) if key else None
+    known = TrustedKeys.of_user().known(key.public)
     standing = known.standing(None, datetime.now(UTC)) if known else Standing.TRUSTED
     if known is not None and standing is not Standing.TRUSTED:
         raise KeyFileError(
@@ -183,7 +181,10 @@ def require_standing(key: PrivateKey | None) -> None:
 
 
 def signing_key(path: Path | None, passphrase_file: Path | None) -> PrivateKey | None:
-    """Return the unlocked signing key; asks for the passphrase on the terminal if needed."""
+    """Return the unlocked signing key; asks for the passphrase on the terminal if needed.
+
+    A key that the user has revoked, or that has expired, is refused.
+    """
     if path is None:
         return None
     from firstlight.snapshot.keys import is_encrypted, load_private
@@ -191,7 +192,9 @@ def signing_key(path: Path | None, passphrase_file: Path | None) -> PrivateKey |
     passphrase = read_passphrase(passphrase_file)
     if passphrase is None and is_encrypted(path) and sys.stdin.isatty():
         passphrase = getpass(f"Passphrase of {path}: ").encode()
-    return load_private(path, passphrase)
+    key = load_private(path, passphrase)
+    require_standing(key)
+    return key
 
 
 def read_passphrase(path: Path | None) -> bytes | None:

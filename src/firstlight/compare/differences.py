@@ -79,8 +79,8 @@ def case_differences(base: Run, head: Run, case: str) -> list[Difference]:
 
 
 def data_differences(base: Sequence[Sample], head: Sequence[Sample], case: str) -> list[Difference]:
-    """Whether the checking processes hashed other input data; where one could not, nothing."""
-    one, other = (_data_hashes(side, case) for side in (base, head))
+    """Whether the checking processes hashed other input data; nothing where one could not."""
+    one, other = (data_hashes(side, case) for side in (base, head))
     if one is None or other is None:
         return []
     pairs = enumerate(zip_longest(one, other))
@@ -89,7 +89,8 @@ def data_differences(base: Sequence[Sample], head: Sequence[Sample], case: str) 
     ][:1]
 
 
-def _data_hashes(samples: Sequence[Sample], case: str) -> list[Any] | None:
+def data_hashes(samples: Sequence[Sample], case: str) -> list[Any] | None:
+    """SHA-256 of the input arrays as the last checking process found them; None: not known."""
     checks = [s for s in samples if (s.case, s.kind) == (case, "check")]
     found = checks[-1].facts.get("data_sha256") if checks else None
     return list(found) if isinstance(found, list | tuple) else None

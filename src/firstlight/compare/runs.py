@@ -15,6 +15,7 @@ from firstlight.compare.conditions import busy_share, disturbance, machine_class
 from firstlight.compare.differences import (
     case_differences,
     data_differences,
+    data_hashes,
     in_words,
     machine_differences,
 )
@@ -190,17 +191,20 @@ def _refusal(what: str, problems: Iterable[tuple[str, str]], anyway_helps: bool 
 
 
 def _case_problems(base: Sequence[Measured], head: Sequence[Measured], case: str) -> list[str]:
+    every = [*base, *head]
+    # A run that could not hash its data says nothing of those that could.
+    first = next((m for m in every if data_hashes(m.samples, case) is not None), every[0])
     problems = [
-        in_words(difference) + (f" ({m.name})" if len(base) + len(head) > 2 else "")
-        for m in [*base[1:], *head]
+        in_words(difference) + (f" ({m.name})" if len(every) > 2 else "")
+        for m in every[1:]
         for difference in [
-            *case_differences(base[0].run, m.run, case),
-            *data_differences(base[0].samples, m.samples, case),
+            *case_differences(every[0].run, m.run, case),
+            *data_differences(first.samples, m.samples, case),
         ]
     ]
     return problems + [
         f"{summary.status} in {m.name}"
-        for m in [*base, *head]
+        for m in every
         for summary in m.run.cases
         if summary.case == case and summary.status != "ok"
     ]

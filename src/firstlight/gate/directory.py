@@ -60,7 +60,7 @@ class GatePlan:
     @classmethod
     def of(cls, gate: Gate) -> GatePlan:
         # A branch may move before the gate is resumed; its commit does not.
-        fixed = {
+        fixed: JsonObject = {
             side.name: side.description["commit"]
             for side in gate.sides
             if side.description["kind"] == "revision" and not side.description["uncommitted"]

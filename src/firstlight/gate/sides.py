@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Required, TypedDict
 
 import firstlight
 from firstlight.errors import FirstlightError
@@ -57,6 +57,28 @@ print(json.dumps({
 """
 
 
+class Interpreter(TypedDict):
+    """What `_DESCRIBE` prints."""
+
+    version: str
+    implementation: str
+    compiler: str
+    number: list[int]
+    installed: dict[str, str]
+    modules: list[str]
+
+
+class Description(TypedDict, total=False):
+    """What a side is, as the plan of a gate stores it: only what its kind has."""
+
+    kind: Required[Literal["revision", "environment", "same"]]
+    revision: str
+    commit: str
+    uncommitted: str | None  # a hash of the changes in the working tree
+    environment: str
+    python: Interpreter  # once it was asked
+
+
 class SetupError(FirstlightError):
     """A side cannot be prepared, or its interpreter cannot be used."""
 
@@ -76,7 +98,7 @@ class Side:
     folder: Path | None = None  # working directory of its processes; None: the gate's own
     worker: Path = WORKER
     repository: Path | None = None  # the user's own, from which nothing may be imported
-    description: JsonObject = field(default_factory=dict)
+    description: Description = field(default_factory=lambda: Description(kind="same"))
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
         """The inherited variables with this side's code first on the import path."""
@@ -263,7 +285,7 @@ def interpreter_of(environment: Path) -> str:
 
 def describe_interpreter(
     python: str, variables: Mapping[str, str], modules: Sequence[str]
-) -> dict[str, Any]:
+) -> Interpreter:
     """Version and packages as that interpreter itself sees them, and which `modules` it has."""
     command = [python, "-P", "-c", _DESCRIBE, *modules]
     said: object = ""
@@ -272,7 +294,7 @@ def describe_interpreter(
             command, env=dict(variables), capture_output=True, text=True, timeout=60, check=False
         )
         said = done.stderr.strip()[-500:]
-        found: dict[str, Any] = json.loads(done.stdout)
+        found: Interpreter = json.loads(done.stdout)
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
         raise SetupError(
             f"{python}: cannot be asked for its packages: {said or error}. It must be Python 3.11 "
