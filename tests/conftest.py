@@ -32,8 +32,19 @@ LONGEST = (
 )
 
 
+def _load_blas_with_one_thread() -> None:
+    """Two test processes on two cores: OpenBLAS's own threads would only wait for each other.
+
+    It reads the variable when it is loaded; the processes that tests start inherit nothing.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENBLAS_NUM_THREADS", "1")
+        import scipy.linalg.cython_lapack  # noqa: F401
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Commands of the tests keep what they compile apart from the user's."""
+    _load_blas_with_one_thread()
     if "FIRSTLIGHT_CACHE_DIR" not in os.environ:
         os.environ["FIRSTLIGHT_CACHE_DIR"] = folder = tempfile.mkdtemp(prefix="firstlight-tests-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))

@@ -168,7 +168,7 @@ def test_scans_and_impacts_follow_the_lower_branch() -> None:
 def test_no_toy_ends_above_the_lowest_of_a_grid() -> None:
     """On cores one after the other, and in a batch as on an accelerator."""
     loaded = load(COUPLED)
-    toys = hf.toys(loaded, 40, key=1, parameters={"mu": 0.5, "a0": -0.6})
+    toys = hf.toys(loaded, 25, key=1, parameters={"mu": 0.5, "a0": -0.6})
     for values, data in zip(toys.values, toys.data, strict=True):
         found = dict(zip(toys.names, values, strict=True))
         main, aux = data[:4], data[4]
@@ -178,7 +178,7 @@ def test_no_toy_ends_above_the_lowest_of_a_grid() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "_fits_on_cores", engine._fits_in_batches)
         patch.setattr(programs, "PATIENCE", 0.0)
-        batch = hf.toys(loaded, 40, key=1, parameters={"mu": 0.5, "a0": -0.6})
+        batch = hf.toys(loaded, 25, key=1, parameters={"mu": 0.5, "a0": -0.6})
     np.testing.assert_allclose(batch.nll, toys.nll, rtol=1e-12)
     np.testing.assert_allclose(batch.values, toys.values, atol=1e-7)
 
@@ -207,9 +207,9 @@ def test_a_fit_that_follows_its_start_stays_in_that_minimum() -> None:
         other = problem.starting_at(mirrored)
         searched = lowest(eager.prepared, other, np)
         followed = lowest(eager.prepared, other, np, np.True_)
-        in_a_program = jax.jit(lowest, static_argnames="xp")(
-            eager.prepared.on_device, other, follow=True
-        )
+        in_a_program = jax.jit(
+            lowest, static_argnames="xp", compiler_options=programs.compiler_options()
+        )(eager.prepared.on_device, other, follow=True)
     assert searched.branches == free.branches == 2
     assert searched.nll == pytest.approx(free.nll, abs=1e-10)
     assert followed.branches == in_a_program.branches == 1

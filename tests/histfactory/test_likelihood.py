@@ -347,7 +347,10 @@ def test_gradient_and_hessian_are_those_of_a_plainly_written_nll(
     hessians = hf.hessian(model, points)
     with jax.enable_x64(True):
         plain = plain_nll(workspace, peer, codes)
-        both = jax.jit(lambda t, d: (plain(t, d), jax.grad(plain)(t, d), jax.hessian(plain)(t, d)))
+        both = jax.jit(
+            lambda t, d: (plain(t, d), jax.grad(plain)(t, d), jax.hessian(plain)(t, d)),
+            compiler_options=compiler_options(),
+        )
         for k, point in enumerate(points):
             nll, gradient, hessian = map(np.asarray, both(point, np.array(data)))
             assert values[k] == pytest.approx(float(nll), rel=1e-12)
@@ -572,7 +575,7 @@ def test_program_of_32_bits_gets_the_digits_of_64_and_keeps_its_setting(make: An
         [hf.nll(model, {"mu": x}) for x in (0.5, 1.0, 1.5)], rel=1e-14
     )
     with jax.enable_x64(True):
-        wide = jax.grad(hf.nll)(model)
+        wide = jax.jit(jax.grad(hf.nll), compiler_options=compiler_options())(model)
     for name in ("nominal", "normsys_lo", "histosys_hi", "observed", "sigma", "tau", "auxdata"):
         narrow_values = np.asarray(getattr(by_model.arrays, name))
         assert narrow_values.dtype == np.float64, name

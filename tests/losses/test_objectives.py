@@ -24,6 +24,7 @@ import pytest
 from firstlight import histfactory as hf
 from firstlight import losses
 from firstlight.histfactory import synthetic
+from firstlight.histfactory.programs import compiler_options
 from firstlight.losses import LossError
 
 pytestmark = pytest.mark.slow
@@ -590,8 +591,15 @@ def exact_of(workspace: Plain, model: hf.Model, number: Any = mp.mpf) -> Exact:
     return Exact(workspace, tuple(model.parameter_names), number)
 
 
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As the library compiles its own programs: in half of the time."""
+    return jax.jit(function, compiler_options=compiler_options())
+
+
 def gradient_of(
-    function: Callable[..., Any], histograms: Mapping[Any, Any]
+    function: Callable[..., Any],
+    histograms: Mapping[Any, Any],
+    wrap: Callable[..., Any] = compiled,
 ) -> tuple[float, dict[Any, np.ndarray]]:
     """Value and derivatives by templates, in JAX. Keys are no tree of JAX: tuples beside words."""
     keys = list(histograms)
@@ -600,7 +608,7 @@ def gradient_of(
     def of_values(*given: Any) -> Any:
         return function(dict(zip(keys, given, strict=True)))
 
-    value, slopes = jax.value_and_grad(of_values, tuple(range(len(keys))))(*values)
+    value, slopes = wrap(jax.value_and_grad(of_values, tuple(range(len(keys)))))(*values)
     return float(value), {
         k: np.atleast_1d(np.asarray(s)) for k, s in zip(keys, slopes, strict=True)
     }
@@ -662,10 +670,13 @@ def test_gradient_of_z0_by_every_template_matches_50_digits_to_1e_11(
 ) -> None:
     workspace, model = eight
     exact = exact_of(workspace, model)
-    with jax.enable_x64(wide):
-        value, ours = gradient_of(
-            lambda h: losses.significance(model, h, objective), templates_of(exact)
-        )
+    if wide and objective == "observed":
+        value, ours = z0_and_gradient(model, exact)
+    else:
+        with jax.enable_x64(wide):
+            value, ours = gradient_of(
+                lambda h: losses.significance(model, h, objective), templates_of(exact)
+            )
     with mpmath.workdps(50):
         oracle = Discovery(model, exact, objective)
         assert value == pytest.approx(float(oracle.z0()), rel=1e-13)
@@ -697,8 +708,11 @@ def test_gradient_of_zmu_by_rates_matches_50_digits_to_1e_11(
 
 
 def z0_and_gradient(model: hf.Model, exact: Exact) -> tuple[float, dict[Any, np.ndarray]]:
+    """Without a `jit`: the library compiles once for all models of this structure."""
     with jax.enable_x64(True):
-        return gradient_of(lambda h: losses.significance(model, h), templates_of(exact))
+        return gradient_of(
+            lambda h: losses.significance(model, h), templates_of(exact), wrap=lambda plain: plain
+        )
 
 
 @pytest.mark.parametrize("excess", [1e-1, 1e-2, 1e-3])
@@ -771,7 +785,8 @@ def test_second_derivatives_of_z0_match_50_digits(eight: tuple[Plain, hf.Model])
         def z0(signal: Any) -> Any:
             return losses.significance(model, {"signal": signal})
 
-        ours = np.asarray(jax.grad(lambda s: jnp.vdot(jax.grad(z0)(s), along))(signal))
+        along_slope = compiled(jax.grad(lambda s: jnp.vdot(jax.grad(z0)(s), along)))
+        ours = np.asarray(along_slope(signal))
     with mpmath.workdps(50):
         oracle = Discovery(model, exact)
         h, v = mp.mpf("1e-10"), exact.array(along)
@@ -969,7 +984,7 @@ def test_scores_become_significance_with_an_exact_gradient(eight: tuple[Plain, h
         return losses.significance(model, {"signal": signal})
 
     with jax.enable_x64(True):
-        slope = float(np.asarray(jax.grad(z0)(jnp.asarray(scores))) @ along)
+        slope = float(np.asarray(compiled(jax.grad(z0))(jnp.asarray(scores))) @ along)
         near, far = (
             (z0(scores + h * along) - z0(scores - h * along)) / (2 * h) for h in (1e-3, 2e-3)
         )

@@ -41,6 +41,13 @@ TEMPLATES = {
     ("SR", "background"): [51.0, 39.0, 21.0],
     ("SR", "background", "jes", "hi"): [55.0, 38.5, 19.0],
 }
+#: The same as the workspace has them.
+NOMINAL = {
+    "signal": SIGNAL,
+    "other": OTHER,
+    ("SR", "background"): BACKGROUND,
+    ("SR", "background", "jes", "hi"): [54.0, 39.0, 19.5],
+}
 ROWS = [SIGNAL, [3.0, 12.0, 8.0], [7.0, 1.0, 0.5]]
 MUS = (0.5, 2.5, 4.0)
 #: What is wrong with a name or a size is said by the model.
@@ -59,7 +66,7 @@ def workspace(make: Any) -> dict[str, Any]:
             "background",
             BACKGROUND,
             xs,
-            make.histosys("jes", [47.0, 41.0, 21.0], [54.0, 39.0, 19.5]),
+            make.histosys("jes", [47.0, 41.0, 21.0], NOMINAL["SR", "background", "jes", "hi"]),
             make.modifier("staterror", "stat", [3.0, 3.0, 2.0]),
         ),
     )
@@ -110,27 +117,33 @@ def leaves(histograms: dict[Any, Any]) -> dict[Any, Any]:
     return {key: leaf(values) for key, values in histograms.items()}
 
 
-def of_jax(function: Callable[..., Any], histograms: dict[Any, Any]) -> tuple[float, list[Any]]:
-    """Value and gradient by all templates, in JAX."""
-    with jax.enable_x64(True):
-        keys = list(histograms)
-        numbers = [jnp.asarray(histograms[key], jnp.float64) for key in keys]
+def in_jax(function: Callable[..., Any], keys: list[Any]) -> Callable[..., Any]:
+    """Value and gradient by all templates, in JAX, compiled once."""
 
-        def of_numbers(*values: Any) -> Any:
-            return function(dict(zip(keys, values, strict=True)))
+    def of_numbers(*values: Any) -> Any:
+        return function(dict(zip(keys, values, strict=True)))
 
-        # In a program: without `jit` NumPy would answer, as it does for the session.
-        program = jax.jit(
-            jax.value_and_grad(of_numbers, tuple(range(len(keys)))),
-            compiler_options=compiler_options(),
-        )
-        value, gradient = program(*numbers)
-        return scalar(value), [np.asarray(g) for g in gradient]
+    # In a program: without `jit` NumPy would answer, as it does for the session.
+    by_all = jax.value_and_grad(of_numbers, tuple(range(len(keys))))
+    program = jax.jit(by_all, compiler_options=compiler_options())
+
+    def call(histograms: dict[Any, Any]) -> tuple[float, list[Any]]:
+        with jax.enable_x64(True):
+            value, gradient = program(*(jnp.asarray(histograms[k], jnp.float64) for k in keys))
+            return scalar(value), [np.asarray(g) for g in gradient]
+
+    return call
 
 
 @pytest.fixture(scope="module")
-def jax_q0(model: hf.Model) -> tuple[float, Any]:
-    value, (gradient,) = of_jax(lambda h: losses.q0(model, h), {"signal": SIGNAL})
+def q0_in_jax(model: hf.Model) -> Callable[..., tuple[float, list[Any]]]:
+    return in_jax(lambda h: losses.q0(model, h), list(TEMPLATES))
+
+
+@pytest.fixture(scope="module")
+def jax_q0(q0_in_jax: Callable[..., tuple[float, list[Any]]]) -> tuple[float, Any]:
+    """Of the workspace's own templates, with the gradient by the signal."""
+    value, (gradient, *_) = q0_in_jax(NOMINAL)
     assert value > 1
     return value, gradient
 
@@ -224,9 +237,9 @@ def test_nll_and_its_gradients_by_yields_and_parameters_are_those_of_jax(
 
 
 def test_mapping_of_backgrounds_and_systematics_has_the_gradients_of_jax(
-    model: hf.Model, session: ft.Session
+    session: ft.Session, q0_in_jax: Callable[..., tuple[float, list[Any]]]
 ) -> None:
-    expected = of_jax(lambda h: losses.q0(model, h), TEMPLATES)
+    expected = q0_in_jax(TEMPLATES)
     given = leaves(TEMPLATES)
     value = ft.profiled_q0_loss(given, session)
     value.backward()
@@ -396,7 +409,10 @@ def asimov_loss(model: hf.Model) -> ft.SignificanceLoss:
 
 def test_asimov_objective_is_that_of_jax(model: hf.Model, asimov_loss: ft.SignificanceLoss) -> None:
     histograms = {key: TEMPLATES[key] for key in ("signal", ("SR", "background"))}
-    expected = of_jax(lambda h: losses.q0(model, h, "asimov", variations="relative"), histograms)
+    asimov_q0 = in_jax(
+        lambda h: losses.q0(model, h, "asimov", variations="relative"), list(histograms)
+    )
+    expected = asimov_q0(histograms)
     given = leaves(histograms)
     value = asimov_loss.q0(given)
     value.backward()

@@ -32,12 +32,20 @@ def in_file(path: Path, *caches: str) -> dict[str, list[Sample]]:
     return measured(cases_in(path, registered()[0], None, caches))
 
 
-def test_every_policy_is_proven_by_entries_hits_and_requests() -> None:
+def test_every_policy_is_proven_by_entries_hits_and_requests_and_the_users_cache_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = tmp_path / "users"
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(users))
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    monkeypatch.setenv("FIRSTLIGHT_WARMSTART", "1")
+    monkeypatch.setenv("FIRSTLIGHT_CACHE_DIR", str(users))
     backends, workloads = registered()
     cases = select("matmul", workloads, backends, ["jax-jit"], ["none", "cold", "warm"], "small")
     samples = measured(cases)
     proofs = {s.cache.policy: s.cache for group in samples.values() for s in group if s.cache}
     assert all(proof.proven for proof in proofs.values()), proofs
+    assert not users.exists()
     none, cold, warm = proofs["none"], proofs["cold"], proofs["warm"]
     assert (none.entries_after, none.requests) == (0, 0)
     assert cold.entries_before == 0 and cold.entries_after and cold.hits == 0
@@ -213,28 +221,6 @@ def test_a_result_that_drifts_after_the_first_call_is_found(write: Write) -> Non
     timed = in_file(path)["drift[default]/numpy/none"][-1]
     assert timed.status == "failed" and timed.reason is not None
     assert "after warm calls" in timed.reason and timed.warm is None
-
-
-def test_the_inherited_cache_of_a_user_is_not_used(
-    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "users"))
-    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    monkeypatch.setenv("FIRSTLIGHT_WARMSTART", "1")
-    monkeypatch.setenv("FIRSTLIGHT_CACHE_DIR", str(tmp_path / "users"))
-    path = write(
-        "plain.py",
-        """
-        import jax, numpy as np
-        from firstlight import bench
-        @bench
-        def plain():
-            return jax.jit(lambda x: x + 1), (np.ones(3, np.float32),)
-        """,
-    )
-    for group in in_file(path, "none", "warm").values():
-        assert group[-1].status == "ok", group[-1].reason
-    assert not (tmp_path / "users").exists()
 
 
 def test_event_names_are_those_of_this_jax() -> None:

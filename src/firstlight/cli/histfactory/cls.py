@@ -9,7 +9,6 @@ from firstlight.cli.histfactory import options as shared
 
 if TYPE_CHECKING:
     from firstlight.histfactory.exclusion import CLs
-    from firstlight.histfactory.workspace_file import JsonObject
 
 
 def add_to(commands: Any) -> None:
@@ -20,8 +19,6 @@ def add_to(commands: Any) -> None:
         "firstlight hf cls workspace.json --mu 0.5 1 2",
         handle,
     )
-    shared.add_model(parser)
-    shared.add_data(parser)
     parser.add_argument(
         "--mu",
         type=shared.number,
@@ -58,28 +55,12 @@ def handle(options: argparse.Namespace) -> int:
                 cls(job.model, mu, job.data, job.fixed, test_statistic=options.test_statistic)
             )
             progress(len(results), len(values))
-    if options.json:
-        content = {
-            "test_statistic": options.test_statistic,
-            "results": list(map(describe, results)),
-        }
-        output.print_json({"command": "cls", **job.header}, content)
-    else:
-        print_results(results, job.model.poi)
+    content = {"test_statistic": options.test_statistic, "results": list(map(vars, results))}
+    output.tell(options, job, content, lambda: print_results(results, job.model.poi))
     output.several_minima(max(result.branches for result in results))
     return output.ending(
-        f"{job.model.poi} = {r.mu:g}: a fit DID NOT CONVERGE." for r in failed(results)
+        f"{job.model.poi} = {r.mu:g}: a fit DID NOT CONVERGE." for r in results if not r.converged
     )
-
-
-def failed(results: list[CLs]) -> list[CLs]:
-    return [result for result in results if not result.converged]
-
-
-def describe(result: CLs) -> JsonObject:
-    from dataclasses import fields
-
-    return {field.name: getattr(result, field.name) for field in fields(result)}
 
 
 def print_results(results: list[CLs], poi: str | None) -> None:

@@ -23,8 +23,6 @@ def add_to(commands: Any) -> None:
         "firstlight hf fit workspace.json --fix lumi --plot-pulls pulls.png",
         handle,
     )
-    shared.add_model(parser)
-    shared.add_data(parser)
     shared.add_top(parser, "rows in each table and in the plots of pulls and correlations")
     parser.add_argument(
         "--correlation",
@@ -47,13 +45,10 @@ def handle(options: argparse.Namespace) -> int:
         job = with_asimov(job, options.asimov, options.blind)
         result = fit(job.model, job.data, job.fixed)
         rows = describe(job, result)
-    if options.json:
-        content = {"parameters": rows, **summary(result)}
-        if options.correlation:
-            content["correlation"] = {"names": result.names, "matrix": result.correlation}
-        output.print_json({"command": "fit", **job.header}, content)
-    else:
-        print_fit(job, result, rows, options)
+    content = {"parameters": rows, **summary(result)}
+    if options.json and options.correlation:
+        content["correlation"] = {"names": result.names, "matrix": result.correlation}
+    output.tell(options, job, content, lambda: print_fit(job, result, rows, options))
     output.several_minima(result.branches)
     plot(job, result, options)
     return output.ending(output.unconverged(result, "the fit"))
@@ -152,11 +147,11 @@ def plot(job: Job, result: FitResult, options: argparse.Namespace) -> None:
         return
     from firstlight.cli.histfactory.job import draw
     from firstlight.cli.histfactory.output import Working
-    from firstlight.histfactory import plots, yield_plots
+    from firstlight.histfactory.yield_plots import yields
 
     top = options.top or job.model.n_parameters
     with Working("drawing"):
-        draw(options.plot_pulls, lambda: plots.pulls(job.model, result, top))
-        draw(options.plot_correlation, lambda: plots.correlations(result, top))
+        draw(options.plot_pulls, lambda plots: plots.pulls(job.model, result, top))
+        draw(options.plot_correlation, lambda plots: plots.correlations(result, top))
         label = "data" if job.data is None else "Asimov data"
-        draw(options.plot_yields, lambda: yield_plots.yields(job.model, result, job.data, label))
+        draw(options.plot_yields, lambda _: yields(job.model, result, job.data, label))

@@ -11,16 +11,12 @@ if TYPE_CHECKING:
     from firstlight.histfactory.scans import Impacts
     from firstlight.histfactory.workspace_file import JsonObject
 
-COLUMNS = (
-    "values",
-    "uncertainties",
-    "pulls",
-    "constraints",
-    "post_up",
-    "post_down",
-    "pre_up",
-    "pre_down",
-)
+#: Columns of a result, and their names for one parameter.
+COLUMNS = {
+    **{"values": "value", "uncertainties": "uncertainty", "pulls": "pull"},
+    "constraints": "constraint",
+    **{name: name for name in ("post_up", "post_down", "pre_up", "pre_down")},
+}
 
 
 def add_to(commands: Any) -> None:
@@ -31,8 +27,6 @@ def add_to(commands: Any) -> None:
         "firstlight hf impacts workspace.json --top 15 --plot ranking.png",
         handle,
     )
-    shared.add_model(parser)
-    shared.add_data(parser)
     shared.add_top(parser, "rows in the table and in the plot")
     shared.add_plot(parser, "the ranking: pulls, and impacts before and after the fit")
 
@@ -48,14 +42,8 @@ def handle(options: argparse.Namespace) -> int:
         job = with_asimov(job, options.asimov, options.blind)
         result = impacts(job.model, job.data, job.fixed, progress=progress)
     top = options.top or len(result.names)
-    if options.json:
-        output.print_json({"command": "impacts", **job.header}, describe(result))
-    else:
-        print_impacts(result, top)
-    if options.plot:
-        from firstlight.histfactory import plots
-
-        draw(options.plot, lambda: plots.ranking(result, top))
+    output.tell(options, job, describe(result), lambda: print_impacts(result, top))
+    draw(options.plot, lambda plots: plots.ranking(result, top))
     output.several_minima(result.branches)
     some = f"{result.not_converged} of the fits with one parameter fixed DID NOT CONVERGE."
     return output.ending(
@@ -67,9 +55,7 @@ def handle(options: argparse.Namespace) -> int:
 
 
 def describe(result: Impacts) -> JsonObject:
-    columns = {name: getattr(result, name).tolist() for name in COLUMNS}
-    singular = {"values": "value", "uncertainties": "uncertainty", "pulls": "pull"}
-    singular["constraints"] = "constraint"
+    columns = {one: getattr(result, many).tolist() for many, one in COLUMNS.items()}
     return {
         "best": {
             "value": result.best.parameters[result.poi],
@@ -79,7 +65,7 @@ def describe(result: Impacts) -> JsonObject:
         "not_converged": result.not_converged,
         "branches": result.branches,
         "impacts": [
-            {"name": name, **{singular.get(c, c): values[i] for c, values in columns.items()}}
+            {"name": name, **{column: values[i] for column, values in columns.items()}}
             for i, name in enumerate(result.names)
         ],
     }

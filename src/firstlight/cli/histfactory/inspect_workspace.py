@@ -21,6 +21,8 @@ def add_to(commands: Any) -> None:
         "contents of a workspace, and what looks odd about it",
         "firstlight hf inspect workspace.json --bins",
         handle,
+        model=False,
+        data=False,
     )
     parser.add_argument(
         "--bins", action="store_true", help="also show nominal and observed counts per bin"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,7 +38,7 @@ class Job:
     model: Model
     data: Any  # None: the observed data
     fixed: JsonObject  # as `fit` takes it
-    header: JsonObject  # the first entries of every JSON output
+    header: JsonObject  # the first entries of every JSON output, the command's name among them
 
 
 def read(options: argparse.Namespace, require_observations: bool = True) -> Specification:
@@ -147,6 +148,7 @@ def _header(
 ) -> JsonObject:
     data = "observed" if asimov is None else {"asimov": asimov, "blind": blind}
     return {
+        "command": options.command,
         "workspace": os.fspath(options.workspace),
         "measurement": model.about.measurement,
         "poi": model.poi,
@@ -172,11 +174,11 @@ def require_plot(path: Path | None) -> None:
         )
 
 
-def draw(path: Path | None, figure: Any) -> None:
-    """Write a plot if a path is given; `figure` makes it."""
+def draw(path: Path | None, figure: Callable[[Any], Figure]) -> None:
+    """Write a plot if a path is given; `figure` makes it with the module `plots`."""
     if path is None:
         return
+    from firstlight.histfactory import plots
     from firstlight.histfactory.figure_style import save
 
-    made: Figure = figure()
-    save(made, path)
+    save(figure(plots), path)

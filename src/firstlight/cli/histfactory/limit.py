@@ -25,8 +25,6 @@ def add_to(commands: Any) -> None:
         "firstlight hf limit workspace.json --plot limit.png",
         handle,
     )
-    shared.add_model(parser)
-    shared.add_data(parser)
     parser.add_argument(
         "--level",
         type=shared.level,
@@ -54,14 +52,10 @@ def handle(options: argparse.Namespace) -> int:
     if options.plot and limit.converged:
         with output.Working("CLs for the plot"):
             results = along(job, limit, options.test_statistic)
-    if options.json:
-        output.print_json({"command": "limit", **job.header}, describe(limit, results, options))
-    else:
-        print_limit(limit, job.model.poi)
+    content = describe(limit, results, options)
+    output.tell(options, job, content, lambda: print_limit(limit, job.model.poi))
     if results is not None:
-        from firstlight.histfactory import plots
-
-        draw(options.plot, lambda: plots.limit_band(results, limit, str(job.model.poi)))
+        draw(options.plot, lambda plots: plots.limit_band(results, limit, str(job.model.poi)))
     output.several_minima(limit.branches)
     problem = "the limits DID NOT CONVERGE: a fit failed, or CLs never falls to the level."
     problem += " No plot was written." if options.plot else ""

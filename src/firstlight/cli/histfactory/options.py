@@ -13,9 +13,22 @@ CODES = (("code1", "code4"), ("code0", "code2", "code4p"))
 
 
 def command(
-    commands: Any, name: str, help: str, example: str, handle: Callable[[argparse.Namespace], int]
+    commands: Any,
+    name: str,
+    help: str,
+    example: str,
+    handle: Callable[[argparse.Namespace], int],
+    *,
+    model: bool = True,
+    data: bool = True,
+    asimov: str = "use Asimov data at this signal strength, with the other parameters fitted to "
+    "the observed data",
 ) -> argparse.ArgumentParser:
-    """A parser with the workspace, the options that select from it, and --json."""
+    """A parser with the workspace, what selects from it, --json, and the options of a fit.
+
+    model: options that change the model. data: the choice between observed and Asimov data;
+    `asimov` is its help.
+    """
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help=help,
@@ -57,12 +70,16 @@ def command(
         action="store_true",
         help="print one JSON object; numbers that are not finite become null",
     )
-    parser.set_defaults(handle=handle)
+    parser.set_defaults(handle=handle, command=name)
+    if model:
+        _add_model(parser)
+    if data:
+        _add_data(parser, asimov)
     return parser
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """Options that change the model: interpolation, fixed and free parameters."""
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    """Interpolation, fixed and free parameters."""
     add = parser.add_argument
     add(
         "--interpolation",
@@ -90,16 +107,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_data(parser: argparse.ArgumentParser, asimov_help: str | None = None) -> None:
-    """Which data: observed or Asimov."""
-    parser.add_argument(
-        "--asimov",
-        type=number,
-        metavar="MU",
-        help=asimov_help
-        or "use Asimov data at this signal strength, with the other parameters fitted to the "
-        "observed data",
-    )
+def _add_data(parser: argparse.ArgumentParser, asimov: str) -> None:
+    parser.add_argument("--asimov", type=number, metavar="MU", help=asimov)
     parser.add_argument(
         "--blind",
         action="store_true",

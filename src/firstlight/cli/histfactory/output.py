@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TextIO
 
 from firstlight.present.plain_text import printable
@@ -14,9 +15,20 @@ from firstlight.present.progress import LiveLine
 from firstlight.present.quantities import ABSENT
 
 if TYPE_CHECKING:
+    from firstlight.cli.histfactory.job import Job
     from firstlight.histfactory.workspace_file import JsonObject
 
 BAND_NAMES = ("−2σ", "−1σ", "median", "+1σ", "+2σ")
+
+
+def tell(
+    options: argparse.Namespace, job: Job, content: JsonObject, show: Callable[[], None]
+) -> None:
+    """Print the results of a command: one JSON object if asked for, else as `show` does."""
+    if options.json:
+        print_json(job.header, content)
+    else:
+        show()
 
 
 def print_json(header: JsonObject, content: JsonObject) -> None:

@@ -23,8 +23,6 @@ def add_to(commands: Any) -> None:
         "firstlight hf scan workspace.json --parameter mu --from 0 --to 3 --plot scan.svg",
         handle,
     )
-    shared.add_model(parser)
-    shared.add_data(parser)
     add = parser.add_argument
     add(
         "--parameter", metavar="NAME", help="parameter to scan (default: the parameter of interest)"
@@ -74,14 +72,8 @@ def handle(options: argparse.Namespace) -> int:
             progress=progress,
         )
     ends = {name: interval(result, height) for name, height in HEIGHTS}
-    if options.json:
-        output.print_json({"command": "scan", **job.header}, describe(result, ends))
-    else:
-        print_scan(result, ends)
-    if options.plot:
-        from firstlight.histfactory import plots
-
-        draw(options.plot, lambda: plots.profile_scan(result))
+    output.tell(options, job, describe(result, ends), lambda: print_scan(result, ends))
+    draw(options.plot, lambda plots: plots.profile_scan(result))
     output.several_minima(max(result.best.branches, *result.branches))
     bad = [f"{v:.6g}" for v, s in zip(result.values, result.status_code, strict=True) if s]
     points = [f"{len(bad)} of {len(result.values)} points DID NOT CONVERGE: {', '.join(bad)}"]

@@ -13,18 +13,14 @@ if TYPE_CHECKING:
 
 
 def add_to(commands: Any) -> None:
-    parser = shared.command(
+    shared.command(
         commands,
         "significance",
         "significance of a signal, observed and expected (asymptotic)",
         "firstlight hf significance workspace.json --asimov 1",
         handle,
-    )
-    shared.add_model(parser)
-    shared.add_data(
-        parser,
-        "also report the expected significance, from Asimov data at this signal strength with the "
-        "other parameters fitted to the observed data; with --blind, report only this one",
+        asimov="also report the expected significance, from Asimov data at this signal strength "
+        "with the other parameters fitted to the observed data; with --blind, report only this one",
     )
 
 
@@ -46,7 +42,7 @@ def handle(options: argparse.Namespace) -> int:
     if options.json:
         header = {k: v for k, v in job.header.items() if k != "data"}
         asimov_mu = {"asimov": options.asimov, "blind": options.blind}
-        output.print_json({"command": "significance", **header, **asimov_mu}, content)
+        output.print_json({**header, **asimov_mu}, content)
     else:
         print_significance(content, job.model.poi, options.asimov)
     output.several_minima(max(result.branches for result in results.values()))

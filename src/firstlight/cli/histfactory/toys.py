@@ -20,8 +20,8 @@ def add_to(commands: Any) -> None:
         "firstlight hf toys workspace.json -n 1000 --mu 1\n"
         "  firstlight hf toys workspace.json -n 5000 --cls 2 --seed 7",
         handle,
+        data=False,
     )
-    shared.add_model(parser)
     add = parser.add_argument
     add(
         "-n",
@@ -66,21 +66,18 @@ def fit_toys(options: argparse.Namespace, job: Any) -> int:
             job.model, options.n, options.seed, mu=options.mu, fixed=job.fixed, progress=progress
         )
     summary = summarise(result)
-    if options.json:
-        content = {
-            "toys": options.n,
-            "seed": options.seed,
-            "mu": options.mu,
-            "not_converged": result.not_converged,
-            "parameters": summary,
-            "converged": result.converged,
-            "branches": result.branches,
-        }
-        if job.model.poi is not None:
-            content["poi_values"] = result.values[:, job.model.poi_index]
-        output.print_json({"command": "toys", **job.header}, content)
-    else:
-        print_toys(result, summary, job.model.poi, options)
+    content = {
+        "toys": options.n,
+        "seed": options.seed,
+        "mu": options.mu,
+        "not_converged": result.not_converged,
+        "parameters": summary,
+        "converged": result.converged,
+        "branches": result.branches,
+    }
+    if job.model.poi is not None:
+        content["poi_values"] = result.values[:, job.model.poi_index]
+    output.tell(options, job, content, lambda: print_toys(result, summary, job.model.poi, options))
     return output.ending(failed(result.not_converged, options.n))
 
 
@@ -154,14 +151,13 @@ def cls_from_toys(options: argparse.Namespace, job: Any) -> int:
         )
     error = statistical_error(result)
     output.several_minima(result.branches)
-    if options.json:
-        names = ("mu", "observed", "expected", "clsb", "clb", "q", "not_converged", "branches")
-        content = {name: getattr(result, name) for name in names}
-        content |= {"observed_error": error, "toys_per_hypothesis": options.n, "seed": options.seed}
-        content["test_statistic"] = options.test_statistic
-        output.print_json({"command": "toys", **job.header}, content)
-    else:
-        print_toy_cls(result, error, job.model.poi, options.n)
+    names = ("mu", "observed", "expected", "clsb", "clb", "q", "not_converged", "branches")
+    content = {name: getattr(result, name) for name in names}
+    content |= {"observed_error": error, "toys_per_hypothesis": options.n, "seed": options.seed}
+    content["test_statistic"] = options.test_statistic
+    output.tell(
+        options, job, content, lambda: print_toy_cls(result, error, job.model.poi, options.n)
+    )
     return output.ending(failed(result.not_converged, 2 * options.n))
 
 
