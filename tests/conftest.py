@@ -20,15 +20,19 @@ Plain = dict[str, Any]
 
 #: The files that take longest begin first, or one of two processes works alone at the end.
 LONGEST = (
-    "histfactory/test_derivatives.py",
-    "histfactory/test_branches.py",
+    "losses/test_torch_losses.py",
     "losses/test_objectives.py",
-    "histfactory/test_likelihood.py",
-    "test_examples.py",
+    "histfactory/test_derivatives.py",
     "measure/test_torch.py",
-    "trace/findings/test_findings.py",
     "cli/test_gate_command.py",
     "workloads/",
+    "trace/findings/test_findings.py",
+    "histfactory/test_branches.py",
+    "measure/test_jax.py",
+    "histfactory/",
+    "losses/",
+    "test_examples.py",
+    "packaging/",
 )
 
 

@@ -209,8 +209,9 @@ def test_several_minima_are_said_in_json_and_on_stderr(
     workspace["observations"][0]["data"] = COUPLED_DATA.tolist()
     path = tmp_path / "workspace.json"
     path.write_text(json.dumps(workspace))
-    few, tested = ["toys", "-n", "20"], ["toys", "-n", "20", "--cls", "1"]
-    for command in (["limit"], ["cls"], ["significance"], ["scan"], ["impacts"], few, tested):
+    few, tested = ["toys", "-n", "4"], ["toys", "-n", "4", "--cls", "1"]
+    scan = ["scan", "--points", "5"]
+    for command in (["limit"], ["cls"], ["significance"], scan, ["impacts"], few, tested):
         assert main(["hf", *command, str(path), "--json"]) == 0
         out, err = capsys.readouterr()
         assert '"branches": ' in out
