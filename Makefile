@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# A process per core; more than four would mostly wait for the longest file, and need 2 GB each.
+WORKERS := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: run test test-fast test-matrix ops-test release-check docs bench clean
 
@@ -18,14 +20,14 @@ test: $(VENV)/.installed-dev
 	@command -v promtool >/dev/null || sh tools/install-prometheus.sh
 	@# Hundreds of processes are started: where Python may not write bytecode, once for all of them.
 	$(BIN)/python -m compileall -q src
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest $(WORKERS)
 
 # The inner loop, about two minutes: everything but what is marked slow (CONTRIBUTING.md says what that is).
 test-fast: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m 'not slow'
+	$(BIN)/python -m pytest -q $(WORKERS) -m 'not slow'
 
 # The tests that use JAX, with the versions listed; a missing Python is an error. For other versions:
 # make test-matrix MATRIX="python3.12:0.8.3".

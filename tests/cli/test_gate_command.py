@@ -269,7 +269,7 @@ def test_a_catalogue_workload_proves_nothing_about_a_repository_that_it_does_not
         (("--base", "nowhere", "bench_it.py"), "names no commit"),
         (("--base", "HEAD", "missing.py"), "does not exist in base"),
         (("--base", "HEAD", "../outside.py"), "outside of the repository"),
-        (("--base", "HEAD", "bench_it.py", "--control", "nothing"), "is none of: spins"),
+        (("--base", "HEAD", "bench_it.py", "--control", "nothing"), "is not one of: spins"),
         (
             ("--base", "HEAD", "bench_it.py", "--gate-on", "cold_second"),
             "Did you mean 'cold_seconds'",

@@ -110,7 +110,7 @@ def test_overlapping_intervals_are_not_ranked() -> None:
     same = {"numpy": 1e-3, "torch-eager": 1.005e-3}
     words = told(NUMPY, EAGER, cold=close, warm=same)
     assert "numpy (210 ms [200, 220]) and torch-eager (215 ms [210, 230]) answer first:" in words
-    assert "Once warm, numpy" in words and "are not told apart: their intervals overlap" in words
+    assert "Once warm, numpy" in words and "cannot be told apart: their intervals overlap" in words
     assert "None of them compiles." in words
 
 

@@ -234,7 +234,7 @@ def test_a_folder_that_is_no_site_is_never_replaced(small: Path, tmp_path: Path)
     mine = tmp_path / "thesis"
     mine.mkdir()
     (mine / "chapter.tex").write_text("years of work")
-    with pytest.raises(SiteFolderError, match="is no site"):
+    with pytest.raises(SiteFolderError, match="is not a site"):
         build(str(small), mine)
     assert (mine / "chapter.tex").read_text() == "years of work"
 

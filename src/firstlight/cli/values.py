@@ -30,7 +30,7 @@ def _positive(limit: float, unit: str) -> Callable[[str], float]:
             raise argparse.ArgumentTypeError(f"must be a positive number of {unit}")
         return value
 
-    parse.__name__ = unit  # which argparse names where it is no number at all
+    parse.__name__ = unit  # which argparse names where it is not a number at all
     return parse
 
 

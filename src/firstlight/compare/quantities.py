@@ -23,7 +23,7 @@ QUANTITIES = (
 GATED = ("cold_seconds", "compile", "warm_call_seconds")
 
 #: A phase is gated by default where it takes at least this share of the time to the first result.
-#: A tenth more of a hundredth is nobody's regression, and the shortest phases are the noisiest.
+#: A tenth more of a hundredth is not a regression, and the shortest phases are the noisiest.
 MIN_SHARE = 0.1
 
 #: Counts of which more is worse. The others (traces, lowerings) depend on how a framework goes

@@ -53,7 +53,7 @@ class Rule:
     """What an effect must do to count."""
 
     alpha: float
-    minimum_effect: float  # a share: 0.03 is 3 %; smaller changes are nobody's business
+    minimum_effect: float  # a share: 0.03 is 3 %; smaller changes do not matter
     resolution: float  # a share: an interval that reaches so far up decides nothing
     thresholds: Thresholds | None = None
 

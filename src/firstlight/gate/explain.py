@@ -112,7 +112,7 @@ def name_functions(
 def _watched(
     case: Case, settings: Settings, side: Side, scratch: Path, xla_flags: str = ""
 ) -> Outcome:
-    # Without the persistent cache: what is read from it was compiled by nobody.
+    # Without the persistent cache: what is read from it was not compiled.
     case = replace(case, cache="none")
     cache = scratch / "cache"
     cache.mkdir(exist_ok=True)

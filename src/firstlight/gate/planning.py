@@ -116,7 +116,8 @@ def plan_gate(request: Request, sides: tuple[Side, Side], ratios_only: bool = Fa
     target, gated = request.target or "quick", request.gate_on or GATED
     for name in gated:
         if name not in QUANTITIES:  # a typing error would gate nothing, and pass
-            raise SelectionError(f"--gate-on {name!r} is no quantity.{nearest(name, QUANTITIES)}")
+            meant = nearest(name, QUANTITIES)
+            raise SelectionError(f"--gate-on {name!r} is not a quantity.{meant}")
     chosen = choose(target, sides, request.backend, request.cache, request.pattern)
     selection, control = _with_control(chosen, request.control)
     if request.rounds is not None and not ratios_only:
@@ -167,7 +168,7 @@ def _with_control(selection: Selection, asked: str | None) -> tuple[Selection, s
         return selection, None
     names = [pair.id for pair in selection.cases]
     if asked not in names:
-        raise SelectionError(f"--control {asked!r} is none of: {', '.join(names)}.")
+        raise SelectionError(f"--control {asked!r} is not one of: {', '.join(names)}.")
     if len(names) == 1:
         raise SelectionError(f"--control {asked!r} is the only case: nothing is left to gate.")
     return selection, asked

@@ -71,7 +71,7 @@ def commit_of(root: Path, revision: str) -> str:
     """The full id of the commit that `revision` names."""
     name = "HEAD" if revision in UNCOMMITTED else revision
     if not name or name.startswith("-"):
-        raise RevisionError(f"{revision!r} is no revision.")
+        raise RevisionError(f"{revision!r} is not a revision.")
     try:
         return git(root, "rev-parse", "--verify", "--quiet", name + "^{commit}").strip()
     except RevisionError:

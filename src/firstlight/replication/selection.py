@@ -136,5 +136,5 @@ def settings_here(settings: Settings) -> tuple[Settings, list[str]]:
     if settings.affinity is None or set(settings.affinity) <= usable:
         return settings, []
     wanted = ", ".join(map(str, settings.affinity))
-    note = f"the workers were pinned to the CPUs {wanted}; here they are not: there are no such"
+    note = f"the workers were pinned to the CPUs {wanted}; this machine lacks them"
     return replace(settings, affinity=None), [note]

@@ -156,7 +156,7 @@ def _ranking(entrants: Sequence[CaseSummary], workload: Workload) -> str:
     if unknown:
         return f"{said}. {_without_warm(fast, unknown, workload)}"
     if len(fast) > 1:
-        overlap = f"{_listed(fast, workload)} are not told apart: their intervals overlap"
+        overlap = f"{_listed(fast, workload)} cannot be told apart: their intervals overlap"
         return f"{said}. Once warm, {overlap}."
     fastest = fast[0][0]
     if len(first) == 1 and first[0][0] is fastest:

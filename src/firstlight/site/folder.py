@@ -107,7 +107,7 @@ def _record_of(out: Path) -> Facts:
             raise ValueError
     except (OSError, ValueError, KeyError, TypeError):
         raise SiteFolderError(
-            f"{out}: exists and is no site that Firstlight built. Nothing is overwritten: give "
+            f"{out}: exists and is not a site built by Firstlight. Nothing is overwritten: give "
             "another --out."
         ) from None
     return record

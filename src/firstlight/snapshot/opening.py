@@ -154,7 +154,7 @@ def open_snapshot(location: str | Path) -> Snapshot:
     """The snapshot in a directory, an archive (.tar, .tar.gz) or at a URL that fsspec knows.
 
     Manifest, validation report and runs have the fields that their schemas promise. Raises
-    `UnusableSnapshotError` if it is none, is too new, or holds what no snapshot holds, and
+    `UnusableSnapshotError` if it is not a snapshot, is too new, or holds what no snapshot does, and
     `ChangedSnapshotError` if a file is not the one that the index names.
     """
     source = open_source(location)

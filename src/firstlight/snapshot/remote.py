@@ -133,7 +133,7 @@ class RemoteStore:
         return Files(self._filesystem, path, f"{self.name}/{snapshot_id}")
 
     def put(self, snapshot_id: str, files: dict[str, bytes]) -> bool:
-        """Write a snapshot, its index last: it is none without. False: it is there already."""
+        """Write a snapshot, its index last, which makes it one. False: it is there already."""
         if _HTTP & _protocols(self._filesystem):
             raise StorageError(
                 f"{self.name}: this place is read-only. Publish to a "

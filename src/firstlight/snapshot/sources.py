@@ -148,7 +148,7 @@ class Directory:
 
     def _unreadable(self, path: str, error: OSError) -> SnapshotError:
         if error.errno in _NO_FILE:
-            return HostileSnapshotError(f"{self.name}: {path} is no plain file: {error.strerror}.")
+            return HostileSnapshotError(f"{self.name}: {path} is not a file: {error.strerror}.")
         return StorageError(f"{self.name}/{path}: cannot be read: {error.strerror}.")
 
 

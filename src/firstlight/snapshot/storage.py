@@ -179,7 +179,7 @@ class LocalStore:
         """A file by its name in the store, or None if it is not there or too large."""
         try:
             return Directory(self.path).read(name, max_bytes)
-        except (SnapshotError, FileNotFoundError):  # the catalogue is a cache: what is odd is none
+        except (SnapshotError, FileNotFoundError):  # in a cache, what is odd counts as absent
             return None
 
     def read_many(self, names: list[str], max_bytes: int) -> dict[str, bytes]:

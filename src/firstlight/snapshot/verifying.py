@@ -166,7 +166,7 @@ def _check_files(
     if isinstance(source, Archive):
         record.passed("files", "the archive is that of this snapshot, byte by byte")
     if not source.sees_all:
-        record.unknown("that there is no further file: this place cannot be listed")
+        record.unknown("whether there are further files: this place cannot be listed")
     total = sum(entry.bytes for entry in index.files.values())
     record.passed("files", f"{len(index.files)} files, {total} bytes, have the hash of the index")
     return kept

@@ -2,7 +2,7 @@
 
 The same change points as in the calls of a process, on logarithms, so that a step is a ratio. A
 series of snapshots is short, so the penalty is smaller than there; and a step that nobody would
-notice is none.
+notice does not count.
 """
 
 from __future__ import annotations

@@ -87,4 +87,4 @@ def print_significance(
     console = Terminal()
     console.table("significance of a signal", columns, rows, texts=2)
     if any(result["muhat"] <= 0 for result in content.values()):
-        console.say(f"{poi} ≤ 0 is no excess: the significance is zero.", "dim")
+        console.say(f"{poi} ≤ 0 means no excess: the significance is zero.", "dim")

@@ -1,7 +1,7 @@
 """Which moment was the first result of the program, of all that were read and put out.
 
-What a package reads for itself, and what is read to prepare data, is no result. The witnesses are
-the program's own reads, and what it puts out. A read that is put out before anything else is
+What a package reads for itself, and what is read to prepare data, is not a result. The witnesses
+are the program's own reads, and what it puts out. A read that is put out before anything else is
 compiled is a result, whatever was compiled for it. Else the first output that holds a number, once
 a function has been compiled, has a result in it: if the program itself read one since the last
 compile before that output, the result was there with that read; if only a package did, with the

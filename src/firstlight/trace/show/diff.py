@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-#: A single run is noisy: less than both of these is no difference.
+#: A single run is noisy: less than both of these is not a difference.
 MIN_SECONDS = 0.05
 MIN_RATIO = 1.25
 _MAX_LINES = 12
@@ -214,7 +214,7 @@ def print_comparison(found: Comparison, every: bool, console: Console | None = N
         say("The whole text of each program that changed: --json FILE.", "dim")
     say(
         f"One run of each: differences below {duration(MIN_SECONDS)} or {MIN_RATIO - 1:.0%} "
-        "are not told from noise.",
+        "cannot be distinguished from noise.",
         "dim",
     )
 

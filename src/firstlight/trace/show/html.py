@@ -110,7 +110,7 @@ def _verdict(trace: Trace) -> str:
         parts.append(f'<ol class="findings">{"".join(shown[True])}</ol>')
     doubts = "".join(f"<li>{escaped(text)}</li>" for text in unknown(trace))
     if doubts:
-        head = '<aside class="warnings"><h2>What could not be told</h2>'
+        head = '<aside class="warnings"><h2>What could not be determined</h2>'
         parts.append(f"{head}<ul>{doubts}</ul></aside>")
     return "".join(parts)
 

@@ -137,7 +137,7 @@ def cache_text(function: Function) -> str:
 
 
 def unknown(trace: Trace) -> tuple[str, ...]:
-    """What could not be told, and why."""
+    """What could not be determined, and why."""
     said: dict[str, None] = {}
     for p in trace.processes:
         found = list(p.problems)

@@ -30,7 +30,7 @@ def _spread(spread: Spread | None) -> str:
 def verdict(found: WhatIf) -> str:
     """Which variant starts soonest, if the runs can tell it from the program as it is."""
     if found.rounds < 2:
-        return "One run of each tells no setting from chance: give --what-if-rounds 3 or more."
+        return "One run of each cannot tell a setting from chance: give --what-if-rounds 3 or more."
     base, *others = found.variants
     first = base.first_result_seconds
     if first is None:
