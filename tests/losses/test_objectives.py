@@ -965,7 +965,7 @@ def test_vmap_over_histograms_equals_a_loop_in_a_32_bit_program(
     def z0(signal: Any) -> Any:
         return losses.significance(model, {"signal": signal})
 
-    together, slopes = jax.vmap(jax.value_and_grad(z0))(many)
+    together, slopes = compiled(jax.vmap(jax.value_and_grad(z0)))(many)
     assert together.dtype == jnp.float64
     assert slopes.dtype == jnp.float32
     for row, value in zip(many.astype(np.float64), together, strict=True):

@@ -10,12 +10,14 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from firstlight.histfactory.programs import compiler_options
 from firstlight.measure.case_selection import mark_missing, select
 from firstlight.measure.checking import compare
 from firstlight.measure.program import load_object
@@ -66,7 +68,9 @@ def float64(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.parametrize("case", [*SMALL, *LIKELIHOODS], ids=lambda case: str(case.id))
 def test_program_agrees_with_the_reference(case: Case) -> None:
     require(case)
-    jit = importlib.import_module("jax").jit
+    # As the engine compiles; the worker of the tests below compiles as users do.
+    options = compiler_options() if case.backend == "jax-jit" else None
+    jit = partial(importlib.import_module("jax").jit, compiler_options=options)
     compile = jit if case.compiled else lambda function: function
     step, arguments = load_object(case.program)(compile, SEED, **case.parameters)
     found = step(*arguments)
