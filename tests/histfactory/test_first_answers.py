@@ -36,7 +36,7 @@ from importlib.util import find_spec
 assert find_spec("jax")  # asked for, as many packages do, and not imported
 import jax  # only now
 
-slopes = jax.grad(lambda m: hf.nll(m, {"mu": 1.5}))(model)
+slopes = jax.grad(lambda m: hf.discovery(m).q0)(model)
 signal = slopes.template("SR", "signal")
 kind = str(signal.dtype)
 print(json.dumps([loaded, results, kind, [float(x) for x in signal]]))
@@ -87,7 +87,7 @@ def test_plain_calls_need_no_jax_and_their_model_is_a_pytree_once_it_is_there(ma
     assert kind == "float64"
     step = 1e-5
     moved = [
-        hf.nll(model.with_nominal({("SR", "signal"): [9.0 + s, 4.0]}), {"mu": 1.5})
+        hf.discovery(model.with_nominal({("SR", "signal"): [9.0 + s, 4.0]})).q0
         for s in (step, -step)
     ]
     assert signal[0] == pytest.approx((moved[0] - moved[1]) / (2 * step), rel=1e-7)

@@ -592,7 +592,7 @@ def exact_of(workspace: Plain, model: hf.Model, number: Any = mp.mpf) -> Exact:
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """As the library compiles its own programs: in half of the time."""
+    """A program, compiled as the library compiles its own: in half of the time."""
     return jax.jit(function, compiler_options=compiler_options())
 
 
@@ -708,7 +708,7 @@ def test_gradient_of_zmu_by_rates_matches_50_digits_to_1e_11(
 
 
 def z0_and_gradient(model: hf.Model, exact: Exact) -> tuple[float, dict[Any, np.ndarray]]:
-    """Without a `jit`: the library compiles once for all models of this structure."""
+    """Without a `jit`: by NumPy, where the other gradients here are those of programs."""
     with jax.enable_x64(True):
         return gradient_of(
             lambda h: losses.significance(model, h), templates_of(exact), wrap=lambda plain: plain
