@@ -2,6 +2,7 @@
 
     python benchmarks/first_results.py frozen    fresh process → first result, ratios to plain jit
     python benchmarks/first_results.py tiers     the same for `tiered`, over the standard suite
+    python benchmarks/first_results.py penalty   warm calls after the switch, tiered / jit in turns
     python benchmarks/first_results.py hits      second process under our cache: hits of requests
 
 Every figure is a ratio of processes that ran in turns; medians with their spread (min to max).
@@ -84,13 +85,13 @@ os._exit(0)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("frozen", "tiers", "hits"))
+    parser.add_argument("what", choices=("frozen", "tiers", "penalty", "hits"))
     parser.add_argument("-b", dest="pattern", default="", help="only cases that match")
     parser.add_argument("-n", type=int, default=3, help="processes each")
     parser.add_argument("--warm-seconds", type=float, default=0.5, help="of warm calls per process")
     parser.add_argument("--level-0", action="store_true", help="tiers: also XLA's level 0")
     options = parser.parse_args()
-    {"frozen": frozen, "tiers": tiers, "hits": hits}[options.what](options)
+    {"frozen": frozen, "tiers": tiers, "penalty": penalty, "hits": hits}[options.what](options)
 
 
 def standard_cases(pattern: str) -> list[Case]:
@@ -169,6 +170,48 @@ def tiers(options: argparse.Namespace) -> None:
             row += f"  level 0 {spread(ratios(jit, found['level 0'], 'first_call'))}"
         print(f"{case.id.removesuffix('/jax-jit/none'):44} {row}", flush=True)
     print(f"{passed} of {total} workloads reach their first result in half the time or less.")
+
+
+#: Both in one process, call by call, so that the load of the machine is the same for both.
+PENALTY_CHILD = """
+import json, os, sys, time
+about = json.loads(sys.argv[1])
+sys.path[:] = about["path"]
+import jax
+from firstlight.measure.program import load_object
+from firstlight.warmstart import tiered
+build, in_tiers = load_object(about["program"]), []
+def compile(f):
+    in_tiers.append(tiered(f))
+    return in_tiers[-1]
+sides = [build(how, about["seed"], **about["parameters"]) for how in (jax.jit, compile)]
+for step, arguments in sides:
+    jax.block_until_ready(step(*arguments))
+for f in in_tiers:
+    f.wait()
+print("first", flush=True)
+times, end, number = [[], []], time.perf_counter() + about["warm_seconds"], 0
+while time.perf_counter() < end or number < 40:
+    number += 1
+    for which in (0, 1) if number % 2 else (1, 0):
+        step, arguments = sides[which]
+        begin = time.perf_counter()
+        jax.block_until_ready(step(*arguments))
+        times[which].append(time.perf_counter() - begin)
+middle = [sorted(t[10:])[len(t[10:]) // 2] for t in times]
+print(json.dumps({"ratio": middle[1] / middle[0], "jit": middle[0], "calls": number}), flush=True)
+os._exit(0)
+"""
+
+
+def penalty(options: argparse.Namespace) -> None:
+    """Median of calls of a tiered function, relative to that of a jitted one."""
+    for case in standard_cases(options.pattern):
+        about = {"warm_seconds": options.warm_seconds}
+        found = [started(case, PENALTY_CHILD, about, {}) for _ in range(options.n)]
+        call = f"jit {found[0]['jit'] * 1e6:.0f} µs, {found[0]['calls']} calls"
+        name = case.id.removesuffix("/jax-jit/none")
+        print(f"{name:44} {spread(f['ratio'] for f in found):>18}  {call}", flush=True)
 
 
 def hits(options: argparse.Namespace) -> None:

@@ -68,15 +68,16 @@ def freeze(
         for call in calls:
             for rows in sorted({*buckets}) or (0,):
                 compiled.append(_compiled(f, call, tuple(static), rows, tuple(batched)))
-    programs = tuple(program for program, _ in compiled)
+    programs = tuple(program for program, _, _ in compiled)
+    devices = max(count for _, _, count in compiled)
     frozen = Artifact(
         function=_name(f),
-        place=_place(programs),
+        place=_place(devices),
         needs_lapack=any(b"lapack" in program.executable for program in programs),
-        without_jax=_can_run_without_jax(programs),
+        without_jax=devices == 1 and _can_run_without_jax(programs),
         programs=programs,
     )
-    proofs = [proof for _, several in compiled for proof in several]
+    proofs = [proof for _, several, _ in compiled for proof in several]
     frozen = prove(frozen, proofs)
     where = Path(path)
     body = content.to_bytes(frozen)
@@ -87,8 +88,8 @@ def freeze(
 
 def _compiled(
     f: Callable[..., Any], call: Example, static: tuple[str, ...], rows: int, batched: Any
-) -> tuple[Program, list[Call]]:
-    """The executable for a call, with calls that it must answer like `f`."""
+) -> tuple[Program, list[Call], int]:
+    """The executable for a call, with calls that it must answer like `f`, and its devices."""
     import jax
 
     fixed = {name: value for name, value in call.kwargs.items() if name in static}
@@ -115,7 +116,7 @@ def _compiled(
         if rows > 1:
             fewer = _with_rows(args, kwargs, inputs, rows - 1)
             calls.append(Call(fewer[0], {**fewer[1], **fixed}, jitted(*fewer[0], **fewer[1])))
-    return program, calls
+    return program, calls, len(compiled.runtime_executable().local_devices())
 
 
 def _program(compiled: Any, lowered: Any, args: Any, kwargs: Any, static: Any) -> Program:
@@ -259,7 +260,7 @@ def _require_plain(fixed: dict[str, Any]) -> None:
             )
 
 
-def _place(programs: tuple[Program, ...]) -> Place:
+def _place(device_count: int) -> Place:
     import jax
 
     device = jax.devices()[0]
@@ -268,7 +269,7 @@ def _place(programs: tuple[Program, ...]) -> Place:
         jax=jax.__version__,
         platform=device.platform,
         device="" if device.platform == "cpu" else device.device_kind,
-        device_count=1,
+        device_count=device_count,
         x64=bool(jax.config.jax_enable_x64),
     )
 

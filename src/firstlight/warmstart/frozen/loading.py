@@ -104,7 +104,7 @@ class Frozen:
         # An executable is loaded when it is called first: of many buckets, one may be all that is.
         self._loaded: dict[int, Executable] = {}
         self._found: dict[Any, tuple[Executable, int]] = {}
-        #: Called first: the original, or the last executable, which JAX checks against the call.
+        #: Called first: the original, or the only executable, which JAX checks against the call.
         self._direct = original if how is How.ORIGINAL else None
         self._tracer: Any = ()  # no class
         if how is How.WITH_JAX:
@@ -129,10 +129,12 @@ class Frozen:
         found = None if is_traced else self._found.get(key) or self._look_up(key)
         if found is not None:
             executable, rows = found
-            if isinstance(executable, WithJax) and not rows and not static:
+            if rows or not isinstance(executable, WithJax):
+                return executable(leaves, rows)
+            if len(self._artifact.programs) == 1 and not static:
                 # JAX's own dispatch compares the signature, in a tenth of the time.
                 self._direct = executable.compiled
-            return executable(leaves, rows)
+            return executable.compiled(*args, **kwargs)
         if self._original is not None:
             return self._original(*args, **kwargs, **dict(static))
         if is_traced:
