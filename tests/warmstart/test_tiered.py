@@ -115,6 +115,20 @@ def test_a_function_that_calls_back_into_python_compiles_at_once_and_says_so() -
     assert both.switches[0].why_off is WhyOff.EFFECTS
 
 
+def test_a_program_that_numpy_cannot_run_is_compiled_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unknown(*_: object) -> None:
+        raise KeyError("num_consts")
+
+    monkeypatch.setattr(Interpreter, "step", unknown)
+    fine = tiered(lambda x: x + 1)
+    with pytest.warns(RuntimeWarning, match="NumPy cannot run its program"):
+        assert fine(1.0) == 2.0
+    assert fine(2.0) == 3.0
+    assert fine.switches[0].why_off is WhyOff.NOT_UNDERSTOOD
+
+
 def test_a_slow_program_is_abandoned_when_the_compiled_one_is_ready() -> None:
     is_over = [False]
     interpreter = Interpreter(lambda: is_over[0])

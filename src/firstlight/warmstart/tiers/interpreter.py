@@ -152,8 +152,12 @@ def _by_jax(equation: Any) -> Compute:
 
 
 def _scan(interpreter: Interpreter, params: Any, equation: Any) -> Compute:
-    body, length = interpreter.prepare(params["jaxpr"]), params["length"]
-    consts, carried = params["num_consts"], params["num_carry"]
+    closed, length = _closed(params["jaxpr"]), params["length"]
+    body = interpreter.prepare(closed)
+    # By their axes, because versions of JAX count them in different ways: what the body takes or
+    # gives one line of has an axis more outside of it.
+    carried = _same_rank(equation.outvars, closed.jaxpr.outvars)
+    consts = _same_rank(equation.invars, closed.jaxpr.invars) - carried
     order = range(length - 1, -1, -1) if params["reverse"] else range(length)
     kinds = [(v.aval.shape, v.aval.dtype) for v in equation.outvars[carried:]]
 
@@ -171,8 +175,13 @@ def _scan(interpreter: Interpreter, params: Any, equation: Any) -> Compute:
     return scan
 
 
+def _same_rank(outer: Sequence[Any], inner: Sequence[Any]) -> int:
+    pairs = zip(_avals(outer), _avals(inner), strict=True)
+    return sum(len(a.shape) == len(b.shape) for a, b in pairs)
+
+
 def _while(interpreter: Interpreter, params: Any, equation: Any) -> Compute:
-    goes_on, body = (interpreter.prepare(params[n]) for n in ("cond_jaxpr", "body_jaxpr"))
+    goes_on, body = (interpreter.prepare(_closed(params[n])) for n in ("cond_jaxpr", "body_jaxpr"))
     conditions, bodies = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
 
     def loop(*values: Any) -> list[Any]:
@@ -194,7 +203,7 @@ def _leading(which: Any, value: Any) -> Any:
 
 
 def _cond(interpreter: Interpreter, params: Any, equation: Any) -> Compute:
-    branches = [interpreter.prepare(branch) for branch in params["branches"]]
+    branches = [interpreter.prepare(_closed(branch)) for branch in params["branches"]]
     last = len(branches) - 1
 
     def choose(which: Any, *values: Any) -> list[Any]:
@@ -213,7 +222,7 @@ def _platform(interpreter: Interpreter, params: Any, equation: Any) -> Compute:
 
 
 def _linear_solve(interpreter: Interpreter, params: Any, equation: Any) -> Compute:
-    solve, lengths = interpreter.prepare(params["jaxprs"].solve), params["const_lengths"]
+    solve, lengths = interpreter.prepare(_closed(params["jaxprs"].solve)), params["const_lengths"]
     begin = lengths.matvec + lengths.vecmat
     end, every = begin + lengths.solve, sum(lengths)
 

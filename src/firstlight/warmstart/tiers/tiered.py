@@ -32,6 +32,7 @@ class WhyOff(Enum):
 
     EFFECTS = "it calls back into Python, which must happen once"
     SEVERAL_DEVICES = "its arrays are on several devices"
+    NOT_UNDERSTOOD = "NumPy cannot run its program, which this JAX writes in another way"
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,11 @@ class Tiered:
                     return state.by_numpy(leaves)
                 except AbandonedError:
                     pass
+                except Exception:  # of ours: what the program computes raises nothing
+                    state.why_off = WhyOff.NOT_UNDERSTOOD
+                    self._warn(WhyOff.NOT_UNDERSTOOD)
+                    state.start(0.0)
+                    state.over.wait()
             if state.error is not None:
                 raise state.error
             # JAX finds what the thread has traced, lowered and compiled, or does it now.
@@ -181,10 +187,13 @@ class Tiered:
                 self._unsettled.append(known)
                 known.start(_HEAD_START_SECONDS)
                 return known
+        self._warn(why_off)
+        return known
+
+    def _warn(self, why_off: WhyOff) -> None:
         name = getattr(self, "__name__", "f")
         text = f"firstlight: tiered({name}) compiles at once: {why_off.value}."
-        warnings.warn(text, RuntimeWarning, stacklevel=4)
-        return known
+        warnings.warn(text, RuntimeWarning, stacklevel=5)
 
     def _settle(self, state: _State) -> None:
         # JAX's dispatch remembers that tracing raised, and would take ten times as long for ever.
