@@ -10,13 +10,13 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, auto
 from typing import Any
 
 from firstlight.warmstart.tiers.interpreter import AbandonedError, Interpreter
 
-#: What takes NumPy less than this is not slowed down by a compiler. A program that calls the
-#: function once needs none, and need not wait for one at its end.
+#: What takes NumPy less than this is not slowed down by a compiler: the first call, and as many
+#: as follow in this time. A program that is over by then need not wait for one.
 _HEAD_START_SECONDS = 0.1
 
 
@@ -53,9 +53,9 @@ def tiered(f: Callable[..., Any], **jit_options: Any) -> Tiered:
     Calls are answered by NumPy, which runs the program of `f` operation by operation, while a
     thread compiles; from the first call after that, by the compiled program. NumPy sums in another
     order: results agree to rounding, not bit by bit. Every signature (shapes and types of the
-    arguments) begins like this. Compiling starts with the second call, or after a tenth of a
-    second; whichever is ready first answers, so a program that is slow in NumPy takes little longer
-    than its compile time. A compile error is raised by the next call.
+    arguments) begins like this. Compiling starts a tenth of a second after the first call, if that
+    lasts so long, or after the second; whichever is ready first answers, so a program that is slow
+    in NumPy takes little longer than its compile time. A compile error is raised by the next call.
 
     Under `jax.grad`, `jax.vmap` or an outer `jit` it is an ordinary jitted function, compiled with
     what surrounds it: apply `tiered` last, as in `tiered(jax.grad(f))`.
@@ -146,7 +146,7 @@ class Tiered:
         """Wait for the compiler, for all signatures so far."""
         for state in list(self._states.values()):
             if state.why_off is None:
-                state.start(0.0)
+                state.start(_When.NOW)
                 state.over.wait()
 
     def _answer(self, args: Any, kwargs: Any) -> Any:
@@ -165,7 +165,7 @@ class Tiered:
                 except Exception:  # of ours: what the program computes raises nothing
                     state.why_off = WhyOff.NOT_UNDERSTOOD
                     self._warn(WhyOff.NOT_UNDERSTOOD)
-                    state.start(0.0)
+                    state.start(_When.NOW)
                     state.over.wait()
             if state.error is not None:
                 raise state.error
@@ -175,7 +175,7 @@ class Tiered:
     def _state(self, traced: Any, leaves: list[Any]) -> _State:
         with self._lock:
             for before in self._unsettled:  # this is not the first call any more
-                before.start(0.0)
+                before.start(_When.SOON)
             # JAX keeps one program per signature, and the state keeps that alive.
             known = self._states.get(id(traced.jaxpr))
             if known is not None:
@@ -185,7 +185,7 @@ class Tiered:
             if why_off is None:
                 self._is_settled = False
                 self._unsettled.append(known)
-                known.start(_HEAD_START_SECONDS)
+                known.start(_When.IF_SLOW)
                 return known
         self._warn(why_off)
         return known
@@ -219,6 +219,14 @@ def _why_off(traced: Any, leaves: list[Any]) -> WhyOff | None:
     return WhyOff.SEVERAL_DEVICES if any(len(found) > 1 for found in devices) else None
 
 
+class _When(Enum):
+    """When a thread compiles."""
+
+    IF_SLOW = auto()  # after the head start, unless NumPy has answered by then
+    SOON = auto()  # after the head start, unless the program has ended by then
+    NOW = auto()
+
+
 class _State:
     """The calls of one signature, and the thread that compiles for them."""
 
@@ -234,18 +242,22 @@ class _State:
         self._compile_seconds: float | None = None
         self._settle = settle
         self._answered = threading.Event()
+        self._asked: set[_When] = set()
         self._is_started = False
         self._lock = threading.Lock()
         self._interpreter = Interpreter(self.over.is_set)
 
-    def start(self, head_start_seconds: float) -> None:
-        """Compile in a thread, unless NumPy has answered before that.
+    def start(self, when: _When) -> None:
+        """Compile in a thread, once.
 
         Python waits for the thread at its end: XLA ends a process whose interpreter is gone.
         """
-        if not self._is_started:
-            target, arguments = self._compile, (head_start_seconds,)
-            threading.Thread(target=target, args=arguments, name="firstlight-tiered").start()
+        with self._lock:
+            if when in self._asked or self._is_started:
+                return
+            self._asked.add(when)
+        name = "firstlight-tiered"
+        threading.Thread(target=self._compile, args=(when,), name=name).start()
 
     def by_numpy(self, leaves: list[Any]) -> Any:
         import jax
@@ -259,9 +271,13 @@ class _State:
         self._answered.set()
         return tree.unflatten(jax.device_put(results))
 
-    def _compile(self, head_start_seconds: float) -> None:
-        if head_start_seconds and self._answered.wait(head_start_seconds):
+    def _compile(self, when: _When) -> None:
+        if when is _When.IF_SLOW and self._answered.wait(_HEAD_START_SECONDS):
             return
+        if when is _When.SOON:
+            self.over.wait(_HEAD_START_SECONDS)
+            if not threading.main_thread().is_alive():
+                return
         with self._lock:
             if self._is_started:
                 return
