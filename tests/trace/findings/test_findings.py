@@ -373,15 +373,19 @@ def test_ranks_that_start_together_under_firstlight_exec_compile_once(tmp_path: 
 
 
 @pytest.mark.usefixtures("a_moment_is_enough")
-def test_a_frozen_function_leaves_nothing_to_find(tmp_path: Path) -> None:
+def test_a_frozen_function_leaves_nothing_to_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The cure of what a cache leaves: tracing and lowering."""
-    from firstlight.warmstart import freeze
+    from firstlight.warmstart.frozen import freezing
+
+    monkeypatch.setattr(freezing, "prove", lambda frozen, calls: frozen)  # the trace shows it
 
     def loss(x: Any) -> Any:
         return jnp.sum(jnp.linalg.cholesky(x @ x.T + 3 * jnp.eye(3)))
 
     x = np.ones((3, 3), np.float32)
-    path = freeze(loss, (x,), path=tmp_path / "loss.frozen")
+    path = freezing.freeze(loss, (x,), path=tmp_path / "loss.frozen")
     program = PROGRAMS / "frozen_loss.py"
     trace = traced(program.stem, arguments=[path])
     assert trace.functions == ()
