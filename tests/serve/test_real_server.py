@@ -5,12 +5,12 @@ from __future__ import annotations
 import http.client
 import http.server
 import json
+import os
 import re
 import signal
 import socket
 import subprocess
 import sys
-import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,9 +44,9 @@ def count(steps):
 class Running:
     """A server, its address, and what it prints."""
 
-    def __init__(self, folder: Path, *arguments: str, version: str = "1") -> None:
+    def __init__(self, folder: Path, *arguments: str, first: str = "") -> None:
         self.file = folder / "app.py"
-        self.write(version)
+        self.write("1", first)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "firstlight", "serve", "app.py", "--port", "0", *arguments],
             cwd=folder,
@@ -56,8 +56,8 @@ class Running:
         )
         self.address = self.until("listening on http://").split("http://")[1].split(",")[0]
 
-    def write(self, version: str) -> None:
-        self.file.write_text(textwrap.dedent(APP).replace("VERSION", version))
+    def write(self, version: str, first: str = "") -> None:
+        self.file.write_text(first + APP.replace("VERSION", version))
 
     def until(self, text: str) -> str:
         """The next line with that text."""
@@ -287,6 +287,14 @@ def test_sigterm_answers_what_has_arrived_and_exits_with_0(tmp_path: Path) -> No
             answer += part
     assert b" 200 OK" in answer and answer.endswith(b'{"steps":[300000000]}')
     running.until("stopped")
+    assert running.stop() == 0
+
+
+def test_sigterm_while_models_are_prepared_ends_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gate")
+    running = Running(tmp_path, first="open('gate').read()")  # waits for somebody to write there
+    assert running.ask("GET", "/v2/health/live")[0] == 200
+    assert running.ask("GET", "/v2/health/ready")[0] == 503
     assert running.stop() == 0
 
 

@@ -38,11 +38,12 @@ class CompileWatch:
     @contextmanager
     def preparing(self) -> Iterator[None]:
         """Compiles of this thread are meant."""
+        before = getattr(self._here, "preparing", False)
         self._here.preparing = True
         try:
             yield
         finally:
-            self._here.preparing = False
+            self._here.preparing = before
 
     def close(self) -> None:
         from jax._src import monitoring

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -158,13 +157,14 @@ def example_rows(signature: Signature, rows: int, sizes: Sizes) -> Arrays:
 
 
 def _measured(call: Callable[[], Any]) -> float:
+    """Seconds of a call when nothing else disturbs it: the least of a few."""
     jax.block_until_ready(call())  # the first call is never the usual one
     seconds: list[float] = []
     while len(seconds) < _RUNS and sum(seconds) < _ENOUGH_SECONDS:
         begin = time.perf_counter()
         jax.block_until_ready(call())
         seconds.append(time.perf_counter() - begin)
-    return statistics.median(seconds)
+    return min(seconds)
 
 
 def _require_independent_rows(loaded: Loaded, bucket: Bucket) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import random
 import signal
 import socket
@@ -131,6 +132,9 @@ async def serve(
     waited_for: list[asyncio.Future[Any]] = [preparing, stopping]
     try:
         await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set() and not preparing.done():
+            say("stopped before it was ready")
+            os._exit(0)  # a compile cannot be interrupted, and nobody waits for its end
         if not stop.is_set():
             loaded = await preparing
             await rehearse(loaded)
