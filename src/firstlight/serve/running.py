@@ -125,6 +125,7 @@ async def serve(
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, _Reloading(service, declare, say).ask)
     preparing: asyncio.Future[list[Loaded]] = loop.run_in_executor(
         None, lambda: service.prepare(declare())
     )
@@ -140,8 +141,6 @@ async def serve(
             await rehearse(loaded)
             service.begin_serving(loaded)
             report(loaded, service.startup_seconds, say)
-            reloading = _Reloading(service, declare, say)
-            loop.add_signal_handler(signal.SIGHUP, reloading.ask)
             await stopping
             await _drained(service, listener, say)
     finally:
@@ -187,6 +186,8 @@ class _Reloading:
         self._task: asyncio.Task[None] | None = None
 
     def ask(self) -> None:
+        if not self._service.app.ready:
+            return  # what is being prepared was just read, or nothing is served any more
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._reload())
 
