@@ -361,3 +361,29 @@ def test_a_browser_without_the_token_gets_a_page_that_asks_for_it() -> None:
     assert seen.status == 200 and b'id="unlock"' in seen.answered and b"bold" not in seen.answered
     page = render(client.models, True, 0, 1.5)
     assert "&lt;b&gt;bold" in page and "connect-src 'self'" in page
+
+
+def test_an_answer_that_cannot_be_written_fails_alone(client: Client, capsys: Any) -> None:
+    exchanges = [
+        SeenExchange("/models/pair", b'{"x": [[1, 2]]}', arrived=time.perf_counter())
+        for _ in range(3)
+    ]
+    write, calls = client.models.names["pair"].current.plain.write, []
+
+    def sometimes(*arguments: Any) -> bytes:
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise ValueError("unwritable")
+        return write(*arguments)
+
+    client.models.names["pair"].current.plain.write = sometimes  # type: ignore[method-assign]
+
+    async def asked() -> None:
+        for exchange in exchanges:
+            client.app.handle(exchange)
+        while not client.engine.idle:
+            await asyncio.sleep(0)
+
+    asyncio.run(asked())
+    assert [exchange.status for exchange in exchanges] == [200, 500, 200]
+    assert "unwritable" in capsys.readouterr().err

@@ -242,3 +242,22 @@ def test_a_retired_lane_computes_what_waits_and_is_then_forgotten(values: Values
         return job.numbers, len(engine._lanes)
 
     assert asyncio.run(body()) == ([7], 0)
+
+
+def test_a_large_request_after_out_of_memory_still_gets_its_bucket(
+    values: Values, capsys: Any
+) -> None:
+    """The device was full once; later there is room again."""
+    failures = [RuntimeError("RESOURCE_EXHAUSTED")]
+
+    def once(x: Any) -> Any:
+        if len(x) > 4 and failures:
+            raise failures.pop()
+        return x
+
+    loaded = fake_loaded(once, INLINE)
+    many, large = [SeenJob([i]) for i in range(8)], SeenJob(range(7))
+    run(values, [(loaded, [*many, large])])
+    assert [job.numbers for job in many] == [[i] for i in range(8)]
+    assert large.numbers == list(range(7))
+    capsys.readouterr()

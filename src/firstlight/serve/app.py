@@ -80,6 +80,12 @@ class _Inference(Job):
         return self.exchange.is_gone()
 
     def finish(self, outcome: Result | Refusal) -> None:
+        try:
+            self._answer(outcome)
+        except Exception as error:  # others of its batch are still to be answered
+            fail_unexpectedly(self.exchange, error)
+
+    def _answer(self, outcome: Result | Refusal) -> None:
         served = self.served
         if isinstance(outcome, Refusal):
             refuse(self.exchange, served, outcome)
@@ -117,6 +123,12 @@ def fail(
     exchange.answer(status, [_encode(body)], more=more)
 
 
+def fail_unexpectedly(exchange: Exchange, error: Exception) -> None:
+    """A client learns nothing about our insides; the log does."""
+    print(f"firstlight: {exchange.path!r} failed: {error!r}", file=sys.stderr)
+    fail(exchange, 500, "this request could not be handled.")
+
+
 class App:
     """Routes exchanges to models and pages."""
 
@@ -145,9 +157,7 @@ class App:
         except InvalidRequestError as error:
             fail(exchange, error.status, str(error), error.valid)
         except Exception as error:
-            # A client learns nothing about our insides; the log does.
-            print(f"firstlight: {exchange.path!r} failed: {error!r}", file=sys.stderr)
-            fail(exchange, 500, "this request could not be handled.")
+            fail_unexpectedly(exchange, error)
 
     def _handle(self, exchange: Exchange) -> None:
         path = exchange.path

@@ -128,7 +128,8 @@ class Lane:
         self.queued_rows = 0
         self.device_seconds = 0.0  # the share of the device that it had, for fairness
         self.ran = self.retired = False
-        self.use(list(buckets))
+        self.buckets = list(buckets)
+        self.gather(self.buckets)
         model, version = loaded.model.name, loaded.model.version
         self.queue_duration = values.histogram(metrics.QUEUE_DURATION, model)
         self.execute_duration = values.histogram(metrics.EXECUTE_DURATION, model)
@@ -139,20 +140,22 @@ class Lane:
         self.cancelled = values.counter(metrics.CANCELLED, model)
         self.out_of_memory = values.counter(metrics.OUT_OF_MEMORY, model)
 
-    def use(self, buckets: list[Bucket]) -> None:
-        """Plan with these: the bucket to run for every number of waiting rows."""
-        self.buckets = buckets
-        self.max_rows = buckets[-1].rows
-        self.max_queued_rows = self.loaded.model.queue_rows + self.max_rows
-        self.row_seconds = buckets[-1].seconds / self.max_rows
-        self._plan = [_cheapest(buckets, rows) for rows in range(1, self.max_rows + 1)]
+    def gather(self, buckets: list[Bucket]) -> None:
+        """Plan with these: how many rows to gather, for every number of rows that wait."""
+        largest = buckets[-1]
+        self.max_queued_rows = self.loaded.model.queue_rows + largest.rows
+        self.row_seconds = largest.seconds / largest.rows
+        self._plan = [_cheapest(buckets, rows).rows for rows in range(1, largest.rows + 1)]
+
+    def bucket_for(self, rows: int) -> Bucket:
+        return next(bucket for bucket in self.buckets if bucket.rows >= rows)
 
     def take(self, now: float) -> tuple[Batch | None, list[Job]]:
         """The next batch, and the jobs whose deadline has passed; cancelled ones are dropped."""
         queue, expired = self.queue, []
         chosen: list[Job] = []
         rows = 0
-        limit = self._plan[min(self.queued_rows, self.max_rows) - 1].rows
+        limit = self._plan[min(self.queued_rows, len(self._plan)) - 1]
         while queue:
             job = queue[0]
             if job.deadline < now + self.buckets[0].seconds:
@@ -168,8 +171,7 @@ class Lane:
             self.queued_rows -= job.rows
         if not chosen:
             return None, expired
-        bucket = next(b for b in self.buckets if b.rows >= rows)
-        return Batch(self, bucket, chosen, rows), expired
+        return Batch(self, self.bucket_for(rows), chosen, rows), expired
 
 
 def _cheapest(buckets: list[Bucket], rows: int) -> Bucket:
@@ -318,18 +320,14 @@ class Engine:
               file=sys.stderr)  # fmt: skip
         if "RESOURCE_EXHAUSTED" in str(batch.error):
             lane.out_of_memory.add()
-            smaller = [b for b in lane.buckets if b.rows < batch.bucket.rows]
-            if smaller and max(job.rows for job in jobs) <= smaller[-1].rows:
-                lane.use(smaller)
-        elif len(jobs) == 1:
+            # Only a request that is as large itself is tried in this bucket again.
+            if smaller := [b for b in lane.buckets if b.rows < batch.bucket.rows]:
+                lane.gather(smaller)
+        if len(jobs) == 1:
             jobs[0].finish(Refusal(Reason.FAILED))
             return
         for job in jobs:
-            if job.rows > lane.max_rows or (len(jobs) == 1 and lane.max_rows >= batch.bucket.rows):
-                job.finish(Refusal(Reason.FAILED))
-                continue
-            bucket = next(b for b in lane.buckets if b.rows >= job.rows)
-            self._start(Batch(lane, bucket, [job], job.rows))
+            self._start(Batch(lane, lane.bucket_for(job.rows), [job], job.rows))
 
 
 def _count_nans(batch: Batch) -> None:

@@ -126,6 +126,12 @@ def _outputs(
                 f"output {_name(path)!r} has shape {tuple(shape)} for {rows} rows of input. Its "
                 "leading axis has to be the rows."
             )
+    for path, leaf in first:
+        if leaf.dtype.name not in DATATYPES:
+            raise DeclarationError(
+                f"output {_name(path)!r} is {leaf.dtype.name}, which the protocol has no type for. "
+                "Return its parts, such as x.real and x.imag."
+            )
     for position, (axis, sizes) in enumerate(signature.axes.items()):
         other = sizes[1] if len(sizes) > 1 else 2 * sizes[0]
         changed = (*smallest[:position], other, *smallest[position + 1 :])
