@@ -248,3 +248,18 @@ def test_the_bytes_of_a_large_tensor_begin_where_xla_can_use_them() -> None:
         assert np.frombuffer(exchange.body[first:], np.uint8).ctypes.data % 64 == 0
         exchange.answer(200, [b""])
     assert wire.server.body_bytes == 0
+
+
+def test_a_client_that_closed_its_side_gets_its_answers_and_is_then_let_go() -> None:
+    wire = Wire(later=True)
+    wire.send(post(b"1") + post(b"2"))
+    assert wire.connection.eof_received()
+
+    async def answer_both() -> None:
+        for _ in range(2):
+            wire.app.waiting.pop().answer(200, [b"done"])
+            await asyncio.sleep(0)
+
+    asyncio.run(answer_both())
+    assert wire.transport.written.count(b"done") == 2 and wire.transport.closed
+    assert not Wire().connection.eof_received()

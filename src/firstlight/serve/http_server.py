@@ -112,7 +112,7 @@ class Connection(asyncio.Protocol):
         self._head_bytes = self._body_bytes = 0
         self._body: list[bytes] = []
         self._large: memoryview | None = None  # where a large body is put together
-        self._refused = False
+        self._refused = self._is_last = False
 
     # --- called by the event loop -----------------------------------------------------------------
 
@@ -140,7 +140,9 @@ class Connection(asyncio.Protocol):
         self._body_bytes = 0
 
     def eof_received(self) -> bool:
-        return self.answering  # the client may have closed its side only
+        """The client may have closed its side only, and still wait for an answer."""
+        self._is_last = True
+        return self.answering
 
     def pause_writing(self) -> None:
         if self.transport is not None:
@@ -231,6 +233,7 @@ class Connection(asyncio.Protocol):
         if transport is None:
             return
         closing = self.server.draining or not request.keep_alive
+        closing = closing or (self._is_last and not self.ahead)
         if closing:
             more += b"connection: close\r\n"
         size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
