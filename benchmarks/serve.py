@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 import serve_peers
 from firstlight.load.generator import Loop, Seen, ask
@@ -55,6 +56,7 @@ class Load:
     requests_per_second: float
     p99_seconds: float
     errors: int
+    cpu_seconds: float  # of the server's processes, per request: what a busy machine disturbs least
 
 
 def free_port() -> int:
@@ -146,15 +148,26 @@ def running(
 def wrk(server: Server, folder: Path, seconds: int) -> Load:
     command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "--latency", "-s", "post.lua"]
     url = f"http://127.0.0.1:{server.port}{server.path}"
+    before = cpu_seconds(server)
     done = subprocess.run(
         [*command, url], cwd=folder, capture_output=True, text=True, check=True
     ).stdout
+    spent = cpu_seconds(server) - before
     rate = re.search(r"Requests/sec:\s+([\d.]+)", done)
     p99 = re.search(r"99%\s+([\d.]+)(us|ms|s)", done)
     wrong = re.search(r"Non-2xx or 3xx responses: (\d+)", done)
-    assert rate and p99, done
+    count = re.search(r"(\d+) requests in", done)
+    assert rate and p99 and count, done
     unit = {"us": 1e-6, "ms": 1e-3, "s": 1.0}[p99[2]]
-    return Load(float(rate[1]), float(p99[1]) * unit, int(wrong[1]) if wrong else 0)
+    errors = int(wrong[1]) if wrong else 0
+    return Load(float(rate[1]), float(p99[1]) * unit, errors, spent / int(count[1]))
+
+
+def cpu_seconds(server: Server) -> float:
+    """Processor time of a server's processes so far."""
+    process = psutil.Process(server.process.pid)
+    times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
+    return float(sum(time.user + time.system for time in times))
 
 
 def throughput(folder: Path, peers: str | None, rounds: int, seconds: int) -> None:
@@ -178,10 +191,11 @@ def throughput(folder: Path, peers: str | None, rounds: int, seconds: int) -> No
     ours = medians["firstlight"]
     for name, load in medians.items():
         rate = ours.requests_per_second / load.requests_per_second
+        p99 = ours.p99_seconds / load.p99_seconds
         print(
             f"  {name:14} {load.requests_per_second:8.0f} req/s  p99 {load.p99_seconds * 1e3:7.2f}"
-            f" ms  errors {load.errors:5}   firstlight: {rate:5.2f}x at "
-            f"{ours.p99_seconds / load.p99_seconds:4.2f}x its p99"
+            f" ms  errors {load.errors:5}  {load.cpu_seconds * 1e6:5.0f} µs of processor time;"
+            f" firstlight: {rate:5.2f}x at {p99:4.2f}x its p99"
         )
     print(f"  requests that met a compile: {compiles:.0f}")
 
@@ -191,6 +205,7 @@ def median_load(seen: list[Load]) -> Load:
         statistics.median(load.requests_per_second for load in seen),
         statistics.median(load.p99_seconds for load in seen),
         sum(load.errors for load in seen),
+        statistics.median(load.cpu_seconds for load in seen),
     )
 
 

@@ -164,9 +164,10 @@ class App:
         if self._token is not None and not self._is_allowed(exchange):
             self._refuse_stranger(exchange, path)
             return
-        name = self.models.paths.get(path)
-        if name is not None:
-            self._infer(exchange, self._chosen(exchange, name), plain=False)
+        found = self.models.paths.get(path)
+        if found is not None:
+            name, plain = found
+            self._infer(exchange, self._chosen(exchange, name), plain)
             return
         if path.startswith(b"/v2/health/"):
             self._health(exchange, path)

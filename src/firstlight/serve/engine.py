@@ -101,6 +101,11 @@ class Batch:
         """Outputs as Python numbers, made once for all jobs."""
         return [output.ravel().tolist() for output in self.outputs]
 
+    @cached_property
+    def nested(self) -> list[list[Any]]:
+        """The same as lists of rows."""
+        return [output.tolist() for output in self.outputs]
+
 
 class Result(NamedTuple):
     """Rows `start` to `stop` of a batch."""

@@ -161,13 +161,17 @@ class Connection(asyncio.Protocol):
         self._body = []
 
     def on_url(self, url: bytes) -> None:
-        self._count_head(len(url))
-        if self.request is not None:
+        self._head_bytes += len(url)
+        if self._head_bytes > self.limits.head_bytes:
+            self._head_too_large()
+        elif self.request is not None:
             self.request.path += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count_head(len(name) + len(value) + 4)
-        if self.request is not None:
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_bytes > self.limits.head_bytes:
+            self._head_too_large()
+        elif self.request is not None:
             self.request.headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
@@ -287,10 +291,8 @@ class Connection(asyncio.Protocol):
         if self.transport is not None:
             self.transport.abort()
 
-    def _count_head(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > self.limits.head_bytes:
-            self._refuse(431, f"the head of a request may have {self.limits.head_bytes} bytes.")
+    def _head_too_large(self) -> None:
+        self._refuse(431, f"the head of a request may have {self.limits.head_bytes} bytes.")
 
     def _too_large(self) -> None:
         self._refuse(413, f"a request may have at most {self.limits.body_bytes} bytes.")

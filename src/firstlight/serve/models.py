@@ -60,8 +60,8 @@ class Models:
     values: Values
     draw: Callable[[], float]  # uniform between 0 and 1
     names: dict[str, Name] = field(default_factory=dict)
-    #: Where inference is asked for in the protocol, looked up whole.
-    paths: dict[bytes, Name] = field(default_factory=dict)
+    #: Where inference is asked for, looked up whole, and whether in plain JSON.
+    paths: dict[bytes, tuple[Name, bool]] = field(default_factory=dict)
 
     def put(self, loaded: Loaded, canary_share: float | None = None) -> None:
         """Serve a loaded version: in place of the current one, or beside it as a canary."""
@@ -69,7 +69,8 @@ class Models:
         name = self.names.get(loaded.model.name)
         if name is None:
             name = self.names[loaded.model.name] = Name(made)
-            self.paths[f"/v2/models/{loaded.model.name}/infer".encode()] = name
+            self.paths[f"/v2/models/{loaded.model.name}/infer".encode()] = name, False
+            self.paths[f"/models/{loaded.model.name}".encode()] = name, True
         elif canary_share is not None:
             old, name.canary, name.share = name.canary, made, canary_share
             self._retire(name, old)

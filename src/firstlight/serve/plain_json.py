@@ -19,6 +19,7 @@ class PlainJson:
 
     def __init__(self, loaded: Loaded) -> None:
         self.loaded = loaded
+        self._names = [tensor.name for tensor in loaded.signature.outputs]
         fields: list[tuple[str, Any, Any]] = []
         for i, tensor in enumerate(loaded.signature.inputs):
             nested: Any = _NUMBERS.get(tensor.dtype.kind, float)
@@ -38,7 +39,9 @@ class PlainJson:
         return arranged(self.loaded, given)
 
     def write(self, job: Job, result: Result) -> bytes:
-        outputs = self.loaded.signature.outputs
-        return _encode(
-            {tensor.name: result.array(i, job.extents).tolist() for i, tensor in enumerate(outputs)}
-        )
+        if job.extents is not None:
+            arrays = [result.array(i, job.extents).tolist() for i in range(len(self._names))]
+            return _encode(dict(zip(self._names, arrays, strict=True)))
+        start, stop = result.start, result.stop
+        rows = [output[start:stop] for output in result.batch.nested]
+        return _encode(dict(zip(self._names, rows, strict=True)))

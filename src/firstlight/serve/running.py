@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from firstlight.errors import FirstlightError
 from firstlight.serve import description, page
@@ -118,6 +119,7 @@ async def serve(
     declare: gives the models, again at every SIGHUP.
     """
     loop = asyncio.get_running_loop()
+    np.seterr(over="raise")  # in the context of everything that this task starts: see `as_array`
     service = Service(settings, begin)
     listener = await _listening(loop, service.server, settings)
     host, port = listener.sockets[0].getsockname()[:2]

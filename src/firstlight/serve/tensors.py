@@ -43,11 +43,14 @@ def decoded(decoder: msgspec.json.Decoder[Any], body: Any) -> Any:
 
 
 def as_array(tensor: Tensor, numbers: Any) -> Array:
-    """Numbers in the dtype of the model, or a message for the client."""
+    """Numbers in the dtype of the model, or a message for the client.
+
+    What is too large for a float is an error where `np.seterr(over="raise")` says so, which a
+    server does once: a context for every request would take as long as the conversion.
+    """
     try:
-        with np.errstate(over="raise"):
-            return np.array(numbers, tensor.dtype)
-    except (OverflowError, FloatingPointError):
+        return np.array(numbers, tensor.dtype)
+    except (OverflowError, FloatingPointError, RuntimeWarning):
         message = f"input {tensor.name!r}: a number is out of range for {tensor.datatype}."
         raise InvalidRequestError(message) from None
     except ValueError:
