@@ -29,6 +29,7 @@ class Function:
             for phase in ("warm", "cold")
         }
         self.holds_result: bool | None = None  # whether its results are small
+        self.array_type: type | None = None
         self.followed: list[tuple[float, ref[Any]]] = []  # when, and a result
         self.unchecked: tuple[ref[Any], ...] = ()  # for NaN
         self.follow_again = 0.0  # when the next result is to be followed

@@ -14,7 +14,7 @@ from typing import Any
 
 from firstlight.telemetry.watch.functions import Function
 from firstlight.telemetry.watch.guard import say_failed
-from firstlight.telemetry.watch.steps import Here, Steps, arrays_in
+from firstlight.telemetry.watch.steps import MAX_ENDED, Here, Steps, arrays_in
 from firstlight.trace.record.program_errors import leave_out_caller
 from firstlight.trace.record.replacements import Replacements, named_like
 
@@ -22,34 +22,49 @@ from firstlight.trace.record.replacements import Replacements, named_like
 class JittedFunction:
     """A jitted function whose calls are counted."""
 
-    __slots__ = ("__dict__", "__weakref__", "_function", "_of", "_watch")
+    __slots__ = ("__dict__", "__weakref__", "_function", "_local", "_of", "_watch")
 
     def __init__(self, function: Any, watch: JaxWatch) -> None:
-        self._function, self._watch = function, watch
+        self._function, self._watch, self._local = function, watch, watch.local
         self._of: Function | None = None
         # Found in the class otherwise.
         for name in ("__doc__", "__module__"):
             setattr(self, name, getattr(function, name, None))
 
     def __call__(self, /, *arguments: Any, **named: Any) -> Any:
-        watch = self._watch
-        here = watch.local.here
-        if here.calling or not watch.active:
+        here = self._local.here
+        if here.calling:
             return self._function(*arguments, **named)
         if here.of is None and not here.steps:
             here.compiled = False
-        begin = monotonic()
         here.calling, here.result = True, None
+        begin = monotonic()
         try:
             result = self._function(*arguments, **named)
         except BaseException as error:
             here.calling = False
-            watch.failed(here, self._of or self._named(), error)
+            self._watch.failed(here, self._of or self._named(), error)
             leave_out_caller(error)
             raise
         here.calling = False
+        of = self._of
+        # The common case is written out: after a step, every function of ours is in no cache.
+        if (
+            of is not None
+            and of.holds_result
+            and type(result) is of.array_type
+            and not (here.steps or here.compiled)
+            and begin < of.follow_again
+        ):
+            here.result = result
+            of.ok.value += 1
+            if here.of is None:
+                here.of, here.begin, here.count = of, begin, 1
+            elif here.of is of:
+                here.count += 1
+            return result
         try:
-            watch.called(here, self._of or self._named(), begin, result)
+            self._watch.called(here, of or self._named(), begin, result)
         except Exception as error:
             say_failed(error)
         return result
@@ -116,10 +131,11 @@ class JaxWatch:
             array = result
         else:
             array = next(iter(arrays_in(result, self._array)), None)
+        if not self.active or (array is None and self._is_tracing()):
+            return  # or part of a program that is being made
         if array is not None:
+            of.array_type = self._array
             self.steps.returned(here, of, array)
-        elif self._is_tracing():  # part of a program that is being made
-            return
         if begin > of.follow_again:
             of.follow(arrays_in(result, self._array), begin)
         if not here.steps:
@@ -157,7 +173,7 @@ class JaxWatch:
                     put(owner, name, self._waiting(getattr(owner, name)))
 
     def _waiting(self, original: Any) -> Any:
-        local, waited = self.local, self.steps.waited
+        local, waited, ended = self.local, self.steps.waited, self.steps.ended
 
         def wait(of: Any) -> Any:
             try:
@@ -166,11 +182,16 @@ class JaxWatch:
                 leave_out_caller(error)
                 raise
             here = local.here
-            if here.of is not None:
-                try:
-                    waited(here, of)
-                except Exception as error:
-                    say_failed(error)
+            if here.of is None or here.steps or here.calling:
+                return result
+            if of is here.result and len(ended) < MAX_ENDED:  # written out as well
+                ended.append((here.of, here.begin, here.count, here.compiled, monotonic()))
+                here.of = here.result = None
+                return result
+            try:
+                waited(here, of)
+            except Exception as error:
+                say_failed(error)
             return result
 
         return named_like(wait, original)

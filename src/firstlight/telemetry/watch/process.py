@@ -85,6 +85,7 @@ class ProcessWatch:
         """All metrics, as of now."""
         if time.monotonic() - self._looked > _FRESH_SECONDS:
             self.look()
+        self.steps.count_ended()
         return self._exporter.text()
 
     def look(self) -> None:

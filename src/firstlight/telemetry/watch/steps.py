@@ -10,6 +10,7 @@ nobody can tell any more, are counted and not timed. Nothing is waited for on be
 from __future__ import annotations
 
 import threading
+from collections import deque
 from time import monotonic, time
 from typing import Any
 from weakref import ref
@@ -24,6 +25,8 @@ _MAX_HELD_BYTES = 2**20
 #: Results of one call that are looked at, and how deep in its structure.
 _MAX_RESULTS = 4
 _MAX_DEPTH = 4
+#: Steps that are timed and not counted yet.
+MAX_ENDED = 500
 
 
 class Here:
@@ -52,6 +55,8 @@ class Steps:
     def __init__(self, values: Values, limit: int) -> None:
         self.local = _Local()
         self.functions = Functions(values, limit)
+        #: Function, begin, calls, whether something compiled, end.
+        self.ended: deque[tuple[Any, float, int, bool, float]] = deque()
         self.first_result: float | None = None  # seconds from the start of the process
         self.first_warm: float | None = None
         values.gauge(metrics.COLD_START_SHARE, self._cold_start_share)
@@ -76,16 +81,12 @@ class Steps:
 
     def waited(self, here: Here, array: object) -> None:
         """The host has waited for this: are the results of a step there?"""
-        if here.calling or here.steps:
+        if here.of is None or here.calling or here.steps:
             return
-        result = here.result
-        if type(result) is ref:
-            result = result()
-        if result is array and result is not None:
-            self._ended(here)
-        elif result is None or result.is_deleted():
+        result = here.result() if type(here.result) is ref else here.result
+        if result is None or result.is_deleted():
             self.forget(here)
-        elif result.is_ready():
+        elif result is array or result.is_ready():
             self._ended(here)
 
     def block_ended(self, here: Here) -> None:
@@ -98,20 +99,27 @@ class Steps:
         here.of, here.compiled, here.result = None, False, None
 
     def _ended(self, here: Here) -> None:
-        assert here.of is not None
-        phase = "cold" if here.compiled else "warm"
-        mean = (monotonic() - here.begin) / here.count
-        here.of.durations[phase].observe(mean, here.count)
-        if self.first_warm is None:
-            self._note_first(phase)
+        self.ended.append((here.of, here.begin, here.count, here.compiled, monotonic()))
         here.of, here.compiled, here.result = None, False, None
+        if len(self.ended) >= MAX_ENDED:
+            self.count_ended()
 
-    def _note_first(self, phase: str) -> None:
-        age = time() - started()
+    def count_ended(self) -> None:
+        """Put the steps that have ended since the last time into their histograms."""
+        while self.ended:
+            try:
+                of, begin, count, compiled, end = self.ended.popleft()
+            except IndexError:  # another thread was faster
+                return
+            of.durations["cold" if compiled else "warm"].observe((end - begin) / count, count)
+            if self.first_warm is None:
+                self._note_first(compiled, time() - started() - (monotonic() - end))
+
+    def _note_first(self, compiled: bool, age: float) -> None:
         if self.first_result is None:
             self.first_result = age
             self._values.gauge(metrics.FIRST_RESULT, lambda: age)
-        if phase == "warm":
+        if not compiled:
             self.first_warm = age
 
     def _cold_start_share(self) -> float:
