@@ -9,9 +9,9 @@ import jax
 import numpy as np
 import pytest
 from jax._src import compilation_cache
+from tests.telemetry.conftest import Scrape
 
 from firstlight.telemetry.watch.process import ProcessWatch
-from tests.telemetry.conftest import Scrape
 
 
 def test_recompiles_are_counted_by_function_and_stage(value: Scrape) -> None:

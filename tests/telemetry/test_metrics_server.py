@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from tests.telemetry.conftest import everything, samples
 
 from firstlight import telemetry
 from firstlight.telemetry import metrics
@@ -24,7 +25,6 @@ from firstlight.telemetry.process_values import memory_bytes
 from firstlight.telemetry.prometheus import Exporter
 from firstlight.telemetry.values import Values
 from firstlight.telemetry.watch.process import ProcessWatch
-from tests.telemetry.conftest import everything, samples
 
 TOKEN = "0123456789abcdef0123"
 

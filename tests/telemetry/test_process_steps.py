@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.telemetry.conftest import Scrape, everything
 
 from firstlight import telemetry
 from firstlight.telemetry.watch.process import ProcessWatch
-from tests.telemetry.conftest import Scrape, everything
 
 
 def test_calls_are_counted_by_function_and_the_first_is_cold(value: Scrape) -> None:
@@ -31,7 +31,7 @@ def test_calls_are_counted_by_function_and_the_first_is_cold(value: Scrape) -> N
     # Another shape compiles again: that step is cold as well.
     doubled(np.ones(4, np.float32)).block_until_ready()
     assert value("step_duration_seconds_count", function="doubled", phase="cold") == 2
-    assert 0 < value("first_result_seconds")
+    assert value("first_result_seconds") > 0
     assert 0 < value("cold_start_share_ratio") < 1
 
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.telemetry.conftest import Scrape, everything
 
 from firstlight import telemetry
 from firstlight.telemetry import metrics
@@ -22,7 +23,6 @@ from firstlight.telemetry.watch.gpu import DCGM, Gpus
 from firstlight.telemetry.watch.growth import GrowthWatch
 from firstlight.telemetry.watch.memory import Memory
 from firstlight.telemetry.watch.process import ProcessWatch
-from tests.telemetry.conftest import Scrape, everything
 
 MIB = 2**20
 

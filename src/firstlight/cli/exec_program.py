@@ -73,6 +73,7 @@ def handle(options: argparse.Namespace) -> int:
     program = options.program[1:] if options.program[:1] == ["--"] else options.program
     if not program:
         options.parser.error("give a program, for example: python train.py")
+    _watch(options)
     os.environ["FIRSTLIGHT_WARMSTART"] = "1"
     if options.cache is not None:
         if not options.cache:
@@ -81,7 +82,6 @@ def handle(options: argparse.Namespace) -> int:
         os.environ["FIRSTLIGHT_CACHE_DIR"] = (
             options.cache if is_url else os.path.abspath(options.cache)
         )
-    _watch(options)
     _warn_of_other_pythons(program[0])
     for name in ("SIGPIPE", "SIGXFSZ"):  # ignored by Python, which a program would inherit
         signal.signal(getattr(signal, name), signal.SIG_DFL)

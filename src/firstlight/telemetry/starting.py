@@ -24,6 +24,7 @@ def start(
     max_functions: int = 200,
     interval_seconds: float = 10.0,
     profile_folder: str | os.PathLike[str] = "firstlight-profiles",
+    profile_seconds: float = 5.0,
 ) -> ProcessWatch:
     """Watch this process from now on. JAX is not imported; functions jitted before are not seen.
 
@@ -35,6 +36,7 @@ def start(
         max_functions: So many functions are named in labels; the rest is under "other".
         interval_seconds: Between two looks at memory, results and GPUs.
         profile_folder: Where profiles are written.
+        profile_seconds: How long a profile takes that SIGUSR2 asks for.
 
     Raises:
         ValueError: An address or URL that is none. TokenError: a file that others can read.
@@ -49,6 +51,7 @@ def start(
             max_functions=max_functions,
             interval_seconds=interval_seconds,
             profile_folder=os.fspath(profile_folder),
+            profile_seconds=profile_seconds,
         )
     )
     watch.start()

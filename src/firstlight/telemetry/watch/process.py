@@ -34,7 +34,6 @@ from firstlight.telemetry.watch.steps import Steps
 _MAX_SHARE = 1 / 500
 #: Somebody who asks is told what was seen at most so long ago.
 _FRESH_SECONDS = 1.0
-_SIGNAL_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,7 @@ class Settings:
     max_functions: int = 200
     interval_seconds: float = 10.0
     profile_folder: str = "firstlight-profiles"
+    profile_seconds: float = 5.0  # of one that a signal asks for
 
 
 class ProcessWatch:
@@ -164,9 +164,10 @@ class ProcessWatch:
 
     def _listen_to_signal(self) -> None:
         """Only where nobody else does, and where the process may be told by signals at all."""
+        seconds = self.settings.profile_seconds
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
-            signal.signal(signal.SIGUSR2, lambda *_: self.profiles.take_on_signal(_SIGNAL_SECONDS))
+            signal.signal(signal.SIGUSR2, lambda *_: self.profiles.take_on_signal(seconds))
 
     def _exit(self) -> None:
         self._stop.set()

@@ -1,0 +1,124 @@
+"""A program that is not changed, watched from outside; and the processes that it starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.telemetry.conftest import samples
+
+from firstlight.cli import main
+
+EXEC = (sys.executable, "-m", "firstlight", "exec")
+PROGRAM = """\
+import json, os, signal, sys, time, urllib.request
+import jax
+import numpy as np
+
+@jax.jit
+def train(x):
+    return x * 2
+
+assert signal.getsignal(signal.SIGUSR2) is not signal.SIG_DFL
+for _ in range(25):
+    train(np.ones(4, np.float32)).block_until_ready()
+
+def asked(port):
+    url = f"http://127.0.0.1:{port}/metrics"
+    try:
+        return urllib.request.urlopen(url, timeout=10).read().decode()
+    except OSError:
+        return ""
+
+first, last = map(int, sys.argv[1].split("-"))
+child = os.fork()
+if child == 0:  # counts from zero, at a port of its own
+    texts = [text for port in range(first, last + 1) if (text := asked(port))]
+    print(json.dumps(texts), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+os.kill(os.getpid(), signal.SIGUSR2)
+for _ in range(600):
+    if any("train" in name for _, _, names in os.walk("profiles") for name in names):
+        break
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_an_unchanged_program_is_watched_and_its_forks_too(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    ports = free_ports(2)
+    done = subprocess.run(
+        [*EXEC, "--metrics", f"127.0.0.1:{ports}", "--profiles", "profiles"]
+        + [sys.executable, str(program), ports],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONWARNINGS": "ignore", "FIRSTLIGHT_PROFILE_SECONDS": "0.2"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    texts = json.loads(done.stdout)
+    steps = ("firstlight_steps_total", frozenset({("function", "train"), ("result", "ok")}))
+    started = ("process_start_time_seconds", frozenset())
+    counted = sorted((found[steps], found[started]) for found in map(samples, texts))
+    assert [count for count, _ in counted] == [0, 25]
+    assert counted[0][1] >= counted[1][1]  # the child, which began later
+    assert list((tmp_path / "profiles").rglob("perfetto_trace.json.gz"))
+    assert list((tmp_path / "profiles").rglob("jit_train.*.hlo.txt"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--metrics", "nonsense"], "HOST:PORT"),
+        (["--push", "gateway:9091"], "http://HOST:9091"),
+        (["--metrics", ":0", "--token-file", "/no/such/file"], "No such file"),
+        (["--profiles", "here"], "--metrics or --push"),
+    ],
+)
+def test_what_is_no_address_is_said_before_the_program_starts(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["exec", *options, "python", "-c", "pass"])
+    assert ended.value.code == 2 and said in capsys.readouterr().err
+
+
+def test_a_process_that_does_not_import_jax_loads_nothing_and_takes_no_port() -> None:
+    code = "import sys; print([m for m in sys.modules if m.startswith('firstlight')])"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import firstlight.telemetry.startup; {code}"],
+        env={**os.environ, "FIRSTLIGHT_METRICS": "nonsense"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = {"firstlight", "firstlight.telemetry", "firstlight.telemetry.startup"}
+    assert set(eval(done.stdout)) <= loaded | {"firstlight.import_watch"}
+    assert done.stderr == ""
+
+
+def free_ports(count: int) -> str:
+    """`FIRST-LAST`, all of them free a moment ago."""
+    for first in range(21000, 30000, count):
+        sockets = []
+        try:
+            for port in range(first, first + count):
+                sockets.append(socket.socket())
+                sockets[-1].bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        finally:
+            for one in sockets:
+                one.close()
+        return f"{first}-{first + count - 1}"
+    raise AssertionError("no free ports")
