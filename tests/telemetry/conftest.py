@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import urllib.request
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
+from scraping import Scrape, samples
 
 from firstlight import telemetry
 from firstlight.telemetry.watch import guard
 from firstlight.telemetry.watch.process import ProcessWatch
-
-Scrape = Callable[..., float]
 
 
 @pytest.fixture(autouse=True)
@@ -28,16 +25,6 @@ def watch() -> Iterator[ProcessWatch]:
     telemetry.stop()
 
 
-def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    found = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            key = (sample.name, frozenset(sample.labels.items()))
-            assert key not in found
-            found[key] = sample.value
-    return found
-
-
 @pytest.fixture
 def value(watch: ProcessWatch) -> Scrape:
     """Of a series, as it is now: `value("steps_total", function="f", result="ok")`."""
@@ -50,7 +37,3 @@ def value(watch: ProcessWatch) -> Scrape:
         return samples(text).get((f"firstlight_{name}", frozenset(labels.items())), 0.0)
 
     return read
-
-
-def everything(watch: ProcessWatch) -> Any:
-    return samples(watch.text().decode())

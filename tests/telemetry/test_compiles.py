@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 from jax._src import compilation_cache
-from tests.telemetry.conftest import Scrape
+from scraping import Scrape
 
 from firstlight.telemetry.watch.process import ProcessWatch
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.telemetry.conftest import samples
+from scraping import samples
 
 from firstlight.cli import main
 
@@ -55,9 +55,9 @@ def test_an_unchanged_program_is_watched_and_its_forks_too(tmp_path: Path) -> No
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     ports = free_ports(2)
+    program_with_ports = [sys.executable, str(program), ports]
     done = subprocess.run(
-        [*EXEC, "--metrics", f"127.0.0.1:{ports}", "--profiles", "profiles"]
-        + [sys.executable, str(program), ports],
+        [*EXEC, "--metrics", f"127.0.0.1:{ports}", "--profiles", "profiles", *program_with_ports],
         cwd=tmp_path,
         env={**os.environ, "PYTHONWARNINGS": "ignore", "FIRSTLIGHT_PROFILE_SECONDS": "0.2"},
         capture_output=True,

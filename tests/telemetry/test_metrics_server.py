@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from tests.telemetry.conftest import everything, samples
+from scraping import everything, samples
 
 from firstlight import telemetry
 from firstlight.telemetry import metrics

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.telemetry.conftest import Scrape, everything
+from scraping import Scrape, everything
 
 from firstlight import telemetry
 from firstlight.telemetry import metrics
