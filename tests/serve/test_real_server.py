@@ -307,7 +307,7 @@ def test_a_token_file_that_others_can_read_is_refused(tmp_path: Path, capsys: An
     assert main(["serve", "app.py", "--token-file", str(path)]) == 2
     assert f"chmod 600 {path}" in capsys.readouterr().err
     path.chmod(0o600)
-    from firstlight.serve.token_file import TokenError, read_token
+    from firstlight.token_file import TokenError, read_token
 
     assert read_token(str(path)) == b"0123456789abcdef"
     path.write_text("short")

@@ -110,7 +110,7 @@ def _watch(options: argparse.Namespace) -> None:
         if options.push is not None:
             gateway_url(options.push)
         if options.token_file is not None:
-            from firstlight.serve.token_file import read_token
+            from firstlight.token_file import read_token
 
             read_token(options.token_file)
     except (ValueError, OSError, FirstlightError) as error:

@@ -62,7 +62,7 @@ def handle(options: argparse.Namespace) -> int:
         options.parser.error(f"--requests: 1 to {MAX_REQUESTS}")
     token = None
     if options.token_file:
-        from firstlight.serve.token_file import read_token
+        from firstlight.token_file import read_token
 
         token = read_token(options.token_file).decode()
     body = options.body.read_bytes() if options.body else None

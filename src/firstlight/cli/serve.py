@@ -59,7 +59,7 @@ def handle(options: argparse.Namespace) -> int:
         os.environ["FIRSTLIGHT_CACHE_DIR"] = os.path.abspath(options.cache)
     token = None
     if options.token_file:
-        from firstlight.serve.token_file import read_token
+        from firstlight.token_file import read_token
 
         token = read_token(options.token_file)
     _require_installed()

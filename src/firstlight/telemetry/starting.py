@@ -132,6 +132,6 @@ def _exit(steps: Steps, name: str, error: BaseException | None) -> None:
 
 
 def _token(path: str) -> bytes:
-    from firstlight.serve.token_file import read_token
+    from firstlight.token_file import read_token
 
     return read_token(path)
