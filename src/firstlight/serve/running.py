@@ -65,7 +65,7 @@ class Service:
         on_cpu = jax.default_backend() == "cpu"
         # Another batch is prepared while an accelerator computes; a CPU has nothing to gain by it.
         compiled = self.watch.request_path
-        self.engine = Engine(self.values, lambda: compiled.value, slots=1 if on_cpu else 2)
+        self.engine = Engine(self.values, lambda: int(compiled.value), slots=1 if on_cpu else 2)
         self.models = Models(self.engine, self.values, random.random)
         exporter = Exporter(self.values)
         pages = {
@@ -84,7 +84,7 @@ class Service:
         self.deploys.open()
 
     def _page(self) -> str:
-        compiles = self.watch.request_path.value
+        compiles = int(self.watch.request_path.value)
         return page.render(self.models, self.app.ready, compiles, self.startup_seconds)
 
     def _openapi(self) -> dict[str, Any]:
