@@ -52,12 +52,12 @@ def test_dispatch_is_not_reported_as_latency(watch: ProcessWatch, value: Scrape)
     steps, result = watch.steps, Result()
     function = steps.functions.of_steps("f")
     with telemetry.step("f"):
-        steps.returned(steps.local.here, function, result)  # at once: it is being computed
-    steps.waited(steps.local.here, object())
+        steps.returned(steps.here(), function, result)  # at once: it is being computed
+    steps.waited(steps.here(), object())
     assert value("steps_total", function="f", result="ok") == 1
     assert value("step_duration_seconds_count", function="f", phase="warm") == 0
     result.ready = True
-    steps.waited(steps.local.here, object())
+    steps.waited(steps.here(), object())
     assert value("step_duration_seconds_count", function="f", phase="warm") == 1
 
 

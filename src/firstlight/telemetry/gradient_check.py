@@ -134,7 +134,7 @@ class _Check:
 
     def _safely(self, action: Callable[[], None]) -> None:
         watch = current()
-        here = None if watch is None else watch.steps.local.here
+        here = None if watch is None else watch.steps.here()
         calling = here is not None and here.calling
         if here is not None:
             here.calling = True  # these calls are ours

@@ -105,7 +105,7 @@ class step:  # noqa: N801 (used as a function)
 
 
 def _enter(steps: Steps, name: str) -> None:
-    here = steps.local.here
+    here = steps.here()
     if not here.steps and not here.calling:
         function = steps.functions.of_steps(name)
         if here.of is not function:
@@ -115,7 +115,7 @@ def _enter(steps: Steps, name: str) -> None:
 
 
 def _exit(steps: Steps, name: str, error: BaseException | None) -> None:
-    here = steps.local.here
+    here = steps.here()
     if not here.steps:  # began before the watch
         return
     here.steps -= 1

@@ -55,7 +55,7 @@ class CompileEvents:
         stage = STAGES.get(event)
         if stage is None:
             return
-        self._steps.local.here.compiled = True
+        self._steps.here().compiled = True
         self._stages[stage].observe(seconds)
         name = bare_name(str(about.get("fun_name")))[:100]
         compiles = self._steps.functions.of_compiles(name)

@@ -8,6 +8,7 @@ itself (`jnp.add`) stay as they are.
 
 from __future__ import annotations
 
+from _thread import get_ident
 from time import monotonic
 from types import MethodType
 from typing import Any
@@ -22,17 +23,17 @@ from firstlight.trace.record.replacements import Replacements, named_like
 class JittedFunction:
     """A jitted function whose calls are counted."""
 
-    __slots__ = ("__dict__", "__weakref__", "_function", "_local", "_of", "_watch")
+    __slots__ = ("__dict__", "__weakref__", "_function", "_of", "_threads", "_watch")
 
     def __init__(self, function: Any, watch: JaxWatch) -> None:
-        self._function, self._watch, self._local = function, watch, watch.local
+        self._function, self._watch, self._threads = function, watch, watch.steps.threads
         self._of: Function | None = None
         # Found in the class otherwise.
         for name in ("__doc__", "__module__"):
             setattr(self, name, getattr(function, name, None))
 
     def __call__(self, /, *arguments: Any, **named: Any) -> Any:
-        here = self._local.here
+        here = self._threads.get(get_ident()) or self._watch.steps.here()
         if here.calling:
             return self._function(*arguments, **named)
         if here.of is None and not here.steps:
@@ -109,7 +110,7 @@ class JaxWatch:
     def __init__(self, steps: Steps) -> None:
         from jax._src import array
 
-        self.steps, self.local = steps, steps.local
+        self.steps = steps
         self.active = True
         self._array: type = array.ArrayImpl
         self._replaced = Replacements()
@@ -173,7 +174,7 @@ class JaxWatch:
                     put(owner, name, self._waiting(getattr(owner, name)))
 
     def _waiting(self, original: Any) -> Any:
-        local, waited, ended = self.local, self.steps.waited, self.steps.ended
+        threads, waited, ended = self.steps.threads, self.steps.waited, self.steps.ended
 
         def wait(of: Any) -> Any:
             try:
@@ -181,8 +182,8 @@ class JaxWatch:
             except BaseException as error:
                 leave_out_caller(error)
                 raise
-            here = local.here
-            if here.of is None or here.steps or here.calling:
+            here = threads.get(get_ident())
+            if here is None or here.of is None or here.steps or here.calling:
                 return result
             if of is here.result and len(ended) < MAX_ENDED:  # written out as well
                 ended.append((here.of, here.begin, here.count, here.compiled, monotonic()))
