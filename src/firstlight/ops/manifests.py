@@ -1,0 +1,356 @@
+"""A container, its place in Kubernetes, and the workflow that brings it there.
+
+The cache lies in a folder of the volume that the server makes itself: one that others could write
+to would not be trusted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from firstlight.telemetry import metrics as m
+from firstlight.telemetry.runtime import EXPECTED_VARIABLE
+
+Plain = dict[str, Any]
+NAME, PORT, USER = "firstlight", 8000, 10001
+IMAGE = "registry.example/firstlight-app"
+CACHE = "/cache/firstlight"
+_LABELS = {"app": NAME}
+_SECURE_POD: Plain = {
+    "runAsNonRoot": True,
+    "runAsUser": USER,
+    "runAsGroup": USER,
+    "fsGroup": USER,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+_SECURE: Plain = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+_RESOURCES: Plain = {
+    "requests": {"cpu": "1", "memory": "4Gi", "nvidia.com/gpu": "1"},
+    "limits": {"memory": "8Gi", "nvidia.com/gpu": "1"},
+}
+_ENVIRONMENT = [
+    {"name": "FIRSTLIGHT_CACHE_DIR", "value": CACHE},
+    {"name": EXPECTED_VARIABLE, "value": "cuda"},
+    {"name": "HOME", "value": "/tmp"},
+]
+_MOUNTS = [{"name": "cache", "mountPath": "/cache"}, {"name": "tmp", "mountPath": "/tmp"}]
+_VOLUMES: list[Plain] = [
+    {"name": "cache", "persistentVolumeClaim": {"claimName": "firstlight-cache"}},
+    {"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}},
+]
+
+
+def _meta(name: str = NAME, **more: Any) -> Plain:
+    return {"name": name, "labels": dict(_LABELS), **more}
+
+
+def _probe(path: str, period: int, failures: int) -> Plain:
+    get = {"path": f"/v2/health/{path}", "port": "http"}
+    return {"httpGet": get, "periodSeconds": period, "failureThreshold": failures}
+
+
+def _container(arguments: list[str], **more: Any) -> Plain:
+    return {
+        "name": "app",
+        "image": IMAGE,
+        "args": arguments,
+        "env": _ENVIRONMENT,
+        "resources": _RESOURCES,
+        "securityContext": _SECURE,
+        "volumeMounts": _MOUNTS,
+        **more,
+    }
+
+
+def _pod(container: Plain, **more: Any) -> Plain:
+    return {
+        "serviceAccountName": NAME,
+        "automountServiceAccountToken": False,
+        "securityContext": _SECURE_POD,
+        "containers": [container],
+        "volumes": _VOLUMES,
+        **more,
+    }
+
+
+_SERVER = _container(
+    ["serve", "/app/app.py", "--host", "0.0.0.0", "--port", str(PORT)],
+    ports=[{"name": "http", "containerPort": PORT}],
+    # Ready once everything is compiled or loaded: half an hour at most, then it is started again.
+    startupProbe=_probe("ready", 5, 360),
+    livenessProbe=_probe("live", 10, 3),
+    readinessProbe=_probe("ready", 2, 2),
+)
+DEPLOYMENT: Plain = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "metadata": _meta(),
+    "spec": {
+        "replicas": 2,
+        "selector": {"matchLabels": {**_LABELS, "track": "stable"}},
+        "strategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+        "template": {
+            "metadata": {
+                "labels": {**_LABELS, "track": "stable"},
+                "annotations": {
+                    "prometheus.io/scrape": "true",
+                    "prometheus.io/port": str(PORT),
+                },
+            },
+            # Longer than --drain-seconds: what has arrived is answered.
+            "spec": _pod(_SERVER, terminationGracePeriodSeconds=45),
+        },
+    },
+}
+SERVICE: Plain = {
+    "apiVersion": "v1",
+    "kind": "Service",
+    "metadata": _meta(),
+    "spec": {
+        "selector": dict(_LABELS),  # stable and canary: requests are divided by replicas
+        "ports": [{"name": "http", "port": 80, "targetPort": "http"}],
+    },
+}
+ACCOUNT: Plain = {
+    "apiVersion": "v1",
+    "kind": "ServiceAccount",
+    "metadata": _meta(),
+    "automountServiceAccountToken": False,
+}
+VOLUME: Plain = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolumeClaim",
+    "metadata": _meta("firstlight-cache"),
+    "spec": {
+        "accessModes": ["ReadWriteMany"],
+        "resources": {"requests": {"storage": "10Gi"}},
+    },
+}
+WARM_UP: Plain = {
+    "apiVersion": "batch/v1",
+    "kind": "Job",
+    "metadata": _meta("firstlight-warm-up"),
+    "spec": {
+        "backoffLimit": 2,
+        "ttlSecondsAfterFinished": 3600,
+        "template": {
+            "metadata": {"labels": {"app": "firstlight-warm-up"}},
+            "spec": _pod(
+                _container(["warm", "build", "/app/app.warm", "--cache", CACHE]),
+                restartPolicy="Never",
+            ),
+        },
+    },
+}
+AUTOSCALER: Plain = {
+    "apiVersion": "autoscaling/v2",
+    "kind": "HorizontalPodAutoscaler",
+    "metadata": _meta(),
+    "spec": {
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": NAME},
+        "minReplicas": 2,
+        "maxReplicas": 8,
+        "metrics": [
+            {
+                "type": "Pods",
+                "pods": {
+                    "metric": {"name": m.QUEUE_LENGTH.name},
+                    "target": {"type": "AverageValue", "averageValue": "16"},
+                },
+            }
+        ],
+        "behavior": {"scaleDown": {"stabilizationWindowSeconds": 600}},
+    },
+}
+NETWORK: Plain = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "NetworkPolicy",
+    "metadata": _meta(),
+    "spec": {
+        "podSelector": {"matchLabels": dict(_LABELS)},
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [
+            {
+                "from": [
+                    {"podSelector": {"matchLabels": {"firstlight-client": "true"}}},
+                    {
+                        "namespaceSelector": {
+                            "matchLabels": {"kubernetes.io/metadata.name": "monitoring"}
+                        }
+                    },
+                ],
+                "ports": [{"port": "http", "protocol": "TCP"}],
+            }
+        ],
+        "egress": [],  # it asks nobody
+    },
+}
+DISRUPTIONS: Plain = {
+    "apiVersion": "policy/v1",
+    "kind": "PodDisruptionBudget",
+    "metadata": _meta(),
+    "spec": {"minAvailable": 1, "selector": {"matchLabels": dict(_LABELS)}},
+}
+BASE = {
+    "deployment.yaml": DEPLOYMENT,
+    "service.yaml": SERVICE,
+    "service-account.yaml": ACCOUNT,
+    "cache-volume.yaml": VOLUME,
+    "warm-up-job.yaml": WARM_UP,
+    "autoscaler.yaml": AUTOSCALER,
+    "network-policy.yaml": NETWORK,
+    "disruption-budget.yaml": DISRUPTIONS,
+}
+
+
+def canary() -> Plain:
+    """One more pod behind the same service, with another image."""
+    template = DEPLOYMENT["spec"]["template"]
+    labels = {**_LABELS, "track": "canary"}
+    return {
+        **DEPLOYMENT,
+        "metadata": _meta("firstlight-canary"),
+        "spec": {
+            **DEPLOYMENT["spec"],
+            "replicas": 1,
+            "selector": {"matchLabels": labels},
+            "template": {**template, "metadata": {**template["metadata"], "labels": labels}},
+        },
+    }
+
+
+#: Knative: pre-warmed (one instance stays), with what was compiled in the image.
+SERVERLESS: Plain = {
+    "apiVersion": "serving.knative.dev/v1",
+    "kind": "Service",
+    "metadata": _meta(),
+    "spec": {
+        "template": {
+            "metadata": {
+                "annotations": {
+                    "autoscaling.knative.dev/min-scale": "1",
+                    "autoscaling.knative.dev/max-scale": "8",
+                    "autoscaling.knative.dev/metric": "concurrency",
+                    "autoscaling.knative.dev/target": "32",
+                }
+            },
+            "spec": {
+                "containers": [
+                    {
+                        "image": f"{IMAGE}:warm",
+                        "args": _SERVER["args"],
+                        "ports": [{"containerPort": PORT}],
+                        "env": [
+                            {"name": "FIRSTLIGHT_CACHE_DIR", "value": "/app/compiled"},
+                            _ENVIRONMENT[1],
+                        ],
+                        "resources": _RESOURCES,
+                        "securityContext": {**_SECURE, "runAsNonRoot": True},
+                        "readinessProbe": {"httpGet": {"path": "/v2/health/ready"}},
+                    }
+                ]
+            },
+        }
+    },
+}
+
+
+def _kustomization(resources: list[str], **more: Any) -> Plain:
+    head = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
+    return {**head, "resources": resources, **more}
+
+
+def documents() -> dict[str, Plain]:
+    """Manifests by file below kubernetes/."""
+    images = [{"name": IMAGE, "newTag": "1"}]
+    return {
+        "base/kustomization.yaml": _kustomization(list(BASE), images=images),
+        **{f"base/{name}": manifest for name, manifest in BASE.items()},
+        "canary/kustomization.yaml": _kustomization(["deployment.yaml"], images=images),
+        "canary/deployment.yaml": canary(),
+        "serverless/kustomization.yaml": _kustomization(["service.yaml"]),
+        "serverless/service.yaml": SERVERLESS,
+    }
+
+
+CONTAINERFILE = f"""\
+# docker build -f Containerfile .            with app.py, app.warm and constraints.txt beside it
+# docker build --target warm -f Containerfile .   with compiled/ too: firstlight warm build --cache
+FROM python:3.11-slim AS app
+ARG JAX="jax[cuda13]"
+COPY constraints.txt /app/
+RUN pip install --no-cache-dir -c /app/constraints.txt "$JAX" "firstlight[serve]" \\
+    && useradd --uid {USER} --no-create-home app
+COPY --chown=root:root app.py app.warm /app/
+USER {USER}
+WORKDIR /app
+EXPOSE {PORT}
+ENTRYPOINT ["firstlight"]
+CMD ["serve", "/app/app.py", "--host", "0.0.0.0"]
+
+FROM app AS warm
+COPY --chown=root:root compiled /app/compiled
+ENV FIRSTLIGHT_CACHE_DIR=/app/compiled
+"""
+
+_ONLY_MAIN = "github.ref == 'refs/heads/main'"
+_DEPLOY_CANARY = f"""\
+kubectl apply -k ops/kubernetes/base
+kubectl wait --for=condition=complete job/firstlight-warm-up --timeout=30m
+cd ops/kubernetes/canary && kustomize edit set image {IMAGE}=*:${{{{ github.sha }}}}
+kubectl apply -k .
+kubectl rollout status deployment/firstlight-canary --timeout=30m
+"""
+WORKFLOW: Plain = {
+    "name": "deploy",
+    "on": {"push": {"branches": ["main"]}, "pull_request": {}},
+    "permissions": {"contents": "read"},
+    "jobs": {
+        "warm": {
+            "runs-on": ["self-hosted", "gpu"],  # artifacts are for the device they are made on
+            "steps": [
+                {"uses": "actions/checkout@v4", "with": {"fetch-depth": 0}},
+                {"run": "pip install -c constraints.txt 'firstlight[serve]'"},
+                {"run": "firstlight doctor"},
+                {"run": "firstlight warm build app.warm --cache compiled --jobs 8"},
+                {"run": "firstlight warm check app.warm --cache compiled"},
+                {
+                    "run": "firstlight doctor --pre-production --constraints constraints.txt "
+                    "--warm app.warm --cache compiled"
+                },
+                {
+                    "uses": "actions/upload-artifact@v4",
+                    "with": {"name": "compiled", "path": "compiled"},
+                },
+            ],
+        },
+        "gate": {
+            "runs-on": ["self-hosted", "gpu"],
+            "needs": "warm",
+            "steps": [
+                {"uses": "actions/checkout@v4", "with": {"fetch-depth": 0}},
+                {"run": "pip install -c constraints.txt 'firstlight[serve]'"},
+                {"run": "firstlight gate --base origin/main benchmarks.py"},
+            ],
+        },
+        "canary": {
+            "runs-on": "ubuntu-latest",
+            "needs": ["warm", "gate"],
+            "if": _ONLY_MAIN,
+            "environment": "production",
+            "steps": [
+                {"uses": "actions/checkout@v4"},
+                {"run": "firstlight ops build --out ops"},
+                {"run": _DEPLOY_CANARY},
+                {
+                    "run": "firstlight doctor --production --constraints constraints.txt "
+                    "--warm app.warm --prometheus $PROMETHEUS --metrics $CANARY/metrics"
+                },
+            ],
+        },
+    },
+}
