@@ -50,11 +50,13 @@ def test_every_alert_fires_when_it_should_and_only_then(promtool: str, built: Pa
     assert tested == {rule["alert"] for rule in rules() if "alert" in rule}
 
 
-def test_promtool_accepts_the_rules_at_any_speed(promtool: str, tmp_path: Path) -> None:
+def test_promtool_accepts_configuration_and_rules_at_any_speed(
+    promtool: str, tmp_path: Path
+) -> None:
     for speed in (1, 60):
         out = tmp_path / str(speed)
         main(["ops", "build", "--out", str(out), "--speed", str(speed), "--page-burn", "3"])
-        subprocess.run([promtool, "check", "rules", out / "prometheus/rules.yml"], check=True)
+        subprocess.run([promtool, "check", "config", out / "prometheus/prometheus.yml"], check=True)
 
 
 def test_rules_name_only_metrics_of_the_catalogue_and_what_they_record() -> None:

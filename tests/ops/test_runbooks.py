@@ -66,3 +66,9 @@ def test_every_failure_has_a_program_an_alert_and_a_runbook_to_practise_with(
 
 def test_runbooks_are_short() -> None:
     assert max(len(text.splitlines()) for name, text in TEXTS.items() if name != "postmortem") < 45
+
+
+def test_every_alert_and_failure_is_in_the_guide() -> None:
+    guide = (runbooks.folder().parent / "operate.md").read_text()
+    assert all(f"`{rule['alert']}`" in guide for rule in RULES if "alert" in rule)
+    assert all(f"| `{mode.name}` | {mode.about} |" in guide for mode in MODES)

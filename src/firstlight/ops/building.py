@@ -19,12 +19,11 @@ def documents(settings: Settings) -> Iterator[tuple[str, str]]:
     yield "prometheus/rules.yml", yaml_text(rules.groups(settings), _MADE)
     about = f"{_MADE}\nRun: promtool test rules rules_test.yml"
     yield "prometheus/rules_test.yml", yaml_text(rule_tests.cases(settings, "rules.yml"), about)
-    yield (
-        "alertmanager/alertmanager.yml",
-        yaml_text(
-            rules.alertmanager("http://127.0.0.1:9095"), f"{_MADE}\nGive your own receivers."
-        ),
-    )
+    about = f"{_MADE}\nFor one machine; in a cluster, use its own discovery of targets."
+    yield "prometheus/prometheus.yml", yaml_text(rules.prometheus(settings), about)
+    routes = rules.alertmanager("http://127.0.0.1:9095")
+    about = f"{_MADE}\nThe receivers are yours to fill in."
+    yield "alertmanager/alertmanager.yml", yaml_text(routes, about)
     for dashboard in dashboards.DASHBOARDS:
         yield (
             f"grafana/{dashboard.name}.json",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import re
 import time
 from collections.abc import Sequence
@@ -79,7 +80,8 @@ def _drawn(panel: Panel, courses: Sequence[tuple[str, Course]], start: float, en
     across = Linear(start, end, _LEFT, _WIDTH - 6)
     up = Linear(0.0, highest * 1.05, _HEIGHT - _BOTTOM, 8)
     parts = []
-    for tick in up.ticks(4):
+    step = 1024.0 ** int(math.log(highest, 1024)) if panel.unit == "bytes" and highest > 1 else 1.0
+    for tick in (step * t for t in Linear(0.0, up.high / step, 0, 1).ticks(4)):
         parts.append(line(_LEFT, up(tick), _WIDTH - 6, up(tick), "grid"))
         parts.append(text(_LEFT - 6, up(tick) + 4, shown(tick, panel.unit), anchor="end"))
     for share in (0.0, 0.5, 1.0):

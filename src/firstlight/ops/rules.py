@@ -20,6 +20,7 @@ BURN_RATES = {
 #: Alerts stay silent for so long after a deploy: until its errors have left the short window.
 AFTER_DEPLOY_SECONDS = 600
 EVALUATION_SECONDS = 30
+SCRAPE_SECONDS = 15
 #: Events are counted per second over this time, and summed up over longer windows.
 RATE_SECONDS = 300
 
@@ -155,6 +156,25 @@ def outside_deploys(condition: str, scope: Scope, settings: Settings) -> str:
 
 def _runbook(name: str, settings: Settings) -> str:
     return f"{settings.runbooks.rstrip('/')}/{name}.md"
+
+
+def prometheus(settings: Settings) -> Plain:
+    """A server for one machine: a model server, programs under watch, and the rules."""
+    every = settings.time(SCRAPE_SECONDS)
+    ports = (8000, *range(9464, 9472))
+    return {
+        "global": {"scrape_interval": every, "evaluation_interval": every},
+        "rule_files": ["rules.yml"],
+        "alerting": {
+            "alertmanagers": [{"static_configs": [{"targets": ["127.0.0.1:9093"]}]}],
+        },
+        "scrape_configs": [
+            {
+                "job_name": "firstlight",
+                "static_configs": [{"targets": [f"127.0.0.1:{port}" for port in ports]}],
+            }
+        ],
+    }
 
 
 def alertmanager(webhook: str) -> Plain:
