@@ -90,11 +90,23 @@ def _drawn(panel: Panel, courses: Sequence[tuple[str, Course]], start: float, en
         anchor = ("start", "middle", "end")[round(2 * share)]
         parts.append(text(across(moment), _HEIGHT - 6, label, anchor=anchor))
     for i, (_, course) in enumerate(courses):
-        points = [(across(moment), up(value)) for moment, value in course.points]
-        if len(points) == 1:
-            points = [(points[0][0] - 2, points[0][1]), *points]
-        parts.append(polyline(points, f"drawn k{i % len(_COLOURS)}"))
+        for piece in _pieces(course.points, (end - start) / 100):
+            points = [(across(moment), up(value)) for moment, value in piece]
+            points.insert(0, (points[0][0] - 1, points[0][1]))  # a single one is seen too
+            parts.append(polyline(points, f"drawn k{i % len(_COLOURS)}"))
     return canvas(_WIDTH, _HEIGHT, panel.title, "".join(parts))
+
+
+def _pieces(
+    points: Sequence[tuple[float, float]], longest_gap: float
+) -> list[list[tuple[float, float]]]:
+    """Points without the gaps between them."""
+    pieces = [[points[0]]]
+    for point in points[1:]:
+        if point[0] - pieces[-1][-1][0] > longest_gap:
+            pieces.append([])
+        pieces[-1].append(point)
+    return pieces
 
 
 def shown(value: float, unit: str) -> str:

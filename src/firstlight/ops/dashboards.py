@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from firstlight.ops.objectives import OBJECTIVES, Objective
+from firstlight.ops.objectives import OBJECTIVES, Objective, Scope
 from firstlight.telemetry import metrics as m
 
 Plain = dict[str, Any]
@@ -57,8 +57,11 @@ def _quantiles(metric: m.Metric, by: str, labels: str = "") -> Queries:
 
 
 def _burn(objective: Objective) -> tuple[str, str]:
-    recorded, legend = objective.recorded("ratio_1h"), f"{{{{{objective.scope.value[-1]}}}}}"
-    return f"{objective.name} {legend}", f"{recorded} / {objective.budget:g}"
+    """How many times too fast; of all processes, the worst."""
+    share = objective.recorded("ratio_1h")
+    if objective.scope is Scope.MODEL:
+        return f"{objective.name} {{{{model}}}}", f"{share} / {objective.budget:g}"
+    return f"{objective.name} {{{{job}}}}", f"max by (job) ({share}) / {objective.budget:g}"
 
 
 def _of(metric: m.Metric, legend: str, by: str) -> tuple[str, str]:
@@ -66,7 +69,7 @@ def _of(metric: m.Metric, legend: str, by: str) -> tuple[str, str]:
 
 
 _IN_FLIGHT = _rate(m.REQUEST_DURATION, "model", suffix="_sum")
-_COMPILING = _rate(m.COMPILE_DURATION, "instance, stage", suffix="_sum")
+_COMPILING = _rate(m.COMPILE_DURATION, "instance", 'stage="compile"', "_sum")
 _COST = f"1000 * $price_per_hour * sum({m.READY.name}) / (3600 * sum(rate({m.ROWS.name}[5m])) > 0)"
 _COLD = _share(m.REQUEST_DURATION, "model", 'phase="cold"', "_count")
 _BATCH = " / ".join(_rate(m.BATCH_ROWS, "model", "", suffix) for suffix in ("_sum", "_count"))
@@ -174,7 +177,7 @@ ON_CALL = Dashboard(
         Panel(
             "Compiles in progress",
             "short",
-            (("{{instance}} {{stage}}", _COMPILING),),
+            (("{{instance}}", _COMPILING),),
             "Mean number at once; outside deploys it should be 0.",
         ),
         Panel(
@@ -258,13 +261,18 @@ DEBUG = Dashboard(
         Panel(
             "Live arrays",
             "bytes",
+            (_of(m.LIVE_ARRAY_BYTES, "{{instance}}", "instance"),),
+        ),
+        Panel(
+            "Growth of memory per hour",
+            "bytes",
             (
-                _of(m.LIVE_ARRAY_BYTES, "{{instance}}", "instance"),
                 (
-                    "{{instance}} {{memory}}: growth per hour",
+                    "{{instance}} {{memory}}",
                     f"3600 * max by (instance, memory) ({m.MEMORY_GROWTH.name})",
                 ),
             ),
+            "0 unless it grows steadily.",
         ),
         Panel(
             "Checks of results",
