@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from firstlight import histfactory as hf
-from firstlight.histfactory import first_gradients, programs, synthetic
-from firstlight.histfactory.internal_order import with_arrays
+from firstlight.histfactory import programs, synthetic
+from firstlight.histfactory.dimensions import PRESETS
+from firstlight.histfactory.internal_order import prepared, with_arrays
 
 
 @pytest.fixture(autouse=True)
@@ -90,12 +91,10 @@ def test_derivatives_by_the_values_of_fixed_parameters_are_differences() -> None
 
 
 @pytest.mark.parametrize("wide", [False, True], ids=["32 bits", "64 bits"])
-def test_first_gradients_compile_no_fit_and_a_patient_process_compiles_later(
-    wide: bool, compilations: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_gradients_compile_nothing(wide: bool, compilations: Any) -> None:
     model = load()
     functions = [
-        lambda m: hf.discovery(m).q0,
+        lambda m: hf.discovery(model=m).q0,
         lambda m: hf.cls(m, 1.0).observed,
         lambda m: hf.upper_limit(m).observed,
     ]
@@ -105,9 +104,13 @@ def test_first_gradients_compile_no_fit_and_a_patient_process_compiles_later(
             compilations.reset()
             jax.grad(function)(model.with_nominal({}))
             assert compilations.count == 0
-    monkeypatch.setattr(programs, "PATIENCE", 0.0)
-    primal = first_gradients._likelihood_ratio(model, None, "q0")
-    assert primal is None
+
+
+def test_a_model_whose_arrays_are_traced_is_known_to_be_of_the_same_kind() -> None:
+    for preset in PRESETS:
+        model = hf.load(synthetic.preset(preset))
+        ready = prepared(model)
+        assert (model.about.kind, model.about.cells) == (ready.kind, ready.cells)
 
 
 def test_forward_mode_linearize_and_vmap_of_known_derivatives_agree_with_reverse_mode() -> None:

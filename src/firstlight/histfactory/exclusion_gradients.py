@@ -40,10 +40,10 @@ from firstlight.histfactory.profile_slopes import (
 from firstlight.histfactory.programs import Patience
 
 _CLS = Patience(evaluations=36, compiling=6)
-_LIMIT = Patience(evaluations=300, compiling=8)
+LIMIT = Patience(evaluations=300, compiling=8)
 
 
-@rule_of(cls)
+@rule_of(cls, _CLS)
 def _cls(
     model: Model,
     mu: Number,
@@ -55,7 +55,7 @@ def _cls(
     engine = OnHost(model)
     require_statistic(test_statistic)
     require_possible_strength(mu, test_statistic)
-    if init is not None or np.ndim(mu) or _CLS.is_over(engine.prepared):
+    if init is not None or np.ndim(mu):
         return None
     with _CLS.spent(engine.prepared):
         setup = Setup(engine, data_of(model, data), as_fixed(model, fixed), None, test_statistic)
@@ -136,7 +136,7 @@ def _cls_mixing(result: CLs, test_statistic: str) -> CLs:
     )
 
 
-@rule_of(upper_limit)
+@rule_of(upper_limit, LIMIT)
 def _upper_limit(
     model: Model,
     level: float = 0.05,
@@ -167,9 +167,7 @@ def limit_and_slopes(
     A limit μ solves h(μ) = ln(CLs/level) = 0, so its derivatives are those of h over -dh/dμ.
     """
     require_statistic(test_statistic)
-    if _LIMIT.is_over(engine.prepared):
-        return None
-    with _LIMIT.spent(engine.prepared):
+    with LIMIT.spent(engine.prepared):
         setup = Setup(engine, data, as_fixed(engine.model, fixed), None, test_statistic)
         test = HypothesisTest(setup)
         limit = by_calls(test, level)

@@ -44,7 +44,7 @@ from firstlight.histfactory.programs import Patience
 RATIO = Patience(evaluations=18, compiling=3)
 
 
-@rule_of(likelihood_ratio)
+@rule_of(likelihood_ratio, RATIO)
 def _likelihood_ratio(
     model: Model,
     mu: Number | None,
@@ -55,7 +55,7 @@ def _likelihood_ratio(
     warm_start: WarmStart | None = None,
 ) -> Linear | None:
     engine = OnHost(model)
-    if init is not None or RATIO.is_over(engine.prepared):
+    if init is not None:
         return None
     with RATIO.spent(engine.prepared):
         made = ratio_and_fits(engine, mu, statistic, data, fixed, None, warm_start)
@@ -69,7 +69,7 @@ def _likelihood_ratio(
     return Linear(ratio, _ratio_mixing(ratio), gradients)
 
 
-@rule_of(discovery)
+@rule_of(discovery, RATIO)
 def _discovery(
     model: Model,
     data: DataSet = None,

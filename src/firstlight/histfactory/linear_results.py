@@ -12,12 +12,15 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from firstlight.histfactory.array_types import Array
 from firstlight.histfactory.lazy_jax import jax, jnp
+
+if TYPE_CHECKING:
+    from firstlight.histfactory.programs import Patience
 
 
 @dataclass(frozen=True)
@@ -31,14 +34,14 @@ class Linear:
 
 #: Takes the arguments of its function, as numbers; None where only a program can answer.
 Rule = Callable[..., Linear | None]
-_RULES: dict[Callable[..., Any], Rule] = {}
+_RULES: dict[Callable[..., Any], tuple[Rule, Patience]] = {}
 
 
-def rule_of(function: Callable[..., Any]) -> Callable[[Rule], Rule]:
-    """Registers the rule of a public function."""
+def rule_of(function: Callable[..., Any], patience: Patience) -> Callable[[Rule], Rule]:
+    """Registers the rule of a public function of a model, and until when it is followed."""
 
     def register(rule: Rule) -> Rule:
-        _RULES[inspect.unwrap(function)] = rule
+        _RULES[inspect.unwrap(function)] = rule, patience
         return rule
 
     return register
@@ -49,11 +52,11 @@ def known_result(
 ) -> tuple[Any] | None:
     """The result if there is a rule for it and all values are known, in a tuple; None otherwise.
 
-    arguments: (args, kwargs); arrays: their leaves that are arrays; unflatten: makes the former
-    from the latter.
+    arguments: (args, kwargs), among them a model; arrays: their leaves that are arrays; unflatten:
+    makes the former from the latter.
     """
-    rule = _rules().get(function)
-    if rule is None:
+    rule, patience = _rules().get(function, (None, None))
+    if rule is None or patience is None or patience.is_over(_model(*arguments).about):
         return None
     numbers = [_number(array) for array in arrays]
     if any(number is None for number in numbers):
@@ -69,8 +72,12 @@ def known_result(
     return (_attached(linear, gradients, wide)(*traced),)
 
 
+def _model(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return args[0] if args else kwargs["model"]
+
+
 @cache
-def _rules() -> dict[Callable[..., Any], Rule]:
+def _rules() -> dict[Callable[..., Any], tuple[Rule, Patience]]:
     # They use functions that are decorated with what calls this.
     from firstlight.histfactory import exclusion_gradients, first_gradients  # noqa: F401
 

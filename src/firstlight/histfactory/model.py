@@ -7,6 +7,7 @@ number. Names and wiring are static.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -121,6 +122,20 @@ class Description:
     @cached_property
     def _hash(self) -> int:
         return hash(self._key)
+
+    @cached_property
+    def kind(self) -> tuple[Any, ...]:
+        """That of the model when it is `Prepared`, also while its arrays are traced."""
+        s = self.structure
+        rates = (2, len(s.normsys_used), math.prod(s.normsys_used.shape[1:]))
+        shapes = ((2, *s.histosys_used.shape), rates, s.factor_mask.shape, s.normal.shape)
+        return (*shapes, self.codes)
+
+    @cached_property
+    def cells(self) -> int:
+        """Likewise."""
+        slots, bins = self.structure.carries_gamma.shape
+        return int(slots * bins * (len(self.structure.normal) - bins))
 
     @cached_property
     def _key(self) -> tuple[Any, ...]:

@@ -20,6 +20,7 @@ from firstlight.histfactory.array_types import Numpy
 from firstlight.histfactory.blas_threads import one_blas_thread
 from firstlight.histfactory.lazy_jax import is_installed, jax, jnp
 from firstlight.histfactory.likelihood import Prepared
+from firstlight.histfactory.model import Description
 from firstlight.histfactory.precision import float64_scope
 
 #: Seconds of work in NumPy on models of one kind after which a program is compiled: about what
@@ -46,16 +47,16 @@ class Patience:
         self._spent: dict[Any, float] = {}  # seconds in NumPy, by kind of model
         self._over: set[Any] = set()
 
-    def is_over(self, prepared: Prepared, calls: int = 1) -> bool:
+    def is_over(self, model: Prepared | Description, calls: int = 1) -> bool:
         """Whether to run compiled, if so many more calls are certain."""
-        kind = prepared.kind
+        kind = model.kind
         if kind in self._over or kind in _AT_ONCE:
             return True
-        enough = self._spent.get(kind, 0.0) + calls * self._seconds(prepared)
+        enough = self._spent.get(kind, 0.0) + calls * self._seconds(model)
         return enough > self._compiling * PATIENCE and is_installed()
 
-    def _seconds(self, prepared: Prepared) -> float:
-        return self._evaluations * (_EVALUATION + _CELL * prepared.cells)
+    def _seconds(self, model: Prepared | Description) -> float:
+        return self._evaluations * (_EVALUATION + _CELL * model.cells)
 
     @contextlib.contextmanager
     def spent(self, prepared: Prepared, calls: int = 1) -> Iterator[None]:
@@ -65,9 +66,9 @@ class Patience:
         with one_blas_thread(of_jax=False), np.errstate(all="ignore"):
             yield
 
-    def end(self, prepared: Prepared) -> None:
+    def end(self, model: Prepared | Description) -> None:
         """Note that the program is compiled."""
-        self._over.add(prepared.kind)
+        self._over.add(model.kind)
 
 
 class Program:
@@ -102,9 +103,9 @@ class Program:
         return jax.jit(in_program, compiler_options=compiler_options())
 
 
-def compile_at_once(prepared: Prepared) -> None:
+def compile_at_once(model: Prepared | Description) -> None:
     """Use NumPy no longer for models of this kind."""
-    _AT_ONCE.add(prepared.kind)
+    _AT_ONCE.add(model.kind)
 
 
 @cache

@@ -24,7 +24,7 @@ from firstlight.histfactory.inference import (
     expected_ratio_and_fit,
     ratio_and_fits,
 )
-from firstlight.histfactory.internal_order import data_of, prepared
+from firstlight.histfactory.internal_order import data_of
 from firstlight.histfactory.linear_results import Linear
 from firstlight.histfactory.model import Model
 from firstlight.histfactory.newton import WarmStart
@@ -106,7 +106,7 @@ def tested(
     **options: Any,
 ) -> Linear | None:
     """The rule of `objectives.tested`."""
-    if RATIO.is_over(prepared(model)) or not _are_possible(model, keys, values):
+    if not _are_possible(model, keys, values):
         return None
     found = statistic(model, keys, values, RATIO, objective=objective, **options)
     if not found.state.converged:

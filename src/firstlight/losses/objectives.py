@@ -31,6 +31,8 @@ import numpy as np
 
 from firstlight.histfactory import evaluation, limits, templates
 from firstlight.histfactory.array_types import ArrayLike, Count, Number, Parameters, Truth
+from firstlight.histfactory.exclusion_gradients import LIMIT
+from firstlight.histfactory.first_gradients import RATIO
 from firstlight.histfactory.fitting import Fixed
 from firstlight.histfactory.hypotheses import square_root
 from firstlight.histfactory.inference import (
@@ -231,7 +233,7 @@ def tested(
     return jnp.where(possible, value, jnp.nan), replace(state, warm_start=known)
 
 
-@rule_of(tested)
+@rule_of(tested, RATIO)
 def _tested_on_host(*arguments: Any, **options: Any) -> Linear | None:
     from firstlight.losses import first_gradients  # it uses this module
 
@@ -287,7 +289,7 @@ def _limit(
     return found.observed
 
 
-@rule_of(_limit)
+@rule_of(_limit, LIMIT)
 def _limit_on_host(*arguments: Any) -> Linear | None:
     from firstlight.losses import first_gradients
 

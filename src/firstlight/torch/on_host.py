@@ -17,7 +17,6 @@ import torch
 from numpy.typing import NDArray
 
 from firstlight.histfactory.array_types import ArrayLike
-from firstlight.histfactory.internal_order import prepared
 from firstlight.histfactory.model import Model
 from firstlight.histfactory.newton import WarmStart
 from firstlight.histfactory.programs import Patience
@@ -33,12 +32,12 @@ def is_over(model: Model, device: torch.device, rows: int | None) -> bool:
     """Whether to run compiled."""
     if device.type != "cpu" and not (device.type == "cuda" and _gpu_of_jax()):
         return True  # JAX says what is wrong with this device, at the first step and not later
-    return _PATIENCE.is_over(prepared(model), rows or 1)
+    return _PATIENCE.is_over(model.about, rows or 1)
 
 
 def end(model: Model) -> None:
     """Note that programs are compiled."""
-    _PATIENCE.end(prepared(model))
+    _PATIENCE.end(model.about)
 
 
 @cache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from firstlight.histfactory.internal_order import prepared
 from firstlight.histfactory.model import Model
 from firstlight.histfactory.programs import compile_at_once
 from firstlight.torch.functional import nll_loss, profiled_q0_loss
@@ -72,7 +71,7 @@ def build_significance_train_20(compile: Compile, seed: int, preset: str, part: 
 def _compiled(content: dict[str, Array]) -> Model:
     """A model whose first step compiles its loss: this is what is measured."""
     model = from_pyhf(content)
-    compile_at_once(prepared(model))
+    compile_at_once(model.about)
     return model
 
 
