@@ -18,19 +18,10 @@ from shlex import quote
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-    load_pem_public_key,
-)
 
+# What files of keys and snapshots need is imported where they are read: programs that load
+# something signed do so while somebody waits for their first result.
 from firstlight.snapshot.errors import KeyFileError, UnusableSnapshotError
-from firstlight.snapshot.layout import INDEX, SIGNATURE, VERSION, require_version
-from firstlight.snapshot.strict_json import canonical, parse_object
 
 _SCHEMA = "firstlight.snapshot.signature"
 _MAX_BYTES = 1 << 14
@@ -55,6 +46,8 @@ class PublicKey:
         return cls(_from_base64(text, 32, "a public key"))
 
     def pem(self) -> bytes:
+        from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
         key = Ed25519PublicKey.from_public_bytes(self.raw)
         return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
@@ -90,6 +83,13 @@ def _from_base64(text: str, size: int, what: str) -> bytes:
 
 def generate(path: Path, passphrase: bytes | None = None) -> PublicKey:
     """Make a key pair: the private key in `path`, the public one beside it; both must be new."""
+    from cryptography.hazmat.primitives.serialization import (
+        BestAvailableEncryption,
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+    )
+
     beside = path.with_name(path.name + ".pub")
     key = Ed25519PrivateKey.generate()
     lock = BestAvailableEncryption(passphrase) if passphrase else NoEncryption()
@@ -116,6 +116,8 @@ def generate(path: Path, passphrase: bytes | None = None) -> PublicKey:
 
 def load_private(path: Path, passphrase: bytes | None = None) -> PrivateKey:
     """The private key in `path`; refused if others can read the file."""
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
     data = _read_small(path)
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise KeyFileError(f"{path}: others can read it. First: chmod 600 {quote(str(path))}")
@@ -137,6 +139,8 @@ def is_encrypted(path: Path) -> bool:
 
 def load_public(text: str) -> PublicKey:
     """A public key from base64, or from a PEM file; beside a private one it is looked for."""
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
     path = Path(text)
     if not path.is_file():
         try:
@@ -166,8 +170,11 @@ def _read_small(path: Path) -> bytes:
         raise KeyFileError(f"{path}: cannot be read: {error.strerror}.") from None
 
 
-def sign(key: PrivateKey, data: bytes, signs: str = INDEX) -> bytes:
+def sign(key: PrivateKey, data: bytes, signs: str = "index.json") -> bytes:
     """`signature.json` for `data`, which is the content of the file called `signs`."""
+    from firstlight.snapshot.layout import VERSION
+    from firstlight.snapshot.strict_json import canonical
+
     return canonical(
         {
             "schema": _SCHEMA,
@@ -181,8 +188,11 @@ def sign(key: PrivateKey, data: bytes, signs: str = INDEX) -> bytes:
     )
 
 
-def signed_by(document: bytes, data: bytes, signs: str = INDEX) -> PublicKey:
+def signed_by(document: bytes, data: bytes, signs: str = "index.json") -> PublicKey:
     """The key that has signed `data`; raises `UnusableSnapshotError` if none has."""
+    from firstlight.snapshot.layout import SIGNATURE, require_version
+    from firstlight.snapshot.strict_json import canonical, parse_object
+
     plain = parse_object(document, SIGNATURE, _MAX_BYTES)
     require_version(plain, _SCHEMA, SIGNATURE)
     if canonical(plain) != document or set(plain) != {

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.x509 import Certificate, load_pem_x509_certificate
-
-from firstlight.records import write_text
 from firstlight.snapshot.errors import KeyFileError
 from firstlight.snapshot.keys import PublicKey
+from firstlight.whole_files import write_text
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
 
 _MAX_LETTERS = 80
 _MARKS = " ._@+-'"
@@ -216,6 +217,9 @@ def skeleton(name: str) -> str:
 
 def _certificate(pem: bytes) -> tuple[str, Certificate]:
     """(id, certificate)."""
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.x509 import load_pem_x509_certificate
+
     try:
         certificate = load_pem_x509_certificate(pem)
     except ValueError:
