@@ -53,7 +53,7 @@ def test_a_signed_file_may_come_from_anywhere_once_its_signer_is_trusted_for_pro
 ) -> None:
     public = generate(tmp_path / "key.pem")
     path = written(tmp_path, sealed_function(BODY, key=tmp_path / "key.pem"))
-    with pytest.raises(NotTrustedError, match=f"keys trust {re.escape(public.base64)} --programs"):
+    with pytest.raises(NotTrustedError, match=f"trust --programs {re.escape(public.base64)}"):
         opened(path)
     TrustedKeys.of_user().add(public, "for snapshots only")
     with pytest.raises(NotTrustedError, match="a key that you do not trust for programs"):
