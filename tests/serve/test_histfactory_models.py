@@ -99,3 +99,23 @@ def test_fit_and_cls_are_those_of_the_library(path: Path, oracle: Any) -> None:
     wanted = pyhf.infer.hypotest(1.0, data, model, return_expected_set=True)
     assert float(cls["cls"]) == pytest.approx(float(wanted[0]), rel=1e-3)
     np.testing.assert_allclose(cls["expected"], np.ravel(wanted[1]), rtol=2e-3)
+
+
+def test_the_command_has_fits_factorise_on_one_thread(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import os
+
+    from firstlight.cli import main
+    from firstlight.serve import running
+
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    seen: list[Any] = []
+
+    def instead(declare: Any, settings: Any, begin: float) -> int:
+        seen.extend([os.environ["OPENBLAS_NUM_THREADS"], settings.port, len(declare())])
+        return 0
+
+    monkeypatch.setattr(running, "run", instead)
+    assert main(["serve", "--hf", str(path), "--port", "8999"]) == 0
+    assert seen == ["1", 8999, 4]

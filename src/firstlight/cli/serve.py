@@ -55,6 +55,10 @@ def handle(options: argparse.Namespace) -> int:
     begin = time.time()
     if not options.targets and not options.hf:
         options.parser.error("give FILE:NAME, or --hf WORKSPACE")
+    if options.hf:
+        # Read by OpenBLAS when it is loaded, which is later: with a thread per core, the small
+        # matrices of a fit take up to sixty times as long on a machine that does anything else.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if options.cache:
         os.environ["FIRSTLIGHT_CACHE_DIR"] = os.path.abspath(options.cache)
     token = None
