@@ -216,7 +216,7 @@ def test_the_working_tree_is_taken_as_it_is_without_ignored_files(git: Git) -> N
 
 @pytest.mark.parametrize("revision", ["nowhere", "--help", "-x", "", "HEAD~99"])
 def test_a_revision_that_is_none_is_refused(git: Git, revision: str) -> None:
-    with pytest.raises(RevisionError, match=r"no revision|names no commit"):
+    with pytest.raises(RevisionError, match=r"not a revision|names no commit"):
         commit_of(Path.cwd(), revision)
 
 
