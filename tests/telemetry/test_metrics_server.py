@@ -54,10 +54,14 @@ def test_what_is_exported_is_read_by_others_as_it_was_counted() -> None:
     assert one("process_resident_memory_bytes") == pytest.approx(resident[0], rel=0.2)
 
 
-def test_a_metric_that_is_not_in_the_catalogue_is_left_out() -> None:
+def test_a_metric_that_is_not_in_the_catalogue_is_left_out_with_one_warning(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     values = Values()
     values.counter(Metric("firstlight_unheard_of_total", Kind.COUNTER, "?")).add()
-    assert b"unheard" not in Exporter(values).text()
+    exporter = Exporter(values)
+    assert b"unheard" not in exporter.text() + exporter.text()
+    assert capfd.readouterr().err.count("firstlight_unheard_of_total") == 1
 
 
 def test_a_port_that_is_taken_is_one_warning_and_nothing_else(

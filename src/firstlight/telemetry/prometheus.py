@@ -10,7 +10,8 @@ from itertools import accumulate, chain
 
 from firstlight.telemetry.metrics import CATALOGUE, Metric
 from firstlight.telemetry.process_values import process_samples
-from firstlight.telemetry.values import Histogram, Labels, Values
+from firstlight.telemetry.values import Counter, Histogram, Labels, Values
+from firstlight.telemetry.watch.guard import say_once
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "%": "%%"})
@@ -22,8 +23,7 @@ class Exporter:
 
     def __init__(self, values: Values) -> None:
         self._values = values
-        self._patterns: dict[tuple[str, Labels], str] = {}
-        self._written: dict[tuple[str, Labels], tuple[float, str]] = {}
+        self._written: dict[Counter | Histogram, _Written] = {}
 
     def text(self) -> bytes:
         """Every metric of the catalogue, in its order, also where nothing was counted yet."""
@@ -34,28 +34,39 @@ class Exporter:
             ]
             for metric in CATALOGUE
         }
-        for metric, labels, value in (*self._values, *process_samples()):
-            if metric.name in by_metric:
-                by_metric[metric.name].append(self._lines(metric, labels, value))
+        written = self._written
+        for (metric, labels), series in self._values.series:
+            known = written.get(series)
+            if known is None:
+                if metric.name not in by_metric:
+                    say_once(metric.name, f"{metric.name} is not in the catalogue: not exported")
+                    continue
+                known = written[series] = _Written(_pattern(metric, labels))
+            state = sum(series.counts) if isinstance(series, Histogram) else series.value
+            if state != known.state:
+                known.state, known.text = state, known.pattern % _numbers(series)
+            by_metric[metric.name].append(known.text)
+        for metric, labels, value in (*self._values.gauges(), *process_samples()):
+            assert not isinstance(value, Histogram)
+            by_metric[metric.name].append(_pattern(metric, labels) % _number(value))
         return "\n".join([*chain.from_iterable(by_metric.values()), ""]).encode()
 
-    def _lines(self, metric: Metric, labels: Labels, value: float | Histogram) -> str:
-        """As they were written last, if nothing was counted since."""
-        key = (metric.name, labels)
-        state = sum(value.counts) if isinstance(value, Histogram) else value
-        known = self._written.get(key)
-        if known is not None and known[0] == state:
-            return known[1]
-        pattern = self._patterns.get(key)
-        if pattern is None:
-            pattern = self._patterns[key] = _pattern(metric, labels)
-        if isinstance(value, Histogram):
-            counts = list(accumulate(value.counts))
-            text = pattern % (*counts, _number(value.total), counts[-1])
-        else:
-            text = pattern % _number(value)
-        self._written[key] = state, text
-        return text
+
+class _Written:
+    """The lines of a series as they were written last: nothing may have been counted since."""
+
+    __slots__ = ("pattern", "state", "text")
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern, self.text = pattern, ""
+        self.state = -1.0  # what was counted by then
+
+
+def _numbers(series: Counter | Histogram) -> tuple[int | str, ...]:
+    if isinstance(series, Counter):
+        return (_number(series.value),)
+    counts = tuple(accumulate(series.counts))
+    return (*counts, _number(series.total), counts[-1])
 
 
 def _pattern(metric: Metric, labels: Labels) -> str:

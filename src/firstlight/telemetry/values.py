@@ -81,11 +81,20 @@ class Values:
             else:
                 series.value = 0
 
-    def __iter__(self) -> Iterator[Sample]:
-        for (metric, labels), series in list(self._series.items()):
-            yield Sample(metric, labels, series if isinstance(series, Histogram) else series.value)
+    @property
+    def series(self) -> list[tuple[tuple[Metric, Labels], Counter | Histogram]]:
+        """Counters and histograms, each the same object as long as there are values."""
+        return list(self._series.items())
+
+    def gauges(self) -> Iterator[Sample]:
+        """What gauges read now."""
         for (metric, labels), read in list(self._gauges.items()):
             yield Sample(metric, labels, read())
+
+    def __iter__(self) -> Iterator[Sample]:
+        for (metric, labels), series in self.series:
+            yield Sample(metric, labels, series if isinstance(series, Histogram) else series.value)
+        yield from self.gauges()
 
 
 def _key(metric: Metric, kind: Kind, labels: Labels) -> tuple[Metric, Labels]:
