@@ -131,30 +131,33 @@ for _ in sys.stdin:
 
 
 def scrape(watch: ProcessWatch) -> bool:
-    """The least of twenty: a machine that does other things makes it longer, never shorter."""
+    """What it takes of the process that is asked; how long it lasts depends on what else runs."""
     functions = [watch.steps.functions.of_steps(f"function_{n}") for n in range(1000)]
     for function in functions:
         watch.steps.functions.of_compiles(function.name).add("compiler")
     assert watch.server is not None
     url = f"http://127.0.0.1:{watch.server.port}/metrics"
     command = [sys.executable, "-c", CLIENT, url]
-    seconds = []
+    seconds, processor = [], []
     with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True, bufsize=1) as client:
         assert client.stdin is not None and client.stdout is not None
         for _ in range(20):
             for function in functions:
                 function.ok.add()
                 function.durations["warm"].observe(1e-3)
+            begin = time.process_time()
             client.stdin.write("\n")
             took, size = client.stdout.readline().split()
             seconds.append(float(took))
+            processor.append(time.process_time() - begin)
         client.stdin.close()
     print(
-        f"scrape with 1 000 functions: {min(seconds) * 1e3:.1f} ms at best, median "
-        f"{statistics.median(seconds) * 1e3:.1f} ms, {int(size) / 2**20:.1f} MiB "
-        f"(bar {MAX_SCRAPE_SECONDS * 1e3:.0f} ms)"
+        f"scrape with 1 000 functions, {int(size) / 2**20:.1f} MiB: "
+        f"{statistics.median(processor) * 1e3:.1f} ms of a processor (bar "
+        f"{MAX_SCRAPE_SECONDS * 1e3:.0f} ms), answered after {min(seconds) * 1e3:.1f} ms at best, "
+        f"{statistics.median(seconds) * 1e3:.1f} ms in the middle"
     )
-    return min(seconds) <= MAX_SCRAPE_SECONDS
+    return statistics.median(processor) <= MAX_SCRAPE_SECONDS
 
 
 def memory_of_steps(count: int) -> bool:

@@ -35,7 +35,7 @@ class Exporter:
             for metric in CATALOGUE
         }
         written = self._written
-        for (metric, labels), series in self._values.series:
+        for metric, labels, series in self._values.series:
             known = written.get(series)
             if known is None:
                 if metric.name not in by_metric:

@@ -53,16 +53,19 @@ class Values:
 
     def __init__(self) -> None:
         self._series: dict[tuple[Metric, Labels], Counter | Histogram] = {}
+        #: The same in their order; it only grows, so it may be read while series are made.
+        self.series: list[tuple[Metric, Labels, Counter | Histogram]] = []
         self._gauges: dict[tuple[Metric, Labels], Callable[[], float]] = {}
 
     def counter(self, metric: Metric, *labels: str) -> Counter:
-        made = self._series.setdefault(_key(metric, Kind.COUNTER, labels), Counter())
+        key = _key(metric, Kind.COUNTER, labels)
+        made = self._series.get(key) or self._made(key, Counter())
         assert isinstance(made, Counter)
         return made
 
     def histogram(self, metric: Metric, *labels: str) -> Histogram:
         key = _key(metric, Kind.HISTOGRAM, labels)
-        made = self._series.setdefault(key, Histogram(metric.bounds))
+        made = self._series.get(key) or self._made(key, Histogram(metric.bounds))
         assert isinstance(made, Histogram)
         return made
 
@@ -73,18 +76,19 @@ class Values:
     def drop_gauge(self, metric: Metric, *labels: str) -> None:
         self._gauges.pop((metric, labels), None)
 
+    def _made(self, key: tuple[Metric, Labels], series: Counter | Histogram) -> Counter | Histogram:
+        kept = self._series.setdefault(key, series)  # or another thread was faster
+        if kept is series:
+            self.series.append((*key, series))
+        return kept
+
     def zero(self) -> None:
         """Count from here: this is a new process."""
-        for series in list(self._series.values()):
+        for _, _, series in self.series:
             if isinstance(series, Histogram):
                 series.counts, series.total = [0] * len(series.counts), 0.0
             else:
                 series.value = 0
-
-    @property
-    def series(self) -> list[tuple[tuple[Metric, Labels], Counter | Histogram]]:
-        """Counters and histograms, each the same object as long as there are values."""
-        return list(self._series.items())
 
     def gauges(self) -> Iterator[Sample]:
         """What gauges read now."""
@@ -92,7 +96,7 @@ class Values:
             yield Sample(metric, labels, read())
 
     def __iter__(self) -> Iterator[Sample]:
-        for (metric, labels), series in self.series:
+        for metric, labels, series in self.series:
             yield Sample(metric, labels, series if isinstance(series, Histogram) else series.value)
         yield from self.gauges()
 
