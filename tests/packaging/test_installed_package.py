@@ -101,7 +101,7 @@ def files_below(folder: Path) -> dict[str, bytes]:
 
 def test_the_wheel_has_every_file_of_the_package_and_nothing_else(installed: Installed) -> None:
     source = {"firstlight/" + k: v for k, v in files_below(ROOT / "src/firstlight").items()}
-    for hook in ("firstlight-trace.pth", "firstlight-warmstart.pth"):
+    for hook in ("firstlight-telemetry.pth", "firstlight-trace.pth", "firstlight-warmstart.pth"):
         source[hook] = (ROOT / "src" / hook).read_bytes()
     with zipfile.ZipFile(installed.wheel) as archive:
         packed = {name: archive.read(name) for name in archive.namelist()}

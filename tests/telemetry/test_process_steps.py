@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import traceback
 from functools import partial
 from typing import Any
@@ -215,7 +216,9 @@ def test_after_the_watch_jax_is_as_it_was(watch: ProcessWatch) -> None:
 
     ours = (jax.jit, ArrayImpl._value, ArrayImpl.block_until_ready)
     kept = jax.jit(lambda x: x + 1)
+    assert signal.getsignal(signal.SIGUSR2) is not signal.SIG_DFL
     telemetry.stop()
+    assert signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
     assert all(
         now is not before
         for now, before in zip(

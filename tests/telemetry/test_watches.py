@@ -90,6 +90,20 @@ def test_a_leak_names_the_function_whose_arrays_stay_alive(
     assert not [s for s in values if s.metric is metrics.LEAK_SUSPECTED]
 
 
+def test_a_leak_of_arrays_that_no_function_returned_says_what_there_is_most_of(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    values = Values()
+    memory = Memory(values, Functions(values, 10))
+    kept = jax.device_put(np.zeros((3, 1024, 1024), np.float32))  # 12 MiB
+    for n in range(100):
+        memory.note(10.0 * n, {"arrays": 100 * MIB + n * MIB})
+    (suspected,) = [s.labels for s in values if s.metric is metrics.LEAK_SUSPECTED]
+    assert suspected == ("arrays", "")
+    said = capfd.readouterr().err
+    assert f"float32{list(kept.shape)}".replace(" ", "") in said and said.count("\n") == 1
+
+
 def test_live_arrays_are_counted(watch: ProcessWatch) -> None:
     watch.look()
     before = everything(watch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from time import monotonic
 from typing import Any
@@ -68,9 +69,9 @@ class Memory:
         function, example = holder(self._functions, growth.since, now)
         self._suspected[memory] = function
         self._values.gauge(metrics.LEAK_SUSPECTED, lambda: 1.0, memory, function)
-        whose = (
-            f"results of {function} stay alive ({example})" if function else "whose is not known"
-        )
+        if before is not None:
+            return
+        whose = f"results of {function} stay alive ({example})" if function else most_arrays()
         rate = growth.bytes_per_second * 60 / _MEBIBYTE
         say_once(f"leak {memory}", f"{memory} memory grows by {rate:.3g} MiB per minute: {whose}.")
 
@@ -118,6 +119,21 @@ def live_arrays() -> tuple[int, int] | None:
     while arrays:  # held no longer than needed
         size += arrays.pop().nbytes
     return count, size
+
+
+def most_arrays() -> str:
+    """What there is most of, where the function is not known. Asked once: it looks at all."""
+    if not has_backend():
+        return "there are no arrays"
+    import jax
+
+    bytes_by_kind: Counter[str] = Counter()
+    for array in jax.live_arrays():
+        bytes_by_kind[f"{array.dtype}{list(array.shape)}".replace(" ", "")] += array.nbytes
+    if not bytes_by_kind:
+        return "there are no arrays"
+    kind, size = bytes_by_kind.most_common(1)[0]
+    return f"of all arrays, {kind} take most ({size / _MEBIBYTE:.3g} MiB)"
 
 
 def has_backend() -> bool:

@@ -34,6 +34,8 @@ from firstlight.telemetry.watch.steps import Steps
 _MAX_SHARE = 1 / 500
 #: Somebody who asks is told what was seen at most so long ago.
 _FRESH_SECONDS = 1.0
+#: For what is under way at the end of the process.
+_MAX_WAIT_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class ProcessWatch:
         self._looking = threading.Lock()
         self._stop = threading.Event()
         self._process = os.getpid()
+        self._handler: Callable[..., None] | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -91,6 +94,8 @@ class ProcessWatch:
     def look(self) -> None:
         """Memory, GPUs and results, now."""
         with self._looking:
+            if self._stop.is_set():
+                return
             for task in (
                 self._memory.sample,
                 self._gpus.sample,
@@ -109,8 +114,8 @@ class ProcessWatch:
 
     def close(self) -> None:
         atexit.unregister(self._exit)
-        self._stop.set()
-        self.profiles.close()
+        self._stop_looking()
+        guarded(self._drop_signal)()
         if self.server is not None:
             self.server.close()
             self.server = None
@@ -167,13 +172,24 @@ class ProcessWatch:
         seconds = self.settings.profile_seconds
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
-            signal.signal(signal.SIGUSR2, lambda *_: self.profiles.take_on_signal(seconds))
+            self._handler = lambda *_: self.profiles.take_on_signal(seconds)
+            signal.signal(signal.SIGUSR2, self._handler)
+
+    def _drop_signal(self) -> None:
+        if self._handler is not None and signal.getsignal(signal.SIGUSR2) is self._handler:
+            signal.signal(signal.SIGUSR2, signal.SIG_DFL)
 
     def _exit(self) -> None:
-        self._stop.set()
-        self.profiles.close()
         if self._gateway is not None and os.getpid() == self._process:
             guarded(self._gateway.push)()
+        self._stop_looking()
+
+    def _stop_looking(self) -> None:
+        """Wait for what is under way: a thread that is within JAX when Python ends would crash."""
+        self._stop.set()
+        self.profiles.close()
+        if self._looking.acquire(timeout=_MAX_WAIT_SECONDS):
+            self._looking.release()
 
     def _forked(self) -> None:
         """A new process, which counts from zero. It is told of only where there are more ports."""

@@ -11,6 +11,9 @@ from typing import Any
 
 from firstlight.telemetry.watch.guard import say_once
 
+#: For a profile that is being taken when the process ends.
+_MAX_WRITING_SECONDS = 30.0
+
 
 class BusyError(RuntimeError):
     """A profile is being taken already."""
@@ -51,8 +54,10 @@ class Profiles:
         threading.Thread(target=take, name="firstlight profile", daemon=True).start()
 
     def close(self) -> None:
-        """End a profile that is being taken: the process ends."""
+        """End a profile that is being taken, and have it written: the process ends."""
         self._stop.set()
+        if self._lock.acquire(timeout=_MAX_WRITING_SECONDS):
+            self._lock.release()
 
     def _trace(self, folder: str, seconds: float) -> None:
         import jax
