@@ -101,8 +101,9 @@ def files_below(folder: Path) -> dict[str, bytes]:
 
 def test_the_wheel_has_every_file_of_the_package_and_nothing_else(installed: Installed) -> None:
     source = {"firstlight/" + k: v for k, v in files_below(ROOT / "src/firstlight").items()}
-    for hook in ("firstlight-telemetry.pth", "firstlight-trace.pth", "firstlight-warmstart.pth"):
-        source[hook] = (ROOT / "src" / hook).read_bytes()
+    source |= {hook.name: hook.read_bytes() for hook in (ROOT / "src").glob("*.pth")}
+    runbooks = files_below(ROOT / "docs/runbooks").items()
+    source |= {f"firstlight/ops/runbook_texts/{name}": text for name, text in runbooks}
     with zipfile.ZipFile(installed.wheel) as archive:
         packed = {name: archive.read(name) for name in archive.namelist()}
     about = f"firstlight-{__version__}.dist-info/"
@@ -133,6 +134,11 @@ def test_the_package_is_the_installed_one_and_the_command_line_is_there(
     where = installed.run("python", "-c", "import firstlight; print(firstlight.__file__)")
     assert Path(where.strip()).is_relative_to(installed.site_packages)
     assert __version__ in installed.run("firstlight", "--version")
+
+
+def test_what_people_on_call_need_can_be_built_from_the_wheel(installed: Installed) -> None:
+    written = installed.run("firstlight", "ops", "build", "--out", "ops").split()
+    assert "ops/runbooks/playbook.md" in written
 
 
 def test_the_pytest_plugin_is_announced_and_loads(installed: Installed) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def folder() -> Path:
-    packaged = Path(__file__).parent / "runbooks"
+    packaged = Path(__file__).parent / "runbook_texts"
     return packaged if packaged.is_dir() else Path(__file__).parents[3] / "docs" / "runbooks"
 
 

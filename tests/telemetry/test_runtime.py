@@ -1,0 +1,75 @@
+"""What a process says about where it runs, and that it is new."""
+
+from __future__ import annotations
+
+import pytest
+
+from firstlight.telemetry import metrics
+from firstlight.telemetry.runtime import DeployWindows, expected_platform, watch_runtime
+from firstlight.telemetry.values import Values
+from firstlight.telemetry.watch.functions import Function
+
+
+def current(values: Values) -> dict[tuple[str, tuple[str, ...]], object]:
+    return {(sample.metric.name, sample.labels): sample.value for sample in values}
+
+
+def test_a_deploy_ends_some_time_after_it_was_last_heard_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FIRSTLIGHT_DEPLOY_SECONDS", "60")
+    now, values = [0.0], Values()
+    windows = DeployWindows(values, lambda: now[0])
+    key = (metrics.DEPLOY_IN_PROGRESS.name, ("demo",))
+    windows.open("demo")
+    seen = []
+    for moment in (0.0, 59.0, 61.0):
+        now[0] = moment
+        seen.append(current(values)[key])
+    assert seen == [1.0, 1.0, 0.0]
+    windows.open("demo")
+    now[0] = 120.0
+    assert current(values)[key] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"FIRSTLIGHT_EXPECT_PLATFORM": "cuda"}, "gpu"),
+        ({"FIRSTLIGHT_EXPECT_PLATFORM": "tpu", "JAX_PLATFORMS": "cpu"}, "tpu"),
+        ({"JAX_PLATFORMS": "cpu"}, None),  # chosen on purpose
+    ],
+)
+def test_the_platform_that_is_expected(
+    variables: dict[str, str], expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("FIRSTLIGHT_EXPECT_PLATFORM", "JAX_PLATFORMS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert expected_platform() == expected
+
+
+def test_a_process_on_another_platform_than_expected_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import jax
+
+    values, key = Values(), (metrics.DEVICE_FALLBACK.name, ())
+    monkeypatch.setenv("FIRSTLIGHT_EXPECT_PLATFORM", jax.devices()[0].platform)
+    watch_runtime(values)
+    assert current(values)[key] == 0.0
+    monkeypatch.setenv("FIRSTLIGHT_EXPECT_PLATFORM", "no-such")
+    watch_runtime(values)
+    assert current(values)[key] == 1.0
+
+
+def test_a_step_without_memory_is_counted_apart_from_other_errors() -> None:
+    values = Values()
+    function = Function("embed", values)
+    function.failed(ValueError("a shape"))
+    key = (metrics.OUT_OF_MEMORY.name, ("embed",))
+    assert key not in current(values)
+    function.failed(RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes."))
+    assert current(values)[key] == 1
+    assert function.errors.value == 2
