@@ -20,7 +20,7 @@ from firstlight.ops.prometheus_api import Prometheus, PrometheusError
 
 #: An hour of the rules is a minute here.
 SPEED = 60
-PATIENCE = 120.0
+PATIENCE = 300.0
 
 
 def free_port() -> int:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from tests.telemetry.conftest import Scrape
 
 from firstlight.telemetry import metrics
 from firstlight.telemetry.runtime import DeployWindows, expected_platform, watch_runtime
 from firstlight.telemetry.values import Values
 from firstlight.telemetry.watch.functions import Function
+from firstlight.telemetry.watch.process import ProcessWatch
 
 
 def current(values: Values) -> dict[tuple[str, tuple[str, ...]], object]:
@@ -73,3 +75,20 @@ def test_a_step_without_memory_is_counted_apart_from_other_errors() -> None:
     function.failed(RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes."))
     assert current(values)[key] == 1
     assert function.errors.value == 2
+
+
+def test_a_step_that_fails_while_its_result_is_waited_for_is_an_error(
+    watch: ProcessWatch, value: Scrape
+) -> None:
+    def original(_: object) -> None:
+        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 16 PiB")
+
+    import jax  # noqa: F401 (the watch begins with it)
+
+    assert watch._jax is not None
+    here = watch.steps.here()
+    here.of = watch.steps.functions.of_steps("embed")
+    with pytest.raises(RuntimeError):
+        watch._jax._waiting(original)(object())
+    assert value("steps_total", function="embed", result="error") == 1
+    assert value("device_out_of_memory_total", model="embed") == 1

@@ -180,6 +180,9 @@ class JaxWatch:
             try:
                 result = original(of)
             except BaseException as error:
+                here = threads.get(get_ident())
+                if here is not None and here.of is not None and not here.calling:
+                    self.failed(here, here.of, error)  # a GPU fails when it is waited for
                 leave_out_caller(error)
                 raise
             here = threads.get(get_ident())
