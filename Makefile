@@ -61,6 +61,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/losses.py
 	$(BIN)/python benchmarks/warmstart.py
 	$(BIN)/python benchmarks/compile_cache.py
+	$(BIN)/python benchmarks/serve.py # needs wrk
 
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
 
