@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ from firstlight.telemetry.runtime import DeployWindows, watch_runtime
 from firstlight.telemetry.values import Values
 
 Say = Callable[[str], None]
+_SWITCH_SECONDS = 2e-4
 
 
 class AddressError(FirstlightError):
@@ -265,6 +267,9 @@ def run(
 
     warmstart.enable()
     _keep_freed_memory()
+    # The thread of long batches waits so long for the one that reads requests, before and after
+    # every batch; with the usual 5 ms, a flood of refusals would leave the device idle.
+    sys.setswitchinterval(_SWITCH_SECONDS)
     # A batch that is run and read at once gains nothing from a thread of JAX's in between.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
 
