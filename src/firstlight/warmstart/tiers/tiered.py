@@ -18,6 +18,9 @@ from firstlight.warmstart.tiers.interpreter import AbandonedError, Interpreter
 #: What takes NumPy less than this is not slowed down by a compiler: the first call, and as many
 #: as follow in this time. A program that is over by then need not wait for one.
 _HEAD_START_SECONDS = 0.1
+#: After so long in NumPy, calls wait for the compiler, which both would only keep from working:
+#: lowering is Python, and so is the interpreter.
+_PATIENCE_SECONDS = 0.5
 
 
 class Tier(Enum):
@@ -157,6 +160,9 @@ class Tiered:
             if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
                 return self._jitted(*args, **kwargs)
             state = self._state(self._jitted.trace(*args, **kwargs), leaves)
+            if state.why_off is None and state.is_slow:
+                state.start(_When.NOW)
+                state.over.wait()
             if state.why_off is None and not state.over.is_set():
                 try:
                     return state.by_numpy(leaves)
@@ -239,6 +245,7 @@ class _State:
         self._traced = traced
         self._program = traced.jaxpr
         self._numpy_calls = 0
+        self._numpy_seconds = 0.0
         self._compile_seconds: float | None = None
         self._settle = settle
         self._answered = threading.Event()
@@ -246,6 +253,11 @@ class _State:
         self._is_started = False
         self._lock = threading.Lock()
         self._interpreter = Interpreter(self.over.is_set)
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether NumPy has had its time with this signature."""
+        return self._numpy_seconds > _PATIENCE_SECONDS
 
     def start(self, when: _When) -> None:
         """Compile in a thread, once.
@@ -263,7 +275,9 @@ class _State:
         import jax
         import numpy as np
 
+        begin = time.monotonic()
         found = self._interpreter.run(self._program, leaves)
+        self._numpy_seconds += time.monotonic() - begin
         kinds = [aval.dtype for aval in self._program.out_avals]
         results = [np.asarray(value, kind) for value, kind in zip(found, kinds, strict=True)]
         tree = jax.tree_util.tree_structure(self._traced.out_info)
