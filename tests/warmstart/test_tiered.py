@@ -221,3 +221,13 @@ def test_numpy_computes_what_the_compiled_program_computes(program: Any) -> None
         tolerance = 0 if exact else 2e-2 if ours.dtype.kind == "V" else 1e-5
         wide = [x if exact or x.dtype.kind == "c" else x.astype(np.float64) for x in (ours, xlas)]
         np.testing.assert_allclose(*wide, rtol=tolerance, atol=tolerance, err_msg=str(number))
+
+
+def test_a_program_that_stays_slow_in_numpy_waits_for_the_compiler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("firstlight.warmstart.tiers.tiered._PATIENCE_SECONDS", -1.0)
+    add = tiered(lambda x: x + 1)
+    assert add(1.0) == 2.0
+    (switch,) = add.switches
+    assert (switch.first_tier, switch.numpy_calls, switch.switched) == (Tier.COMPILED, 0, True)
