@@ -59,6 +59,10 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/snapshots.py
 	$(BIN)/python benchmarks/histfactory.py
 	$(BIN)/python benchmarks/losses.py
+	$(BIN)/python benchmarks/first_results.py frozen
+	$(BIN)/python benchmarks/first_results.py tiers
+	$(BIN)/python benchmarks/first_results.py penalty
+	$(BIN)/python benchmarks/first_results.py hits
 	$(BIN)/python benchmarks/warmstart.py
 	$(BIN)/python benchmarks/compile_cache.py
 	$(BIN)/python benchmarks/serve.py # needs wrk
