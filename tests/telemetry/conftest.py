@@ -9,13 +9,13 @@ import pytest
 from scraping import Scrape, samples
 
 from firstlight import telemetry
-from firstlight.telemetry.watch import guard
+from firstlight.telemetry import warning_line
 from firstlight.telemetry.watch.process import ProcessWatch
 
 
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "_said", set())
+    monkeypatch.setattr(warning_line, "_said", set())
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any
 
 from firstlight.telemetry.starting import current
-from firstlight.telemetry.watch.guard import say_once
+from firstlight.telemetry.warning_line import say_once
 from firstlight.trace.record.program_errors import pass_on
 
 #: The gradient may differ by this much, by the bytes of a number: differences are no better.

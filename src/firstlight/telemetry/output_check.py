@@ -10,7 +10,8 @@ from typing import Any
 
 from firstlight.telemetry import metrics
 from firstlight.telemetry.starting import current
-from firstlight.telemetry.watch.guard import guarded, say_once
+from firstlight.telemetry.warning_line import say_once
+from firstlight.telemetry.watch.guard import guarded
 
 
 def watch_outputs(

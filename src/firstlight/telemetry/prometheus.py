@@ -11,7 +11,7 @@ from itertools import accumulate, chain
 from firstlight.telemetry.metrics import CATALOGUE, Metric
 from firstlight.telemetry.process_values import process_samples
 from firstlight.telemetry.values import Counter, Histogram, Labels, Values
-from firstlight.telemetry.watch.guard import say_once
+from firstlight.telemetry.warning_line import say_once
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "%": "%%"})

@@ -1,24 +1,12 @@
-"""What goes wrong in a watch must not reach the program; it is said once, on stderr."""
+"""What goes wrong in a watch must not reach the program."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
+from firstlight.telemetry.warning_line import say_once
 from firstlight.trace.record.program_errors import pass_on
-
-_said: set[str] = set()
-
-
-def say_once(about: str, text: str) -> None:
-    """Write a line on stderr, one per process for each thing that it is about."""
-    if about in _said:
-        return
-    _said.add(about)
-    with suppress(OSError):  # closed
-        os.write(2, f"firstlight: {text}\n".encode("utf-8", "replace"))
 
 
 def guarded(action: Callable[..., None]) -> Callable[..., None]:

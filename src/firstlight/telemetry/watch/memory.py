@@ -12,9 +12,9 @@ from firstlight.telemetry import metrics
 from firstlight.telemetry.metrics import Metric
 from firstlight.telemetry.process_values import memory_bytes
 from firstlight.telemetry.values import Values
+from firstlight.telemetry.warning_line import say_once
 from firstlight.telemetry.watch.functions import Function, Functions
 from firstlight.telemetry.watch.growth import Growth, GrowthWatch
-from firstlight.telemetry.watch.guard import say_once
 
 #: What JAX's allocators say, by the metric.
 _STATISTICS = {

@@ -17,11 +17,12 @@ from firstlight.telemetry.process_values import started
 from firstlight.telemetry.prometheus import Exporter
 from firstlight.telemetry.runtime import DeployWindows, watch_runtime
 from firstlight.telemetry.values import Values
+from firstlight.telemetry.warning_line import say_once
 from firstlight.telemetry.watch.addresses import Address
 from firstlight.telemetry.watch.collector import GarbageCollection
 from firstlight.telemetry.watch.compiles import CompileEvents
 from firstlight.telemetry.watch.gpu import Gpus
-from firstlight.telemetry.watch.guard import guarded, say_once
+from firstlight.telemetry.watch.guard import guarded
 from firstlight.telemetry.watch.jitted import JaxWatch
 from firstlight.telemetry.watch.memory import Memory, has_backend
 from firstlight.telemetry.watch.profiles import Profiles

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from firstlight.telemetry.watch.guard import say_once
+from firstlight.telemetry.warning_line import say_once
 
 #: For a profile that is being taken when the process ends.
 _MAX_WRITING_SECONDS = 30.0

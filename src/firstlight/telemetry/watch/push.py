@@ -11,8 +11,8 @@ from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 from firstlight.telemetry.prometheus import CONTENT_TYPE
+from firstlight.telemetry.warning_line import say_once
 from firstlight.telemetry.watch.addresses import gateway_url
-from firstlight.telemetry.watch.guard import say_once
 
 _TIMEOUT_SECONDS = 2.0
 
