@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from jax._src import compilation_cache
 from scraping import Scrape
 
 from firstlight.telemetry.watch.process import ProcessWatch
+from firstlight.trace.record import calls
 
 
 def test_recompiles_are_counted_by_function_and_stage(value: Scrape) -> None:
@@ -78,3 +80,22 @@ def test_a_listener_that_fails_is_one_line_and_the_program_goes_on(
         assert jax.jit(lambda x: x * 11)(np.ones(size)).tolist() == [11] * size
     said = [line for line in capfd.readouterr().err.splitlines() if "a bug of ours" in line]
     assert len(said) == 1
+
+
+def test_a_trace_of_a_watched_program_names_the_programs_line(watch: ProcessWatch) -> None:
+    from jax import monitoring
+
+    found = []
+
+    def listener(event: str, seconds: float, **_: Any) -> None:
+        if "backend_compile" in event:
+            found.append(calls.sites(calls.stack(sys._getframe(1))))
+
+    monitoring.register_event_duration_secs_listener(listener)
+    try:
+        jax.jit(lambda x: x * 17)(np.float32(1)).block_until_ready()
+    finally:
+        monitoring.unregister_event_duration_listener(listener)
+    ((near, user),) = found
+    assert near is not None and near[0] == __file__
+    assert user is not None and user[0] == __file__

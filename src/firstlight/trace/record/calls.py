@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from firstlight.trace.record.log_format import package_of
-from firstlight.trace.record.program_errors import OURS, STANDARD_LIBRARY, pass_on
+from firstlight.trace.record.program_errors import OURS, STANDARD_LIBRARY, WATCH, pass_on
 from firstlight.trace.record.value_text import dimensions, text_of
 
 #: Facts for the log, by name; a stack from the inside out.
@@ -113,7 +113,7 @@ def line_of(frame: FrameType) -> Line:
 
 def _outside(frames: Frames, library: tuple[str, ...] = ()) -> Iterator[FrameType]:
     """The frames that are neither JAX's (or the library's) nor ours nor of the import machinery."""
-    skipped = (*(library or jax_folders()), OURS, "<frozen")
+    skipped = (*(library or jax_folders()), OURS, WATCH, "<frozen")
     return (frame for frame in frames if not frame.f_code.co_filename.startswith(skipped))
 
 
@@ -273,7 +273,7 @@ def is_read_by_operation(frames: Frames) -> bool:
     """Whether an operation of JAX reads an array to know what to do: iterating one, a mask."""
     for frame in frames:
         file = frame.f_code.co_filename
-        if file.startswith(OURS):
+        if file.startswith((OURS, WATCH)):
             continue
         folder = next((folder for folder in jax_folders() if file.startswith(folder)), None)
         if folder is None:

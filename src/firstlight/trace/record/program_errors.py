@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: All of `firstlight.trace`: a cell of a notebook is run by it as well.
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+#: Stands between the program and JAX where `firstlight exec --metrics` watches as well.
+WATCH = os.path.join(os.path.dirname(os.path.dirname(OURS)), "telemetry", "watch") + os.sep
 _LIBRARY = os.path.dirname(os.__file__)
 #: By the name that it has, and by the one that links lead to.
 STANDARD_LIBRARY = (_LIBRARY + os.sep, os.path.realpath(_LIBRARY) + os.sep)
