@@ -21,7 +21,8 @@ examples:
 Firstlight's options come before the program; everything after it is the program's.
 
 exit codes: the program's own; 126 it cannot be run; 127 there is no such program; 2 wrong usage."""
-HOOK = "firstlight-warmstart.pth"
+#: Files that Python reads at its start, and what does not happen without them.
+CACHE_HOOK, WATCH_HOOK = "firstlight-warmstart.pth", "firstlight-telemetry.pth"
 #: Options that become variables of the program.
 _WATCH_OPTIONS = (
     (
@@ -82,7 +83,8 @@ def handle(options: argparse.Namespace) -> int:
         os.environ["FIRSTLIGHT_CACHE_DIR"] = (
             options.cache if is_url else os.path.abspath(options.cache)
         )
-    _warn_of_other_pythons(program[0])
+    is_watched = options.metrics is not None or options.push is not None
+    _warn_of_other_pythons(program[0], is_watched)
     for name in ("SIGPIPE", "SIGXFSZ"):  # ignored by Python, which a program would inherit
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:
@@ -123,8 +125,8 @@ def _watch(options: argparse.Namespace) -> None:
             os.environ[name] = os.path.abspath(value) if is_path else value
 
 
-def _warn_of_other_pythons(program: str) -> None:
-    """Say so if the cache would not be used, as far as that can be seen from here."""
+def _warn_of_other_pythons(program: str, is_watched: bool) -> None:
+    """Say so if there would be no cache or no watch, as far as that can be seen from here."""
     if not os.path.basename(program).startswith("python"):
         return
     import shutil
@@ -137,11 +139,14 @@ def _warn_of_other_pythons(program: str) -> None:
             f"{found} is not the Python that Firstlight is installed for. Unless it has Firstlight "
             f"too, nothing is cached: run the program with {sys.executable}"
         )
-    elif not any(os.path.exists(os.path.join(folder, HOOK)) for folder in folders):
-        why = (
-            f"nothing is cached: {HOOK}, which Python reads at its start, is not in {folders[0]}. "
-            "Install it again: pip install --force-reinstall --no-deps firstlight"
-        )
     else:
-        return
+        hooks = (CACHE_HOOK, WATCH_HOOK) if is_watched else (CACHE_HOOK,)
+        missing = [h for h in hooks if not any(os.path.exists(f"{f}/{h}") for f in folders)]
+        if not missing:
+            return
+        what = "cached" if CACHE_HOOK in missing else "watched"
+        why = (
+            f"nothing is {what}: {missing[0]}, which Python reads at its start, is not in "
+            f"{folders[0]}. Install it again: pip install --force-reinstall --no-deps firstlight"
+        )
     print(f"firstlight: {why}.", file=sys.stderr)

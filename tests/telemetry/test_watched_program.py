@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from scraping import samples
 
-from firstlight.cli import main
+from firstlight.cli import exec_program, main
 
 EXEC = (sys.executable, "-m", "firstlight", "exec")
 PROGRAM = """\
@@ -91,6 +91,16 @@ def test_what_is_no_address_is_said_before_the_program_starts(
     with pytest.raises(SystemExit) as ended:
         main(["exec", *options, "python", "-c", "pass"])
     assert ended.value.code == 2 and said in capsys.readouterr().err
+
+
+def test_an_installation_without_the_hook_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(exec_program, "WATCH_HOOK", "no-such-file.pth")
+    exec_program._warn_of_other_pythons(sys.executable, is_watched=False)
+    assert capsys.readouterr().err == ""
+    exec_program._warn_of_other_pythons(sys.executable, is_watched=True)
+    assert "nothing is watched: no-such-file.pth" in capsys.readouterr().err
 
 
 def test_a_process_that_does_not_import_jax_loads_nothing_and_takes_no_port() -> None:
