@@ -243,7 +243,7 @@ ALERTS = (
         Severity.TICKET,
         Scope.FUNCTION,
         f"max by ({Scope.FUNCTION.by}) ({m.LEAK_SUSPECTED.name}) > 0",
-        600,
+        60,
         f"Memory of {_ON} grows steadily; arrays made by {_FUNCTION} stay alive.",
         "memory-leak",
         fires=(_at(m.LEAK_SUSPECTED.name, f'{_STEP},memory="arrays"', "1+0x"),),
