@@ -93,16 +93,20 @@ def test_a_failure_fires_is_named_is_mended_and_resolves(
         until(lambda: monitoring.webhook.has(mode.alert, "firing"), f"{mode.alert} arrives")
     except AssertionError:
         raise AssertionError(monitoring.log(mode.name)[-3000:]) from None
+    for name, value in mode.broken.environment:  # doctor is asked where the process runs
+        monkeypatch.setenv(name, value)
+
+    def named() -> bool:
+        checks = examined(monitoring, capsys)
+        alerts = checks["alerts"]
+        is_seen = mode.trace_finding or checks[mode.doctor_check]["status"] == "FAILED"
+        return bool(
+            is_seen and mode.alert in alerts["found"] and f"{mode.name}.md" in alerts["remedy"]
+        )
+
+    until(named, "doctor names it", 60)
     if mode.trace_finding:
         assert mode.trace_finding in findings_of(mode, chaos, tmp_path)
-    else:
-        for name, value in mode.broken.environment:  # doctor is asked where the process runs
-            monkeypatch.setenv(name, value)
-        check = examined(monitoring, capsys)[mode.doctor_check]
-        assert check["status"] == "FAILED"
-    alerts = examined(monitoring, capsys)["alerts"]
-    assert mode.alert in alerts["found"]
-    assert f"{mode.name}.md" in alerts["remedy"]
     monitoring.stop(mode.name)
     monitoring.start(mode.name, [*chaos, *exported, "--mended"])
     until(lambda: monitoring.webhook.has(mode.alert, "resolved"), f"{mode.alert} resolves")

@@ -242,7 +242,8 @@ ALERTS = (
         "FirstlightLeak",
         Severity.TICKET,
         Scope.FUNCTION,
-        f"max by ({Scope.FUNCTION.by}) ({m.LEAK_SUSPECTED.name}) > 0",
+        # A collection of garbage, or a scrape that failed, does not end it.
+        f"max by ({Scope.FUNCTION.by}) (max_over_time({m.LEAK_SUSPECTED.name}[900s])) > 0",
         60,
         f"Memory of {_ON} grows steadily; arrays made by {_FUNCTION} stay alive.",
         "memory-leak",
