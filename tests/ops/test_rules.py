@@ -14,7 +14,10 @@ from firstlight.cli import main
 from firstlight.ops.alerts import ALERTS
 from firstlight.ops.rules import Settings, groups
 from firstlight.ops.yaml_text import yaml_text
+from firstlight.telemetry import metrics
 from firstlight.telemetry.metrics import CATALOGUE, Kind
+from firstlight.telemetry.prometheus import Exporter
+from firstlight.telemetry.values import Values
 
 SUFFIXES = {Kind.COUNTER: ("",), Kind.GAUGE: ("",), Kind.HISTOGRAM: ("_bucket", "_count", "_sum")}
 EXPORTED = {m.name + suffix for m in CATALOGUE for suffix in SUFFIXES[m.kind]}
@@ -93,3 +96,13 @@ def test_yaml_says_what_was_meant() -> None:
         "e": [[1], []],
     }
     assert yaml.safe_load(yaml_text(values, "a comment")) == values
+
+
+def test_rules_write_the_bounds_of_buckets_as_processes_do() -> None:
+    values = Values()
+    values.histogram(metrics.REQUEST_DURATION, "demo", "warm").observe(0.05)
+    values.histogram(metrics.COMPILE_DURATION, "compile").observe(0.05)
+    exported = set(re.findall(r'(le="[^"]+")', Exporter(values).text().decode()))
+    asked = {le for rule in rules() for le in re.findall(r'le="[^"]+"', rule["expr"])}
+    assert asked == {'le="0.1"', 'le="1.0"', 'le="10.0"'}
+    assert asked <= exported

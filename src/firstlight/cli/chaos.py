@@ -54,9 +54,7 @@ def handle(options: argparse.Namespace) -> int:
     os.environ |= dict(variant.environment)
     arguments = program(mode, variant, os.path.abspath(folder))
     if options.trace:
-        short = "--rounds" if mode.program == "lost_cache" else "--steps"
-        amount = "1" if mode.program == "lost_cache" else "40"
-        command = ["trace", "--out", os.path.join(folder, "trace"), *arguments, short, amount]
+        command = ["trace", "--out", os.path.join(folder, "trace"), *arguments, *mode.short]
     else:
         command = ["exec", "--metrics", options.metrics, "--cache", cache, sys.executable]
         command += arguments

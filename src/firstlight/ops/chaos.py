@@ -34,6 +34,8 @@ class Mode:
     #: What names it: kinds of findings of `firstlight trace`, or a check of `firstlight doctor`.
     trace_finding: str = ""
     doctor_check: str = "alerts"
+    #: With these arguments it ends soon, for `firstlight trace`.
+    short: tuple[str, ...] = ("--steps", "40")
     ports: int = 1
 
 
@@ -46,6 +48,7 @@ MODES = (
         Variant(),
         "FirstlightCacheHitsBurning",
         trace_finding="cache-off",
+        short=("--rounds", "1"),
     ),
     Mode(
         "out-of-memory",
@@ -88,6 +91,7 @@ MODES = (
         Variant(("--workers", "4")),
         "FirstlightThunderingCompilation",
         trace_finding="ranks-compile-the-same",
+        short=("--rounds", "1"),
         ports=5,
     ),
     Mode(
