@@ -62,6 +62,17 @@ def test_promtool_accepts_configuration_and_rules_at_any_speed(
         subprocess.run([promtool, "check", "config", out / "prometheus/prometheus.yml"], check=True)
 
 
+def test_what_dcgm_says_is_recorded_under_our_name(promtool: str, built: Path) -> None:
+    ours = "firstlight_gpu_utilization_ratio"
+    said = {"series": 'DCGM_FI_DEV_GPU_UTIL{gpu="1",device="nvidia1"}', "values": "75x4"}
+    expected = {"labels": ours + '{gpu="1",device="gpu:1"}', "value": 0.75}
+    question = {"expr": ours, "eval_time": "1m", "exp_samples": [expected]}
+    test = {"interval": "30s", "input_series": [said], "promql_expr_test": [question]}
+    case = {"rule_files": ["rules.yml"], "tests": [test]}
+    (built / "dcgm_test.yml").write_text(yaml.safe_dump(case))
+    subprocess.run([promtool, "test", "rules", "dcgm_test.yml"], cwd=built, check=True)
+
+
 def test_rules_name_only_metrics_of_the_catalogue_and_what_they_record() -> None:
     recorded = {rule["record"] for rule in rules() if "record" in rule}
     for rule in rules():

@@ -10,6 +10,7 @@ from typing import Any
 from firstlight.ops.alerts import ALERTS, Alert, Severity
 from firstlight.ops.objectives import OBJECTIVES, WINDOW, Objective, Scope
 from firstlight.telemetry import metrics as m
+from firstlight.telemetry.watch.gpu import DCGM
 
 Plain = dict[str, Any]
 #: (long window, short window, how many times the budget), in seconds: Google's SRE workbook, ch. 5.
@@ -61,7 +62,19 @@ def groups(settings: Settings) -> Plain:
     ]
     others = [_alert(alert, settings) for alert in ALERTS]
     made.append({"name": "firstlight-alerts", "interval": every, "rules": others})
+    made.append({"name": "firstlight-dcgm", "interval": every, "rules": _from_dcgm()})
     return {"groups": made}
+
+
+def _from_dcgm() -> list[Plain]:
+    """What NVIDIA's exporter says, under our names and in our units; nothing where it is not."""
+    return [
+        {
+            "record": name,
+            "expr": f'label_replace({theirs} * {factor}, "device", "gpu:$1", "gpu", "(.+)")',
+        }
+        for name, (theirs, factor) in DCGM.items()
+    ]
 
 
 def burn_name(objective: Objective, severity: Severity) -> str:

@@ -8,12 +8,9 @@ from typing import Any
 from firstlight.telemetry import metrics
 from firstlight.telemetry.values import Values
 
-#: What NVIDIA's own exporter (DCGM) says of the same: its name, and what makes it our unit. Where
-#: it runs, a recording rule gives these, also for GPUs of processes that are not watched.
-DCGM = {
-    metrics.GPU_UTILIZATION.name: ("DCGM_FI_DEV_GPU_UTIL", 1 / 100),
-    metrics.DEVICE_MEMORY_USED.name: ("DCGM_FI_DEV_FB_USED", 2.0**20),
-}
+#: What NVIDIA's own exporter (DCGM) says of the same: its name, and what makes it our unit. Rules
+#: record it under our name where that exporter runs, also for processes that are not watched.
+DCGM = {metrics.GPU_UTILIZATION.name: ("DCGM_FI_DEV_GPU_UTIL", 0.01)}
 
 
 class Gpus:
