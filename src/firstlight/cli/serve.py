@@ -105,7 +105,7 @@ def _require_installed() -> None:
 
     from firstlight.errors import FirstlightError
 
-    needed = ("jax", "httptools", "msgspec", "prometheus_client", "uvloop")
+    needed = ("jax", "httptools", "msgspec", "uvloop")
     if missing := [name for name in needed if find_spec(name) is None]:
         raise FirstlightError(
             f"a server needs {', '.join(missing)}: pip install 'firstlight[serve]'."
