@@ -45,7 +45,7 @@ def add_to(commands: Commands) -> None:
     add("--max-body", type=_size, metavar="SIZE", help="refuse larger requests (default: 64M)")
     add("--request-seconds", type=seconds, help="time for a request to arrive (default: 20)")
     add("--drain-seconds", type=seconds, default=30.0, help="time to stop in (default: 30)")
-    add("--cache", metavar="DIR", help="where compiled programs are kept (see docs/warmstart.md)")
+    add("--cache", metavar="DIR|URL", help="where programs are kept (see docs/warmstart.md)")
     parser.set_defaults(handle=handle, parser=parser)
 
 
@@ -59,8 +59,13 @@ def handle(options: argparse.Namespace) -> int:
         # Read by OpenBLAS when it is loaded, which is later: with a thread per core, the small
         # matrices of a fit take up to sixty times as long on a machine that does anything else.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # On a GPU, JAX would first reserve most of the memory, which takes seconds.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     if options.cache:
-        os.environ["FIRSTLIGHT_CACHE_DIR"] = os.path.abspath(options.cache)
+        is_url = "://" in options.cache
+        os.environ["FIRSTLIGHT_CACHE_DIR"] = (
+            options.cache if is_url else os.path.abspath(options.cache)
+        )
     token = None
     if options.token_file:
         from firstlight.token_file import read_token

@@ -228,8 +228,8 @@ def report(loaded: Sequence[Loaded], seconds: float, say: Say) -> None:
         cached = sum(bucket.from_cache for bucket in buckets)
         took = sum(bucket.load_seconds for bucket in buckets)
         say(
-            f"{one.model.name} {one.model.version}: {len(buckets)} executables in {took:.2f} s "
-            f"({len(buckets) - cached} compiled, {cached} from the cache), "
+            f"{one.model.name} {one.model.version}: {len(buckets)} executables "
+            f"({len(buckets) - cached} compiled, {cached} from the cache, {took:.2f} s in all), "
             f"{one.memory_bytes / 2**20:.1f} MiB; rows: seconds "
             + ", ".join(f"{b.rows}: {b.seconds:.2g}" for b in one.lanes[buckets[0].sizes])
         )
