@@ -206,6 +206,22 @@ def test_buckets_answer_any_number_of_rows_up_to_the_largest(tmp_path: Path) -> 
             frozen(weights, {"x": np.zeros((9, 3))}, 0.5)
 
 
+def test_examples_are_the_arguments_of_one_call_or_several_calls() -> None:
+    x, w = np.zeros(2), np.zeros(3)
+    line = LinearRegression(1.0, 2.0)  # a named tuple is an argument
+
+    def calls(*examples: Any) -> list[tuple[Any, ...]]:
+        return [call.args for call in freezing._calls(examples)]
+
+    assert calls(x, w) == [(x, w)]
+    assert calls(line) == [(line,)]
+    assert calls((x, w), Example(w)) == [(x, w), (w,)]
+    assert calls((x,), w) == [((x,), w)]
+    for examples in ((), (x, Example(w))):
+        with pytest.raises(CannotFreezeError):
+            calls(*examples)
+
+
 def test_a_function_that_mixes_rows_gets_no_buckets(tmp_path: Path) -> None:
     with pytest.raises(CannotFreezeError, match="treat every row on its own"):
         freeze(lambda x: x - x.mean(), (np.arange(4.0),), path=tmp_path / "m", buckets=(4,))

@@ -31,7 +31,7 @@ class Example:
 
 def freeze(
     f: Callable[..., Any],
-    *examples: Example | tuple[Any, ...],
+    *examples: Any,
     path: str | os.PathLike[str],
     static: Sequence[str] = (),
     buckets: Sequence[int] = (),
@@ -46,8 +46,9 @@ def freeze(
 
     Args:
         f: The function; any transformation (`jax.grad(f)`) and any tree of arrays will do.
-        examples: Calls: tuples of positional arguments, or `Example`. Only shapes and types count;
-            `jax.ShapeDtypeStruct` stands for an array of ones.
+        examples: The arguments of a call; or several calls, each a tuple of positional arguments
+            or an `Example`. Only shapes and types count; `jax.ShapeDtypeStruct` stands for an
+            array of ones.
         path: The file.
         static: Names of keyword arguments that are part of the program: texts, numbers, None.
         buckets: Numbers of rows to compile for. A call with fewer rows is padded to the next
@@ -60,12 +61,9 @@ def freeze(
     Raises:
         CannotFreezeError: What it is in `f` that cannot be frozen, and what to do.
     """
-    if not examples:
-        raise CannotFreezeError("no example: give the arguments of a call, freeze(f, (x, y), …).")
-    calls = [e if isinstance(e, Example) else Example(*e) for e in examples]
     compiled = []
     with _persistent_cache_off():
-        for call in calls:
+        for call in _calls(examples):
             for rows in sorted({*buckets}) or (0,):
                 compiled.append(_compiled(f, call, tuple(static), rows, tuple(batched)))
     programs = tuple(program for program, _, _ in compiled)
@@ -84,6 +82,20 @@ def freeze(
     write_bytes(where, sealed_function(body, key=None if key is None else Path(key)))
     where.chmod(where.stat().st_mode & ~0o022)  # `load` refuses what others could have changed
     return where
+
+
+def _calls(examples: tuple[Any, ...]) -> list[Example]:
+    if not examples:
+        raise CannotFreezeError("no example: give the arguments of a call, freeze(f, x, y, …).")
+    # A named tuple is an argument, such as the state of an optimiser.
+    are_calls = [isinstance(e, Example) or type(e) is tuple for e in examples]
+    if all(are_calls):
+        return [e if isinstance(e, Example) else Example(*e) for e in examples]
+    if any(isinstance(e, Example) for e in examples):
+        raise CannotFreezeError(
+            "calls and arguments are mixed: give every call as Example(…), or one call's arguments."
+        )
+    return [Example(*examples)]
 
 
 def _compiled(
