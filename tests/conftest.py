@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -227,4 +228,6 @@ def s3() -> Iterator[str]:
         fsspec.filesystem("s3").mkdir("bucket")
         yield "s3://bucket/results"
         fsspec.filesystem("s3").clear_instance_cache()
+        # Buckets are kept in this process, and outlive the server.
+        urllib.request.urlopen(f"http://{host}:{port}/moto-api/reset", data=b"").close()
     server.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,20 @@ def test_recompiles_are_counted_by_function_and_stage(value: Scrape) -> None:
     assert value("recompiles_total", function="shifted") == 2
     assert value("compile_duration_seconds_count", stage="compile") == before + 3
     assert value("compile_seconds_total", function="shifted") > 0
+
+
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """JAX without a cache, which commands that ran in this process may have turned on."""
+    before = jax.config.jax_compilation_cache_dir
+    jaxs_own = getattr(compilation_cache.get_file_cache, "_get_file_cache", None)
+    if jaxs_own is not None:
+        monkeypatch.setattr(compilation_cache, "get_file_cache", jaxs_own)
+    jax.config.update("jax_compilation_cache_dir", None)
+    compilation_cache.reset_cache()
+    yield
+    jax.config.update("jax_compilation_cache_dir", before)
+    compilation_cache.reset_cache()
 
 
 @pytest.fixture

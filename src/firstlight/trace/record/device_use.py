@@ -7,11 +7,19 @@ from _thread import get_ident
 from time import monotonic_ns
 from typing import Any
 
+from firstlight.trace.record.program_errors import leave_out_caller
 from firstlight.trace.record.recorder import Recorder
 from firstlight.trace.record.replacements import Replacements, named_like
 
 #: Where JAX first asks a device for memory: an array is placed there, or a program runs.
 _PLACES = (("batched_device_put", ()), ("ExecuteReplicated", ("__call__",)))
+
+
+def started_backends() -> list[str]:
+    """The platforms that JAX has started so far."""
+    from jax._src import xla_bridge
+
+    return list(getattr(xla_bridge, "_backends", ()))
 
 
 class DeviceUse:
@@ -35,21 +43,22 @@ class DeviceUse:
 
     def _timed(self, original: Any) -> Any:
         def call(*arguments: Any, **named: Any) -> Any:
-            if not self._replaced:
-                return original(*arguments, **named)
+            is_first = bool(self._replaced)
             self.stop()
             begin = monotonic_ns()
             try:
                 return original(*arguments, **named)
+            except BaseException as error:
+                leave_out_caller(error)
+                raise
             finally:
-                self._report(begin, monotonic_ns())
+                if is_first:
+                    self._report(begin, monotonic_ns())
 
         return named_like(call, original)
 
     def _report(self, begin_ns: int, end_ns: int) -> None:
-        from jax._src import xla_bridge
-
-        platforms = [name for name in getattr(xla_bridge, "_backends", ()) if name != "cpu"]
+        platforms = [name for name in started_backends() if name != "cpu"]
         if not platforms:
             return
         asked = os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "")

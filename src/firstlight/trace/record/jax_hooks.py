@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from _thread import get_ident
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Any
@@ -14,7 +15,7 @@ from firstlight.trace.record import calls, program_contents
 from firstlight.trace.record.cache_folder import CacheFolder
 from firstlight.trace.record.call_tracking import KnownCalls
 from firstlight.trace.record.calls import Facts, Frames
-from firstlight.trace.record.device_use import DeviceUse
+from firstlight.trace.record.device_use import DeviceUse, started_backends
 from firstlight.trace.record.outputs import Outputs
 from firstlight.trace.record.program_errors import leave_out_caller, pass_on
 from firstlight.trace.record.recorder import Recorder
@@ -28,7 +29,7 @@ def attach(recorder: Recorder) -> JaxHooks:
     hooks = JaxHooks(recorder)
     hooks.listen()
     hooks.watch_backends()
-    hooks.watch_first_use()
+    hooks.watch_first_use(started_backends())
     hooks.waits.watch()
     recorder.before_end.append(hooks.waits.write)
     recorder.after_fork.append(hooks.forked)
@@ -103,21 +104,27 @@ class JaxHooks:
         def _init_backend(platform: str) -> Any:
             begin = monotonic_ns()
             try:
-                return original(platform)
+                backend = original(platform)
             except BaseException as error:
                 leave_out_caller(error)
                 raise
             finally:
                 times = {"begin_ns": begin, "end_ns": monotonic_ns()}
                 event("backend", platform=platform, **times, thread=get_ident())
+            self.watch_first_use([platform])
+            return backend
 
         self._replaced.put(xla_bridge, "_init_backend", _init_backend)
 
-    def watch_first_use(self) -> None:
-        """Time the first use of an accelerator, in which its memory is reserved."""
-        from jax._src.interpreters import pxla
+    def watch_first_use(self, platforms: Iterable[str]) -> None:
+        """Time the first use of an accelerator, if it is among them: its memory is reserved then.
 
-        self._device_use.watch(pxla)
+        On a CPU nothing is replaced: errors of a program may name every frame.
+        """
+        if any(platform != "cpu" for platform in platforms):
+            from jax._src.interpreters import pxla
+
+            self._device_use.watch(pxla)
 
     def detach(self) -> None:
         """Stop listening, and leave JAX as it was."""
