@@ -23,8 +23,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -123,7 +124,7 @@ def running(
     variables = {
         "FIRSTLIGHT_CACHE_DIR": str(folder / "cache"),
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
-        "PYTHONPATH": str(folder),
+        "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]),
     }
     with open(folder / f"{name}.log", "wb") as log:
         process = subprocess.Popen(
@@ -138,11 +139,12 @@ def running(
             time.sleep(0.01)
         yield Server(name, port, path, process)
     finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has ended by itself
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def wrk(server: Server, folder: Path, seconds: int) -> Load:
@@ -362,6 +364,8 @@ def main() -> None:
     options = parser.parse_args()
     if shutil.which("wrk") is None:
         sys.exit("wrk is not installed: apt-get install wrk")
+    if find_spec("uvicorn") is None:
+        sys.exit("uvicorn, which runs the bare app, is not installed: pip install uvicorn")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_programs(folder)

@@ -135,6 +135,18 @@ def test_a_connection_that_is_lost_is_counted_and_replaced() -> None:
     assert seen.statuses == {200: 7, BROKEN: 1}
 
 
+def test_a_connection_that_the_server_ends_after_its_answer_is_replaced() -> None:
+    async def once(number: int, path: bytes, writer: asyncio.StreamWriter) -> bool:
+        writer.write(answer(200))
+        return False
+
+    seen = asked(Server(once), Loop(connections=2, seconds=0.3, rate=100.0))
+    # In an open loop connections wait, and end while they wait. A request that leaves before that
+    # is seen is lost: every one is accounted for.
+    assert seen.statuses.keys() <= {200, BROKEN} and seen.statuses[200] > 15
+    assert seen.statuses.total() == 30 and seen.unsent == 0
+
+
 def test_quantiles_are_of_all_answers() -> None:
     ordered = [float(i) for i in range(1, 1001)]
     assert [quantile(ordered, q) for q in (0.5, 0.99, 0.999, 1.0)] == [500, 990, 999, 1000]

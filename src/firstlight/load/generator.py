@@ -42,10 +42,12 @@ class Seen:
 
 
 class _Connection(asyncio.Protocol):
-    """One request at a time; tells the status of each answer."""
+    """One request at a time; tells the status of each answer, and an end without a request."""
 
-    def __init__(self, done: Callable[[_Connection, int], None]) -> None:
-        self.done = done
+    def __init__(
+        self, done: Callable[[_Connection, int], None], left: Callable[[_Connection], None]
+    ) -> None:
+        self.done, self.left = done, left
         self.transport: asyncio.Transport | None = None
         self.due = 0.0
         self._data = b""
@@ -85,6 +87,8 @@ class _Connection(asyncio.Protocol):
         if self.busy:
             self.busy = False
             self.done(self, BROKEN)
+        else:
+            self.left(self)
 
 
 async def ask(target: Target, loop: Loop) -> Seen:
@@ -119,7 +123,8 @@ class _Asking:
         if self._waiting:
             await asyncio.wait_for(self._ended.wait(), self._loop.seconds + 60.0)
         self._seen.seconds = time.perf_counter() - self._begin
-        for connection in self._free:
+        free, self._free = self._free, []
+        for connection in free:
             if connection.transport is not None:
                 connection.transport.abort()
         return self._seen
@@ -127,7 +132,7 @@ class _Asking:
     async def _connected(self) -> _Connection:
         loop = asyncio.get_running_loop()
         _, made = await loop.create_connection(
-            lambda: _Connection(self._done), self._target.host, self._target.port
+            lambda: _Connection(self._done, self._left), self._target.host, self._target.port
         )
         return made
 
@@ -163,6 +168,12 @@ class _Asking:
             asyncio.get_running_loop().create_task(self._replace())
             return
         self._next(connection, now)
+
+    def _left(self, connection: _Connection) -> None:
+        """The server has ended a connection that was not in use."""
+        if connection in self._free:
+            self._free.remove(connection)
+            asyncio.get_running_loop().create_task(self._replace())
 
     async def _replace(self) -> None:
         """Another connection for one that the server ended."""
