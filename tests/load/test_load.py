@@ -147,6 +147,22 @@ def test_a_connection_that_the_server_ends_after_its_answer_is_replaced() -> Non
     assert seen.statuses.total() == 30 and seen.unsent == 0
 
 
+def test_answers_in_chunks_and_what_is_no_answer() -> None:
+    async def in_pieces(number: int, path: bytes, writer: asyncio.StreamWriter) -> bool:
+        if number == 2:
+            writer.write(b"this is no HTTP\r\n\r\n")
+            return True
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for piece in (b"3\r\n[1]\r\n", b"0\r\n", b"\r\n"):
+            await writer.drain()
+            await asyncio.sleep(0)
+            writer.write(piece)
+        return True
+
+    seen = asked(Server(in_pieces), Loop(connections=1, seconds=60, max_requests=6))
+    assert seen.statuses == {200: 5, BROKEN: 1}
+
+
 def test_quantiles_are_of_all_answers() -> None:
     ordered = [float(i) for i in range(1, 1001)]
     assert [quantile(ordered, q) for q in (0.5, 0.99, 0.999, 1.0)] == [500, 990, 999, 1000]

@@ -8,6 +8,7 @@ of the connections was free then: what waits in front of a slow server is not le
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -19,6 +20,7 @@ MAX_CONNECTIONS, MAX_SECONDS, MAX_REQUESTS = 1024, 3600.0, 10_000_000
 #: Status of a request that got no answer.
 BROKEN = 0
 _EARLY = 0.002
+_LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,9 @@ class _Connection(asyncio.Protocol):
         self.done, self.left = done, left
         self.transport: asyncio.Transport | None = None
         self.due = 0.0
-        self._data = b""
-        self._missing = -1  # bytes of the answer; -1: its head is not complete
+        self._data = b""  # of a head that is not complete, or the last of what came in chunks
+        self._in_body = self._in_chunks = False
+        self._missing = 0  # bytes of the answer
         self._status = BROKEN
         self.busy = False
 
@@ -65,22 +68,35 @@ class _Connection(asyncio.Protocol):
         self.transport.write(request)
 
     def data_received(self, data: bytes) -> None:
-        if self._missing < 0:
+        if not self._in_body:
             self._data += data
             end = self._data.find(b"\r\n\r\n")
             if end < 0:
                 return
-            head = self._data[:end].lower()
-            self._status = int(head[9:12])
-            at = head.find(b"content-length:")
-            length = int(head[at + 15 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
-            self._missing = length + end + 4 - len(self._data)
-            self._data = b""
+            if not self._read_head(self._data[:end].lower()):
+                assert self.transport is not None
+                self.transport.abort()  # no answer that HTTP knows
+                return
+            data, self._data = self._data[end + 4 :], b""
+        if self._in_chunks:
+            self._data = (self._data + data)[-len(_LAST_CHUNK) :]
+            is_over = self._data in (_LAST_CHUNK, _LAST_CHUNK[2:])
         else:
             self._missing -= len(data)
-        if self._missing <= 0:
-            self._missing, self.busy = -1, False
+            is_over = self._missing <= 0
+        if is_over:
+            self._data, self._in_body, self.busy = b"", False, False
             self.done(self, self._status)
+
+    def _read_head(self, head: bytes) -> bool:
+        length = re.search(rb"\r\ncontent-length: *(\d+)", head)
+        status = head[9:12]
+        if not status.isdigit():
+            return False
+        self._status = int(status)
+        self._in_body, self._in_chunks = True, b"\r\ntransfer-encoding: chunked" in head
+        self._missing = int(length[1]) if length else 0
+        return True
 
     def connection_lost(self, _: Exception | None) -> None:
         self.transport = None
