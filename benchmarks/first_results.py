@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,8 @@ monitoring.register_event_duration_secs_listener(
         event == "/jax/core/compile/backend_compile_duration")))
 made = []
 def compile(f):
+    if about["how"] == "as it is":
+        return f
     if about["how"] == "tiered":
         made.append(warmstart.tiered(f))
     elif about["how"] == "level 0":
@@ -94,9 +96,9 @@ def main() -> None:
     {"frozen": frozen, "tiers": tiers, "penalty": penalty, "hits": hits}[options.what](options)
 
 
-def standard_cases(pattern: str) -> list[Case]:
+def standard_cases(pattern: str, of: Sequence[str] = ("jax-jit",)) -> list[Case]:
     backends, workloads = registered()
-    cases = select("standard", workloads, backends, ["jax-jit"], ["none"])
+    cases = select("standard", workloads, backends, list(of), ["none"])
     return [case for case in cases if re.search(pattern, case.id)]
 
 
@@ -217,11 +219,12 @@ def penalty(options: argparse.Namespace) -> None:
 def hits(options: argparse.Namespace) -> None:
     """Every compile of a second process must be found by Firstlight's cache."""
     missed = 0
-    for case in standard_cases(options.pattern):
+    for case in standard_cases(options.pattern, ("jax-jit", "jax-eager", "torch-jax", "pyhf-jax")):
+        how = "jit" if case.backend == "jax-jit" else "as it is"
         with tempfile.TemporaryDirectory() as folder:
             cache = {"FIRSTLIGHT_WARMSTART": "1", "FIRSTLIGHT_CACHE_DIR": folder}
             cache["JAX_ENABLE_COMPILATION_CACHE"] = "true"
-            first, second = (child(case, "jit", cache) for _ in range(2))
+            first, second = (child(case, how, cache) for _ in range(2))
         missed += second["requests"] - second["hits"]
         said = f"{second['hits']} of {second['requests']} requests, {second['compiles']} compiles"
         print(
