@@ -30,7 +30,8 @@ class _Watch:
     def find_spec(self, name: str, path: "Any", target: "Any" = None) -> "Any":
         if name != self._name:
             return None
-        finders = [finder for finder in sys.meta_path if finder is not self]
+        # Those that follow: another watch before this one is asking it right now.
+        finders = sys.meta_path[sys.meta_path.index(self) + 1 :]
         found = (finder.find_spec(name, path, target) for finder in finders)
         spec: Any = next((spec for spec in found if spec is not None), None)
         if spec is not None and spec.loader is not None:

@@ -36,6 +36,17 @@ def command(
         epilog=f"example:\n  {example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    _add_workspace(parser)
+    parser.set_defaults(handle=handle, command=name)
+    if model:
+        _add_model(parser)
+    if data:
+        _add_data(parser, asimov)
+    return parser
+
+
+def _add_workspace(parser: argparse.ArgumentParser) -> None:
+    """The workspace, what selects from it, and --json."""
     add = parser.add_argument
     add("workspace", type=Path, metavar="WORKSPACE", help="a pyhf JSON workspace")
     add(
@@ -70,12 +81,6 @@ def command(
         action="store_true",
         help="print one JSON object; numbers that are not finite become null",
     )
-    parser.set_defaults(handle=handle, command=name)
-    if model:
-        _add_model(parser)
-    if data:
-        _add_data(parser, asimov)
-    return parser
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
