@@ -15,7 +15,7 @@ from jax import lax, monitoring
 from firstlight.telemetry.events import STAGES
 from firstlight.warmstart import tiered
 from firstlight.warmstart.tiers.interpreter import AbandonedError, Interpreter
-from firstlight.warmstart.tiers.tiered import Tier, WhyOff
+from firstlight.warmstart.tiers.signature_calls import Tier, WhyOff
 
 pytestmark = pytest.mark.slow
 
@@ -226,7 +226,7 @@ def test_numpy_computes_what_the_compiled_program_computes(program: Any) -> None
 def test_a_program_that_stays_slow_in_numpy_waits_for_the_compiler(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("firstlight.warmstart.tiers.tiered._PATIENCE_SECONDS", -1.0)
+    monkeypatch.setattr("firstlight.warmstart.tiers.signature_calls._PATIENCE_SECONDS", -1.0)
     add = tiered(lambda x: x + 1)
     assert add(1.0) == 2.0
     (switch,) = add.switches

@@ -5,49 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Any
 
-from firstlight.warmstart.tiers.interpreter import AbandonedError, Interpreter
-
-#: What takes NumPy less than this is not slowed down by a compiler: the first call, and as many
-#: as follow in this time. A program that is over by then need not wait for one.
-_HEAD_START_SECONDS = 0.1
-#: After so long in NumPy, calls wait for the compiler, which both would only keep from working:
-#: lowering is Python, and so is the interpreter.
-_PATIENCE_SECONDS = 0.5
-
-
-class Tier(Enum):
-    """What has answered a call."""
-
-    NUMPY = "numpy"  # operation by operation, nothing compiled
-    COMPILED = "compiled"
-
-
-class WhyOff(Enum):
-    """Why the first call was compiled at once."""
-
-    EFFECTS = "it calls back into Python, which must happen once"
-    SEVERAL_DEVICES = "its arrays are on several devices"
-    NOT_UNDERSTOOD = "NumPy cannot run its program, which this JAX writes in another way"
-
-
-@dataclass(frozen=True)
-class Switch:
-    """What happened to calls of one signature (shapes and types of the arguments) so far."""
-
-    signature: str
-    first_tier: Tier
-    why_off: WhyOff | None
-    numpy_calls: int  # answered before the compiled program was there
-    switched: bool
-    compile_seconds: float | None  # in the background
+from firstlight.warmstart.tiers.interpreter import AbandonedError
+from firstlight.warmstart.tiers.signature_calls import SignatureCalls, Switch, When, WhyOff
 
 
 def tiered(f: Callable[..., Any], **jit_options: Any) -> Tiered:
@@ -116,8 +81,8 @@ class Tiered:
         functools.update_wrapper(self, f)
         self._local = threading.local()
         self._lock = threading.Lock()
-        self._states: dict[int, _State] = {}
-        self._unsettled: list[_State] = []  # not compiled, or failed
+        self._states: dict[int, SignatureCalls] = {}
+        self._unsettled: list[SignatureCalls] = []  # not compiled, or failed
         #: Whether calls may go to JAX, which would compile by itself what is traced and unsettled.
         self._is_settled = False
         self._static = static_arguments(f, jit_options)
@@ -149,7 +114,7 @@ class Tiered:
         """Wait for the compiler, for all signatures so far."""
         for state in list(self._states.values()):
             if state.why_off is None:
-                state.start(_When.NOW)
+                state.start(When.NOW)
                 state.over.wait()
 
     def _answer(self, args: Any, kwargs: Any) -> Any:
@@ -161,7 +126,7 @@ class Tiered:
                 return self._jitted(*args, **kwargs)
             state = self._state(self._jitted.trace(*args, **kwargs), leaves)
             if state.why_off is None and state.is_slow:
-                state.start(_When.NOW)
+                state.start(When.NOW)
                 state.over.wait()
             if state.why_off is None and not state.over.is_set():
                 try:
@@ -171,27 +136,27 @@ class Tiered:
                 except Exception:  # of ours: what the program computes raises nothing
                     state.why_off = WhyOff.NOT_UNDERSTOOD
                     self._warn(WhyOff.NOT_UNDERSTOOD)
-                    state.start(_When.NOW)
+                    state.start(When.NOW)
                     state.over.wait()
             if state.error is not None:
                 raise state.error
             # JAX finds what the thread has traced, lowered and compiled, or does it now.
             return self._jitted(*args, **kwargs)
 
-    def _state(self, traced: Any, leaves: list[Any]) -> _State:
+    def _state(self, traced: Any, leaves: list[Any]) -> SignatureCalls:
         with self._lock:
             for before in self._unsettled:  # this is not the first call any more
-                before.start(_When.SOON)
+                before.start(When.SOON)
             # JAX keeps one program per signature, and the state keeps that alive.
             known = self._states.get(id(traced.jaxpr))
             if known is not None:
                 return known
             why_off = _why_off(traced, leaves)
-            known = self._states[id(traced.jaxpr)] = _State(traced, why_off, self._settle)
+            known = self._states[id(traced.jaxpr)] = SignatureCalls(traced, why_off, self._settle)
             if why_off is None:
                 self._is_settled = False
                 self._unsettled.append(known)
-                known.start(_When.IF_SLOW)
+                known.start(When.IF_SLOW)
                 return known
         self._warn(why_off)
         return known
@@ -201,7 +166,7 @@ class Tiered:
         text = f"firstlight: tiered({name}) compiles at once: {why_off.value}."
         warnings.warn(text, RuntimeWarning, stacklevel=5)
 
-    def _settle(self, state: _State) -> None:
+    def _settle(self, state: SignatureCalls) -> None:
         # JAX's dispatch remembers that tracing raised, and would take ten times as long for ever.
         getattr(self._jitted, "_clear_cache", lambda: None)()
         with self._lock:
@@ -223,93 +188,3 @@ def _why_off(traced: Any, leaves: list[Any]) -> WhyOff | None:
         return WhyOff.EFFECTS
     devices = [leaf.sharding.device_set for leaf in leaves if hasattr(leaf, "sharding")]
     return WhyOff.SEVERAL_DEVICES if any(len(found) > 1 for found in devices) else None
-
-
-class _When(Enum):
-    """When a thread compiles."""
-
-    IF_SLOW = auto()  # after the head start, unless NumPy has answered by then
-    SOON = auto()  # after the head start, unless the program has ended by then
-    NOW = auto()
-
-
-class _State:
-    """The calls of one signature, and the thread that compiles for them."""
-
-    def __init__(
-        self, traced: Any, why_off: WhyOff | None, settle: Callable[[_State], None]
-    ) -> None:
-        self.why_off = why_off
-        self.over = threading.Event()  # compiled, or failed
-        self.error: BaseException | None = None
-        self._traced = traced
-        self._program = traced.jaxpr
-        self._numpy_calls = 0
-        self._numpy_seconds = 0.0
-        self._compile_seconds: float | None = None
-        self._settle = settle
-        self._answered = threading.Event()
-        self._asked: set[_When] = set()
-        self._is_started = False
-        self._lock = threading.Lock()
-        self._interpreter = Interpreter(self.over.is_set)
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether NumPy has had its time with this signature."""
-        return self._numpy_seconds > _PATIENCE_SECONDS
-
-    def start(self, when: _When) -> None:
-        """Compile in a thread, once.
-
-        Python waits for the thread at its end: XLA ends a process whose interpreter is gone.
-        """
-        with self._lock:
-            if when in self._asked or self._is_started:
-                return
-            self._asked.add(when)
-        name = "firstlight-tiered"
-        threading.Thread(target=self._compile, args=(when,), name=name).start()
-
-    def by_numpy(self, leaves: list[Any]) -> Any:
-        import jax
-        import numpy as np
-
-        begin = time.monotonic()
-        found = self._interpreter.run(self._program, leaves)
-        self._numpy_seconds += time.monotonic() - begin
-        kinds = [aval.dtype for aval in self._program.out_avals]
-        results = [np.asarray(value, kind) for value, kind in zip(found, kinds, strict=True)]
-        tree = jax.tree_util.tree_structure(self._traced.out_info)
-        self._numpy_calls += 1
-        self._answered.set()
-        return tree.unflatten(jax.device_put(results))
-
-    def _compile(self, when: _When) -> None:
-        if when is _When.IF_SLOW and self._answered.wait(_HEAD_START_SECONDS):
-            return
-        if when is _When.SOON:
-            self.over.wait(_HEAD_START_SECONDS)
-            if not threading.main_thread().is_alive():
-                return
-        with self._lock:
-            if self._is_started:
-                return
-            self._is_started = True
-        begin = time.monotonic()
-        try:
-            self._traced.lower().compile()
-        except Exception as error:
-            self.error = error
-        self._compile_seconds = time.monotonic() - begin
-        self.over.set()
-        if self.error is None:
-            self._settle(self)
-
-    def switch(self) -> Switch:
-        avals = ", ".join(aval.str_short() for aval in self._program.in_avals)
-        is_first = self.why_off is None and self._numpy_calls > 0
-        first = Tier.NUMPY if is_first else Tier.COMPILED
-        switched = self.over.is_set() and self.error is None
-        counted = (self.why_off, self._numpy_calls, switched, self._compile_seconds)
-        return Switch(f"({avals})", first, *counted)

@@ -1,0 +1,136 @@
+"""The calls of one signature: who answers them, what that took, and the thread that compiles."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from firstlight.warmstart.tiers.interpreter import Interpreter
+
+#: What takes NumPy less than this is not slowed down by a compiler: the first call, and as many
+#: as follow in this time. A program that is over by then need not wait for one.
+_HEAD_START_SECONDS = 0.1
+#: After so long in NumPy, calls wait for the compiler, which both would only keep from working:
+#: lowering is Python, and so is the interpreter.
+_PATIENCE_SECONDS = 0.5
+
+
+class Tier(Enum):
+    """What has answered a call."""
+
+    NUMPY = "numpy"  # operation by operation, nothing compiled
+    COMPILED = "compiled"
+
+
+class WhyOff(Enum):
+    """Why the first call was compiled at once."""
+
+    EFFECTS = "it calls back into Python, which must happen once"
+    SEVERAL_DEVICES = "its arrays are on several devices"
+    NOT_UNDERSTOOD = "NumPy cannot run its program, which this JAX writes in another way"
+
+
+@dataclass(frozen=True)
+class Switch:
+    """What happened to calls of one signature (shapes and types of the arguments) so far."""
+
+    signature: str
+    first_tier: Tier
+    why_off: WhyOff | None
+    numpy_calls: int  # answered before the compiled program was there
+    switched: bool
+    compile_seconds: float | None  # in the background
+
+
+class When(Enum):
+    """When a thread compiles."""
+
+    IF_SLOW = auto()  # after the head start, unless NumPy has answered by then
+    SOON = auto()  # after the head start, unless the program has ended by then
+    NOW = auto()
+
+
+class SignatureCalls:
+    """The calls of one signature, and the thread that compiles for them."""
+
+    def __init__(
+        self, traced: Any, why_off: WhyOff | None, settle: Callable[[SignatureCalls], None]
+    ) -> None:
+        self.why_off = why_off
+        self.over = threading.Event()  # compiled, or failed
+        self.error: BaseException | None = None
+        self._traced = traced
+        self._program = traced.jaxpr
+        self._numpy_calls = 0
+        self._numpy_seconds = 0.0
+        self._compile_seconds: float | None = None
+        self._settle = settle
+        self._answered = threading.Event()
+        self._asked: set[When] = set()
+        self._is_started = False
+        self._lock = threading.Lock()
+        self._interpreter = Interpreter(self.over.is_set)
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether NumPy has had its time with this signature."""
+        return self._numpy_seconds > _PATIENCE_SECONDS
+
+    def start(self, when: When) -> None:
+        """Compile in a thread, once.
+
+        Python waits for the thread at its end: XLA ends a process whose interpreter is gone.
+        """
+        with self._lock:
+            if when in self._asked or self._is_started:
+                return
+            self._asked.add(when)
+        name = "firstlight-tiered"
+        threading.Thread(target=self._compile, args=(when,), name=name).start()
+
+    def by_numpy(self, leaves: list[Any]) -> Any:
+        import jax
+        import numpy as np
+
+        begin = time.monotonic()
+        found = self._interpreter.run(self._program, leaves)
+        self._numpy_seconds += time.monotonic() - begin
+        kinds = [aval.dtype for aval in self._program.out_avals]
+        results = [np.asarray(value, kind) for value, kind in zip(found, kinds, strict=True)]
+        tree = jax.tree_util.tree_structure(self._traced.out_info)
+        self._numpy_calls += 1
+        self._answered.set()
+        return tree.unflatten(jax.device_put(results))
+
+    def _compile(self, when: When) -> None:
+        if when is When.IF_SLOW and self._answered.wait(_HEAD_START_SECONDS):
+            return
+        if when is When.SOON:
+            self.over.wait(_HEAD_START_SECONDS)
+            if not threading.main_thread().is_alive():
+                return
+        with self._lock:
+            if self._is_started:
+                return
+            self._is_started = True
+        begin = time.monotonic()
+        try:
+            self._traced.lower().compile()
+        except Exception as error:
+            self.error = error
+        self._compile_seconds = time.monotonic() - begin
+        self.over.set()
+        if self.error is None:
+            self._settle(self)
+
+    def switch(self) -> Switch:
+        avals = ", ".join(aval.str_short() for aval in self._program.in_avals)
+        is_first = self.why_off is None and self._numpy_calls > 0
+        first = Tier.NUMPY if is_first else Tier.COMPILED
+        switched = self.over.is_set() and self.error is None
+        counted = (self.why_off, self._numpy_calls, switched, self._compile_seconds)
+        return Switch(f"({avals})", first, *counted)
