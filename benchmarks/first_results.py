@@ -68,6 +68,7 @@ report = {"first_call": first_call, **events}
 if about["how"] == "tiered":
     switches = [s for f in made for s in f.switches]
     report["tiers"] = sorted({s.first_tier.value for s in switches})
+    report["numpy_calls"] = sum(s.numpy_calls for s in switches)
 if about["warm_seconds"]:
     for f in made:
         if about["how"] == "tiered":
@@ -80,6 +81,11 @@ if about["warm_seconds"]:
         jax.block_until_ready(step(*arguments))
         calls.append(time.perf_counter() - begin)
     report["warm_call"] = sorted(calls)[len(calls) // 2]
+    if about["how"] == "tiered":
+        spent = [s for f in made for s in f.switches if s.numpy_calls]
+        report["compile"] = sum(s.compile_seconds for s in spent)
+        numpy_seconds = sum(s.numpy_calls * s.numpy_call_seconds for s in spent)
+        report["numpy_call"] = numpy_seconds / max(1, sum(s.numpy_calls for s in spent))
 print(json.dumps(report), flush=True)
 os._exit(0)
 """
@@ -110,7 +116,9 @@ def child(
 ) -> dict[str, Any]:
     """A fresh process: its own report, with the seconds from its start to its first result."""
     about = {"how": how, "warm_seconds": warm_seconds}
-    return started(case, CHILD, about, environment or {})
+    # Nothing that an earlier process has measured may decide what this one does.
+    alone = {"FIRSTLIGHT_CACHE": "off"} if how == "tiered" else {}
+    return started(case, CHILD, about, alone | dict(environment or {}))
 
 
 def started(
@@ -153,7 +161,8 @@ def tiers(options: argparse.Namespace) -> None:
     print("jit / tiered, > 1: tiered is faster; warm: tiered / jit, after the switch")
     print("level 0: jit / jit at XLA's optimisation level 0 without fusion emitters, first calls")
     print(f"{'workload':44} {'process':>18} {'first call':>22} {'warm':>18}  first tier")
-    passed = total = 0
+    print("break-even: calls of a function from which on compiling takes less than NumPy for all")
+    passed = quick = total = 0
     for case in standard_cases(options.pattern):
         names = ("jit", "tiered", *(("level 0",) if options.level_0 else ()))
         sides: dict[str, Callable[[], dict[str, Any]]] = {
@@ -163,15 +172,27 @@ def tiers(options: argparse.Namespace) -> None:
         jit, tiered = found["jit"], found["tiered"]
         whole = ratios(jit, tiered, "total")
         total += 1
+        first = ratios(jit, tiered, "first_call")
         passed += statistics.median(whole) >= 2
+        quick += statistics.median(first) >= 2
         row = (
-            f"{spread(whole):>18} {spread(ratios(jit, tiered, 'first_call')):>22} "
-            f"{spread(ratios(tiered, jit, 'warm_call')):>18}  {', '.join(tiered[0]['tiers'])}"
+            f"{spread(whole):>18} {spread(first):>22} "
+            f"{spread(ratios(tiered, jit, 'warm_call')):>18}  {', '.join(tiered[0]['tiers'])}, "
+            f"{_break_even(tiered)}"
         )
         if options.level_0:
             row += f"  level 0 {spread(ratios(jit, found['level 0'], 'first_call'))}"
         print(f"{case.id.removesuffix('/jax-jit/none'):44} {row}", flush=True)
-    print(f"{passed} of {total} workloads reach their first result in half the time or less.")
+    print(f"In half the time or less: {quick} of {total} first calls, {passed} whole processes.")
+
+
+def _break_even(tiered: Sequence[Mapping[str, Any]]) -> str:
+    known = [t for t in tiered if t.get("numpy_call")]
+    if not known:
+        return "no break-even: NumPy has answered nothing"
+    calls = statistics.median(t["compile"] / t["numpy_call"] for t in known)
+    numpy, compiled = (statistics.median(t[k] for t in known) for k in ("numpy_call", "compile"))
+    return f"break-even {int(calls) + 1} calls (NumPy {numpy:.3g} s each, compile {compiled:.3g} s)"
 
 
 #: Both in one process, call by call, so that the load of the machine is the same for both.

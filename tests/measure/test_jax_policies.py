@@ -43,6 +43,7 @@ def test_processes_prove_that_they_shared_a_cache_loaded_what_was_frozen_or_ran_
     ] * 4
     assert tiered.counts["signatures_begun_in_numpy"] == tiered.counts["signatures_switched"] == 1
     assert (tiered.counts["compiles"], tiered.counts["warm_compiles"]) == (0, 1)
+    assert (tiered.counts["numpy_break_even_calls"] or 0) > 1  # NumPy needs less than XLA's compile
 
 
 def test_a_label_that_the_counts_refute_is_not_believed() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,10 +16,17 @@ from jax import lax, monitoring
 
 from firstlight.telemetry.events import STAGES
 from firstlight.warmstart import tiered
+from firstlight.warmstart.tiers import remembered
 from firstlight.warmstart.tiers.interpreter import AbandonedError, Interpreter
-from firstlight.warmstart.tiers.signature_calls import Tier, WhyOff
+from firstlight.warmstart.tiers.signature_calls import SignatureCalls, Switch, Tier, WhyOff
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FIRSTLIGHT_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("FIRSTLIGHT_CACHE", raising=False)
 
 
 @pytest.fixture
@@ -223,11 +232,65 @@ def test_numpy_computes_what_the_compiled_program_computes(program: Any) -> None
         np.testing.assert_allclose(*wide, rtol=tolerance, atol=tolerance, err_msg=str(number))
 
 
-def test_a_program_that_stays_slow_in_numpy_waits_for_the_compiler(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_program_that_is_slow_in_numpy_waits_while_it_is_lowered_and_not_for_xla(
+    monkeypatch: pytest.MonkeyPatch, stages: list[tuple[str, str]]
 ) -> None:
+    may_compile = threading.Event()
+    compile_it = jax.stages.Lowered.compile
+
+    def later(self: Any, *args: Any, **kwargs: Any) -> Any:
+        may_compile.wait()
+        return compile_it(self, *args, **kwargs)
+
+    monkeypatch.setattr("jax.stages.Lowered.compile", later)
     monkeypatch.setattr("firstlight.warmstart.tiers.signature_calls._PATIENCE_SECONDS", -1.0)
     add = tiered(lambda x: x + 1)
     assert add(1.0) == 2.0
+    assert [stage for stage, _ in stages] == ["trace", "lower"]
     (switch,) = add.switches
-    assert (switch.first_tier, switch.numpy_calls, switch.switched) == (Tier.COMPILED, 0, True)
+    assert (switch.first_tier, switch.numpy_calls, switch.switched) == (Tier.NUMPY, 1, False)
+    assert switch.break_even_calls is None
+    may_compile.set()
+    add.wait()
+    assert add.switches[0].break_even_calls is not None
+
+
+def test_the_break_even_is_the_first_call_that_numpy_alone_would_have_answered_later() -> None:
+    switch = Switch("(float32[8])", Tier.NUMPY, None, 3, True, 0.25, 1.0)
+    totals = [calls * 0.25 for calls in range(1, 9)]
+    assert switch.break_even_calls == 1 + next(i for i, took in enumerate(totals) if took > 1.0)
+
+
+def test_where_the_compiler_was_sooner_the_next_signature_and_process_compile_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def too_slow(self: SignatureCalls, leaves: list[Any]) -> Any:
+        self.over.wait()
+        raise AbandonedError
+
+    def cube(x: Any) -> Any:
+        return x**3
+
+    with monkeypatch.context() as slow:
+        slow.setattr(SignatureCalls, "by_numpy", too_slow)
+        here = tiered(cube)
+        assert here(2.0) == 8.0
+    said = r"tiered\(cube\) compiles at once: it was compiled before NumPy had answered"
+    with pytest.warns(RuntimeWarning, match=said):
+        assert here(np.ones(3)).tolist() == [1, 1, 1]
+    elsewhere = tiered(cube)  # as in another process: what it knows is in the folder
+    with pytest.warns(RuntimeWarning, match=said):
+        assert elsewhere(2.0) == 8.0
+    assert [s.why_off for s in elsewhere.switches] == [WhyOff.SLOWER_IN_NUMPY]
+    assert elsewhere(np.ones(3)).tolist() == [1, 1, 1]  # the first tier of this one was not slow
+    assert elsewhere.switches[1].first_tier is Tier.NUMPY
+
+
+def test_what_was_too_slow_is_tried_again_after_a_week(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = jax.make_jaxpr(jnp.sin)(1.0)
+    remembered.remember(program)
+    assert remembered.is_slower(program)
+    assert not remembered.is_slower(jax.make_jaxpr(jnp.cos)(1.0))
+    now = time.time()
+    monkeypatch.setattr("time.time", lambda: now + 8 * 24 * 3600)
+    assert not remembered.is_slower(program)

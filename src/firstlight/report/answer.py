@@ -60,10 +60,19 @@ def _cache_words(workload: Workload) -> str:
         _cache_sentence(
             _REMEDIES[case.cache], escape(case.backend), twin.cold_seconds, case.cold_seconds
         )
+        + tier_break_even(case)
         for case in workload.cases
         if case.cache in _REMEDIES and quotable(case) and (twin := without.get(case.backend))
         if case.cold_seconds and twin.cold_seconds
     )
+
+
+def tier_break_even(case: CaseSummary) -> str:
+    """Of a case in tiers: from how many calls on NumPy alone would have taken longer."""
+    calls = case.counts.get("numpy_break_even_calls")
+    if not calls:
+        return ""
+    return f" From {quantities.counted(calls, 'call')} on, compiling takes less than NumPy alone."
 
 
 #: What a policy adds to `none`, at the beginning of a sentence.

@@ -14,6 +14,7 @@ from firstlight.present import quantities
 from firstlight.present.terminal import Terminal, escape
 from firstlight.records import PHASES, BreakEven, CaseSummary, Estimate, Run
 from firstlight.report.admission import by_workload
+from firstlight.report.answer import tier_break_even
 
 _STATUS_STYLE = {"ok": "", "skipped": "dim", "incomplete": "yellow", "unproven": "yellow"}
 
@@ -127,6 +128,8 @@ def _remarks(cases: Sequence[CaseSummary]) -> Iterator[str]:
                 yield f"  [bold]{name}[/bold]: {escape(case.reason)}"
             for line in (case.stderr_tail or "").strip().splitlines()[-3:]:
                 yield f"      {escape(line)}"
+        if ok and (even := tier_break_even(case)):
+            yield f"  {name}:{even}"
         if case.warm_reason:
             yield f"  {name}: no warm number, {escape(case.warm_reason)}"
         if ok and case.correctness and case.correctness.tolerance is None:

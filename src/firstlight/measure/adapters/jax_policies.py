@@ -89,9 +89,15 @@ class JaxTiered(JaxJit):
 
     def tier_counts(self) -> "dict[str, int]":
         switches = [switch for function in self._tiered for switch in function.switches]
+        calls = sum(s.numpy_calls for s in switches)
+        in_numpy = sum(s.numpy_calls * (s.numpy_call_seconds or 0.0) for s in switches)
+        compiling = sum(s.compile_seconds or 0.0 for s in switches)
+        # As `break_even_calls` of a switch, of all signatures together.
+        even = {"numpy_break_even_calls": int(compiling * calls / in_numpy) + 1} if in_numpy else {}
         return {
+            **even,
             "signatures": len(switches),
             "signatures_begun_in_numpy": sum(s.first_tier.value == "numpy" for s in switches),
             "signatures_switched": sum(s.switched for s in switches),
-            "numpy_calls": sum(s.numpy_calls for s in switches),
+            "numpy_calls": calls,
         }

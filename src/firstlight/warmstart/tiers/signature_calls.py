@@ -14,8 +14,8 @@ from firstlight.warmstart.tiers.interpreter import Interpreter
 #: What takes NumPy less than this is not slowed down by a compiler: the first call, and as many
 #: as follow in this time. A program that is over by then need not wait for one.
 _HEAD_START_SECONDS = 0.1
-#: After so long in NumPy, calls wait for the compiler, which both would only keep from working:
-#: lowering is Python, and so is the interpreter.
+#: After so long in NumPy, calls wait while the thread lowers: lowering is Python, and so is the
+#: interpreter, and both would only keep each other from working. XLA does not need Python.
 _PATIENCE_SECONDS = 0.5
 
 
@@ -31,6 +31,7 @@ class WhyOff(Enum):
 
     EFFECTS = "it calls back into Python, which must happen once"
     SEVERAL_DEVICES = "its arrays are on several devices"
+    SLOWER_IN_NUMPY = "it was compiled before NumPy had answered when that was last measured"
     NOT_UNDERSTOOD = "NumPy cannot run its program, which this JAX writes in another way"
 
 
@@ -43,7 +44,18 @@ class Switch:
     why_off: WhyOff | None
     numpy_calls: int  # answered before the compiled program was there
     switched: bool
+    numpy_call_seconds: float | None  # mean of those calls
     compile_seconds: float | None  # in the background
+
+    @property
+    def break_even_calls(self) -> int | None:
+        """From this many calls on, compiling takes less time than NumPy for all of them.
+
+        Calls of the compiled program are taken to cost nothing. None: not known, or not yet.
+        """
+        if not self.numpy_call_seconds or self.compile_seconds is None:
+            return None
+        return int(self.compile_seconds / self.numpy_call_seconds) + 1
 
 
 class When(Enum):
@@ -61,6 +73,7 @@ class SignatureCalls:
         self, traced: Any, why_off: WhyOff | None, settle: Callable[[SignatureCalls], None]
     ) -> None:
         self.why_off = why_off
+        self.lowered = threading.Event()  # what is left is XLA's, or it failed
         self.over = threading.Event()  # compiled, or failed
         self.error: BaseException | None = None
         self._traced = traced
@@ -80,6 +93,10 @@ class SignatureCalls:
         """Whether NumPy has had its time with this signature."""
         return self._numpy_seconds > _PATIENCE_SECONDS
 
+    @property
+    def program(self) -> Any:
+        return self._program
+
     def start(self, when: When) -> None:
         """Compile in a thread, once.
 
@@ -98,7 +115,7 @@ class SignatureCalls:
 
         begin = time.monotonic()
         found = self._interpreter.run(self._program, leaves)
-        self._numpy_seconds += time.monotonic() - begin
+        self._numpy_seconds += time.monotonic() - begin  # of an abandoned call nothing
         kinds = [aval.dtype for aval in self._program.out_avals]
         results = [np.asarray(value, kind) for value, kind in zip(found, kinds, strict=True)]
         tree = jax.tree_util.tree_structure(self._traced.out_info)
@@ -119,9 +136,12 @@ class SignatureCalls:
             self._is_started = True
         begin = time.monotonic()
         try:
-            self._traced.lower().compile()
+            lowered = self._traced.lower()
+            self.lowered.set()
+            lowered.compile()
         except Exception as error:
             self.error = error
+            self.lowered.set()
         self._compile_seconds = time.monotonic() - begin
         self.over.set()
         if self.error is None:
@@ -132,5 +152,6 @@ class SignatureCalls:
         is_first = self.why_off is None and self._numpy_calls > 0
         first = Tier.NUMPY if is_first else Tier.COMPILED
         switched = self.over.is_set() and self.error is None
-        counted = (self.why_off, self._numpy_calls, switched, self._compile_seconds)
+        per_call = self._numpy_seconds / self._numpy_calls if self._numpy_calls else None
+        counted = (self.why_off, self._numpy_calls, switched, per_call, self._compile_seconds)
         return Switch(f"({avals})", first, *counted)

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from firstlight.warmstart.tiers import remembered
 from firstlight.warmstart.tiers.interpreter import AbandonedError
-from firstlight.warmstart.tiers.signature_calls import SignatureCalls, Switch, When, WhyOff
+from firstlight.warmstart.tiers.signature_calls import SignatureCalls, Switch, Tier, When, WhyOff
 
 
 def tiered(f: Callable[..., Any], **jit_options: Any) -> Tiered:
@@ -23,7 +24,9 @@ def tiered(f: Callable[..., Any], **jit_options: Any) -> Tiered:
     order: results agree to rounding, not bit by bit. Every signature (shapes and types of the
     arguments) begins like this. Compiling starts a tenth of a second after the first call, if that
     lasts so long, or after the second; whichever is ready first answers, so a program that is slow
-    in NumPy takes little longer than its compile time. A compile error is raised by the next call.
+    in NumPy takes little longer than its compile time. Where the compiler was ready before the
+    first answer, that is remembered for a week, in the user's cache folder: the next signature and
+    the next process compile at once, with a warning. A compile error is raised by the next call.
 
     Under `jax.grad`, `jax.vmap` or an outer `jit` it is an ordinary jitted function, compiled with
     what surrounds it: apply `tiered` last, as in `tiered(jax.grad(f))`.
@@ -85,6 +88,7 @@ class Tiered:
         self._unsettled: list[SignatureCalls] = []  # not compiled, or failed
         #: Whether calls may go to JAX, which would compile by itself what is traced and unsettled.
         self._is_settled = False
+        self._is_slower = False  # in NumPy than the compiler, for a signature so far
         self._static = static_arguments(f, jit_options)
 
         @functools.wraps(f)
@@ -127,12 +131,12 @@ class Tiered:
             state = self._state(self._jitted.trace(*args, **kwargs), leaves)
             if state.why_off is None and state.is_slow:
                 state.start(When.NOW)
-                state.over.wait()
+                state.lowered.wait()
             if state.why_off is None and not state.over.is_set():
                 try:
                     return state.by_numpy(leaves)
                 except AbandonedError:
-                    pass
+                    self._lost_to_the_compiler(state)
                 except Exception:  # of ours: what the program computes raises nothing
                     state.why_off = WhyOff.NOT_UNDERSTOOD
                     self._warn(WhyOff.NOT_UNDERSTOOD)
@@ -152,6 +156,8 @@ class Tiered:
             if known is not None:
                 return known
             why_off = _why_off(traced, leaves)
+            if why_off is None and (self._is_slower or remembered.is_slower(traced.jaxpr)):
+                why_off = WhyOff.SLOWER_IN_NUMPY
             known = self._states[id(traced.jaxpr)] = SignatureCalls(traced, why_off, self._settle)
             if why_off is None:
                 self._is_settled = False
@@ -160,6 +166,12 @@ class Tiered:
                 return known
         self._warn(why_off)
         return known
+
+    def _lost_to_the_compiler(self, state: SignatureCalls) -> None:
+        """Where not even the first call was answered sooner, the next signature is compiled."""
+        if state.switch().first_tier is Tier.COMPILED and state.error is None:
+            self._is_slower = True
+            remembered.remember(state.program)
 
     def _warn(self, why_off: WhyOff) -> None:
         name = getattr(self, "__name__", "f")
