@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -19,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from firstlight.cli import main
 from firstlight.trace.findings import load, thresholds
 from firstlight.trace.read.assembly import read_folder
 from firstlight.trace.read.model import Finding, Trace
@@ -354,7 +356,51 @@ def test_firstlight_exec_cures_what_is_wrong_with_the_cache_as_the_findings_say(
     cured = traced(*sick, arguments=[moved], **exec_sets)
     for kind in ("cache-off", "cache-below-threshold", "cache-key-changed", "cache-cold"):
         assert_not_found(cured, kind)
-    compiles = [c for f in cured.functions for c in f.compiles if c.compiled]
+    assert_all_hits(cured)
+
+
+@pytest.mark.usefixtures("a_moment_is_enough")
+def test_a_cold_cache_is_warm_after_the_manifest_was_recorded_and_built_as_its_finding_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, manifest = PROGRAMS / "same_on_every_rank.py", str(tmp_path / "it.warm")
+    recorded, image = str(tmp_path / "of the developer"), str(tmp_path / "of the image")
+    with monkeypatch.context() as watched:
+        watched.setenv("FIRSTLIGHT_TRACE", str(tmp_path / "logs"))
+        record = ["warm", "record", "--out", manifest, "--cache", recorded]
+        assert main([*record, str(program)]) == 0
+    (cold,) = [f for f in findings(load(tmp_path / "logs")) if f.kind == "cache-cold"]
+    assert {"`firstlight warm record`", "`firstlight warm build`"} <= commands_in(cold.remedy)
+    assert main(["warm", "build", manifest, "--cache", image, "--jobs", "1"]) == 0
+    exec_sets = {"FIRSTLIGHT_WARMSTART": "1", "FIRSTLIGHT_CACHE_DIR": image}
+    cured = traced("same_on_every_rank", **exec_sets)
+    assert_not_found(cured, "cache-cold")
+    assert_all_hits(cured)
+
+
+@pytest.mark.usefixtures("a_moment_is_enough")
+def test_a_program_without_its_callback_is_kept_by_firstlight_exec_as_the_finding_says(
+    tmp_path: Path,
+) -> None:
+    sick, cured = "cache_callback_disease", "cache_callback_cure"
+    exec_sets = {"FIRSTLIGHT_WARMSTART": "1", "FIRSTLIGHT_CACHE_DIR": str(tmp_path / "own")}
+    first = traced(sick, cured, arguments=[tmp_path / "own"], **exec_sets)
+    if SINCE_0_11:  # which keeps it
+        assert_not_found(first, "cache-callbacks")
+    else:
+        found = assert_found(first, "cache-callbacks", "step", sick)
+        assert commands_in(found.remedy) == {"`firstlight exec`"}
+    again = traced(cured, arguments=[tmp_path / "own"], **exec_sets)
+    assert_not_found(again, "cache-callbacks")
+    assert_all_hits(again)
+
+
+def commands_in(remedy: str) -> set[str]:
+    return set(re.findall(r"`firstlight [a-z ]+`", remedy))
+
+
+def assert_all_hits(trace: Trace) -> None:
+    compiles = [c for f in trace.functions for c in f.compiles if c.compiled]
     assert {c.cache.status for c in compiles if c.cache} == {"hit"}
 
 

@@ -38,7 +38,8 @@ _REMEDIES = {
     "or set jax_persistent_cache_min_compile_time_secs to 0 "
     "(JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0).",
     MissReason.CALLBACKS: "Take jax.debug.print, pure_callback and io_callback out of it (return "
-    "the values and print them outside), or only have them in when you look for a fault.",
+    "the values and print them outside), or only have them in when you look for a fault: "
+    "`firstlight exec` then keeps it. JAX keeps such programs from 0.11 on.",
     MissReason.RANK: "Run what a single process needs for itself (preparation, evaluation) in a "
     "program without jax.distributed, where the cache works, or freeze it "
     "(firstlight.warmstart.freeze).",
