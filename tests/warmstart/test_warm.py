@@ -111,6 +111,31 @@ def test_a_manifest_of_another_jax_is_stale_and_says_how_to_compile_it(
     assert "jax0.1-jaxlib0.1" in (text := capsys.readouterr().err) and "--run" in text
 
 
+@pytest.mark.slow
+def test_a_stale_manifest_is_built_by_running_its_program_from_its_folder(
+    tmp_path: Path, capfd: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    other = "jax0.1-jaxlib0.1-" + "-".join(kind_here().split("-")[2:])
+    path, cache = str(written(tmp_path / "old.warm", program(other))), str(tmp_path / "cache")
+    run = ["warm", "build", "--run", path, "--cache", cache]
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert main(run) == 2
+    assert "there is no train.py here" in capfd.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    assert main(run) == 3  # the program's own
+    printed = capfd.readouterr()
+    asked = json.loads(printed.out)["compile_requests_use_cache"]
+    assert f"{asked} programs: {asked} are in the cache." in printed.err
+    assert "ended with exit code 3" in printed.err
+    assert f"firstlight warm record --out {path} train.py" in printed.err
+    assert len([file for file in Path(cache).rglob("*") if file.is_file()]) >= asked
+    with pytest.raises(SystemExit):
+        main([*run, "--jobs", "2"])
+    assert "not with --run" in capfd.readouterr().err
+
+
 def test_a_manifest_of_another_processor_is_to_be_built_here(
     tmp_path: Path, capsys: Printed
 ) -> None:

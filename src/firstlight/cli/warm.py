@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from firstlight.warmstart.building import Built
+    from firstlight.warmstart.manifest import Manifest, Program
 
 EPILOG = """\
   firstlight warm record train.py --steps 2         on any machine with the program and its data
@@ -45,9 +47,8 @@ def add_to(commands: Any) -> None:
     add = action("build", "compile all of a manifest into a cache, in parallel", build)
     add("manifest", type=Path, metavar="MANIFEST")
     add("--cache", **cache)
-    jobs = os.cpu_count() or 1
-    add("--jobs", type=int, default=jobs, metavar="N", help=f"processes (default: {jobs})")
-    run = "run the recorded program instead, for another version of JAX"
+    add("--jobs", type=int, metavar="N", help=f"processes (default: {os.cpu_count() or 1})")
+    run = "run the recorded program instead, from its folder: for another version of JAX"
     add("--run", action="store_true", help=run)
     add = action("check", "say what of a manifest a cache does not have", check)
     add("manifest", type=Path, metavar="MANIFEST")
@@ -63,20 +64,19 @@ def add_to(commands: Any) -> None:
 
 def record(options: argparse.Namespace) -> int:
     from firstlight.present.quantities import counted, size, unbroken
-    from firstlight.warmstart import manifest, recording
+    from firstlight.warmstart import manifest
 
     program = options.program[1:] if options.program[:1] == ["--"] else options.program
     if not program:
         options.parser.error("give a program, for example: train.py --steps 2")
     script = next((word for word in program if word.endswith(".py")), program[0])
     out = options.out or Path(Path(script).stem + ".warm")
-    with tempfile.TemporaryDirectory(prefix="firstlight-warm-") as folder:
-        code = _run(program, options.cache, {recording.VARIABLE: folder})
-        found = recording.collected(Path(folder), program)
+    code, found = _recorded(program, options.cache)
     if not found.programs:
         print("firstlight: the program compiled nothing; no manifest was written.", file=sys.stderr)
         return code or 1
     manifest.write(out, found)
+    _say_if_failed(code)
     with_callbacks = sum(one.has_callbacks for one in found.programs)
     also = f", of which {with_callbacks} call back into Python" if with_callbacks else ""
     programs = counted(len(found.programs), "program")
@@ -86,24 +86,21 @@ def record(options: argparse.Namespace) -> int:
 
 def build(options: argparse.Namespace) -> int:
     from firstlight.present.quantities import counted, duration
-    from firstlight.warmstart import building, checking, manifest
-    from firstlight.warmstart.caches import NEEDS_KEY, CacheError, default_cache, push
+    from firstlight.warmstart import building, manifest
+    from firstlight.warmstart.caches import NEEDS_KEY, CacheError, default_cache
     from firstlight.warmstart.signing import Signatures
 
+    if options.jobs is not None and (options.run or options.jobs < 1):
+        wrong = "not with --run, where the program compiles as it runs" if options.run else ""
+        options.parser.error(f"--jobs: {wrong or 'at least 1'}")
     found = manifest.read(options.manifest)
-    if options.run:
-        return _run(found.command, options.cache, {})
-    if options.jobs < 1:
-        options.parser.error("--jobs: at least 1")
     where = options.cache or default_cache()
     if "://" in where and Signatures.of_user().own is None:
         raise CacheError(NEEDS_KEY)
-    built = building.build(found, where, options.jobs, _tell)
-    if "://" in where:  # what was found in the folder of this machine may not be there
-        keys = {one.key for one in found.programs}
-        push(where, lambda one: one.key in keys)
-    states = checking.check(found, options.cache)
-    missing = states[checking.State.MISSING] + states[checking.State.OTHER_MACHINE]
+    if options.run:
+        return _build_by_running(found, options)
+    built = building.build(found, where, options.jobs or os.cpu_count() or 1, _tell)
+    missing = _not_in_cache(found, options.cache)
     failed = [one for one in built if one.outcome is building.Outcome.FAILED]
     compiled = [one for one in built if one.outcome is building.Outcome.COMPILED]
     seconds = duration(sum(one.seconds for one in compiled))
@@ -112,6 +109,64 @@ def build(options: argparse.Namespace) -> int:
         f"{len(failed)} failed, {len(missing)} are not in the cache."
     )
     return 1 if failed or missing else 0
+
+
+def _build_by_running(recorded: Manifest, options: argparse.Namespace) -> int:
+    """The program fills the cache itself; 1 if something that it compiled is not there."""
+    from firstlight.present.plain_text import printable
+    from firstlight.present.quantities import counted
+    from firstlight.warmstart.building import versions_differ
+    from firstlight.warmstart.manifest import ManifestError, kind_here
+
+    command = shlex.join(recorded.command)
+    script = recorded.command[0]
+    if script.endswith(".py") and not os.path.exists(script):
+        raise ManifestError(
+            f"{options.manifest} was recorded as {command!r}, and there is no {script} here: run "
+            "this in the folder of the program, or record it again."
+        )
+    print(printable(f"firstlight: runs {command}"), file=sys.stderr, flush=True)
+    code, found = _recorded(recorded.command, options.cache)
+    missing = _not_in_cache(found, options.cache)
+    stored = sum(not one.has_callbacks for one in found.programs) - len(missing)
+    print(f"{counted(len(found.programs), 'program')}: {stored} are in the cache.", file=sys.stderr)
+    _say_if_failed(code)
+    here = kind_here()
+    if any(versions_differ(one, here) for one in recorded.programs):
+        again = f"firstlight warm record --out {options.manifest} {command}"
+        print(printable(f"For `firstlight warm check`, record it here: {again}"), file=sys.stderr)
+    return code or (1 if missing or not found.programs else 0)
+
+
+def _recorded(program: list[str], cache: str | None) -> tuple[int, Manifest]:
+    """The exit code of a program that runs with the cache, and what it asked for."""
+    from firstlight.warmstart import recording
+
+    with tempfile.TemporaryDirectory(prefix="firstlight-warm-") as folder:
+        code = _run(program, cache, {recording.VARIABLE: folder})
+        return code, recording.collected(Path(folder), program)
+
+
+def _say_if_failed(code: int) -> None:
+    if code:
+        print(
+            f"firstlight: the program ended with exit code {code}: only what it compiled before "
+            "that is there.",
+            file=sys.stderr,
+        )
+
+
+def _not_in_cache(found: Manifest, cache: str | None) -> list[Program]:
+    """What can be stored and is not, after all that this machine has was sent to a shared cache."""
+    from firstlight.warmstart import checking
+    from firstlight.warmstart.caches import default_cache, push
+
+    where = cache or default_cache()
+    if "://" in where:  # what was found in the folder of this machine may not be there
+        keys = {one.key for one in found.programs}
+        push(where, lambda one: one.key in keys)
+    states = checking.check(found, cache)
+    return states[checking.State.MISSING] + states[checking.State.OTHER_MACHINE]
 
 
 def check(options: argparse.Namespace) -> int:
