@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import socket
+import subprocess
+import sys
 import threading
 import warnings
 from collections import Counter
@@ -72,6 +74,38 @@ def test_what_one_machine_compiled_another_loads_and_then_needs_no_network(
     assert second.get("key") == VALUE
     again = machine(tmp_path / "2", HttpPlace(server.url), signatures)
     assert again.get("key") == VALUE
+
+
+#: Two children, one of multiprocessing, store a program each and end at once.
+FORKS = """
+import multiprocessing, os, sys
+from firstlight.warmstart.entries import Entries
+from firstlight.warmstart.leases import Leases
+from firstlight.warmstart.sharing.shared import open_shared
+from firstlight.warmstart.store import Store
+
+folder, url = sys.argv[1:]
+store = Store(Entries(folder, "kind", 2**30), Leases(), open_shared=lambda: open_shared(url))
+store.put("of the parent", b"program")
+fork = multiprocessing.get_context("fork")
+worker = fork.Process(target=store.put, args=("of a worker", b"program"))
+worker.start()
+worker.join()
+if (child := os.fork()) == 0:
+    store.put("of a child", b"program")
+    sys.exit()
+os.waitpid(child, 0)
+"""
+
+
+def test_what_forked_children_compiled_is_sent_before_they_end(
+    tmp_path: Path, serve: Callable[..., CacheServer], signatures: Signatures
+) -> None:
+    url = serve().url
+    arguments = [str(tmp_path / "own"), url]
+    subprocess.run([sys.executable, "-W", "ignore", "-c", FORKS, *arguments], check=True)
+    there = {entry.key for entry in cache_at(url).entries()}
+    assert there == {"of the parent", "of a worker", "of a child"}
 
 
 def test_of_eight_machines_with_one_server_one_compiles_each_program(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -32,6 +33,7 @@ class Uploads:
         """A process that forks sends what it has itself."""
         self._waiting: list[_Upload] = []
         self._is_running = False
+        self._is_flushed_at_end = False
         self._changed = threading.Condition()
 
     def add(self, name: str, entry: bytes, lease: str | None) -> None:
@@ -41,12 +43,23 @@ class Uploads:
                 name, entry = "", b""
             self._waiting.append(_Upload(name, entry, lease))
             self._changed.notify_all()
+            self._flush_at_end_of_worker()
             if not self._is_running:
                 try:
                     threading.Thread(target=self._run, daemon=True).start()
                     self._is_running = True
                 except RuntimeError:  # Python is about to end: there are no new threads
                     self._waiting.clear()
+
+    def _flush_at_end_of_worker(self) -> None:
+        """A worker of multiprocessing that was forked ends without running what atexit knows.
+
+        It forgets what was registered before it began, so this is done with the first upload.
+        """
+        workers = sys.modules.get("multiprocessing.util")
+        if workers is not None and not self._is_flushed_at_end:
+            workers.Finalize(None, self.flush, (_LAST_SECONDS,), exitpriority=0)
+        self._is_flushed_at_end = True
 
     def flush(self, seconds: float) -> None:
         """Wait until all is sent, but not for longer."""
