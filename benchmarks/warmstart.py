@@ -1,6 +1,7 @@
 """How soon does a fresh process answer, beside its peers?
 
-    python benchmarks/warmstart.py [fits] [gradients] [--rounds N] [--workspace FILE] [--skip SIDE]
+    python benchmarks/warmstart.py [fits] [gradients] [--rounds N] [--workspace FILE]
+                                   [--only NAME,NAME] [--ours] [--skip SIDE]
 
 A process is timed from its start to its end.
 
@@ -12,6 +13,10 @@ workspace is synthetic, of the dimensions of a published analysis with 184 param
 gradients: it differentiates a result of a model with eight parameters with respect to all of its
 numbers, by `jax.grad` without `jit`, or takes a step of a PyTorch loss (on a GPU if there is one):
 as the library does it, and with everything compiled at once.
+
+`--only torch,cls,limit` measures the sides whose names begin with one of these; packages of the
+others are not needed. `--ours` measures no peers, and prints seconds: for a slow machine, where
+`gradients --rounds 2 --ours` starts twelve processes (a first round fills caches, and is not kept).
 
 All sides run in turns, and every figure is a ratio of medians of pairs with its interval. Wants a
 machine that does nothing else.
@@ -27,6 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from firstlight.histfactory import synthetic
@@ -90,7 +96,7 @@ FITS: dict[str, list[str]] = {
     "JAX, no cache": ["-c", JAX],
     "pyhf, NumPy": ["-W", "ignore", "-c", PYHF],
 }
-RESULTS = {"q0": GRADIENT, "CLs": GRADIENT, "limit": GRADIENT, "PyTorch loss": TORCH}
+RESULTS = {"q0": GRADIENT, "CLs": GRADIENT, "limit": GRADIENT, "torch loss": TORCH}
 GRADIENTS: dict[str, list[str]] = {
     f"{name}, {how}": ["-c", program, name, how]
     for name, program in RESULTS.items()
@@ -134,6 +140,14 @@ def measure(sides: list[str], workspace: Path, rounds: int) -> dict[str, list[fl
     return found
 
 
+def chosen(sides: Iterable[str], options: argparse.Namespace) -> list[str]:
+    """Those that are asked for: by the beginnings of their names, and ours only or all."""
+    names = tuple(name.strip().lower() for name in (options.only or "").split(","))
+    theirs = {side for _, side, _ in BARS} if options.ours else set()
+    left_out = theirs | set(options.skip)
+    return [side for side in sides if side not in left_out and side.lower().startswith(names)]
+
+
 def report(found: dict[str, list[float]], what: str) -> None:
     for ours, theirs, bar in BARS:
         if not {ours, theirs} <= set(found):
@@ -147,6 +161,15 @@ def report(found: dict[str, list[float]], what: str) -> None:
             f"(bar: ≤ {bar:g}×); here {next(took):.2f} and {next(took):.2f} s",
             flush=True,
         )
+    pairs_of_sides = [{ours, theirs} for ours, theirs, _ in BARS]
+    compared = {side for pair in pairs_of_sides if pair <= set(found) for side in pair}
+    for side in [side for side in found if side not in compared]:
+        times = found[side]
+        print(
+            f"      fresh process to {what}, {side}: {statistics.median(times):.2f} s "
+            f"[{min(times):.2f}, {max(times):.2f}] over {len(times)} processes",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -157,11 +180,15 @@ def main() -> None:
     parser.add_argument(
         "--skip", action="append", choices=SIDES, default=[], help="a side to leave out"
     )
+    parser.add_argument("--only", metavar="NAME,NAME", help="the sides that begin with these names")
+    parser.add_argument("--ours", action="store_true", help="no peers: seconds, not ratios")
     options = parser.parse_args()
     plans = {"fits": (FITS, "thu-184p", "fit"), "gradients": (GRADIENTS, "complex-8p", "gradient")}
     for part in options.parts or plans:
         sides, preset, what = plans[part]
-        kept = [side for side in sides if side not in options.skip]
+        kept = chosen(sides, options)
+        if not kept:
+            parser.error(f"--only {options.only}: the sides of {part} are {', '.join(sides)}")
         with tempfile.TemporaryDirectory() as folder:
             workspace = Path(folder) / "workspace.json"
             workspace.write_text(json.dumps(synthetic.preset(preset)))
