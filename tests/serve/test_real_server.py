@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import serving_process
 
 from real_browser import browse, seen_in
 
@@ -41,49 +42,16 @@ def count(steps):
 """
 
 
-class Running:
-    """A server, its address, and what it prints."""
+class Running(serving_process.Running):
+    """A server of models in a file that tests write."""
 
     def __init__(self, folder: Path, *arguments: str, first: str = "") -> None:
         self.file = folder / "app.py"
         self.write("1", first)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "firstlight", "serve", "app.py", "--port", "0", *arguments],
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self.address = self.until("listening on http://").split("http://")[1].split(",")[0]
+        super().__init__(folder, "app.py", *arguments)
 
     def write(self, version: str, first: str = "") -> None:
         self.file.write_text(first + APP.replace("VERSION", version))
-
-    def until(self, text: str) -> str:
-        """The next line with that text."""
-        assert self.process.stdout is not None
-        seen = []
-        for line in self.process.stdout:
-            seen.append(line)
-            if text in line:
-                return line
-        raise AssertionError(f"{text!r} was not said, but:\n{''.join(seen)}")
-
-    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection(self.address, timeout=60)
-        connection.request(method, path, None if body is None else json.dumps(body))
-        answer = connection.getresponse()
-        data = answer.read()
-        connection.close()
-        is_json = answer.headers["content-type"] == "application/json" and data
-        return answer.status, json.loads(data) if is_json else data.decode()
-
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(60)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return code
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ EPILOG = """\
 examples:
   firstlight serve app.py:model                     the model declared as `model` in app.py
   firstlight serve app.py                           all models in app.py
+  firstlight serve score.frozen                     a frozen function, see docs/frozen.md
   firstlight serve --hf workspace.json --port 8080  nll, fit, significance and cls of a workspace
 
 SIGHUP loads the file again: new versions are prepared beside the old ones. SIGTERM answers what
@@ -36,7 +37,8 @@ def add_to(commands: Commands) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("targets", nargs="*", metavar="FILE[:NAME]", help="files with models, see docs/serve.md")
+    add("targets", nargs="*", metavar="FILE[:NAME]",
+        help="files with models, or frozen functions; see docs/serve.md")  # fmt: skip
     add("--hf", metavar="WORKSPACE", help="a HistFactory workspace (pyhf JSON) to serve")
     add("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     add("--port", type=_port, default=8000, help="port to listen on; 0: any (default: 8000)")
@@ -76,14 +78,22 @@ def handle(options: argparse.Namespace) -> int:
 
     from firstlight.serve.http_server import Limits
     from firstlight.serve.running import Settings, run
+    from firstlight.serve.targets import need_jax
 
     limits = Limits()
     if options.max_body:
         limits = replace(limits, body_bytes=options.max_body)
     if options.request_seconds:
         limits = replace(limits, request_seconds=options.request_seconds)
+    with_jax = bool(options.hf) or need_jax(options.targets)
     settings = Settings(
-        options.host, options.port, token, options.memory_limit, options.drain_seconds, limits
+        options.host,
+        options.port,
+        token,
+        options.memory_limit,
+        options.drain_seconds,
+        limits,
+        with_jax,
     )
     return run(_declaring(options), settings, begin)
 

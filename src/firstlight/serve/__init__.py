@@ -18,9 +18,13 @@ from firstlight.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from firstlight.serve.declaration import DeclarationError, Input, Model, model
+    from firstlight.serve.frozen_models import frozen
 
-_HOME = {"declaration": ("DeclarationError", "Input", "Model", "model")}
+_HOME = {
+    "declaration": ("DeclarationError", "Input", "Model", "model"),
+    "frozen_models": ("frozen",),
+}
 
-__all__ = ["DeclarationError", "Input", "Model", "model"]
+__all__ = ["DeclarationError", "Input", "Model", "frozen", "model"]
 
 __getattr__ = lazy_names(__name__, _HOME)

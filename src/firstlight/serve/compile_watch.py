@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from firstlight.import_watch import when_imported
 from firstlight.telemetry import metrics
 from firstlight.telemetry.events import CACHE, STAGES
 from firstlight.telemetry.values import Values
@@ -16,8 +17,6 @@ class CompileWatch:
     """Counts compiles; those outside `preparing()` are on the path of requests."""
 
     def __init__(self, values: Values) -> None:
-        import jax
-
         self.request_path = values.counter(metrics.REQUEST_PATH_COMPILES)
         self._durations = {
             stage: values.histogram(metrics.COMPILE_DURATION, stage) for stage in STAGES.values()
@@ -27,8 +26,16 @@ class CompileWatch:
             "written": values.counter(metrics.COMPILE_CACHE_REQUESTS, "miss"),
         }
         self._here = threading.local()
+        self._listens = False
+        # Frozen functions may never need JAX; if anything else imports it, that is seen.
+        when_imported("jax", self._listen)
+
+    def _listen(self) -> None:
+        import jax
+
         jax.monitoring.register_event_duration_secs_listener(self._ended)
         jax.monitoring.register_event_listener(self._happened)
+        self._listens = True
 
     @property
     def cache_hits(self) -> int:
@@ -46,6 +53,8 @@ class CompileWatch:
             self._here.preparing = before
 
     def close(self) -> None:
+        if not self._listens:
+            return
         from jax._src import monitoring
 
         monitoring.unregister_event_duration_listener(self._ended)

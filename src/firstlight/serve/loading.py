@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 
 from firstlight.errors import FirstlightError
+from firstlight.histfactory.lazy_jax import jax
 from firstlight.serve.compile_watch import CompileWatch
 from firstlight.serve.declaration import Model
 from firstlight.serve.signature import Signature, Sizes, Tensor, signature_of

@@ -19,14 +19,15 @@ import msgspec
 import numpy as np
 
 from firstlight.errors import FirstlightError
+from firstlight.import_watch import when_imported
 from firstlight.serve import description, page
 from firstlight.serve.app import HTML, JSON, App
 from firstlight.serve.compile_watch import CompileWatch
 from firstlight.serve.declaration import Model
 from firstlight.serve.engine import Engine
+from firstlight.serve.frozen_models import FrozenModel, load_frozen
 from firstlight.serve.http_server import Limits, Server
 from firstlight.serve.loading import Loaded
-from firstlight.serve.mixed_precision import load_as_declared
 from firstlight.serve.models import Models
 from firstlight.serve.rehearsal import rehearse
 from firstlight.telemetry import metrics
@@ -52,6 +53,7 @@ class Settings:
     max_bytes: int | None = None  # of memory, for each model
     drain_seconds: float = 30.0
     limits: Limits = field(default_factory=Limits)
+    with_jax: bool = True  # False: only frozen functions, which run without it
 
 
 class Service:
@@ -59,12 +61,10 @@ class Service:
 
     def __init__(self, settings: Settings, begin: float) -> None:
         """begin: when the process began, on the clock of `time.time`."""
-        import jax
-
         self.settings, self._begin = settings, begin
         self.values = Values()
         self.watch = CompileWatch(self.values)
-        on_cpu = jax.default_backend() == "cpu"
+        on_cpu = _is_on_cpu(settings)
         # Another batch is prepared while an accelerator computes; a CPU has nothing to gain by it.
         compiled = self.watch.request_path
         self.engine = Engine(self.values, lambda: int(compiled.value), slots=1 if on_cpu else 2)
@@ -80,8 +80,9 @@ class Service:
         self.server = Server(self.app, settings.limits)
         self.startup_seconds = 0.0
         self.values.gauge(metrics.STARTUP_DURATION, lambda: self.startup_seconds)
-        _watch_memory(self.values)
-        watch_runtime(self.values)
+        if settings.with_jax:
+            _watch_memory(self.values)
+            watch_runtime(self.values)
         self.deploys = DeployWindows(self.values)
         self.deploys.open()
 
@@ -98,7 +99,7 @@ class Service:
         for model in declared:
             self.deploys.open(model.name)
         limit = self.settings.max_bytes
-        return [load_as_declared(model, self.watch, limit) for model in declared]
+        return [_loaded(model, self.watch, limit) for model in declared]
 
     def begin_serving(self, loaded: Sequence[Loaded]) -> None:
         """From now on requests are answered."""
@@ -111,6 +112,22 @@ class Service:
         gc.freeze()
         self.startup_seconds = time.time() - self._begin
         self.app.ready = True
+
+
+def _is_on_cpu(settings: Settings) -> bool:
+    if not settings.with_jax:
+        return True
+    import jax
+
+    return str(jax.default_backend()) == "cpu"
+
+
+def _loaded(model: Model, watch: CompileWatch, max_bytes: int | None) -> Loaded:
+    if isinstance(model, FrozenModel):
+        return load_frozen(model, max_bytes)
+    from firstlight.serve.mixed_precision import load_as_declared  # imports JAX
+
+    return load_as_declared(model, watch, max_bytes)
 
 
 async def serve(
@@ -227,9 +244,12 @@ def report(loaded: Sequence[Loaded], seconds: float, say: Say) -> None:
         buckets = one.buckets
         cached = sum(bucket.from_cache for bucket in buckets)
         took = sum(bucket.load_seconds for bucket in buckets)
+        made = f"{len(buckets) - cached} compiled, {cached} from the cache"
+        if isinstance(one.model, FrozenModel):
+            made = "all frozen"
         say(
             f"{one.model.name} {one.model.version}: {len(buckets)} executables "
-            f"({len(buckets) - cached} compiled, {cached} from the cache, {took:.2f} s in all), "
+            f"({made}, {took:.2f} s in all), "
             f"{one.memory_bytes / 2**20:.1f} MiB; rows: seconds "
             + ", ".join(f"{b.rows}: {b.seconds:.2g}" for b in one.lanes[buckets[0].sizes])
         )
@@ -260,7 +280,6 @@ def run(
     declare: Callable[[], Sequence[Model]], settings: Settings, begin: float | None = None
 ) -> int:
     """Serve in this process until SIGTERM or SIGINT."""
-    import jax
     import uvloop
 
     from firstlight import warmstart
@@ -271,13 +290,19 @@ def run(
     # every batch; with the usual 5 ms, a flood of refusals would leave the device idle.
     sys.setswitchinterval(_SWITCH_SECONDS)
     # A batch that is run and read at once gains nothing from a thread of JAX's in between.
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    when_imported("jax", _dispatch_at_once)
 
     def say(line: str) -> None:
         print(f"firstlight: {line}", flush=True)
 
     code: int = uvloop.run(serve(declare, settings, say, time.time() if begin is None else begin))
     return code
+
+
+def _dispatch_at_once() -> None:
+    import jax
+
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
 def _keep_freed_memory() -> None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import jax
 import numpy as np
 
+from firstlight.histfactory.lazy_jax import jax
 from firstlight.serve.declaration import DATATYPES, DeclarationError, Input, Model
 
 Sizes = tuple[int, ...]  # of the variable axes, in the order of the model's `axes`

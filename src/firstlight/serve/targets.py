@@ -11,6 +11,7 @@ from typing import Any
 
 from firstlight.errors import FirstlightError
 from firstlight.serve.declaration import Model
+from firstlight.serve.frozen_models import frozen, is_frozen, runs_without_jax
 
 
 class TargetError(FirstlightError):
@@ -18,7 +19,12 @@ class TargetError(FirstlightError):
 
 
 def models_in(target: str) -> list[Model]:
-    """The models of `FILE:NAME`, where NAME may be a list of them, or all of `FILE`."""
+    """The models of `FILE:NAME`, where NAME may be a list of them, or all of `FILE`.
+
+    A frozen function is one model.
+    """
+    if is_frozen(Path(target)):
+        return [frozen(target)]
     path, _, name = target.rpartition(":") if ":" in target else (target, "", "")
     module = _imported(Path(path))
     if name:
@@ -30,6 +36,12 @@ def models_in(target: str) -> list[Model]:
     if not found:
         raise TargetError(f"{path} declares no model. Decorate a function with @serve.model(...).")
     return found
+
+
+def need_jax(targets: Iterable[str]) -> bool:
+    """Whether any of them is more than a frozen function that jaxlib alone can run."""
+    paths = list(map(Path, targets))
+    return not all(is_frozen(path) and runs_without_jax(path) for path in paths)
 
 
 def _declared(module: ModuleType) -> dict[str, Model]:

@@ -64,6 +64,7 @@ class Artifact:
     needs_lapack: bool
     without_jax: bool  # whether a fresh process has run it without JAX
     programs: tuple[Program, ...]
+    arguments: tuple[str, ...] = ()  # names of the positional ones, where the function has some
 
     @property
     def has_plain_trees(self) -> bool:
@@ -106,6 +107,7 @@ def from_bytes(data: bytes) -> Artifact:
                 end += size
             programs.append(_program(plain, parts))
         place = Place.from_json(head.pop("place"))
+        head["arguments"] = tuple(head.get("arguments", ()))
         return Artifact(**head, place=place, programs=tuple(programs))
     except (ValueError, KeyError, TypeError) as error:
         raise FrozenError(f"it was written by another version of Firstlight ({error!r})") from None

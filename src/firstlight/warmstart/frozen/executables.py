@@ -25,6 +25,10 @@ class Executable:
         """The leaves of the results, for leaves of exactly the shapes of the program."""
         raise NotImplementedError
 
+    def on_device(self, array: Any) -> Any:
+        """A leaf of many calls, which then need not copy it."""
+        raise NotImplementedError
+
     def rebuild(self, leaves: Leaves) -> Any:
         """The results as the function returns them."""
         return trees.unflatten(self._program.out_shape, iter(leaves))
@@ -52,16 +56,25 @@ class WithoutJax(Executable):
     """By jaxlib alone: NumPy arrays in and out."""
 
     def __init__(self, artifact: Artifact, program: Program) -> None:
-        from firstlight.warmstart.frozen.jaxlib_runtime import dtype, runner
+        from firstlight.warmstart.frozen.jaxlib_runtime import OnDevice, dtype, runner
 
         super().__init__(program)
         self._kept = [(i, dtype(program.in_leaves[i].dtype)) for i in program.kept]
+        self._on_device = OnDevice
         self._run = runner(program.executable, program.out_leaves, artifact.needs_lapack)
 
     def run(self, leaves: Leaves) -> Leaves:
         import numpy as np
 
-        return self._run([np.asarray(leaves[i], kind, order="C") for i, kind in self._kept])
+        arrays = []
+        for i, kind in self._kept:
+            leaf = leaves[i]
+            is_placed = isinstance(leaf, self._on_device)
+            arrays.append(leaf if is_placed else np.asarray(leaf, kind, order="C"))
+        return self._run(arrays)
+
+    def on_device(self, array: Any) -> Any:
+        return self._on_device(array)
 
 
 class WithJax(Executable):
@@ -93,6 +106,9 @@ class WithJax(Executable):
         args, kwargs = self._in_tree.unflatten(leaves)
         results: Leaves = self._out_tree.flatten_up_to(self.compiled(*args, **kwargs))
         return results
+
+    def on_device(self, array: Any) -> Any:
+        return self.place(array)
 
     def rebuild(self, leaves: Leaves) -> Any:
         return self._out_tree.unflatten(leaves)

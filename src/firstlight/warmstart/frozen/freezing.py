@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
@@ -74,6 +75,7 @@ def freeze(
         needs_lapack=any(b"lapack" in program.executable for program in programs),
         without_jax=devices == 1 and _can_run_without_jax(programs),
         programs=programs,
+        arguments=_argument_names(f),
     )
     proofs = [proof for _, several, _ in compiled for proof in several]
     frozen = prove(frozen, proofs)
@@ -295,6 +297,15 @@ def _can_run_without_jax(programs: tuple[Program, ...]) -> bool:
 
 def _name(f: Callable[..., Any]) -> str:
     return getattr(f, "__qualname__", None) or type(f).__name__
+
+
+def _argument_names(f: Callable[..., Any]) -> tuple[str, ...]:
+    try:
+        parameters = inspect.signature(f).parameters.values()
+    except (TypeError, ValueError):  # some builtin functions have none
+        return ()
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return tuple(parameter.name for parameter in parameters if parameter.kind in positional)
 
 
 @contextmanager

@@ -38,19 +38,38 @@ def runner(executable: bytes, outputs: Sequence[Leaf], needs_lapack: bool) -> Ru
     handlers = [
         _jax.array_result_handler(_Aval(shape, kind), sharding, True, True) for shape, kind in kinds
     ]
-    # The arguments are copied: nobody but the caller knows for how long they stay as they are.
-    options = (True, True, _jax.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL, True)
-    put = _jax.batched_device_put
+    put = _putting(device, sharding)
 
     def run(arrays: Sequence[Any]) -> list[Any]:
-        places = [
-            put(_Aval(array.shape, array.dtype), sharding, [array], [device], *options)
-            for array in arrays
-        ]
+        places = [array.placed if isinstance(array, OnDevice) else put(array) for array in arrays]
         results = loaded.execute_sharded(places).consume_with_handlers(handlers)
         return [_on_host(result, *kind) for result, kind in zip(results, kinds, strict=True)]
 
     return run
+
+
+class OnDevice:
+    """An argument of many calls, copied once."""
+
+    __slots__ = ("placed",)
+
+    def __init__(self, array: Any) -> None:
+        device = _client().local_devices()[0]
+        self.placed = _putting(device, _sharding(device))(array)
+
+
+def _putting(device: Any, sharding: Any) -> Callable[[Any], Any]:
+    """A function that places NumPy arrays."""
+    from jaxlib import _jax  # type: ignore[attr-defined]
+
+    # They are copied: nobody but the caller knows for how long they stay as they are.
+    options = (True, True, _jax.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL, True)
+    put = _jax.batched_device_put
+
+    def place(array: Any) -> Any:
+        return put(_Aval(array.shape, array.dtype), sharding, [array], [device], *options)
+
+    return place
 
 
 class _Aval:

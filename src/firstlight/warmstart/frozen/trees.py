@@ -53,6 +53,23 @@ def unflatten(shape: Shape, leaves: Iterator[Any]) -> Any:
     return tuple(items) if kind == "tuple" else items
 
 
+def leaf_names(shape: Shape, name: str) -> list[str]:
+    """`name.key.0` of every leaf: where it is in the tree called `name`."""
+    if shape is None:
+        return []
+    if shape == LEAF:
+        return [name]
+    kind, *parts = shape
+    if kind == "dict":
+        named = parts
+    elif kind == "named":
+        named = zip(_class(parts[0])._fields, parts[1:], strict=True)
+    else:
+        named = enumerate(parts)
+    prefix = f"{name}." if name else ""
+    return [leaf for key, part in named for leaf in leaf_names(part, f"{prefix}{key}")]
+
+
 def without_classes(shape: Shape) -> Shape:
     """The same, plain tuples in place of named ones: to be shown."""
     if not isinstance(shape, tuple):

@@ -1,0 +1,317 @@
+"""Frozen functions as models: their executables come from a file, and nothing is compiled.
+
+Where the file can be run by jaxlib alone, JAX is not imported, which is most of a server's start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from firstlight.serve.declaration import DeclarationError, Input, Model
+from firstlight.serve.loading import Arrays, Bucket, Loaded, LoadError, precision_scope
+from firstlight.serve.signature import Signature, Tensor
+from firstlight.warmstart import sealed
+from firstlight.warmstart.frozen import artifact as content
+from firstlight.warmstart.frozen import trees
+from firstlight.warmstart.frozen.artifact import Artifact, Leaf, Program
+from firstlight.warmstart.frozen.executables import Executable, WithJax, WithoutJax
+from firstlight.warmstart.frozen.places import differences, differences_for_jax, this_place
+from firstlight.warmstart.frozen.sealing import opened
+
+#: Runs from which the cost of a bucket is taken.
+_RUNS = 5
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A frozen function with the leaves of its arguments: named, and those with a fixed value."""
+
+    artifact: Artifact
+    programs: tuple[Program, ...]  # of one call, by their rows
+    names: tuple[str, ...]
+    fixed: Mapping[int, np.ndarray[Any, Any]]
+
+    @property
+    def inputs(self) -> list[int]:
+        """The leaves that requests give."""
+        return [i for i in range(len(self.names)) if i not in self.fixed]
+
+
+@dataclass(frozen=True)
+class FrozenModel(Model):
+    """A model whose executables are in a file; made by `frozen`."""
+
+    opened: Opened = field(default=None, repr=False)  # type: ignore[assignment]
+
+
+def is_frozen(path: Path) -> bool:
+    """Whether the file has the form of a frozen function; it may still be damaged."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(sealed.MAGIC)) == sealed.MAGIC
+    except OSError:
+        return False
+
+
+def runs_without_jax(path: Path) -> bool:
+    """Whether jaxlib is enough to run it."""
+    return content.from_bytes(opened(path)).without_jax
+
+
+def frozen(
+    path: str | Path,
+    *,
+    name: str | None = None,
+    parameters: Mapping[str | int, Any] | None = None,
+    static: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> FrozenModel:
+    """A model of what `firstlight.warmstart.freeze` has written.
+
+    With buckets, a request's rows are those of the arguments in `batched`. Without, a row is the
+    arguments of one call.
+
+    Args:
+        path: The file.
+        name: The file's name without its suffix by default.
+        parameters: Values of the arguments that requests do not give, by name or position.
+        static: Which program of the file, if it was frozen with several static arguments.
+        options: `version` (a digest of the file by default), `deadline_seconds`, `max_queue_rows`,
+            `canary_share`, `about`, as of `serve.model`.
+
+    Raises:
+        FrozenError: The file cannot be read or trusted, or was made for another place.
+        DeclarationError: It cannot be served as it is.
+    """
+    where = Path(path)
+    body = opened(where)
+    artifact = content.from_bytes(body)
+    _require_place(where, artifact)
+    try:
+        programs = _of_one_call(artifact, static)
+        given = _opened(artifact, programs, dict(parameters or {}))
+        inputs = {t.name: Input(t.dtype.name, t.shape) for t in _inputs(given)}
+        for tensor in _outputs(given):
+            Input(tensor.dtype.name)  # a type that the protocol has
+    except DeclarationError as error:
+        raise DeclarationError(f"{where}: {artifact.function}: {error}") from None
+    options.setdefault("version", hashlib.sha256(body).hexdigest()[:12])
+    options.setdefault("about", f"{artifact.function}, frozen.")
+    buckets = tuple(program.batch.rows if program.batch else 1 for program in programs)
+    return FrozenModel(
+        _function(given), inputs, name or where.stem, buckets=buckets, opened=given, **options
+    )
+
+
+def _require_place(path: Path, artifact: Artifact) -> None:
+    here = this_place()
+    found = differences(artifact.place, here)
+    if not found and not artifact.without_jax:
+        with precision_scope(artifact.place.x64):
+            found = differences_for_jax(artifact.place, here)
+    if found:
+        raise LoadError(
+            f"{path}: {artifact.function} was frozen for another place: "
+            f"{'; '.join(map(str, found))}. Freeze it on a machine like this one, with the same "
+            "versions."
+        )
+
+
+def _of_one_call(artifact: Artifact, static: Mapping[str, Any] | None) -> tuple[Program, ...]:
+    """The executables of a call, one for every bucket."""
+    programs = artifact.programs
+    if static is not None:
+        programs = tuple(p for p in programs if dict(p.static) == dict(static))
+    calls = {_call(program): program for program in programs}
+    if len(calls) != 1:
+        known = "; ".join(
+            ", ".join([*map(str, p.in_leaves), *(f"{n}={v!r}" for n, v in p.static)])
+            for p in {_call(p): p for p in artifact.programs}.values()
+        )
+        raise DeclarationError(
+            f"{len(calls)} of its calls fit, and a model is one: {known}. Freeze one call per "
+            "file, or choose by serve.frozen(path, static={...})."
+        )
+    return tuple(sorted(programs, key=lambda p: p.batch.rows if p.batch else 0))
+
+
+def _call(program: Program) -> Any:
+    batch = program.batch
+    with_rows = batch.inputs if batch else ()
+    leaves = tuple(
+        (leaf.shape[1:] if i in with_rows else leaf.shape, leaf.dtype)
+        for i, leaf in enumerate(program.in_leaves)
+    )
+    return program.static, program.in_shape, with_rows, batch is None, leaves
+
+
+def _opened(
+    artifact: Artifact, programs: tuple[Program, ...], parameters: dict[str | int, Any]
+) -> Opened:
+    program = programs[0]
+    names: list[str] = []
+    fixed: dict[int, np.ndarray[Any, Any]] = {}
+    for position, (name, shape, leaves) in enumerate(_arguments(artifact, program)):
+        start = len(names)
+        names += leaves
+        key = next((key for key in (name, position) if key in parameters), None)
+        if key is not None:
+            values = _values(name, shape, parameters.pop(key), program.in_leaves[start:])
+            fixed |= dict(enumerate(values, start))
+        elif program.batch and not {*range(start, len(names))} <= {*program.batch.inputs}:
+            raise DeclarationError(
+                f"its argument {name!r} has no rows, so no request can give it. Freeze a function "
+                f"that has it already (functools.partial), or declare the model in Python: "
+                f"serve.frozen(path, parameters={{{name!r}: ...}})."
+            )
+    if parameters:
+        raise DeclarationError(f"it has no argument {next(iter(parameters))!r}.")
+    return Opened(artifact, programs, tuple(names), fixed)
+
+
+def _arguments(artifact: Artifact, program: Program) -> list[tuple[str, Any, list[str]]]:
+    """Name and tree of every argument, with the names of its leaves."""
+    if program.in_shape is None:  # only JAX knows the tree
+        return [(name, trees.LEAF, [name]) for name in _numbered("input", len(program.in_leaves))]
+    _, (_, *positional), (_, *named) = program.in_shape
+    known = artifact.arguments[: len(positional)]
+    called = [*known, *_numbered("input", len(positional))[len(known) :]]
+    pairs = [*zip(called, positional, strict=True), *named]
+    return [(name, shape, trees.leaf_names(shape, name)) for name, shape in pairs]
+
+
+def _numbered(name: str, count: int) -> list[str]:
+    return [name] if count == 1 else [f"{name}.{i}" for i in range(count)]
+
+
+def _values(
+    name: str, shape: Any, value: Any, expected: Sequence[Leaf]
+) -> list[np.ndarray[Any, Any]]:
+    """The leaves of a parameter, checked against what was frozen."""
+    leaves, found = trees.flatten(value)
+    arrays = [
+        np.asarray(leaf, _dtype(wanted)) for leaf, wanted in zip(leaves, expected, strict=False)
+    ]
+    shapes = [wanted.shape for wanted in expected[: len(leaves)]]
+    if found != shape or [array.shape for array in arrays] != shapes:
+        raise DeclarationError(
+            f"the parameter {name!r} differs in structure or shape from what was frozen."
+        )
+    return arrays
+
+
+def _inputs(given: Opened) -> tuple[Tensor, ...]:
+    program = given.programs[0]
+    return tuple(_tensor(given.names[i], program.in_leaves[i], program) for i in given.inputs)
+
+
+def _outputs(given: Opened) -> tuple[Tensor, ...]:
+    program = given.programs[0]
+    count = len(program.out_leaves)
+    names = trees.leaf_names(program.out_shape, "") if program.out_shape is not None else []
+    if not names or any(name[:1].isdecimal() or not name for name in names):
+        names = [f"output.{name}" if name else "output" for name in names]
+        names = names or _numbered("output", count)
+    if program.batch and len(program.batch.outputs) != count:
+        missing = next(i for i in range(count) if i not in program.batch.outputs)
+        raise DeclarationError(f"its result {names[missing]!r} has no rows, so it is no request's.")
+    return tuple(
+        _tensor(name, leaf, program) for name, leaf in zip(names, program.out_leaves, strict=True)
+    )
+
+
+def _tensor(name: str, leaf: Leaf, program: Program) -> Tensor:
+    return Tensor(name, _dtype(leaf), leaf.shape[1:] if program.batch else leaf.shape)
+
+
+def _dtype(leaf: Leaf) -> np.dtype[Any]:
+    from firstlight.warmstart.frozen.jaxlib_runtime import dtype
+
+    found: np.dtype[Any] = dtype(leaf.dtype)
+    return found
+
+
+def _function(given: Opened) -> Callable[..., Any]:
+    def call(**_: Any) -> Any:
+        raise LoadError(f"{given.artifact.function} is frozen: a server runs its executables.")
+
+    return call
+
+
+def load_frozen(model: FrozenModel, max_bytes: int | None = None) -> Loaded:
+    """Load all executables of a frozen function, and try them.
+
+    Raises:
+        LoadError: They need more memory than `max_bytes`.
+    """
+    given = model.opened
+    signature = Signature(_inputs(given), _outputs(given), {}, model.function)
+    needed = _bytes_needed(given)
+    if max_bytes is not None and needed > max_bytes:
+        raise LoadError(
+            f"model {model.name!r}: its arrays need {needed / 2**20:.0f} MiB, and "
+            f"{max_bytes / 2**20:.0f} MiB may be used. Use another --memory-limit."
+        )
+    kind = WithoutJax if given.artifact.without_jax else WithJax
+    wide = given.artifact.place.x64 and kind is WithJax
+    placed: dict[int, Any] = {}
+    with precision_scope(wide):
+        buckets = tuple(_bucket(kind, given, signature, p, placed) for p in given.programs)
+    return Loaded(model, signature, (), {(): buckets}, needed, wide)
+
+
+def _bucket(
+    kind: type[WithJax] | type[WithoutJax],
+    given: Opened,
+    signature: Signature,
+    program: Program,
+    placed: dict[int, Any],
+) -> Bucket:
+    """placed: parameters on the device, the same for all buckets."""
+    begin = time.perf_counter()
+    executable = kind(given.artifact, program)
+    for i, array in given.fixed.items():
+        placed.setdefault(i, executable.on_device(array))
+    call = _calling(executable, given.inputs, placed, program)
+    rows = program.batch.rows if program.batch else 1
+    example = [np.ones((rows, *tensor.sized({})), tensor.dtype) for tensor in signature.inputs]
+    call(*example)  # the first call is never the usual one
+    loaded = time.perf_counter()
+    seconds = []
+    for _ in range(_RUNS):
+        start = time.perf_counter()
+        call(*example)
+        seconds.append(time.perf_counter() - start)
+    return Bucket(rows, (), call, min(seconds), loaded - begin, True)
+
+
+def _calling(
+    executable: Executable, inputs: list[int], placed: Mapping[int, Any], program: Program
+) -> Callable[..., Arrays]:
+    """From arrays of a request, in the order of the signature, to those of the answer."""
+    template: list[Any] = [placed.get(i) for i in range(len(program.in_leaves))]
+    one_row = program.batch is None
+
+    def call(*arrays: Any) -> Arrays:
+        leaves = list(template)
+        for i, array in zip(inputs, arrays, strict=True):
+            leaves[i] = array[0] if one_row else array
+        results = executable.run(leaves)
+        return [np.asarray(result)[None] if one_row else np.asarray(result) for result in results]
+
+    return call
+
+
+def _bytes_needed(given: Opened) -> int:
+    """Arguments and results of the largest bucket."""
+    largest = given.programs[-1]
+    leaves = (*largest.in_leaves, *largest.out_leaves)
+    sizes = (int(np.prod(leaf.shape)) * _dtype(leaf).itemsize for leaf in leaves)
+    return sum(sizes)

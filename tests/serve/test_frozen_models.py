@@ -1,0 +1,165 @@
+"""Frozen functions as models: a real server that never imports JAX, and what cannot be served."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from serving_process import Running
+
+from firstlight import serve, warmstart
+from firstlight.serve.frozen_models import load_frozen
+from firstlight.serve.loading import LoadError
+from firstlight.serve.targets import models_in
+from firstlight.warmstart.frozen import artifact as content
+from firstlight.warmstart.frozen import freezing
+from firstlight.warmstart.frozen.sealing import opened, sealed_function
+
+pytestmark = pytest.mark.slow
+
+WEIGHTS = np.random.default_rng(5).normal(size=(16, 4)).astype(np.float32)
+ROW = jax.ShapeDtypeStruct((1, 16), np.float32)
+
+
+def scores(x: Any) -> Any:
+    return {"scores": jnp.tanh(x @ WEIGHTS)}
+
+
+def weighted(weights: Any, x: Any) -> Any:
+    return jnp.tanh(x @ weights["w"]), x.sum(axis=1)
+
+
+def expected(x: Any) -> Any:
+    return np.tanh(x.astype(np.float64) @ WEIGHTS.astype(np.float64))
+
+
+@pytest.fixture
+def freeze(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Freezes without the fresh process that tries the file."""
+    monkeypatch.setattr(freezing, "prove", lambda frozen, proofs: frozen)
+
+    def made(*arguments: Any, **options: Any) -> Path:
+        return warmstart.freeze(*arguments, path=tmp_path / "f.frozen", **options)
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server in whose folder `import jax` is an error."""
+    folder = tmp_path_factory.mktemp("frozen")
+    warmstart.freeze(scores, ROW, path=folder / "scores.frozen", buckets=(1, 8, 32))
+    (folder / "jax.py").write_text("raise ImportError('a frozen function needs no JAX')")
+    running = Running(folder, "scores.frozen")
+    running.report = running.until("executables")
+    running.until("ready after")
+    yield running
+    running.stop()
+
+
+@pytest.mark.parametrize("rows", [1, 5, 32])
+def test_tritons_client_gets_the_right_numbers_without_jax(server: Running, rows: int) -> None:
+    from tritonclient.http import InferenceServerClient, InferInput
+
+    client = InferenceServerClient(server.address)
+    x = np.random.default_rng(rows).normal(size=(rows, 16)).astype(np.float32)
+    sent = InferInput("x", list(x.shape), "FP32")
+    sent.set_data_from_numpy(x)
+    result = client.infer("scores", [sent]).as_numpy("scores")
+    client.close()
+    np.testing.assert_allclose(result, expected(x), rtol=1e-5, atol=1e-6)
+
+
+def test_buckets_and_inputs_are_those_of_the_file_and_nothing_compiles(server: Running) -> None:
+    assert "3 executables (all frozen" in server.report
+    about = server.ask("GET", "/v2/models/scores")[1]
+    assert about["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 16]}]
+    assert about["outputs"] == [{"name": "scores", "datatype": "FP32", "shape": [-1, 4]}]
+    settings = server.ask("GET", "/v2/models/scores/config")[1]
+    assert [bucket["rows"] for bucket in settings["buckets"]] == [1, 8, 32]
+    status, body = server.ask("POST", "/models/scores", {"x": [[0.0] * 16] * 33})
+    assert status == 400 and body["valid"]["rows"] == [1, 32]
+    text = server.ask("GET", "/metrics")[1]
+    assert "\nfirstlight_request_path_compiles_total 0.0\n" in text
+
+
+def test_a_function_frozen_for_another_jaxlib_is_refused_with_exit_code_2(server: Running) -> None:
+    folder = server.folder
+    frozen = content.from_bytes(opened(folder / "scores.frozen"))
+    elsewhere = replace(frozen, place=replace(frozen.place, jaxlib="0.0.1"))
+    (folder / "other.frozen").write_bytes(sealed_function(content.to_bytes(elsewhere), False))
+    done = subprocess.run(
+        [sys.executable, "-m", "firstlight", "serve", "other.frozen", "--port", "0"],
+        cwd=folder, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "jaxlib is" in done.stderr and "was 0.0.1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_arguments_without_rows_are_parameters_and_results_are_numbered(
+    freeze: Callable[..., Path],
+) -> None:
+    path = freeze(weighted, {"w": WEIGHTS}, ROW, buckets=(1, 4), batched=(1,))
+    loaded = load_frozen(serve.frozen(path, parameters={"weights": {"w": WEIGHTS}}, name="w"))
+    assert [tensor.name for tensor in loaded.signature.inputs] == ["x"]
+    assert [tensor.name for tensor in loaded.signature.outputs] == ["output.0", "output.1"]
+    x = np.random.default_rng(1).normal(size=(4, 16)).astype(np.float32)
+    found, sums = loaded.run(loaded.buckets[1], [x])
+    np.testing.assert_allclose(found, expected(x), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(sums, x.astype(np.float64).sum(axis=1), rtol=1e-5, atol=1e-5)
+
+
+def test_without_buckets_a_row_is_a_call(freeze: Callable[..., Path]) -> None:
+    [model] = models_in(str(freeze(scores, jax.ShapeDtypeStruct((3, 16), np.float32))))
+    assert model.name == "f" and tuple(model.buckets) == (1,)
+    assert isinstance(model, serve.frozen_models.FrozenModel)
+    loaded = load_frozen(model)
+    x = np.random.default_rng(2).normal(size=(1, 3, 16)).astype(np.float32)
+    [found] = loaded.run(loaded.buckets[0], [x])
+    np.testing.assert_allclose(found, expected(x), rtol=1e-5, atol=1e-6)
+
+
+def test_what_cannot_be_served_says_what_to_do(freeze: Callable[..., Path]) -> None:
+    path = freeze(weighted, {"w": WEIGHTS}, ROW, buckets=(2,), batched=(1,))
+    with pytest.raises(serve.DeclarationError, match=r"parameters=\{'weights'"):
+        serve.frozen(path)
+    with pytest.raises(serve.DeclarationError, match="differs in structure or shape"):
+        serve.frozen(path, parameters={0: {"w": WEIGHTS[:3]}})
+    with pytest.raises(serve.DeclarationError, match="no argument 'bias'"):
+        serve.frozen(path, parameters={0: {"w": WEIGHTS}, "bias": 1})
+    model = serve.frozen(path, parameters={0: {"w": WEIGHTS}})
+    with pytest.raises(LoadError, match="--memory-limit"):
+        load_frozen(model, max_bytes=100)
+    path = freeze(lambda x: x.T @ x, (np.ones((2, 3)),), (np.ones((2, 5)),))
+    with pytest.raises(serve.DeclarationError, match="Freeze one call per file"):
+        serve.frozen(path)
+    path = freeze(lambda x: (x, jnp.ones(3)), ROW, buckets=(2,))
+    with pytest.raises(serve.DeclarationError, match=r"'output\.1' has no rows"):
+        serve.frozen(path)
+
+
+def test_a_frozen_function_of_64_bits_is_served_beside_others(freeze: Callable[..., Path]) -> None:
+    """JAX is imported here, and computes in 32 bits: the executable stays as it was frozen."""
+    with jax.enable_x64(True):
+        path = freeze(jnp.sqrt, np.ones((1, 2)), buckets=(1,))
+    loaded = load_frozen(serve.frozen(path))
+    [found] = loaded.run(loaded.buckets[0], [np.array([[2.0, 3.0]])])
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, [[2**0.5, 3**0.5]], rtol=1e-15)
+
+
+def test_a_file_that_is_open_to_others_is_not_served(freeze: Callable[..., Path]) -> None:
+    path = freeze(scores, ROW)
+    os.chmod(path, 0o666)
+    with pytest.raises(warmstart.frozen.errors.NotTrustedError, match="open to others"):
+        models_in(str(path))
