@@ -14,7 +14,7 @@ from typing import Any
 class Running:
     """A server, its address, and what it prints."""
 
-    report = ""
+    report = grpc_address = ""
 
     def __init__(self, folder: Path, *arguments: str, env: dict[str, str] | None = None) -> None:
         self.folder = folder

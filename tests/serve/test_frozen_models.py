@@ -59,7 +59,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("frozen")
     warmstart.freeze(scores, ROW, path=folder / "scores.frozen", buckets=(1, 8, 32))
     (folder / "jax.py").write_text("raise ImportError('a frozen function needs no JAX')")
-    running = Running(folder, "scores.frozen")
+    running = Running(folder, "scores.frozen", "--grpc-port", "0")
+    running.grpc_address = running.until("grpc://").split("grpc://")[1].strip()
     running.report = running.until("executables")
     running.until("ready after")
     yield running
@@ -77,6 +78,19 @@ def test_tritons_client_gets_the_right_numbers_without_jax(server: Running, rows
     result = client.infer("scores", [sent]).as_numpy("scores")
     client.close()
     np.testing.assert_allclose(result, expected(x), rtol=1e-5, atol=1e-6)
+
+
+def test_tritons_client_gets_the_same_over_grpc(server: Running) -> None:
+    from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
+
+    x = np.random.default_rng(3).normal(size=(9, 16)).astype(np.float32)
+    sent = InferInput("x", list(x.shape), "FP32")
+    sent.set_data_from_numpy(x)
+    with InferenceServerClient(server.grpc_address) as client:
+        assert client.is_server_ready() and client.is_model_ready("scores")
+        wanted = [InferRequestedOutput("scores")]
+        result = client.infer("scores", [sent], outputs=wanted, client_timeout=20)
+    np.testing.assert_allclose(result.as_numpy("scores"), expected(x), rtol=1e-5, atol=1e-6)
 
 
 def test_buckets_and_inputs_are_those_of_the_file_and_nothing_compiles(server: Running) -> None:

@@ -42,6 +42,11 @@ def add_to(commands: Commands) -> None:
     add("--hf", metavar="WORKSPACE", help="a HistFactory workspace (pyhf JSON) to serve")
     add("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     add("--port", type=_port, default=8000, help="port to listen on; 0: any (default: 8000)")
+    add(
+        "--grpc-port",
+        type=_port,
+        help="port for the same protocol over gRPC (needs the extra grpc)",
+    )
     add("--token-file", metavar="FILE", help="what clients have to send as a bearer token")
     add("--memory-limit", type=_size, metavar="SIZE", help="refuse models that need more, as 4G")
     add("--max-body", type=_size, metavar="SIZE", help="refuse larger requests (default: 64M)")
@@ -73,7 +78,10 @@ def handle(options: argparse.Namespace) -> int:
         from firstlight.token_file import read_token
 
         token = read_token(options.token_file)
-    _require_installed()
+    _require_installed("a server", "serve", "jax", "httptools", "msgspec", "uvloop")
+    if options.grpc_port is not None:
+        _require_installed("--grpc-port", "grpc", "grpc", "google.protobuf")
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said by us
     from dataclasses import replace
 
     from firstlight.serve.http_server import Limits
@@ -93,6 +101,7 @@ def handle(options: argparse.Namespace) -> int:
         options.memory_limit,
         options.drain_seconds,
         limits,
+        options.grpc_port,
         with_jax,
     )
     return run(_declaring(options), settings, begin)
@@ -115,15 +124,20 @@ def _declaring(options: argparse.Namespace) -> Callable[[], Sequence[Model]]:
     return declare
 
 
-def _require_installed() -> None:
+def _require_installed(what: str, extra: str, *modules: str) -> None:
     from importlib.util import find_spec
 
     from firstlight.errors import FirstlightError
 
-    needed = ("jax", "httptools", "msgspec", "uvloop")
-    if missing := [name for name in needed if find_spec(name) is None]:
+    def is_missing(name: str) -> bool:
+        try:
+            return find_spec(name) is None
+        except ModuleNotFoundError:  # not even its package
+            return True
+
+    if missing := [name for name in modules if is_missing(name)]:
         raise FirstlightError(
-            f"a server needs {', '.join(missing)}: pip install 'firstlight[serve]'."
+            f"{what} needs {', '.join(missing)}: pip install 'firstlight[{extra}]'."
         )
 
 

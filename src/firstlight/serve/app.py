@@ -31,7 +31,7 @@ TIMEOUT_HEADER = b"firstlight-timeout"
 LONGEST_TIMEOUT = 3600.0
 #: "true": answer with the canary, where there is one.
 CANARY_HEADER = b"firstlight-canary"
-_STATUS = {
+STATUS = {
     Reason.QUEUE_FULL: (429, "the queue is full"),
     Reason.DEADLINE: (429, "the queue is too long for the request's deadline"),
     Reason.EXPIRED: (504, "the deadline passed before the request was computed"),
@@ -106,7 +106,7 @@ class _Inference(Job):
 
 def refuse(exchange: Exchange, served: Served, refusal: Refusal) -> None:
     """Answer that there is no result, and count why."""
-    status, why = _STATUS[refusal.reason]
+    status, why = STATUS[refusal.reason]
     served.rejected(refusal.reason.value).add()
     served.code(status).add()
     more = b""
@@ -161,7 +161,7 @@ class App:
 
     def _handle(self, exchange: Exchange) -> None:
         path = exchange.path
-        if self._token is not None and not self._is_allowed(exchange):
+        if self._token is not None and not self.is_allowed(exchange):
             self._refuse_stranger(exchange, path)
             return
         found = self.models.paths.get(path)
@@ -176,7 +176,7 @@ class App:
         if parts[1:3] == [b"v2", b"models"] and len(parts) > 3:
             self._model(exchange, parts[3:])
         elif parts[1:2] == [b"models"] and len(parts) == 3:
-            self._infer(exchange, self._found(exchange, parts[2], None), plain=True)
+            self._infer(exchange, self.found(exchange, parts[2], None), plain=True)
         else:
             self._other(exchange, path)
 
@@ -186,7 +186,7 @@ class App:
         version = None
         if len(rest) > 1 and rest[0] == b"versions":
             version, rest = rest[1], rest[2:]
-        served = self._found(exchange, name, version)
+        served = self.found(exchange, name, version)
         if rest == [b"infer"]:
             self._infer(exchange, served, plain=False)
         elif rest == [b"ready"]:
@@ -198,7 +198,8 @@ class App:
         else:
             self._not_found(exchange)
 
-    def _found(self, exchange: Exchange, name: bytes, version: bytes | None) -> Served:
+    def found(self, exchange: Exchange, name: bytes, version: bytes | None) -> Served:
+        """What a request is for; an InvalidRequestError where there is no such version."""
         named = self.models.names.get(name.decode("utf-8", "replace"))
         if named is not None:
             if version is None:
@@ -295,8 +296,10 @@ class App:
         self._unnamed.add()
         fail(exchange, 404, "there is nothing here. See /openapi.json.")
 
-    def _is_allowed(self, exchange: Exchange) -> bool:
-        assert self._token is not None
+    def is_allowed(self, exchange: Exchange) -> bool:
+        """Whether it has the token, if there is one."""
+        if self._token is None:
+            return True
         given = exchange.headers.get(b"authorization", b"")
         # In constant time, and of the whole header: its beginning gives nothing away either.
         return hmac.compare_digest(given, b"Bearer " + self._token)

@@ -53,6 +53,7 @@ class Settings:
     max_bytes: int | None = None  # of memory, for each model
     drain_seconds: float = 30.0
     limits: Limits = field(default_factory=Limits)
+    grpc_port: int | None = None
     with_jax: bool = True  # False: only frozen functions, which run without it
 
 
@@ -78,6 +79,7 @@ class Service:
         locked = {b"/": lambda: (page.render_locked().encode(), HTML)}
         self.app = App(self.models, self.values, settings.token, pages, locked)
         self.server = Server(self.app, settings.limits)
+        self.grpc: Any = None  # a GrpcServer
         self.startup_seconds = 0.0
         self.values.gauge(metrics.STARTUP_DURATION, lambda: self.startup_seconds)
         if settings.with_jax:
@@ -93,6 +95,13 @@ class Service:
     def _openapi(self) -> dict[str, Any]:
         current = [name.current for name in self.models.names.values()]
         return description.openapi(current, self.settings.token is not None)
+
+    async def listen_grpc(self, host: str, port: int) -> str:
+        from firstlight.serve.grpc_server import GrpcServer  # an extra
+
+        self.grpc = GrpcServer(self.app, self.settings.limits)
+        bound = await self.grpc.listen(host, port)
+        return f"{f'[{host}]' if ':' in host else host}:{bound}"
 
     def prepare(self, declared: Sequence[Model]) -> list[Loaded]:
         """Load models; takes long, and may run on any thread."""
@@ -143,6 +152,8 @@ async def serve(
     listener = await _listening(loop, service.server, settings)
     host, port = listener.sockets[0].getsockname()[:2]
     say(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}, preparing models")
+    if settings.grpc_port is not None:
+        say(f"listening on grpc://{await service.listen_grpc(host, settings.grpc_port)}")
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -167,6 +178,8 @@ async def serve(
     finally:
         stopping.cancel()
         listener.close()
+        if service.grpc is not None:
+            await service.grpc.drain(0)
         service.server.close()
         service.engine.close()
         service.watch.close()
@@ -192,6 +205,8 @@ async def _drained(service: Service, listener: Any, say: Say) -> None:
     service.app.draining = True
     listener.close()
     service.server.drain()
+    if service.grpc is not None:
+        await service.grpc.drain(service.settings.drain_seconds)
     end = time.perf_counter() + service.settings.drain_seconds
     while service.server.connections and time.perf_counter() < end:
         await asyncio.sleep(0.02)

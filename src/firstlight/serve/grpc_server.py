@@ -1,0 +1,357 @@
+"""The Open Inference Protocol v2 over gRPC, on the event loop of the server.
+
+Requests meet the same engine, limits, deadlines, token and metrics as over HTTP; only the form of
+what is sent and said differs. The serialised messages are read here, so that what cannot be read
+is the client's error and not ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import msgspec
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from firstlight.errors import FirstlightError
+from firstlight.serve import description
+from firstlight.serve.app import LONGEST_TIMEOUT, STATUS, App, Exchange
+from firstlight.serve.engine import Job, Refusal, Result
+from firstlight.serve.grpc_messages import SERVICE, message
+from firstlight.serve.http_server import Limits
+from firstlight.serve.models import Served
+from firstlight.serve.signature import Tensor
+from firstlight.serve.tensors import Array, InvalidRequestError, Rows, arranged, as_array
+
+_CODES = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    404: grpc.StatusCode.NOT_FOUND,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    500: grpc.StatusCode.INTERNAL,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+#: Which of the typed contents holds numbers of a datatype; FP16 and BF16 are sent as bytes.
+_CONTENTS = {
+    "BOOL": "bool_contents",
+    "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents", "FP64": "fp64_contents",
+}  # fmt: skip
+_Request, _Response = message("ModelInferRequest"), message("ModelInferResponse")
+_OutputTensor = message("OutputTensor")
+
+
+class GrpcAddressError(FirstlightError):
+    """An address that cannot be listened on."""
+
+
+class _RefusedError(InvalidRequestError):
+    """A request that the engine does not compute."""
+
+    def __init__(self, served: Served, refusal: Refusal) -> None:
+        status, why = STATUS[refusal.reason]
+        super().__init__(f"{served.model.name}: {why}.", status)
+        self.retry_seconds = refusal.retry_seconds
+        _count(served, refusal)
+
+
+def _count(served: Served, refusal: Refusal) -> None:
+    served.rejected(refusal.reason.value).add()
+    served.code(STATUS[refusal.reason][0]).add()
+
+
+class _Call(Exchange):
+    """What routes and the token need to know of a call."""
+
+    def __init__(self, context: Any) -> None:
+        self.arrived = time.perf_counter()
+        self.remaining_seconds: float | None = context.time_remaining()
+        self.headers = {
+            key.encode(): value if isinstance(value, bytes) else value.encode()
+            for key, value in context.invocation_metadata() or ()
+        }
+
+
+class _Inference(Job):
+    """A job that a call waits for; the call's end, for whatever reason, cancels the future."""
+
+    __slots__ = ("outcome", "served")
+
+    def __init__(self, rows: Rows, deadline: float, arrived: float, served: Served) -> None:
+        super().__init__(rows, deadline, arrived)
+        self.served = served
+        self.outcome: asyncio.Future[Result | Refusal] = asyncio.get_running_loop().create_future()
+
+    def is_gone(self) -> bool:
+        return self.outcome.cancelled()
+
+    def finish(self, outcome: Result | Refusal) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result(outcome)
+        elif isinstance(outcome, Refusal):  # the deadline of the call ended it at its client too
+            _count(self.served, outcome)
+
+
+class GrpcServer:
+    """Answers calls by the models of an app."""
+
+    def __init__(self, app: App, limits: Limits) -> None:
+        self._app, self._limits = app, limits
+        self._body_bytes = 0
+        options = [
+            ("grpc.so_reuseport", 0),  # two servers on one port would share its requests
+            ("grpc.max_receive_message_length", limits.body_bytes),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_metadata_size", limits.head_bytes),
+            ("grpc.max_connection_idle_ms", int(limits.idle_seconds * 1000)),
+            # A few bytes could become many: compressed messages are refused, as over HTTP.
+            ("grpc.compression_enabled_algorithms_bitset", 1),
+        ]
+        self._server = grpc.aio.server(
+            options=options, maximum_concurrent_rpcs=self._limits.connections
+        )
+        methods = {
+            "ServerLive": self._live,
+            "ServerReady": self._ready,
+            "ServerMetadata": self._server_metadata,
+            "ModelReady": self._model_ready,
+            "ModelMetadata": self._model_metadata,
+            "ModelInfer": self._infer,
+        }
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(self._handler(name, method))
+            for name, method in methods.items()
+        }
+        generic = grpc.method_handlers_generic_handler(SERVICE, handlers)
+        self._server.add_generic_rpc_handlers((generic,))
+
+    async def listen(self, host: str, port: int) -> int:
+        """Begin to take calls; returns the port."""
+        where = f"[{host}]" if ":" in host else host
+        try:
+            bound: int = self._server.add_insecure_port(f"{where}:{port}")
+        except RuntimeError:
+            await self._server.stop(None)
+            raise GrpcAddressError(
+                f"{where}:{port} cannot be listened on. Choose another --grpc-port, or 0 for any "
+                "that is free."
+            ) from None
+        await self._server.start()
+        return bound
+
+    async def drain(self, seconds: float) -> None:
+        """Answer the calls that have arrived; new ones are told that this server is unavailable."""
+        await self._server.stop(seconds)
+
+    def _handler(
+        self, name: str, method: Callable[[bytes, _Call], Awaitable[Any]]
+    ) -> Callable[[bytes, Any], Awaitable[bytes]]:
+        is_open = name in ("ServerLive", "ServerReady")  # for probes
+
+        async def handle(body: bytes, context: Any) -> bytes:
+            retry_seconds = None
+            try:
+                call = _Call(context)
+                if not is_open:
+                    self._require_token(call)
+                answer: bytes = (await method(body, call)).SerializeToString()
+                return answer
+            except InvalidRequestError as error:
+                status, text = error.status, str(error)
+                if error.valid is not None:
+                    text += f" Valid: {msgspec.json.encode(error.valid).decode()}"
+                if status in (429, 503):
+                    retry_seconds = getattr(error, "retry_seconds", 0.0)
+            except Exception as error:  # a client learns nothing about our insides; the log does
+                print(f"firstlight: {name} failed: {error!r}", file=sys.stderr)
+                status, text = 500, "this request could not be handled."
+            if retry_seconds is not None:
+                context.set_trailing_metadata((("retry-after", f"{_whole(retry_seconds)}"),))
+            await context.abort(_CODES.get(status, grpc.StatusCode.INVALID_ARGUMENT), text)
+            raise AssertionError("abort raises")
+
+        return handle
+
+    def _require_token(self, call: _Call) -> None:
+        if not self._app.is_allowed(call):
+            raise InvalidRequestError("send the token: authorization: Bearer TOKEN.", 401)
+
+    async def _live(self, _: bytes, __: _Call) -> Any:
+        return message("ServerLiveResponse")(live=True)
+
+    async def _ready(self, _: bytes, __: _Call) -> Any:
+        return message("ServerReadyResponse")(ready=self._app.ready)
+
+    async def _server_metadata(self, _: bytes, __: _Call) -> Any:
+        about = {**description.server(), "extensions": []}
+        return message("ServerMetadataResponse")(**about)
+
+    async def _model_ready(self, body: bytes, call: _Call) -> Any:
+        asked = _parsed(message("ModelReadyRequest"), body)
+        self._served(call, asked.name, asked.version)
+        return message("ModelReadyResponse")(ready=self._app.ready)
+
+    async def _model_metadata(self, body: bytes, call: _Call) -> Any:
+        asked = _parsed(message("ModelMetadataRequest"), body)
+        served = self._served(call, asked.name, asked.version)
+        return message("ModelMetadataResponse")(**description.metadata(served, self._app.models))
+
+    def _served(self, call: _Call, name: str, version: str) -> Served:
+        return self._app.found(call, name.encode(), version.encode() or None)
+
+    async def _infer(self, body: bytes, call: _Call) -> Any:
+        if not (self._app.ready or self._app.draining):
+            raise InvalidRequestError("the server is not ready.", 503)
+        if self._body_bytes + len(body) > self._limits.all_bodies_bytes:
+            raise InvalidRequestError("too many large requests at once.", 429)
+        self._body_bytes += len(body)
+        try:
+            request = _parsed(_Request, body)
+            served = self._served(call, request.model_name, request.model_version)
+            return await self._computed(request, served, call)
+        finally:
+            self._body_bytes -= len(body)
+
+    async def _computed(self, request: Any, served: Served, call: _Call) -> Any:
+        try:
+            rows, wanted = _rows(request, served), _wanted(request, served)
+            deadline = call.arrived + _seconds(request, served, call)
+        except InvalidRequestError as error:
+            served.rejected("invalid").add()
+            served.code(error.status).add()
+            raise
+        job = _Inference(rows, deadline, call.arrived, served)
+        refusal = self._app.models.engine.submit(served.lanes[rows.sizes], job)
+        outcome = refusal if refusal is not None else await job.outcome
+        if isinstance(outcome, Refusal):
+            raise _RefusedError(served, outcome)
+        answer = _answer(request, served, wanted, job, outcome)
+        served.succeeded.value += 1
+        phase = served.cold if outcome.batch.cold else served.warm
+        phase.observe(time.perf_counter() - call.arrived)
+        return answer
+
+
+def _whole(seconds: float) -> int:
+    return max(1, math.ceil(seconds))
+
+
+def _parsed(kind: Any, body: bytes) -> Any:
+    try:
+        return kind.FromString(body)
+    except DecodeError:
+        raise InvalidRequestError("the request cannot be read: it is not the message.") from None
+
+
+def _seconds(request: Any, served: Served, call: _Call) -> float:
+    """Until when the answer is wanted: the call's own deadline, and `timeout` in microseconds."""
+    seconds = served.model.deadline_seconds
+    for parameter in request.parameters:
+        if parameter.key != "timeout":
+            continue
+        kind = parameter.value.WhichOneof("parameter_choice")
+        given = getattr(parameter.value, kind) if kind in ("int64_param", "uint64_param") else 0
+        if given <= 0:
+            raise InvalidRequestError("timeout: give a positive whole number of microseconds.")
+        seconds = given * 1e-6
+    if call.remaining_seconds is not None:
+        seconds = min(call.remaining_seconds, LONGEST_TIMEOUT)
+    return seconds
+
+
+def _rows(request: Any, served: Served) -> Rows:
+    loaded = served.loaded
+    index = {tensor.name: i for i, tensor in enumerate(loaded.signature.inputs)}
+    raw = request.raw_input_contents
+    if raw and len(raw) != len(request.inputs):
+        raise InvalidRequestError(
+            f"{len(raw)} raw_input_contents for {len(request.inputs)} inputs: send one for each."
+        )
+    given: list[Array | None] = [None] * len(index)
+    for position, sent in enumerate(request.inputs):
+        i = index.get(sent.name)
+        if i is None or given[i] is not None:
+            raise _unknown("input", sent.name, list(index), twice=i is not None)
+        tensor = loaded.signature.inputs[i]
+        if sent.datatype != tensor.datatype:
+            raise InvalidRequestError(
+                f"input {sent.name!r} is {sent.datatype[:80]!r}: the model takes {tensor.datatype}."
+            )
+        flat = _from_bytes(tensor, raw[position]) if raw else _from_contents(tensor, sent.contents)
+        given[i] = _shaped(tensor, flat, list(sent.shape))
+    return arranged(loaded, given)
+
+
+def _from_bytes(tensor: Tensor, raw: bytes) -> Array:
+    if len(raw) % tensor.dtype.itemsize:
+        raise InvalidRequestError(
+            f"input {tensor.name!r}: {len(raw)} bytes are not a whole number of {tensor.datatype}."
+        )
+    if tensor.dtype.kind == "b":  # another byte than 0 and 1 is undefined behaviour
+        flags: Array = np.frombuffer(raw, np.uint8) != 0
+        return flags
+    return np.frombuffer(raw, tensor.dtype)
+
+
+def _from_contents(tensor: Tensor, contents: Any) -> Array:
+    field = _CONTENTS.get(tensor.datatype)
+    if field is None:
+        raise InvalidRequestError(
+            f"input {tensor.name!r}: send {tensor.datatype} in raw_input_contents."
+        )
+    with np.errstate(over="raise"):
+        return as_array(tensor, getattr(contents, field))
+
+
+def _shaped(tensor: Tensor, flat: Array, shape: list[int]) -> Array:
+    if not shape or min(shape) < 0 or math.prod(shape) != flat.size:
+        raise InvalidRequestError(
+            f"input {tensor.name!r} has {flat.size} numbers, its shape is {shape[:16]}."
+        )
+    return flat.reshape(shape)
+
+
+def _wanted(request: Any, served: Served) -> list[int]:
+    names = [tensor.name for tensor in served.loaded.signature.outputs]
+    if not request.outputs:
+        return list(range(len(names)))
+    wanted: list[int] = []
+    for output in request.outputs:
+        if output.name not in names or names.index(output.name) in wanted:
+            raise _unknown("output", output.name, names, twice=output.name in names)
+        wanted.append(names.index(output.name))
+    return wanted
+
+
+def _unknown(what: str, name: str, known: list[str], twice: bool) -> InvalidRequestError:
+    if twice:
+        return InvalidRequestError(f"{what} {name[:80]!r} is given twice.")
+    return InvalidRequestError(
+        f"the model has no {what} {name[:80]!r}: its {what}s are {', '.join(known)}."
+    )
+
+
+def _answer(request: Any, served: Served, wanted: list[int], job: Job, result: Result) -> Any:
+    outputs, raw = [], []
+    for i in wanted:
+        tensor = served.loaded.signature.outputs[i]
+        array = result.array(i, job.extents)
+        outputs.append(_OutputTensor(name=tensor.name, datatype=tensor.datatype, shape=array.shape))
+        raw.append(array.tobytes())
+    return _Response(
+        model_name=served.model.name,
+        model_version=served.model.version,
+        id=request.id,
+        outputs=outputs,
+        raw_output_contents=raw,
+    )

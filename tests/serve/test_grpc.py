@@ -1,0 +1,340 @@
+"""The inference protocol over gRPC, asked by Triton's client and its generated messages."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from fake_serving import fake_loaded
+from tritonclient.grpc import InferInput, service_pb2, service_pb2_grpc
+from tritonclient.grpc.aio import InferenceServerClient
+
+from firstlight.serve.app import App
+from firstlight.serve.engine import INLINE_SECONDS, Engine
+from firstlight.serve.grpc_messages import _MESSAGES, message
+from firstlight.serve.grpc_server import GrpcServer
+from firstlight.serve.http_server import Limits
+from firstlight.serve.models import Models
+from firstlight.telemetry import metrics
+from firstlight.telemetry.values import Values
+
+Code = grpc.StatusCode
+_NESTED = {
+    "TensorMetadata": service_pb2.ModelMetadataResponse.TensorMetadata,
+    "Parameter": service_pb2.ModelInferRequest.ParametersEntry,
+    "InputTensor": service_pb2.ModelInferRequest.InferInputTensor,
+    "RequestedOutput": service_pb2.ModelInferRequest.InferRequestedOutputTensor,
+    "OutputTensor": service_pb2.ModelInferResponse.InferOutputTensor,
+}
+
+
+@pytest.mark.parametrize("name", _MESSAGES)
+def test_fields_have_the_numbers_and_types_that_clients_know(name: str) -> None:
+    theirs = _NESTED.get(name) or getattr(service_pb2, name)
+    known = {field.name: (field.number, field.type) for field in theirs.DESCRIPTOR.fields}
+    ours = {f.name: (f.number, f.type) for f in message(name).DESCRIPTOR.fields}
+    assert ours.items() <= known.items()
+
+
+class Served:
+    """A server of a few models in this event loop, and a client."""
+
+    def __init__(self, app: App, server: GrpcServer, values: Values, port: int) -> None:
+        self.app, self.server, self.values = app, server, values
+        self.address = f"127.0.0.1:{port}"
+        self.client = InferenceServerClient(self.address)
+        self.channel = grpc.aio.insecure_channel(self.address)
+        self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self.channel)
+
+    async def double(self, numbers: list[float], name: str = "double", **options: Any) -> list[Any]:
+        sent = InferInput("x", [len(numbers)], "FP32")
+        sent.set_data_from_numpy(np.array(numbers, np.float32))
+        result = await self.client.infer(name, [sent], **options)
+        found: list[Any] = result.as_numpy("y").tolist()
+        return found
+
+    def count(self, metric: metrics.Metric, *labels: str) -> float:
+        return self.values.counter(metric, *labels).value
+
+
+@asynccontextmanager
+async def serving(
+    token: bytes | None = None,
+    limits: Limits | None = None,
+    slow: Callable[[Any], Any] | None = None,
+) -> AsyncIterator[Served]:
+    """Models `double` and `broken`, and `slow` on a thread of its own."""
+    values = Values()
+    engine = Engine(values)
+    models = Models(engine, values, lambda: 1.0)
+    app = App(models, values, token)
+    models.put(fake_loaded(lambda x: x * 2, {1: 1e-6, 8: 1e-6}, "double"))
+    models.put(fake_loaded(lambda x: x / x.secret, {1: 1e-6}, "broken"))
+    if slow is not None:
+        models.put(fake_loaded(slow, {1: 2 * INLINE_SECONDS}, "slow", max_queue_rows=1))
+    app.ready = True
+    server = GrpcServer(app, limits or Limits())
+    served = Served(app, server, values, await server.listen("127.0.0.1", 0))
+    try:
+        yield served
+    finally:
+        await served.client.close()
+        await served.channel.close()
+        await server.drain(0)
+        engine.close()
+
+
+async def refused(call: Any) -> tuple[Code, str]:
+    """Status and text of a call that has to fail."""
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return error.code(), error.details() or ""
+    except Exception as error:  # Triton's own
+        return Code[str(error.status()).partition(".")[2]], str(error.message())  # type: ignore[attr-defined]
+    raise AssertionError("it was answered")
+
+
+def request(**fields: Any) -> Any:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1]}
+    raw = [np.float32(3).tobytes()]
+    return service_pb2.ModelInferRequest(
+        **{"model_name": "double", "inputs": [tensor], "raw_input_contents": raw, **fields}
+    )
+
+
+def test_tritons_client_is_answered_and_counted() -> None:
+    async def body() -> None:
+        async with serving() as served:
+            client = served.client
+            assert await client.is_server_live() and await client.is_server_ready()
+            assert await client.is_model_ready("double")
+            assert (await client.get_server_metadata()).name == "firstlight"
+            about = await client.get_model_metadata("double", as_json=True)
+            assert about["inputs"] == [{"name": "x", "datatype": "FP32", "shape": ["-1"]}]
+            assert await served.double([1, 2.5], request_id="7", timeout=5_000_000) == [2, 5]
+            assert served.count(metrics.REQUESTS, "double", "1", "200") == 1
+
+    asyncio.run(body())
+
+
+def test_typed_contents_are_read_and_the_id_comes_back() -> None:
+    async def body() -> None:
+        async with serving() as served:
+            tensor = {"name": "x", "datatype": "FP32", "shape": [2]}
+            sent = request(
+                id="abc",
+                inputs=[{**tensor, "contents": {"fp32_contents": [1.5, -1]}}],
+                raw_input_contents=[],
+            )
+            answer = await served.stub.ModelInfer(sent)
+            assert answer.id == "abc" and list(answer.outputs[0].shape) == [2]
+            assert np.frombuffer(answer.raw_output_contents[0], np.float32).tolist() == [3, -2]
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "text"),
+    [
+        ({"model_name": "nothing"}, Code.NOT_FOUND, "There are: double"),
+        ({"model_version": "9"}, Code.NOT_FOUND, "no such model"),
+        ({"raw_input_contents": [b"123"]}, Code.INVALID_ARGUMENT, "whole number of FP32"),
+        ({"raw_input_contents": [b""] * 2}, Code.INVALID_ARGUMENT, "one for each"),
+        ({"inputs": [], "raw_input_contents": []}, Code.INVALID_ARGUMENT, "'x' is missing"),
+        (
+            {"inputs": [{"name": "x", "datatype": "FP64", "shape": [1]}]},
+            Code.INVALID_ARGUMENT, "takes FP32",
+        ),
+        (
+            {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2]}]},
+            Code.INVALID_ARGUMENT, "has 1 numbers",
+        ),
+        (
+            {"inputs": [{"name": "x", "datatype": "FP32", "shape": [-1]}]},
+            Code.INVALID_ARGUMENT, "has 1 numbers",
+        ),
+        (
+            {"inputs": [{"name": "x", "datatype": "FP32", "shape": [9]}],
+             "raw_input_contents": [b"\0" * 36]},
+            Code.INVALID_ARGUMENT, '"rows":[1,8]',
+        ),
+        ({"outputs": [{"name": "z"}]}, Code.INVALID_ARGUMENT, "outputs are y"),
+        (
+            {"parameters": {"timeout": {"int64_param": -1}}},
+            Code.INVALID_ARGUMENT, "microseconds",
+        ),
+        ({"model_name": "broken"}, Code.INTERNAL, "the model failed on this request"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_answered_has_its_status_and_no_insides(
+    fields: dict[str, Any], code: Code, text: str
+) -> None:
+    async def body() -> None:
+        async with serving() as served:
+            found, details = await refused(served.stub.ModelInfer(request(**fields)))
+            assert found is code and text in details
+            assert "Traceback" not in details and "secret" not in details
+            assert await served.double([1]) == [2]
+
+    asyncio.run(body())
+
+
+def test_bytes_that_are_no_message_are_the_clients_error() -> None:
+    """A thousand damaged requests: none is an internal error, and the server goes on."""
+    draw = random.Random(3)
+
+    async def body() -> None:
+        async with serving() as served:
+            send = served.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+            whole = request().SerializeToString()
+            for _ in range(1000):
+                damaged = bytearray(whole)
+                for _ in range(draw.randint(1, 4)):
+                    damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+                cut = bytes(damaged[: draw.randint(0, len(damaged))])
+                try:
+                    await send(cut)
+                except grpc.aio.AioRpcError as error:
+                    assert error.code() in (Code.INVALID_ARGUMENT, Code.NOT_FOUND), error
+            assert await served.double([1]) == [2]
+
+    asyncio.run(body())
+
+
+def test_only_the_token_opens_models_and_probes_need_none() -> None:
+    async def body() -> None:
+        async with serving(token=b"0123456789abcdef") as served:
+            assert await served.client.is_server_live()
+            for wrong in ({}, {"authorization": "Bearer 0123456789abcdeg"}):
+                code, _ = await refused(served.double([1], headers=wrong))
+                assert code is Code.UNAUTHENTICATED
+            right = {"authorization": "Bearer 0123456789abcdef"}
+            assert await served.double([1], headers=right) == [2]
+
+    asyncio.run(body())
+
+
+def test_larger_messages_than_allowed_are_refused() -> None:
+    async def body() -> None:
+        async with serving(limits=Limits(body_bytes=1000)) as served:
+            code, _ = await refused(served.stub.ModelInfer(request(id="x" * 2000)))
+            assert code is Code.RESOURCE_EXHAUSTED
+
+    asyncio.run(body())
+
+
+class Gate:
+    """A model that computes when it is told to, and what it was given."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+        self.entered, self.opened = threading.Event(), threading.Event()
+
+    def __call__(self, x: Any) -> Any:
+        self.seen.append(float(x[0]))
+        self.entered.set()
+        self.opened.wait(60)
+        return x
+
+    async def is_entered(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self.entered.wait, 60)
+
+
+def test_rows_of_calls_that_have_ended_are_never_computed() -> None:
+    gate = Gate()
+
+    async def body() -> None:
+        async with serving(slow=gate) as served:
+            lane = served.app.models.names["slow"].current.lanes[()]
+            first = asyncio.ensure_future(served.double([1], "slow"))
+            await gate.is_entered()
+            code, _ = await refused(served.double([2], "slow", client_timeout=0.05))
+            assert code is Code.DEADLINE_EXCEEDED
+            cancelled = served.stub.ModelInfer(request(model_name="slow"))
+            while lane.queued_rows < 2:
+                await asyncio.sleep(0)
+            cancelled.cancel()
+            while not all(job.is_gone() for job in lane.queue):
+                await asyncio.sleep(0)
+            gate.opened.set()
+            assert await first == [1]
+            assert await served.double([5], "slow") == [5]
+            assert gate.seen == [1, 5]
+            assert (
+                served.count(metrics.CANCELLED, "slow")
+                + served.count(metrics.REJECTED, "slow", "expired")
+                == 2
+            )
+
+    asyncio.run(body())
+
+
+def test_a_full_queue_says_so_and_when_to_return() -> None:
+    gate = Gate()
+
+    async def body() -> None:
+        async with serving(slow=gate) as served:
+            calls = []
+            for _ in range(3):  # one is computed, two wait
+                calls.append(served.stub.ModelInfer(request(model_name="slow")))
+                await gate.is_entered()
+            lane = served.app.models.names["slow"].current.lanes[()]
+            while lane.queued_rows < 2:
+                await asyncio.sleep(0)
+            full = served.stub.ModelInfer(request(model_name="slow"))
+            code, text = await refused(full)
+            assert code is Code.RESOURCE_EXHAUSTED and "the queue is full" in text
+            assert (await full.trailing_metadata())["retry-after"] == "1"
+            gate.opened.set()
+            await asyncio.gather(*calls)
+
+    asyncio.run(body())
+
+
+def test_a_call_that_has_arrived_is_answered_while_draining_and_new_ones_are_not() -> None:
+    gate = Gate()
+
+    async def body() -> None:
+        async with serving(slow=gate) as served:
+            first = asyncio.ensure_future(served.double([4], "slow"))
+            await gate.is_entered()
+            draining = asyncio.ensure_future(served.server.drain(60))
+            await asyncio.sleep(0)
+            code, _ = await refused(served.double([1]))
+            assert code is Code.UNAVAILABLE
+            gate.opened.set()
+            assert await first == [4]
+            await draining
+
+    asyncio.run(body())
+
+
+def test_without_the_extra_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from firstlight.cli import main
+
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    assert main(["serve", "app.py", "--grpc-port", "0"]) == 2
+    assert "pip install 'firstlight[grpc]'" in capsys.readouterr().err
+
+
+def test_a_port_in_use_is_named() -> None:
+    from firstlight.serve.grpc_server import GrpcAddressError
+
+    async def body() -> None:
+        async with serving() as served:
+            port = int(served.address.rpartition(":")[2])
+            with pytest.raises(GrpcAddressError, match="--grpc-port"):
+                await GrpcServer(served.app, Limits()).listen("127.0.0.1", port)
+
+    asyncio.run(body())
