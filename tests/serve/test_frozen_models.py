@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from otlp_collector import Collector, collecting
 from serving_process import Running
 
 from firstlight import serve, warmstart
@@ -54,12 +55,18 @@ def freeze(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def collector() -> Iterator[Collector]:
+    with collecting() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[Running]:
     """A server in whose folder `import jax` is an error."""
     folder = tmp_path_factory.mktemp("frozen")
     warmstart.freeze(scores, ROW, path=folder / "scores.frozen", buckets=(1, 8, 32))
     (folder / "jax.py").write_text("raise ImportError('a frozen function needs no JAX')")
-    running = Running(folder, "scores.frozen", "--grpc-port", "0")
+    running = Running(folder, "scores.frozen", "--grpc-port", "0", "--otlp", collector.url)
     running.grpc_address = running.until("grpc://").split("grpc://")[1].strip()
     running.report = running.until("executables")
     running.until("ready after")
@@ -91,6 +98,17 @@ def test_tritons_client_gets_the_same_over_grpc(server: Running) -> None:
         wanted = [InferRequestedOutput("scores")]
         result = client.infer("scores", [sent], outputs=wanted, client_timeout=20)
     np.testing.assert_allclose(result.as_numpy("scores"), expected(x), rtol=1e-5, atol=1e-6)
+
+
+def test_the_trace_of_a_caller_goes_on_in_the_server(server: Running, collector: Collector) -> None:
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
+    assert server.ask("POST", "/models/scores", {"x": [[0.0] * 16]}, headers)[0] == 200
+    names = []
+    while len(names) < 3:
+        [span] = collector.take(1)
+        names += [span.name] if span.trace_id.hex() == trace else []
+    assert names == ["infer scores", "queue", "execute"]
 
 
 def test_buckets_and_inputs_are_those_of_the_file_and_nothing_compiles(server: Running) -> None:

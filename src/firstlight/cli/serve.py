@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from firstlight.cli.values import Commands
     from firstlight.serve import Model
+    from firstlight.serve.traces import Destination
 
 EPILOG = """\
 examples:
@@ -47,6 +48,7 @@ def add_to(commands: Commands) -> None:
         type=_port,
         help="port for the same protocol over gRPC (needs the extra grpc)",
     )
+    add("--otlp", metavar="URL", help="send traces of requests to a collector, http://HOST:4318")
     add("--token-file", metavar="FILE", help="what clients have to send as a bearer token")
     add("--memory-limit", type=_size, metavar="SIZE", help="refuse models that need more, as 4G")
     add("--max-body", type=_size, metavar="SIZE", help="refuse larger requests (default: 64M)")
@@ -102,9 +104,28 @@ def handle(options: argparse.Namespace) -> int:
         options.drain_seconds,
         limits,
         options.grpc_port,
+        _traces(options),
         with_jax,
     )
     return run(_declaring(options), settings, begin)
+
+
+def _traces(options: argparse.Namespace) -> Destination | None:
+    from firstlight.errors import FirstlightError
+    from firstlight.serve.traces import destination
+    from firstlight.telemetry.warning_line import say_once
+
+    found = destination(options.otlp, os.environ)
+    if found is None:
+        return None
+    try:
+        _require_installed("sending traces", "opentelemetry", "opentelemetry.proto")
+    except FirstlightError as error:
+        if options.otlp:
+            raise
+        say_once("traces", f"{error} OpenTelemetry's variables name a collector.")
+        return None
+    return found
 
 
 def _declaring(options: argparse.Namespace) -> Callable[[], Sequence[Model]]:

@@ -79,6 +79,10 @@ class _Inference(Job):
     def is_gone(self) -> bool:
         return self.exchange.is_gone()
 
+    def trace_context(self) -> tuple[bytes | None, bytes | None]:
+        headers = self.exchange.headers
+        return headers.get(b"traceparent"), headers.get(b"tracestate")
+
     def finish(self, outcome: Result | Refusal) -> None:
         try:
             self._answer(outcome)

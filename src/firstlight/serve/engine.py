@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from firstlight.serve.loading import Arrays, Bucket, Loaded
 from firstlight.serve.tensors import Rows
 from firstlight.telemetry import metrics
 from firstlight.telemetry.values import Values
+
+if TYPE_CHECKING:
+    from firstlight.serve.traces import Traces
 
 #: Batches below this many seconds run on the event loop's thread.
 INLINE_SECONDS = 5e-4
@@ -64,6 +67,10 @@ class Job:
         """Whether nobody waits for it any more."""
         return False
 
+    def trace_context(self) -> tuple[bytes | None, bytes | None]:
+        """The headers traceparent and tracestate of the request."""
+        return None, None
+
 
 class Batch:
     """Rows of several jobs, and what came out."""
@@ -71,18 +78,19 @@ class Batch:
     def __init__(self, lane: Lane, bucket: Bucket, jobs: list[Job], rows: int) -> None:
         self.lane, self.bucket, self.jobs, self.rows = lane, bucket, jobs, rows
         self.outputs: Arrays = []
-        self.seconds = 0.0
+        self.began = self.seconds = 0.0
         self.cold = False
+        self.compiles = 0  # while it ran
         self.error: Exception | None = None
 
     def run(self) -> None:
         """Compute; an exception is kept."""
-        begin = time.perf_counter()
+        self.began = time.perf_counter()
         try:
             self.outputs = self.lane.loaded.run(self.bucket, self._inputs())
         except Exception as error:
             self.error = error
-        self.seconds = time.perf_counter() - begin
+        self.seconds = time.perf_counter() - self.began
 
     def _inputs(self) -> Arrays:
         if len(self.jobs) == 1 and self.rows == self.bucket.rows:
@@ -200,6 +208,7 @@ class Engine:
         self._busy_since: float | None = None  # the end of the last batch, if more waited then
         self._threads = ThreadPoolExecutor(slots, thread_name_prefix="firstlight-device")
         self._values = values
+        self.traces: Traces | None = None
 
     def add(self, loaded: Loaded) -> dict[tuple[int, ...], Lane]:
         """Lanes for all sizes of a model."""
@@ -225,9 +234,9 @@ class Engine:
         waiting = lane.queued_rows + job.rows
         backlog = self._backlog_seconds()
         if waiting > lane.max_queued_rows:
-            return Refusal(Reason.QUEUE_FULL, backlog)
+            return self._refusal(lane, job, Reason.QUEUE_FULL, backlog)
         if job.arrived + backlog + job.rows * lane.row_seconds > job.deadline:
-            return Refusal(Reason.DEADLINE, backlog)
+            return self._refusal(lane, job, Reason.DEADLINE, backlog)
         if not lane.queue:  # time without requests is no credit
             active = [other.device_seconds for other in self._lanes if other.queue]
             lane.device_seconds = max([lane.device_seconds, min(active, default=0.0)])
@@ -235,6 +244,11 @@ class Engine:
         lane.queued_rows = waiting
         self._wake()
         return None
+
+    def _refusal(self, lane: Lane, job: Job, reason: Reason, retry: float = 0.0) -> Refusal:
+        if self.traces is not None:
+            self.traces.refused(lane, job, reason)
+        return Refusal(reason, retry)
 
     def _backlog_seconds(self) -> float:
         """How long what waits will take, at the pace of the last batches."""
@@ -262,7 +276,7 @@ class Engine:
         now = time.perf_counter()
         batch, expired = lane.take(now)
         for job in expired:
-            job.finish(Refusal(Reason.EXPIRED))
+            job.finish(self._refusal(lane, job, Reason.EXPIRED))
         if batch is not None:
             for job in batch.jobs:
                 lane.queue_duration.observe(now - job.arrived)
@@ -299,7 +313,8 @@ class Engine:
         if batch.error is not None:
             self._failed(batch)
             return
-        batch.cold = not lane.ran or self._compiles() != compiles_before
+        batch.compiles = self._compiles() - compiles_before
+        batch.cold = not lane.ran or batch.compiles != 0
         lane.ran = True
         lane.execute_duration.observe(batch.seconds)
         lane.batch_rows.observe(batch.rows)
@@ -310,6 +325,8 @@ class Engine:
         for job in batch.jobs:
             job.finish(Result(batch, start, start + job.rows))
             start += job.rows
+        if self.traces is not None:
+            self.traces.computed(batch)
 
     def _keep_pace(self, lane: Lane, rows: int) -> None:
         """Learn how long a row takes with all that surrounds it, while there is always another."""
@@ -329,7 +346,7 @@ class Engine:
             if smaller := [b for b in lane.buckets if b.rows < batch.bucket.rows]:
                 lane.gather(smaller)
         if len(jobs) == 1:
-            jobs[0].finish(Refusal(Reason.FAILED))
+            jobs[0].finish(self._refusal(lane, jobs[0], Reason.FAILED))
             return
         for job in jobs:
             self._start(Batch(lane, lane.bucket_for(job.rows), [job], job.rows))

@@ -85,15 +85,18 @@ class _Call(Exchange):
 class _Inference(Job):
     """A job that a call waits for; the call's end, for whatever reason, cancels the future."""
 
-    __slots__ = ("outcome", "served")
+    __slots__ = ("call", "outcome", "served")
 
-    def __init__(self, rows: Rows, deadline: float, arrived: float, served: Served) -> None:
-        super().__init__(rows, deadline, arrived)
-        self.served = served
+    def __init__(self, rows: Rows, deadline: float, call: _Call, served: Served) -> None:
+        super().__init__(rows, deadline, call.arrived)
+        self.call, self.served = call, served
         self.outcome: asyncio.Future[Result | Refusal] = asyncio.get_running_loop().create_future()
 
     def is_gone(self) -> bool:
         return self.outcome.cancelled()
+
+    def trace_context(self) -> tuple[bytes | None, bytes | None]:
+        return self.call.headers.get(b"traceparent"), self.call.headers.get(b"tracestate")
 
     def finish(self, outcome: Result | Refusal) -> None:
         if not self.outcome.done():
@@ -230,7 +233,7 @@ class GrpcServer:
             served.rejected("invalid").add()
             served.code(error.status).add()
             raise
-        job = _Inference(rows, deadline, call.arrived, served)
+        job = _Inference(rows, deadline, call, served)
         refusal = self._app.models.engine.submit(served.lanes[rows.sizes], job)
         outcome = refusal if refusal is not None else await job.outcome
         if isinstance(outcome, Refusal):

@@ -30,6 +30,7 @@ from firstlight.serve.http_server import Limits, Server
 from firstlight.serve.loading import Loaded
 from firstlight.serve.models import Models
 from firstlight.serve.rehearsal import rehearse
+from firstlight.serve.traces import Destination, Traces
 from firstlight.telemetry import metrics
 from firstlight.telemetry.prometheus import CONTENT_TYPE, Exporter
 from firstlight.telemetry.runtime import DeployWindows, watch_runtime
@@ -54,6 +55,7 @@ class Settings:
     drain_seconds: float = 30.0
     limits: Limits = field(default_factory=Limits)
     grpc_port: int | None = None
+    otlp: Destination | None = None  # where traces are sent
     with_jax: bool = True  # False: only frozen functions, which run without it
 
 
@@ -78,6 +80,8 @@ class Service:
         }
         locked = {b"/": lambda: (page.render_locked().encode(), HTML)}
         self.app = App(self.models, self.values, settings.token, pages, locked)
+        if settings.otlp is not None:
+            self.engine.traces = Traces(settings.otlp)
         self.server = Server(self.app, settings.limits)
         self.grpc: Any = None  # a GrpcServer
         self.startup_seconds = 0.0
@@ -182,6 +186,8 @@ async def serve(
             await service.grpc.drain(0)
         service.server.close()
         service.engine.close()
+        if service.engine.traces is not None:
+            service.engine.traces.close()
         service.watch.close()
     return 0
 

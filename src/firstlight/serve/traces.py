@@ -1,0 +1,250 @@
+"""Spans of requests for a collector of OpenTelemetry: request, and in it queue and execute.
+
+The engine only notes what it knows anyway; a thread makes spans of it and sends them as OTLP over
+HTTP. Of OpenTelemetry only the messages are loaded: spans of its SDK, made on the event loop's
+thread, would cost a small request as much as its answer.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from urllib.error import URLError
+from urllib.parse import unquote, urlsplit
+from urllib.request import Request, urlopen
+
+from firstlight.errors import FirstlightError
+from firstlight.serve.engine import Batch, Job, Lane, Reason
+from firstlight.telemetry.warning_line import say_once
+
+#: Notes that wait to be sent; of more, the oldest are dropped.
+_MAX_WAITING = 16_384
+_INTERVAL_SECONDS, _TIMEOUT_SECONDS = 1.0, 3.0
+#: W3C trace context: version, trace, parent, flags.
+_TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_PREFIX = "OTEL_EXPORTER_OTLP_"
+
+
+class CollectorError(FirstlightError):
+    """An address at which no collector can listen."""
+
+
+class Note(NamedTuple):
+    """What the engine knows of a request when it ends; times are of `time.perf_counter`."""
+
+    context: tuple[bytes | None, bytes | None]  # traceparent and tracestate
+    model: str
+    version: str
+    rows: int
+    arrived: float
+    ended: float
+    refused: Reason | None = None
+    began: float = 0.0  # of the batch, like what follows
+    seconds: float = 0.0
+    bucket: int = 0
+    batch_rows: int = 0
+    requests: int = 0
+    cold: bool = False
+    compiles: int = 0
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where spans are sent, and which share of those that no caller has decided on."""
+
+    url: str
+    headers: Mapping[str, str]
+    share: float = 1.0
+
+
+def destination(url: str | None, environment: Mapping[str, str]) -> Destination | None:
+    """The collector at a URL, or the one that OpenTelemetry's variables name, if they do.
+
+    Raises:
+        CollectorError: The URL is none of HTTP.
+    """
+    off = environment.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    off = off or environment.get("OTEL_TRACES_EXPORTER", "otlp") not in ("otlp", "")
+    exact = environment.get(f"{_PREFIX}TRACES_ENDPOINT")
+    base = url or environment.get(f"{_PREFIX}ENDPOINT")
+    if not url and (off or not (base or exact)):
+        return None
+    where = exact if exact and not url else f"{str(base).rstrip('/')}/v1/traces"
+    parts = urlsplit(where)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise CollectorError(
+            f"{url or base or exact!r} is not the address of a collector: give http://HOST:4318, "
+            "where it takes OTLP over HTTP."
+        )
+    said = environment.get(f"{_PREFIX}TRACES_HEADERS") or environment.get(f"{_PREFIX}HEADERS", "")
+    pairs = (pair.partition("=") for pair in said.split(",") if "=" in pair)
+    headers = {unquote(name).strip(): unquote(value).strip() for name, _, value in pairs}
+    return Destination(where, headers, _share(environment))
+
+
+def _share(environment: Mapping[str, str]) -> float:
+    sampler = environment.get("OTEL_TRACES_SAMPLER", "")
+    if sampler.endswith("always_off"):
+        return 0.0
+    if sampler.endswith("traceidratio"):
+        return float(environment.get("OTEL_TRACES_SAMPLER_ARG") or 1.0)
+    return 1.0
+
+
+class Traces:
+    """Takes notes on the event loop's thread; its own thread sends them."""
+
+    def __init__(self, to: Destination) -> None:
+        # Loaded now, not when the first request has been answered.
+        from opentelemetry.proto.collector.trace.v1 import trace_service_pb2  # noqa: F401
+
+        self._to = to
+        self._notes: deque[Note] = deque(maxlen=_MAX_WAITING)
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="firstlight-traces", daemon=True)
+        self._thread.start()
+
+    def computed(self, batch: Batch) -> None:
+        """All requests of a batch have been answered."""
+        now, model = time.perf_counter(), batch.lane.loaded.model
+        for job in batch.jobs:
+            self._notes.append(
+                Note(
+                    job.trace_context(), model.name, model.version, job.rows, job.arrived, now,
+                    None, batch.began, batch.seconds, batch.bucket.rows, batch.rows,
+                    len(batch.jobs), batch.cold, batch.compiles,
+                )
+            )  # fmt: skip
+
+    def refused(self, lane: Lane, job: Job, reason: Reason) -> None:
+        """A request is answered without a result."""
+        model = lane.loaded.model
+        now = time.perf_counter()
+        self._notes.append(
+            Note(job.trace_context(), model.name, model.version, job.rows, job.arrived, now, reason)
+        )
+
+    def close(self) -> None:
+        """Send what there is; a collector that does not answer is not waited for."""
+        self._ending.set()
+        self._thread.join(_TIMEOUT_SECONDS + 1)
+
+    def _run(self) -> None:
+        while not self._ending.wait(_INTERVAL_SECONDS):
+            self._send()
+        self._send()
+
+    def _send(self) -> None:
+        notes = [self._notes.popleft() for _ in range(len(self._notes))]
+        if not notes:
+            return
+        message = encoded(notes, self._to.share)
+        headers = {"content-type": "application/x-protobuf", **self._to.headers}
+        request = Request(self._to.url, message.SerializeToString(), headers, method="POST")
+        try:
+            with urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
+                answer.read()
+        except (URLError, OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            say_once(
+                "traces",
+                f"traces are not sent, the collector at {self._to.url} cannot be reached "
+                f"({reason}); requests are answered as ever",
+            )
+
+
+def encoded(
+    notes: Iterable[Note], share: float = 1.0, bits: Callable[[int], int] = random.getrandbits
+) -> Any:
+    """The spans of these requests as a message of OTLP."""
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    message = ExportTraceServiceRequest()
+    resource = message.resource_spans.add()
+    for name, text in _resource().items():
+        resource.resource.attributes.add(key=name).value.string_value = text
+    scope = resource.scope_spans.add()
+    scope.scope.name = "firstlight.serve"
+    offset = time.time_ns() - time.perf_counter_ns()
+    for note in notes:
+        parent = _parent(note.context[0])
+        sampled = parent[2] if parent else bits(53) < share * 2**53
+        if sampled:
+            _put_request(scope.spans, note, parent, offset, bits)
+    return message
+
+
+def _resource() -> dict[str, str]:
+    given = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    pairs = (pair.partition("=") for pair in given.split(",") if "=" in pair)
+    said = {unquote(name).strip(): unquote(value).strip() for name, _, value in pairs}
+    named = os.environ.get("OTEL_SERVICE_NAME")
+    return {"service.name": "firstlight", **said, **({"service.name": named} if named else {})}
+
+
+def _parent(header: bytes | None) -> tuple[bytes, bytes, bool] | None:
+    """(trace, span, whether it is sampled) of the caller, where it says so as W3C has it."""
+    found = _TRACEPARENT.fullmatch(header or b"")
+    if found is None or not found[1].strip(b"0") or not found[2].strip(b"0"):
+        return None
+    if header is not None and header.startswith(b"00") and found[4]:
+        return None  # version 00 has nothing after the flags
+    trace, span = bytes.fromhex(found[1].decode()), bytes.fromhex(found[2].decode())
+    return trace, span, bool(int(found[3], 16) & 1)
+
+
+def _put_request(spans: Any, note: Note, parent: Any, offset: int, bits: Any) -> None:
+    trace = parent[0] if parent else (bits(128) or 1).to_bytes(16, "big")
+
+    def add(name: str, kind: int, start: float, end: float, within: bytes) -> Any:
+        return spans.add(
+            name=name,
+            kind=kind,
+            trace_id=trace,
+            span_id=(bits(64) or 1).to_bytes(8, "big"),
+            parent_span_id=within,
+            start_time_unix_nano=int(start * 1e9) + offset,
+            end_time_unix_nano=int(end * 1e9) + offset,
+        )
+
+    internal, server = 1, 2
+    request = add(
+        f"infer {note.model}", server, note.arrived, note.ended, parent[1] if parent else b""
+    )
+    if parent and note.context[1]:
+        request.trace_state = note.context[1].decode("ascii", "replace")
+    about: dict[str, Any] = {"model": note.model, "version": note.version, "rows": note.rows}
+    if note.refused is not None:
+        request.status.code = 2  # an error
+        _attributes(request, {**about, "refused": note.refused.value})
+        return
+    phase = {"phase": "cold" if note.cold else "warm", "compiled": note.compiles > 0}
+    _attributes(request, {**about, **phase})
+    add("queue", internal, note.arrived, note.began, request.span_id)
+    end = note.began + note.seconds
+    execute = add("execute", internal, note.began, end, request.span_id)
+    batch = {"bucket": note.bucket, "rows": note.batch_rows, "requests": note.requests,
+             "padding": note.bucket - note.batch_rows}  # fmt: skip
+    _attributes(execute, {**batch, **phase})
+    if note.compiles:
+        for span in (request, execute):
+            event = span.events.add(name="compile", time_unix_nano=int(end * 1e9) + offset)
+            _attributes(event, {"compiles": note.compiles})
+
+
+def _attributes(thing: Any, values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        put = thing.attributes.add(key=f"firstlight.{name}").value
+        if isinstance(value, bool):
+            put.bool_value = value
+        elif isinstance(value, int):
+            put.int_value = value
+        else:
+            put.string_value = value
