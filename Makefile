@@ -69,14 +69,15 @@ bench: $(VENV)/.installed-dev
 
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+# What Python reads at its start is copied when the package is installed.
+$(VENV)/.installed: pyproject.toml constraints.txt $(wildcard src/*.pth)
 	@echo "Installing JAX, PyTorch and the rest into $(VENV): this takes a few minutes, once."
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) '.[all]'
 	touch $@
 
 # Not after .installed: everything at once is resolved, and the package built, once instead of twice.
-$(VENV)/.installed-dev: pyproject.toml constraints.txt
+$(VENV)/.installed-dev: pyproject.toml constraints.txt $(wildcard src/*.pth)
 	@echo "Installing JAX, PyTorch and the tools of the tests into $(VENV): this takes a few minutes, once."
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) '.[dev]'

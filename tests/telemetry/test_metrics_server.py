@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
-import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from scraping import everything, samples
+from scraping import everything, receiver, samples
 
 from firstlight import telemetry
 from firstlight.telemetry import metrics
@@ -99,25 +95,35 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 
 def test_a_push_gateway_is_told_at_the_end(capfd: pytest.CaptureFixture[str]) -> None:
-    with gateway() as (url, received):
-        watch = telemetry.start(push=url, interval_seconds=3600)
+    with receiver() as (url, received):
+        telemetry.start(push=url, interval_seconds=3600)
         jax.jit(lambda x: x + 3)(np.float32(1)).block_until_ready()
-        watch._exit()
         telemetry.stop()
-    ((method, path, body),) = received
-    assert method == "PUT" and "/metrics/job/" in path and "/instance/" in path
-    count = samples(body.decode())[
+    (sent,) = received
+    assert sent.method == "PUT" and "/metrics/job/" in sent.path and "/instance/" in sent.path
+    count = samples(sent.body.decode())[
         ("firstlight_steps_total", frozenset({("function", "<lambda>"), ("result", "ok")}))
     ]
     assert count == 1
 
 
+def test_a_fork_has_a_group_of_its_own_at_the_push_gateway(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with receiver() as (url, received):
+        watch = telemetry.start(push=url, interval_seconds=3600)
+        watch._tell()
+        monkeypatch.setattr("os.getpid", lambda: 7)
+        telemetry.stop()
+    parent, child = (sent.path for sent in received)
+    assert parent != child and child.endswith("%3A7")
+
+
 def test_a_push_gateway_that_is_down_is_one_warning(capfd: pytest.CaptureFixture[str]) -> None:
-    with gateway() as (url, _):
+    with receiver() as (url, _):
         pass  # closed again: nobody listens there
     watch = telemetry.start(push=url, interval_seconds=3600)
-    watch._exit()
-    watch._exit()
+    watch._tell()
     telemetry.stop()
     said = capfd.readouterr().err.splitlines()
     assert len(said) == 1 and "push-gateway" in said[0]
@@ -188,29 +194,3 @@ def _post(watch: ProcessWatch, path: str, token: str) -> tuple[int, str]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
-
-
-@contextmanager
-def gateway() -> Iterator[tuple[str, list[tuple[str, str, bytes]]]]:
-    """A push-gateway: what it was sent."""
-    received: list[tuple[str, str, bytes]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_PUT(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            received.append((self.command, self.path, body))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", received
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

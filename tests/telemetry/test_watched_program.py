@@ -81,8 +81,9 @@ def test_an_unchanged_program_is_watched_and_its_forks_too(tmp_path: Path) -> No
     [
         (["--metrics", "nonsense"], "HOST:PORT"),
         (["--push", "gateway:9091"], "http://HOST:9091"),
+        (["--otlp", "collector:4318"], "http://HOST:4318"),
         (["--metrics", ":0", "--token-file", "/no/such/file"], "No such file"),
-        (["--profiles", "here"], "--metrics or --push"),
+        (["--profiles", "here"], "--metrics, --push or --otlp"),
     ],
 )
 def test_what_is_no_address_is_said_before_the_program_starts(

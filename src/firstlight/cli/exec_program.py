@@ -38,6 +38,12 @@ _WATCH_OPTIONS = (
         "send to this push-gateway, every 10 seconds and at the end",
     ),
     (
+        "--otlp",
+        "URL",
+        "FIRSTLIGHT_METRICS_OTLP",
+        "send to this collector of OpenTelemetry (http://HOST:4318), likewise",
+    ),
+    (
         "--token-file",
         "FILE",
         "FIRSTLIGHT_METRICS_TOKEN_FILE",
@@ -57,7 +63,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "exec",
         usage="firstlight exec [options] program [program arguments]",
         description="Run a program whose JAX code is compiled once: by one process, and kept. "
-        "With --metrics or --push, it is watched too.",
+        "With --metrics, --push or --otlp, it is watched too.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -83,8 +89,7 @@ def handle(options: argparse.Namespace) -> int:
         os.environ["FIRSTLIGHT_CACHE_DIR"] = (
             options.cache if is_url else os.path.abspath(options.cache)
         )
-    is_watched = options.metrics is not None or options.push is not None
-    _warn_of_other_pythons(program[0], is_watched)
+    _warn_of_other_pythons(program[0], _is_watched(options))
     for name in ("SIGPIPE", "SIGXFSZ"):  # ignored by Python, which a program would inherit
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:
@@ -94,6 +99,10 @@ def handle(options: argparse.Namespace) -> int:
 
         print(f"firstlight: {printable(program[0])}: {error.strerror}", file=sys.stderr)
         return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+def _is_watched(options: argparse.Namespace) -> bool:
+    return any(told is not None for told in (options.metrics, options.push, options.otlp))
 
 
 def _watch(options: argparse.Namespace) -> None:
@@ -111,14 +120,18 @@ def _watch(options: argparse.Namespace) -> None:
             Address.parse(options.metrics)
         if options.push is not None:
             gateway_url(options.push)
+        if options.otlp is not None:
+            from firstlight.telemetry.otlp import collector_url
+
+            collector_url(options.otlp)
         if options.token_file is not None:
             from firstlight.token_file import read_token
 
             read_token(options.token_file)
     except (ValueError, OSError, FirstlightError) as error:
         options.parser.error(str(error))
-    if options.metrics is None and options.push is None:
-        options.parser.error("--token-file and --profiles need --metrics or --push")
+    if not _is_watched(options):
+        options.parser.error("--token-file and --profiles need --metrics, --push or --otlp")
     for name, value in given.items():
         if value is not None:
             is_path = name in ("FIRSTLIGHT_METRICS_TOKEN_FILE", "FIRSTLIGHT_PROFILES")

@@ -32,6 +32,7 @@ from firstlight.serve.models import Models
 from firstlight.serve.rehearsal import rehearse
 from firstlight.serve.traces import Destination, Traces
 from firstlight.telemetry import metrics
+from firstlight.telemetry.otlp import export_where_asked
 from firstlight.telemetry.prometheus import CONTENT_TYPE, Exporter
 from firstlight.telemetry.runtime import DeployWindows, watch_runtime
 from firstlight.telemetry.values import Values
@@ -89,6 +90,7 @@ class Service:
         if settings.with_jax:
             _watch_memory(self.values)
             watch_runtime(self.values)
+        export_where_asked(self.values)
         self.deploys = DeployWindows(self.values)
         self.deploys.open()
 

@@ -26,6 +26,16 @@ class Metric:
     labels: tuple[str, ...] = ()
     bounds: tuple[float, ...] = ()  # upper bounds of a histogram's buckets, without infinity
 
+    @property
+    def unit(self) -> str:
+        """As UCUM writes it, which OpenTelemetry asks for; "" for what is only counted."""
+        quantity = self.name.removesuffix("_total")
+        return next((unit for end, unit in _UNITS.items() if quantity.endswith(end)), "")
+
+
+#: By the end of a name. The longest come first.
+_UNITS = {"_bytes_per_second": "By/s", "_seconds": "s", "_bytes": "By", "_ratio": "1"}
+
 
 #: Latency objectives in seconds; each is a bound of the buckets, so that a ratio is exact.
 OBJECTIVES = (0.005, 0.01, 0.025, 0.1, 0.25, 1.0)

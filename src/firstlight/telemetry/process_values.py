@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
+import sys
 import time
 from functools import cache
 
@@ -36,6 +38,12 @@ def memory_bytes() -> tuple[int, int] | None:
 
 def _kibibytes(text: str) -> int:
     return int(text.split()[0]) * 1024
+
+
+def identity() -> tuple[str, str]:
+    """The program, and which process of it on which machine."""
+    program = os.path.basename(sys.argv[0] if sys.argv else "") or "python"
+    return program, f"{socket.gethostname()}:{os.getpid()}"
 
 
 @cache

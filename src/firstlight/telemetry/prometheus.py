@@ -11,7 +11,7 @@ from itertools import accumulate, chain
 from firstlight.telemetry.metrics import CATALOGUE, Metric
 from firstlight.telemetry.process_values import process_samples
 from firstlight.telemetry.values import Counter, Histogram, Labels, Values
-from firstlight.telemetry.warning_line import say_once
+from firstlight.telemetry.warning_line import say_unknown
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "%": "%%"})
@@ -39,7 +39,7 @@ class Exporter:
             known = written.get(series)
             if known is None:
                 if metric.name not in by_metric:
-                    say_once(metric.name, f"{metric.name} is not in the catalogue: not exported")
+                    say_unknown(metric)
                     continue
                 known = written[series] = _Written(_pattern(metric, labels))
             state = sum(series.counts) if isinstance(series, Histogram) else series.value

@@ -8,6 +8,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, TypeVar
 
+from firstlight.telemetry.otlp import Destination
 from firstlight.telemetry.watch.addresses import Address
 from firstlight.telemetry.watch.process import ProcessWatch, Settings
 from firstlight.telemetry.watch.steps import Steps
@@ -20,6 +21,7 @@ def start(
     metrics: str | None = None,
     *,
     push: str | None = None,
+    otlp: str | None = None,
     token_file: str | os.PathLike[str] | None = None,
     max_functions: int = 200,
     interval_seconds: float = 10.0,
@@ -32,6 +34,8 @@ def start(
         metrics: Where Prometheus asks: `HOST:PORT`, or `HOST:FIRST-LAST`, of which several
             processes take one each. A port that is taken is one warning; nothing is served.
         push: URL of a push-gateway that is told every `interval_seconds` and at the end.
+        otlp: URL of a collector of OpenTelemetry (`http://HOST:4318`) that is told likewise;
+            by default the one that OTEL_EXPORTER_OTLP_ENDPOINT names.
         token_file: File with the token for `POST /debug/profile`; without it there are none.
         max_functions: So many functions are named in labels; the rest is under "other".
         interval_seconds: Between two looks at memory, results and GPUs.
@@ -47,6 +51,9 @@ def start(
         Settings(
             address=None if metrics is None else Address.parse(metrics),
             push_url=push,
+            collector=Destination.of_variables(os.environ)
+            if otlp is None
+            else Destination.at(otlp, os.environ),
             token=None if token_file is None else _token(os.fspath(token_file)),
             max_functions=max_functions,
             interval_seconds=interval_seconds,

@@ -1,4 +1,4 @@
-"""Imported at the start of Python where FIRSTLIGHT_METRICS is set (firstlight-telemetry.pth).
+"""Imported when Python starts and a FIRSTLIGHT_METRICS… is set (firstlight-telemetry.pth).
 
 Whatever goes wrong here, the program runs as if nothing had been asked for. A process that never
 imports JAX is not watched and takes no port.
@@ -15,6 +15,7 @@ def _start() -> None:
         start(
             asked("FIRSTLIGHT_METRICS") or None,
             push=asked("FIRSTLIGHT_METRICS_PUSH") or None,
+            otlp=asked("FIRSTLIGHT_METRICS_OTLP") or None,
             token_file=asked("FIRSTLIGHT_METRICS_TOKEN_FILE") or None,
             profile_folder=asked("FIRSTLIGHT_PROFILES") or "firstlight-profiles",
             profile_seconds=float(asked("FIRSTLIGHT_PROFILE_SECONDS") or 5.0),

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from firstlight.telemetry.metrics import Metric
 
 _said: set[str] = set()
 
@@ -15,3 +19,8 @@ def say_once(about: str, text: str) -> None:
     _said.add(about)
     with suppress(OSError):  # closed
         os.write(2, f"firstlight: {text}\n".encode("utf-8", "replace"))
+
+
+def say_unknown(metric: Metric) -> None:
+    """Of a metric that nobody could have asked for: it is not exported."""
+    say_once(metric.name, f"{metric.name} is not in the catalogue: not exported")

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 from firstlight.import_watch import when_imported
 from firstlight.telemetry import metrics
-from firstlight.telemetry.process_values import started
+from firstlight.telemetry.otlp import Collector, Destination
+from firstlight.telemetry.process_values import process_samples, started
 from firstlight.telemetry.prometheus import Exporter
 from firstlight.telemetry.runtime import DeployWindows, watch_runtime
-from firstlight.telemetry.values import Values
+from firstlight.telemetry.values import Sample, Values
 from firstlight.telemetry.warning_line import say_once
 from firstlight.telemetry.watch.addresses import Address
 from firstlight.telemetry.watch.collector import GarbageCollection
@@ -43,6 +44,7 @@ _MAX_WAIT_SECONDS = 5.0
 class Settings:
     address: Address | None = None
     push_url: str | None = None
+    collector: Destination | None = None
     token: bytes | None = None
     max_functions: int = 200
     interval_seconds: float = 10.0
@@ -66,14 +68,13 @@ class ProcessWatch:
         self._compiles: CompileEvents | None = None
         self._last_compiled: deque[str] = deque(maxlen=10)
         self.profiles = Profiles(settings.profile_folder, self._last_compiled)
-        self._gateway = _gateway(settings, self.text)
+        self._told = _told(settings, self)
         self._is_runtime_known = False
         DeployWindows(self.values).open()  # what a new process compiles is no news
         self._gradient_error = 0.0
         self._looked = 0.0
         self._looking = threading.Lock()
         self._stop = threading.Event()
-        self._process = os.getpid()
         self._handler: Callable[..., None] | None = None
         self._thread: threading.Thread | None = None
 
@@ -86,11 +87,14 @@ class ProcessWatch:
         os.register_at_fork(after_in_child=guarded(self._forked))
 
     def text(self) -> bytes:
-        """All metrics, as of now."""
-        if time.monotonic() - self._looked > _FRESH_SECONDS:
-            self.look()
-        self.steps.count_ended()
+        """All metrics, as of now, as Prometheus reads them."""
+        self._refresh()
         return self._exporter.text()
+
+    def samples(self) -> list[Sample]:
+        """The same as values."""
+        self._refresh()
+        return [*self.values, *process_samples()]
 
     def look(self) -> None:
         """Memory, GPUs and results, now."""
@@ -115,7 +119,7 @@ class ProcessWatch:
 
     def close(self) -> None:
         atexit.unregister(self._exit)
-        self._stop_looking()
+        self._exit()
         guarded(self._drop_signal)()
         if self.server is not None:
             self.server.close()
@@ -125,6 +129,11 @@ class ProcessWatch:
         if self._compiles is not None:
             self._compiles.close()
         self._collector.close()
+
+    def _refresh(self) -> None:
+        if time.monotonic() - self._looked > _FRESH_SECONDS:
+            self.look()
+        self.steps.count_ended()
 
     def _watch_jax(self) -> None:
         self._compiles = CompileEvents(self.values, self.steps, self._last_compiled)
@@ -163,8 +172,7 @@ class ProcessWatch:
         while not self._stop.wait(pause):
             begin = time.thread_time()
             self.look()
-            if self._gateway is not None:
-                self._gateway.push()
+            self._tell()
             took = time.thread_time() - begin
             pause = max(self.settings.interval_seconds, took / _MAX_SHARE)
 
@@ -180,9 +188,14 @@ class ProcessWatch:
         if self._handler is not None and signal.getsignal(signal.SIGUSR2) is self._handler:
             signal.signal(signal.SIGUSR2, signal.SIG_DFL)
 
+    def _tell(self) -> None:
+        """Those who are told without asking."""
+        for push in self._told:
+            guarded(push)()
+
     def _exit(self) -> None:
-        if self._gateway is not None and os.getpid() == self._process:
-            guarded(self._gateway.push)()
+        if not self._stop.is_set():
+            self._tell()
         self._stop_looking()
 
     def _stop_looking(self) -> None:
@@ -193,7 +206,7 @@ class ProcessWatch:
             self._looking.release()
 
     def _forked(self) -> None:
-        """A new process, which counts from zero. It is told of only where there are more ports."""
+        """A new process, which counts from zero. It is asked only where there are more ports."""
         if self._stop.is_set():
             return
         if self.server is not None:
@@ -202,16 +215,21 @@ class ProcessWatch:
         self.values.zero()
         started.cache_clear()
         self.steps.first_result = self.steps.first_warm = None
-        self._process = os.getpid()
         self._looking = threading.Lock()
         address = self.settings.address
         if address is not None and len(address.ports) > 1:
             self._serve()
+        if self.server is not None or self._told:
             self._start_thread()
 
 
-def _gateway(settings: Settings, text: Callable[[], bytes]) -> PushGateway | None:
-    return None if settings.push_url is None else PushGateway(settings.push_url, text)
+def _told(settings: Settings, watch: ProcessWatch) -> list[Callable[[], None]]:
+    told: list[Callable[[], None]] = []
+    if settings.push_url is not None:
+        told.append(PushGateway(settings.push_url, watch.text).push)
+    if settings.collector is not None:
+        told.append(Collector(settings.collector, watch.samples).push)
+    return told
 
 
 def _no_port(address: Address, error: OSError) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import sys
 from collections.abc import Callable
 from urllib.error import URLError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
+from firstlight.telemetry.process_values import identity
 from firstlight.telemetry.prometheus import CONTENT_TYPE
 from firstlight.telemetry.warning_line import say_once
 from firstlight.telemetry.watch.addresses import gateway_url
@@ -21,15 +19,16 @@ class PushGateway:
     """`push()` replaces what this process has sent before. Down: one warning, asked again."""
 
     def __init__(self, url: str, text: Callable[[], bytes]) -> None:
-        program = os.path.basename(sys.argv[0] if sys.argv else "") or "python"
-        group = {"job": program, "instance": f"{socket.gethostname()}:{os.getpid()}"}
-        path = "/".join(f"{name}/{quote(value, safe='')}" for name, value in group.items())
-        self._url, self._text = f"{gateway_url(url)}/metrics/{path}", text
+        self._gateway, self._text = gateway_url(url), text
 
     def push(self) -> None:
-        request = Request(self._url, self._text(), {"Content-Type": CONTENT_TYPE}, method="PUT")
+        # Asked each time: a fork is a process of its own.
+        group = zip(("job", "instance"), identity(), strict=True)
+        path = "/".join(f"{name}/{quote(value, safe='')}" for name, value in group)
+        url = f"{self._gateway}/metrics/{path}"
+        request = Request(url, self._text(), {"Content-Type": CONTENT_TYPE}, method="PUT")
         try:
             urlopen(request, timeout=_TIMEOUT_SECONDS).close()
         except (URLError, OSError) as error:
             reason = getattr(error, "reason", error)
-            say_once("push", f"the push-gateway cannot be reached ({reason}): {self._url}")
+            say_once("push", f"the push-gateway cannot be reached ({reason}): {url}")
