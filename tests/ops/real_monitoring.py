@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -80,6 +82,7 @@ class Monitoring:
         self.webhook = Webhook()
         self.targets = folder / "targets.json"
         self.targets.write_text("[]")
+        self.always_watched: tuple[int, ...] = ()
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         out = str(folder / "ops")
         assert main(["ops", "build", "--out", out, "--speed", str(SPEED)]) == 0
@@ -88,12 +91,14 @@ class Monitoring:
 
     def watch(self, *ports: int, job: str = "firstlight") -> None:
         """Scrape these ports of this machine from now on, and no others."""
+        ports = (*self.always_watched, *ports)
         addresses = [f"127.0.0.1:{port}" for port in ports]
         new = self.targets.with_suffix(".new")
         new.write_text(json.dumps([{"targets": addresses, "labels": {"job": job}}]))
         new.replace(self.targets)
 
-    def start(self, name: str, command: Sequence[str], **environment: str) -> None:
+    def start(self, name: str, command: Sequence[str], **environment: str) -> int:
+        """The process's number. It has a group of its own, which ends with it."""
         with open(self.folder / f"{name}.log", "wb") as log:
             self._running[name] = subprocess.Popen(
                 command,
@@ -101,16 +106,23 @@ class Monitoring:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "FIRSTLIGHT_DEPLOY_SECONDS": "1", **environment},
                 cwd=self.folder,
+                start_new_session=True,
             )
+        return self._running[name].pid
+
+    def has_failed(self, name: str) -> bool:
+        return self._running[name].poll() not in (None, 0)
 
     def stop(self, name: str) -> None:
         process = self._running.pop(name)
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            try:
+                process.wait(20)
+                break
+            except subprocess.TimeoutExpired:
+                continue
 
     def close(self) -> None:
         for name in list(self._running):

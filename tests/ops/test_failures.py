@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
+import re
+import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from real_monitoring import Monitoring, answers_at, free_port, post, serve_command, until
+from runbook_steps import Block, Shell, Where, blocks
 
 from firstlight.cli import main
-from firstlight.ops.chaos import MODES, Mode
+from firstlight.ops import runbooks
+from firstlight.ops.chaos import FOLDER, MODES, Mode, Variant, program
 from firstlight.ops.dashboards import DASHBOARDS, resolved
 
 pytestmark = [
@@ -37,88 +41,159 @@ def monitoring(
     made.close()
 
 
-def examined(monitoring: Monitoring, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    capsys.readouterr()
-    main(["doctor", "--incident", "--json", "--prometheus", monitoring.prometheus.url])
-    checks = json.loads(capsys.readouterr().out)["checks"]
-    return {check["name"]: check for check in checks}
+@dataclass(frozen=True)
+class Server:
+    """A model server that is scraped all the time."""
+
+    port: int
+    pid: int
+    app: Path
+
+    def post(self, content: Any) -> int:
+        return post(f"http://127.0.0.1:{self.port}/models/demo", content)
 
 
-def test_a_server_that_burns_its_budget_pages_and_recovers(
-    monitoring: Monitoring, capsys: pytest.CaptureFixture[str]
+@pytest.fixture(scope="module")
+def server(monitoring: Monitoring) -> Server:
+    port, app = free_port(), monitoring.folder / "app.py"
+    app.write_text((PROGRAMS / "may_fail.py").read_text())
+    pid = monitoring.start("serve", serve_command(str(app), port))
+    monitoring.always_watched = (port,)
+    monitoring.watch()
+    until(lambda: answers_at(f"http://127.0.0.1:{port}/v2/health/ready"), "ready")
+    return Server(port, pid, app)
+
+
+@dataclass(frozen=True)
+class Runbook:
+    """A runbook whose lines are executed."""
+
+    name: str
+    shell: Shell
+
+    def blocks(self, section: str) -> list[Block]:
+        found = blocks(runbooks.texts()[self.name])
+        return [b for b in found if b.section == section and b.where is Where.HERE]
+
+    def look(self) -> str:
+        """What its lines under *Look* print. What they find may be bad; wrong they may not be."""
+        printed = []
+        for block in self.blocks("Look"):
+            for line in block.lines:
+                status, output = self.shell.run(line)
+                assert status in (0, 1) and "Traceback" not in output, (line, status, output)
+                printed.append(output)
+        assert printed
+        return "\n".join(printed)
+
+    def mend(self, monitoring: Monitoring, is_over: Callable[[], bool]) -> None:
+        """Execute *Mend*, whose last line may go on until the failure is over, then *Verify*."""
+        (block,) = self.blocks("Mend")
+        name = f"{self.name}-mend"
+        monitoring.start(name, self.shell.script(block), **self.shell.variables)
+
+        def resolves() -> bool:
+            assert not monitoring.has_failed(name), monitoring.log(name)[-3000:]
+            return is_over()
+
+        until(resolves, f"{self.name} resolves")
+        for verify in self.blocks("Verify"):
+            for line in verify.lines:
+                status, output = self.shell.run(line)
+                assert status == 0, (line, output)
+        monitoring.stop(name)
+
+
+def placeholders(monitoring: Monitoring, server: Server) -> dict[str, str]:
+    return {
+        "URL": monitoring.prometheus.url,
+        "HOST:8000": f"127.0.0.1:{server.port}",
+        "HOST": "127.0.0.1",
+        "MODEL": "demo",
+        "PID": str(server.pid),
+    }
+
+
+def test_a_server_that_burns_its_budget_pages_and_is_mended_by_the_runbook(
+    monitoring: Monitoring, server: Server
 ) -> None:
-    port, page = free_port(), "FirstlightAvailabilityBurning"
-    monitoring.start("serve", serve_command(str(PROGRAMS / "may_fail.py"), port))
-    url = f"http://127.0.0.1:{port}"
-    monitoring.watch(port)
-    until(lambda: answers_at(f"{url}/v2/health/ready"), "ready")
+    page = "FirstlightAvailabilityBurning"
 
     def healthy() -> bool:
-        assert post(f"{url}/models/demo", GOOD) == 200
+        assert server.post(GOOD) == 200
         return bool(monitoring.prometheus.query("model:firstlight_availability:ratio_5m == 0"))
 
     until(healthy, "the budget is counted")
     assert not monitoring.prometheus.firing()
 
     def burns() -> bool:
-        assert post(f"{url}/models/demo", BAD) == 500
+        assert server.post(BAD) == 500
         return monitoring.webhook.has(page, "firing")
 
     until(burns, "the page arrives")
-    assert page in examined(monitoring, capsys)["alerts"]["found"]
+    shell = Shell(monitoring.folder, placeholders(monitoring, server), {})
+    looked = Runbook("availability", shell).look()
+    assert page in looked and 'code="500"' in looked and "availability.md" in looked
+    before = server.app.read_text().replace("(x < 0)", "(x < -99)").replace('"2"', '"1"')
+    server.app.write_text(before)
 
     def recovers() -> bool:
-        assert post(f"{url}/models/demo", GOOD) == 200
-        return monitoring.webhook.has(page, "resolved")
+        return server.post(BAD) == 200 and monitoring.webhook.has(page, "resolved")
 
-    until(recovers, "the alert resolves")
-    monitoring.stop("serve")
+    Runbook("availability", shell).mend(monitoring, recovers)
+    for other in ("overload", "warm-latency"):  # whose mending needs a cluster
+        assert "requests/s" in Runbook(other, shell).look()
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-def test_a_failure_fires_is_named_is_mended_and_resolves(
-    mode: Mode,
-    monitoring: Monitoring,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_failure_fires_is_named_is_mended_by_its_runbook_and_resolves(
+    mode: Mode, monitoring: Monitoring, server: Server, tmp_path: Path
 ) -> None:
     first = free_port()
     ports = range(first, first + mode.ports)
+    address = f"127.0.0.1:{first}-{ports[-1]}"
     chaos = [sys.executable, "-m", "firstlight", "chaos", mode.name, "--folder", str(tmp_path)]
-    exported = ["--metrics", f"127.0.0.1:{first}-{ports[-1]}"]
     monitoring.watch(*ports)
-    monitoring.start(mode.name, [*chaos, *exported])
+    pid = monitoring.start(mode.name, [*chaos, "--metrics", address])
     try:
         until(lambda: monitoring.webhook.has(mode.alert, "firing"), f"{mode.alert} arrives")
     except AssertionError:
         raise AssertionError(monitoring.log(mode.name)[-3000:]) from None
-    for name, value in mode.broken.environment:  # doctor is asked where the process runs
-        monkeypatch.setenv(name, value)
 
-    def named() -> bool:
-        checks = examined(monitoring, capsys)
-        alerts = checks["alerts"]
-        is_seen = mode.trace_finding or checks[mode.doctor_check]["status"] == "FAILED"
-        return bool(
-            is_seen and mode.alert in alerts["found"] and f"{mode.name}.md" in alerts["remedy"]
-        )
+    def words(variant: Variant, *more: str) -> str:
+        return shlex.join([*program(mode, variant, str(tmp_path)), *more])
 
-    until(named, "doctor names it", 60)
+    filled = placeholders(monitoring, server) | {
+        "PID": str(pid),
+        "ADDRESS": address,
+        "PROGRAM": words(mode.broken),
+        "SHORT": words(mode.broken, *mode.short),
+        "MENDED": words(mode.mended),
+        "MENDED_SHORT": words(mode.mended, *mode.short),
+        "DIR": mode.broken.cache.replace(FOLDER, str(tmp_path)),
+        "KEPT": mode.mended.cache.replace(FOLDER, str(tmp_path)),
+        "FUNCTION": "predict",
+    }
+    runbook = Runbook(mode.name, Shell(tmp_path, filled, dict(mode.broken.environment)))
+    looked = runbook.look()
     if mode.trace_finding:
-        assert mode.trace_finding in findings_of(mode, chaos, tmp_path)
-    monitoring.stop(mode.name)
-    monitoring.start(mode.name, [*chaos, *exported, "--mended"])
-    until(lambda: monitoring.webhook.has(mode.alert, "resolved"), f"{mode.alert} resolves")
+        assert mode.trace_finding in findings_of(tmp_path)
+    else:
+        assert re.search(rf"FAILED +{mode.doctor_check}: ", looked), looked
+    if mode.doctor_check == "alerts":
+        assert mode.alert in looked and f"{mode.name}.md" in looked, looked
+    if "kill -USR2 PID" in runbooks.texts()[mode.name]:
+        profiles = monitoring.folder / "firstlight-profiles"
+        until(lambda: list(profiles.rglob("perfetto_trace.json.gz")), "a profile")
+    runbook.mend(monitoring, lambda: monitoring.webhook.has(mode.alert, "resolved"))
     monitoring.stop(mode.name)
 
 
-def findings_of(mode: Mode, chaos: list[str], folder: Path) -> set[str]:
+def findings_of(folder: Path) -> set[str]:
+    """Kinds of what the last trace in a folder has found."""
+    (log,) = {report.parent for report in folder.rglob("report.html")}
     report = folder / "trace.json"
-    subprocess.run([*chaos, "--trace"], check=True, capture_output=True, timeout=300)
-    arguments = ["trace", "report", str(folder / "trace"), "--json", str(report)]
-    command = [sys.executable, "-m", "firstlight", *arguments]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    assert main(["trace", "report", str(log), "--json", str(report)]) == 0
     return {finding["kind"] for finding in json.loads(report.read_text())["findings"]}
 
 

@@ -16,7 +16,7 @@ from scraping import Scrape, everything
 
 from firstlight import telemetry
 from firstlight.telemetry import metrics
-from firstlight.telemetry.gradient_check import Verdict
+from firstlight.telemetry.differences import Verdict
 from firstlight.telemetry.values import Values
 from firstlight.telemetry.watch.functions import Functions
 from firstlight.telemetry.watch.gpu import DCGM, Gpus

@@ -27,6 +27,7 @@ def start(
     interval_seconds: float = 10.0,
     profile_folder: str | os.PathLike[str] = "firstlight-profiles",
     profile_seconds: float = 5.0,
+    gradient_seconds: float = 5.0,
 ) -> ProcessWatch:
     """Watch this process from now on. JAX is not imported; functions jitted before are not seen.
 
@@ -41,6 +42,7 @@ def start(
         interval_seconds: Between two looks at memory, results and GPUs.
         profile_folder: Where profiles are written.
         profile_seconds: How long a profile takes that SIGUSR2 asks for.
+        gradient_seconds: What one check of a gradient may take; 0: none are checked unasked.
 
     Raises:
         ValueError: An address or URL that is none. TokenError: a file that others can read.
@@ -59,6 +61,7 @@ def start(
             interval_seconds=interval_seconds,
             profile_folder=os.fspath(profile_folder),
             profile_seconds=profile_seconds,
+            gradient_seconds=gradient_seconds,
         )
     )
     watch.start()

@@ -19,6 +19,7 @@ def _start() -> None:
             token_file=asked("FIRSTLIGHT_METRICS_TOKEN_FILE") or None,
             profile_folder=asked("FIRSTLIGHT_PROFILES") or "firstlight-profiles",
             profile_seconds=float(asked("FIRSTLIGHT_PROFILE_SECONDS") or 5.0),
+            gradient_seconds=float(asked("FIRSTLIGHT_GRADIENT_SECONDS") or 5.0),
         )
     except Exception as error:  # the program may have changed the path of imports
         from contextlib import suppress

@@ -53,7 +53,7 @@ class CompileEvents:
 
     def _ended(self, event: str, seconds: float, **about: Any) -> None:
         stage = STAGES.get(event)
-        if stage is None:
+        if stage is None or self._steps.here().is_ours:
             return
         self._steps.here().compiled = True
         self._stages[stage].observe(seconds)
@@ -65,7 +65,7 @@ class CompileEvents:
             self._last.append(name)
 
     def _happened(self, event: str, **_: Any) -> None:
-        what = CACHE.get(event)
+        what = None if self._steps.here().is_ours else CACHE.get(event)
         if what == "requested":
             # Also reported where there is no cache, which could not have had anything.
             self._cache.asked = _has_cache()

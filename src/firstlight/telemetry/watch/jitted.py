@@ -9,11 +9,14 @@ itself (`jnp.add`) stay as they are.
 from __future__ import annotations
 
 from _thread import get_ident
+from collections.abc import Callable
 from time import monotonic
 from types import MethodType
 from typing import Any
 
+from firstlight.telemetry.differences import GradientCheck
 from firstlight.telemetry.watch.functions import Function
+from firstlight.telemetry.watch.gradients import Gradients, WatchedGradient, gradient_of
 from firstlight.telemetry.watch.guard import say_failed
 from firstlight.telemetry.watch.steps import MAX_ENDED, Here, Steps, arrays_in
 from firstlight.trace.record.program_errors import leave_out_caller
@@ -23,10 +26,11 @@ from firstlight.trace.record.replacements import Replacements, named_like
 class JittedFunction:
     """A jitted function whose calls are counted."""
 
-    __slots__ = ("__dict__", "__weakref__", "_function", "_of", "_threads", "_watch")
+    __slots__ = ("__dict__", "__weakref__", "_function", "_gradient", "_of", "_threads", "_watch")
 
     def __init__(self, function: Any, watch: JaxWatch) -> None:
         self._function, self._watch, self._threads = function, watch, watch.steps.threads
+        self._gradient = gradient_of(getattr(function, "__wrapped__", None))
         self._of: Function | None = None
         # Found in the class otherwise.
         for name in ("__doc__", "__module__"):
@@ -66,6 +70,8 @@ class JittedFunction:
             return result
         try:
             self._watch.called(here, of or self._named(), begin, result)
+            if self._gradient is not None and begin >= self._gradient.next_check:
+                self._watch.check_gradient(self._gradient, here, arguments, named, result)
         except Exception as error:
             say_failed(error)
         return result
@@ -107,10 +113,14 @@ class JittedFunction:
 class JaxWatch:
     """JAX, watched until `unwatch()`; functions that were jitted meanwhile go on unwatched."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(
+        self, steps: Steps, note: Callable[[GradientCheck], None], gradient_seconds: float
+    ) -> None:
+        import jax
         from jax._src import array
 
         self.steps = steps
+        self._gradients = Gradients(steps, note, gradient_seconds, jax.jit)
         self.active = True
         self._array: type = array.ArrayImpl
         self._replaced = Replacements()
@@ -121,6 +131,10 @@ class JaxWatch:
 
         for name in ("jit", "pmap"):
             self._replaced.put(jax, name, self._jitting(getattr(jax, name)))
+        if self._gradients.budget_seconds > 0:
+            for name, has_value in (("grad", False), ("value_and_grad", True)):
+                taking = self._gradients.taking(getattr(jax, name), has_value, self._is_tracing)
+                self._replaced.put(jax, name, taking)
         self._watch_waits()
 
     def unwatch(self) -> None:
@@ -142,6 +156,21 @@ class JaxWatch:
         if not here.steps:
             of.ok.value += 1
             self.steps.begun(here, of, begin)
+
+    def check_gradient(
+        self,
+        gradient: WatchedGradient,
+        here: Here,
+        arguments: tuple[Any, ...],
+        named: dict[str, Any],
+        result: Any,
+    ) -> None:
+        """A jitted gradient has returned this, and may be due."""
+        if not self.active or here.of is None or self._is_tracing():
+            return
+        cost = self.steps.functions.of_compiles(here.of.name).seconds.value
+        if gradient.called(arguments, named, result, cost):
+            self.steps.forget(here)  # the time that a check takes is not the step's
 
     def failed(self, here: Here, of: Function, error: BaseException) -> None:
         if not here.steps and not self._is_tracing():

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from firstlight.import_watch import when_imported
 from firstlight.telemetry import metrics
+from firstlight.telemetry.differences import GradientCheck
 from firstlight.telemetry.otlp import Collector, Destination
 from firstlight.telemetry.process_values import process_samples, started
 from firstlight.telemetry.prometheus import Exporter
@@ -50,6 +51,7 @@ class Settings:
     interval_seconds: float = 10.0
     profile_folder: str = "firstlight-profiles"
     profile_seconds: float = 5.0  # of one that a signal asks for
+    gradient_seconds: float = 5.0  # for one check of a gradient; 0: none are checked
 
 
 class ProcessWatch:
@@ -110,11 +112,11 @@ class ProcessWatch:
                 guarded(task)()
             self._looked = time.monotonic()
 
-    def note_gradient(self, verdict: str, relative_error: float | None) -> None:
+    def note_gradient(self, check: GradientCheck) -> None:
         """Count a check of a gradient."""
-        self.values.counter(metrics.GRADIENT_CHECKS, verdict).add()
-        if relative_error is not None:
-            self._gradient_error = max(self._gradient_error, relative_error)
+        self.values.counter(metrics.GRADIENT_CHECKS, check.verdict.value).add()
+        if check.relative_error is not None:
+            self._gradient_error = max(self._gradient_error, check.relative_error)
             self.values.gauge(metrics.GRADIENT_ERROR, lambda: self._gradient_error)
 
     def close(self) -> None:
@@ -137,7 +139,7 @@ class ProcessWatch:
 
     def _watch_jax(self) -> None:
         self._compiles = CompileEvents(self.values, self.steps, self._last_compiled)
-        self._jax = JaxWatch(self.steps)
+        self._jax = JaxWatch(self.steps, self.note_gradient, self.settings.gradient_seconds)
         self._jax.watch()
 
     def _check_results(self) -> None:

@@ -35,10 +35,11 @@ MAX_ENDED = 500
 class Here:
     """What a thread is doing."""
 
-    __slots__ = ("begin", "calling", "compiled", "count", "of", "result", "steps")
+    __slots__ = ("begin", "calling", "compiled", "count", "is_ours", "of", "result", "steps")
 
     def __init__(self) -> None:
         self.calling = False  # within a jitted function
+        self.is_ours = False  # what it calls is called by the watch
         self.steps = 0  # blocks of `step()` that are open
         self.of: Function | None = None  # of the steps that have begun
         self.begin = 0.0

@@ -1,0 +1,204 @@
+"""A gradient against differences of its function, along one random direction, in bounded time.
+
+With v a random direction, the derivative of f along v is ⟨∇f, v⟩ and the limit of
+(f(x + hv) − f(x − hv)) / 2h. Two steps, h and 2h, tell how far the differences themselves can be
+trusted, and Richardson's combination of both is what the gradient is compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from firstlight.telemetry.warning_line import say_once
+from firstlight.trace.record.program_errors import pass_on
+
+if TYPE_CHECKING:
+    from firstlight.telemetry.watch.steps import Steps
+
+#: The gradient may differ by this much, by the bytes of a number: differences are no better.
+_TOLERANCES = {8: 1e-5, 4: 2e-2}
+_HALF_PRECISION_TOLERANCE = 0.2
+#: Of the derivative: differences that are less certain than this say nothing.
+_MAX_UNCERTAINTY = 0.1
+
+
+class Verdict(Enum):
+    OK = "ok"
+    WRONG = "wrong"
+    UNCERTAIN = "uncertain"  # the differences do not agree with each other
+    OVER_BUDGET = "over_budget"
+
+
+@dataclass(frozen=True)
+class GradientCheck:
+    verdict: Verdict
+    relative_error: float | None = None  # of the derivative along the direction
+
+
+class Comparison:
+    """One check. Errors of the program's own function leave it uncertain.
+
+    Args:
+        function: Scalar function of `x`, a tree of arrays, and of `rest`.
+        budget_seconds: No evaluation is begun that would exceed it, as far as that can be told
+            from the one before.
+        seed: Of the direction.
+        steps: Of the process, if it is watched: nothing that happens here is counted there.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        x: Any,
+        rest: tuple[Any, ...],
+        budget_seconds: float,
+        seed: int,
+        steps: Steps | None,
+    ) -> None:
+        self._function, self._x, self._rest = function, x, rest
+        self._end = monotonic() + budget_seconds
+        self._budget, self._seed, self._steps = budget_seconds, seed, steps
+        self._last = 0.0  # seconds of the last evaluation
+        self._direction: list[Any] = []
+        self._tolerance = self._uncertainty = 0.0
+        self.derivative: float | None = None
+        self.result = GradientCheck(Verdict.UNCERTAIN)
+
+    def evaluate(self) -> None:
+        """The derivative, by differences."""
+        self._safely(self._differences)
+
+    def compare(self, gradient: Callable[[], Any]) -> None:
+        """With the gradient, if the differences were had."""
+        if self.derivative is not None:
+            self._safely(lambda: self._compare(gradient))
+
+    def _safely(self, action: Callable[[], None]) -> None:
+        here = None if self._steps is None else self._steps.here()
+        calling = here is not None and here.calling
+        if here is not None:
+            here.calling = here.is_ours = True
+        try:
+            action()
+        except _OverBudget:
+            self.result = GradientCheck(Verdict.OVER_BUDGET)
+        except Exception as error:
+            pass_on(error)
+            say_once(
+                "gradient check", f"a gradient was not checked: {type(error).__name__}: {error}"
+            )
+        finally:
+            if here is not None:
+                here.calling, here.is_ours = calling, False
+
+    def _differences(self) -> None:
+        import jax
+        import numpy as np
+
+        leaves, tree = jax.tree_util.tree_flatten(self._x)
+        arrays = [_as_jax_has_it(leaf) for leaf in leaves]
+        random = np.random.default_rng(self._seed)
+        kinds = [a.dtype for a in arrays if _is_real(a)]
+        epsilon = max(float(jax.numpy.finfo(kind).eps) for kind in kinds)
+        size = min(kind.itemsize for kind in kinds)
+        self._tolerance = _TOLERANCES.get(size, _HALF_PRECISION_TOLERANCE)
+        self._direction = [_direction(a, random) for a in arrays]
+        step = epsilon ** (1 / 3)
+
+        def value(times: float) -> float:
+            moved = [
+                jax.device_put(
+                    (a + times * step * v).astype(a.dtype), getattr(leaf, "sharding", None)
+                )
+                if _is_real(a)
+                else leaf
+                for a, v, leaf in zip(arrays, self._direction, leaves, strict=True)
+            ]
+            return self._timed(lambda: self._function(tree.unflatten(moved), *self._rest))
+
+        near = [value(+1), value(-1)]
+        far = [value(+2), value(-2)]
+        first, second = (near[0] - near[1]) / (2 * step), (far[0] - far[1]) / (4 * step)
+        rounding = epsilon * max(map(abs, near + far)) / step
+        self._uncertainty = abs(first - second) + 2 * rounding
+        self.derivative = (4 * first - second) / 3
+
+    def _compare(self, gradient: Callable[[], Any]) -> None:
+        import jax
+        import numpy as np
+
+        given = gradient()
+        structure = jax.tree_util.tree_structure(self._x)
+        if jax.tree_util.tree_structure(given) != structure and isinstance(given, tuple):
+            given = given[-1]  # of value_and_grad
+        slopes = jax.tree_util.tree_leaves(given)
+        along = sum(
+            float(np.vdot(np.asarray(slope, float), v))
+            for slope, v in zip(slopes, self._direction, strict=True)
+            if v is not None
+        )
+        assert self.derivative is not None
+        size = max(abs(along), abs(self.derivative))
+        error = abs(along - self.derivative)
+        relative: float | None = error / size if size else 0.0
+        if not np.isfinite(self.derivative):
+            verdict, relative = Verdict.UNCERTAIN, None
+        elif error == 0 or error <= self._tolerance * size:
+            verdict = Verdict.OK
+        elif np.isfinite(along) and self._uncertainty > _MAX_UNCERTAINTY * size:
+            verdict = Verdict.UNCERTAIN
+        elif error <= self._uncertainty:
+            verdict = Verdict.OK
+        else:  # or a gradient that is not a number
+            verdict = Verdict.WRONG
+        self.result = GradientCheck(verdict, relative)
+
+    def _timed(self, evaluate: Callable[[], Any]) -> float:
+        if monotonic() + self._last > self._end:
+            raise _OverBudget
+        begin = monotonic()
+        value = float(evaluate())
+        self._last = monotonic() - begin
+        return value
+
+
+def say_over_budget(function: Callable[..., Any], budget_seconds: float) -> None:
+    name = getattr(function, "__name__", "function")
+    say_once(
+        f"gradient {name}",
+        f"the gradient of {name} was not checked: that takes longer than "
+        f"{budget_seconds:g} s. Give a larger budget, or a smaller example to "
+        "firstlight.telemetry.check_gradient.",
+    )
+
+
+class _OverBudget(Exception):  # noqa: N818 (no error)
+    pass
+
+
+def _as_jax_has_it(leaf: Any) -> Any:
+    """On the host. JAX computes with half of the digits of a Python float, unless told otherwise,
+    and so with coarser differences."""
+    import jax
+    import numpy as np
+
+    array = np.asarray(leaf)
+    return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
+
+
+def _is_real(array: Any) -> bool:
+    return bool(array.dtype.kind == "f" or array.dtype.name.startswith(("bfloat", "float")))
+
+
+def _direction(array: Any, random: Any) -> Any:
+    """Signs drawn at random, each as large as the number it moves."""
+    import numpy as np
+
+    if not _is_real(array):
+        return None
+    signs = random.choice([-1.0, 1.0], size=array.shape)
+    return signs * np.maximum(np.abs(array.astype(float)), 1.0)

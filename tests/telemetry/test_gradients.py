@@ -1,0 +1,184 @@
+"""Gradients of a program that knows nothing of it are checked, and nothing else happens to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax._src import api
+from scraping import Scrape, everything
+
+from firstlight import telemetry
+from firstlight.telemetry.watch import gradients
+from firstlight.telemetry.watch.process import ProcessWatch
+
+RESULTS = ("ok", "wrong", "uncertain", "over_budget")
+X = np.linspace(0.5, 2.0, 6, dtype=np.float32)
+
+
+@pytest.fixture
+def every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks take as much of the time as they like."""
+    monkeypatch.setattr(gradients, "_MAX_SHARE", 1e12)
+    monkeypatch.setattr(gradients, "_EVERY_SECONDS", 0.0)
+
+
+@pytest.fixture
+def checks(every_call: None, watch: ProcessWatch) -> Callable[[], dict[str, float]]:
+    """Numbers of checks by result; those that are not zero."""
+
+    def count() -> dict[str, float]:
+        found = everything(watch)
+        name = "firstlight_gradient_checks_total"
+        counts = {r: found.get((name, frozenset({("result", r)})), 0.0) for r in RESULTS}
+        return {result: number for result, number in counts.items() if number}
+
+    return count
+
+
+def energy(x: Any) -> Any:
+    return jnp.sum(x**3)
+
+
+@jax.custom_vjp
+def halved(x: Any) -> Any:
+    return jnp.sum(x**2)
+
+
+halved.defvjp(lambda x: (halved(x), x), lambda x, g: (g * x,))  # the two is forgotten
+
+Checks = Callable[[], dict[str, float]]
+
+
+@pytest.mark.parametrize("is_jitted", [True, False])
+def test_a_right_gradient_is_found_right_and_the_program_gets_what_it_asked_for(
+    is_jitted: bool, checks: Checks
+) -> None:
+    gradient, both = jax.grad(energy), jax.value_and_grad(energy)
+    if is_jitted:
+        gradient, both = jax.jit(gradient), jax.jit(both)
+    for _ in range(3):
+        np.testing.assert_allclose(gradient(X), 3 * X**2, rtol=1e-5)
+        value, slope = both(X)
+        np.testing.assert_allclose(value, np.sum(X**3), rtol=1e-5)
+        np.testing.assert_allclose(slope, 3 * X**2, rtol=1e-5)
+    assert set(checks()) == {"ok"} and checks()["ok"] >= 2
+
+
+@pytest.mark.parametrize("is_jitted", [True, False])
+def test_a_wrong_rule_is_found_in_a_program_that_is_not_changed(
+    is_jitted: bool, checks: Checks
+) -> None:
+    gradient = jax.value_and_grad(halved)
+    if is_jitted:
+        gradient = jax.jit(gradient)
+    for _ in range(2):
+        np.testing.assert_allclose(gradient(X)[1], X)
+    assert set(checks()) == {"wrong"}
+
+
+def test_what_a_check_compiles_and_how_long_it_takes_is_not_counted(
+    checks: Checks, value: Scrape
+) -> None:
+    def once_compiled(x: Any) -> Any:
+        return jnp.sum(jnp.cos(x))
+
+    gradient = jax.jit(jax.grad(once_compiled))
+    for _ in range(4):
+        gradient(X).block_until_ready()
+    assert checks()["ok"] >= 1
+    assert value("compiles_total", function="once_compiled", source="compiler") == 1
+    assert value("recompiles_total", function="once_compiled") == 0
+    assert value("steps_total", function="once_compiled", result="ok") == 4
+
+
+def test_auxiliary_results_several_variables_and_other_arguments(checks: Checks) -> None:
+    def loss(weights: Any, bias: Any, batch: Any, kind: str, *, scale: float) -> Any:
+        assert kind == "mean"
+        error = jnp.mean((batch["x"] @ weights["w"] + bias) ** 2) * scale
+        return error, {"error": error, "kind": 1}
+
+    batch = {"x": np.ones((4, 3), np.float32)}
+    weights = {"w": np.arange(3, dtype=np.float32), "steps": np.int32(3)}
+    for make in (jax.grad, jax.value_and_grad):
+        gradient = make(loss, (0, 1), has_aux=True)
+        with pytest.raises(TypeError, match="grad requires"):  # JAX's own: of an integer
+            gradient(weights, 0.5, batch, "mean", scale=2.0)
+        gradient({"w": weights["w"]}, 0.5, batch, "mean", scale=2.0)
+    jitted = jax.jit(jax.grad(loss, has_aux=True), static_argnums=3)
+    jitted({"w": weights["w"]}, 0.5, batch, "mean", scale=2.0)
+    assert checks() == {"ok": 3}
+
+
+def test_what_cannot_or_must_not_be_checked_is_left_alone(
+    checks: Checks, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said: list[float] = []
+
+    def tells(x: Any) -> Any:
+        jax.debug.callback(lambda y: said.append(float(y)), x[0])
+        return jnp.sum(x**2)
+
+    def on_purpose(x: Any) -> Any:
+        return jnp.sum(jax.lax.stop_gradient(x) * x)
+
+    for function in (tells, on_purpose):
+        jax.block_until_ready(jax.jit(jax.grad(function))(X))
+    jax.effects_barrier()
+    assert len(said) == 1
+    jax.jit(jax.grad(energy), donate_argnums=0)(jax.device_put(X))
+    jax.vmap(jax.grad(jnp.sin))(X)
+    assert jax.grad(jax.grad(jnp.sin))(0.5) == pytest.approx(-np.sin(0.5))
+    jax.grad(lambda z: jnp.abs(z) ** 2, holomorphic=False)(1.0)
+    assert checks() == {"ok": 1}  # the outer one of two gradients is as any other
+    assert capfd.readouterr().err == ""
+
+
+def test_a_check_that_takes_longer_than_its_budget_is_one_warning(
+    every_call: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    watch = telemetry.start(gradient_seconds=1e-9, interval_seconds=3600)
+    evaluated: list[int] = []
+
+    def slow(x: Any) -> Any:
+        evaluated.append(1)
+        return jnp.sum(x**2)
+
+    gradient = jax.jit(jax.grad(slow))
+    for _ in range(3):
+        gradient(X)
+    over = ("firstlight_gradient_checks_total", frozenset({("result", "over_budget")}))
+    found = everything(watch)[over]
+    telemetry.stop()
+    assert found == 1 and len(evaluated) == 1  # traced by the program
+    said = capfd.readouterr().err.splitlines()
+    assert len(said) == 1 and "the gradient of slow was not checked" in said[0]
+
+
+def test_a_program_that_has_just_begun_is_not_held_up(
+    watch: ProcessWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([100.0, 150.0])
+    monkeypatch.setattr(gradients, "monotonic", lambda: next(clock))
+    taken = gradients.Taken(energy, 0, has_aux=False, has_value=False)
+    assert watch._jax is not None
+    gradient = gradients.WatchedGradient(taken, watch._jax._gradients)
+    # A compile took 2 s, so a check takes about as much: at 200 s that is a hundredth.
+    for _ in range(2):
+        assert not gradient.called((X,), {}, None, cost_seconds=2.0)
+        assert gradient.next_check == 100.0 + 2.0 * 100
+
+
+@pytest.fixture
+def unwatched() -> Iterator[None]:
+    telemetry.start(gradient_seconds=0, interval_seconds=3600)
+    yield
+    telemetry.stop()
+
+
+def test_no_budget_is_no_checks_and_jax_is_left_as_it_was(unwatched: None) -> None:
+    assert jax.grad is api.grad and jax.value_and_grad is api.value_and_grad
