@@ -1,0 +1,28 @@
+"""What does it cost to spread work, over machines with Ray and over the devices of one host?
+
+    python benchmarks/scale.py PART [options]
+
+Sides run in turns, and every figure is a ratio of medians of pairs with its interval. Wants a
+machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parts = parser.add_subparsers(title="parts", metavar="PART", required=True)
+    for add in PARTS:
+        add(parts)
+    options = parser.parse_args()
+    options.handle(options)
+
+
+#: Each adds its own subcommand, whose default `handle` measures and prints.
+PARTS = ()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Which cluster: `ray`, `ray://host:port` or `ray:host:port`, joined or started, and left again.
+
+    with connected("ray://head:10001"):
+        ...                                # ray.put, ray.wait and so on
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from firstlight.cluster.errors import ClusterError, RayMissingError, UnreachableError
+
+#: For an address to answer at all; Ray itself would try for minutes.
+_ANSWER_SECONDS = 5.0
+#: What a cluster that is started here inherits: no reports to others, one thread per fit.
+_SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DISABLE_METRICS_COLLECTION": "1",
+    "RAY_BACKEND_LOG_LEVEL": "error",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+_FORMS = "'ray' (a cluster on this machine, or that of RAY_ADDRESS), 'ray://HOST:PORT' (the Ray "
+_FORMS += "client port, usually 10001) or 'ray:HOST:PORT' (from a machine of the cluster)"
+
+
+@dataclass(frozen=True)
+class Where:
+    """A cluster as the user names it; no address: the one at hand, or a new one here."""
+
+    address: str | None = None
+
+    @property
+    def endpoint(self) -> tuple[str, int] | None:
+        """Host and port, where the address has them ('auto' has none)."""
+        host, colon, port = (self.address or "").removeprefix("ray://").rpartition(":")
+        return (host.strip("[]"), int(port)) if colon else None
+
+
+def parse(text: str) -> Where:
+    """What `--on` names.
+
+    Raises:
+        ClusterError: It is of none of the known forms.
+    """
+    if text == "ray":
+        return Where(os.environ.get("RAY_ADDRESS") or None)
+    address = text if text.startswith("ray://") else text.removeprefix("ray:")
+    if address != text or text.startswith("ray://"):
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        if address == "auto" or (host and port.isdecimal() and 0 < int(port) < 65536):
+            return Where(address)
+    raise ClusterError(f"--on {text!r}: give {_FORMS}.")
+
+
+def require_ray() -> None:
+    if find_spec("ray") is None:
+        raise RayMissingError("Ray is not installed: pip install 'firstlight[ray]'")
+
+
+@contextlib.contextmanager
+def connected(on: str | Where, cpus: int | None = None) -> Iterator[Any]:
+    """The module `ray`, connected; a cluster that was started for this is ended afterwards.
+
+    A process that is connected already stays so, whatever `on` names. cpus: cores of a cluster that
+    is started here (default: all that this process may use).
+    """
+    where = parse(on) if isinstance(on, str) else on
+    require_ray()
+    if where.endpoint is not None:
+        _require_answer(*where.endpoint)
+    os.environ.update({n: v for n, v in _SETTINGS.items() if n not in os.environ})
+    import ray
+
+    if ray.is_initialized():
+        yield ray
+        return
+    _start(ray, where, cpus)
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _start(ray: Any, where: Where, cpus: int | None) -> None:
+    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if where.address is None:
+        options |= {"include_dashboard": False, "num_cpus": cpus or _usable_cores()}
+        options["address"] = "local"  # never one that somebody else left running
+    else:
+        options["address"] = where.address
+    try:
+        ray.init(**options)
+    except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
+        named = where.address or "this machine"
+        raise UnreachableError(f"Ray at {named}: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:4]) or type(error).__name__
+
+
+def _require_answer(host: str, port: int) -> None:
+    try:
+        socket.create_connection((host, port), _ANSWER_SECONDS).close()
+    except OSError as error:
+        raise UnreachableError(
+            f"no Ray cluster answers at {host}:{port} ({error.strerror or error}). Check the "
+            "address and that the cluster runs: ray status."
+        ) from None
+
+
+def _usable_cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS
+        return os.cpu_count() or 1
