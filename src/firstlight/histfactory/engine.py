@@ -79,13 +79,31 @@ class Eager(_Backend):
 
     xp = np
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, compiled: bool | None = None) -> None:
+        """compiled: what all fits run, if that is decided; otherwise each call decides.
+
+        NumPy and XLA agree to rounding only: where calls are spread over processes, one decision
+        for all of them gives the digits of a single process.
+        """
         if model._is_traced:
             raise ModelError(
                 "this runs only outside jit, grad and vmap. Functions that compose with them: nll, "
                 "fit, discovery, qmu, qmu_tilde, cls, upper_limit, asimov."
             )
         super().__init__(model)
+        self.compiled = compiled
+
+    def deciding(self, fits: int) -> Eager:
+        """The engine for so many fits that are certain: all of them run the same program."""
+        return Eager(self.model, self._runs_compiled(fits))
+
+    def _runs_compiled(self, fits: int = 1) -> bool:
+        return _FIRST.is_due(self.prepared, fits) if self.compiled is None else self.compiled
+
+    @property
+    def _on_cpu(self) -> bool:
+        """Whether compiled programs run on a CPU."""
+        return _FIRST.is_installed(self.prepared) or jax.default_backend() == "cpu"
 
     def fits(self, problems: Sequence[Problem], progress: Progress | None = None) -> list[Minimum]:
         """Minima of independent problems."""
@@ -98,14 +116,14 @@ class Eager(_Backend):
         """Minima of problems stacked on a leading axis, without their Hessians."""
         n = len(problems.start)
         report = progress or (lambda done, of: None)
+        engine = self.deciding(n)
         found: list[Minimum] = []
-        while len(found) < n and not _FIRST.is_due(self.prepared, n - len(found)):
-            found.append(self._fit(row_of(problems, len(found))))
+        if engine.compiled:
+            fits = _fits_on_cores if self._on_cpu else _fits_in_batches
+            found = fits(engine, problems, report)
+        while len(found) < n:
+            found.append(engine._fit(row_of(problems, len(found))))
             report(len(found), n)
-        if len(found) < n:
-            rest: Problem = map_leaves(lambda a: a[len(found) :], problems)
-            fits = _fits_on_cores if jax.default_backend() == "cpu" else _fits_in_batches
-            found += fits(self, rest, lambda done, of: report(n - of + done, n))
         together: Minimum = map_leaves(lambda *a: np.stack(a), *found)
         return together
 
@@ -131,10 +149,10 @@ class Eager(_Backend):
         # To JAX a Python float has another type than a NumPy float, and would recompile.
         problem = problem._replace(near=np.float64(problem.near))
         found: Minimum
-        if not _FIRST.is_due(self.prepared):
+        if not self._runs_compiled():
             found, _ = _FIRST.on_host(self.prepared, problem, np.bool_(follow))
             return found
-        with one_blas_thread() if jax.default_backend() == "cpu" else contextlib.nullcontext():
+        with one_blas_thread() if self._on_cpu else contextlib.nullcontext():
             found, settled = _FIRST.compiled(self.prepared, problem)
             if not (settled or (follow and found.status == int(Status.CONVERGED))):
                 found = _LOWEST.compiled(self.prepared, problem)
@@ -148,6 +166,8 @@ class Eager(_Backend):
         self.asimov(problem.start)
 
     def _expected(self, theta: Array) -> Array:
+        if self.compiled is not None:  # too little work to need a program in every process
+            return expected_counts(self.prepared, theta, np)
         return np.asarray(_EXPECTED(self.prepared, theta))
 
     def tail(self, z: Array) -> Array:
@@ -230,6 +250,8 @@ def _search(
 
 
 _FIRST, _LOWEST = Program(_search, evaluations=8), Program(lowest, evaluations=8)
+#: All that fits compile, for those who have the executables already.
+FIT_PROGRAMS = {"first": _FIRST, "lowest": _LOWEST}
 _EXPECTED = Program(expected_counts, evaluations=0.2)
 
 

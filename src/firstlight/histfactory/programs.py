@@ -78,7 +78,18 @@ class Program:
         """evaluations: what a call takes, in evaluations of the likelihood with its Hessian."""
         self.function = function
         self._patience = Patience(evaluations)
+        self._installed: dict[Any, Callable[..., Any]] = {}  # by kind of model
         self.is_due = self._patience.is_over
+
+    def install(self, kind: Any, executable: Callable[..., Any]) -> None:
+        """Run `executable(prepared, *arrays)` for models of this kind in place of compiling.
+
+        It takes and returns NumPy arrays, so that JAX need not be imported.
+        """
+        self._installed[kind] = executable
+
+    def is_installed(self, prepared: Prepared) -> bool:
+        return prepared.kind in self._installed
 
     def __call__(self, prepared: Prepared, *arrays: Any, calls: int = 1) -> Any:
         """The result in NumPy arrays; `calls`: how many calls this one stands for."""
@@ -92,6 +103,8 @@ class Program:
 
     def compiled(self, prepared: Prepared, *arrays: Any) -> Any:
         self._patience.end(prepared)
+        if self.is_installed(prepared):
+            return self._installed[prepared.kind](prepared, *arrays)
         with float64_scope():
             return jax.device_get(self._jitted(prepared.on_device, *arrays))
 

@@ -23,7 +23,8 @@ from firstlight.histfactory.likelihood import Data
 from firstlight.histfactory.model import Floats, Model, ModelError, require_finite, require_number
 from firstlight.histfactory.newton import Problem, Status
 from firstlight.histfactory.numpy_or_jax import plain
-from firstlight.histfactory.precision import in_float64, is_traced
+from firstlight.histfactory.precision import in_float64
+from firstlight.histfactory.toy_draws import ToySource, entropy_of, toys_at
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +65,24 @@ class ToyCLs:
     branches: int  # the largest number of minima found by one of the fits
 
 
+@dataclass(frozen=True, eq=False)
+class ToyFits:
+    """What all toys of a call share: any of them can be fitted anywhere, with the same digits."""
+
+    model: Model
+    source: ToySource
+    fixed: dict[str, Any]
+    n: int
+    compiled: bool  # what runs the fits
+
+    def fit(self, begin: int, end: int, progress: Progress | None = None) -> Toys:
+        """Draw and fit the toys `begin` to `end`."""
+        engine = Eager(self.model, self.compiled)
+        return _fitted(
+            engine, self.source.draw(begin, end), self.source.theta, self.fixed, progress
+        )
+
+
 @in_float64
 def toys(
     model: Model,
@@ -78,30 +97,99 @@ def toys(
 ) -> Toys:
     """Draw `n` data sets and fit each.
 
-    key: an integer or a JAX key; equal keys give equal toys on every machine.
+    key: an integer or a JAX key; equal keys give equal toys on every machine, and more of them
+        begin with the same ones.
     parameters: where toys are drawn and each fit starts, a mapping or a vector; default: the best
         fit to the observed data, with the POI at `mu` if that is given.
     data: fit these instead, one data set per row, main or main and auxiliary data in pyhf's order.
     """
-    engine, fixed = Eager(model), as_fixed(model, fixed)
-    if data is not None:
-        drawn = _given(model, data)
-        theta = to_internal(model, model.vector(parameters))
-    else:
-        count = _require_count(n)
-        theta = _truth(engine, parameters, mu, fixed)
-        drawn = _draw(engine, theta, count, _generator(key))
+    if data is None:
+        job = plan_toys(model, n, key, parameters=parameters, mu=mu, fixed=fixed)
+        return job.fit(0, job.n, progress)
+    theta = to_internal(model, model.vector(parameters))
+    return _fitted(Eager(model), _given(model, data), theta, as_fixed(model, fixed), progress)
+
+
+@in_float64
+def plan_toys(
+    model: Model,
+    n: int | None,
+    key: Any = 0,
+    *,
+    parameters: Parameters = None,
+    mu: float | None = None,
+    fixed: Fixed = None,
+) -> ToyFits:
+    """The toys that `toys` with these arguments draws and fits, not yet drawn."""
+    engine, held, count = Eager(model), as_fixed(model, fixed), _require_count(n)
+    theta = _truth(engine, parameters, mu, held)
+    source = toys_at(engine, theta, entropy_of(key))
+    return ToyFits(model, source, held, count, engine.deciding(count).compiled is True)
+
+
+def _fitted(
+    engine: Eager, drawn: Data, theta: Array, fixed: Fixed, progress: Progress | None
+) -> Toys:
     base = problem_of(engine, drawn, fixed)
     found = engine.fit_all(_repeated(base.starting_at(theta, near=0.0), drawn), progress)
     return Toys(
-        names=model.parameter_names,
-        values=to_public(model, found.theta),
+        names=engine.model.parameter_names,
+        values=to_public(engine.model, found.theta),
         nll=found.nll + engine.constants(drawn),
         status_code=found.status,
         edm=found.edm,
         branches=found.branches,
-        data=data_vector(model, drawn),
+        data=data_vector(engine.model, drawn),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class ToyTest:
+    """What all toys of a CLs share; like `ToyFits`."""
+
+    model: Model
+    sources: tuple[ToySource, ToySource]  # with signal, and without
+    fixed: dict[str, Any]
+    mu: float
+    n: int  # of each
+    test_statistic: str
+    compiled: bool
+    q: float  # of the observed data
+    branches: int  # the largest number of minima found by one of the fits to them
+
+    def statistics(
+        self, which: int, begin: int, end: int, progress: Progress | None = None
+    ) -> tuple[Floats, Floats]:
+        """The statistic of toys of a source (NaN if a fit failed), and their numbers of minima."""
+        engine, source = Eager(self.model, self.compiled), self.sources[which]
+        drawn = source.draw(begin, end)
+        free, at_mu = hypotheses(engine, drawn, [None, self.mu], self.fixed, None)
+        free = bounded(engine, free, self.test_statistic)
+        free = free.starting_at(np.clip(source.theta, free.lower, free.upper), near=0.0)
+        at_mu = at_mu.starting_at(source.theta, near=0.0)
+        count = end - begin
+        best = engine.fit_all(_repeated(free, drawn), _part(progress, 0, count))
+        held = engine.fit_all(_repeated(at_mu, drawn), _part(progress, count, count))
+        muhat = to_public(self.model, best.theta)[:, self.model.poi_index]
+        q = np.where(muhat <= self.mu, np.maximum(2 * (held.nll - best.nll), 0.0), 0.0)
+        q = np.where((best.status == 0) & (held.status == 0), q, np.nan)
+        return q, np.maximum(best.branches, held.branches)
+
+    def result(self, signal: Floats, background: Floats, branches: int) -> ToyCLs:
+        """CLs from the statistics of all toys, and the largest number of minima among them."""
+        clsb, clb = _fraction(signal, self.q), _fraction(background, self.q)
+        return ToyCLs(
+            observed=clsb / clb if clb > 0 else float("nan"),
+            expected=_expected(signal, background),
+            mu=self.mu,
+            clsb=clsb,
+            clb=clb,
+            q=self.q,
+            q_signal=signal,
+            q_background=background,
+            not_converged=int(np.isnan(signal).sum() + np.isnan(background).sum()),
+            branches=max(branches, self.branches),
+        )
 
 
 @in_float64
@@ -120,53 +208,47 @@ def toy_cls(
 
     Toys whose fits did not converge are counted in `.not_converged` and left out of the fractions.
     """
-    _require_count(n)
+    test = plan_toy_cls(model, mu, n, key, data=data, fixed=fixed, test_statistic=test_statistic)
+    (signal, some), (background, others) = (
+        test.statistics(which, 0, test.n, progress) for which in range(2)
+    )
+    return test.result(signal, background, int(max(some.max(), others.max())))
+
+
+@in_float64
+def plan_toy_cls(
+    model: Model,
+    mu: float,
+    n: int,
+    key: Any = 0,
+    *,
+    data: DataSet = None,
+    fixed: Fixed = None,
+    test_statistic: str = "qtilde",
+) -> ToyTest:
+    """The toys that `toy_cls` with these arguments draws and fits, not yet drawn."""
+    count = _require_count(n)
     require_statistic(test_statistic)
-    engine, observed, fixed = Eager(model), data_of(model, data), as_fixed(model, fixed)
+    engine, observed, held = Eager(model), data_of(model, data), as_fixed(model, fixed)
     mu = require_number(mu, "mu")
     require_possible_strength(mu, test_statistic)
-    test = HypothesisTest(Setup(engine, observed, fixed, None, test_statistic))
+    test = HypothesisTest(Setup(engine, observed, held, None, test_statistic))
     on_data, _ = test.fits_at(mu)
-    q = plain(one_sided(engine, mu, test.free, on_data))
-    rng = _generator(key)
-    truths = (on_data.theta, test.null.theta)
-    drawn = [_draw(engine, theta, n, rng) for theta in truths]
-    (signal, some), (background, others) = (
-        _statistics(test, mu, *pair, progress) for pair in zip(drawn, truths, strict=True)
-    )
-    clsb, clb = _fraction(signal, q), _fraction(background, q)
-    return ToyCLs(
-        observed=clsb / clb if clb > 0 else float("nan"),
-        expected=_expected(signal, background),
+    entropy = entropy_of(key)
+    return ToyTest(
+        model=model,
+        sources=(
+            toys_at(engine, on_data.theta, entropy, 0),
+            toys_at(engine, test.null.theta, entropy, 1),
+        ),
+        fixed=held,
         mu=float(mu),
-        clsb=clsb,
-        clb=clb,
-        q=q,
-        q_signal=signal,
-        q_background=background,
-        not_converged=int(np.isnan(signal).sum() + np.isnan(background).sum()),
-        branches=max(some, others, *(int(f.branches) for f in (test.free, test.null, on_data))),
+        n=count,
+        test_statistic=test_statistic,
+        compiled=engine.deciding(4 * count).compiled is True,
+        q=plain(one_sided(engine, mu, test.free, on_data)),
+        branches=max(int(f.branches) for f in (test.free, test.null, on_data)),
     )
-
-
-def _statistics(
-    test: HypothesisTest, mu: float, drawn: Data, truth: Array, progress: Progress | None
-) -> tuple[Floats, int]:
-    """The test statistic of every toy (NaN if a fit failed), and the maximum number of minima."""
-    engine = test.engine
-    assert isinstance(engine, Eager)
-    setup = test.setup
-    free, at_mu = hypotheses(engine, setup.data, [None, mu], setup.fixed, None)
-    free = bounded(engine, free, setup.test_statistic)
-    free = free.starting_at(np.clip(truth, free.lower, free.upper), near=0.0)
-    at_mu = at_mu.starting_at(truth, near=0.0)
-    n = len(drawn.main)
-    best = engine.fit_all(_repeated(free, drawn), _part(progress, 0, n))
-    held = engine.fit_all(_repeated(at_mu, drawn), _part(progress, n, n))
-    muhat = to_public(test.engine.model, best.theta)[:, test.engine.model.poi_index]
-    q = np.where(muhat <= mu, np.maximum(2 * (held.nll - best.nll), 0.0), 0.0)
-    q = np.where((best.status == 0) & (held.status == 0), q, np.nan)
-    return q, int(max(best.branches.max(), held.branches.max()))
 
 
 def _part(progress: Progress | None, before: int, n: int) -> Progress | None:
@@ -214,41 +296,6 @@ def _truth(engine: Eager, parameters: Any, mu: float | None, fixed: Fixed) -> An
     else:
         (problem,) = hypotheses(engine, data_of(model, None), [mu], fixed, None)
     return engine.chain([problem])[0].theta
-
-
-def _draw(engine: Eager, theta: Array, n: int, rng: np.random.Generator) -> Data:
-    """`n` data sets from the model at `theta`, on a leading axis."""
-    centre, prepared = engine.asimov(theta), engine.prepared
-    if np.any(centre.main < 0):
-        raise ModelError(
-            f"{engine.model.about.source}: a bin expects {centre.main.min():g} events at the "
-            "parameters of the toys. Counts cannot be drawn from a negative expectation."
-        )
-    weight, tau = np.asarray(prepared.weight), np.asarray(prepared.tau)
-    sigma = np.where(weight > 0, 1 / np.sqrt(np.where(weight > 0, weight, 1.0)), 0.0)
-    main = rng.poisson(centre.main, (n, len(centre.main))).astype(np.float64)
-    normal = theta + sigma * rng.standard_normal((n, len(theta)))
-    poisson = rng.poisson(np.where(tau > 0, np.maximum(centre.aux, 0.0), 0.0), (n, len(tau)))
-    aux = np.where(tau > 0, poisson, np.where(weight > 0, normal, centre.aux))
-    return Data(main, aux)
-
-
-def _generator(key: Any) -> np.random.Generator:
-    """A NumPy generator from an integer or a JAX key, so that toys do not depend on the device."""
-    if is_traced(key):
-        raise ModelError(
-            "toys are drawn outside jit. Draw the data first, then vmap fit over them."
-        )
-    if isinstance(key, (int, np.integer)) and key >= 0:
-        return np.random.default_rng(int(key))
-    if not hasattr(key, "dtype"):
-        raise ModelError(f"key is {key!r}; it must be a non-negative integer or a JAX key.")
-    import jax
-
-    bits = (
-        jax.random.key_data(key) if jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key) else key
-    )
-    return np.random.default_rng([int(x) for x in np.asarray(bits).ravel()])
 
 
 def _require_count(n: Any) -> int:

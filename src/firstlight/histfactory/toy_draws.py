@@ -1,0 +1,93 @@
+"""Pseudo-data: a toy depends on the key and its number alone, not on how many are drawn with it.
+
+So toys can be drawn where they are fitted, in any order, and a larger number begins with the same
+ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from firstlight.histfactory.array_types import Array
+from firstlight.histfactory.engine import Eager
+from firstlight.histfactory.likelihood import Data
+from firstlight.histfactory.model import ModelError
+from firstlight.histfactory.precision import is_traced
+
+#: Toys that share a random generator: making one takes as long as drawing a few toys.
+_BLOCK = 128
+#: What every toy of a key comes from, as NumPy's `SeedSequence` takes it.
+Entropy = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ToySource:
+    """Data sets of a model at some parameters, by their numbers."""
+
+    main: Array  # expectations [bin]
+    aux: Array  # centres of the auxiliary data [parameter]
+    theta: Array
+    sigma: Array  # widths of normal constraints, else 0
+    is_poisson: Array  # where auxiliary data are counts
+    entropy: Entropy
+    stream: int  # of the sources that share a key, which one
+
+    def draw(self, begin: int, end: int) -> Data:
+        """The data sets `begin` to `end`, on a leading axis."""
+        first = begin // _BLOCK
+        blocks = [self._block(number) for number in range(first, -(-end // _BLOCK))]
+        main, aux = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+        rows = slice(begin - first * _BLOCK, end - first * _BLOCK)
+        return Data(main[rows], aux[rows])
+
+    def _block(self, number: int) -> tuple[Array, Array]:
+        seeds = np.random.SeedSequence(self.entropy, spawn_key=(self.stream, number))
+        rng = np.random.default_rng(seeds)
+        main = rng.poisson(self.main, (_BLOCK, len(self.main))).astype(np.float64)
+        normal = self.theta + self.sigma * rng.standard_normal((_BLOCK, len(self.theta)))
+        counts = np.where(self.is_poisson, np.maximum(self.aux, 0.0), 0.0)
+        poisson = rng.poisson(counts, (_BLOCK, len(counts)))
+        aux = np.where(self.is_poisson, poisson, np.where(self.sigma > 0, normal, self.aux))
+        return main, aux
+
+
+def toys_at(engine: Eager, theta: Array, entropy: Entropy, stream: int = 0) -> ToySource:
+    """Toys of the model at `theta`; fails where counts cannot be drawn."""
+    centre, prepared = engine.asimov(theta), engine.prepared
+    if np.any(centre.main < 0):
+        raise ModelError(
+            f"{engine.model.about.source}: a bin expects {centre.main.min():g} events at the "
+            "parameters of the toys. Counts cannot be drawn from a negative expectation."
+        )
+    weight = np.asarray(prepared.weight)
+    sigma = np.where(weight > 0, 1 / np.sqrt(np.where(weight > 0, weight, 1.0)), 0.0)
+    return ToySource(
+        main=np.asarray(centre.main),
+        aux=np.asarray(centre.aux),
+        theta=np.asarray(theta),
+        sigma=sigma,
+        is_poisson=np.asarray(prepared.tau) > 0,
+        entropy=entropy,
+        stream=stream,
+    )
+
+
+def entropy_of(key: Any) -> Entropy:
+    """The bits of an integer or a JAX key; toys are drawn by NumPy, whatever the device."""
+    if is_traced(key):
+        raise ModelError(
+            "toys are drawn outside jit. Draw the data first, then vmap fit over them."
+        )
+    if isinstance(key, (int, np.integer)) and key >= 0:
+        return (int(key),)
+    if not hasattr(key, "dtype"):
+        raise ModelError(f"key is {key!r}; it must be a non-negative integer or a JAX key.")
+    import jax
+
+    bits = (
+        jax.random.key_data(key) if jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key) else key
+    )
+    return tuple(int(x) for x in np.asarray(bits).ravel())
