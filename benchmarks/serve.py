@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import http.client
 import os
 import re
@@ -30,11 +31,13 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+import uvloop
 
 import serve_peers
 from firstlight.load.generator import Loop, Seen, ask
 from firstlight.load.summary import quantile
 from firstlight.load.target import Target
+from firstlight.telemetry import metrics
 
 BODY = '{"x": [[' + ", ".join(f"{i / 16}" for i in range(16)) + "]]}"
 CONNECTIONS = 32
@@ -168,8 +171,13 @@ def wrk(server: Server, folder: Path, seconds: int) -> Load:
 def cpu_seconds(server: Server) -> float:
     """Processor time of a server's processes so far."""
     process = psutil.Process(server.process.pid)
-    times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
-    return float(sum(time.user + time.system for time in times))
+    processes = [process, *process.children(recursive=True)]
+    nanoseconds = [  # of every thread; what the kernel tells of processes counts 10 ms at a time
+        int(path.read_text().split()[0])
+        for one in processes
+        for path in Path(f"/proc/{one.pid}/task").glob("*/schedstat")
+    ]
+    return sum(nanoseconds) * 1e-9
 
 
 def throughput(folder: Path, peers: str | None, rounds: int, seconds: int) -> None:
@@ -222,41 +230,95 @@ def metric(port: int, name: str) -> float:
 
 
 def binary(folder: Path, rounds: int) -> None:
-    """1 MB in and 1 MB out as bytes: time in the server's process against one memory copy."""
+    """1 MB in and 1 MB out as bytes: what the server does with them, against one memory copy.
+
+    In memory, without sockets: a copy that stands for the kernel's and the model's own time are
+    taken off. What the kernel takes is what a program takes that only receives and sends.
+    """
     x = np.random.default_rng(0).normal(size=262144).astype(np.float32)
     head = (
         b'{"inputs":[{"name":"x","shape":[1,262144],"datatype":"FP32",'
         b'"parameters":{"binary_data_size":1048576}}],"parameters":{"binary_data_output":true}}'
     )
     headers = {"inference-header-content-length": str(len(head))}
+    body = head + x.tobytes()
+    own, model, copy = uvloop.run(in_memory(wire_request(body, headers), x, 200 * rounds))
+    print(
+        f"binary tensors of 1 MB, in and out: {own / copy:.1f}x a memory copy of "
+        f"{copy * 1e6:.0f} µs (bar 5, goal 2), and {model / copy:.1f}x in the model"
+    )
+    (folder / "echo.py").write_text(serve_peers.ECHO)
     name, command, port, path = next(commands(None, free_port))
-    with running(name, command, port, path, folder):
-        connection = http.client.HTTPConnection("127.0.0.1", port)
-        ratios, received = [], b""
-        for _ in range(20 * rounds):
-            before = metric_sum(port)
-            connection.request("POST", "/v2/models/wide/infer", head + x.tobytes(), headers)
-            received = connection.getresponse().read()
-            ratios.append((metric_sum(port) - before) / memory_copy(x))
-        assert received.endswith(x.tobytes())
-    print(f"binary tensors of 1 MB: {statistics.median(ratios):.1f}x a memory copy (bar 5, goal 2)")
-
-
-def metric_sum(port: int) -> float:
-    name = "firstlight_request_duration_seconds_sum"
-    return sum(
-        metric(port, f'{name}{{model="wide",phase="{phase}"}}') for phase in ("cold", "warm")
+    echo_port = free_port()
+    echo = [sys.executable, "echo.py", str(echo_port)]
+    with (
+        running(name, command, port, path, folder) as ours,
+        running("echo", echo, echo_port, path, folder) as bare,
+    ):
+        spent = [
+            [processor_time_of_each(server, body, headers) for server in (ours, bare)]
+            for _ in range(4 * rounds)
+        ]
+    total, kernel = (statistics.median(seconds) for seconds in zip(*spent, strict=True))
+    print(
+        f"  with sockets {total * 1e6:.0f} µs of processor time per request; a program that only "
+        f"receives and sends them takes {kernel * 1e6:.0f} µs"
     )
 
 
-def memory_copy(x: np.ndarray[tuple[int], np.dtype[np.float32]]) -> float:
+def wire_request(body: bytes, headers: dict[str, str]) -> bytes:
+    target = Target("127.0.0.1", 80, "/v2/models/wide/infer", body, tuple(headers.items()))
+    return target.request
+
+
+async def in_memory(
+    request: bytes, x: np.ndarray[tuple[int], np.dtype[np.float32]], count: int
+) -> tuple[float, float, float]:
+    """Medians of the server's time, the model's and that of a copy, in seconds."""
+    import jax
+
+    from firstlight.serve import Input, model
+    from firstlight.serve.compile_watch import CompileWatch
+    from firstlight.serve.loading import load
+    from firstlight.serve.rehearsal import Loopback
+    from firstlight.serve.running import keep_freed_memory
+
+    keep_freed_memory()
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    wide = model(name="wide", inputs={"x": Input("float32", (262144,))}, buckets=(1,))
+    loopback = Loopback()
+    loopback.models.put(load(wide(lambda x: {"y": x}), CompileWatch(loopback.values)))
+    executed = loopback.values.histogram(metrics.EXECUTE_DURATION, "wide")
+    gc.collect()
+    gc.freeze()  # as the server does
     target = np.empty_like(x)
-    seconds = []
-    for _ in range(20):
+    whole, computing, copies = [], [], []
+    for _ in range(count):
+        before, begin = executed.total, time.perf_counter()
+        await loopback.ask(request)
+        whole.append(time.perf_counter() - begin)
+        computing.append(executed.total - before)
         begin = time.perf_counter()
         np.copyto(target, x)
-        seconds.append(time.perf_counter() - begin)
-    return statistics.median(seconds)
+        copies.append(time.perf_counter() - begin)
+    copy = statistics.median(copies)
+    own = statistics.median(w - c for w, c in zip(whole, computing, strict=True)) - copy
+    return own, statistics.median(computing), copy
+
+
+def processor_time_of_each(server: Server, body: bytes, headers: dict[str, str]) -> float:
+    """Seconds of the server's processors per request of a hundred."""
+    count = 100
+    connection = http.client.HTTPConnection("127.0.0.1", server.port)
+    before = 0.0
+    for i in range(count + 10):
+        if i == 10:
+            before = cpu_seconds(server)
+        connection.request("POST", "/v2/models/wide/infer", body, headers)
+        received = connection.getresponse().read()
+        assert received.endswith(body[-(2**20) :])
+    connection.close()
+    return (cpu_seconds(server) - before) / count
 
 
 def at_rate(server: Server, rate: float, seconds: float, header: str = "") -> Seen:

@@ -192,3 +192,24 @@ if __name__ == "__main__":
     while True:
         time.sleep(3600)
 """
+
+#: What no server can do without: every request is received into the same memory, and sent back.
+ECHO = """
+import re
+import socket
+import sys
+
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+memory = memoryview(bytearray(2**22))
+while True:
+    client, _ = listener.accept()
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    while size := client.recv_into(memory):
+        while (end := bytes(memory[: min(size, 2000)]).find(b"\\r\\n\\r\\n") + 4) < 4:
+            size += client.recv_into(memory[size:])
+        length = int(re.search(rb"(?i)\\r\\ncontent-length: (\\d+)", bytes(memory[:end]))[1])
+        while size < end + length:
+            size += client.recv_into(memory[size:])
+        client.sendmsg([b"HTTP/1.1 200 OK\\r\\ncontent-length: %d\\r\\n\\r\\n" % length])
+        client.sendall(memory[end : end + length])
+"""

@@ -63,6 +63,18 @@ def test_requests_that_wait_share_a_batch_and_get_their_own_rows(values: Values)
     assert count(values, metrics.ROWS) == 6
 
 
+def test_large_batches_begin_where_xla_reads_them_in_place(values: Values) -> None:
+    starts = []
+
+    def call(x: Any) -> Any:
+        starts.append(x.ctypes.data % 64)
+        return x
+
+    jobs = [SeenJob([i] * 20_000) for i in range(3)]
+    run(values, [(fake_loaded(call, {65536: 1e-5}), jobs)])
+    assert starts == [0] and jobs[2].numbers == [2] * 20_000
+
+
 def test_more_rows_than_the_largest_bucket_are_several_batches_in_order(values: Values) -> None:
     calls = Calls()
     jobs = [SeenJob([i]) for i in range(19)]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from test_app import Client, pair_model
-from test_http import Transport
+from test_http import Transport, receive
 
 from firstlight.serve.http_server import Connection, Limits, Server
 
@@ -104,7 +104,7 @@ async def answers(client: Client, count: int) -> Counter[int]:
         data = request_of(draw)
         cut = draw.randrange(len(data) + 1)
         for part in (data[:cut], data[cut:]):
-            connection.data_received(part)
+            receive(connection, part)
         while not client.engine.idle:
             await asyncio.sleep(0)
         seen.update(int(code) for code in re.findall(rb"HTTP/1\.1 (\d+) ", transport.written))

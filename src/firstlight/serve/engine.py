@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from firstlight.serve.loading import Arrays, Bucket, Loaded
+from firstlight.serve.loading import Arrays, Bucket, Loaded, rows_for_xla
 from firstlight.serve.tensors import Rows
 from firstlight.telemetry import metrics
 from firstlight.telemetry.values import Values
@@ -98,7 +98,7 @@ class Batch:
         inputs = []
         for parts in zip(*(job.arrays for job in self.jobs), strict=True):
             first = parts[0]
-            whole = np.empty((self.bucket.rows, *first.shape[1:]), first.dtype)
+            whole = rows_for_xla((self.bucket.rows, *first.shape[1:]), first.dtype)
             np.concatenate(parts, out=whole[: self.rows])
             whole[self.rows :] = first[0]  # a row that is known to be valid
             inputs.append(whole)

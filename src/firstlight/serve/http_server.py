@@ -15,17 +15,19 @@ from typing import Any
 
 import httptools
 import msgspec
-import numpy as np
 
 from firstlight.serve.app import JSON, App, Exchange
+from firstlight.serve.loading import aligned_bytes
 
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 _HEADS = {
     status: b"HTTP/1.1 %d %s\r\ncontent-type: " % (status, phrase)
     for status, phrase in _REASONS.items()
 }
-#: Bytes of a body from which on it is put together where XLA can use it without copying.
-_LARGE, _ALIGNMENT = 2**16, 64
+#: Bytes of a body from which on it is received where XLA can use it without copying.
+_LARGE = 2**16
+#: Bytes read at once of everything else.
+_READ_BYTES = 2**16
 #: Requests that a client may send ahead of their answers.
 _MAX_AHEAD = 16
 
@@ -50,6 +52,8 @@ class Server:
         self.connections: set[Connection] = set()
         self.body_bytes = 0
         self.draining = False
+        # One for all connections: what was read is parsed before anything else is read.
+        self.read_buffer = memoryview(bytearray(_READ_BYTES))
         self._sweep: asyncio.TimerHandle | None = None
 
     def connection(self) -> Connection:
@@ -80,13 +84,14 @@ class Server:
 class Request(Exchange):
     """An exchange on a connection."""
 
-    __slots__ = ("connection", "keep_alive")
+    __slots__ = ("connection", "keep_alive", "size")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.headers = {}
         self.path = self.method = b""
         self.body = b""
+        self.size = 0  # of the body, as far as it has arrived
         self.keep_alive = True
 
     def is_gone(self) -> bool:
@@ -98,8 +103,12 @@ class Request(Exchange):
         self.connection.write(self, status, parts, content_type, more)
 
 
-class Connection(asyncio.Protocol):
-    """Parses what a client sends, one answer after the other."""
+class Connection(asyncio.BufferedProtocol):
+    """Parses what a client sends, one answer after the other.
+
+    The event loop asks where to put what it reads: the bytes of a large body are copied once, by
+    the kernel, to where the model reads them.
+    """
 
     def __init__(self, server: Server) -> None:
         self.server, self.app, self.limits = server, server.app, server.limits
@@ -109,9 +118,10 @@ class Connection(asyncio.Protocol):
         self.answering = False
         self.ahead: deque[Request] = deque()
         self.since = time.perf_counter()  # of what is being waited for
-        self._head_bytes = self._body_bytes = 0
+        self._head_bytes = 0
+        self._held_bytes = 0  # bodies that have not been answered
         self._body: list[bytes] = []
-        self._large: memoryview | None = None  # where a large body is put together
+        self._large: memoryview | None = None  # where a large body is received
         self._refused = self._is_last = False
 
     # --- called by the event loop -----------------------------------------------------------------
@@ -123,21 +133,36 @@ class Connection(asyncio.Protocol):
         if len(connections) > self.limits.connections or self.server.draining:
             self._refuse(503, "there are too many connections.", b"retry-after: 1\r\n")
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, _: int) -> memoryview:
+        """Where the next bytes go: no further than the end of a large body."""
+        if self._large is None or self.request is None:
+            return self.server.read_buffer
+        return self._large[self.request.size :]
+
+    def buffer_updated(self, size: int) -> None:
         if self._refused:
             return
+        if self._large is not None and self.request is not None:
+            self._large_body_grew(self.request, size)
+            return
         try:
-            self.parser.feed_data(data)
+            self.parser.feed_data(self.server.read_buffer[:size])
         except httptools.HttpParserUpgrade:
             pass  # the request has been answered, in HTTP/1.1
         except httptools.HttpParserError:
             self._refuse(400, "this is not a request of HTTP/1.1.")
 
+    def _large_body_grew(self, request: Request, size: int) -> None:
+        self._count_body(request, size)
+        if self._large is not None and request.size == len(self._large):
+            # The old one has not seen the body, and would take the next request for it.
+            self.parser = httptools.HttpRequestParser(self)
+            self.on_message_complete()
+
     def connection_lost(self, _: Exception | None) -> None:
         self.transport = None
         self.server.connections.discard(self)
-        self.server.body_bytes -= self._body_bytes
-        self._body_bytes = 0
+        self._release(self._held_bytes)
 
     def eof_received(self) -> bool:
         """The client may have closed its side only, and still wait for an answer."""
@@ -194,18 +219,26 @@ class Connection(asyncio.Protocol):
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
-        if self._refused:
+        request = self.request
+        if self._refused or request is None:
             return
         if self._large is not None:
-            self._large[self._body_bytes : self._body_bytes + len(body)] = body
+            self._large[request.size : request.size + len(body)] = body
         else:
             self._body.append(body)
-        self._body_bytes += len(body)
-        self.server.body_bytes += len(body)
-        if self._body_bytes > self.limits.body_bytes:
+        self._count_body(request, len(body))
+
+    def _count_body(self, request: Request, size: int) -> None:
+        request.size += size
+        self._release(-size)
+        if request.size > self.limits.body_bytes:
             self._too_large()
         elif self.server.body_bytes > self.limits.all_bodies_bytes:
             self._refuse(429, "too many large requests at once.", b"retry-after: 1\r\n")
+
+    def _release(self, size: int) -> None:
+        self._held_bytes -= size
+        self.server.body_bytes -= size
 
     def on_message_complete(self) -> None:
         request, self.request = self.request, None
@@ -232,10 +265,9 @@ class Connection(asyncio.Protocol):
         self, request: Request, status: int, parts: list[Any], content_type: bytes, more: bytes
     ) -> None:
         transport = self.transport
-        self.server.body_bytes -= self._body_bytes
-        self._body_bytes = 0
         if transport is None:
             return
+        self._release(request.size)
         closing = self.server.draining or not request.keep_alive
         closing = closing or (self._is_last and not self.ahead)
         if closing:
@@ -302,12 +334,12 @@ class Connection(asyncio.Protocol):
         if self._refused or self.transport is None:
             return
         self._refused = True
-        self.request, self._body, self._large = None, [], None
+        last, self.request = self.request or Request(self), None
+        self._body, self._large = [], None
         self.since = time.perf_counter()
         if self.answering:  # an earlier request's answer has not been written: nothing to say
             self.transport.abort()
             return
-        last = Request(self)
         last.keep_alive = False
         body = msgspec.json.encode({"error": why})
         self.write(last, status, [body], JSON, more)
@@ -317,6 +349,4 @@ def _aligned(length: int, headers: dict[bytes, bytes]) -> memoryview:
     """Memory in which the bytes of the first tensor, after the JSON, begin where XLA wants them."""
     json_bytes = headers.get(b"inference-header-content-length", b"0")
     first = int(json_bytes) if json_bytes.isdigit() and len(json_bytes) < 12 else 0
-    whole = np.empty(length + _ALIGNMENT, np.uint8)
-    start = -(whole.ctypes.data + first) % _ALIGNMENT
-    return whole.data[start : start + length]
+    return aligned_bytes(length, first).data

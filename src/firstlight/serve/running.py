@@ -308,7 +308,7 @@ def run(
     from firstlight import warmstart
 
     warmstart.enable()
-    _keep_freed_memory()
+    keep_freed_memory()
     # The thread of long batches waits so long for the one that reads requests, before and after
     # every batch; with the usual 5 ms, a flood of refusals would leave the device idle.
     sys.setswitchinterval(_SWITCH_SECONDS)
@@ -328,7 +328,7 @@ def _dispatch_at_once() -> None:
     jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
-def _keep_freed_memory() -> None:
+def keep_freed_memory() -> None:
     """Have the C library keep what large requests free.
 
     glibc returns blocks above 128 KiB to the system at once, and every request of a megabyte would
