@@ -16,7 +16,7 @@ as the library does it, and with everything compiled at once.
 
 `--only torch,cls,limit` measures the sides whose names begin with one of these; packages of the
 others are not needed. `--ours` measures no peers, and prints seconds: for a slow machine, where
-`gradients --rounds 2 --ours` starts twelve processes (a first round fills caches, and is not kept).
+`gradients --rounds 2 --ours` starts fifteen processes (a first round fills caches, and is not kept).
 
 All sides run in turns, and every figure is a ratio of medians of pairs with its interval. Wants a
 machine that does nothing else.
@@ -71,6 +71,7 @@ result = {
     "q0": lambda m: hf.discovery(m).q0,
     "CLs": lambda m: hf.cls(m, 1.0).observed,
     "limit": lambda m: hf.upper_limit(m).observed,
+    "fit": lambda m: hf.fit(m).values[m.poi_index],
 }[sys.argv[1]]
 print(float(jax.grad(result)(model).template("signal").sum()))
 """
@@ -96,7 +97,10 @@ FITS: dict[str, list[str]] = {
     "JAX, no cache": ["-c", JAX],
     "pyhf, NumPy": ["-W", "ignore", "-c", PYHF],
 }
-RESULTS = {"q0": GRADIENT, "CLs": GRADIENT, "limit": GRADIENT, "torch loss": TORCH}
+RESULTS = {
+    **dict.fromkeys(("q0", "CLs", "limit", "fit"), GRADIENT),
+    "torch loss": TORCH,
+}
 GRADIENTS: dict[str, list[str]] = {
     f"{name}, {how}": ["-c", program, name, how]
     for name, program in RESULTS.items()

@@ -33,6 +33,14 @@ def difference(function: Callable[[float], float], at: float) -> float:
     return (function(at + h) - function(at - h)) / (2 * h)
 
 
+def richardson(function: Callable[[float], float], at: float) -> float:
+    """Two wide differences, whose errors of second order cancel."""
+    wide, narrow = (
+        (function(at + h) - function(at - h)) / (2 * h) for h in (2e-3 * abs(at), 1e-3 * abs(at))
+    )
+    return (4 * narrow - wide) / 3
+
+
 def results(model: hf.Model, mu: Any, level: Any, data: Any, **options: Any) -> Any:
     """All that has a derivative, in one number."""
     found, ratio = hf.discovery(model, data, **options), hf.qmu(model, mu, data, **options)
@@ -97,6 +105,9 @@ def test_first_gradients_compile_nothing(wide: bool, compilations: Any) -> None:
         lambda m: hf.discovery(model=m).q0,
         lambda m: hf.cls(m, 1.0).observed,
         lambda m: hf.upper_limit(m).observed,
+        lambda m: hf.fit(m).values[0],
+        lambda m: hf.asimov(m, 1.0)[0],
+        hf.nll,
     ]
     with jax.enable_x64(wide):
         for function in functions:
@@ -122,3 +133,53 @@ def test_forward_mode_linearize_and_vmap_of_known_derivatives_agree_with_reverse
         value, push = jax.linearize(function, 1.5)
         np.testing.assert_allclose(push(2.0), 2 * reverse, rtol=1e-13)
         np.testing.assert_allclose(value, hf.cls(model, 1.5).expected, rtol=1e-12)
+
+
+def of_fit(model: hf.Model, data: Any, mu: Any, **options: Any) -> Any:
+    """All of fits that has a derivative, and the likelihood elsewhere, in one number."""
+    found, other = hf.fit(model, data, **options), {"mu": 0.7, "lumi": 1.02}
+    weights = np.linspace(1.0, 2.0, model.n_parameters)
+    total = found.values @ weights + 0.1 * found.nll + 0.01 * hf.nll(model, other, data)
+    counts = hf.asimov(model, mu, data, **options)
+    return total + counts @ np.linspace(0.5, 1.0, len(counts))
+
+
+@pytest.mark.parametrize("fixed", [None, ["lumi"]], ids=["free", "fixed"])
+def test_derivatives_of_fits_asimov_data_and_likelihoods_are_differences(fixed: Any) -> None:
+    model = load()
+    data = np.asarray(hf.asimov(model, parameters={"mu": 1.3})) * 1.02
+    arrays = ("nominal", "histosys_hi", "histosys_lo", "normsys_hi", "normsys_lo", "sigma", "init")
+    given = {name: np.array(getattr(model.arrays, name), np.float64) for name in arrays}
+    given |= {"data": data, "mu": np.array(0.8)}
+
+    def total(data: Any, mu: Any, **arrays: Any) -> Any:
+        return of_fit(with_arrays(model, **arrays), data, mu, fixed=fixed)
+
+    with jax.enable_x64(True):
+        slopes = jax.grad(lambda given: total(**given))(given)
+    for name, array in given.items():
+        # The largest derivatives of each; of the data also the last one, an auxiliary count.
+        found = np.asarray(slopes[name])
+        for cell in {int(np.argmax(np.abs(found))), found.size - 1 if name == "data" else 0}:
+            where = np.unravel_index(cell, found.shape)
+
+            def moved(value: float, name: str = name, where: Any = where) -> float:
+                changed = given | {name: given[name].copy()}
+                changed[name][where] = value
+                return float(total(**changed))
+
+            if array[where]:
+                expected = richardson(moved, array[where])
+                assert found[where] == pytest.approx(expected, rel=1e-7, abs=1e-7), (name, where)
+
+
+def test_derivatives_of_the_likelihood_by_parameters_are_its_gradient() -> None:
+    model = load()
+    at = np.asarray(model.init) * 1.01 + 0.02
+    with jax.enable_x64(True):
+        by_vector = jax.grad(lambda v: hf.nll(model, v))(at)
+        by_name = jax.grad(lambda named: hf.nll(model, named))({"mu": 1.2, "lumi": 0.99})
+    np.testing.assert_allclose(by_vector, hf.gradient(model, at), rtol=1e-12)
+    expected = hf.gradient(model, {"mu": 1.2, "lumi": 0.99})
+    for name, slope in by_name.items():
+        assert slope == pytest.approx(expected[model.index(name)], rel=1e-12)

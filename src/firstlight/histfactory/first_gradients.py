@@ -106,8 +106,8 @@ def _ratio_mixing(ratio: Ratio) -> Ratio:
     return Ratio(
         q=np.array([-2.0, 2.0, 0.0]) * (ratio.q > 0),
         muhat=0.0,
-        free=_fit_mixing(ratio.free, np.array([1.0, 0.0, 1.0])),
-        conditional=_fit_mixing(ratio.conditional, np.array([0.0, 1.0, 1.0])),
+        free=fit_mixing(ratio.free, np.array([1.0, 0.0, 1.0])),
+        conditional=fit_mixing(ratio.conditional, np.array([0.0, 1.0, 1.0])),
     )
 
 
@@ -117,7 +117,8 @@ def _bare(fit: FitResult | None) -> FitResult:
     return replace(fit, _hessian=None)
 
 
-def _fit_mixing(fit: FitResult, of_nll: Array) -> FitResult:
+def fit_mixing(fit: FitResult, of_nll: Array) -> FitResult:
+    """Derivatives of a fit whose likelihood alone has any."""
     constant = dict.fromkeys(
         ("values", "edm", "iterations", "status_code", "is_free", "at_bound", "branches", "_free"),
         0.0,

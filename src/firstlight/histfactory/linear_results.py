@@ -79,7 +79,7 @@ def _model(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 @cache
 def _rules() -> dict[Callable[..., Any], tuple[Rule, Patience]]:
     # They use functions that are decorated with what calls this.
-    from firstlight.histfactory import exclusion_gradients, first_gradients  # noqa: F401
+    from firstlight.histfactory import exclusion_gradients, first_gradients, fit_gradients  # noqa: F401
 
     return _RULES
 

@@ -72,7 +72,7 @@ def of_value(model: Prepared, problem: Problem, found: Minimum, tested: int | No
         return no_slope(model)
     at, by_model, by_data = array_slopes(model, problem.data, found.theta, np)
     start = np.where(np.asarray(problem.fixed) > 0, at.gradient, 0.0)
-    return _split(_slope(by_model, by_data, start), tested)
+    return by_strength(slope_at(by_model, by_data, start), tested)
 
 
 def of_position(model: Prepared, problem: Problem, found: Minimum, weights: Array) -> Slope:
@@ -86,7 +86,7 @@ def of_position(model: Prepared, problem: Problem, found: Minimum, weights: Arra
     along = solve(factors, weights, np)
     _, by_model, by_data = array_slopes(model, problem.data, found.theta + _STEP * 1j * along, np)
     held = np.where(np.asarray(problem.fixed) > 0, weights - multiply(hessian, along, np), 0.0)
-    bent: Slope = map_leaves(lambda a: -np.imag(a) / _STEP, _slope(by_model, by_data, held))
+    bent: Slope = map_leaves(lambda a: -np.imag(a) / _STEP, slope_at(by_model, by_data, held))
     return bent._replace(start=held)
 
 
@@ -153,12 +153,12 @@ def tail_slope(z: float) -> float:
     return -math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
 
 
-def _slope(by_model: Prepared, by_data: Data, start: Array) -> Slope:
+def slope_at(by_model: Prepared, by_data: Data, start: Array) -> Slope:
     numbers = [getattr(by_model, name) for name in _NUMBERS]
     return Slope._make([*numbers, by_data.main, by_data.aux, start, np.zeros(())])
 
 
-def _split(slope: Slope, tested: int | None) -> Slope:
+def by_strength(slope: Slope, tested: int | None) -> Slope:
     """The derivative by the fixed value of one parameter, as that by μ."""
     if tested is None:
         return slope

@@ -36,7 +36,8 @@ def own_token() -> str:
             return file.read().strip()
     except FileNotFoundError:
         if named:
-            raise PlaceError(Trouble.UNUSABLE, f"{path}: there is no such token file") from None
+            why = f"{path}: there is no such token file ({_TOKEN_FILE})"
+            raise PlaceError(Trouble.UNUSABLE, why) from None
         return ""
     except (OSError, UnicodeDecodeError) as error:
         raise PlaceError(Trouble.UNUSABLE, f"{path}: {error}") from None

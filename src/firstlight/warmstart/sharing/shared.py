@@ -25,7 +25,8 @@ _FIRST_REST_SECONDS, _LONGEST_REST_SECONDS = 20.0, 600.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.01, 0.25
 _COMPILES = "Programs are compiled here and kept on this machine"
 _WHAT_TO_DO = {
-    Trouble.DOWN: f"{_COMPILES}; it is tried again later.",
+    Trouble.DOWN: f"{_COMPILES}; it is tried again later. Once it answers, `firstlight cache push` "
+    "sends them.",
     Trouble.DENIED: f"{_COMPILES}. Check FIRSTLIGHT_CACHE_TOKEN_FILE, and that the token may do "
     "this.",
     Trouble.UNUSABLE: f"{_COMPILES}.",
