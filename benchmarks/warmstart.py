@@ -16,7 +16,7 @@ as the library does it, and with everything compiled at once.
 
 `--only torch,cls,limit` measures the sides whose names begin with one of these; packages of the
 others are not needed. `--ours` measures no peers, and prints seconds: for a slow machine, where
-`gradients --rounds 2 --ours` starts fifteen processes (a first round fills caches, and is not kept).
+`gradients --rounds 2 --ours` starts fifteen processes (the first round, for caches, is not kept).
 
 All sides run in turns, and every figure is a ratio of medians of pairs with its interval. Wants a
 machine that does nothing else.
