@@ -62,6 +62,13 @@ wide = serve.model(name="wide", inputs={"x": serve.Input("float32", (262144,))},
 )
 """
 
+#: The same with names of their programs, so that a restart does not trace them.
+NAMED = """
+from dataclasses import replace
+
+mlp, slow, wide = (replace(model, program="benchmark") for model in (mlp, slow, wide))
+"""
+
 #: Batching whenever the device is free, and nothing else: no limits, deadlines, tokens or metrics.
 BARE = """
 import asyncio

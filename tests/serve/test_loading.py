@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import jax
@@ -55,7 +56,14 @@ def test_a_declaration_that_cannot_be_served_says_why(options: Any, message: str
 def test_everything_is_compiled_once_per_bucket_and_running_compiles_nothing(
     watch: CompileWatch,
 ) -> None:
-    loaded = load(declared(lambda x: {"y": jnp.sin(x).sum(axis=1)}, buckets=(1, 2, 4)), watch)
+    traced = []
+
+    def sines(x: Any) -> Any:
+        traced.append(len(x))
+        return {"y": jnp.sin(x).sum(axis=1)}
+
+    loaded = load(declared(sines, buckets=(1, 2, 4)), watch)
+    assert sorted(traced) == [1, 2, 4]
     assert [bucket.rows for bucket in loaded.buckets] == [1, 2, 4]
     assert all(bucket.seconds > 0 for bucket in loaded.buckets)
     x = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
@@ -76,6 +84,8 @@ def test_a_second_process_loads_from_the_cache(write: Any) -> None:
     path = write(
         "twice.py",
         """
+        import jax
+        import numpy as np
         from firstlight import serve, warmstart
         from firstlight.serve.compile_watch import CompileWatch
         from firstlight.serve.loading import load
@@ -87,17 +97,89 @@ def test_a_second_process_loads_from_the_cache(write: Any) -> None:
         )
         loaded = load(model, CompileWatch(Values()))
         print([bucket.from_cache for bucket in loaded.buckets])
+
+
+        @serve.model(inputs={"a": serve.Input("float32", (2, 2))}, buckets=(1, 2), program="7")
+        def root(a):
+            print("traced")
+            return {"root": jax.numpy.linalg.cholesky(a)}  # by LAPACK
+
+
+        named = load(root, CompileWatch(Values()))
+        print(named.run(named.buckets[0], [np.array([[[4, 0], [0, 9]]], "float32")])[0].tolist())
         """,
     )
     import subprocess
     import sys
 
     command = [sys.executable, "twice.py"]
-    outputs = [
+    first, second = (
         subprocess.run(command, capture_output=True, text=True, check=True, cwd=path.parent)
         for _ in range(2)
-    ]
-    assert [run.stdout for run in outputs] == ["[False, False]\n", "[True, True]\n"]
+    )
+    root = "[[[2.0, 0.0], [0.0, 3.0]]]\n"
+    assert first.stdout.startswith("[False, False]\ntraced\n") and first.stdout.endswith(root)
+    assert second.stdout == "[True, True]\n" + root  # what has a name is not even traced
+
+
+class Shelf:
+    """A store in memory."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.look, self.put = self.values.get, self.values.__setitem__
+
+
+def test_a_named_program_is_traced_again_where_anything_differs(
+    watch: CompileWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from firstlight.serve import kept_programs
+
+    shelf, traced = Shelf(), []
+    monkeypatch.setattr(kept_programs, "current_store", lambda: shelf)
+
+    def scaled(parameters: Any, x: Any) -> Any:
+        traced.append(x.shape)
+        return {"y": x * parameters}
+
+    def again(**options: Any) -> Loaded:
+        traced.clear()
+        given = {"parameters": np.float32(2), "program": "a", "buckets": (1,), **options}
+        return load(declared(scaled, **given), watch)
+
+    x = np.ones((1, 3), np.float32)
+    for factor in (2, 3):  # parameters are no part of the program
+        loaded = again(parameters=np.float32(factor))
+        assert bool(traced) == (factor == 2)
+        assert loaded.run(loaded.buckets[0], [x])[0].tolist() == [[factor] * 3]
+        assert [tensor.name for tensor in loaded.signature.outputs] == ["y"]
+    for other in (
+        {"program": "b"},
+        {"buckets": (1, 4)},
+        {"parameters": np.ones(3, np.float32)},
+        {"x64": True},
+        {"inputs": {"x": serve.Input("float32", (5,))}, "parameters": np.float32(1)},
+    ):
+        again(**other)
+        assert traced, other
+    for damaged in (b"", next(iter(shelf.values.values()))[:-40] + bytes(40)):
+        for key in shelf.values:
+            shelf.values[key] = damaged
+        with warnings.catch_warnings(record=True):
+            warnings.simplefilter("always")
+            loaded = again()
+        assert traced and loaded.run(loaded.buckets[0], [x])[0].tolist() == [[2] * 3]
+
+
+def test_a_named_program_with_arrays_of_jax_in_it_is_served_though_it_cannot_be_kept(
+    watch: CompileWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from firstlight.serve import kept_programs
+
+    shelf, constant = Shelf(), jnp.arange(3.0)
+    monkeypatch.setattr(kept_programs, "current_store", lambda: shelf)
+    loaded = load(declared(lambda x: x + constant, program="a"), watch)
+    assert loaded.run(loaded.buckets[0], [np.zeros((1, 3), np.float32)])[0].tolist() == [[0, 1, 2]]
 
 
 def test_trees_of_inputs_and_outputs_get_names(watch: CompileWatch) -> None:

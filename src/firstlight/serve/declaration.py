@@ -85,6 +85,7 @@ class Model:
     compute_dtype: str | None = None
     max_relative_error: float = 0.01
     examples: Mapping[str, Any] | None = field(default=None, repr=False)
+    program: str | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -126,7 +127,9 @@ def model(
             bits; implied by 64-bit inputs), `compiler_options` (of XLA), `about` (a line for
             people), `canary_share` (of the requests that a new version gets beside the current
             one), `compute_dtype` (such as "bfloat16", to compute in; refused where it changes
-            results by more than `max_relative_error`, measured with `examples`, rows by input).
+            results by more than `max_relative_error`, measured with `examples`, rows by input),
+            `program` (a text that changes whenever the function or a constant in it does, such as
+            a commit: with the same text, a restart loads executables without tracing).
     """
 
     def declare(function: Callable[..., Any]) -> Model:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,9 @@ def models_of(path: str) -> list[Model]:
     workspace = hf.load(path)
     data = _data_input(workspace)
     # Another workspace in the same place is another version.
-    version = hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12]
+    digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     parameters = Input("float64", (workspace.n_parameters,))
-    model = partial(_model, workspace, version)
+    model = partial(_model, workspace, digest)
     made = [
         model("nll", hf.nll, {"parameters": parameters}, NLL_BUCKETS),
         model("fit", _each(_fit), {"data": data}, FIT_BUCKETS),
@@ -56,7 +56,7 @@ def _data_input(workspace: hf.Model) -> Input:
 
 def _model(
     workspace: hf.Model,
-    version: str,
+    digest: str,
     name: str,
     function: Callable[..., Any],
     inputs: dict[str, Input],
@@ -70,14 +70,25 @@ def _model(
         named,
         inputs,
         name,
-        version,
+        digest[:12],
         about=_ABOUT[name],
         parameters=workspace,
         buckets=buckets,
         deadline_seconds=30.0,
         x64=True,
         compiler_options=compiler_options(),
+        program=f"{digest}-{_source_digest()}",
     )
+
+
+@cache
+def _source_digest() -> str:
+    """Of all code that the programs are traced from."""
+    found = hashlib.sha256()
+    for folder in (Path(hf.__file__).parent, Path(__file__).parent):
+        for path in sorted(folder.rglob("*.py")):
+            found.update(path.read_bytes())
+    return found.hexdigest()
 
 
 _ABOUT = {

@@ -15,6 +15,7 @@ import numpy as np
 
 from firstlight.errors import FirstlightError
 from firstlight.histfactory.lazy_jax import jax
+from firstlight.serve import kept_programs
 from firstlight.serve.compile_watch import CompileWatch
 from firstlight.serve.declaration import Model
 from firstlight.serve.signature import Signature, Sizes, Tensor, signature_of
@@ -95,34 +96,79 @@ def load(model: Model, watch: CompileWatch, max_bytes: int | None = None) -> Loa
 def _load(model: Model, watch: CompileWatch, max_bytes: int | None, wide: bool) -> Loaded:
     given = _on_host(model)
     abstract = jax.eval_shape(lambda *leaves: leaves, *given)
-    signature = signature_of(model, abstract)
-    options = dict(model.compiler_options) if model.compiler_options else None
-    program = jax.jit(signature.function, compiler_options=options)
-
-    def one(key: tuple[Sizes, int]) -> tuple[Any, float, bool]:
-        with watch.preparing(), precision_scope(wide):
-            begin, hits = time.perf_counter(), watch.cache_hits
-            sizes, rows = key
-            call = program.lower(*abstract, *signature.structs(rows, sizes)).compile()
-            return call, time.perf_counter() - begin, watch.cache_hits > hits
-
-    keys = [(sizes, rows) for sizes in signature.lanes for rows in model.buckets]
-    # XLA compiles one program on one core, for the most part.
-    with ThreadPoolExecutor(min(len(keys), os.cpu_count() or 1, 8)) as pool:
-        compiled = dict(zip(keys, pool.map(one, keys), strict=True))
-    needed = _bytes_of(abstract) + max(_bytes_at_work(call) for call, _, _ in compiled.values())
+    key = kept_programs.key_of(model, abstract, wide)
+    signature, executables = _kept(model, abstract, key) or _compiled(
+        model, abstract, watch, wide, key
+    )
+    needed = _bytes_of(abstract) + max(made.work_bytes for made in executables.values())
     _require_memory(needed, max_bytes)
     parameters = jax.block_until_ready(jax.device_put(given))
     lanes: dict[Sizes, list[Bucket]] = {sizes: [] for sizes in signature.lanes}
-    for (sizes, rows), (call, seconds, from_cache) in compiled.items():
+    for (sizes, rows), made in executables.items():
         example = example_rows(signature, rows, sizes)
-        cost = _measured(lambda call=call, example=example: call(*parameters, *example))  # type: ignore[misc]
-        lanes[sizes].append(Bucket(rows, sizes, call, cost, seconds, from_cache))
+        cost = _measured(lambda made=made, example=example: made.call(*parameters, *example))  # type: ignore[misc]
+        lanes[sizes].append(Bucket(rows, sizes, made.call, cost, made.seconds, made.from_cache))
     frozen = {sizes: tuple(buckets) for sizes, buckets in lanes.items()}
     loaded = Loaded(model, signature, parameters, frozen, needed, wide)
     for buckets in frozen.values():
         _require_independent_rows(loaded, buckets[-1])
     return loaded
+
+
+@dataclass(frozen=True)
+class _Executable:
+    """One for given sizes and rows, before it has run."""
+
+    call: Callable[..., Any]
+    work_bytes: int  # what a call takes beside the parameters
+    seconds: float
+    from_cache: bool
+
+
+_Executables = dict[tuple[Sizes, int], _Executable]
+
+
+def _kept(model: Model, abstract: Any, key: str | None) -> tuple[Signature, _Executables] | None:
+    """Executables of a program that is known by its name."""
+    kept = None if key is None else kept_programs.find(key)
+    if kept is None:
+        return None
+    begin, signature = time.perf_counter(), kept.signature(model)
+    calls = kept_programs.loaded(kept, abstract, signature)
+    if calls is None:
+        return None
+    seconds = (time.perf_counter() - begin) / len(calls)
+    return signature, {
+        (one.sizes, one.rows): _Executable(
+            calls[one.sizes, one.rows], one.work_bytes, seconds, from_cache=True
+        )
+        for one in kept.executables
+    }
+
+
+def _compiled(
+    model: Model, abstract: Any, watch: CompileWatch, wide: bool, key: str | None
+) -> tuple[Signature, _Executables]:
+    """Executables from JAX, which asks its cache."""
+    signature = signature_of(model, abstract)
+    program = signature.function
+
+    def one(size: tuple[Sizes, int]) -> _Executable:
+        with watch.preparing(), precision_scope(wide):
+            begin, hits = time.perf_counter(), watch.cache_hits
+            sizes, rows = size
+            call = program.lower(*abstract, *signature.structs(rows, sizes)).compile()
+            seconds, from_cache = time.perf_counter() - begin, watch.cache_hits > hits
+            return _Executable(call, _bytes_at_work(call), seconds, from_cache)
+
+    keys = [(sizes, rows) for sizes in signature.lanes for rows in model.buckets]
+    # XLA compiles one program on one core, for the most part.
+    with ThreadPoolExecutor(min(len(keys), os.cpu_count() or 1, 8)) as pool:
+        made = dict(zip(keys, pool.map(one, keys), strict=True))
+    if key is not None:
+        calls = {size: (each.call, each.work_bytes) for size, each in made.items()}
+        kept_programs.keep(key, signature, calls)
+    return signature, made
 
 
 def _on_host(model: Model) -> tuple[Any, ...]:

@@ -46,7 +46,7 @@ class Signature:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     axes: Mapping[str, tuple[int, ...]]
-    function: Callable[..., Any]  # (*leading, *inputs) -> tuple of outputs
+    function: Callable[..., Any]  # (*leading, *inputs) -> tuple of outputs, jitted
 
     @property
     def lanes(self) -> list[Sizes]:
@@ -64,23 +64,35 @@ class Signature:
 
 def signature_of(model: Model, parameters: tuple[Any, ...]) -> Signature:
     """Trace the function once per variable axis; `parameters` may be without values."""
+    inputs, axes, structure = declared_inputs(model)
+
+    names: list[str] = []
+
+    def flat(*arguments: Any) -> tuple[Any, ...]:
+        leading, given = arguments[: len(parameters)], arguments[len(parameters) :]
+        result = model.function(*leading, **jax.tree_util.tree_unflatten(structure, given))
+        leaves = jax.tree_util.tree_flatten_with_path(result)[0]
+        names[:] = [_name(path) for path, _ in leaves]
+        return tuple(leaf for _, leaf in leaves)
+
+    flat.__name__ = model.name.replace("-", "_")  # under which JAX reports and caches it
+    options = dict(model.compiler_options) if model.compiler_options else None
+    program = jax.jit(flat, compiler_options=options)
+    # One that is compiled, so that it is traced once; of a single row nothing could be learned.
+    rows = next((rows for rows in model.buckets if rows > 1), 2)
+    outputs = _outputs(Signature(inputs, (), axes, program), names, parameters, rows)
+    return Signature(inputs, outputs, axes, program)
+
+
+def declared_inputs(model: Model) -> tuple[tuple[Tensor, ...], dict[str, Sizes], Any]:
+    """Inputs by name, sizes of variable axes, and the tree that the inputs are the leaves of."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(
         dict(model.inputs), is_leaf=lambda leaf: isinstance(leaf, Input)
     )
     inputs = tuple(_input(_name(path), leaf) for path, leaf in leaves)
     axes = {name: tuple(sizes) for name, sizes in model.axes.items()}
     _require_axes(inputs, axes)
-
-    def as_declared(*arguments: Any) -> Any:
-        leading, given = arguments[: len(parameters)], arguments[len(parameters) :]
-        return model.function(*leading, **jax.tree_util.tree_unflatten(structure, given))
-
-    def flat(*arguments: Any) -> tuple[Any, ...]:
-        return tuple(jax.tree.leaves(as_declared(*arguments)))
-
-    flat.__name__ = model.name.replace("-", "_")  # under which JAX reports and caches it
-    without = Signature(inputs, (), axes, flat)
-    return Signature(inputs, _outputs(without, as_declared, parameters), axes, flat)
+    return inputs, axes, structure
 
 
 def _input(name: str, leaf: Any) -> Tensor:
@@ -106,42 +118,45 @@ def _require_axes(inputs: tuple[Tensor, ...], axes: Mapping[str, Any]) -> None:
 
 
 def _outputs(
-    signature: Signature, function: Callable[..., Any], parameters: tuple[Any, ...]
+    signature: Signature, names: list[str], parameters: tuple[Any, ...], rows: int
 ) -> tuple[Tensor, ...]:
-    """Names and shapes; an axis that grows with a variable axis of the inputs carries its name."""
-    rows, smallest = 2, signature.lanes[0]
+    """Shapes; an axis that grows with a variable axis of the inputs carries its name.
 
-    def leaves(sizes: Sizes) -> list[Any]:
-        result = jax.eval_shape(function, *parameters, *signature.structs(rows, sizes))
-        found: list[Any] = jax.tree_util.tree_flatten_with_path(result)[0]
+    names: filled when the function is traced.
+    """
+    smallest = signature.lanes[0]
+
+    def leaves(sizes: Sizes) -> tuple[Any, ...]:
+        structs = signature.structs(rows, sizes)
+        found: tuple[Any, ...] = jax.eval_shape(signature.function, *parameters, *structs)
         return found
 
     first = leaves(smallest)
     if not first:
         raise DeclarationError("the function returns no array.")
-    shapes: list[list[int | str]] = [list(leaf.shape) for _, leaf in first]
-    for (path, _), shape in zip(first, shapes, strict=True):
+    shapes: list[list[int | str]] = [list(leaf.shape) for leaf in first]
+    for name, shape in zip(names, shapes, strict=True):
         if shape[:1] != [rows]:
             raise DeclarationError(
-                f"output {_name(path)!r} has shape {tuple(shape)} for {rows} rows of input. Its "
+                f"output {name!r} has shape {tuple(shape)} for {rows} rows of input. Its "
                 "leading axis has to be the rows."
             )
-    for path, leaf in first:
+    for name, leaf in zip(names, first, strict=True):
         if leaf.dtype.name not in DATATYPES:
             raise DeclarationError(
-                f"output {_name(path)!r} is {leaf.dtype.name}, which the protocol has no type for. "
+                f"output {name!r} is {leaf.dtype.name}, which the protocol has no type for. "
                 "Return its parts, such as x.real and x.imag."
             )
     for position, (axis, sizes) in enumerate(signature.axes.items()):
         other = sizes[1] if len(sizes) > 1 else 2 * sizes[0]
         changed = (*smallest[:position], other, *smallest[position + 1 :])
-        for shape, (_, before), (_, after) in zip(shapes, first, leaves(changed), strict=True):
+        for shape, before, after in zip(shapes, first, leaves(changed), strict=True):
             for i, pair in enumerate(zip(before.shape, after.shape, strict=True)):
                 if pair == (sizes[0], other):
                     shape[i] = axis
     return tuple(
-        Tensor(_name(path), leaf.dtype, tuple(shape[1:]))
-        for (path, leaf), shape in zip(first, shapes, strict=True)
+        Tensor(name, leaf.dtype, tuple(shape[1:]))
+        for name, leaf, shape in zip(names, first, shapes, strict=True)
     )
 
 

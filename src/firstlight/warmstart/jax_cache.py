@@ -58,6 +58,18 @@ def _attach(cache: str | os.PathLike[str] | None) -> None:
     compilation_cache.reset_cache()
 
 
+def current_store() -> Store | None:
+    """The store that JAX uses, if it is one of ours."""
+    from jax._src import compilation_cache
+    from jax._src.config import config
+
+    maker = compilation_cache.get_file_cache
+    if not isinstance(maker, _StoreMaker) or not config.jax_enable_compilation_cache:
+        return None
+    compilation_cache._initialize_cache()  # at most once: as before the first compile
+    return maker.store
+
+
 class _StoreMaker:
     """JAX's `get_file_cache`: called with a folder before the first compile that may use it.
 
@@ -72,7 +84,7 @@ class _StoreMaker:
         self._get_file_cache = get_file_cache
         self._leases = Leases()
         self._requests = KeyRequests(_recorder())
-        self._store: Store | None = None
+        self.store: Store | None = None
         # The end of every compile, also of one that fails or may not be stored.
         monitoring.register_event_duration_secs_listener(self._heard)
 
@@ -81,13 +93,13 @@ class _StoreMaker:
             found: tuple[Any, str] | None = self._get_file_cache(path)
             return found
         try:
-            self._store = self._made(path)
+            self.store = self._made(path)
         except folder.CacheFolderError as error:
             warn(str(error))
             # Said once: the processes that this one starts could not use it either.
             os.environ.pop("FIRSTLIGHT_WARMSTART", None)
             return None
-        return self._store, path
+        return self.store, path
 
     def _made(self, path: str) -> Store:
         from jax._src.lib import version_str
@@ -115,8 +127,8 @@ class _StoreMaker:
     def _heard(self, event: str, seconds: float, **about: Any) -> None:
         if STAGES.get(event) == "compile":
             self._requests.forget()
-            if self._store is not None:
-                self._store.release()
+            if self.store is not None:
+                self.store.release()
 
 
 def _recorder() -> Callable[[KeyRequest], None]:

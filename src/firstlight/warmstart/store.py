@@ -63,6 +63,14 @@ class Store:
             value = None
         return self._of_others(key) if value is None else value
 
+    def look(self, key: str) -> bytes | None:
+        """The value if it is there, here or with the others; nobody is waited for."""
+        try:
+            value = self._entries.read(key)
+        except OSError:
+            value = None
+        return self._of_others(key, waits=False) if value is None else value
+
     def put(self, key: str, value: bytes) -> None:
         entry = seal(self._entries.kind, key, value, self._about(key))
         try:
@@ -86,11 +94,11 @@ class Store:
         if self._shared is not None:
             self._shared.flush(seconds)
 
-    def _of_others(self, key: str) -> bytes | None:
+    def _of_others(self, key: str, waits: bool = True) -> bytes | None:
         """What another machine has compiled, or is compiling; it is kept here."""
         if self._shared is None:
             return None
-        kind, waits = self._entries.kind, self._shares_work()
+        kind, waits = self._entries.kind, waits and self._shares_work()
         entry = self._shared.get(kind, key, waits, on_progress=self._leases.renew)
         if entry is None:
             return None
