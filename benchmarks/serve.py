@@ -350,21 +350,30 @@ def steady(folder: Path, peers: str | None, rounds: int, seconds: int) -> None:
 
 def overload(folder: Path, seconds: int) -> None:
     """Three times the capacity of a slow model: deadlines kept, the rest refused, memory flat."""
+    deadline = 0.25
     _, command, port, _ = next(commands(None, free_port))
     with running("firstlight", command, port, "/models/slow", folder) as server:
         capacity = wrk(server, folder, 5).requests_per_second
+        before = sorted(at_rate(server, 0.3 * capacity, 2).latencies)
         memory = metric(port, "process_resident_memory_bytes")
-        seen = at_rate(server, 3 * capacity, seconds, header="0.25")
+        seen = at_rate(server, 3 * capacity, seconds, header=str(deadline))
         after = metric(port, "process_resident_memory_bytes")
-        light = sorted(at_rate(server, 0.3 * capacity, 2).latencies)
-    late = sum(latency > 0.25 for latency in seen.latencies)
-    refused = seen.statuses[429]
+        light = at_rate(server, 0.3 * capacity, 2)
+    late = sum(latency > deadline for latency in seen.latencies)
     other = {code: n for code, n in seen.statuses.items() if code not in (200, 429)}
+    p99 = {
+        name: quantile(sorted(latencies), 0.99) * 1e3
+        for name, latencies in (
+            ("taken", seen.latencies), ("refused", seen.refusals),
+            ("before", before), ("after", light.latencies),
+        )
+    }  # fmt: skip
     print(
         f"3x the capacity ({capacity:.0f} req/s) for {seconds} s: {len(seen.latencies)} answered, "
-        f"{late} of them later than 0.25 s after they were due, {refused} refused, others {other}; "
-        f"memory {(after - memory) / 2**20:+.1f} MiB; in the 2 s after it p99 is "
-        f"{quantile(light, 0.99) * 1e3:.1f} ms"
+        f"p99 {p99['taken']:.0f} ms after they were due, {late} later than {deadline} s; "
+        f"{seen.statuses[429]} refused, p99 {p99['refused']:.1f} ms; others {other}, never sent "
+        f"{seen.unsent}; memory {(after - memory) / 2**20:+.1f} MiB; in the 2 s after it "
+        f"{light.statuses[429]} refused, p99 {p99['after']:.1f} ms ({p99['before']:.1f} before)"
     )
 
 

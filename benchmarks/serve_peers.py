@@ -55,7 +55,7 @@ mlp = serve.model(name="mlp", inputs={"x": serve.Input("float32", (16,))}, param
 import jax
 
 slow = serve.model(name="slow", inputs={"x": serve.Input("float32", (16,))}, buckets=(1, 2, 4))(
-    lambda x: {"y": jax.lax.fori_loop(0, 20_000, lambda i, s: s * 0.999 + 1e-3, x)}
+    lambda x: {"y": jax.lax.fori_loop(0, 300_000, lambda i, s: s * 0.999 + 1e-3, x)}
 )
 wide = serve.model(name="wide", inputs={"x": serve.Input("float32", (262144,))}, buckets=(1,))(
     lambda x: {"y": x}

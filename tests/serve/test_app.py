@@ -220,6 +220,22 @@ def test_deadlines_come_from_the_header_the_protocol_or_the_model(client: Client
     assert client.infer(X, parameters={"timeout": "soon"}).status == 400
 
 
+def test_where_no_request_would_be_taken_none_is_read(client: Client) -> None:
+    """The body is no JSON, which nobody finds out."""
+    served = client.models.names["pair"].current
+    (lane,) = served.lanes.values()
+    lane.queued_rows = lane.max_queued_rows
+    for path in ("/models/pair", "/v2/models/pair/infer"):
+        full = client.ask(path, b"{")
+        assert full.status == 429 and b"queue is full" in full.answered
+        assert b"retry-after: 1\r\n" in full.more
+    lane.queued_rows, lane.row_seconds = 10, 1.0  # ten seconds of work wait
+    late = client.ask("/models/pair", b"{", headers={b"firstlight-timeout": b"12"})
+    assert late.status == 429 and b"too long" in late.answered and b"retry-after: 10" in late.more
+    assert client.ask("/v2/models/pair/infer", b"{").status == 400  # it may give more time itself
+    lane.queued_rows = 0
+
+
 def test_health_metadata_and_configuration(client: Client) -> None:
     assert client.ask("/v2/health/live", method="GET").status == 200
     assert client.ask("/v2/health/ready", method="GET").status == 200

@@ -101,9 +101,10 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_come_back(values: Values)
 
 
 def test_a_deadline_that_the_queue_would_miss_is_refused_at_once(values: Values) -> None:
+    """What waits may take half as long again as expected: 1.5 · 0.25 + 0.25 < 0.7 < 1.5 · 0.5."""
     loaded = fake_loaded(lambda x: x, {1: 0.25})
     now = time.perf_counter()
-    jobs = [SeenJob([i], deadline=now + 0.6, arrived=now) for i in range(4)]
+    jobs = [SeenJob([i], deadline=now + 0.7, arrived=now) for i in range(4)]
     refused = run(values, [(loaded, jobs)])
     assert [r and r.reason for r in refused] == [None, None, Reason.DEADLINE, Reason.DEADLINE]
 
@@ -194,6 +195,59 @@ def test_two_models_get_equal_shares_of_the_device(
     # By the time of the fast one's end, it had as much of the device as the slow one: 8 ms.
     last_fast = len(order) - 1 - order[::-1].index("fast")
     assert 4 <= order[:last_fast].count("slow") <= 5
+
+
+def test_three_times_the_load_keeps_the_deadlines_of_what_is_taken_and_refuses_the_rest(
+    values: Values, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a clock of its own: batches of 4 take 4 ms; ten seconds with a request every 1/3 ms."""
+    now, cost, deadline = 0.0, 4e-3, 0.25
+    monkeypatch.setattr(engine_module, "time", SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr(engine_module, "INLINE_SECONDS", 1.0)
+    ended: dict[SeenJob, float] = {}
+
+    def call(x: Any) -> Any:
+        nonlocal now
+        now += cost
+        return x
+
+    class TimedJob(SeenJob):
+        def finish(self, outcome: Result | Refusal) -> None:
+            super().finish(outcome)
+            ended[self] = now
+
+    async def body() -> None:
+        nonlocal now
+        engine = Engine(values)
+        (lane,) = engine.add(fake_loaded(call, {1: 3e-3, 4: cost})).values()
+        taken: list[TimedJob] = []
+        due, refused, longest = 0.0, 0, 0
+        while due < 10.0:
+            while due <= now:  # arrived while the device was busy
+                job = TimedJob([due], due + deadline, due)
+                if engine.submit(lane, job) is None:
+                    taken.append(job)
+                else:
+                    refused += 1
+                due += 1 / 3000
+            longest = max(longest, lane.queued_rows)
+            before = now
+            await asyncio.sleep(0)
+            now = max(now, due) if now == before else now
+        while not engine.idle:
+            await asyncio.sleep(0)
+        assert all(isinstance(job.outcome, Result) for job in taken)
+        assert max(ended[job] - job.arrived for job in taken) <= deadline
+        assert 0.95 < len(taken) / 10_000 < 1.05  # all that the device can do: 1000 rows a second
+        assert refused > 19_000 and longest < 180  # 167 rows take two thirds of 0.25 s
+        after = TimedJob([1.0], now + deadline, now)  # nothing is left of it
+        assert engine.submit(lane, after) is None
+        while not engine.idle:
+            await asyncio.sleep(0)
+        assert ended[after] - after.arrived <= cost
+        engine.close()
+
+    asyncio.run(body())
 
 
 def test_a_long_batch_leaves_the_event_loop_free(values: Values) -> None:

@@ -13,6 +13,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from http import HTTPStatus
 
 from firstlight.load.target import Target
 
@@ -41,6 +42,7 @@ class Seen:
     statuses: Counter[int] = field(default_factory=Counter)
     unsent: int = 0  # due in an open loop, and never sent
     seconds: float = 0.0
+    refusals: list[float] = field(default_factory=list)  # latencies of answers 429
 
 
 class _Connection(asyncio.Protocol):
@@ -179,6 +181,8 @@ class _Asking:
         self._seen.statuses[status] += 1
         if 200 <= status < 300:
             self._seen.latencies.append(now - connection.due)
+        elif status == HTTPStatus.TOO_MANY_REQUESTS:
+            self._seen.refusals.append(now - connection.due)
         self._waiting -= 1
         if connection.transport is None or connection.transport.is_closing():
             asyncio.get_running_loop().create_task(self._replace())

@@ -229,16 +229,28 @@ class App:
             fail(exchange, 503, "the server is not ready.", more=b"retry-after: 1\r\n")
             return
         try:
-            job, lane = self._job(exchange, served, plain)
+            seconds = self._timeout(exchange, served, plain)
+            refusal = self._engine.refusal_of(served.lanes.values(), seconds)
+            if refusal is None:
+                job, lane = self._job(exchange, served, plain, seconds)
         except InvalidRequestError as error:
             served.rejected("invalid").add()
             served.code(error.status).add()
             raise
-        refusal = self._engine.submit(lane, job)
+        if refusal is None:
+            refusal = self._engine.submit(lane, job)
         if refusal is not None:
             refuse(exchange, served, refusal)
 
-    def _job(self, exchange: Exchange, served: Served, plain: bool) -> tuple[_Inference, Lane]:
+    def _timeout(self, exchange: Exchange, served: Served, plain: bool) -> float | None:
+        """Seconds for the result; None where the body, which is not read yet, may give them."""
+        if TIMEOUT_HEADER in exchange.headers:
+            return _timeout(exchange.headers[TIMEOUT_HEADER])
+        return served.model.deadline_seconds if plain else None
+
+    def _job(
+        self, exchange: Exchange, served: Served, plain: bool, seconds: float | None
+    ) -> tuple[_Inference, Lane]:
         if exchange.method != b"POST":
             raise InvalidRequestError("send a request for inference by POST.", 405)
         headers = exchange.headers
@@ -251,9 +263,8 @@ class App:
             length = headers.get(b"inference-header-content-length")
             asked = served.protocol.read(exchange.body, None if length is None else _whole(length))
             rows = asked.rows
-        seconds = asked.timeout_seconds if asked is not None else None
-        if TIMEOUT_HEADER in headers:
-            seconds = _timeout(headers[TIMEOUT_HEADER])
+        if seconds is None and asked is not None:
+            seconds = asked.timeout_seconds
         if seconds is None:
             seconds = served.model.deadline_seconds
         deadline = exchange.arrived + seconds

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 INLINE_SECONDS = 5e-4
 #: Weight of the last batch in what a row is expected to take.
 _LEARNED = 0.1
+#: How much longer than expected what waits may take, before a request would miss its deadline: one
+#: that is refused at once can still be sent elsewhere.
+_CAUTION = 1.5
 
 
 class Reason(Enum):
@@ -169,9 +172,10 @@ class Lane:
         chosen: list[Job] = []
         rows = 0
         limit = self._plan[min(self.queued_rows, len(self._plan)) - 1]
+        end = now + self.bucket_for(min(self.queued_rows, limit)).seconds
         while queue:
             job = queue[0]
-            if job.deadline < now + self.buckets[0].seconds:
+            if job.deadline < end:
                 expired.append(job)
             elif job.is_gone():
                 self.cancelled.add()
@@ -229,13 +233,26 @@ class Engine:
     def idle(self) -> bool:
         return not self._running and not any(lane.queue for lane in self._lanes)
 
+    def refusal_of(self, lanes: Iterable[Lane], seconds: float | None) -> Refusal | None:
+        """Why no request of any size would be taken now: to be asked before one is read.
+
+        seconds: how long its result may take, if that is known by then.
+        """
+        backlog = self._backlog_seconds()
+        if all(lane.queued_rows >= lane.max_queued_rows for lane in lanes):
+            return Refusal(Reason.QUEUE_FULL, backlog)
+        if seconds is not None and _CAUTION * backlog > seconds:
+            return Refusal(Reason.DEADLINE, backlog)
+        return None
+
     def submit(self, lane: Lane, job: Job) -> Refusal | None:
         """Queue a job, or say at once why not."""
         waiting = lane.queued_rows + job.rows
         backlog = self._backlog_seconds()
         if waiting > lane.max_queued_rows:
             return self._refusal(lane, job, Reason.QUEUE_FULL, backlog)
-        if job.arrived + backlog + job.rows * lane.row_seconds > job.deadline:
+        wait = _CAUTION * backlog + job.rows * lane.row_seconds
+        if job.arrived + wait > job.deadline:
             return self._refusal(lane, job, Reason.DEADLINE, backlog)
         if not lane.queue:  # time without requests is no credit
             active = [other.device_seconds for other in self._lanes if other.queue]
