@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import gc
 import http.client
+import json
 import os
 import re
 import shutil
@@ -22,12 +23,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -41,6 +44,7 @@ from firstlight.telemetry import metrics
 
 BODY = '{"x": [[' + ", ".join(f"{i / 16}" for i in range(16)) + "]]}"
 CONNECTIONS = 32
+WITHOUT_WRK = ("binary", "starts", "kill")
 
 
 @dataclass(frozen=True)
@@ -377,6 +381,79 @@ def overload(folder: Path, seconds: int) -> None:
     )
 
 
+class RetryingClients:
+    """Threads that ask for every row once, and again whenever no answer came."""
+
+    def __init__(self, port: int, path: str, rows: np.ndarray[Any, Any], threads: int) -> None:
+        self.answers: dict[int, Any] = {}
+        self.retries = 0
+        self._port, self._path, self._rows = port, path, rows
+        self._left = iter(range(len(rows)))
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._ask_all) for _ in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def wait_for(self, count: int) -> None:
+        while len(self.answers) < count:
+            time.sleep(0.001)
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+    def _ask_all(self) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
+        while True:
+            with self._lock:
+                i = next(self._left, None)
+            if i is None:
+                break
+            while (answer := self._answer(connection, i)) is None:
+                self.retries += 1
+                time.sleep(0.02)
+            self.answers[i] = answer
+        connection.close()
+
+    def _answer(self, connection: http.client.HTTPConnection, i: int) -> Any:
+        try:
+            connection.request("POST", self._path, json.dumps({"x": [self._rows[i].tolist()]}))
+            answer = connection.getresponse()
+            body = answer.read()
+        except (OSError, http.client.HTTPException):
+            connection.close()
+            return None
+        return json.loads(body)["y"][0] if answer.status == 200 else None
+
+
+def kill(folder: Path, rounds: int) -> None:
+    """kill -9 under load, with clients that retry: every request answered, every answer right."""
+    model: dict[str, Any] = {}
+    exec(serve_peers.MODEL, model)
+    rows = np.random.default_rng(1).normal(size=(2000 * rounds, 16)).astype(np.float32)
+    name, command, port, path = next(commands(None, free_port))
+    clients = RetryingClients(port, path, rows, threads=8)
+    for killed in range(1, rounds + 1):
+        with running(name, command, port, path, folder) as server:
+            clients.wait_for(2000 * killed - 1000)
+            os.killpg(server.process.pid, signal.SIGKILL)
+            server.process.wait()
+    with running(name, command, port, path, folder):
+        clients.join()
+    wanted = rows.astype(np.float64)
+    for weights in model["WEIGHTS"][:-1]:
+        wanted = np.tanh(wanted @ weights)
+    wanted = wanted @ model["WEIGHTS"][-1]
+    found = np.array([clients.answers[i] for i in range(len(rows))])
+    wrong = int((~np.isclose(found, wanted, rtol=1e-4, atol=1e-5)).any(axis=1).sum())
+    print(
+        f"killed {rounds} times under load: {len(clients.answers)} of {len(rows)} requests "
+        f"answered, {wrong} wrongly, {clients.retries} retries"
+    )
+    if wrong or len(clients.answers) != len(rows):
+        sys.exit("an answer was lost or wrong")
+
+
 def starts(folder: Path, rounds: int) -> None:
     """Time to ready with an empty and with a filled cache; the first request against the median."""
     workspace = subprocess.run(
@@ -451,11 +528,13 @@ def main() -> None:
     parser.add_argument("--peers", metavar="PYTHON")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=6)
-    parser.add_argument("--only", choices=("throughput", "steady", "binary", "starts", "overload"))
+    parser.add_argument(
+        "--only", choices=("throughput", "steady", "binary", "starts", "overload", "kill")
+    )
     options = parser.parse_args()
-    if shutil.which("wrk") is None:
+    if shutil.which("wrk") is None and options.only not in WITHOUT_WRK:
         sys.exit("wrk is not installed: apt-get install wrk")
-    if find_spec("uvicorn") is None:
+    if find_spec("uvicorn") is None and options.only in (None, "throughput", "steady"):
         sys.exit("uvicorn, which runs the bare app, is not installed: pip install uvicorn")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -468,6 +547,7 @@ def main() -> None:
             "binary": lambda: binary(folder, options.rounds),
             "starts": lambda: starts(folder, options.rounds),
             "overload": lambda: overload(folder, 10 * options.seconds),
+            "kill": lambda: kill(folder, options.rounds),
         }
         for part, measure in parts.items():
             if options.only in (None, part):
