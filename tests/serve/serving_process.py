@@ -15,6 +15,7 @@ class Running:
     """A server, its address, and what it prints."""
 
     report = grpc_address = ""
+    replicas: list[str]
 
     def __init__(self, folder: Path, *arguments: str, env: dict[str, str] | None = None) -> None:
         self.folder = folder

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 from firstlight.cli.values import seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from firstlight.cli.values import Commands
-    from firstlight.serve import Model
+    from firstlight.serve.running import Settings
     from firstlight.serve.traces import Destination
 
 EPILOG = """\
@@ -55,6 +53,10 @@ def add_to(commands: Commands) -> None:
     add("--request-seconds", type=seconds, help="time for a request to arrive (default: 20)")
     add("--drain-seconds", type=seconds, default=30.0, help="time to stop in (default: 30)")
     add("--cache", metavar="DIR|URL", help="where programs are kept (see docs/warmstart.md)")
+    add("--on", metavar="ray[://HOST:PORT]", help="serve by replicas in Ray Serve")
+    add("--replicas", type=_replicas, default=(1, 4), metavar="MIN:MAX", help="(default: 1:4)")
+    add("--replica-cpus", type=float, default=1.0, metavar="N", help="of the cluster, for each")
+    add("--replica-gpus", type=float, default=0.0, metavar="N", help="of the cluster, for each")
     parser.set_defaults(handle=handle, parser=parser)
 
 
@@ -85,10 +87,11 @@ def handle(options: argparse.Namespace) -> int:
         _require_installed("--grpc-port", "grpc", "grpc", "google.protobuf")
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said by us
     from dataclasses import replace
+    from functools import partial
 
     from firstlight.serve.http_server import Limits
     from firstlight.serve.running import Settings, run
-    from firstlight.serve.targets import need_jax
+    from firstlight.serve.targets import declared, need_jax
 
     limits = Limits()
     if options.max_body:
@@ -107,7 +110,26 @@ def handle(options: argparse.Namespace) -> int:
         _traces(options),
         with_jax,
     )
-    return run(_declaring(options), settings, begin)
+    if options.on:
+        return _on_cluster(options, settings)
+    return run(partial(declared, options.targets, options.hf), settings, begin)
+
+
+def _on_cluster(options: argparse.Namespace, settings: Settings) -> int:
+    _require_installed("--on", "ray", "ray", "starlette")
+    if options.grpc_port is not None:
+        options.parser.error("--on has no --grpc-port: Ray's proxy carries HTTP")
+    from firstlight.cluster.serving import Scale, serve_on
+    from firstlight.cluster.serving_replica import Replicated
+
+    least, most = options.replicas
+    scale = Scale(least, most, options.replica_cpus, options.replica_gpus)
+    what = Replicated(tuple(options.targets), options.hf, settings)
+
+    def say(line: str) -> None:
+        print(f"firstlight: {line}", flush=True)
+
+    return serve_on(options.on, what, scale, say)
 
 
 def _traces(options: argparse.Namespace) -> Destination | None:
@@ -126,23 +148,6 @@ def _traces(options: argparse.Namespace) -> Destination | None:
         say_once("traces", f"{error} OpenTelemetry's variables name a collector.")
         return None
     return found
-
-
-def _declaring(options: argparse.Namespace) -> Callable[[], Sequence[Model]]:
-    def declare() -> list[Model]:
-        from firstlight.serve.targets import TargetError, models_in
-
-        models = [model for target in options.targets for model in models_in(target)]
-        if options.hf:
-            from firstlight.serve.histfactory_models import models_of
-
-            models += models_of(options.hf)
-        names = [model.name for model in models]
-        if twice := {name for name in names if names.count(name) > 1}:
-            raise TargetError(f"several models are called {', '.join(sorted(twice))}.")
-        return models
-
-    return declare
 
 
 def _require_installed(what: str, extra: str, *modules: str) -> None:
@@ -167,6 +172,14 @@ def _port(text: str) -> int:
     if not 0 <= value <= 65535:
         raise argparse.ArgumentTypeError("must be 0 to 65535")
     return value
+
+
+def _replicas(text: str) -> tuple[int, int]:
+    least, _, most = text.partition(":")
+    values = int(least), int(most or least)
+    if not 1 <= values[0] <= values[1]:
+        raise argparse.ArgumentTypeError("must be MIN:MAX, from 1 on")
+    return values
 
 
 def _size(text: str) -> int:

@@ -73,9 +73,9 @@ class Service:
         compiled = self.watch.request_path
         self.engine = Engine(self.values, lambda: int(compiled.value), slots=1 if on_cpu else 2)
         self.models = Models(self.engine, self.values, random.random)
-        exporter = Exporter(self.values)
+        self.metrics_text = Exporter(self.values).text
         pages = {
-            b"/metrics": lambda: (exporter.text(), CONTENT_TYPE.encode()),
+            b"/metrics": lambda: (self.metrics_text(), CONTENT_TYPE.encode()),
             b"/openapi.json": lambda: (msgspec.json.encode(self._openapi()), JSON),
             b"/": lambda: (self._page().encode(), HTML),
         }
@@ -305,6 +305,17 @@ def run(
     """Serve in this process until SIGTERM or SIGINT."""
     import uvloop
 
+    prepare_process()
+
+    def say(line: str) -> None:
+        print(f"firstlight: {line}", flush=True)
+
+    code: int = uvloop.run(serve(declare, settings, say, time.time() if begin is None else begin))
+    return code
+
+
+def prepare_process() -> None:
+    """Settings of a process that serves and does nothing else."""
     from firstlight import warmstart
 
     warmstart.enable()
@@ -314,12 +325,6 @@ def run(
     sys.setswitchinterval(_SWITCH_SECONDS)
     # A batch that is run and read at once gains nothing from a thread of JAX's in between.
     when_imported("jax", _dispatch_at_once)
-
-    def say(line: str) -> None:
-        print(f"firstlight: {line}", flush=True)
-
-    code: int = uvloop.run(serve(declare, settings, say, time.time() if begin is None else begin))
-    return code
 
 
 def _dispatch_at_once() -> None:

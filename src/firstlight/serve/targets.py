@@ -18,6 +18,19 @@ class TargetError(FirstlightError):
     """A file or a name from which no model can be taken."""
 
 
+def declared(targets: Iterable[str], workspace: str | None = None) -> list[Model]:
+    """The models of files, and those of a HistFactory workspace."""
+    models = [model for target in targets for model in models_in(target)]
+    if workspace is not None:
+        from firstlight.serve.histfactory_models import models_of
+
+        models += models_of(workspace)
+    names = [model.name for model in models]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise TargetError(f"several models are called {', '.join(sorted(twice))}.")
+    return models
+
+
 def models_in(target: str) -> list[Model]:
     """The models of `FILE:NAME`, where NAME may be a list of them, or all of `FILE`.
 

@@ -1,0 +1,169 @@
+"""`firstlight serve --on ray` as a process: one local Ray for all claims."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "serve"))
+from serving_process import Running
+
+from firstlight.cluster.serving import Scale, options
+from firstlight.cluster.serving_replica import Replicated, merged
+from firstlight.serve import Input, Model
+from firstlight.serve.running import Settings
+
+pytestmark = pytest.mark.slow
+
+APP = """
+import jax, jax.numpy as jnp, numpy as np
+from firstlight import serve
+
+WEIGHTS = np.random.default_rng(5).normal(size=(16, 4)).astype(np.float32)
+
+@serve.model(inputs={"x": serve.Input("float32", (16,))}, parameters=WEIGHTS, buckets=(1, 8))
+def scores(weights, x):
+    return {"scores": jnp.tanh(x @ weights)}
+
+@serve.model(inputs={"steps": serve.Input("int32", ())}, buckets=(1,))
+def count(steps):
+    return {"steps": jax.lax.map(lambda n: jax.lax.fori_loop(0, n, lambda i, s: s + 1, 0), steps)}
+"""
+
+
+def expected(x: Any) -> Any:
+    weights = np.random.default_rng(5).normal(size=(16, 4)).astype(np.float32)
+    return np.tanh(x.astype(np.float64) @ weights.astype(np.float64))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("ray")
+    (folder / "app.py").write_text(APP)
+    more = ("--on", "ray", "--replicas", "2:2", "--replica-cpus", "0.1", "--cache", "cache")
+    running = Running(folder, "app.py", *more)
+    running.replicas = [running.until("replica ") for _ in range(2)]
+    yield running
+    running.stop()
+
+
+def test_tritons_client_is_answered_by_replicas(server: Running) -> None:
+    from tritonclient.http import InferenceServerClient, InferInput
+
+    x = np.random.default_rng(3).normal(size=(5, 16)).astype(np.float32)
+    sent = InferInput("x", list(x.shape), "FP32")
+    sent.set_data_from_numpy(x)
+    client = InferenceServerClient(server.address)
+    assert client.is_server_ready() and client.get_model_config("scores")["max_batch_size"] == 8
+    result = client.infer("scores", [sent]).as_numpy("scores")
+    client.close()
+    np.testing.assert_allclose(result, expected(x), rtol=1e-5, atol=1e-6)
+    status, body = server.ask("POST", "/models/scores", {"x": [[0.0] * 17]})
+    assert status == 400 and body["valid"]["inputs"] == {"x": ["rows", 16]}
+
+
+def test_one_address_has_the_metrics_of_every_replica(server: Running) -> None:
+    names = {line.split("replica ")[1].split()[0] for line in server.replicas}
+    assert len(names) == 2
+    text = server.ask("GET", "/metrics")[1]
+    for name in names:
+        assert f'\nfirstlight_request_path_compiles_total{{replica="{name}"}} 0.0\n' in text
+
+
+def test_a_killed_replica_costs_retries_only_and_its_successor_compiles_nothing(
+    server: Running,
+) -> None:
+    """Four clients ask on and on, each repeating what fails; a replica is killed meanwhile."""
+    process = int(server.replicas[0].split("process ")[1].split(":")[0])
+    killed, done, wrong = threading.Event(), threading.Event(), list[Any]()
+    answered = [0] * 4
+
+    def client(number: int) -> None:
+        draw = np.random.default_rng(number)
+        while not done.is_set():
+            x = draw.normal(size=(2, 16)).astype(np.float32)
+            while (found := ask(server, x)) is None:
+                pass  # again
+            if not np.allclose(found, expected(x), rtol=1e-5, atol=1e-6):
+                wrong.append(found)
+            answered[number] += 1
+            if answered[number] == 20 and not killed.is_set():
+                killed.set()
+                os.kill(process, signal.SIGKILL)
+
+    clients = [threading.Thread(target=client, args=(i,)) for i in range(4)]
+    for thread in clients:
+        thread.start()
+    successor = server.until("replica ")
+    while "is gone" in successor:
+        successor = server.until("replica ")
+    before = list(answered)
+    while min(np.subtract(answered, before)) < 5:  # everybody is answered again
+        pass
+    done.set()
+    for thread in clients:
+        thread.join()
+    assert not wrong and killed.is_set()
+    assert "0 executables compiled, 3 from the cache" in successor
+
+
+def ask(server: Running, x: Any) -> Any:
+    """The scores, or None if there was no answer."""
+    try:
+        status, body = server.ask("POST", "/models/scores", {"x": x.tolist()})
+    except (OSError, http.client.HTTPException, json.JSONDecodeError):
+        return None
+    return body["scores"] if status == 200 else None
+
+
+def test_sigterm_answers_what_has_arrived_and_exits_with_0(server: Running) -> None:
+    """The last one: it ends the server."""
+    steps, found = 300_000_000, []
+    thread = threading.Thread(
+        target=lambda: found.append(server.ask("POST", "/models/count", {"steps": [steps]}))
+    )
+    thread.start()
+    while 'firstlight_queue_duration_seconds_count{model="count",' not in "".join(
+        line for line in server.ask("GET", "/metrics")[1].splitlines() if line.endswith(" 1.0")
+    ):
+        pass  # until it is being computed
+    assert server.stop() == 0
+    thread.join()
+    assert found == [(200, {"steps": [steps]})]
+
+
+def test_metrics_of_replicas_are_merged_as_prometheus_reads_them() -> None:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    text = '# HELP a An a.\n# TYPE a counter\na_total{m="x y"} 1.0\n# TYPE b gauge\nb 2.0\n'
+    families = list(text_string_to_metric_families(merged({"one": text, "two": text})))
+    samples = {(s.name, *sorted(s.labels.items())): s.value for f in families for s in f.samples}
+    assert samples == {
+        ("a_total", ("m", "x y"), ("replica", "one")): 1,
+        ("a_total", ("m", "x y"), ("replica", "two")): 1,
+        ("b", ("replica", "one")): 2,
+        ("b", ("replica", "two")): 2,
+    }
+
+
+def test_rays_limits_leave_refusing_to_our_queue() -> None:
+    models = [
+        Model(lambda x: x, {"x": Input()}, "a", buckets=(1, 32)),
+        Model(lambda x: x, {"x": Input()}, "b", buckets=(1,), max_queue_rows=5000),
+    ]
+    made = options(Replicated((), None, Settings(drain_seconds=7)), models, Scale(2, 6), True)
+    scaling = made["autoscaling_config"]
+    assert (scaling["min_replicas"], scaling["max_replicas"]) == (2, 6)
+    assert scaling["target_ongoing_requests"] == 64
+    assert made["max_ongoing_requests"] >= 5000 + 32
+    assert made["graceful_shutdown_timeout_s"] == 7
