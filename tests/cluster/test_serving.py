@@ -137,6 +137,7 @@ def test_sigterm_answers_what_has_arrived_and_exits_with_0(server: Running) -> N
         line for line in server.ask("GET", "/metrics")[1].splitlines() if line.endswith(" 1.0")
     ):
         pass  # until it is being computed
+    os.killpg(server.process.pid, signal.SIGTERM)  # as a terminal or systemd would
     assert server.stop() == 0
     thread.join()
     assert found == [(200, {"steps": [steps]})]

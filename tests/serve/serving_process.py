@@ -17,7 +17,7 @@ class Running:
     report = grpc_address = ""
     replicas: list[str]
 
-    def __init__(self, folder: Path, *arguments: str, env: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, *arguments: str) -> None:
         self.folder = folder
         self.process = subprocess.Popen(
             [sys.executable, "-m", "firstlight", "serve", "--port", "0", *arguments],
@@ -25,7 +25,7 @@ class Running:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=env,
+            start_new_session=True,  # a signal to its group is none to the tests
         )
         self.address = self.until("listening on http://").split("http://")[1].split(",")[0]
 

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from firstlight.serve.targets import declared
 
 _NAME = "firstlight"
 _LOOK_SECONDS = 1.0
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
 #: Of the server's own process that replicas need too.
 _VARIABLES = (
     "FIRSTLIGHT_CACHE",
@@ -32,6 +33,10 @@ _VARIABLES = (
     "XLA_PYTHON_CLIENT_PREALLOCATE",
 )
 Say = Callable[[str], None]
+
+
+class _StoppedError(Exception):
+    """A signal before anything was served."""
 
 
 class ReplicaError(FirstlightError):
@@ -63,26 +68,45 @@ def serve_on(on: str, what: Replicated, scale: Scale, say: Say) -> int:
     is_local = on == "ray"
     if is_local:
         _require_free(host, port)
-    stop = threading.Event()
-    with connected(on) as ray:
-        from ray import serve
-
-        logging.getLogger("ray.serve").setLevel(logging.ERROR)
-        board = _board(ray)
-        serve.start(http_options={"host": host, "port": port})
-        try:
-            _run(serve, what, models, scale, is_local)
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_: stop.set())
-            say(f"listening on http://{host}:{port}, by Ray Serve")
-            say(f"ready after {time.time() - begin:.2f} s")
-            _watch(ray, board, stop, say)
-            say("draining: requests that have arrived are answered, new ones are not taken")
-        finally:
-            serve.delete(_NAME)
-            ray.kill(board)
-    say("stopped")
+    try:
+        with ExitStack() as stack:
+            with _apart_from_signals():
+                ray = stack.enter_context(connected(on))
+            _on_signal(_interrupt)
+            _serve(ray, stack, what, models, scale, (host, port), is_local, say, begin)
+    except _StoppedError:
+        say("stopped before it was ready")
+    else:
+        say("stopped")
     return 0
+
+
+def _serve(
+    ray: Any,
+    stack: ExitStack,
+    what: Replicated,
+    models: Sequence[Model],
+    scale: Scale,
+    address: tuple[str, int],
+    is_local: bool,
+    say: Say,
+    begin: float,
+) -> None:
+    from ray import serve
+
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    board = _board(ray)
+    stack.callback(ray.kill, board)
+    host, port = address
+    serve.start(http_options={"host": host, "port": port})
+    stack.callback(serve.delete, _NAME)
+    _run(serve, what, models, scale, is_local)
+    stop = threading.Event()
+    _on_signal(lambda *_: stop.set())
+    say(f"listening on http://{host}:{port}, by Ray Serve")
+    say(f"ready after {time.time() - begin:.2f} s")
+    _watch(ray, board, stop, say)
+    say("draining: requests that have arrived are answered, new ones are not taken")
 
 
 def _run(
@@ -175,6 +199,29 @@ def _require_free(host: str, port: int) -> None:
             f"{host}:{port} cannot be listened on: {error.strerror or error}. Choose another "
             "--port, or 0 for any that is free."
         ) from None
+
+
+def _on_signal(action: Callable[..., None]) -> None:
+    for number in _STOPPING:
+        signal.signal(number, action)
+
+
+def _interrupt(*_: Any) -> None:
+    raise _StoppedError
+
+
+@contextmanager
+def _apart_from_signals() -> Iterator[None]:
+    """Keep signals that end us from processes that are started meanwhile.
+
+    A terminal, `timeout` or systemd send them to all processes of a group: a local cluster would
+    be gone before it has answered what has arrived.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
