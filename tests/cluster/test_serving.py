@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "serve"))
 from serving_process import Running
 
-from firstlight.cluster.serving import Scale, options
-from firstlight.cluster.serving_replica import Replicated, merged
-from firstlight.serve import Input, Model
-from firstlight.serve.running import Settings
+from firstlight.cluster.serving_front import merged
+from firstlight.cluster.serving_scale import replicas_for_queues
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +49,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     (folder / "app.py").write_text(APP)
     more = ("--on", "ray", "--replicas", "2:2", "--replica-cpus", "0.1", "--cache", "cache")
     running = Running(folder, "app.py", *more)
-    running.replicas = [running.until("replica ") for _ in range(2)]
+    running.replicas = [running.until("executables compiled") for _ in range(2)]
     yield running
     running.stop()
 
@@ -80,10 +77,10 @@ def test_one_address_has_the_metrics_of_every_replica(server: Running) -> None:
         assert f'\nfirstlight_request_path_compiles_total{{replica="{name}"}} 0.0\n' in text
 
 
-def test_a_killed_replica_costs_retries_only_and_its_successor_compiles_nothing(
+def test_a_killed_replica_costs_no_request_and_its_successor_compiles_nothing(
     server: Running,
 ) -> None:
-    """Four clients ask on and on, each repeating what fails; a replica is killed meanwhile."""
+    """Four clients ask on and on, and repeat nothing; a replica is killed meanwhile."""
     process = int(server.replicas[0].split("process ")[1].split(":")[0])
     killed, done, wrong = threading.Event(), threading.Event(), list[Any]()
     answered = [0] * 4
@@ -92,10 +89,9 @@ def test_a_killed_replica_costs_retries_only_and_its_successor_compiles_nothing(
         draw = np.random.default_rng(number)
         while not done.is_set():
             x = draw.normal(size=(2, 16)).astype(np.float32)
-            while (found := ask(server, x)) is None:
-                pass  # again
-            if not np.allclose(found, expected(x), rtol=1e-5, atol=1e-6):
-                wrong.append(found)
+            status, body = server.ask("POST", "/models/scores", {"x": x.tolist()})
+            if status != 200 or not np.allclose(body["scores"], expected(x), rtol=1e-5, atol=1e-6):
+                wrong.append((status, body))
             answered[number] += 1
             if answered[number] == 20 and not killed.is_set():
                 killed.set()
@@ -104,26 +100,12 @@ def test_a_killed_replica_costs_retries_only_and_its_successor_compiles_nothing(
     clients = [threading.Thread(target=client, args=(i,)) for i in range(4)]
     for thread in clients:
         thread.start()
-    successor = server.until("replica ")
-    while "is gone" in successor:
-        successor = server.until("replica ")
-    before = list(answered)
-    while min(np.subtract(answered, before)) < 5:  # everybody is answered again
-        pass
+    successor = server.until("executables compiled")
     done.set()
     for thread in clients:
         thread.join()
     assert not wrong and killed.is_set()
     assert "0 executables compiled, 3 from the cache" in successor
-
-
-def ask(server: Running, x: Any) -> Any:
-    """The scores, or None if there was no answer."""
-    try:
-        status, body = server.ask("POST", "/models/scores", {"x": x.tolist()})
-    except (OSError, http.client.HTTPException, json.JSONDecodeError):
-        return None
-    return body["scores"] if status == 200 else None
 
 
 def test_sigterm_answers_what_has_arrived_and_exits_with_0(server: Running) -> None:
@@ -157,14 +139,30 @@ def test_metrics_of_replicas_are_merged_as_prometheus_reads_them() -> None:
     }
 
 
-def test_rays_limits_leave_refusing_to_our_queue() -> None:
-    models = [
-        Model(lambda x: x, {"x": Input()}, "a", buckets=(1, 32)),
-        Model(lambda x: x, {"x": Input()}, "b", buckets=(1,), max_queue_rows=5000),
-    ]
-    made = options(Replicated((), None, Settings(drain_seconds=7)), models, Scale(2, 6), True)
-    scaling = made["autoscaling_config"]
-    assert (scaling["min_replicas"], scaling["max_replicas"]) == (2, 6)
-    assert scaling["target_ongoing_requests"] == 64
-    assert made["max_ongoing_requests"] >= 5000 + 32
-    assert made["graceful_shutdown_timeout_s"] == 7
+def decided(waiting: list[float], busy: list[float], now: float, state: Any, target: int) -> Any:
+    said = {
+        "waiting_batches": dict(enumerate(waiting)),
+        "busy_share": dict(enumerate(busy)),
+    }
+    return replicas_for_queues(
+        SimpleNamespace(
+            aggregated_metrics=said,
+            current_time=now,
+            policy_state=state,
+            target_num_replicas=target,
+            capacity_adjusted_min_replicas=1,
+            capacity_adjusted_max_replicas=4,
+        )
+    )
+
+
+def test_replicas_follow_the_queues_up_at_once_and_down_with_patience() -> None:
+    assert decided([0.0], [0.5], 0.0, {}, 1) == (1, {})
+    assert decided([0.0], [1.0], 0.0, {}, 1) == (2, {})  # one is busy all the time
+    assert decided([9.0], [1.0], 0.0, {}, 1) == (4, {})  # ten batches: as many as are allowed
+    assert decided([0.0, 0.0], [0.5, 0.5], 0.0, {}, 2) == (2, {})
+    count, state = decided([0.0, 0.0], [0.1, 0.1], 100.0, {}, 2)
+    assert count == 2
+    assert decided([0.0, 0.0], [0.1, 0.1], 159.0, state, 2) == (2, state)
+    assert decided([0.0, 0.0], [0.1, 0.1], 160.0, state, 2)[0] == 1
+    assert decided([0.0, 0.0], [0.7, 0.7], 130.0, state, 2) == (2, {})  # it is needed again

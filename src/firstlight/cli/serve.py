@@ -116,15 +116,15 @@ def handle(options: argparse.Namespace) -> int:
 
 
 def _on_cluster(options: argparse.Namespace, settings: Settings) -> int:
-    _require_installed("--on", "ray", "ray", "starlette")
+    _require_installed("--on", "ray", "ray")
     if options.grpc_port is not None:
-        options.parser.error("--on has no --grpc-port: Ray's proxy carries HTTP")
+        options.parser.error("--on serves HTTP only, without --grpc-port")
     from firstlight.cluster.serving import Scale, serve_on
     from firstlight.cluster.serving_replica import Replicated
 
     least, most = options.replicas
     scale = Scale(least, most, options.replica_cpus, options.replica_gpus)
-    what = Replicated(tuple(options.targets), options.hf, settings)
+    what = Replicated(tuple(options.targets), options.hf, settings, options.on == "ray")
 
     def say(line: str) -> None:
         print(f"firstlight: {line}", flush=True)

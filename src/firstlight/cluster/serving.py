@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+from firstlight.cluster.serving_front import Front
 from firstlight.cluster.serving_replica import BOARD, NAMESPACE, Board, Replica, Replicated
 from firstlight.errors import FirstlightError
-from firstlight.serve.declaration import Model
-from firstlight.serve.running import AddressError
+from firstlight.serve.http_server import Server
+from firstlight.serve.running import AddressError, Settings
 from firstlight.serve.targets import declared
 
 _NAME = "firstlight"
-_LOOK_SECONDS = 1.0
+_LOOK_SECONDS = 0.5
+_POLICY = "firstlight.cluster.serving_scale:replicas_for_queues"
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 #: Of the server's own process that replicas need too.
 _VARIABLES = (
@@ -62,18 +64,19 @@ def serve_on(on: str, what: Replicated, scale: Scale, say: Say) -> int:
     Raises:
         FirstlightError: Models that cannot be imported or loaded, an address in use, no cluster.
     """
+    import uvloop
+
     begin = time.time()
-    models = declared(what.targets, what.workspace)  # what is wrong with a file is said here
-    host, port = what.settings.host, what.settings.port or _free_port(what.settings.host)
-    is_local = on == "ray"
-    if is_local:
-        _require_free(host, port)
+    declared(what.targets, what.workspace)  # what is wrong with a file is said here, and at once
+    listening = _listening(what.settings)
     try:
         with ExitStack() as stack:
+            stack.callback(listening.close)
             with _apart_from_signals():
                 ray = stack.enter_context(connected(on))
             _on_signal(_interrupt)
-            _serve(ray, stack, what, models, scale, (host, port), is_local, say, begin)
+            board = _started(ray, stack, what, scale)
+            uvloop.run(_front(ray, board, listening, what.settings, say, begin))
     except _StoppedError:
         say("stopped before it was ready")
     else:
@@ -81,57 +84,33 @@ def serve_on(on: str, what: Replicated, scale: Scale, say: Say) -> int:
     return 0
 
 
-def _serve(
-    ray: Any,
-    stack: ExitStack,
-    what: Replicated,
-    models: Sequence[Model],
-    scale: Scale,
-    address: tuple[str, int],
-    is_local: bool,
-    say: Say,
-    begin: float,
-) -> None:
+def _started(ray: Any, stack: ExitStack, what: Replicated, scale: Scale) -> Any:
+    """Replicas that are ready; returns the board on which they report."""
     from ray import serve
 
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
-    board = _board(ray)
+    named = {"name": BOARD, "namespace": NAMESPACE, "get_if_exists": True, "num_cpus": 0}
+    board = ray.remote(Board).options(**named, lifetime="detached").remote()
     stack.callback(ray.kill, board)
-    host, port = address
-    serve.start(http_options={"host": host, "port": port})
+    serve.start(proxy_location="Disabled")  # requests come to `serving_front`
     stack.callback(serve.delete, _NAME)
-    _run(serve, what, models, scale, is_local)
-    stop = threading.Event()
-    _on_signal(lambda *_: stop.set())
-    say(f"listening on http://{host}:{port}, by Ray Serve")
-    say(f"ready after {time.time() - begin:.2f} s")
-    _watch(ray, board, stop, say)
-    say("draining: requests that have arrived are answered, new ones are not taken")
-
-
-def _run(
-    serve: Any, what: Replicated, models: Sequence[Model], scale: Scale, is_local: bool
-) -> None:
-    deployment = serve.deployment(**options(what, models, scale, is_local))(Replica)
+    deployment = serve.deployment(**options(what, scale))(Replica)
     try:
-        serve.run(deployment.bind(what), name=_NAME, route_prefix="/")
+        serve.run(deployment.bind(what), name=_NAME, route_prefix=None)
     except RuntimeError as error:
         status = serve.status().applications.get(_NAME)
         deployments = status.deployments.values() if status else ()
         said = [one.message for one in deployments if one.message] or [str(error)]
-        raise ReplicaError(f"replicas do not start: {_last_line(said[0])}") from None
+        raise ReplicaError(f"replicas do not start: {_reason(said[0])}") from None
+    return board
 
 
-def options(
-    what: Replicated, models: Sequence[Model], scale: Scale, is_local: bool
-) -> dict[str, Any]:
-    """Of the deployment. What limits is our queue: Ray's proxy hands over all that fits into it."""
-    batch = max(model.buckets[-1] for model in models)
-    queue = max(model.queue_rows for model in models) + batch
+def options(what: Replicated, scale: Scale) -> dict[str, Any]:
+    """Of the deployment."""
     environment: dict[str, Any] = {
         "env_vars": {name: os.environ[name] for name in _VARIABLES if name in os.environ}
     }
-    if not is_local:
+    if not what.is_local:
         environment["working_dir"] = os.getcwd()  # other machines get the files from here
     return {
         "name": "models",
@@ -143,61 +122,77 @@ def options(
         "autoscaling_config": {
             "min_replicas": scale.min_replicas,
             "max_replicas": scale.max_replicas,
-            # One batch is computed while another waits: more requests than that need company.
-            "target_ongoing_requests": 2 * batch,
-            "upscale_delay_s": 3.0,
-            "downscale_delay_s": 60.0,
+            "policy": {"policy_function": _POLICY},
             "look_back_period_s": 12.0,  # Ray tells its controller every ten seconds
         },
-        "max_ongoing_requests": queue,
-        "max_queued_requests": queue,
-        "graceful_shutdown_timeout_s": what.settings.drain_seconds,
-        "graceful_shutdown_wait_loop_s": 0.2,
+        "graceful_shutdown_timeout_s": what.settings.drain_seconds + 5.0,
+        "graceful_shutdown_wait_loop_s": 0.1,
         "health_check_period_s": 2.0,
         "max_constructor_retry_count": 2,
     }
 
 
-def _board(ray: Any) -> Any:
-    options = {"name": BOARD, "namespace": NAMESPACE, "get_if_exists": True, "num_cpus": 0}
-    return ray.remote(Board).options(**options, lifetime="detached").remote()
+async def _front(
+    ray: Any, board: Any, listening: socket.socket, settings: Settings, say: Say, begin: float
+) -> None:
+    """Pass requests on until a signal, then until those that have arrived are answered."""
+    loop, stop, front = asyncio.get_running_loop(), asyncio.Event(), Front()
+    server = Server(cast(Any, front), settings.limits)
+    for number in _STOPPING:
+        loop.add_signal_handler(number, stop.set)
+    listener = await loop.create_server(server.connection, sock=listening, backlog=2048)
+    host, port = listening.getsockname()[:2]
+    say(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}, replicas by Ray Serve")
+    watching = [
+        loop.create_task(_watch(ray, board, front, say)),
+        loop.create_task(front.drop_abandoned()),
+    ]
+    while not front.replicas and not stop.is_set():
+        await asyncio.sleep(0.05)
+    say(f"ready after {time.time() - begin:.2f} s")
+    await stop.wait()
+    say("draining: requests that have arrived are answered, new ones are not taken")
+    listener.close()
+    server.drain()
+    end = time.perf_counter() + settings.drain_seconds
+    while server.connections and time.perf_counter() < end:
+        await asyncio.sleep(0.02)
+    for task in watching:
+        task.cancel()
+    front.update([])
+    server.close()
 
 
-def _watch(ray: Any, board: Any, stop: threading.Event, say: Say) -> None:
-    """Tell of replicas that have come and gone, until it is time to stop."""
-    known: set[str] = set()
-    while not stop.wait(_LOOK_SECONDS):
-        reports = {report.name: report for report in ray.get(board.reports.remote())}
-        for name in sorted(reports.keys() - known):
-            one = reports[name]
+async def _watch(ray: Any, board: Any, front: Front, say: Say) -> None:
+    """Tell of replicas that have come and gone, and use those that there are."""
+    loop = asyncio.get_running_loop()
+    while True:
+        reports = await loop.run_in_executor(None, lambda: ray.get(board.reports.remote()))
+        new, gone = front.update(reports)
+        for one in new:
             say(
-                f"replica {name} on {one.host}, process {one.process}: "
+                f"replica {one.name} at {one.host}:{one.port}, process {one.process}: "
                 f"{one.compiled} executables compiled, {one.from_cache} from the cache, "
                 f"ready after {one.startup_seconds:.2f} s"
             )
-        for name in sorted(known - reports.keys()):
-            say(f"replica {name} is gone")
-        known = set(reports)
+        for one in gone:
+            say(f"replica {one.name} is gone")
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
-def _last_line(text: str) -> str:
+def _reason(text: str) -> str:
+    """The last line of what Ray says, which is the error itself."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
     return lines[-1] if lines else "no reason was given"
 
 
-def _free_port(host: str) -> int:
-    with socket.create_server((host, 0)) as found:
-        port: int = found.getsockname()[1]
-        return port
-
-
-def _require_free(host: str, port: int) -> None:
+def _listening(settings: Settings) -> socket.socket:
     try:
-        socket.create_server((host, port)).close()
+        return socket.create_server((settings.host, settings.port), backlog=2048)
     except OSError as error:
         raise AddressError(
-            f"{host}:{port} cannot be listened on: {error.strerror or error}. Choose another "
-            "--port, or 0 for any that is free."
+            f"{settings.host}:{settings.port} cannot be listened on: {error.strerror or error}. "
+            "Choose another --port, or 0 for any that is free."
         ) from None
 
 

@@ -1,32 +1,28 @@
-"""What runs in a replica of Ray Serve: the engine and the app of `firstlight serve`.
+"""What runs in a replica of Ray Serve: the whole of `firstlight serve`, on a port of its own.
 
-Ray's proxy carries requests here and answers back; batching, limits, deadlines and the token are
-ours. Replicas tell a board how they are, so that one address has the metrics of all of them.
+Ray starts replicas, watches them and decides on their number; requests come from `serving_front`
+directly. Ray's own proxy would take a hundred times as long as a small request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from firstlight.serve.app import Exchange, fail
 from firstlight.serve.loading import Loaded
 from firstlight.serve.rehearsal import rehearse
 from firstlight.serve.running import Service, Settings, prepare_process
 from firstlight.serve.targets import declared
-from firstlight.telemetry.prometheus import CONTENT_TYPE
 
 #: The actor with what replicas say of themselves.
 BOARD, NAMESPACE = "firstlight-serve", "firstlight"
-_TELL_SECONDS = 2.0
+_TELL_SECONDS = 1.0
 #: What was not heard of for so long is gone.
 _SILENT_SECONDS = 15.0
 
@@ -38,19 +34,20 @@ class Replicated:
     targets: tuple[str, ...]
     workspace: str | None
     settings: Settings
+    is_local: bool = True  # all replicas are on the machine that requests come to
 
 
 @dataclass(frozen=True)
 class Report:
-    """A replica, as it was when it told so."""
+    """A replica that takes requests, as it says."""
 
     name: str
     host: str
+    port: int
     process: int
     compiled: int
     from_cache: int
     startup_seconds: float
-    metrics: str
 
 
 class Board:
@@ -61,6 +58,9 @@ class Board:
 
     def put(self, report: Report) -> None:
         self._reports[report.name] = time.monotonic(), report
+
+    def drop(self, name: str) -> None:
+        self._reports.pop(name, None)
 
     def reports(self) -> list[Report]:
         since = time.monotonic() - _SILENT_SECONDS
@@ -82,110 +82,50 @@ class Replica:
         loaded = await loop.run_in_executor(None, self._prepared, what)
         await rehearse(loaded)
         self._service.begin_serving(loaded)
-        self._loaded = loaded
-        self._name = serve.get_replica_context().replica_id.unique_id
+        np.seterr(over="raise")  # in the context of the connections: see `as_array`
+        host = "127.0.0.1" if what.is_local else ray.util.get_node_ip_address()
+        self._listener = await loop.create_server(self._service.server.connection, host, 0)
+        self._report = _report(serve, loaded, self._listener, self._service.startup_seconds)
         self._board = ray.get_actor(BOARD, NAMESPACE)
         self._telling = loop.create_task(self._tell())
+        self._last = time.perf_counter(), 0.0
 
     def _prepared(self, what: Replicated) -> list[Loaded]:
         return self._service.prepare(declared(what.targets, what.workspace))
 
-    async def __call__(self, request: Any) -> Any:
-        """request: as Ray Serve hands it over, a `starlette.requests.Request`."""
-        from starlette.responses import Response
-
-        exchange = _Forwarded(request, await request.body())
-        app, limit = self._service.app, self._service.settings.limits.body_bytes
-        if len(exchange.body) > limit:
-            fail(exchange, 413, f"a request may have at most {limit} bytes.")
-        elif exchange.path == b"/metrics" and app.is_allowed(exchange):
-            text = merged({report.name: report.metrics for report in await self._reports()})
-            exchange.answer(200, [text.encode()], CONTENT_TYPE.encode())
-        else:
-            with np.errstate(over="raise"):  # see `as_array`
-                app.handle(exchange)
-        status, body, headers = await exchange.answered
-        return Response(body, status, headers)
-
     async def _tell(self) -> None:
         while True:
-            with suppress(Exception):  # whatever Ray has to say: it is told again, or nobody asks
-                await self._board.put.remote(self._report())
+            with suppress(Exception):  # whatever Ray has to say: it is told again
+                await self._board.put.remote(self._report)
             await asyncio.sleep(_TELL_SECONDS)
 
-    async def _reports(self) -> list[Report]:
-        """Of all replicas, this one's as it is now."""
-        own = self._report()
-        try:
-            told: list[Report] = await self._board.reports.remote()
-        except Exception:  # the board is gone
-            told = []
-        return [own, *(report for report in told if report.name != own.name)]
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """Called by Ray every few seconds, for `serving_scale`."""
+        lanes = [lane for s in self._service.models.all_served() for lane in s.lanes.values()]
+        waiting = sum(lane.queued_rows / lane.buckets[-1].rows for lane in lanes)
+        now, busy = time.perf_counter(), sum(lane.execute_duration.total for lane in lanes)
+        before, self._last = self._last, (now, busy)
+        share = (busy - before[1]) / max(now - before[0], 1e-3)
+        return {"waiting_batches": waiting, "busy_share": min(max(share, 0.0), 1.0)}
 
-    def _report(self) -> Report:
-        buckets = [bucket for one in self._loaded for bucket in one.buckets]
-        from_cache = sum(bucket.from_cache for bucket in buckets)
-        return Report(
-            self._name,
-            socket.gethostname(),
-            os.getpid(),
-            len(buckets) - from_cache,
-            from_cache,
-            self._service.startup_seconds,
-            self._service.metrics_text().decode(),
-        )
-
-
-class _Forwarded(Exchange):
-    """A request that Ray's proxy has read."""
-
-    __slots__ = ("answered",)
-
-    def __init__(self, request: Any, body: bytes) -> None:
-        self.arrived = time.perf_counter()
-        self.method, self.path = request.method.encode(), request.url.path.encode()
-        self.headers = dict(request.headers.raw)
-        self.body = body
-        #: Status, body, headers; cancelled with the task that waits, when the client has left.
-        self.answered: asyncio.Future[tuple[int, bytes, dict[str, str]]]
-        self.answered = asyncio.get_running_loop().create_future()
-
-    def answer(
-        self,
-        status: int,
-        parts: list[Any],
-        content_type: bytes = b"application/json",
-        more: bytes = b"",
-    ) -> None:
-        headers = {"content-type": content_type.decode()}
-        for line in more.decode().splitlines():
-            name, _, value = line.partition(":")
-            headers[name] = value.strip()
-        if not self.answered.done():
-            self.answered.set_result((status, b"".join(parts), headers))
-
-    def is_gone(self) -> bool:
-        return self.answered.cancelled()
+    async def __del__(self) -> None:
+        """Ray Serve awaits it before a replica ends: what has arrived is answered."""
+        with suppress(Exception):
+            self._telling.cancel()
+            await self._board.drop.remote(self._report.name)
+        service = self._service
+        service.app.ready, service.app.draining = False, True
+        self._listener.close()
+        service.server.drain()
+        end = time.perf_counter() + service.settings.drain_seconds
+        while service.server.connections and time.perf_counter() < end:
+            await asyncio.sleep(0.02)
 
 
-def merged(texts: Mapping[str, str]) -> str:
-    """Metrics of several replicas in one text, each with a label that names its replica."""
-    lines: dict[str, list[str]] = {}
-    for name, text in texts.items():
-        family = ""
-        for line in text.splitlines():
-            if line.startswith("#"):
-                family = line.split()[2]
-                known = lines.setdefault(family, [])
-                if line not in known:
-                    known.append(line)
-            else:
-                lines[family].append(_labelled(line, name))
-    return "\n".join([*(line for family in lines.values() for line in family), ""])
-
-
-def _labelled(line: str, replica: str) -> str:
-    series, _, value = line.rpartition(" ")
-    name, brace, labels = series.partition("{")
-    both = f"{labels.removesuffix('}')}," if brace else ""
-    return f'{name}{{{both}replica="{replica}"}} {value}'
+def _report(serve: Any, loaded: list[Loaded], listener: Any, seconds: float) -> Report:
+    buckets = [bucket for one in loaded for bucket in one.buckets]
+    from_cache = sum(bucket.from_cache for bucket in buckets)
+    host, port = listener.sockets[0].getsockname()[:2]
+    name = serve.get_replica_context().replica_id.unique_id
+    compiled = len(buckets) - from_cache
+    return Report(name, host, port, os.getpid(), compiled, from_cache, seconds)

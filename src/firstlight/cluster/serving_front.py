@@ -1,0 +1,259 @@
+"""The address of a server on a cluster: every request is passed on to the replica with the fewest.
+
+A request whose replica ends before it has answered is given to another one: results depend on
+nothing but the request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import httptools
+
+from firstlight.cluster.serving_replica import Report
+from firstlight.serve.app import BINARY, JSON, Exchange, fail
+from firstlight.telemetry.prometheus import CONTENT_TYPE
+
+#: Headers of one connection, which is not the next one.
+_OF_CONNECTION = frozenset(
+    (b"connection", b"content-length", b"expect", b"keep-alive", b"transfer-encoding", b"upgrade")
+)
+#: Replicas that a request is given to, one after the other.
+_TRIES = 4
+#: How long a replica that could not be reached is left alone.
+_PAUSE_SECONDS = 1.0
+_LOOK_SECONDS = 0.1
+
+
+class Replica:
+    """Connections to a replica."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        self.idle: list[Link] = []
+        self.links: set[Link] = set()
+        self.waiting = 0  # requests that it has not answered
+        self.paused_until = 0.0
+
+    def close(self) -> None:
+        for link in list(self.idle):
+            link.close()
+
+
+class Front:
+    """What stands in for the app of a server: `handle` passes an exchange on."""
+
+    def __init__(self) -> None:
+        self.replicas: dict[str, Replica] = {}
+        self.tasks: set[asyncio.Task[Any]] = set()
+
+    def update(self, reports: Iterable[Report]) -> tuple[list[Report], list[Report]]:
+        """Use these replicas from now on; returns those that are new, and those that are gone."""
+        now = {report.name: report for report in reports}
+        gone = [self.replicas.pop(name) for name in self.replicas.keys() - now.keys()]
+        new = [now[name] for name in now.keys() - self.replicas.keys()]
+        self.replicas |= {report.name: Replica(report) for report in new}
+        for replica in gone:
+            replica.close()
+        return new, [replica.report for replica in gone]
+
+    def handle(self, exchange: Exchange) -> None:
+        """Answer when a replica has; never raises."""
+        if exchange.path == b"/v2/health/live":
+            exchange.answer(200, [b""])
+        elif exchange.path == b"/metrics":
+            self._begin(self._metrics(exchange))
+        else:
+            self.forward(_Passed(exchange))
+
+    def forward(self, passed: _Passed) -> None:
+        """Give a request to a replica, another one than before."""
+        replica = self._choose(passed)
+        if replica is None:
+            more = b"retry-after: 1\r\n"
+            fail(passed.exchange, 503, "no replica takes requests now.", more=more)
+            return
+        passed.tried.append(replica.report.name)
+        replica.waiting += 1
+        if replica.idle:
+            replica.idle.pop().send(passed)
+        else:
+            self._begin(self._connect(replica, passed))
+
+    def _choose(self, passed: _Passed) -> Replica | None:
+        if len(passed.tried) >= (_TRIES if passed.only is None else 1):
+            return None
+        if passed.only is not None:
+            return self.replicas.get(passed.only)
+        now = time.perf_counter()
+        usable = [r for r in self.replicas.values() if r.paused_until <= now]
+        fresh = [r for r in usable if r.report.name not in passed.tried]
+        return min(fresh or usable, key=lambda replica: replica.waiting, default=None)
+
+    async def _connect(self, replica: Replica, passed: _Passed) -> None:
+        loop = asyncio.get_running_loop()
+        address = replica.report.host, replica.report.port
+        try:
+            _, link = await loop.create_connection(lambda: Link(self, replica), *address)
+        except OSError:
+            replica.paused_until = time.perf_counter() + _PAUSE_SECONDS
+            replica.waiting -= 1
+            self.forward(passed)
+            return
+        link.send(passed)
+
+    async def _metrics(self, exchange: Exchange) -> None:
+        """Those of all replicas, each asked for its own."""
+        asked = {name: _Copy(exchange) for name in self.replicas}
+        for name, copy in asked.items():
+            self.forward(_Passed(copy, only=name))
+        answers = {name: await copy.answered for name, copy in asked.items()}
+        refused = next((found for found in answers.values() if found[0] == 401), None)
+        if refused is not None:
+            exchange.answer(refused[0], [refused[1]])
+            return
+        text = merged(
+            {name: body.decode() for name, (code, body) in answers.items() if code == 200}
+        )
+        exchange.answer(200, [text.encode()], CONTENT_TYPE.encode())
+
+    async def drop_abandoned(self) -> None:
+        """Close what carries a request whose client has left: its replica drops the rows."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            for replica in self.replicas.values():
+                for link in [link for link in replica.links if link.is_abandoned]:
+                    link.close()
+
+    def _begin(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+
+class _Passed:
+    """A request on its way, and the replicas that had it."""
+
+    def __init__(self, exchange: Exchange, only: str | None = None) -> None:
+        self.exchange, self.only = exchange, only
+        self.tried: list[str] = []
+
+    def parts(self) -> list[Any]:
+        exchange = self.exchange
+        method = b"GET" if exchange.method == b"HEAD" else exchange.method
+        lines = [b"%s %s HTTP/1.1" % (method, exchange.path)]
+        lines += [
+            b"%s: %s" % pair for pair in exchange.headers.items() if pair[0] not in _OF_CONNECTION
+        ]
+        lines += [b"content-length: %d" % len(exchange.body), b"", b""]
+        return [b"\r\n".join(lines), exchange.body]
+
+
+class _Copy(Exchange):
+    """A request that is sent to several replicas."""
+
+    __slots__ = ("answered",)
+
+    def __init__(self, of: Exchange) -> None:
+        self.method, self.path, self.headers = of.method, of.path, of.headers
+        self.body, self.arrived = of.body, of.arrived
+        self.answered: asyncio.Future[tuple[int, bytes]]
+        self.answered = asyncio.get_running_loop().create_future()
+
+    def answer(
+        self, status: int, parts: list[Any], content_type: bytes = JSON, more: bytes = b""
+    ) -> None:
+        self.answered.set_result((status, b"".join(parts)))
+
+
+class Link(asyncio.Protocol):
+    """A connection to a replica, with one request at a time."""
+
+    def __init__(self, front: Front, replica: Replica) -> None:
+        self._front, self._replica = front, replica
+        self._passed: _Passed | None = None
+        self._transport: Any = None
+
+    @property
+    def is_abandoned(self) -> bool:
+        return self._passed is not None and self._passed.exchange.is_gone()
+
+    def send(self, passed: _Passed) -> None:
+        self._passed = passed
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers: dict[bytes, bytes] = {}
+        self._body: list[bytes] = []
+        self._transport.writelines(passed.parts())
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    # --- called by the event loop and the parser --------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        self._replica.links.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._replica.links.discard(self)
+        if self in self._replica.idle:
+            self._replica.idle.remove(self)
+        passed, self._passed = self._passed, None
+        if passed is not None:
+            self._replica.waiting -= 1
+            if not passed.exchange.is_gone():
+                self._front.forward(passed)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.close()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.lower()] = value
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        passed, self._passed = self._passed, None
+        if passed is None:
+            return
+        self._replica.waiting -= 1
+        if self._parser.should_keep_alive() and self._replica.links:
+            self._replica.idle.append(self)
+        content_type = self._headers.pop(b"content-type", BINARY)
+        more = b"".join(
+            b"%s: %s\r\n" % pair for pair in self._headers.items() if pair[0] not in _OF_CONNECTION
+        )
+        passed.exchange.answer(
+            self._parser.get_status_code(), self._body or [b""], content_type, more
+        )
+
+
+def merged(texts: Mapping[str, str]) -> str:
+    """Metrics of several replicas in one text, each with a label that names its replica."""
+    lines: dict[str, list[str]] = {}
+    for name, text in texts.items():
+        family = ""
+        for line in text.splitlines():
+            if line.startswith("#"):
+                family = line.split()[2]
+                known = lines.setdefault(family, [])
+                if line not in known:
+                    known.append(line)
+            else:
+                lines[family].append(_labelled(line, name))
+    return "\n".join([*(line for family in lines.values() for line in family), ""])
+
+
+def _labelled(line: str, replica: str) -> str:
+    series, _, value = line.rpartition(" ")
+    name, brace, labels = series.partition("{")
+    both = f"{labels.removesuffix('}')}," if brace else ""
+    return f'{name}{{{both}replica="{replica}"}} {value}'
