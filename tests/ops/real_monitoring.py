@@ -66,9 +66,13 @@ class Webhook:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server.server_port}"
 
-    def has(self, alertname: str, status: str) -> bool:
+    def has(self, alertname: str, status: str, ports: Sequence[int] = ()) -> bool:
+        """Whether it was told so, of one of these ports where the alert is about a process."""
+        places = [None, *(f"127.0.0.1:{port}" for port in ports)]
         return any(
-            alert["labels"]["alertname"] == alertname and alert["status"] == status
+            alert["labels"]["alertname"] == alertname
+            and alert["status"] == status
+            and (not ports or alert["labels"].get("instance") in places)
             for message in list(self.received)
             for alert in message["alerts"]
         )
@@ -77,7 +81,9 @@ class Webhook:
 class Monitoring:
     """Prometheus with our rules, Alertmanager with our routes, and processes that are watched."""
 
-    def __init__(self, folder: Path, prometheus: str, alertmanager: str) -> None:
+    def __init__(
+        self, folder: Path, prometheus: str, alertmanager: str, speed: int = SPEED
+    ) -> None:
         self.folder, self._programs = folder, (prometheus, alertmanager)
         self.webhook = Webhook()
         self.targets = folder / "targets.json"
@@ -85,7 +91,7 @@ class Monitoring:
         self.always_watched: tuple[int, ...] = ()
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         out = str(folder / "ops")
-        assert main(["ops", "build", "--out", out, "--speed", str(SPEED)]) == 0
+        assert main(["ops", "build", "--out", out, "--speed", str(speed)]) == 0
         self._start_alertmanager()
         self._start_prometheus()
 

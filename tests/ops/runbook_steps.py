@@ -1,9 +1,10 @@
-"""The shell lines of a runbook, or of a guide, taken from its Markdown to be executed."""
+"""The shell lines of a runbook, taken from its Markdown to be executed."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -24,18 +25,18 @@ class Where(Enum):
 class Block:
     """A fenced block of shell lines."""
 
-    section: str  # the last bold word or heading before it: Look, Mend, Verify
+    section: str  # the last bold word before it: Look, Mend, Verify
     where: Where
     lines: tuple[str, ...]  # without comments
 
 
 _FENCE = re.compile(r"^ *```sh\n(.*?)^ *```", re.S | re.M)
-_SECTION = re.compile(r"^(?:\*\*(\w+)\.\*\*|#+ (.+)$)", re.M)
+_SECTION = re.compile(r"^\*\*(\w+)\.\*\*", re.M)
 
 
 def blocks(text: str) -> Iterator[Block]:
     for found in _FENCE.finditer(text):
-        sections = [a or b for a, b in _SECTION.findall(text[: found.start()])]
+        sections = _SECTION.findall(text[: found.start()])
         lines = [line.strip() for line in found[1].splitlines()]
         where = next((w for w in Where if w.value and lines[0] == w.value), Where.HERE)
         commands = tuple(filter(None, (re.sub(r"(^|\s+)# .*", "", line) for line in lines)))
@@ -72,7 +73,8 @@ class Shell:
 
     def script(self, block: Block) -> list[str]:
         """The command that executes a block up to the first line that fails."""
-        return ["bash", "-e", "-c", "\n".join(map(self.filled, block.lines))]
+        lines = [f"cd {shlex.quote(str(self.folder))}", *map(self.filled, block.lines)]
+        return ["bash", "-e", "-c", "\n".join(lines)]
 
     @property
     def variables(self) -> dict[str, str]:
