@@ -15,7 +15,8 @@ from firstlight.cli import build_parser, main
 from firstlight.ops import manifests
 from firstlight.telemetry.metrics import CATALOGUE
 
-KUBERNETES = "1.31"
+#: The oldest that is meant, and the newest whose schemas there are.
+KUBERNETES = ("1.31", "1.37")
 OWN_SCHEMAS = {
     name: text
     for name, text in manifests.documents().items()
@@ -25,7 +26,8 @@ OWN_SCHEMAS = {
 
 @pytest.mark.parametrize("name", OWN_SCHEMAS)
 def test_kubernetes_accepts_the_manifest(name: str) -> None:
-    kubernetes_validate.validate(OWN_SCHEMAS[name], KUBERNETES, strict=True)
+    for version in KUBERNETES:
+        kubernetes_validate.validate(OWN_SCHEMAS[name], version, strict=True)
 
 
 def containers() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:

@@ -44,13 +44,17 @@ def test_every_alert_fires_when_it_should_and_only_then(promtool: str, built: Pa
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    tested = {
-        check["alertname"]
-        for test in yaml.safe_load((built / "rules_test.yml").read_text())["tests"]
-        for check in test["alert_rule_test"]
-        if check["exp_alerts"]
-    }
-    assert tested == {rule["alert"] for rule in rules() if "alert" in rule}
+    tests = yaml.safe_load((built / "rules_test.yml").read_text())["tests"]
+    tested = {c["alertname"] for t in tests for c in t["alert_rule_test"] if c["exp_alerts"]}
+    alerts = {rule["alert"] for rule in rules() if "alert" in rule}
+    assert tested == alerts
+    (healthy,) = [test for test in tests if "a healthy server" in test["name"]]
+    asked = {(check["alertname"], check["eval_time"]) for check in healthy["alert_rule_test"]}
+    assert asked == {(alert, f"{minute}m") for alert in alerts for minute in range(5, 96, 5)}
+    assert not any(check["exp_alerts"] for check in healthy["alert_rule_test"])
+    given = {series["series"].partition("{")[0] for series in healthy["input_series"]}
+    words = {word for rule in rules() for word in re.findall(r"\w+", rule["expr"])}
+    assert words & EXPORTED <= given
 
 
 def test_promtool_accepts_configuration_and_rules_at_any_speed(
