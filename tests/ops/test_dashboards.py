@@ -70,7 +70,12 @@ def test_a_page_shows_the_last_value_of_every_series(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(
     ("value", "unit", "expected"),
-    [(0.0025, "s", "2.5 ms"), (3 * 2.0**20, "bytes", "3 MiB"), (0.5, "percentunit", "50 %")],
+    [
+        (0.0025, "s", "2.5 ms"),
+        (3 * 2.0**20, "bytes", "3 MiB"),
+        (0.5, "percentunit", "50 %"),
+        (2.5, "reqps", "2.5/s"),
+    ],
 )
 def test_values_are_shown_in_their_units(value: float, unit: str, expected: str) -> None:
     assert shown(value, unit) == expected

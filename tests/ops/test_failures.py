@@ -43,7 +43,7 @@ def monitoring(
 
 @dataclass(frozen=True)
 class Server:
-    """A model server that is scraped all the time."""
+    """A model server that is scraped, and has some load, all the time."""
 
     port: int
     pid: int
@@ -60,7 +60,10 @@ def server(monitoring: Monitoring) -> Server:
     pid = monitoring.start("serve", serve_command(str(app), port))
     monitoring.always_watched = (port,)
     monitoring.watch()
-    until(lambda: answers_at(f"http://127.0.0.1:{port}/v2/health/ready"), "ready")
+    url = f"http://127.0.0.1:{port}"
+    until(lambda: answers_at(f"{url}/v2/health/ready"), "ready")
+    load = ["load", f"{url}/models/demo", "-c", "2", "--rate", "20", "--rounds", "1"]
+    monitoring.start("load", [sys.executable, "-m", "firstlight", *load, "--seconds", "3600"])
     return Server(port, pid, app)
 
 

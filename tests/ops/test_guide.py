@@ -50,7 +50,7 @@ class Session:
         assert self._shell.stdin is not None and self._shell.stdout is not None
         self._shell.stdin.write(f"{lines}\necho; echo {MARK}\n")
         self._shell.stdin.flush()
-        printed = []
+        printed: list[str] = []
         for line in self._shell.stdout:
             if line.strip() == MARK:
                 return "".join(printed)
@@ -65,7 +65,7 @@ class Session:
 
 def shows(printed: str, promised: str) -> bool:
     """Whether the promised lines are there; an ellipsis stands for anything."""
-    pattern = ".*".join(re.escape(part) for part in promised.strip().split("…"))
+    pattern = ".*".join(re.escape(part.strip(" ")) for part in promised.strip().split("…"))
     return re.search(pattern, printed, re.S) is not None
 
 

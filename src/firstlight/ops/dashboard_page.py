@@ -28,7 +28,9 @@ _STYLE = (
     ".panels svg text { font-size: 11px; fill: var(--muted); } "
     + "".join(f".k{i} {{ --c: var(--b-{name}); }} " for i, name in enumerate(_COLOURS))
     + ".key::before { content: '●'; color: var(--c); margin-right: .3em; } "
-    ".drawn { fill: none; stroke: var(--c); stroke-width: 1.8; }"
+    ".drawn { fill: none; stroke: var(--c); stroke-width: 1.8; } "
+    # There are more series than colours.
+    ".key.again::before { content: '○'; } .drawn.again { stroke-dasharray: 4 3; }"
 )
 
 
@@ -67,12 +69,18 @@ def _named(legend: str, labels: dict[str, str]) -> str:
 def _section(panel: Panel, courses: Sequence[tuple[str, Course]], start: float, end: float) -> str:
     body = _drawn(panel, courses, start, end) if courses else '<p class="about">No data.</p>'
     keys = "".join(
-        f'<li class="key k{i % len(_COLOURS)}">{html.escape(name)}: '
+        f'<li class="key {_colour(i)}">{html.escape(name)}: '
         f"{html.escape(shown(course.points[-1][1], panel.unit))}</li>"
         for i, (name, course) in enumerate(courses)
     )
     about = f'<p class="about">{html.escape(panel.about)}</p>' if panel.about else ""
     return f"<section><h2>{html.escape(panel.title)}</h2>{about}{body}<ul>{keys}</ul></section>"
+
+
+def _colour(number: int) -> str:
+    """The classes of a series."""
+    again, colour = divmod(number, len(_COLOURS))
+    return f"k{colour} again" if again else f"k{colour}"
 
 
 def _drawn(panel: Panel, courses: Sequence[tuple[str, Course]], start: float, end: float) -> str:
@@ -93,7 +101,7 @@ def _drawn(panel: Panel, courses: Sequence[tuple[str, Course]], start: float, en
         for piece in _pieces(course.points, (end - start) / 100):
             points = [(across(moment), up(value)) for moment, value in piece]
             points.insert(0, (points[0][0] - 1, points[0][1]))  # a single one is seen too
-            parts.append(polyline(points, f"drawn k{i % len(_COLOURS)}"))
+            parts.append(polyline(points, f"drawn {_colour(i)}"))
     return canvas(_WIDTH, _HEIGHT, panel.title, "".join(parts))
 
 
@@ -115,6 +123,8 @@ def shown(value: float, unit: str) -> str:
         return f"{100 * value:.3g} %"
     if unit == "currencyUSD":
         return f"${value:.2g}"
+    if unit in ("reqps", "cps"):
+        return f"{value:.3g}/s"
     if unit == "s":
         return _scaled(value, (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)))
     if unit == "bytes":

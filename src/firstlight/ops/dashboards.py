@@ -276,7 +276,7 @@ DEBUG = Dashboard(
         ),
         Panel(
             "Checks of results",
-            "short",
+            "cps",
             (
                 ("outputs {{result}}", _rate(m.COMPARED_OUTPUTS, "result")),
                 ("results {{result}}", _rate(m.CHECKED_RESULTS, "result")),
@@ -290,7 +290,7 @@ DEBUG = Dashboard(
         ),
     ),
     "Why is it compiled again? `firstlight trace PROGRAM`, then open DIR/report.html.  \n"
-    "Why was it not in the cache? `firstlight cache explain`.  \n"
+    "Why was it not in the cache? `firstlight cache explain FUNCTION`.  \n"
     "What does the device do? `POST /debug/profile?seconds=5`; open the trace at ui.perfetto.dev.",
 )
 DASHBOARDS = (EXECUTIVE, ON_CALL, DEBUG)
