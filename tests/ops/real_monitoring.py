@@ -140,7 +140,7 @@ class Monitoring:
         return (self.folder / f"{name}.log").read_text()
 
     def fires(self, alertname: str) -> bool:
-        return alertname in self.prometheus.firing()
+        return any(labels["alertname"] == alertname for labels in self.prometheus.firing())
 
     def _start_alertmanager(self) -> None:
         import yaml

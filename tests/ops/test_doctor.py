@@ -19,13 +19,11 @@ from firstlight.ops.checks import Finding, Given, Status
 from firstlight.ops.doctor import CHECKS, Check, Stage, examine, exit_code
 from firstlight.telemetry.metrics import RUNTIME_INFO
 
-FIRING = {
-    "labels": {"alertname": "FirstlightLeak", "runbook": "memory-leak", "function": "step"},
-    "state": "firing",
-}
+LEAK = {"alertname": "FirstlightLeak", "runbook": "memory-leak", "function": "step"}
+FIRING = [{"labels": {**LEAK, "instance": f"node{n}"}, "state": "firing"} for n in range(7)]
 SERIES = {"metric": {"alertname": "FirstlightLeak", "function": "step"}, "values": [[1.0, "1"]]}
 ANSWERS: dict[str, Any] = {
-    "/api/v1/alerts": {"alerts": [FIRING]},
+    "/api/v1/alerts": {"alerts": FIRING},
     "/api/v1/query": {"result": [{"metric": {"instance": "a"}, "value": [1.0, "0.5"]}]},
     "/api/v1/query_range": {"result": [SERIES]},
     "/api/v1/rules": {"groups": [{"rules": [{"name": "FirstlightLeak"}]}]},
@@ -132,7 +130,8 @@ def test_doctor_names_what_fires_and_its_runbook(
     assert answer["stage"] == "incident"
     found = {check["name"]: check for check in answer["checks"]}
     assert set(found) == {check.name for check in CHECKS}
-    assert found["alerts"]["found"] == "FirstlightLeak (step)"
+    first = ", ".join(f"step on node{n}" for n in range(5))
+    assert found["alerts"]["found"] == f"FirstlightLeak ({first} and 2 more)"
     assert found["alerts"]["remedy"] == "Runbook: docs/runbooks/memory-leak.md"
     reachable = ("metrics reachable", "Prometheus reachable", "Alertmanager reachable")
     assert [found[name]["status"] for name in reachable] == ["ok"] * 3

@@ -1,7 +1,7 @@
 """Which cluster: `ray`, `ray://host:port` or `ray:host:port`, joined or started, and left again.
 
-    with connected("ray://head:10001"):
-        ...                                # ray.put, ray.wait and so on
+with connected("ray://head:10001"):
+    ...                                # ray.put, ray.wait and so on
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from firstlight.ops.objectives import Scope
+from firstlight.ops.objectives import HERE, Scope
 from firstlight.telemetry import metrics as m
 
 Series = tuple[tuple[str, str], ...]
@@ -36,8 +36,7 @@ class Alert:
     silent_in_deploys: bool = True
 
 
-_HERE = 'job="jax",instance="a"'
-_DEVICE = f'{_HERE},device="gpu:0"'
+_DEVICE = f'{HERE},device="gpu:0"'
 
 
 def _at(name: str, labels: str, values: str) -> tuple[str, str]:
@@ -88,7 +87,7 @@ _MODEL = 'model="demo"'
 _FULL = 'reason=~"queue_full|deadline"'
 _ON = "{{ $labels.instance }}"
 _FUNCTION = "{{ $labels.function }}"
-_STEP = f'{_HERE},function="step"'
+_STEP = f'{HERE},function="step"'
 ALERTS = (
     Alert(
         "FirstlightStartSlow",
@@ -98,8 +97,8 @@ ALERTS = (
         60,
         f"{_ON} took more than a minute to be ready.",
         "cold-compile",
-        fires=(_at(m.STARTUP_DURATION.name, _HERE, "90+0x"),),
-        silent=(_at(m.STARTUP_DURATION.name, _HERE, "2+0x"),),
+        fires=(_at(m.STARTUP_DURATION.name, HERE, "90+0x"),),
+        silent=(_at(m.STARTUP_DURATION.name, HERE, "2+0x"),),
     ),
     Alert(
         "FirstlightRequestPathCompiles",
@@ -109,8 +108,8 @@ ALERTS = (
         0,
         f"{_ON} compiles while requests wait.",
         "repeated-recompilation",
-        fires=(_at(m.REQUEST_PATH_COMPILES.name, _HERE, "0+1x"),),
-        silent=(_at(m.REQUEST_PATH_COMPILES.name, _HERE, "0+0x"),),
+        fires=(_at(m.REQUEST_PATH_COMPILES.name, HERE, "0+1x"),),
+        silent=(_at(m.REQUEST_PATH_COMPILES.name, HERE, "0+0x"),),
     ),
     Alert(
         "FirstlightThunderingCompilation",
@@ -198,8 +197,8 @@ ALERTS = (
         60,
         f"{_ON} should use an accelerator and does not.",
         "runtime-mismatch",
-        fires=(_at(m.DEVICE_FALLBACK.name, _HERE, "1+0x"),),
-        silent=(_at(m.DEVICE_FALLBACK.name, _HERE, "0+0x"),),
+        fires=(_at(m.DEVICE_FALLBACK.name, HERE, "1+0x"),),
+        silent=(_at(m.DEVICE_FALLBACK.name, HERE, "0+0x"),),
         silent_in_deploys=False,
     ),
     Alert(
@@ -211,8 +210,8 @@ ALERTS = (
         120,
         f"{_ON} does not answer Prometheus any more.",
         "availability",
-        fires=(_at("up", _HERE, "0+0x"), *_runtimes("0.10.2")),
-        silent=(_at("up", _HERE, "1+0x"),),
+        fires=(_at("up", HERE, "0+0x"), *_runtimes("0.10.2")),
+        silent=(_at("up", HERE, "1+0x"),),
     ),
     Alert(
         "FirstlightRestarting",
@@ -223,8 +222,8 @@ ALERTS = (
         0,
         f"{_ON} was started again more than three times in half an hour.",
         "availability",
-        fires=(_at(m.PROCESS_START.name, _HERE, "0+1x"), *_runtimes("0.10.2")),
-        silent=(_at(m.PROCESS_START.name, _HERE, "5+0x"),),
+        fires=(_at(m.PROCESS_START.name, HERE, "0+1x"), *_runtimes("0.10.2")),
+        silent=(_at(m.PROCESS_START.name, HERE, "5+0x"),),
         silent_in_deploys=False,  # each of its starts looks like one
     ),
     Alert(
@@ -283,8 +282,8 @@ ALERTS = (
         0,
         f"A gradient on {_ON} disagrees with differences.",
         "wrong-gradient",
-        fires=(_at(m.GRADIENT_CHECKS.name, f'{_HERE},result="wrong"', "0+1x"),),
-        silent=(_at(m.GRADIENT_CHECKS.name, f'{_HERE},result="ok"', "0+1x"),),
+        fires=(_at(m.GRADIENT_CHECKS.name, f'{HERE},result="wrong"', "0+1x"),),
+        silent=(_at(m.GRADIENT_CHECKS.name, f'{HERE},result="ok"', "0+1x"),),
         silent_in_deploys=False,
     ),
 )

@@ -19,6 +19,8 @@ from firstlight.ops.prometheus_api import Prometheus
 _LEAST_DRIVER = {"12": 525, "13": 580}
 _MIN_FREE_RATIO = 0.1
 _MIN_DISK_BYTES = 2**30
+#: Of those that one alert is about.
+_MAX_NAMED = 5
 
 
 class Status(Enum):
@@ -265,23 +267,33 @@ def alerts(given: Given) -> Finding:
     """Nothing fires; what does is named with its runbook."""
     if given.prometheus_url is None:
         return _not_given("Prometheus", "--prometheus URL")
-    firing = {
-        name: labels
-        for name, labels in Prometheus(given.prometheus_url).firing().items()
-        if name.startswith("Firstlight")
-    }
+    firing = [
+        labels
+        for labels in Prometheus(given.prometheus_url).firing()
+        if labels["alertname"].startswith("Firstlight")
+    ]
     if not firing:
         return _ok("none fires")
-    named = []
-    for name, labels in sorted(firing.items()):
-        whom = [labels[k] for k in ("model", "function", "instance") if labels.get(k)]
-        named.append(f"{name} ({', '.join(whom)})" if whom else name)
-    books = sorted({labels.get("runbook", "playbook") for labels in firing.values()})
+    books = sorted({labels.get("runbook", "playbook") for labels in firing})
     return Finding(
         Status.FAILED,
-        "; ".join(named),
+        "; ".join(_named(firing)),
         "Runbook: " + ", ".join(f"docs/runbooks/{book}.md" for book in books),
     )
+
+
+def _named(firing: list[dict[str, str]]) -> list[str]:
+    """Each alert, and whom it is about."""
+    whom: dict[str, list[str]] = {}
+    for labels in firing:
+        about = [labels[k] for k in ("model", "function", "instance") if labels.get(k)]
+        whom.setdefault(labels["alertname"], []).append(" on ".join(about))
+    named = []
+    for alert, everybody in sorted(whom.items()):
+        shown = ", ".join(filter(None, sorted(everybody)[:_MAX_NAMED]))
+        more = f" and {len(everybody) - _MAX_NAMED} more" if len(everybody) > _MAX_NAMED else ""
+        named.append(f"{alert} ({shown}{more})" if shown else alert)
+    return named
 
 
 def _get(url: str) -> str:

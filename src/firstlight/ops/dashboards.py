@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from firstlight.ops.objectives import OBJECTIVES, Objective, Scope
+from firstlight.ops.prometheus_api import FIRING
 from firstlight.telemetry import metrics as m
 
 Plain = dict[str, Any]
@@ -76,7 +77,6 @@ _BATCH = " / ".join(_rate(m.BATCH_ROWS, "model", "", suffix) for suffix in ("_su
 _PADDED = _rate(m.PADDING_ROWS, "model")
 _PADDING = f"{_PADDED} / ({_PADDED} + {_rate(m.ROWS, 'model')})"
 _HITS = _share(m.COMPILE_CACHE_REQUESTS, "instance", 'result="hit"')
-_FIRING = 'ALERTS{alertstate="firing", alertname=~"Firstlight.*"}'
 
 EXECUTIVE = Dashboard(
     "executive",
@@ -136,8 +136,8 @@ ON_CALL = Dashboard(
             "Alerts",
             "short",
             (
-                ("{{alertname}} {{severity}}", f"sum by (alertname, severity) ({_FIRING})"),
-                ("all", f"sum({_FIRING}) or vector(0)"),
+                ("{{alertname}} {{severity}}", f"sum by (alertname, severity) ({FIRING})"),
+                ("all", f"sum({FIRING}) or vector(0)"),
             ),
         ),
         Panel("Answers by code", "reqps", (("{{code}}", _rate(m.REQUESTS, "code")),)),

@@ -14,7 +14,7 @@ from firstlight.errors import FirstlightError
 from firstlight.ops import doctor, runbooks
 from firstlight.ops.checks import Given
 from firstlight.ops.doctor import Stage
-from firstlight.ops.prometheus_api import Course, Prometheus
+from firstlight.ops.prometheus_api import FIRING, Course, Prometheus
 from firstlight.telemetry import metrics as m
 
 _PACKAGES = ("firstlight", "jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "numpy")
@@ -75,8 +75,7 @@ def _asked(given: Given, question: Callable[[Prometheus], str]) -> str:
 
 def _alerts(prometheus: Prometheus, now: float) -> str:
     """Those of the last day, with when each began to fire and when it last did."""
-    query = 'ALERTS{alertstate="firing", alertname=~"Firstlight.*"}'
-    found = prometheus.range(query, now - 3600 * _HOURS, now, _STEP_SECONDS)
+    found = prometheus.range(FIRING, now - 3600 * _HOURS, now, _STEP_SECONDS)
     rows = [
         [_clock(c.points[0][0]), _clock(c.points[-1][0]), c.labels["alertname"], _labels(c)]
         for c in sorted(found, key=lambda c: c.points[0][0])

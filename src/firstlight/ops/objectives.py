@@ -91,7 +91,8 @@ _WARM = _slower(Scope.MODEL, m.REQUEST_DURATION, 'phase="warm"', WARM_SECONDS)
 _COLD = _slower(Scope.MODEL, m.REQUEST_DURATION, 'phase="cold"', COLD_SECONDS)
 _COMPILE = _slower(Scope.PROCESS, m.COMPILE_DURATION, 'stage="compile"', COMPILE_SECONDS)
 _SEEN = 'model="demo",version="1"'
-_HERE = 'job="jax",instance="a"'
+#: The process of the tests of rules.
+HERE = 'job="jax",instance="a"'
 
 OBJECTIVES = (
     Objective(
@@ -133,7 +134,7 @@ OBJECTIVES = (
         Scope.PROCESS,
         *_COMPILE,
         "cold-compile",
-        _timed(m.COMPILE_DURATION, f'{_HERE},stage="compile"', COMPILE_SECONDS),
+        _timed(m.COMPILE_DURATION, f'{HERE},stage="compile"', COMPILE_SECONDS),
         min_events=5,
     ),
     Objective(
@@ -145,8 +146,8 @@ OBJECTIVES = (
         _rate(Scope.PROCESS, _CACHE),
         "cold-compile",
         (
-            (f'{_CACHE}{{{_HERE},result="miss"}}', Events.BAD),
-            (f'{_CACHE}{{{_HERE},result="hit"}}', Events.GOOD),
+            (f'{_CACHE}{{{HERE},result="miss"}}', Events.BAD),
+            (f'{_CACHE}{{{HERE},result="hit"}}', Events.GOOD),
         ),
         min_events=10,
     ),

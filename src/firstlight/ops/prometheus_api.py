@@ -11,6 +11,9 @@ from typing import Any
 
 from firstlight.errors import FirstlightError
 
+#: Our own alerts that fire.
+FIRING = 'ALERTS{alertstate="firing", alertname=~"Firstlight.*"}'
+
 
 class PrometheusError(FirstlightError):
     """A Prometheus that cannot be asked, or did not understand the question."""
@@ -41,10 +44,9 @@ class Prometheus:
         found = self._get("query_range", query=expression, start=start, end=end, step=step_seconds)
         return [Course(one["metric"], _points(one["values"])) for one in found["result"]]
 
-    def firing(self) -> dict[str, dict[str, str]]:
-        """Labels of the alerts that fire, by name."""
-        alerts = self._get("alerts")["alerts"]
-        return {a["labels"]["alertname"]: a["labels"] for a in alerts if a["state"] == "firing"}
+    def firing(self) -> list[dict[str, str]]:
+        """Labels of the alerts that fire: of one name, as many as there are processes or models."""
+        return [a["labels"] for a in self._get("alerts")["alerts"] if a["state"] == "firing"]
 
     def rule_names(self) -> list[str]:
         """Of all rules that are loaded."""

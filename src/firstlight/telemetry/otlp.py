@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
-from urllib.error import URLError
 from urllib.parse import unquote, urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import Request
 
 from firstlight.telemetry.metrics import CATALOGUE, Kind, Metric
 from firstlight.telemetry.process_values import identity, process_samples, started
+from firstlight.telemetry.sending import send
 from firstlight.telemetry.values import Histogram, Sample, Values
 from firstlight.telemetry.warning_line import say_once, say_unknown
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     )
 
 _PATH = "/v1/metrics"
-_TIMEOUT_SECONDS = 2.0
 #: Between two messages of a server; a program under watch has an interval of its own.
 _INTERVAL_SECONDS = 10.0
 _PREFIX = "OTEL_EXPORTER_OTLP_"
@@ -121,12 +120,9 @@ class Collector:
         if self._to.is_compressed:
             body, headers["Content-Encoding"] = gzip.compress(body), "gzip"
         request = Request(self._to.url, body, headers, method="POST")
-        try:
-            with urlopen(request, timeout=_TIMEOUT_SECONDS, context=self._trusted()) as answer:
-                _say_refused(answer.read())
-        except (URLError, OSError) as error:
-            reason = getattr(error, "reason", error)
-            say_once("otlp", f"the collector cannot be reached ({reason}): {self._to.url}")
+        answer = send(request, "collector", self._trusted())
+        if answer is not None:
+            _say_refused(answer)
 
     def _trusted(self) -> ssl.SSLContext | None:
         known = self._to.certificate
