@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -79,6 +80,21 @@ def test_a_wrong_rule_is_found_in_a_program_that_is_not_changed(
     for _ in range(2):
         np.testing.assert_allclose(gradient(X)[1], X)
     assert set(checks()) == {"wrong"}
+
+
+def test_a_gradient_that_is_taken_anew_at_every_step_is_the_same_one(checks: Checks) -> None:
+    def loss(x: Any) -> Any:
+        return jnp.sum(x**2)
+
+    seen = set()
+    for _ in range(3):
+        gradient = jax.grad(loss)
+        gradient(X)
+        found = gradients.gradient_of(gradient)
+        assert found is not None
+        seen.add((id(found.schedule), found.schedule.seed))
+    assert checks() == {"ok": 3} and len({schedule for schedule, _ in seen}) == 1
+    assert sorted(seed for _, seed in seen) == [1, 2, 3]  # another direction each time
 
 
 def test_what_a_check_compiles_and_how_long_it_takes_is_not_counted(
@@ -164,13 +180,27 @@ def test_a_program_that_has_just_begun_is_not_held_up(
 ) -> None:
     clock = iter([100.0, 150.0])
     monkeypatch.setattr(gradients, "monotonic", lambda: next(clock))
-    taken = gradients.Taken(energy, 0, has_aux=False, has_value=False)
+    taken = gradients.Taken(lambda x: x.sum(), 0, has_aux=False, has_value=False)
     assert watch._jax is not None
     gradient = gradients.WatchedGradient(taken, watch._jax._gradients)
     # A compile took 2 s, so a check takes about as much: at 200 s that is a hundredth.
     for _ in range(2):
         assert not gradient.called((X,), {}, None, cost_seconds=2.0)
-        assert gradient.next_check == 100.0 + 2.0 * 100
+        assert gradient.schedule.next_check == 100.0 + 2.0 * 100
+
+
+def test_gradients_and_their_functions_are_pickled_as_without_the_watch(checks: Checks) -> None:
+    def loss(x: Any) -> Any:
+        return jnp.sum(x**2)
+
+    gradient = jax.grad(loss)
+    gradient(X)
+    assert checks() == {"ok": 1}
+    made, arguments = gradient.__reduce__()  # what a pickle is made of
+    assert made(*arguments) is gradient.__wrapped__
+    # Some picklers write the attributes of a function too; those of ours are nothing elsewhere.
+    assert pickle.loads(pickle.dumps(vars(loss))) == {"_firstlight_gradients": {}}
+    assert isinstance(jax.jit(gradient), jax.stages.Wrapped)
 
 
 @pytest.fixture

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import update_wrapper
 from time import monotonic
+from types import MethodType
 from typing import Any
 
 from firstlight.telemetry.differences import Comparison, GradientCheck, Verdict, say_over_budget
@@ -24,7 +26,8 @@ _EVERY_SECONDS = 600.0
 _MIN_SECONDS = 0.05
 #: More is not fetched from a device, and moved, for the sake of a check.
 _MAX_BYTES = 64 * 2**20
-_MARK = "_firstlight_gradient"
+#: An attribute of a function whose gradients are watched.
+_SCHEDULES = "_firstlight_gradients"
 
 
 @dataclass(frozen=True)
@@ -55,15 +58,34 @@ class Taken:
         return tuple(new.get(n, argument) for n, argument in enumerate(arguments))
 
 
+@dataclass
+class Schedule:
+    """When the gradients of a function are checked. It stays with the function, since a program may
+    write `jax.grad(f)(x)` in its loop."""
+
+    since: float | None = None  # of the first call
+    next_check: float = 0.0
+    longest_seconds: float = 0.0  # of a call that is not jitted
+    seed: int = 0
+    value: Any = None  # the function, compiled
+
+    @classmethod
+    def of(cls, taken: Taken) -> Schedule:
+        key = (taken.argnums, taken.has_aux, taken.has_value)
+        try:
+            known = taken.function.__dict__.setdefault(_SCHEDULES, _Schedules())
+            made: Schedule = known.setdefault(key, cls())
+            return made
+        except (AttributeError, TypeError):  # a function without room for it
+            return cls()
+
+
 class WatchedGradient:
-    """One gradient of a program: when it is checked next, and how."""
+    """One gradient of a program."""
 
     def __init__(self, taken: Taken, gradients: Gradients) -> None:
         self._taken, self._gradients = taken, gradients
-        self._since: float | None = None  # of its first call
-        self.next_check = 0.0
-        self._seed = 0
-        self._value: Any = None  # the function, compiled
+        self.schedule = Schedule.of(taken)
 
     def called(
         self, arguments: tuple[Any, ...], named: dict[str, Any], result: Any, cost_seconds: float
@@ -73,18 +95,18 @@ class WatchedGradient:
         Args:
             cost_seconds: What a compile of it has taken: a check compiles no more than that.
         """
-        now = monotonic()
-        if self._since is None:
-            self._since = now
-        due = self._since + max(cost_seconds, _MIN_SECONDS) / _MAX_SHARE
+        now, schedule = monotonic(), self.schedule
+        if schedule.since is None:
+            schedule.since = now
+        due = schedule.since + max(cost_seconds, _MIN_SECONDS) / _MAX_SHARE
         if now < due:
-            self.next_check = due
+            schedule.next_check = due
             return False
         if _is_being_traced((arguments, named)):
             return False
-        self.next_check = float("inf")  # unless this one goes well
+        schedule.next_check = float("inf")  # unless this one goes well
         guarded(lambda: self._check(arguments, named, result, cost_seconds))()
-        self.next_check = max(self.next_check, now + (monotonic() - now) / _MAX_SHARE)
+        schedule.next_check = max(schedule.next_check, now + (monotonic() - now) / _MAX_SHARE)
         return True
 
     def _check(
@@ -105,7 +127,7 @@ class WatchedGradient:
         if found.verdict is Verdict.OVER_BUDGET:
             say_over_budget(self._taken.function, budget)
         else:
-            self.next_check = monotonic() + _EVERY_SECONDS
+            self.schedule.next_check = monotonic() + _EVERY_SECONDS
 
     def _compared(
         self, arguments: tuple[Any, ...], named: dict[str, Any], result: Any
@@ -117,13 +139,14 @@ class WatchedGradient:
         variables, gradient = self._taken.variables(arguments), self._taken.of(result)
 
         def value(x: Any) -> Any:
-            return self._value(*_split(self._taken.moved(arguments, x), named))
+            return self.schedule.value(*_split(self._taken.moved(arguments, x), named))
 
         found = GradientCheck(Verdict.UNCERTAIN)
         for attempt in range(2):
             budget = self._gradients.budget_seconds
-            check = Comparison(value, variables, (), budget, self._seed, self._gradients.steps)
-            self._seed += 1
+            seed, steps = self.schedule.seed, self._gradients.steps
+            check = Comparison(value, variables, (), budget, seed, steps)
+            self.schedule.seed += 1
             check.evaluate()
             check.compare(lambda: gradient)
             if check.result.verdict is not Verdict.WRONG:
@@ -138,9 +161,9 @@ class WatchedGradient:
 
         if jax.process_count() > 1 or any(map(_is_gone, jax.tree_util.tree_leaves(arguments))):
             return False
-        if self._value is None:
-            self._value = self._gradients.jit(self._scalar, static_argnums=1)
-        traced = self._value.trace(*_split(arguments, named)).jaxpr
+        if self.schedule.value is None:
+            self.schedule.value = self._gradients.jit(self._scalar, static_argnums=1)
+        traced = self.schedule.value.trace(*_split(arguments, named)).jaxpr
         return not traced.effects and not _stops_gradients(traced.jaxpr)
 
     def _scalar(self, arrays: list[Any], fixed: _Fixed) -> Any:
@@ -168,36 +191,57 @@ class Gradients:
                 return made
             places = argnums if isinstance(argnums, int) else tuple(argnums)
             watched = WatchedGradient(Taken(fun, places, has_aux, has_value), self)
-            return self._watched(made, watched, is_tracing)
+            return GradientFunction(made, watched, self.steps, is_tracing)
 
         return named_like(grad, original)
 
-    def _watched(self, made: Any, watched: WatchedGradient, is_tracing: Callable[[], bool]) -> Any:
-        longest = 0.0
 
-        def gradient(*arguments: Any, **named: Any) -> Any:
-            nonlocal longest
-            if is_tracing() or self.steps.here().calling:
-                return made(*arguments, **named)
-            begin = monotonic()
-            try:
-                result = made(*arguments, **named)
-            except BaseException as error:
-                leave_out_caller(error)
-                raise
-            longest = max(longest, monotonic() - begin)
-            if begin >= watched.next_check:
-                watched.called(arguments, named, result, longest)
-            return result
+class GradientFunction:
+    """What `jax.grad` has made, whose calls are seen. To pickle it is to pickle what was made."""
 
-        setattr(gradient, _MARK, watched)
-        return named_like(gradient, made)
+    def __init__(
+        self, made: Any, watched: WatchedGradient, steps: Steps, is_tracing: Callable[[], bool]
+    ) -> None:
+        update_wrapper(self, made)
+        self._made, self.watched = made, watched
+        self._steps, self._is_tracing = steps, is_tracing
+
+    def __call__(self, /, *arguments: Any, **named: Any) -> Any:
+        if self._is_tracing() or self._steps.here().calling:
+            return self._made(*arguments, **named)
+        begin = monotonic()
+        try:
+            result = self._made(*arguments, **named)
+        except BaseException as error:
+            leave_out_caller(error)
+            raise
+        schedule = self.watched.schedule
+        schedule.longest_seconds = max(schedule.longest_seconds, monotonic() - begin)
+        if begin >= schedule.next_check:
+            self.watched.called(arguments, named, result, schedule.longest_seconds)
+        return result
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+    def __reduce__(self) -> Any:
+        return _itself, (self._made,)
 
 
 def gradient_of(function: Any) -> WatchedGradient | None:
     """The watched gradient that a function is, if it is one."""
-    found = getattr(function, _MARK, None)
-    return found if isinstance(found, WatchedGradient) else None
+    return function.watched if isinstance(function, GradientFunction) else None
+
+
+def _itself(function: Any) -> Any:
+    return function
+
+
+class _Schedules(dict[Any, "Schedule"]):
+    """By what is asked of the gradient. They are of this process, and no part of the function."""
+
+    def __reduce__(self) -> Any:
+        return dict, ()
 
 
 class _Fixed:

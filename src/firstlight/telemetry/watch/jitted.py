@@ -70,7 +70,7 @@ class JittedFunction:
             return result
         try:
             self._watch.called(here, of or self._named(), begin, result)
-            if self._gradient is not None and begin >= self._gradient.next_check:
+            if self._gradient is not None and begin >= self._gradient.schedule.next_check:
                 self._watch.check_gradient(self._gradient, here, arguments, named, result)
         except Exception as error:
             say_failed(error)
