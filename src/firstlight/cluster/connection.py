@@ -24,7 +24,6 @@ _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DISABLE_METRICS_COLLECTION": "1",
-    "RAY_BACKEND_LOG_LEVEL": "error",
     "OPENBLAS_NUM_THREADS": "1",
 }
 _FORMS = "'ray' (a cluster on this machine, or that of RAY_ADDRESS), 'ray://HOST:PORT' (the Ray "
@@ -76,17 +75,31 @@ def connected(on: str | Where, cpus: int | None = None) -> Iterator[Any]:
     require_ray()
     if where.endpoint is not None:
         _require_answer(*where.endpoint)
-    os.environ.update({n: v for n, v in _SETTINGS.items() if n not in os.environ})
-    import ray
+    with _settings():
+        import ray
 
-    if ray.is_initialized():
+        is_ours = not ray.is_initialized()
+        if is_ours:
+            _start(ray, where, cpus)
+    if not is_ours:
         yield ray
         return
-    _start(ray, where, cpus)
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _settings() -> Iterator[None]:
+    """The variables for Ray's processes; BLAS is loaded here, and must not be misled by them."""
+    added = [name for name in _SETTINGS if name not in os.environ]
+    os.environ.update({name: _SETTINGS[name] for name in added})
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
 
 
 def _start(ray: Any, where: Where, cpus: int | None) -> None:

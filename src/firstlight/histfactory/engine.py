@@ -261,7 +261,9 @@ def _in_batches(function: Any) -> Any:
 
 
 def _cores() -> int:
-    """Cores that this process may use."""
+    """Cores that this process may use for fits."""
+    if (given := os.environ.get("FIRSTLIGHT_FIT_THREADS", "")).isdecimal() and int(given):
+        return int(given)
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # macOS, Windows

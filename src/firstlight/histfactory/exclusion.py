@@ -9,8 +9,9 @@ that the search, which dominates the compile time, is compiled once.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,7 +32,7 @@ from firstlight.histfactory.hypotheses import (
 from firstlight.histfactory.internal_order import data_of
 from firstlight.histfactory.lazy_jax import jax, jnp, pytree
 from firstlight.histfactory.likelihood import Data
-from firstlight.histfactory.model import Model, ModelError
+from firstlight.histfactory.model import Floats, Model, ModelError, as_numbers
 from firstlight.histfactory.newton import Minimum, Problem
 from firstlight.histfactory.numpy_or_jax import plain
 from firstlight.histfactory.precision import in_float64, is_traced
@@ -78,11 +79,52 @@ def cls(
     if np.ndim(mu) and is_traced(mu):
         raise ModelError("mu is an array; inside jit, grad and vmap use jax.vmap over it.")
     if np.ndim(mu):
-        parts = [cls(model, m, data, fixed, init, test_statistic) for m in np.asarray(mu)]
-        return CLs(*(np.stack([getattr(p, f.name) for p in parts]) for f in fields(CLs)))
+        grid = plan_cls(model, np.asarray(mu), data, fixed, init, test_statistic)
+        return grid.at(0, len(grid.mu))
     engine = engine_for(model, mu, data, fixed, init)
     setup = Setup(engine, data_of(model, data), fixed, init, test_statistic)
     return _in_program(setup, mu) if isinstance(engine, Traced) else HypothesisTest(setup).at(mu)
+
+
+@dataclass(frozen=True, eq=False)
+class CLsGrid:
+    """Signal strengths to test: any of them can be tested anywhere, with the same digits."""
+
+    model: Model
+    mu: Floats
+    data: DataSet
+    fixed: dict[str, Any]
+    init: Parameters
+    test_statistic: str
+    compiled: bool  # what runs the fits
+
+    def at(self, begin: int, end: int) -> CLs:
+        """CLs of the strengths `begin` to `end`, in arrays."""
+        engine = Eager(self.model, self.compiled)
+        data = data_of(self.model, self.data)
+        setup = Setup(engine, data, self.fixed, self.init, self.test_statistic)
+        parts = [HypothesisTest(setup).at(mu) for mu in self.mu[begin:end]]
+        return CLs(*(np.stack([getattr(p, f.name) for p in parts]) for f in fields(CLs)))
+
+
+@in_float64
+def plan_cls(
+    model: Model,
+    mu: Sequence[float] | Floats,
+    data: DataSet = None,
+    fixed: Fixed = None,
+    init: Parameters = None,
+    test_statistic: str = "qtilde",
+) -> CLsGrid:
+    """The tests that `cls` with an array of signal strengths makes, none made yet."""
+    require_statistic(test_statistic)
+    require_possible_strength(mu, test_statistic)
+    strengths = as_numbers(mu, "the signal strengths")
+    if strengths.ndim != 1 or not len(strengths):
+        raise ModelError("the signal strengths must be a list of numbers.")
+    compiled = Eager(model).deciding(4 * len(strengths)).compiled is True
+    held = as_fixed(model, fixed)
+    return CLsGrid(model, strengths, data, held, init, test_statistic, compiled)
 
 
 class Setup(NamedTuple):

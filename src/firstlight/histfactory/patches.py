@@ -52,6 +52,26 @@ def apply_patches(workspace: JsonObject, patches: Sequence[Patch], source: str) 
     return patched
 
 
+def patches_of(
+    patchset: Json, names: Sequence[str] | None = None, source: str = "patchset"
+) -> dict[str, list[float | str]]:
+    """The values of all patches of a patchset, or of those named, by name and in its order."""
+    try:
+        if not isinstance(patchset, Mapping):
+            raise ContentError(f"a patchset must be an object, not {described(patchset)}.")
+        entries = _entries(patchset)
+        for name in names or ():
+            _choose(entries, name)
+        found = {_label(e): e["metadata"]["values"] for e in entries}
+        if len(found) < len(entries):
+            raise ContentError("two patches have the same name. Names must be unique.")
+        if not found:
+            raise ContentError("has no patches.")
+    except ContentError as fault:
+        raise fault.error(source) from None
+    return {n: v for n, v in found.items() if names is None or n in names}
+
+
 def digest(workspace: Mapping[str, Json], algorithm: str) -> str:
     """The digest of a workspace as pyhf defines it (`pyhf.utils.digest`)."""
     import hashlib  # loads OpenSSL, which only a patchset needs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -54,6 +55,44 @@ class Impacts:
     branches: int  # the largest number of minima found by one of the fits
 
 
+@dataclass(frozen=True, eq=False)
+class ScanFits:
+    """What all points of a scan share: any of them can be fitted anywhere, with the same digits."""
+
+    model: Model
+    data: DataSet
+    fixed: dict[str, Any]
+    parameter: str
+    values: Floats
+    best: FitResult
+    compiled: bool  # what runs the fits
+
+    def fit(
+        self, begin: int, end: int, progress: Progress | None = None
+    ) -> tuple[Floats, Floats, Floats]:
+        """Likelihood, status code and number of minima at the points `begin` to `end`."""
+        model, engine = self.model, Eager(self.model, self.compiled)
+        base = problem_of(engine, data_of(model, self.data), self.fixed)
+        near, index = to_internal(model, self.best.values), model.index(self.parameter)
+        points = [_held(model, base, near, index, v) for v in self.values[begin:end]]
+        found = engine.fits(points, progress)
+        nll = np.array([float(f.nll) for f in found]) + engine.constants(base.data)
+        status = np.array([int(f.status) for f in found])
+        return nll, status, np.array([int(f.branches) for f in found])
+
+    def result(self, nll: Floats, status: Floats, branches: Floats) -> Scan:
+        """The scan, from what `fit` returned for all points."""
+        return Scan(
+            parameter=self.parameter,
+            values=self.values,
+            nll=nll,
+            twice_delta_nll=2 * (nll - self.best.nll),
+            status_code=status,
+            branches=branches,
+            best=self.best,
+        )
+
+
 @in_float64
 def scan(
     model: Model,
@@ -71,6 +110,22 @@ def scan(
     The default is `points` values within ± `width` standard deviations of the best fit and within
     the parameter's bounds.
     """
+    job = plan_scan(model, parameter, values, data, fixed, points=points, width=width)
+    return job.result(*job.fit(0, len(job.values), progress))
+
+
+@in_float64
+def plan_scan(
+    model: Model,
+    parameter: str | None = None,
+    values: Sequence[float] | None = None,
+    data: DataSet = None,
+    fixed: Fixed = None,
+    *,
+    points: int = 41,
+    width: float = 3.0,
+) -> ScanFits:
+    """The scan that `scan` with these arguments makes, with its best fit only."""
     name = model.parameter_names[model.poi_index] if parameter is None else parameter
     index = model.index(name)
     fixed = as_fixed(model, fixed)
@@ -91,20 +146,8 @@ def scan(
         grid = as_numbers(values, "the values to scan")
     if grid.ndim != 1 or not len(grid) or not np.all(np.isfinite(grid)):
         raise ModelError("the values to scan must be a list of finite numbers.")
-    engine = Eager(model)
-    base = problem_of(engine, data_of(model, data), fixed)
-    near = to_internal(model, best.values)
-    found = engine.fits([_held(model, base, near, index, v) for v in grid], progress)
-    nll = np.array([float(f.nll) for f in found]) + engine.constants(base.data)
-    return Scan(
-        parameter=name,
-        values=grid,
-        nll=nll,
-        twice_delta_nll=2 * (nll - best.nll),
-        status_code=np.array([int(f.status) for f in found]),
-        branches=np.array([int(f.branches) for f in found]),
-        best=best,
-    )
+    compiled = Eager(model).deciding(len(grid)).compiled is True
+    return ScanFits(model, data, fixed, name, grid, best, compiled)
 
 
 @in_float64

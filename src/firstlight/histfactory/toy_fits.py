@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
@@ -47,6 +48,14 @@ class Toys:
     @property
     def not_converged(self) -> int:
         return int(np.sum(~self.converged))
+
+    def values_of(self, name: str) -> Floats:
+        """Fitted values of one parameter."""
+        return self.values[:, self.names.index(name)]
+
+    def columns(self) -> Iterator[tuple[slice, Floats]]:
+        """All fitted values: what is kept elsewhere comes in parts."""
+        yield slice(0, len(self.names)), self.values
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from firstlight.cli.histfactory import options as shared
@@ -28,6 +29,7 @@ def add_to(commands: Any) -> None:
         help="one or more signal strengths (default 1)",
     )
     add_statistic(parser)
+    shared.add_cluster(parser)
 
 
 def add_statistic(parser: argparse.ArgumentParser) -> None:
@@ -43,24 +45,31 @@ def handle(options: argparse.Namespace) -> int:
     from firstlight.cli.histfactory import output
     from firstlight.cli.histfactory.job import prepare, with_asimov
 
+    spread = shared.cluster_options(options)
     job = prepare(options)
     values = options.mu or [1.0]
-    results: list[CLs] = []
     with output.Working("fitting") as progress:
         from firstlight.histfactory.exclusion import cls
 
         job = with_asimov(job, options.asimov, options.blind)
-        for mu in values:
-            results.append(
-                cls(job.model, mu, job.data, job.fixed, test_statistic=options.test_statistic)
-            )
-            progress(len(results), len(values))
+        if spread:
+            from firstlight.cluster.fits import cls  # type: ignore[assignment]
+
+            spread["progress"] = progress
+        statistic = options.test_statistic
+        grid = cls(job.model, values, job.data, job.fixed, test_statistic=statistic, **spread)
+    results = [row(grid, i) for i in range(len(values))]
     content = {"test_statistic": options.test_statistic, "results": list(map(vars, results))}
     output.tell(options, job, content, lambda: print_results(results, job.model.poi))
     output.several_minima(max(result.branches for result in results))
     return output.ending(
         f"{job.model.poi} = {r.mu:g}: a fit DID NOT CONVERGE." for r in results if not r.converged
     )
+
+
+def row(grid: CLs, i: int) -> CLs:
+    """One of several signal strengths."""
+    return replace(grid, **{name: value[i] for name, value in vars(grid).items()})
 
 
 def print_results(results: list[CLs], poi: str | None) -> None:

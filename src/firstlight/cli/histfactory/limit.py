@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from firstlight.cli.histfactory import options as shared
@@ -22,7 +23,8 @@ def add_to(commands: Any) -> None:
         commands,
         "limit",
         "upper limit on the signal strength, observed and expected (asymptotic CLs)",
-        "firstlight hf limit workspace.json --plot limit.png",
+        "firstlight hf limit workspace.json --plot limit.png\n"
+        "  firstlight hf limit background.json --all-patches patchset.json --on ray",
         handle,
     )
     parser.add_argument(
@@ -33,6 +35,13 @@ def add_to(commands: Any) -> None:
         help="CLs at the limit (default 0.05, for the 95%% confidence level)",
     )
     add_statistic(parser)
+    parser.add_argument(
+        "--all-patches",
+        type=Path,
+        metavar="PATCHSET",
+        help="limits for all patches of a pyhf patchset, such as the masses of a signal",
+    )
+    shared.add_cluster(parser)
     shared.add_plot(parser, "CLs against the signal strength, with the expected bands")
 
 
@@ -40,6 +49,11 @@ def handle(options: argparse.Namespace) -> int:
     from firstlight.cli.histfactory import output
     from firstlight.cli.histfactory.job import draw, prepare, with_asimov
 
+    spread = shared.cluster_options(options)
+    if options.all_patches is not None:
+        from firstlight.cli.histfactory.patch_limits import handle_patches
+
+        return handle_patches(options, spread)
     job = prepare(options)
     results: CLs | None = None
     with output.Working("finding the limits"):
@@ -51,7 +65,7 @@ def handle(options: argparse.Namespace) -> int:
         )
     if options.plot and limit.converged:
         with output.Working("CLs for the plot"):
-            results = along(job, limit, options.test_statistic)
+            results = along(job, limit, options.test_statistic, spread)
     content = describe(limit, results, options)
     output.tell(options, job, content, lambda: print_limit(limit, job.model.poi))
     if results is not None:
@@ -62,15 +76,17 @@ def handle(options: argparse.Namespace) -> int:
     return output.ending([] if limit.converged else [problem])
 
 
-def along(job: Job, limit: UpperLimit, test_statistic: str) -> CLs:
+def along(job: Job, limit: UpperLimit, test_statistic: str, spread: dict[str, Any]) -> CLs:
     """CLs from no signal to beyond all limits."""
     import numpy as np
 
     from firstlight.histfactory.exclusion import cls
 
+    if spread:
+        from firstlight.cluster.fits import cls  # type: ignore[assignment]
     far = max([limit.observed, *limit.expected.tolist()])
     grid = np.linspace(0.0, 1.15 * far, POINTS)
-    return cls(job.model, grid, job.data, job.fixed, test_statistic=test_statistic)
+    return cls(job.model, grid, job.data, job.fixed, test_statistic=test_statistic, **spread)
 
 
 def describe(limit: UpperLimit, results: CLs | None, options: argparse.Namespace) -> JsonObject:

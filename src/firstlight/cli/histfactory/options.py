@@ -122,6 +122,35 @@ def _add_data(parser: argparse.ArgumentParser, asimov: str) -> None:
     )
 
 
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """Where the fits run, and where finished ones are kept."""
+    add = parser.add_argument
+    add(
+        "--on",
+        metavar="ray[://HOST:PORT]",
+        help="spread the fits over a Ray cluster: that of RAY_ADDRESS, one started on this "
+        "machine, or the one at an address (same results; needs the extra 'ray')",
+    )
+    add(
+        "--checkpoint",
+        type=Path,
+        metavar="DIR",
+        help="keep every finished piece in this new folder, so that nothing is lost",
+    )
+    add("--resume", action="store_true", help="continue what is in the folder of --checkpoint")
+
+
+def cluster_options(options: argparse.Namespace) -> dict[str, Any]:
+    """What a function of `firstlight.cluster` takes beside its work; empty: it is not needed."""
+    from firstlight.cli.histfactory.job import CommandError
+
+    if options.resume and options.checkpoint is None:
+        raise CommandError("--resume needs --checkpoint DIR: it says what to continue.")
+    if options.on is None and options.checkpoint is None:
+        return {}
+    return {"on": options.on, "checkpoint": options.checkpoint, "resume": options.resume}
+
+
 def add_plot(
     parser: argparse.ArgumentParser, what: str, name: str = "--plot", dest: str | None = None
 ) -> None:

@@ -48,6 +48,7 @@ def add_to(commands: Any) -> None:
         metavar="N",
         help="number of points (default 41)",
     )
+    shared.add_cluster(parser)
     shared.add_plot(parser, "the profile with 1σ and 2σ intervals")
 
 
@@ -56,10 +57,14 @@ def handle(options: argparse.Namespace) -> int:
     from firstlight.cli.histfactory.job import draw, prepare, with_asimov
 
     values = grid(options)
+    spread = shared.cluster_options(options)
     job = prepare(options, poi=options.parameter is None)
     require_moving(job, options.parameter)
     with output.Working("scanning") as progress:
         from firstlight.histfactory.scans import interval, scan
+
+        if spread:
+            from firstlight.cluster.fits import scan
 
         job = with_asimov(job, options.asimov, options.blind)
         result = scan(
@@ -70,6 +75,7 @@ def handle(options: argparse.Namespace) -> int:
             job.fixed,
             points=options.points,
             progress=progress,
+            **spread,
         )
     ends = {name: interval(result, height) for name, height in HEIGHTS}
     output.tell(options, job, describe(result, ends), lambda: print_scan(result, ends))

@@ -9,7 +9,11 @@ from firstlight.cli.histfactory import options as shared
 from firstlight.cli.histfactory.cls import add_statistic
 
 if TYPE_CHECKING:
+    from firstlight.cluster.fits import FittedToys
     from firstlight.histfactory.toy_fits import ToyCLs, Toys
+
+#: More toys than this are kept on disk while they are fitted.
+MAX_IN_MEMORY = 20_000
 
 
 def add_to(commands: Any) -> None:
@@ -43,6 +47,7 @@ def add_to(commands: Any) -> None:
         "--cls", type=shared.number, metavar="MU", help="CLs of this signal strength from toys"
     )
     add_statistic(parser)
+    shared.add_cluster(parser)
     shared.add_top(parser, "rows in the table", default=10)
 
 
@@ -57,14 +62,29 @@ def handle(options: argparse.Namespace) -> int:
 
 
 def fit_toys(options: argparse.Namespace, job: Any) -> int:
+    from contextlib import ExitStack
+
     from firstlight.cli.histfactory import output
 
-    with output.Working("fitting toys") as progress:
-        from firstlight.histfactory.toy_fits import toys
+    spread = shared.cluster_options(options)
+    with ExitStack() as opened:
+        with output.Working("fitting toys") as progress:
+            arguments: dict[str, Any] = {"mu": options.mu, "fixed": job.fixed, "progress": progress}
+            if spread or options.n > MAX_IN_MEMORY:
+                from firstlight.cluster.fits import fitted_toys
 
-        result = toys(
-            job.model, options.n, options.seed, mu=options.mu, fixed=job.fixed, progress=progress
-        )
+                found = fitted_toys(job.model, options.n, options.seed, **arguments, **spread)
+                result: Toys | FittedToys = opened.enter_context(found)
+            else:
+                from firstlight.histfactory.toy_fits import toys
+
+                result = toys(job.model, options.n, options.seed, **arguments)
+        return show_toys(result, options, job)
+
+
+def show_toys(result: Toys | FittedToys, options: argparse.Namespace, job: Any) -> int:
+    from firstlight.cli.histfactory import output
+
     summary = summarise(result)
     content = {
         "toys": options.n,
@@ -76,7 +96,7 @@ def fit_toys(options: argparse.Namespace, job: Any) -> int:
         "branches": result.branches,
     }
     if job.model.poi is not None:
-        content["poi_values"] = result.values[:, job.model.poi_index]
+        content["poi_values"] = result.values_of(job.model.poi)
     output.tell(options, job, content, lambda: print_toys(result, summary, job.model.poi, options))
     return output.ending(failed(result.not_converged, options.n))
 
@@ -86,30 +106,38 @@ def failed(count: int, of: int) -> list[str]:
     return [text] if count else []
 
 
-def summarise(result: Toys) -> dict[str, dict[str, float]]:
+def summarise(result: Toys | FittedToys) -> dict[str, dict[str, float]]:
     """Mean, standard deviation and quantiles of the fitted values, over converged toys."""
+    summaries: list[dict[str, float]] = []
+    for _, values in result.columns():
+        summaries += _summaries(values[result.converged])
+    return dict(zip(result.names, summaries, strict=True))
+
+
+def _summaries(good: Any) -> list[dict[str, float]]:
+    """Of every column. Each is summed on its own, so that its digits do not depend on others."""
     import numpy as np
 
-    good = result.values[result.converged]
-    if not len(good):
-        good = np.full((1, len(result.names)), np.nan)
-    deviations = good.std(axis=0, ddof=1) if len(good) > 1 else np.full(len(result.names), np.nan)
-    low, median, high = np.quantile(good, [0.158655, 0.5, 0.841345], axis=0)
-    columns = {
-        "mean": good.mean(axis=0),
-        "standard_deviation": deviations,
+    rows = np.ascontiguousarray(good.T)
+    if not rows.size:
+        rows = np.full((len(rows), 1), np.nan)
+    several = rows.shape[1] > 1
+    low, median, high = np.quantile(rows, [0.158655, 0.5, 0.841345], axis=1)
+    found = {
+        "mean": rows.mean(axis=1),
+        "standard_deviation": rows.std(axis=1, ddof=1) if several else np.full(len(rows), np.nan),
         "median": median,
         "quantile_16": low,
         "quantile_84": high,
     }
-    return {
-        name: {column: float(values[i]) for column, values in columns.items()}
-        for i, name in enumerate(result.names)
-    }
+    return [{name: float(values[i]) for name, values in found.items()} for i in range(len(rows))]
 
 
 def print_toys(
-    result: Toys, summary: dict[str, dict[str, float]], poi: str | None, options: argparse.Namespace
+    result: Toys | FittedToys,
+    summary: dict[str, dict[str, float]],
+    poi: str | None,
+    options: argparse.Namespace,
 ) -> None:
     from firstlight.cli.histfactory.output import measured, significant
     from firstlight.present.terminal import Terminal
@@ -140,6 +168,9 @@ def cls_from_toys(options: argparse.Namespace, job: Any) -> int:
     with output.Working("fitting toys") as progress:
         from firstlight.histfactory.toy_fits import toy_cls
 
+        spread = shared.cluster_options(options)
+        if spread:
+            from firstlight.cluster.fits import toy_cls
         result = toy_cls(
             job.model,
             options.cls,
@@ -148,6 +179,7 @@ def cls_from_toys(options: argparse.Namespace, job: Any) -> int:
             fixed=job.fixed,
             test_statistic=options.test_statistic,
             progress=progress,
+            **spread,
         )
     error = statistical_error(result)
     output.several_minima(result.branches)

@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +38,7 @@ def freeze(
     buckets: Sequence[int] = (),
     batched: Sequence[int | str] = (0,),
     key: str | os.PathLike[str] | None = None,
+    compiler_options: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write executables of `f` for calls like the examples to one file, which `load` reads.
 
@@ -58,6 +59,7 @@ def freeze(
         batched: With `buckets`: which arguments have rows, by position or name. Their first axis
             is the rows.
         key: The file of another private key to sign with.
+        compiler_options: As of `jax.jit`.
 
     Raises:
         CannotFreezeError: What it is in `f` that cannot be frozen, and what to do.
@@ -66,7 +68,8 @@ def freeze(
     with _persistent_cache_off():
         for call in _calls(examples):
             for rows in sorted({*buckets}) or (0,):
-                compiled.append(_compiled(f, call, tuple(static), rows, tuple(batched)))
+                found = _compiled(f, call, tuple(static), rows, tuple(batched), compiler_options)
+                compiled.append(found)
     programs = tuple(program for program, _, _ in compiled)
     devices = max(count for _, _, count in compiled)
     frozen = Artifact(
@@ -101,7 +104,12 @@ def _calls(examples: tuple[Any, ...]) -> list[Example]:
 
 
 def _compiled(
-    f: Callable[..., Any], call: Example, static: tuple[str, ...], rows: int, batched: Any
+    f: Callable[..., Any],
+    call: Example,
+    static: tuple[str, ...],
+    rows: int,
+    batched: Any,
+    compiler_options: Mapping[str, Any] | None,
 ) -> tuple[Program, list[Call], int]:
     """The executable for a call, with calls that it must answer like `f`, and its devices."""
     import jax
@@ -119,7 +127,7 @@ def _compiled(
     def fresh(*args: Any, **kwargs: Any) -> Any:
         return f(*args, **kwargs, **fixed)
 
-    jitted = jax.jit(fresh)
+    jitted = jax.jit(fresh, compiler_options=compiler_options and dict(compiler_options))
     lowered = jitted.lower(*args, **kwargs)
     compiled = lowered.compile()
     program = _program(compiled, lowered, args, kwargs, tuple(sorted(fixed.items())))

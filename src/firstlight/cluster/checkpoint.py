@@ -1,0 +1,120 @@
+"""Finished pieces of work in a folder: each a file written whole, so that a kill loses none.
+
+checkpoint.json     what the work is, in how many pieces
+piece-000042.npz    the arrays of one piece; the zip format checks their sums
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from firstlight.cluster.errors import CheckpointError
+from firstlight.whole_files import write_bytes, write_text
+
+FORMAT = 1
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+class Checkpoint:
+    """The folder of one piece of work, held by one process at a time."""
+
+    def __init__(self, path: Path, identity: Mapping[str, str], resume: bool) -> None:
+        """Begin in a new folder, or take up what is there.
+
+        identity: what the work is, by named parts: a checkpoint of anything else is refused.
+        """
+        self.path = path
+        known = path / "checkpoint.json"
+        if resume and not known.is_file():
+            raise CheckpointError(
+                f"{path}: there is no checkpoint to resume. Leave out --resume to begin one."
+            )
+        if not resume and path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise CheckpointError(
+                f"{path} exists and is not empty. Continue what is there with --resume, or give "
+                "another folder."
+            )
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = self._hold()
+            if resume:
+                self._require_same(known, identity)
+                self._remove_unfinished()
+            else:
+                write_text(known, json.dumps({"format": FORMAT, **identity}, indent=1) + "\n")
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def close(self) -> None:
+        self._lock.close()
+
+    def finished(self) -> set[int]:
+        """The numbers of the pieces that are there."""
+        return {int(file.stem.removeprefix("piece-")) for file in self.path.glob("piece-*.npz")}
+
+    def keep(self, number: int, arrays: Arrays) -> None:
+        content = io.BytesIO()
+        np.savez(content, **arrays)  # type: ignore[arg-type]
+        try:
+            write_bytes(self._file(number), content.getvalue())
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def load(self, number: int) -> Arrays:
+        try:
+            with np.load(self._file(number), allow_pickle=False) as stored:
+                return dict(stored)
+        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+            raise CheckpointError(
+                f"{self._file(number)} is damaged ({error}). Delete this file, then continue with "
+                "--resume: only this piece is computed again."
+            ) from None
+
+    def _file(self, number: int) -> Path:
+        return self.path / f"piece-{number:06d}.npz"
+
+    def _hold(self) -> IO[bytes]:
+        lock = open(self.path / ".lock", "ab")  # noqa: SIM115 (held until it is closed)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise CheckpointError(f"{self.path}: another process is working on it.") from None
+        return lock
+
+    def _require_same(self, known: Path, identity: Mapping[str, str]) -> None:
+        try:
+            before = json.loads(known.read_text())
+        except ValueError:
+            before = None
+        if not isinstance(before, dict) or before.get("format") != FORMAT:
+            raise CheckpointError(
+                f"{known} is damaged or was written by another version of Firstlight. Begin anew "
+                "in another folder."
+            )
+        now = {"format": FORMAT, **identity}
+        differing = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        if differing:
+            shown = "; ".join(f"{n}: {before.get(n)} there, {now.get(n)} here" for n in differing)
+            raise CheckpointError(
+                f"{self.path} is a checkpoint of something else ({shown}). Repeat the original "
+                "command with --resume, or give another folder."
+            )
+
+    def _remove_unfinished(self) -> None:
+        for leftover in self.path.glob(".piece-*.tmp"):
+            leftover.unlink(missing_ok=True)
+
+    def _unwritable(self, error: OSError) -> CheckpointError:
+        return CheckpointError(
+            f"{self.path}: {error.strerror or error}. What is finished is safe there: free some "
+            "space or check its permissions, then continue with --resume."
+        )

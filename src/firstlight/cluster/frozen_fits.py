@@ -1,0 +1,137 @@
+"""Fits as frozen executables: what a fresh process needs to fit without JAX and without compiling.
+
+The driver freezes the programs of a model once per kind of model, machine and source, and keeps the
+files; a worker gets their bytes and installs them, also where its own cache is empty.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from firstlight.cluster.errors import ClusterError
+from firstlight.histfactory.engine import FIT_PROGRAMS, Eager
+from firstlight.histfactory.fitting import problem_of
+from firstlight.histfactory.internal_order import to_internal
+from firstlight.histfactory.likelihood import Data, Prepared
+from firstlight.histfactory.model import Model
+from firstlight.histfactory.newton import Minimum, Problem
+
+#: Leaves of a `Minimum` in a fit: all but the Hessian.
+_RESULTS = len(Minimum._fields) - 1
+
+
+def frozen_programs(model: Model) -> bytes:
+    """The file with all executables for fits of models of this kind, which is made if needed."""
+    import jax
+
+    if jax.default_backend() != "cpu":
+        raise ClusterError(
+            f"fits are spread over CPUs, and this process uses {jax.default_backend()!r}: their "
+            "digits would differ. Set JAX_PLATFORMS=cpu, or leave out --on."
+        )
+    engine = Eager(model)
+    with _folder() as folder:
+        path = folder / _identity(engine.prepared)
+        if not path.is_file():
+            _freeze(path, engine)
+        return path.read_bytes()
+
+
+def install(model: Model, executables: bytes) -> None:
+    """Have fits of such models run by these in this process."""
+    from firstlight.warmstart import load
+
+    with tempfile.TemporaryDirectory(prefix="firstlight-") as folder:
+        # Whoever can hand work to a node of the cluster runs code there in any case.
+        path = Path(folder) / "fits"
+        path.write_bytes(executables)
+        path.chmod(0o600)
+        function = load(path, with_jax=False)
+    prepared = Eager(model).prepared
+    for name, program in FIT_PROGRAMS.items():
+        program.install(prepared.kind, _Installed(function, name))
+
+
+class _Installed:
+    """A frozen program, called as `Program` calls it."""
+
+    def __init__(self, function: Any, name: str) -> None:
+        self._function, self._name = function, name
+
+    def __call__(self, prepared: Prepared, problem: Problem) -> Any:
+        results = self._function(*_leaves(prepared, problem), program=self._name)
+        found = Minimum(*results[:_RESULTS])
+        return (found, *results[_RESULTS:]) if len(results) > _RESULTS else found
+
+
+def _leaves(prepared: Prepared, problem: Problem) -> list[Any]:
+    arrays = [getattr(prepared, name) for name in _array_names()]
+    return [*arrays, *problem.data, *problem[1:]]
+
+
+def _array_names() -> list[str]:
+    return [field.name for field in fields(Prepared) if field.name != "codes"]
+
+
+def _freeze(path: Path, engine: Eager) -> None:
+    import jax.numpy as jnp
+
+    from firstlight.histfactory.precision import float64_scope
+    from firstlight.histfactory.programs import compiler_options
+    from firstlight.warmstart import Example, freeze
+
+    codes = engine.prepared.codes
+    names = _array_names()
+    count = len(names)
+
+    def search(*leaves: Any, program: str) -> Any:
+        model = Prepared(**dict(zip(names, leaves, strict=False)), codes=codes)
+        problem = Problem(Data(*leaves[count : count + 2]), *leaves[count + 2 :])
+        found = FIT_PROGRAMS[program].function(model, problem, xp=jnp)
+        minimum, *flag = (found,) if isinstance(found, Minimum) else found
+        return (*minimum[:_RESULTS], *flag)
+
+    start = to_internal(engine.model, engine.model.init)
+    problem = problem_of(engine, engine.asimov(start))
+    leaves = [np.asarray(leaf, np.float64) for leaf in _leaves(engine.prepared, problem)]
+    calls = [Example(*leaves, program=name) for name in FIT_PROGRAMS]
+    with float64_scope():
+        freeze(search, *calls, path=path, static=["program"], compiler_options=compiler_options())
+
+
+def _identity(prepared: Prepared) -> str:
+    """What an executable depends on: shapes, the machine, and the source that it was made from."""
+    from firstlight import histfactory
+    from firstlight.warmstart.frozen.places import this_place
+
+    text = json.dumps([repr(prepared.kind), this_place().to_json()], sort_keys=True)
+    known = hashlib.sha256(text.encode())
+    for source in sorted(Path(histfactory.__file__).parent.glob("*.py")):
+        known.update(source.read_bytes())
+    return known.hexdigest()[:32]
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """Where frozen fits are kept: beside the cache of compiled programs, or nowhere."""
+    from firstlight.warmstart import folder
+
+    if folder.is_off():
+        with tempfile.TemporaryDirectory(prefix="firstlight-") as name:
+            yield Path(name)
+        return
+    named = os.environ.get("FIRSTLIGHT_CACHE_DIR", "")
+    base = folder.in_front() if not named or "://" in named else named
+    path = Path(folder.opened(base)).parent / "frozen-fits"
+    path.mkdir(mode=0o700, exist_ok=True)
+    yield path

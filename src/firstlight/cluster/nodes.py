@@ -1,0 +1,55 @@
+"""The machines of a cluster: which versions they run, and what kind of machine they are."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from firstlight.cluster.errors import NodeMismatchError
+
+#: Packages that decide about digits and formats.
+_PACKAGES = ("firstlight", "ray", "numpy", "jaxlib")
+Versions = tuple[tuple[str, str], ...]
+
+
+@cache
+def versions() -> Versions:
+    """The versions of this process, by name."""
+    found = {"Python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return tuple(found.items())
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A node on which Firstlight cannot be imported."""
+
+    reason: str
+
+
+def mismatch(host: str, there: Versions | Missing) -> NodeMismatchError:
+    """The error for a node that cannot take part."""
+    if isinstance(there, Missing):
+        return NodeMismatchError(
+            f"node {host}: Firstlight cannot be imported there ({there.reason}). Install the same "
+            "version on every node: pip install 'firstlight[ray]'"
+        )
+    other = dict(there)
+    shown = [f"{n} is {other.get(n)} there, {v} here" for n, v in versions() if other.get(n) != v]
+    return NodeMismatchError(
+        f"node {host}: {'; '.join(shown)}. Results of different versions do not belong together: "
+        "install the same ones on every node."
+    )
+
+
+def working(nodes: list[Mapping[str, Any]]) -> float:
+    """Cores of the nodes that are alive, as `ray.nodes()` lists them."""
+    return sum((float(n["Resources"].get("CPU", 0)) for n in nodes if n["Alive"]), 0.0)
