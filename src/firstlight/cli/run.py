@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,8 @@ from firstlight.cli import values
 
 if TYPE_CHECKING:
     from firstlight.cli.values import Commands
+    from firstlight.cluster.samples import Fleet, MachineClass
+    from firstlight.measure.planning import Request
     from firstlight.records import Plan
     from firstlight.records.run_directory import RunDirectory
     from firstlight.runs import Run
@@ -49,6 +52,12 @@ def add_to(commands: Commands) -> None:
         )
     add("--seed", type=int, default=0, metavar="N", help="seed of the random run order (default 0)")
     add("--resume", type=Path, metavar="DIR", help="finish an interrupted run as planned")
+    add(
+        "--on",
+        metavar="ray[://HOST:PORT]",
+        help="measure on the nodes of a Ray cluster, one process at a time on each; machines of "
+        "different classes make different runs (needs the extra 'ray')",
+    )
     parser.set_defaults(handle=handle)
 
 
@@ -63,15 +72,55 @@ that breaks its contract) or a machine problem, 130 interrupted"""
 
 
 def handle(options: argparse.Namespace) -> int:
+    if options.on is not None:
+        return on_cluster(options)
+    directory, plan = resume(options) if options.resume is not None else begin(options)
+    return finish(directory, plan, measure)
+
+
+def on_cluster(options: argparse.Namespace) -> int:
+    """One run per class of machine, each on all machines of its class at once."""
+    from functools import partial
+
+    from firstlight.cluster.samples import Fleet
+    from firstlight.measure.planning import take_up
+    from firstlight.records.run_directory import RunDirectory
+    from firstlight.runs import default_path
+
+    code = 0
+    with Fleet.on(options.on) as fleet:
+        if options.resume is not None:
+            require_plan_kept(options)
+            directory, plan = take_up(options.resume, fleet.same)
+            return finish(directory, plan, partial(measure_on, fleet, fleet.same(plan)))
+        classes = fleet.classes()
+        for machines in classes:
+            plan = fleet.plan(machines, request(options))
+            tell_skipped(plan)
+            path = options.out or default_path(plan)
+            path = path if len(classes) == 1 else path / machines.name
+            print(f"{len(machines.slots)} node(s) of class {machines.name}", file=sys.stderr)
+            directory = RunDirectory.create(path, plan)
+            code = max(code, finish(directory, plan, partial(measure_on, fleet, machines)))
+            if code == 130:
+                break
+    return code
+
+
+def finish(
+    directory: RunDirectory, plan: Plan, measure: Callable[[RunDirectory, Plan], bool]
+) -> int:
+    """Measure what is missing, summarise and show it."""
     from firstlight.present.quantities import duration
     from firstlight.report.terminal import print_run
     from firstlight.runs import conclude
 
-    directory, plan = resume(options) if options.resume is not None else begin(options)
     began = time.monotonic()
     try:
-        interrupted = measure(directory, plan)
-        run = conclude(directory, plan)
+        try:
+            interrupted = measure(directory, plan)
+        finally:
+            run = conclude(directory, plan)
     finally:
         directory.close()
     try:
@@ -87,23 +136,37 @@ def handle(options: argparse.Namespace) -> int:
 
 
 def resume(options: argparse.Namespace) -> tuple[RunDirectory, Plan]:
-    from firstlight.measure.planning import ResumeError, take_up
+    from firstlight.measure.planning import take_up
+
+    require_plan_kept(options)
+    return take_up(options.resume)
+
+
+def require_plan_kept(options: argparse.Namespace) -> None:
+    from firstlight.measure.planning import ResumeError
 
     planned = ("target", "pattern", "backend", "cache", "out", "processes", "timeout", "affinity")
     if any(getattr(options, name) is not None for name in (*planned, "effort")):
         raise ResumeError(
             "--resume keeps the original plan. Omit the other options, or start a new run."
         )
-    return take_up(options.resume)
 
 
 def begin(options: argparse.Namespace) -> tuple[RunDirectory, Plan]:
     """Create the run requested on the command line."""
-    from firstlight.measure.planning import Request, plan_run
+    from firstlight.measure.planning import plan_run
     from firstlight.records.run_directory import RunDirectory
     from firstlight.runs import default_path
 
-    request = Request(
+    plan = plan_run(request(options))
+    tell_skipped(plan)
+    return RunDirectory.create(options.out or default_path(plan), plan), plan
+
+
+def request(options: argparse.Namespace) -> Request:
+    from firstlight.measure.planning import Request
+
+    return Request(
         target=options.target or "quick",
         pattern=options.pattern,
         backends=options.backend,
@@ -114,10 +177,11 @@ def begin(options: argparse.Namespace) -> tuple[RunDirectory, Plan]:
         affinity=options.affinity,
         seed=options.seed,
     )
-    plan = plan_run(request)
+
+
+def tell_skipped(plan: Plan) -> None:
     for reason, count in Counter(case.skipped for case in plan.cases if case.skipped).items():
         print(f"Skipped: {count} case(s), because {reason}.", file=sys.stderr)
-    return RunDirectory.create(options.out or default_path(plan), plan), plan
 
 
 def measure(directory: RunDirectory, plan: Plan) -> bool:
@@ -133,6 +197,18 @@ def measure(directory: RunDirectory, plan: Plan) -> bool:
             Runner(plan.cases, plan.settings, directory.keep, done) as runner,
         ):
             runner.run(progress.before)
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def measure_on(fleet: Fleet, machines: MachineClass, directory: RunDirectory, plan: Plan) -> bool:
+    """The same on the nodes of one class of a cluster."""
+    from firstlight.present.progress import Progress
+
+    try:
+        with values.signals_interrupt(), closing(Progress(sys.stderr)) as progress:
+            fleet.measure(machines, plan, directory, progress.before)
     except KeyboardInterrupt:
         return True
     return False

@@ -19,12 +19,11 @@ from firstlight.cluster.errors import ClusterError, RayMissingError, Unreachable
 
 #: For an address to answer at all; Ray itself would try for minutes.
 _ANSWER_SECONDS = 5.0
-#: What a cluster that is started here inherits: no reports to others, one thread per fit.
+#: What a cluster that is started here inherits: no reports to others.
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DISABLE_METRICS_COLLECTION": "1",
-    "OPENBLAS_NUM_THREADS": "1",
 }
 _FORMS = "'ray' (a cluster on this machine, or that of RAY_ADDRESS), 'ray://HOST:PORT' (the Ray "
 _FORMS += "client port, usually 10001) or 'ray:HOST:PORT' (from a machine of the cluster)"
@@ -92,7 +91,7 @@ def connected(on: str | Where, cpus: int | None = None) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _settings() -> Iterator[None]:
-    """The variables for Ray's processes; BLAS is loaded here, and must not be misled by them."""
+    """The variables for Ray's processes, which are not for those that this one starts."""
     added = [name for name in _SETTINGS if name not in os.environ]
     os.environ.update({name: _SETTINGS[name] for name in added})
     try:

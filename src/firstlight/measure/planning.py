@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -118,12 +118,18 @@ class ResumeError(FirstlightError):
     """The run cannot be continued without mixing two experiments."""
 
 
-def take_up(path: Path) -> tuple[RunDirectory, Plan]:
-    """The directory and the plan of the interrupted run in `path`."""
+def take_up(
+    path: Path, require_same: Callable[[Plan], object] | None = None
+) -> tuple[RunDirectory, Plan]:
+    """The directory and the plan of the interrupted run in `path`.
+
+    require_same: raises if the run cannot be continued; default: if this machine, its software or
+    the measured file have changed.
+    """
     directory = RunDirectory.open(path)
     try:
         plan = directory.plan()
-        _require_same(plan)
+        (require_same or _require_same)(plan)
     except FirstlightError as error:
         directory.close()
         if isinstance(error, RecordError):

@@ -74,14 +74,17 @@ class Runner:
 
     def is_due(self, case: Case, kind: str, index: int) -> bool:
         """Whether this process has to run: its case is sound, and it has not run before."""
-        if not self.is_sound(case):
-            return False
-        if (case.id, kind, index) not in self._done:
+        if self.is_missing(case, kind, index):
             return True
         # The reference and the primed cache live in scratch space: they are made again if needed.
         again = kind == "prime" or (kind == "check" and case.reference is not None)
         timed = range(self.settings.processes)
+        again = again and self.is_sound(case)
         return again and any((case.id, "timed", i) not in self._done for i in timed)
+
+    def is_missing(self, case: Case, kind: str, index: int) -> bool:
+        """Whether there is no sample of this process, though its case is sound."""
+        return self.is_sound(case) and (case.id, kind, index) not in self._done
 
     def is_sound(self, case: Case) -> bool:
         """Whether neither its check nor its priming has failed."""
@@ -90,12 +93,16 @@ class Runner:
     def take(self, case: Case, kind: str, index: int, turn: Turn | None = None) -> Sample:
         """Run one process of the plan, keep its sample, and learn from it."""
         sample = self.measure(case, kind, index, turn)
-        before = self._done.get((case.id, kind, index))
+        self.accept(sample)
+        return sample
+
+    def accept(self, sample: Sample) -> None:
+        """Keep a sample, unless it only repeats what is known, and learn from it."""
+        before = self._done.get((sample.case, sample.kind, sample.index))
         if before is None or before.status != "ok" or sample.status != "ok":
             self._keep(sample)  # also a repeated check that now fails, or no longer does
             self.order += 1
         self._learn(sample)
-        return sample
 
     def _learn(self, sample: Sample) -> None:
         if sample.kind == "check" and sample.memory is not None:

@@ -29,6 +29,7 @@ from firstlight.records.files import (
 )
 from firstlight.records.plan import (
     CONCURRENT,
+    MEASURED_ON,
     PRIMED,
     SERVER_ADAPTER,
     Case,

@@ -19,6 +19,8 @@ PLAN_SCHEMA = "firstlight.plan"
 SERVER_ADAPTER = "http"
 #: The fact of a sample whose calls overlap: on how many connections.
 CONCURRENT = "concurrent_calls"
+#: The fact of a sample that was measured on a cluster: on which node. Nodes run at the same time.
+MEASURED_ON = "node"
 #: Cache policies whose timed processes find what a priming process has left.
 PRIMED = ("warm", "shared", "frozen")
 #: Set for every worker, and shown with every number.

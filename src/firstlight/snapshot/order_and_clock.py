@@ -1,7 +1,8 @@
 """What the processes of a run cannot have done together, by the run's own clock and plan.
 
-Processes run one after the other, each in its planned place, and no two of them take exactly the
-same time. Times are UTC in ISO 8601, in one spelling, so that texts sort like moments.
+Processes run one after the other, each in its planned place (on a cluster: one after the other on
+each node), and no two of them take exactly the same time. Times are UTC in ISO 8601, in one
+spelling, so that texts sort like moments.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from datetime import datetime
 from itertools import pairwise
 from statistics import median
 
-from firstlight.records import CONCURRENT, PHASES, Case, Run, Sample, Settings, jobs
+from firstlight.records import CONCURRENT, MEASURED_ON, PHASES, Case, Run, Sample, Settings, jobs
 from firstlight.snapshot.layout import RUN, SAMPLES
 from firstlight.snapshot.opening import RawRun, timed
 
@@ -65,9 +66,12 @@ def implausible(raw: RawRun) -> Iterator[str]:
         yield f"{SAMPLES} has two processes at the same position in the order"
     elif not is_side_of_gate(raw) and orders != list(range(len(orders))):
         yield f"{SAMPLES} lacks a process of the run: the order has a gap"
-    if not is_side_of_gate(raw):
+    nodes = {sample.facts.get(MEASURED_ON) for sample in samples}
+    if not is_side_of_gate(raw) and nodes <= {None}:
         yield from _misplaced(samples, raw.plan.cases, raw.plan.settings)
-    yield from _overlapping(samples, raw.run.finished_at)
+    for node in nodes:
+        own = [sample for sample in samples if sample.facts.get(MEASURED_ON) == node]
+        yield from _overlapping(own, raw.run.finished_at)
     for case in raw.plan.cases:
         yield from _too_even(case.id, timed(raw.by_case.get(case.id, ())))
 

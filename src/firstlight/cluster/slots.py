@@ -1,0 +1,112 @@
+"""What measures on a node: one process at a time, by the runner that measures locally.
+
+A slot reserves all cores of its node, so that nothing else of the cluster disturbs a sample.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from firstlight.cluster.nodes import Versions, versions
+from firstlight.measure.host import describe_host
+from firstlight.measure.planning import Request, fingerprint, plan_run
+from firstlight.measure.runner import Runner
+from firstlight.records import PRIMED, Case, Plan, Sample, to_json
+
+#: Variables that Ray gives its workers; a measured process is to find what the node has.
+_OF_RAY = re.compile(r"^(RAY_|OMP_NUM_THREADS$|PYTHONBREAKPOINT$|SPT_NOENV$|CUDA_VISIBLE_DEVICES$)")
+#: What makes two machines comparable: equal in these, their samples belong together.
+_CLASS = ("cpu", "container", "gpus", "os", "python", "packages", "environment")
+
+
+class Slot:
+    """An actor: the runner of one node, with its own scratch space and caches."""
+
+    def __init__(self) -> None:
+        environment = environment_of_node()
+        os.environ.clear()
+        os.environ.update(environment)
+        self._runner: Runner | None = None
+        self._ready: set[tuple[str, str]] = set()  # cases checked and primed here
+
+    def facts(self) -> tuple[Versions, str, str]:
+        """Versions, the class of the machine, and its name for people."""
+        host = describe_host()
+        return versions(), class_of(host), class_name(host)
+
+    def plan(self, request: Request) -> Plan:
+        """The plan of a request, on this machine."""
+        return plan_run(request)
+
+    def fingerprint(self, cases: tuple[Case, ...]) -> Any:
+        """What must not change between two parts of one run, on this machine."""
+        return to_json(fingerprint(cases))
+
+    def begin(self, plan: Plan) -> None:
+        self.end()
+        self._runner = Runner(plan.cases, plan.settings, lambda sample: None)
+        self._runner.__enter__()
+
+    def measure(self, case: Case, kind: str, index: int) -> list[Sample]:
+        """The sample of a process, after those of the check and the priming that it needs here."""
+        runner = self._runner
+        assert runner is not None
+        needed = [("check", True), ("prime", case.cache in PRIMED and kind != "check")]
+        found: list[Sample] = []
+        for before, is_needed in needed:
+            if is_needed and before != kind and (case.id, before) not in self._ready:
+                found.append(self._take(runner, case, before, 0))
+                if found[-1].status != "ok":
+                    return found
+        return [*found, self._take(runner, case, kind, index)]
+
+    def _take(self, runner: Runner, case: Case, kind: str, index: int) -> Sample:
+        sample = runner.take(case, kind, index)
+        if sample.status == "ok":
+            self._ready.add((case.id, kind))
+        return sample
+
+    def end(self) -> None:
+        """Kill what is being measured, and leave nothing behind."""
+        import psutil
+
+        for child in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                child.kill()
+        if self._runner is not None:
+            self._runner.__exit__()
+            self._runner = None
+        self._ready.clear()
+
+
+def environment_of_node() -> dict[str, str]:
+    """The environment that Ray was started with on this node, without Ray's own variables."""
+    try:
+        text = Path(f"/proc/{os.getppid()}/environ").read_bytes().decode("utf-8", "surrogateescape")
+        pairs = [entry.partition("=") for entry in text.split("\0") if entry]
+        found = {name: value for name, _, value in pairs}
+    except OSError:  # no such file system here
+        found = dict(os.environ)
+    return {name: value for name, value in found.items() if not _OF_RAY.match(name)}
+
+
+def class_of(host: Mapping[str, Any]) -> str:
+    """Machines of one class have the same."""
+    parts = {name: host[name] for name in _CLASS}
+    parts["memory_gib"] = round(host["memory_bytes"] / 2**30)
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def class_name(host: Mapping[str, Any]) -> str:
+    """A name for people and folders, with the class at its end."""
+    cpu = host["cpu"]
+    words = f"{cpu['model'] or cpu['architecture']} {cpu['logical_cores']} cores"
+    readable = re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")[:40].strip("-")
+    return f"{readable}-{class_of(host)}"
