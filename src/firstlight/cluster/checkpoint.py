@@ -7,6 +7,7 @@ piece-000042.npz    the arrays of one piece; the zip format checks their sums
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import io
 import json
 import zipfile
@@ -20,6 +21,8 @@ from firstlight.cluster.errors import CheckpointError
 from firstlight.whole_files import write_bytes, write_text
 
 FORMAT = 1
+#: In every piece: which work it is of.
+_OF = "_of"
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
@@ -32,6 +35,7 @@ class Checkpoint:
         identity: what the work is, by named parts: a checkpoint of anything else is refused.
         """
         self.path = path
+        self._of = hashlib.sha256(json.dumps([*identity.items()]).encode()).hexdigest()[:16]
         known = path / "checkpoint.json"
         if resume and not known.is_file():
             raise CheckpointError(
@@ -45,13 +49,17 @@ class Checkpoint:
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = self._hold()
+        except OSError as error:
+            raise self._unwritable(error) from None
+        try:
             if resume:
                 self._require_same(known, identity)
                 self._remove_unfinished()
             else:
                 write_text(known, json.dumps({"format": FORMAT, **identity}, indent=1) + "\n")
-        except OSError as error:
-            raise self._unwritable(error) from None
+        except BaseException as error:
+            self.close()
+            raise self._unwritable(error) if isinstance(error, OSError) else error from None
 
     def close(self) -> None:
         self._lock.close()
@@ -62,7 +70,7 @@ class Checkpoint:
 
     def keep(self, number: int, arrays: Arrays) -> None:
         content = io.BytesIO()
-        np.savez(content, **arrays)  # type: ignore[arg-type]
+        np.savez(content, **arrays, **{_OF: np.array(self._of)})  # type: ignore[arg-type]
         try:
             write_bytes(self._file(number), content.getvalue())
         except OSError as error:
@@ -70,13 +78,17 @@ class Checkpoint:
 
     def load(self, number: int) -> Arrays:
         try:
-            with np.load(self._file(number), allow_pickle=False) as stored:
-                return dict(stored)
+            content = io.BytesIO(self._file(number).read_bytes())
+            with np.load(content, allow_pickle=False) as stored:
+                arrays = dict(stored)
+            if str(arrays.pop(_OF)) != self._of:
+                raise ValueError("it belongs to another checkpoint")
         except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
             raise CheckpointError(
                 f"{self._file(number)} is damaged ({error}). Delete this file, then continue with "
                 "--resume: only this piece is computed again."
             ) from None
+        return arrays
 
     def _file(self, number: int) -> Path:
         return self.path / f"piece-{number:06d}.npz"

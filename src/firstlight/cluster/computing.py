@@ -55,6 +55,8 @@ def computed(
         try:
             pieces = job.pieces()
             done = kept.finished()
+            for number in done:  # before hours are spent on the rest
+                kept.load(number)
             keep = _Keeping(kept, pieces, done, progress)
             todo = [piece for piece in pieces if piece.number not in done]
             if on is None:

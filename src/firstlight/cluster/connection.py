@@ -10,7 +10,8 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -77,16 +78,16 @@ def connected(on: str | Where, cpus: int | None = None) -> Iterator[Any]:
     with _settings():
         import ray
 
-        is_ours = not ray.is_initialized()
-        if is_ours:
-            _start(ray, where, cpus)
-    if not is_ours:
+    if ray.is_initialized():
         yield ray
         return
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
+    with _messages_on_stderr():
+        with _settings():
+            _start(ray, where, cpus)
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
 
 
 @contextlib.contextmanager
@@ -99,6 +100,29 @@ def _settings() -> Iterator[None]:
     finally:
         for name in added:
             del os.environ[name]
+
+
+@contextlib.contextmanager
+def _messages_on_stderr() -> Iterator[None]:
+    """Ray prints what happens to nodes on stdout, into the middle of a result: one line is enough.
+
+    A private name of Ray; where it is another one, messages stay where they were.
+    """
+    from ray._private import worker
+
+    def show(data: Mapping[str, Any], **_: Any) -> None:
+        first = str((data.get("lines") or [""])[0]).splitlines()[0]
+        print(f"firstlight: Ray: {first[:200]}", file=sys.stderr)
+
+    before = getattr(worker, "print_to_stdstream", None)
+    if before is None:
+        yield
+        return
+    worker.print_to_stdstream = show  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        worker.print_to_stdstream = before
 
 
 def _start(ray: Any, where: Where, cpus: int | None) -> None:

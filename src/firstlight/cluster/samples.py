@@ -64,8 +64,12 @@ class Fleet:
             raise NoNodesError("the cluster has no node with a core to measure on.")
         names = {n["NodeID"]: n["NodeManagerHostname"] for n in self._ray.nodes()}
         found: dict[str, MachineClass] = {}
-        for node, slot in self._slots.items():
-            there, key, name = self._facts(names[node], slot)
+        for node, slot in list(self._slots.items()):
+            facts = self._facts(node, names[node], slot)
+            if facts is None:
+                del self._slots[node]
+                continue
+            there, key, name = facts
             if there != versions():
                 raise mismatch(names[node], there)
             found.setdefault(key, MachineClass(name)).slots[node] = slot
@@ -84,7 +88,8 @@ class Fleet:
             .remote()
         )
 
-    def _facts(self, host: str, slot: Any) -> Any:
+    def _facts(self, node: str, host: str, slot: Any) -> Any:
+        """What a slot says of itself; None if its node is gone."""
         errors = self._ray.exceptions
         try:
             return self._ray.get(slot.facts.remote(), timeout=_START_SECONDS)
@@ -94,6 +99,8 @@ class Fleet:
                 "the whole node: wait for other work there, or take the node away."
             ) from None
         except errors.RayActorError as error:
+            if not any(n["Alive"] for n in self._ray.nodes() if n["NodeID"] == node):
+                return None
             raise mismatch(host, Missing(str(error).strip().splitlines()[-1])) from None
 
     def plan(self, machines: MachineClass, request: Request) -> Plan:
@@ -117,8 +124,11 @@ class Fleet:
         self, machines: MachineClass, plan: Plan, directory: RunDirectory, watch: Watch
     ) -> None:
         """Measure what is missing in a run, on the slots of one class."""
-        for slot in machines.slots.values():
-            self._answer(slot.begin.remote(plan))
+        for node, slot in list(machines.slots.items()):
+            try:
+                self._answer(slot.begin.remote(plan))
+            except self._ray.exceptions.RayActorError:  # lost in the meantime
+                del machines.slots[node]
         _Measuring(self._ray, machines, plan, directory, watch).run()
 
     def _answer(self, reference: Any) -> Any:
