@@ -207,3 +207,9 @@ def test_nobody_is_the_fastest_while_somebody_has_no_warm_number() -> None:
     assert "numpy has no warm number (no steady state in 4 of 6 processes)" in words
     assert "which is faster per call, and from which call compiling pays, is not known" in words
     assert "least total time" not in words  # nor is a ribbon drawn
+
+
+def test_a_case_in_tiers_says_from_how_many_calls_on_compiling_takes_less() -> None:
+    tiers = Plan("mlp", "small", "jax-jit", cache="tiered")
+    words = told(JIT, tiers, jax_jit={"counts": {"numpy_break_even_calls": 445}})
+    assert words.count("From 445 calls on, compiling takes less than NumPy alone.") == 1
