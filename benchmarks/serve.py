@@ -44,6 +44,7 @@ from firstlight.telemetry import metrics
 
 BODY = '{"x": [[' + ", ".join(f"{i / 16}" for i in range(16)) + "]]}"
 CONNECTIONS = 32
+NEED_WRK = ("throughput", "steady", "overload")
 WITHOUT_WRK = ("binary", "starts", "kill")
 
 
@@ -528,9 +529,7 @@ def main() -> None:
     parser.add_argument("--peers", metavar="PYTHON")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=6)
-    parser.add_argument(
-        "--only", choices=("throughput", "steady", "binary", "starts", "overload", "kill")
-    )
+    parser.add_argument("--only", choices=(*NEED_WRK, *WITHOUT_WRK))
     options = parser.parse_args()
     if shutil.which("wrk") is None and options.only not in WITHOUT_WRK:
         sys.exit("wrk is not installed: apt-get install wrk")

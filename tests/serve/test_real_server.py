@@ -266,6 +266,15 @@ def test_sigterm_while_models_are_prepared_ends_at_once(tmp_path: Path) -> None:
     assert running.stop() == 0
 
 
+def test_killed_under_load_every_request_of_clients_that_retry_is_answered_rightly() -> None:
+    """With kill -9; the benchmark compares every answer with NumPy's."""
+    benchmark = Path(__file__).parents[2] / "benchmarks" / "serve.py"
+    command = [sys.executable, str(benchmark), "--only", "kill", "--rounds", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2000 of 2000 requests answered, 0 wrongly" in done.stdout
+
+
 def test_a_token_file_that_others_can_read_is_refused(tmp_path: Path, capsys: Any) -> None:
     from firstlight.cli import main
 
