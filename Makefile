@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # A process per core; more than four would mostly wait for the longest file, and need 2 GB each.
 WORKERS := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: run test test-fast test-matrix ops-test release-check docs bench clean
+.PHONY: run test test-fast test-matrix ops-test release-check docs bench fuzz-serve clean
 
 run: $(VENV)/.installed
 	$(BIN)/firstlight run quick
@@ -66,6 +66,10 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/warmstart.py
 	$(BIN)/python benchmarks/compile_cache.py
 	$(BIN)/python benchmarks/serve.py # needs wrk
+
+# Ten thousand requests that nobody should send to a running server; a few minutes.
+fuzz-serve: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/fuzz_serve.py
 
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
 

@@ -7,90 +7,23 @@ import gc
 import json
 import random
 import re
+import sys
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
-import numpy as np
+import hypothesis
+import pytest
 from test_app import Client, pair_model
 from test_http import Transport, receive
 
+from firstlight.serve.description import openapi
 from firstlight.serve.http_server import Connection, Limits, Server
 
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+from wrong_requests import request_of
+
 SEED, COUNT = 20261116, 10_000
-VALUES: list[Any] = [
-    None, True, 0, -1, 2**31, 2**63, 2**64, 10**400, 1e308, -0.0, "", "x", "FP32", "\ud800", [],
-    {}, [[]], [[[[[[[[[1]]]]]]]]], [1, "2"], [1, [2]], {"a": {"b": []}}, "9" * 500, [1.5, 2, 3, 4],
-]  # fmt: skip
-PATHS = [b"/v2/models/pair/infer", b"/models/pair", b"/v2/models/pair/versions/1/infer"]
-ODD_PATHS = [b"/", b"*", b"//", b"/v2/models//infer", b"/v2/models/%00/infer", b"/models/\xff",
-             b"/v2/health/x", b"/v2/models/pair/versions", b"http://h/models/pair"]  # fmt: skip
-HEADERS = [
-    b"inference-header-content-length: %d", b"firstlight-timeout: %d", b"content-encoding: x%d",
-    b"firstlight-canary: %d", b"authorization: Bearer %d", b"expect: 100-continue%d",
-    b"transfer-encoding: chunked, x%d", b"connection: %d", b"x-\xff: %d", b"accept: %d",
-]  # fmt: skip
-
-
-def valid() -> dict[str, Any]:
-    return {
-        "id": "1",
-        "inputs": [
-            {"name": "x", "shape": [2, 2], "datatype": "FP32", "data": [1.0, 2, 3, 4]},
-            {"name": "n", "shape": [2], "datatype": "INT32", "data": [1, 2]},
-        ],
-        "outputs": [{"name": "y", "parameters": {"binary_data": False}}],
-        "parameters": {"timeout": 1000000},
-    }
-
-
-def spoiled(draw: random.Random, tree: Any) -> Any:
-    """A tree with one place changed, removed or doubled."""
-    if draw.random() < 0.2 or not isinstance(tree, (dict, list)) or not tree:
-        return draw.choice(VALUES)
-    key = draw.choice(list(tree)) if isinstance(tree, dict) else draw.randrange(len(tree))
-    changed = dict(tree) if isinstance(tree, dict) else list(tree)
-    if draw.random() < 0.1:
-        changed.pop(key)
-    elif isinstance(changed, list) and draw.random() < 0.1:
-        changed.append(tree[key])
-    else:
-        changed[key] = spoiled(draw, tree[key])
-    return changed
-
-
-def body_of(draw: random.Random) -> bytes:
-    kind = draw.randrange(8)
-    if kind == 0:
-        return bytes(draw.getrandbits(8) for _ in range(draw.randrange(60)))
-    if kind == 1:
-        return draw.choice([b"[", b'{"x":[', b'{"inputs":[']) * draw.randrange(1, 5000)
-    tree: Any = valid() if kind < 5 else {"x": [[1.0, 2], [3, 4]], "n": [1, 2]}
-    for _ in range(draw.randrange(3)):
-        tree = spoiled(draw, tree)
-    body = json.dumps(tree).encode("utf-8", "surrogatepass")
-    if kind == 4:
-        body += np.ones(draw.randrange(5), np.float32).tobytes()
-    if draw.random() < 0.1:
-        at = draw.randrange(len(body) + 1)
-        body = body[:at] + bytes([draw.getrandbits(8)]) + body[at + 1 :]
-    return body
-
-
-def request_of(draw: random.Random) -> bytes:
-    body = body_of(draw)
-    path = draw.choice(PATHS) if draw.random() < 0.9 else draw.choice(ODD_PATHS)
-    method = draw.choice([b"POST"] * 40 + [b"GET", b"HEAD", b"PUT", b"OPTIONS", b"CONNECT"])
-    length = len(body) if draw.random() < 0.95 else draw.choice([0, 5, 10**5, 10**30])
-    lines = [b"%s %s HTTP/1.1" % (method, path), b"host: h", b"content-length: %d" % length]
-    for _ in range(draw.randrange(3)):
-        lines.append(draw.choice(HEADERS) % draw.choice([0, 1, 7, len(body), -3, 10**20]))
-    data = b"\r\n".join(lines) + b"\r\n\r\n" + body
-    if draw.random() < 0.03:
-        data = data[: draw.randrange(len(data))]  # cut off
-    elif draw.random() < 0.03:
-        at = draw.randrange(len(data))
-        data = data[:at] + bytes([draw.getrandbits(8)]) + data[at + 1 :]
-    return data
 
 
 async def answers(client: Client, count: int) -> Counter[int]:
@@ -125,3 +58,41 @@ def test_no_request_however_wrong_is_answered_5xx_or_kept() -> None:
     assert {200, 400, 404, 405, 413, 415} <= set(seen)
     assert seen[200] > 100 and seen[400] > 1000
     assert len(gc.get_objects()) - before < 200
+
+
+def test_what_the_openapi_page_forbids_is_answered_4xx_and_nothing_5xx() -> None:
+    """Requests that schemathesis makes of the page: such as fit it, and such as do not."""
+    schemathesis = pytest.importorskip("schemathesis")
+    client = Client()
+    client.models.put(pair_model())
+    page = openapi([name.current for name in client.models.names.values()], with_token=False)
+    seen = Counter[tuple[str, int]]()
+
+    def ask(mode: str, case: Any) -> None:
+        sent = case.as_transport_kwargs(base_url="http://h")
+        body = sent.get("data", b"") if "json" not in sent else json.dumps(sent["json"])
+        data = body if isinstance(body, bytes) else str(body).encode("utf-8", "surrogatepass")
+        answer = client.ask(case.path, data)
+        assert answer.status is not None
+        seen[mode, answer.status] += 1
+
+    for path in ("/models/pair", "/v2/models/pair/infer"):
+        operation = schemathesis.openapi.from_dict(page)[path]["POST"]
+        for mode in ("positive", "negative"):
+            cases = operation.as_strategy(generation_mode=schemathesis.GenerationMode(mode))
+
+            @hypothesis.seed(SEED)
+            @hypothesis.settings(
+                max_examples=15,
+                database=None,
+                deadline=None,
+                suppress_health_check=list(hypothesis.HealthCheck),
+            )
+            @hypothesis.given(cases)
+            def asked(case: Any) -> None:
+                ask(mode, case)  # noqa: B023 - called below, in the same round
+
+            asked()
+    assert {status for _, status in seen} <= {200, 400}, seen
+    assert seen["positive", 200] > 2 and seen["negative", 400] > 15, seen
+    assert not seen["negative", 200], seen

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from firstlight import __version__
 from firstlight.serve.models import Models, Served
 from firstlight.serve.signature import Tensor
@@ -88,7 +90,7 @@ def _paths(served: Served) -> Plain:
     title = served.model.about or f"Rows for {name}."
     refused = ("400", "401", "413", "415", "429", "503", "504")
     plain = _operation(title, outputs, ("200", *refused), inputs)
-    tensors = {"type": "array", "items": {"type": "object"}}
+    tensors = {"type": "array", "items": _tensor_schema(signature.inputs)}
     request = {"type": "object", "properties": {"id": {"type": "string"}, "inputs": tensors}}
     protocol = _operation(title, {"type": "object"}, ("200", *refused), request)
     about = _operation(f"Inputs and outputs of {name}.", {"type": "object"}, ("200", "401", "404"))
@@ -97,6 +99,17 @@ def _paths(served: Served) -> Plain:
         f"/v2/models/{name}/infer": {"post": protocol},
         f"/v2/models/{name}": {"get": about},
     }
+
+
+def _tensor_schema(tensors: Iterable[Tensor]) -> Plain:
+    """Of an input of the protocol, with its numbers in JSON or, by `parameters`, as bytes."""
+    named = {"enum": [tensor.name for tensor in tensors]}
+    shape = {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 1}
+    typed = {"enum": sorted({tensor.datatype for tensor in tensors})}
+    properties = {"name": named, "shape": shape, "datatype": typed, "data": {"type": "array"},
+                  "parameters": {"type": "object"}}  # fmt: skip
+    required = ["name", "shape", "datatype"]
+    return {"type": "object", "properties": properties, "required": required}
 
 
 def _operation(
@@ -118,8 +131,11 @@ def _operation(
 def _schema(tensor: Tensor, rows: int) -> Plain:
     kinds = {"b": "boolean", "i": "integer", "u": "integer"}
     schema: Plain = {"type": kinds.get(tensor.dtype.kind, "number")}
+    if tensor.dtype.kind in "iu":
+        limits = np.iinfo(tensor.dtype)
+        schema |= {"minimum": int(limits.min), "maximum": int(limits.max)}
     for size in reversed(tensor.shape):
-        schema = {"type": "array", "items": schema}
+        schema = {"type": "array", "items": schema, "minItems": 1}
         if not isinstance(size, str):
             schema |= {"minItems": size, "maxItems": size}
     return {"type": "array", "items": schema, "minItems": 1, "maxItems": rows}
