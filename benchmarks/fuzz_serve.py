@@ -24,7 +24,7 @@ from pathlib import Path
 
 import psutil
 
-from serve import Server, answers, free_port, metric, running
+from serve_process import Server, answers, free_port, metric, running
 from wrong_requests import request_of
 
 APP = """

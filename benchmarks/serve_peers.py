@@ -62,6 +62,25 @@ wide = serve.model(name="wide", inputs={"x": serve.Input("float32", (262144,))},
 )
 """
 
+#: Large enough that a GPU has something to do.
+WIDE = """
+import jax.numpy as jnp
+import numpy as np
+from firstlight import serve
+
+rng = np.random.default_rng(0)
+WEIGHTS = [(rng.normal(size=(1024, 1024)) / 32).astype(np.float32) for _ in range(4)]
+
+
+@serve.model(
+    inputs={"x": serve.Input("float32", (1024,))}, parameters=WEIGHTS, buckets=(1, 4, 16, 64)
+)
+def wide(weights, x):
+    for w in weights:
+        x = jnp.tanh(x @ w)
+    return {"y": x}
+"""
+
 #: The same with names of their programs, so that a restart does not trace them.
 NAMED = """
 from dataclasses import replace
