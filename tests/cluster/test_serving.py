@@ -139,30 +139,23 @@ def test_metrics_of_replicas_are_merged_as_prometheus_reads_them() -> None:
     }
 
 
-def decided(waiting: list[float], busy: list[float], now: float, state: Any, target: int) -> Any:
-    said = {
-        "waiting_batches": dict(enumerate(waiting)),
-        "busy_share": dict(enumerate(busy)),
-    }
-    return replicas_for_queues(
-        SimpleNamespace(
-            aggregated_metrics=said,
-            current_time=now,
-            policy_state=state,
-            target_num_replicas=target,
-            capacity_adjusted_min_replicas=1,
-            capacity_adjusted_max_replicas=4,
-        )
+@pytest.mark.parametrize(
+    ("waiting", "busy", "replicas"),
+    [
+        ([0.0], [0.0], 1),
+        ([0.0], [0.8], 1),
+        ([0.0], [1.0], 2),  # one is busy all the time
+        ([0.0, 0.0], [0.5, 0.5], 2),  # its work divided: no reason to change anything
+        ([9.0], [1.0], 4),  # ten batches: as many as are allowed
+    ],
+)
+def test_replicas_follow_the_queues(waiting: Any, busy: Any, replicas: int) -> None:
+    context = SimpleNamespace(
+        aggregated_metrics={
+            "waiting_batches": dict(enumerate(waiting)),
+            "busy_share": dict(enumerate(busy)),
+        },
+        capacity_adjusted_min_replicas=1,
+        capacity_adjusted_max_replicas=4,
     )
-
-
-def test_replicas_follow_the_queues_up_at_once_and_down_with_patience() -> None:
-    assert decided([0.0], [0.5], 0.0, {}, 1) == (1, {})
-    assert decided([0.0], [1.0], 0.0, {}, 1) == (2, {})  # one is busy all the time
-    assert decided([9.0], [1.0], 0.0, {}, 1) == (4, {})  # ten batches: as many as are allowed
-    assert decided([0.0, 0.0], [0.5, 0.5], 0.0, {}, 2) == (2, {})
-    count, state = decided([0.0, 0.0], [0.1, 0.1], 100.0, {}, 2)
-    assert count == 2
-    assert decided([0.0, 0.0], [0.1, 0.1], 159.0, state, 2) == (2, state)
-    assert decided([0.0, 0.0], [0.1, 0.1], 160.0, state, 2)[0] == 1
-    assert decided([0.0, 0.0], [0.7, 0.7], 130.0, state, 2) == (2, {})  # it is needed again
+    assert replicas_for_queues(context)[0] == replicas

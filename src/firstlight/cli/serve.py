@@ -19,6 +19,7 @@ examples:
   firstlight serve app.py                           all models in app.py
   firstlight serve score.frozen                     a frozen function, see docs/frozen.md
   firstlight serve --hf workspace.json --port 8080  nll, fit, significance and cls of a workspace
+  firstlight serve app.py --on ray --replicas 1:4   replicas in Ray Serve, as queues need them
 
 SIGHUP loads the file again: new versions are prepared beside the old ones. SIGTERM answers what
 has arrived, then ends.
@@ -54,9 +55,9 @@ def add_to(commands: Commands) -> None:
     add("--drain-seconds", type=seconds, default=30.0, help="time to stop in (default: 30)")
     add("--cache", metavar="DIR|URL", help="where programs are kept (see docs/warmstart.md)")
     add("--on", metavar="ray[://HOST:PORT]", help="serve by replicas in Ray Serve")
-    add("--replicas", type=_replicas, default=(1, 4), metavar="MIN:MAX", help="(default: 1:4)")
-    add("--replica-cpus", type=float, default=1.0, metavar="N", help="of the cluster, for each")
-    add("--replica-gpus", type=float, default=0.0, metavar="N", help="of the cluster, for each")
+    add("--replicas", type=_replicas, default=(1, 4), metavar="MIN:MAX", help="how many (1:4)")
+    add("--replica-cpus", type=float, default=1.0, metavar="N", help="cores for each (1)")
+    add("--replica-gpus", type=float, default=0.0, metavar="N", help="GPUs for each (0)")
     parser.set_defaults(handle=handle, parser=parser)
 
 
@@ -116,20 +117,22 @@ def handle(options: argparse.Namespace) -> int:
 
 
 def _on_cluster(options: argparse.Namespace, settings: Settings) -> int:
-    _require_installed("--on", "ray", "ray")
     if options.grpc_port is not None:
         options.parser.error("--on serves HTTP only, without --grpc-port")
+    from firstlight.cluster.connection import parse, require_ray
     from firstlight.cluster.serving import Scale, serve_on
     from firstlight.cluster.serving_replica import Replicated
 
+    on = parse(options.on)
+    require_ray()
     least, most = options.replicas
     scale = Scale(least, most, options.replica_cpus, options.replica_gpus)
-    what = Replicated(tuple(options.targets), options.hf, settings, options.on == "ray")
+    what = Replicated(tuple(options.targets), options.hf, settings, is_local=on.address is None)
 
     def say(line: str) -> None:
         print(f"firstlight: {line}", flush=True)
 
-    return serve_on(options.on, what, scale, say)
+    return serve_on(on, what, scale, say)
 
 
 def _traces(options: argparse.Namespace) -> Destination | None:

@@ -13,9 +13,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
+from firstlight.cluster.connection import Where, connected
+from firstlight.cluster.errors import ClusterError
 from firstlight.cluster.serving_front import Front
 from firstlight.cluster.serving_replica import BOARD, NAMESPACE, Board, Replica, Replicated
-from firstlight.errors import FirstlightError
 from firstlight.serve.http_server import Server
 from firstlight.serve.running import AddressError, Settings
 from firstlight.serve.targets import declared
@@ -41,7 +42,7 @@ class _StoppedError(Exception):
     """A signal before anything was served."""
 
 
-class ReplicaError(FirstlightError):
+class ReplicaError(ClusterError):
     """Replicas that do not start."""
 
 
@@ -55,11 +56,11 @@ class Scale:
     gpus: float = 0.0
 
 
-def serve_on(on: str, what: Replicated, scale: Scale, say: Say) -> int:
+def serve_on(on: Where, what: Replicated, scale: Scale, say: Say) -> int:
     """Serve on a cluster until SIGTERM or SIGINT; returns an exit code.
 
     Args:
-        on: `ray` for a cluster on this machine, `ray://HOST:PORT` for another.
+        on: Which cluster, as `connection.parse` has read it.
 
     Raises:
         FirstlightError: Models that cannot be imported or loaded, an address in use, no cluster.
@@ -124,6 +125,8 @@ def options(what: Replicated, scale: Scale) -> dict[str, Any]:
             "max_replicas": scale.max_replicas,
             "policy": {"policy_function": _POLICY},
             "look_back_period_s": 12.0,  # Ray tells its controller every ten seconds
+            "upscale_delay_s": 3.0,
+            "downscale_delay_s": 60.0,
         },
         "graceful_shutdown_timeout_s": what.settings.drain_seconds + 5.0,
         "graceful_shutdown_wait_loop_s": 0.1,
@@ -217,19 +220,3 @@ def _apart_from_signals() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def connected(on: str) -> Iterator[Any]:
-    import ray
-
-    ray.init(
-        address="local" if on == "ray" else on,
-        logging_level=logging.ERROR,
-        log_to_driver=False,
-        **({"include_dashboard": False} if on == "ray" else {}),
-    )
-    try:
-        yield ray
-    finally:
-        ray.shutdown()

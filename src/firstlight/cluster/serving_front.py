@@ -7,6 +7,8 @@ nothing but the request.
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -53,8 +55,8 @@ class Front:
     def update(self, reports: Iterable[Report]) -> tuple[list[Report], list[Report]]:
         """Use these replicas from now on; returns those that are new, and those that are gone."""
         now = {report.name: report for report in reports}
-        gone = [self.replicas.pop(name) for name in self.replicas.keys() - now.keys()]
-        new = [now[name] for name in now.keys() - self.replicas.keys()]
+        gone = [self.replicas.pop(name) for name in list(self.replicas) if name not in now]
+        new = [report for name, report in now.items() if name not in self.replicas]
         self.replicas |= {report.name: Replica(report) for report in new}
         for replica in gone:
             replica.close()
@@ -126,7 +128,7 @@ class Front:
             await asyncio.sleep(_LOOK_SECONDS)
             for replica in self.replicas.values():
                 for link in [link for link in replica.links if link.is_abandoned]:
-                    link.close()
+                    link.reset()
 
     def _begin(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -191,6 +193,13 @@ class Link(asyncio.Protocol):
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
+
+    def reset(self) -> None:
+        """End it so that the replica knows that no answer is waited for, unlike after `close`."""
+        at_once = struct.pack("ii", 1, 0)  # linger for no time
+        connection = self._transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+        self._transport.abort()
 
     # --- called by the event loop and the parser --------------------------------------------------
 
