@@ -65,6 +65,10 @@ def _burn(objective: Objective) -> tuple[str, str]:
     return f"{objective.name} {{{{job}}}}", f"max by (job) ({share}) / {objective.budget:g}"
 
 
+def _in_an_hour(counter: m.Metric, by: str) -> str:
+    return f"sum by ({by}) (increase({counter.name}[1h]))"
+
+
 def _of(metric: m.Metric, legend: str, by: str) -> tuple[str, str]:
     return legend, f"max by ({by}) ({metric.name})"
 
@@ -99,12 +103,7 @@ EXECUTIVE = Dashboard(
         Panel(
             "Cost of a thousand rows",
             "currencyUSD",
-            (
-                (
-                    "all models",
-                    _COST,
-                ),
-            ),
+            (("all models", _COST),),
             "At price_per_hour for each ready process.",
         ),
         Panel(
@@ -118,12 +117,7 @@ EXECUTIVE = Dashboard(
         Panel(
             "Cold requests",
             "percentunit",
-            (
-                (
-                    "{{model}}",
-                    _COLD,
-                ),
-            ),
+            (("{{model}}", _COLD),),
         ),
         Panel("Time to ready", "s", (_of(m.STARTUP_DURATION, "{{instance}}", "instance"),)),
     ),
@@ -164,14 +158,8 @@ ON_CALL = Dashboard(
             "Out of memory, and NaN",
             "short",
             (
-                (
-                    "{{model}}: out of memory in an hour",
-                    f"sum by (model) (increase({m.OUT_OF_MEMORY.name}[1h]))",
-                ),
-                (
-                    "{{model}}: rows with NaN in an hour",
-                    f"sum by (model) (increase({m.NAN_ROWS.name}[1h]))",
-                ),
+                ("{{model}}: out of memory in an hour", _in_an_hour(m.OUT_OF_MEMORY, "model")),
+                ("{{model}}: rows with NaN in an hour", _in_an_hour(m.NAN_ROWS, "model")),
             ),
         ),
         Panel(
@@ -183,12 +171,7 @@ ON_CALL = Dashboard(
         Panel(
             "Compiles while requests wait",
             "short",
-            (
-                (
-                    "{{instance}}",
-                    f"sum by (instance) (increase({m.REQUEST_PATH_COMPILES.name}[1h]))",
-                ),
-            ),
+            (("{{instance}}", _in_an_hour(m.REQUEST_PATH_COMPILES, "instance")),),
         ),
         Panel(
             "Deploys and readiness",
@@ -207,12 +190,12 @@ DEBUG = Dashboard(
         Panel(
             "Compile seconds by function",
             "s",
-            (("{{function}}", f"sum by (function) (increase({m.COMPILE_SECONDS.name}[1h]))"),),
+            (("{{function}}", _in_an_hour(m.COMPILE_SECONDS, "function")),),
         ),
         Panel(
             "Recompiles by function",
             "short",
-            (("{{function}}", f"sum by (function) (increase({m.RECOMPILES.name}[1h]))"),),
+            (("{{function}}", _in_an_hour(m.RECOMPILES, "function")),),
             "For the reasons: firstlight trace PROGRAM",
         ),
         Panel(
@@ -241,14 +224,8 @@ DEBUG = Dashboard(
             "Batches",
             "short",
             (
-                (
-                    "{{model}}: rows in a batch",
-                    _BATCH,
-                ),
-                (
-                    "{{model}}: share of padding",
-                    _PADDING,
-                ),
+                ("{{model}}: rows in a batch", _BATCH),
+                ("{{model}}: share of padding", _PADDING),
             ),
         ),
         Panel("Steps", "s", _quantiles(m.STEP_DURATION, "function")),
