@@ -85,7 +85,7 @@ class Monitoring:
         self, folder: Path, prometheus: str, alertmanager: str, speed: int = SPEED
     ) -> None:
         self.folder, self._programs = folder, (prometheus, alertmanager)
-        self.webhook = Webhook()
+        self.webhook, self.began = Webhook(), time.time()
         self.targets = folder / "targets.json"
         self.targets.write_text("[]")
         self.always_watched: tuple[int, ...] = ()

@@ -68,6 +68,23 @@ def test_a_page_shows_the_last_value_of_every_series(monkeypatch: pytest.MonkeyP
     assert "&lt;demo&gt;: rows that wait: 0.25" in made
 
 
+def test_of_many_series_those_that_were_zero_all_the_time_are_counted_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def answer(_: object, query: str, start: float, end: float, __: float) -> list[Course]:
+        return [
+            Course({"instance": f"node{n}", "model": ""}, ((start, float(n == 7)), (end, 0.0)))
+            for n in range(9)
+        ]
+
+    monkeypatch.setattr(Prometheus, "range", answer)
+    made = page(ON_CALL, Prometheus("http://nowhere"), 5)
+    deploys = made.partition("Deploys and readiness")[2].partition("</section>")[0]
+    assert deploys.index("node7: deploy: 0") < deploys.index("node0: deploy: 0")
+    # Of twice nine series two were not zero, and two more are named.
+    assert "<li>14 more: 0 all the time</li>" in deploys
+
+
 @pytest.mark.parametrize(
     ("value", "unit", "expected"),
     [

@@ -148,6 +148,30 @@ def test_a_server_that_burns_its_budget_pages_and_is_mended_by_the_runbook(
         assert "answers 2xx" in Runbook(other, shell).look()
 
 
+def test_the_lines_of_the_playbook_leave_a_server_running(
+    monitoring: Monitoring, server: Server, tmp_path: Path
+) -> None:
+    filled = placeholders(monitoring, server) | {"DIR": str(tmp_path / "cache")}
+    shell = Shell(tmp_path, filled, {})
+    for block in blocks(runbooks.texts()["playbook"]):
+        for line in block.lines:
+            status, output = shell.run(line)
+            assert status == 0, (line, output)
+    assert "| jax | " in (tmp_path / "incident/postmortem.md").read_text()
+    profiles = monitoring.folder / "firstlight-profiles"
+    until(lambda: list(profiles.rglob("perfetto_trace.json.gz")), "a profile")
+    assert server.post(GOOD) == 200
+
+
+def test_a_program_stops_at_its_first_nan_as_the_runbook_says(tmp_path: Path) -> None:
+    (tmp_path / "nan.py").write_text("import jax; print(jax.jit(lambda x: 0 * x / x)(0.0))")
+    shell = Shell(tmp_path, {"SHORT": "nan.py"}, {})
+    ((line,),) = [block.lines for block in blocks(runbooks.texts()["nan-results"])]
+    assert shell.run("python nan.py") == (0, "nan\n")
+    status, output = shell.run(line)
+    assert status == 1 and "Invalid nan value" in output
+
+
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_a_failure_fires_is_named_is_mended_by_its_runbook_and_resolves(
     mode: Mode, monitoring: Monitoring, server: Server, tmp_path: Path
@@ -217,5 +241,7 @@ def test_every_panel_had_data(monitoring: Monitoring) -> None:
     if folder := os.environ.get("FIRSTLIGHT_PICTURES"):
         for board in DASHBOARDS:
             out = str(Path(folder) / f"{board.name}.html")
-            arguments = ["--prometheus", monitoring.prometheus.url, "--minutes", "15", "--out", out]
+            minutes = str(1 + int((end - monitoring.began) / 60))
+            arguments = ["--prometheus", monitoring.prometheus.url, "--minutes", minutes]
+            arguments += ["--out", out]
             assert main(["ops", "show", board.name, *arguments]) == 0

@@ -18,6 +18,8 @@ _COLOURS = (
     *("jax-jit", "torch-eager", "numpy", "torch-compile"),
     *("other-0", "jax-eager", "other-2", "other-3"),
 )
+#: Series that were 0 all the time are named among so many.
+_MAX_ZEROS = 4
 _STYLE = (
     ".panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(24rem, 1fr)); "
     "gap: 1rem; } .panels section { border: 1px solid var(--rule); border-radius: 6px; "
@@ -63,18 +65,27 @@ def _answers(
 
 
 def _named(legend: str, labels: dict[str, str]) -> str:
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: labels.get(found[1], ""), legend).strip()
+    filled = re.sub(r"\{\{(\w+)\}\}", lambda found: labels.get(found[1], ""), legend)
+    return filled.replace(" :", ":").strip()  # of a label that is empty
 
 
 def _section(panel: Panel, courses: Sequence[tuple[str, Course]], start: float, end: float) -> str:
+    courses = sorted(courses, key=lambda one: _is_nothing(one[1]))  # those that show something
     body = _drawn(panel, courses, start, end) if courses else '<p class="about">No data.</p>'
     keys = "".join(
         f'<li class="key {_colour(i)}">{html.escape(name)}: '
         f"{html.escape(shown(course.points[-1][1], panel.unit))}</li>"
         for i, (name, course) in enumerate(courses)
+        if i < _MAX_ZEROS or not _is_nothing(course)
     )
+    if hidden := sum(_is_nothing(course) for _, course in courses[_MAX_ZEROS:]):
+        keys += f"<li>{hidden} more: 0 all the time</li>"
     about = f'<p class="about">{html.escape(panel.about)}</p>' if panel.about else ""
     return f"<section><h2>{html.escape(panel.title)}</h2>{about}{body}<ul>{keys}</ul></section>"
+
+
+def _is_nothing(course: Course) -> bool:
+    return not any(value for _, value in course.points)
 
 
 def _colour(number: int) -> str:

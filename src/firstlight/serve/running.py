@@ -36,6 +36,7 @@ from firstlight.telemetry.otlp import export_where_asked
 from firstlight.telemetry.prometheus import CONTENT_TYPE, Exporter
 from firstlight.telemetry.runtime import DeployWindows, watch_runtime
 from firstlight.telemetry.values import Values
+from firstlight.telemetry.watch.profiles import Profiles
 
 Say = Callable[[str], None]
 _SWITCH_SECONDS = 2e-4
@@ -164,6 +165,9 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, _Reloading(service, declare, say).ask)
+    # A signal that nobody takes ends a process, and the playbook says to send this one.
+    profiles = Profiles("firstlight-profiles", ())
+    loop.add_signal_handler(signal.SIGUSR2, profiles.take_on_signal, 5.0)
     preparing: asyncio.Future[list[Loaded]] = loop.run_in_executor(
         None, lambda: service.prepare(declare())
     )
