@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 #: Seconds until the cluster knows that a node is gone: five checks, one per second.
 _HEALTH = {
@@ -23,12 +23,27 @@ _HEALTH = {
 }
 
 
-@dataclass(frozen=True)
 class Nodes:
     """A running cluster: its address, and the processes of its nodes."""
 
-    address: str  # as `--on` takes it
-    raylets: tuple[int, ...]
+    def __init__(self, holder: subprocess.Popen[str]) -> None:
+        self._holder = holder
+        self.raylets: list[int] = []
+        self.address = f"ray:{self._said()['address']}"  # as `--on` takes it
+
+    def add(self, cores: int) -> None:
+        """One node more."""
+        assert self._holder.stdin is not None
+        self._holder.stdin.write(f"{cores}\n")
+        self._holder.stdin.flush()
+        self.raylets.append(self._said()["raylet"])
+
+    def _said(self) -> Any:
+        assert self._holder.stdout is not None
+        line = self._holder.stdout.readline()
+        if not line:
+            raise RuntimeError("the nodes did not start: is Ray installed, and memory free?")
+        return json.loads(line)
 
     def kill(self, number: int) -> None:
         """kill -9 of a node: its raylet and everything that this has started."""
@@ -45,34 +60,36 @@ class Nodes:
 def rehearsal(cores: Sequence[int] = (1, 1)) -> Iterator[Nodes]:
     """A cluster with a head that does no work, and one node per entry of `cores`."""
     holder = subprocess.Popen(
-        [sys.executable, "-P", "-m", "firstlight.cluster.rehearsal", json.dumps(list(cores))],
+        [sys.executable, "-P", "-m", "firstlight.cluster.rehearsal"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
     )
     with holder:
-        assert holder.stdin is not None and holder.stdout is not None
+        assert holder.stdin is not None
         try:
-            said = json.loads(holder.stdout.readline() or "null")
-            if said is None:
-                raise RuntimeError("the nodes did not start: is Ray installed, and memory free?")
-            yield Nodes(f"ray:{said['address']}", tuple(said["raylets"]))
+            nodes = Nodes(holder)
+            for count in cores:
+                nodes.add(count)
+            yield nodes
         finally:
             holder.stdin.close()
             holder.wait()
 
 
 def main() -> None:
+    """Start the head, and a node for every line of standard input, until that ends."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 0, "include_dashboard": False, "_system_config": _HEALTH}
     cluster = Cluster(initialize_head=True, head_node_args=head)
-    nodes = [cluster.add_node(num_cpus=count) for count in json.loads(sys.argv[1])]
-    raylets = [node.all_processes["raylet"][0].process.pid for node in nodes]
-    print(json.dumps({"address": cluster.address, "raylets": raylets}), flush=True)
-    sys.stdin.read()
+    print(json.dumps({"address": cluster.address}), flush=True)
+    for line in sys.stdin:
+        node = cluster.add_node(num_cpus=int(line))
+        raylet = node.all_processes["raylet"][0].process.pid
+        print(json.dumps({"raylet": raylet}), flush=True)
     cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
