@@ -1,4 +1,4 @@
-"""What happens to pieces when workers and nodes are lost, with a cluster that does as it is told."""
+"""What happens to pieces when workers and nodes are lost: a cluster that does as it is told."""
 
 from __future__ import annotations
 

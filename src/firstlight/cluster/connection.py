@@ -118,7 +118,7 @@ def _messages_on_stderr() -> Iterator[None]:
     if before is None:
         yield
         return
-    worker.print_to_stdstream = show  # type: ignore[assignment]
+    worker.print_to_stdstream = show
     try:
         yield
     finally:

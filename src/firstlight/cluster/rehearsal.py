@@ -90,7 +90,7 @@ def main() -> None:
         node = cluster.add_node(num_cpus=int(line))
         raylet = node.all_processes["raylet"][0].process.pid
         print(json.dumps({"raylet": raylet}), flush=True)
-    cluster.shutdown()  # type: ignore[no-untyped-call]
+    cluster.shutdown()
 
 
 if __name__ == "__main__":
