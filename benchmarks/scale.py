@@ -2,6 +2,10 @@
 
     python benchmarks/scale.py PART [options]
 
+On Ray, with several nodes on this machine: toys (two nodes against two threads), samples (a fresh
+process asked for over Ray), kill (of a node, at random moments), worker (time to its first fit),
+costs (per task, object and checkpoint).
+
 Sides run in turns, and every figure is a ratio of medians of pairs with its interval. Wants a
 machine that does nothing else.
 """
@@ -9,6 +13,8 @@ machine that does nothing else.
 from __future__ import annotations
 
 import argparse
+
+import scale_on_ray
 
 
 def main() -> None:
@@ -21,7 +27,7 @@ def main() -> None:
 
 
 #: Each adds its own subcommand, whose default `handle` measures and prints.
-PARTS = ()
+PARTS = (*scale_on_ray.PARTS,)
 
 
 if __name__ == "__main__":
