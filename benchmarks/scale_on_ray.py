@@ -190,8 +190,8 @@ def worker(options: argparse.Namespace) -> None:
             install(job.model, executables)
             job.fits.fit(0, 1)
 
-        fit = ray.remote(first_fit).options(max_calls=1)
-        empty = ray.remote(lambda: None).options(max_calls=1)
+        fit = ray.remote(max_calls=1)(first_fit)
+        empty = ray.remote(max_calls=1)(lambda: None)
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
         command = [sys.executable, "-c", FIRST_FIT, str(path)]
         for _ in range(options.rounds):
