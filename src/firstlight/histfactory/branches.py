@@ -60,7 +60,7 @@ class _Ends(NamedTuple):
     steps: Array
 
 
-class _Plan(NamedTuple):
+class Plan(NamedTuple):
     """Where to search next, and what is known so far."""
 
     start: Array  # of the next search
@@ -81,14 +81,14 @@ def lowest(model: Prepared, problem: Problem, xp: Numpy = jnp, follow: Truth = F
     follow: True to stay in the minimum that the guess leads to, as a training does.
     """
 
-    def visit(state: tuple[Minimum, _Plan]) -> tuple[Minimum, _Plan]:
+    def visit(state: tuple[Minimum, Plan]) -> tuple[Minimum, Plan]:
         _, plan = state
         found, risks = _search(model, problem, plan.start, plan.near, ~plan.more, xp)
-        plan = _planned(problem, plan, found, risks, xp)
+        plan = next_plan(problem, plan, found, risks, xp)
         return found, plan._replace(more=plan.more & ~(follow & plan.best.converged))
 
     nowhere = nothing_like(xp, lambda *a: search(*a)[0], model, problem, problem.start)
-    begin = (nowhere, _beginning(model, problem, xp))
+    begin = (nowhere, first_plan(model, problem, xp))
     found, plan = while_loop(lambda state: state[1].more, visit, begin, xp)
     branches = xp.maximum(plan.ends.minima, 1)
     last: Minimum = found._replace(iterations=plan.ends.steps, branches=branches)
@@ -109,7 +109,7 @@ def _is_settled(found: Minimum, risks: Array, xp: Numpy) -> Array:
     return calm & (found.status == int(Status.CONVERGED))
 
 
-def _planned(problem: Problem, plan: _Plan, found: Minimum, fresh: Array, xp: Numpy) -> _Plan:
+def next_plan(problem: Problem, plan: Plan, found: Minimum, fresh: Array, xp: Numpy) -> Plan:
     """The plan after a search."""
     converged = found.status == int(Status.CONVERGED)
     better = _improves(found.nll, converged, plan.best, problem.data, xp)
@@ -135,7 +135,7 @@ def _planned(problem: Problem, plan: _Plan, found: Minimum, fresh: Array, xp: Nu
     back = ~use_one & ~use_own & ~use_group & ~at_best & ~plan.returning
     one = use_one & (pending == worst)
     together = use_group & _in_group(risks, group, xp)
-    return _Plan(
+    return Plan(
         start=xp.where(use_own, problem.start, _across(best.theta, one, together, xp)),
         near=xp.where(back, 1.0, 0.0),
         best=best,
@@ -156,11 +156,12 @@ def first_search(model: Prepared, problem: Problem, xp: Numpy = jnp) -> tuple[Mi
     return found, _is_settled(found, risks, xp)
 
 
-def _beginning(model: Prepared, problem: Problem, xp: Numpy) -> _Plan:
+def first_plan(model: Prepared, problem: Problem, xp: Numpy = jnp) -> Plan:
+    """The plan before the first search."""
     no_risks = xp.zeros(model.blocks[0])
     none = xp.full(MAX_STARTS + 1, xp.inf)
     zero, no = xp.zeros((), xp.int32), xp.zeros((), bool)
-    return _Plan(
+    return Plan(
         start=problem.guess,
         near=xp.asarray(problem.near, xp.float64),
         best=_Best(problem.guess, xp.asarray(xp.inf), no),

@@ -12,7 +12,6 @@ import contextlib
 import math
 import os
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,19 +19,19 @@ import numpy as np
 from firstlight.histfactory.array_types import Array, Number, Numpy, Truth
 from firstlight.histfactory.blas_threads import one_blas_thread
 from firstlight.histfactory.branches import first_search, lowest
+from firstlight.histfactory.device_fits import fits_on_devices
+from firstlight.histfactory.devices import Devices, devices_for
 from firstlight.histfactory.internal_order import prepared
 from firstlight.histfactory.lazy_jax import jax, jnp
 from firstlight.histfactory.likelihood import Data, Prepared, expected_counts, saturated_nll
 from firstlight.histfactory.model import Model, ModelError
 from firstlight.histfactory.newton import Minimum, Problem, Status, WarmStart
 from firstlight.histfactory.numpy_or_jax import map_leaves, row_of
-from firstlight.histfactory.precision import float64_scope, is_traced
+from firstlight.histfactory.precision import is_traced
 from firstlight.histfactory.profiling import attach, minimise_chain, with_derivatives
 from firstlight.histfactory.programs import Program, compile_at_once
 
 Progress = Callable[[int, int], None]  # (done, of)
-#: Fits in one batch on an accelerator: enough to fill it, few enough for its memory.
-BATCH = 1024
 
 
 class _Backend:
@@ -79,11 +78,12 @@ class Eager(_Backend):
 
     xp = np
 
-    def __init__(self, model: Model, compiled: bool | None = None) -> None:
+    def __init__(self, model: Model, compiled: bool | None = None, devices: Devices = None) -> None:
         """compiled: what all fits run, if that is decided; otherwise each call decides.
 
         NumPy and XLA agree to rounding only: where calls are spread over processes, one decision
         for all of them gives the digits of a single process.
+        devices: what many fits are divided among; see `devices_for`.
         """
         if model._is_traced:
             raise ModelError(
@@ -91,11 +91,11 @@ class Eager(_Backend):
                 "fit, discovery, qmu, qmu_tilde, cls, upper_limit, asimov."
             )
         super().__init__(model)
-        self.compiled = compiled
+        self.compiled, self.devices = compiled, devices
 
     def deciding(self, fits: int) -> Eager:
         """The engine for so many fits that are certain: all of them run the same program."""
-        return Eager(self.model, self._runs_compiled(fits))
+        return Eager(self.model, self._runs_compiled(fits), self.devices)
 
     def _runs_compiled(self, fits: int = 1) -> bool:
         return _FIRST.is_due(self.prepared, fits) if self.compiled is None else self.compiled
@@ -117,13 +117,21 @@ class Eager(_Backend):
         n = len(problems.start)
         report = progress or (lambda done, of: None)
         engine = self.deciding(n)
-        found: list[Minimum] = []
         if engine.compiled:
-            fits = _fits_on_cores if self._on_cpu else _fits_in_batches
-            found = fits(engine, problems, report)
+            return engine._fit_compiled(problems, report)
+        found: list[Minimum] = []
         while len(found) < n:
             found.append(engine._fit(row_of(problems, len(found))))
             report(len(found), n)
+        together: Minimum = map_leaves(lambda *a: np.stack(a), *found)
+        return together
+
+    def _fit_compiled(self, problems: Problem, progress: Progress) -> Minimum:
+        if not _FIRST.is_installed(self.prepared):  # or JAX need not be imported
+            devices = devices_for(len(problems.start), self.devices)
+            if len(devices) > 1 or devices[0].platform != "cpu":
+                return fits_on_devices(self.prepared, problems, devices, progress)
+        found = _fits_on_cores(self, problems, progress)
         together: Minimum = map_leaves(lambda *a: np.stack(a), *found)
         return together
 
@@ -255,11 +263,6 @@ FIT_PROGRAMS = {"first": _FIRST, "lowest": _LOWEST}
 _EXPECTED = Program(expected_counts, evaluations=0.2)
 
 
-@cache
-def _in_batches(function: Any) -> Any:
-    return jax.jit(jax.vmap(function, (None, 0)))
-
-
 def _cores() -> int:
     """Cores that this process may use for fits."""
     if (given := os.environ.get("FIRSTLIGHT_FIT_THREADS", "")).isdecimal() and int(given):
@@ -289,35 +292,3 @@ def _fits_on_cores(engine: Eager, problems: Problem, progress: Progress) -> list
         for found in pool.map(one, range(1, n)):
             note(found)
     return done
-
-
-def _fits_in_batches(engine: Eager, problems: Problem, progress: Progress) -> list[Minimum]:
-    """All searches in one batch; unsettled ones again in a batch of their own.
-
-    A batch waits for its slowest, so the few problems that may have several minima run separately.
-    """
-    n = len(problems.start)
-    done: list[Minimum] = []
-    for begin in range(0, n, BATCH):
-        rows = np.arange(begin, min(begin + BATCH, n))
-        found, settled = _in_batch(first_search, engine, problems, rows)
-        minima = _unstacked(found, len(rows))
-        (unsettled,) = np.nonzero(~settled)
-        if len(unsettled):
-            again = _in_batch(lowest, engine, problems, rows[unsettled])
-            for i, minimum in zip(unsettled, _unstacked(again, len(unsettled)), strict=True):
-                minima[i] = minimum
-        done += minima
-        progress(len(done), n)
-    return done
-
-
-def _in_batch(function: Any, engine: Eager, problems: Problem, rows: Array) -> Any:
-    """What a function of one problem returns for some of them, in one program; on the host."""
-    size = len(rows)
-    # Few batch sizes, so few executables; the last problem is repeated to fill a batch.
-    filled = rows[np.minimum(np.arange(1 << (size - 1).bit_length()), size - 1)]
-    some: Problem = map_leaves(lambda a: a[filled], problems)
-    with float64_scope():
-        found = jax.device_get(_in_batches(function)(engine.prepared.on_device, some))
-    return map_leaves(lambda a: a[:size], found)

@@ -70,6 +70,17 @@ class Prepared:
             copy: Prepared = jax.device_put(self)
             return copy
 
+    def on(self, sharding: Any) -> Prepared:
+        """The same on the devices of a sharding; copied there once."""
+        if sharding not in self._copies:
+            with float64_scope():
+                self._copies[sharding] = jax.device_put(self, sharding)
+        return self._copies[sharding]
+
+    @cached_property
+    def _copies(self) -> dict[Any, Prepared]:
+        return {}
+
     @property
     def channels(self) -> Array:
         """Channel of every bin, as an index."""

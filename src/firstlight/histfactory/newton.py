@@ -128,7 +128,9 @@ class Minimum(NamedTuple):
     )
 
 
-class _State(NamedTuple):
+class SearchState(NamedTuple):
+    """A search between two evaluations."""
+
     theta: Array  # the best point so far
     nll: Array  # there
     trial: Array  # where to evaluate next
@@ -157,28 +159,44 @@ def search(
 
     near: 1 if the start is close to it; idle: True to do nothing, alongside others in a batch.
     """
-    start = _bounded(problem, start, xp)
     end = while_loop(
-        # Not while going back: the last evaluation must be that of the last point.
-        lambda s: ~s.done & ((s.iterations < ITERATION_LIMIT) | s.back),
-        lambda s: _step(model, problem, near, s, xp),
-        _State(
-            theta=start,
-            nll=xp.asarray(xp.inf),
-            trial=start,
-            at=nothing_like(xp, partial(evaluate, curvature=False), model, problem.data, start),
-            own=xp.zeros_like(start),
-            back=xp.zeros((), bool),
-            length=xp.ones(()),
-            damping=xp.zeros(()),
-            exactness=xp.zeros(()),
-            edm=xp.asarray(xp.inf),
-            iterations=xp.zeros((), xp.int32),
-            done=xp.asarray(idle, bool),
-        ),
+        is_searching,
+        lambda state: search_step(model, problem, near, state, xp),
+        search_begun(model, problem, start, idle, xp),
         xp,
     )
-    found = Minimum(
+    return search_ended(problem, end, xp), end.at
+
+
+def search_begun(
+    model: Prepared, problem: Problem, start: Array, idle: Array = False, xp: Numpy = jnp
+) -> SearchState:
+    """A search before its first evaluation."""
+    start = _bounded(problem, start, xp)
+    return SearchState(
+        theta=start,
+        nll=xp.asarray(xp.inf),
+        trial=start,
+        at=nothing_like(xp, partial(evaluate, curvature=False), model, problem.data, start),
+        own=xp.zeros_like(start),
+        back=xp.zeros((), bool),
+        length=xp.ones(()),
+        damping=xp.zeros(()),
+        exactness=xp.zeros(()),
+        edm=xp.asarray(xp.inf),
+        iterations=xp.zeros((), xp.int32),
+        done=xp.asarray(idle, bool),
+    )
+
+
+def is_searching(state: SearchState) -> Array:
+    # Not while going back: the last evaluation must be that of the last point.
+    return ~state.done & ((state.iterations < ITERATION_LIMIT) | state.back)
+
+
+def search_ended(problem: Problem, end: SearchState, xp: Numpy = jnp) -> Minimum:
+    """What a search has found."""
+    return Minimum(
         theta=end.theta,
         nll=end.nll,
         free=_free_parameters(problem, end.theta, end.at.gradient, end.own, xp),
@@ -187,14 +205,15 @@ def search(
         status=_outcome(end, xp),
         branches=xp.ones((), xp.int32),
     )
-    return found, end.at
 
 
 def _bounded(problem: Problem, theta: Array, xp: Numpy) -> Array:
     return xp.where(problem.fixed > 0, theta, xp.clip(theta, problem.lower, problem.upper))
 
 
-def _step(model: Prepared, problem: Problem, near: Array, state: _State, xp: Numpy) -> _State:
+def search_step(
+    model: Prepared, problem: Problem, near: Array, state: SearchState, xp: Numpy = jnp
+) -> SearchState:
     """Evaluate the trial; the next one is a step further, or back if this one was no better.
 
     Failed steps are rare, so the last good evaluation is not kept alongside the current one: the
@@ -225,7 +244,7 @@ def _step(model: Prepared, problem: Problem, near: Array, state: _State, xp: Num
     trial = xp.where(accepted, _bounded(problem, state.trial + move, xp), state.theta)
     # The last step is below the rounding of the likelihood, but matters for derivatives.
     theta = xp.where(arrived, trial, xp.where(accepted, state.trial, state.theta))
-    return _State(
+    return SearchState(
         theta=theta,
         nll=xp.where(accepted, at.nll, state.nll),
         trial=trial,
@@ -242,7 +261,7 @@ def _step(model: Prepared, problem: Problem, near: Array, state: _State, xp: Num
 
 
 def _next_attempt(
-    state: _State, accepted: Array, forward: Array, xp: Numpy
+    state: SearchState, accepted: Array, forward: Array, xp: Numpy
 ) -> tuple[Array, Array, Array]:
     """Length, damping and exactness of the next step, depending on the last one.
 
@@ -264,7 +283,7 @@ def _next_attempt(
     return length, damping, xp.where(exact, 1.0, 0.0)
 
 
-def _outcome(end: _State, xp: Numpy) -> Array:
+def _outcome(end: SearchState, xp: Numpy) -> Array:
     """The status of a stopped search."""
     exact = (end.damping == 0) & (end.exactness == 1)
     converged = exact & (end.edm >= 0) & (end.edm <= EDM_TOLERANCE)

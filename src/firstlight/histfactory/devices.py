@@ -1,0 +1,73 @@
+"""Which devices of this host a call uses, and how its rows are spread over them.
+
+Rows (toys, points of a scan, parameter vectors) are independent, so they are divided among the
+devices along a mesh of one axis, the model is copied to each, and one program runs on all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from firstlight.histfactory.lazy_jax import jax
+from firstlight.histfactory.model import ModelError
+
+if TYPE_CHECKING:
+    from jax.sharding import Mesh, NamedSharding
+
+#: Devices of JAX, the first so many of them, or None: all of this process, if that pays.
+Devices = Sequence[Any] | int | None
+#: Name of the mesh's axis.
+ROWS = "rows"
+#: With fewer rows per device than this, one device is as fast as several.
+MIN_ROWS = 16
+
+
+def devices_for(rows: int, devices: Devices = None) -> tuple[Any, ...]:
+    """The devices that a call with so many rows uses.
+
+    By default all that JAX has in this process, or `jax.default_device` where that is set.
+    """
+    if devices is None:
+        chosen = jax.config.jax_default_device
+        if isinstance(chosen, str):
+            return tuple(jax.local_devices(backend=chosen)[:1])
+        if chosen is not None:
+            return (chosen,)
+        every = jax.local_devices()
+        return tuple(every if rows >= MIN_ROWS * len(every) else every[:1])
+    if isinstance(devices, int) and not isinstance(devices, bool):
+        every = jax.local_devices()
+        if not 1 <= devices <= len(every):
+            raise ModelError(
+                f"devices={devices}: JAX has {len(every)} here. Give a number from 1 to that, or "
+                "a list of devices."
+            )
+        return tuple(every[:devices])
+    given = tuple(devices) if isinstance(devices, Sequence) else ()
+    if not given or not all(isinstance(device, jax.Device) for device in given):
+        raise ModelError(
+            f"devices is {devices!r}; give devices of JAX, such as jax.devices()[:2], or how many."
+        )
+    if len({device.platform for device in given}) > 1 or len(set(given)) < len(given):
+        raise ModelError(f"devices is {devices!r}; give different devices of one kind.")
+    return given
+
+
+def divided(devices: tuple[Any, ...]) -> NamedSharding:
+    """The leading axis divided among the devices."""
+    return jax.sharding.NamedSharding(mesh_of(devices), jax.sharding.PartitionSpec(ROWS))
+
+
+def copied(devices: tuple[Any, ...]) -> NamedSharding:
+    """The whole array on each device."""
+    return jax.sharding.NamedSharding(mesh_of(devices), jax.sharding.PartitionSpec())
+
+
+@cache
+def mesh_of(devices: tuple[Any, ...]) -> Mesh:
+    """A mesh of one axis, `ROWS`."""
+    return jax.sharding.Mesh(np.array(devices), (ROWS,))
