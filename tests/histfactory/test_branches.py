@@ -13,7 +13,7 @@ from bimodal import COUPLED, COUPLED_DATA, Folded, family
 from scipy import stats
 
 from firstlight import histfactory as hf
-from firstlight.histfactory import engine, programs, synthetic
+from firstlight.histfactory import device_fits, engine, programs, synthetic
 from firstlight.histfactory.branches import lowest
 from firstlight.histfactory.fitting import problem_of
 from firstlight.histfactory.internal_order import data_of, prepared
@@ -165,6 +165,13 @@ def test_scans_and_impacts_follow_the_lower_branch() -> None:
     )
 
 
+def as_on_an_accelerator(fits: engine.Eager, problems: Any, progress: Any) -> Any:
+    device = (jax.devices()[0],)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device_fits, "lanes_for", lambda *_: 4)
+        return device_fits.fits_on_devices(fits.prepared, problems, device, progress)
+
+
 def test_no_toy_ends_above_the_lowest_of_a_grid() -> None:
     """On cores one after the other, and in a batch as on an accelerator."""
     loaded = load(COUPLED)
@@ -176,7 +183,7 @@ def test_no_toy_ends_above_the_lowest_of_a_grid() -> None:
         assert height(COUPLED, found, main, aux) <= lowest + 1e-9
     assert max(toys.branches) > 1
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "_fits_on_cores", engine._fits_in_batches)
+        patch.setattr(engine.Eager, "_fit_compiled", as_on_an_accelerator)
         patch.setattr(programs, "PATIENCE", 0.0)
         batch = hf.toys(loaded, 25, key=1, parameters={"mu": 0.5, "a0": -0.6})
     np.testing.assert_allclose(batch.nll, toys.nll, rtol=1e-12)

@@ -11,7 +11,7 @@ import numpy as np
 
 from firstlight.histfactory.array_types import Array
 from firstlight.histfactory.blas_threads import one_blas_thread
-from firstlight.histfactory.devices import ROWS, copied, divided, mesh_of
+from firstlight.histfactory.devices import ROWS, copied, divided, filled, mesh_of
 from firstlight.histfactory.lanes import Work, lowest_of_each
 from firstlight.histfactory.lazy_jax import jax
 from firstlight.histfactory.likelihood import Prepared
@@ -82,8 +82,7 @@ def _filled(problems: Problem, rows: slice, size: int) -> tuple[Problem, Array]:
     count = rows.stop - rows.start
 
     def fill(array: Array) -> Array:
-        some = array[rows]
-        return some if count == size else np.concatenate([some, some[:1].repeat(size - count, 0)])
+        return array[rows] if count == size else filled(array[rows], size)
 
     common = _common(problems)
     leaves = [
@@ -111,7 +110,7 @@ def _program(devices: tuple[Any, ...], lanes: int, common: tuple[bool, ...]) -> 
         found, work = lowest_of_each(*arguments, lanes=lanes)
         return found, map_leaves(lambda count: count[None], work)
 
-    problems = Problem(rows, *(every if same else rows for same in common))  # type: ignore[arg-type]
+    problems = Problem(rows, *(every if same else rows for same in common))
     # Nothing is exchanged between devices, so there is nothing for JAX to check.
     spread = jax.shard_map(
         on_each_device,

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 Devices = Sequence[Any] | int | None
 #: Name of the mesh's axis.
 ROWS = "rows"
-#: With fewer rows per device than this, one device is as fast as several.
-MIN_ROWS = 16
+#: With fewer fits, or points to evaluate, per device than this, one is as fast as several.
+MIN_FITS, MIN_POINTS = 16, 256
 
 
-def devices_for(rows: int, devices: Devices = None) -> tuple[Any, ...]:
-    """The devices that a call with so many rows uses.
+def devices_for(rows: int, devices: Devices = None, at_least: int = MIN_FITS) -> tuple[Any, ...]:
+    """The devices that a call with so many rows uses; `at_least` so many each.
 
     By default all that JAX has in this process, or `jax.default_device` where that is set.
     """
@@ -38,7 +38,7 @@ def devices_for(rows: int, devices: Devices = None) -> tuple[Any, ...]:
         if chosen is not None:
             return (chosen,)
         every = jax.local_devices()
-        return tuple(every if rows >= MIN_ROWS * len(every) else every[:1])
+        return tuple(every if rows >= at_least * len(every) else every[:1])
     if isinstance(devices, int) and not isinstance(devices, bool):
         every = jax.local_devices()
         if not 1 <= devices <= len(every):
@@ -71,3 +71,8 @@ def copied(devices: tuple[Any, ...]) -> NamedSharding:
 def mesh_of(devices: tuple[Any, ...]) -> Mesh:
     """A mesh of one axis, `ROWS`."""
     return jax.sharding.Mesh(np.array(devices), (ROWS,))
+
+
+def filled(array: Any, size: int) -> Any:
+    """The rows of an array, and the first one again until there are `size` of them."""
+    return np.concatenate([array, array[:1].repeat(size - len(array), 0)])

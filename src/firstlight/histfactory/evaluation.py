@@ -3,10 +3,13 @@
 Parameters are a mapping of names (others at their init) or a vector in the order of
 `model.parameter_names`; a vector may have leading axes, and the result then has them too. Data are
 main counts, or main and auxiliary data, in pyhf's order; the default is the observed data.
+devices: those over which many parameter vectors are divided (or how many of JAX's); default: all of
+this process, if there are enough vectors.
 """
 
 from __future__ import annotations
 
+import math
 from functools import cache, partial
 from typing import Any
 
@@ -14,13 +17,14 @@ import numpy as np
 
 from firstlight.histfactory.array_types import Array, DataSet, Number, Numpy, Parameters
 from firstlight.histfactory.closed_form import dense_hessian, evaluate
+from firstlight.histfactory.devices import MIN_POINTS, Devices, devices_for
 from firstlight.histfactory.engine import Engine, Traced, engine_for
 from firstlight.histfactory.internal_order import data_of, data_vector, to_internal, to_public
 from firstlight.histfactory.lazy_jax import jnp
 from firstlight.histfactory.likelihood import Data, Prepared, expected_counts
 from firstlight.histfactory.likelihood import nll as plain_nll
 from firstlight.histfactory.model import Model
-from firstlight.histfactory.numpy_or_jax import plain
+from firstlight.histfactory.numpy_or_jax import map_leaves, plain
 from firstlight.histfactory.precision import in_float64
 from firstlight.histfactory.programs import Program, over_leading_axes
 
@@ -41,33 +45,57 @@ def expected_data(
 
 
 @in_float64
-def nll(model: Model, parameters: Parameters = None, data: DataSet = None) -> Number:
+def nll(
+    model: Model,
+    parameters: Parameters = None,
+    data: DataSet = None,
+    *,
+    devices: Devices = None,
+) -> Number:
     """Negative log-likelihood with pyhf's constants; infinite where the likelihood is zero."""
     engine, theta, data = _arguments(model, parameters, data)
-    value = _program("nll", engine, theta)(engine.prepared, data, theta)
+    value = _program("nll", engine, theta, devices)(engine.prepared, data, theta)
     return plain(value) + _constants(engine, data)
 
 
 @in_float64
 def nll_and_gradient(
-    model: Model, parameters: Parameters = None, data: DataSet = None
+    model: Model,
+    parameters: Parameters = None,
+    data: DataSet = None,
+    *,
+    devices: Devices = None,
 ) -> tuple[Number, Array]:
     """Negative log-likelihood and its gradient with respect to the parameters, in closed form."""
     engine, theta, data = _arguments(model, parameters, data)
-    value, gradient = _program("nll_and_gradient", engine, theta)(engine.prepared, data, theta)
+    value, gradient = _program("nll_and_gradient", engine, theta, devices)(
+        engine.prepared, data, theta
+    )
     return plain(value) + _constants(engine, data), to_public(model, gradient)
 
 
-def gradient(model: Model, parameters: Parameters = None, data: DataSet = None) -> Array:
+def gradient(
+    model: Model,
+    parameters: Parameters = None,
+    data: DataSet = None,
+    *,
+    devices: Devices = None,
+) -> Array:
     """Gradient of the negative log-likelihood with respect to the parameters, in closed form."""
-    return nll_and_gradient(model, parameters, data)[1]
+    return nll_and_gradient(model, parameters, data, devices=devices)[1]
 
 
 @in_float64
-def hessian(model: Model, parameters: Parameters = None, data: DataSet = None) -> Array:
+def hessian(
+    model: Model,
+    parameters: Parameters = None,
+    data: DataSet = None,
+    *,
+    devices: Devices = None,
+) -> Array:
     """Hessian of the negative log-likelihood with respect to the parameters, in closed form."""
     engine, theta, data = _arguments(model, parameters, data)
-    matrix = _program("hessian", engine, theta)(engine.prepared, data, theta)
+    matrix = _program("hessian", engine, theta, devices)(engine.prepared, data, theta)
     slot = model.about.structure.positions
     return plain(matrix)[..., slot[:, None], slot]
 
@@ -106,12 +134,26 @@ _FUNCTIONS: dict[str, Any] = {
 }
 
 
-def _program(name: str, engine: Engine, theta: Array) -> Any:
+def _program(name: str, engine: Engine, theta: Array, devices: Devices = None) -> Any:
     """The function mapped over the leading axes of `theta`, compiled or in the caller's program."""
-    program = _mapped(name, np.ndim(theta) - 1)
+    leading = np.shape(theta)[:-1]
+    program = _mapped(name, len(leading))
     if isinstance(engine, Traced):
         return partial(program.function, xp=jnp)
-    return partial(program, calls=max(1, theta.size // theta.shape[-1]))
+    rows = math.prod(leading)
+    if leading and _mapped(name, 1).is_due(engine.prepared, rows):
+        chosen = devices_for(rows, devices, MIN_POINTS)
+        if len(chosen) > 1:
+            return partial(_on_devices, _mapped(name, 1), leading, chosen)
+    return partial(program, calls=max(1, rows))
+
+
+def _on_devices(
+    program: Program, leading: tuple[int, ...], devices: tuple[Any, ...], *arrays: Any
+) -> Any:
+    *rest, theta = arrays
+    found = program.on_devices(*rest, theta.reshape(-1, theta.shape[-1]), devices=devices)
+    return map_leaves(lambda a: a.reshape(*leading, *a.shape[1:]), found)
 
 
 @cache

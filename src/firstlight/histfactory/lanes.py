@@ -12,7 +12,7 @@ rounds over a shorter queue, in the same program.
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from firstlight.histfactory.array_types import Array
 from firstlight.histfactory.branches import Plan, branch_risks, first_plan, next_plan
@@ -69,7 +69,7 @@ def lowest_of_each(
     def search_round(state: _Rounds) -> _Rounds:
         queue = jnp.nonzero(state.plans.more, size=n, fill_value=n)[0]
         waiting = jnp.sum(state.plans.more)
-        found, work = _searches(model, problems, state, queue, waiting, lanes)
+        found, work = _searches(model, problems, state, queue, lanes)
         risks = _risks(model, problems, found, queue, waiting, lanes)
         plans = jax.vmap(next_plan_of)(_rows(problems, every), state.plans, found, risks)
         plans = jax.tree.map(partial(_where, state.plans.more), plans, state.plans)
@@ -89,14 +89,14 @@ def lowest_of_each(
 
 
 def _searches(
-    model: Prepared, problems: Problem, state: _Rounds, queue: Array, waiting: Array, lanes: int
+    model: Prepared, problems: Problem, state: _Rounds, queue: Any, lanes: int
 ) -> tuple[Minimum, Work]:
     """The minima of all problems, those in the queue searched for from their plan's start."""
     n = len(queue)
 
-    def begun(which: Array) -> SearchState:
-        problem, plan = _rows(problems, which), _rows(state.plans, which)
-        return jax.vmap(partial(search_begun, model))(problem, plan.start)
+    def begun(which: Array) -> Any:
+        problem, start = _rows(problems, which), _rows(state.plans.start, which)
+        return jax.vmap(partial(search_begun, model))(problem, start)
 
     def step(at: _Lanes) -> _Lanes:
         problem, near = _rows(problems, at.which), _rows(state.plans.near, at.which)
@@ -133,7 +133,7 @@ def _risks(
         at = evaluate(model, problem.data, theta, curvature=False)
         return branch_risks(model, problem.data, theta, at, problem.fixed, jnp)
 
-    def some(i: Array, risks: Array) -> Array:
+    def some(i: Array, risks: Any) -> Any:
         which = jax.lax.dynamic_slice(padded, (i * lanes,), (lanes,))
         fresh = jax.vmap(of_one)(_rows(problems, which), _rows(found.theta, which))
         return risks.at[which].set(fresh, mode="drop")
@@ -141,7 +141,7 @@ def _risks(
     return jax.lax.fori_loop(0, -(-waiting // lanes), some, jnp.zeros((n, model.blocks[0])))
 
 
-def _rows(tree: Problem, which: Array) -> Problem:
+def _rows(tree: Any, which: Array) -> Any:
     """The rows of all leaves, those of length one repeated; any row where `which` is none."""
     return jax.tree.map(lambda a: a[jnp.minimum(which, len(a) - 1)], tree)
 
@@ -157,4 +157,5 @@ def _unknown(model: Prepared, problems: Problem, n: int) -> Minimum:
         return search_ended(problem, search_begun(model, problem, problem.guess))
 
     one = jax.eval_shape(ended, jax.tree.map(lambda a: a[0], problems))
-    return jax.tree.map(lambda leaf: jnp.zeros((n, *leaf.shape), leaf.dtype), one)
+    found: Minimum = jax.tree.map(lambda leaf: jnp.zeros((n, *leaf.shape), leaf.dtype), one)
+    return found

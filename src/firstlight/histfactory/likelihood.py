@@ -212,7 +212,8 @@ def _poisson_nll(observed: Array, expected: Array, xp: Numpy = jnp) -> Array:
 
 def saturated_nll(tau: Array, data: Data, xp: Numpy = jnp) -> Array:
     """Σ n - n ln n + ln n! over main and Poisson auxiliary data: the NLL that `nll` leaves out."""
-    aux = xp.where(tau > 0, data.aux, 0.0)
+    # All that NumPy computes it pays for, so it leaves out what is no count.
+    aux = data.aux[..., np.asarray(tau) > 0] if xp is np else xp.where(tau > 0, data.aux, 0.0)
     return stirling_rest(data.main, xp).sum(-1) + stirling_rest(aux, xp).sum(-1)
 
 
@@ -222,15 +223,20 @@ def stirling_rest(n: Array, xp: Numpy) -> Array:
     The series is for n ≥ 16 (error 1e-16); smaller n are brought there by ln n! = ln (n+16)! - Σ.
     """
     positive = xp.where(n > 0, n, 1.0)
-    large = positive + 16.0
+    series = _stirling_series(1 / xp.where(positive > 16, positive, 16.0))
+    rest = xp.where(n > 0, 0.5 * xp.log(2 * np.pi * positive) + series, 0.0)
+    is_small = (n > 0) & (n <= 16)
+    if xp is not np:
+        return xp.where(is_small, _rest_of_small(positive, xp), rest)
+    rest[is_small] = _rest_of_small(positive[is_small], np)
+    return rest
+
+
+def _rest_of_small(n: Array, xp: Numpy) -> Array:
+    large = n + 16.0
     series = _stirling_series(1 / large)
     log_factorial_large = large * xp.log(large) - large + 0.5 * xp.log(2 * np.pi * large) + series
-    steps = sum(xp.log(positive + k) for k in range(1, 17))
-    small = positive - positive * xp.log(positive) + log_factorial_large - steps
-    series = _stirling_series(1 / xp.where(positive > 16, positive, 16.0))
-    return xp.where(
-        n > 0, xp.where(n > 16, 0.5 * xp.log(2 * np.pi * positive) + series, small), 0.0
-    )
+    return n - n * xp.log(n) + log_factorial_large - sum(xp.log(n + k) for k in range(1, 17))
 
 
 def _stirling_series(x: Array) -> Array:

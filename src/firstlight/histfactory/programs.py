@@ -18,9 +18,11 @@ import numpy as np
 
 from firstlight.histfactory.array_types import Numpy
 from firstlight.histfactory.blas_threads import one_blas_thread
+from firstlight.histfactory.devices import copied, divided, filled
 from firstlight.histfactory.lazy_jax import is_installed, jax, jnp
 from firstlight.histfactory.likelihood import Prepared
 from firstlight.histfactory.model import Description
+from firstlight.histfactory.numpy_or_jax import map_leaves
 from firstlight.histfactory.precision import float64_scope
 
 #: Seconds of work in NumPy on models of one kind after which a program is compiled: about what
@@ -107,6 +109,17 @@ class Program:
             return self._installed[prepared.kind](prepared, *arrays)
         with float64_scope():
             return jax.device_get(self._jitted(prepared.on_device, *arrays))
+
+    def on_devices(self, prepared: Prepared, *arrays: Any, devices: tuple[Any, ...]) -> Any:
+        """The same, with the rows of the last array divided among devices; one program for all."""
+        self._patience.end(prepared)
+        *common, last = arrays
+        size = -(-len(last) // len(devices)) * len(devices)
+        with float64_scope():
+            rows = jax.device_put(filled(np.asarray(last), size), divided(devices))
+            shared = jax.device_put(common, copied(devices))
+            found = self._jitted(prepared.on(copied(devices)), *shared, rows)
+            return map_leaves(lambda a: a[: len(last)], jax.device_get(found))
 
     @cached_property
     def _jitted(self) -> Any:

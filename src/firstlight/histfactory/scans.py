@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from firstlight.histfactory.array_types import DataSet
+from firstlight.histfactory.devices import Devices
 from firstlight.histfactory.engine import Eager, Progress
 from firstlight.histfactory.fitting import FitResult, Fixed, as_fixed, fit, problem_of
 from firstlight.histfactory.internal_order import data_of, poi_position, to_internal, to_public
@@ -68,10 +69,10 @@ class ScanFits:
     compiled: bool  # what runs the fits
 
     def fit(
-        self, begin: int, end: int, progress: Progress | None = None
+        self, begin: int, end: int, progress: Progress | None = None, devices: Devices = None
     ) -> tuple[Floats, Floats, Floats]:
         """Likelihood, status code and number of minima at the points `begin` to `end`."""
-        model, engine = self.model, Eager(self.model, self.compiled)
+        model, engine = self.model, Eager(self.model, self.compiled, devices)
         base = problem_of(engine, data_of(model, self.data), self.fixed)
         near, index = to_internal(model, self.best.values), model.index(self.parameter)
         points = [_held(model, base, near, index, v) for v in self.values[begin:end]]
@@ -104,14 +105,18 @@ def scan(
     points: int = 41,
     width: float = 3.0,
     progress: Progress | None = None,
+    devices: Devices = None,
 ) -> Scan:
     """Fit with `parameter` (default: the POI) fixed at each of `values`.
 
     The default is `points` values within ± `width` standard deviations of the best fit and within
     the parameter's bounds.
+
+    devices: those over which the fits are divided, or how many of JAX's; default: all of this
+        process, if there are enough fits.
     """
     job = plan_scan(model, parameter, values, data, fixed, points=points, width=width)
-    return job.result(*job.fit(0, len(job.values), progress))
+    return job.result(*job.fit(0, len(job.values), progress, devices))
 
 
 @in_float64
@@ -158,14 +163,18 @@ def impacts(
     *,
     parameters: Sequence[str] | None = None,
     progress: Progress | None = None,
+    devices: Devices = None,
 ) -> Impacts:
-    """Refit with each nuisance parameter moved by its uncertainty; rank them by the effect."""
+    """Refit with each nuisance parameter moved by its uncertainty; rank them by the effect.
+
+    devices: as for `scan`.
+    """
     fixed = as_fixed(model, fixed)
     best = fit(model, data, fixed)
     sigma = np.array(list(best.uncertainties.values()))
     names = [n for n in (parameters or model.parameter_names) if n != model.poi]
     indices = [i for i in (model.index(n) for n in names) if best.is_free[i] > 0 and sigma[i] > 0]
-    engine = Eager(model)
+    engine = Eager(model, devices=devices)
     base = problem_of(engine, data_of(model, data), fixed)
     width, centre = constraint_widths(model, base.data)
     # One column each: up and down by the uncertainty after the fit, then by that before it.

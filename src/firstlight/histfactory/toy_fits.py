@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from firstlight.histfactory.array_types import Array, DataSet, Parameters, Truth
+from firstlight.histfactory.devices import Devices
 from firstlight.histfactory.engine import Eager, Progress
 from firstlight.histfactory.exclusion import BANDS, HypothesisTest, Setup, require_possible_strength
 from firstlight.histfactory.fitting import Fixed, as_fixed, problem_of
@@ -84,9 +85,11 @@ class ToyFits:
     n: int
     compiled: bool  # what runs the fits
 
-    def fit(self, begin: int, end: int, progress: Progress | None = None) -> Toys:
+    def fit(
+        self, begin: int, end: int, progress: Progress | None = None, devices: Devices = None
+    ) -> Toys:
         """Draw and fit the toys `begin` to `end`."""
-        engine = Eager(self.model, self.compiled)
+        engine = Eager(self.model, self.compiled, devices)
         return _fitted(
             engine, self.source.draw(begin, end), self.source.theta, self.fixed, progress
         )
@@ -103,6 +106,7 @@ def toys(
     data: DataSet = None,
     fixed: Fixed = None,
     progress: Progress | None = None,
+    devices: Devices = None,
 ) -> Toys:
     """Draw `n` data sets and fit each.
 
@@ -111,12 +115,15 @@ def toys(
     parameters: where toys are drawn and each fit starts, a mapping or a vector; default: the best
         fit to the observed data, with the POI at `mu` if that is given.
     data: fit these instead, one data set per row, main or main and auxiliary data in pyhf's order.
+    devices: those over which the fits are divided, or how many of JAX's; default: all of this
+        process, if there are enough toys.
     """
     if data is None:
         job = plan_toys(model, n, key, parameters=parameters, mu=mu, fixed=fixed)
-        return job.fit(0, job.n, progress)
+        return job.fit(0, job.n, progress, devices)
     theta = to_internal(model, model.vector(parameters))
-    return _fitted(Eager(model), _given(model, data), theta, as_fixed(model, fixed), progress)
+    engine = Eager(model, devices=devices)
+    return _fitted(engine, _given(model, data), theta, as_fixed(model, fixed), progress)
 
 
 @in_float64
@@ -167,10 +174,15 @@ class ToyTest:
     branches: int  # the largest number of minima found by one of the fits to them
 
     def statistics(
-        self, which: int, begin: int, end: int, progress: Progress | None = None
+        self,
+        which: int,
+        begin: int,
+        end: int,
+        progress: Progress | None = None,
+        devices: Devices = None,
     ) -> tuple[Floats, Floats]:
         """The statistic of toys of a source (NaN if a fit failed), and their numbers of minima."""
-        engine, source = Eager(self.model, self.compiled), self.sources[which]
+        engine, source = Eager(self.model, self.compiled, devices), self.sources[which]
         drawn = source.draw(begin, end)
         free, at_mu = hypotheses(engine, drawn, [None, self.mu], self.fixed, None)
         free = bounded(engine, free, self.test_statistic)
@@ -212,14 +224,16 @@ def toy_cls(
     fixed: Fixed = None,
     test_statistic: str = "qtilde",
     progress: Progress | None = None,
+    devices: Devices = None,
 ) -> ToyCLs:
     """CLs from `n` toys with and `n` without signal, each drawn at the best-fit parameters.
 
     Toys whose fits did not converge are counted in `.not_converged` and left out of the fractions.
+    devices: as for `toys`.
     """
     test = plan_toy_cls(model, mu, n, key, data=data, fixed=fixed, test_statistic=test_statistic)
     (signal, some), (background, others) = (
-        test.statistics(which, 0, test.n, progress) for which in range(2)
+        test.statistics(which, 0, test.n, progress, devices) for which in range(2)
     )
     return test.result(signal, background, int(max(some.max(), others.max())))
 

@@ -76,7 +76,7 @@ def checked_choice(name: str, value: object, among: Sequence[str]) -> str:
     return str(value)
 
 
-def checked_scores(scores: Shaped, weights: Shaped | None) -> None:
+def checked_scores(scores: Shaped, weights: Shaped | None, may_be_empty: bool = False) -> None:
     """Checks for one score per event and as many weights, in a precision that can be summed."""
     shape = tuple(scores.shape)
     if len(shape) != 1:
@@ -84,7 +84,7 @@ def checked_scores(scores: Shaped, weights: Shaped | None) -> None:
             f"scores have shape {shape}; give one score per event "
             "(for a network's output column: scores[:, 0])."
         )
-    if shape[0] == 0:
+    if shape[0] == 0 and not may_be_empty:
         raise LossError("scores are empty: a histogram of no events has no gradient.")
     _checked_precision("scores", scores)
     if weights is not None:

@@ -30,6 +30,8 @@ def soft_histogram(
     bandwidth: Number | str = "auto",
     kind: str = "kde",
     overflow: str = "drop",
+    *,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """Yield per bin in float64, differentiable in scores, weights, edges and bandwidth.
 
@@ -39,6 +41,8 @@ def soft_histogram(
     overflow: "drop" (only events within the edges count, each with its full weight), "clip"
         (events outside count in the outermost bins), "leak" (the part of a kernel outside the
         edges is lost).
+    axis_name: of the mesh axis over which events are divided, inside `jax.shard_map`: the histogram
+        is then that of all events, the same on every device.
     """
     checked_choice("kind", kind, KINDS)
     checked_choice("overflow", overflow, OVERFLOW)
@@ -57,7 +61,8 @@ def soft_histogram(
         known = np.zeros(0) if is_traced(edges) else np.asarray(edges, np.float64)
         bandwidth = checked_bandwidth(bandwidth, known)
     ends = open_ends(edges, overflow)
-    return _histogram(scores, edges, weights, bandwidth, kind, overflow == "drop", *ends)
+    found = _histogram(scores, edges, weights, bandwidth, kind, overflow == "drop", *ends)
+    return found if axis_name is None else jax.lax.psum(found, axis_name)
 
 
 @in_float64

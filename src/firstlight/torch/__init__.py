@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         signal_jacobian_numpy,
     )
     from firstlight.torch.modules import SignificanceLoss, SoftHistogram
+    from firstlight.torch.ranks import sum_over_ranks
     from firstlight.torch.session import (
         FitError,
         Session,
@@ -62,11 +63,13 @@ __all__ = [
     "profiled_zmu_loss",
     "signal_jacobian",
     "signal_jacobian_numpy",
+    "sum_over_ranks",
 ]
 
 _HOME = {
     "functional": tuple(__all__),  # but for these:
     "bridge": ("as_tensor",),
+    "ranks": ("sum_over_ranks",),
     "modules": ("SignificanceLoss", "SoftHistogram"),
     "session": ("FitError", "Session", "create_profiled_session", "create_session", "from_pyhf"),
 }

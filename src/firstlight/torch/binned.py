@@ -25,10 +25,11 @@ class Kernel:
     mode: str
     open: tuple[bool, bool]  # whether the first and the last bin extend to infinity
     drops: bool  # whether events outside the edges are dropped
+    nan_if_empty: bool = True  # rather than zero, if all events are dropped
     replays: Replays = field(default_factory=Replays)
 
     def yields(self, scores: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
-        """The histogram; NaN if all events are dropped."""
+        """The histogram."""
         found: torch.Tensor = self._run(self._yields, scores, weights)
         return found
 
@@ -100,10 +101,13 @@ class Kernel:
         inside = (x >= self.edges[0]) & (x <= self.edges[-1])
         # A NaN score counts as outside the edges, so it must not reach the kernel.
         x = torch.where(inside, x, self.edges[len(self.edges) // 2])
+        w = torch.where(inside, w, 0.0)
+        if not self.nan_if_empty:
+            return x, w, inside
         # Checking whether any is inside would mean waiting for the network. The loss waits anyway,
         # and rejects the NaN.
         n = inside.sum()
-        return x, torch.where(inside, w, 0.0) * (n / n), inside
+        return x, w * (n / n), inside
 
     def _distance(self, x: torch.Tensor) -> torch.Tensor:
         low, high = self.open

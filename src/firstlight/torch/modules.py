@@ -21,6 +21,7 @@ from firstlight.losses.binning import (
 from firstlight.torch.arguments import Histograms, Keys
 from firstlight.torch.binned import Binned, Kernel
 from firstlight.torch.functional import negative_significance, profiled_q0_loss, profiled_z0_loss
+from firstlight.torch.ranks import sum_over_ranks
 from firstlight.torch.session import Loadable, Session
 
 
@@ -33,6 +34,9 @@ class SoftHistogram(torch.nn.Module):
     overflow: "drop" (only scores within the edges count, each with its full weight), "clip" (those
         outside count in the outermost bins), "leak" (the part of a kernel outside the edges is
         lost).
+    group: a process group of `torch.distributed`, such as `torch.distributed.group.WORLD`: the
+        histogram is that of the events of all its ranks, which may have different numbers of them;
+        see `sum_over_ranks`.
     If no score is within the edges, "drop" raises `LossError`; on a GPU, where checking would mean
     waiting for the network, the histogram is NaN instead, which the losses reject.
     """
@@ -44,8 +48,10 @@ class SoftHistogram(torch.nn.Module):
         mode: str = "kde",
         *,
         overflow: str = "drop",
+        group: Any = None,
     ) -> None:
         super().__init__()
+        self.group = group
         if isinstance(bin_edges, torch.Tensor):
             bin_edges = bin_edges.detach().cpu().numpy()
         self._checked = checked_edges(bin_edges)
@@ -59,20 +65,38 @@ class SoftHistogram(torch.nn.Module):
     def forward(self, scores: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
         """scores, weights: one number per event."""
         self._require_usable(scores, weights)
-        if self.overflow == "drop" and scores.device.type == "cpu":
-            first, last = float(self._checked[0]), float(self._checked[-1])
-            if not bool(((scores >= first) & (scores <= last)).any()):
-                raise no_score_inside(self._checked)
-        histogram: torch.Tensor = Binned.apply(self._kernel(scores.device), scores, weights)
+        histogram: torch.Tensor
+        if self.group is not None:
+            histogram = Binned.apply(self._kernel(scores.device), scores, weights)
+            return self._of_all_ranks(histogram, scores)
+        if self.overflow == "drop" and scores.device.type == "cpu" and not self._inside(scores):
+            raise no_score_inside(self._checked)
+        histogram = Binned.apply(self._kernel(scores.device), scores, weights)
         return histogram
+
+    def _inside(self, scores: torch.Tensor) -> torch.Tensor:
+        """How many scores are within the edges."""
+        first, last = float(self._checked[0]), float(self._checked[-1])
+        return ((scores >= first) & (scores <= last)).sum()
+
+    def _of_all_ranks(self, histogram: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if self.overflow != "drop":
+            return sum_over_ranks(histogram, self.group)
+        # One exchange for both, after which all ranks agree on whether any score is inside.
+        inside = self._inside(scores).to(histogram.dtype)
+        total = sum_over_ranks(torch.cat([histogram, inside[None]]), self.group)
+        if scores.device.type == "cpu" and not total[-1]:
+            raise no_score_inside(self._checked)
+        return total[:-1] * (total[-1] / total[-1]).detach()
 
     def _kernel(self, device: torch.device) -> Kernel:
         if device not in self._kernels:
             # Kept beyond this call, so these must not be inference tensors.
             with torch.inference_mode(False):
                 edges = torch.tensor(self._checked, device=device)
+            drops, alone = self.overflow == "drop", self.group is None
             self._kernels[device] = Kernel(
-                edges, self.bandwidth, self.mode, self._open, drops=self.overflow == "drop"
+                edges, self.bandwidth, self.mode, self._open, drops, nan_if_empty=alone
             )
         return self._kernels[device]
 
@@ -80,7 +104,7 @@ class SoftHistogram(torch.nn.Module):
         for name, value in (("scores", scores), ("weights", weights)):
             if value is not None and not isinstance(value, torch.Tensor):
                 raise LossError(f"{name} must be a tensor, not {type(value).__name__}.")
-        checked_scores(scores, weights)
+        checked_scores(scores, weights, may_be_empty=self.group is not None)
         if weights is not None and weights.device != scores.device:
             raise LossError(
                 f"weights are on {weights.device}, scores on {scores.device}. Move one."
