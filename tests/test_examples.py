@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -65,3 +66,19 @@ def test_the_training_example_prints_both_significances_and_draws(tmp_path: Path
     assert 1.0 < plain < trained < 4.0, done.stdout
     for name in ("scores.png", "significance_per_epoch.png"):
         assert (tmp_path / "plots" / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_training_on_ranks_improves_and_keeps_the_networks_equal() -> None:
+    script = Path(__file__).parent.parent / "examples" / "train_on_ranks.py"
+    launch = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [sys.executable, "-m", *launch, str(script), "--epochs", "12"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "networks equal: True" in done.stdout
+    before, after = (float(x) for x in re.findall(r"\d+\.\d+", done.stdout))
+    assert after > before

@@ -1,0 +1,99 @@
+"""One rank of a training with DistributedDataParallel, for `test_ranks.py`.
+
+    python on_ranks.py RANK RANKS FILE
+
+Rank 0 prints, as JSON, how far the averaged gradient is from that of one process with all events.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from firstlight.losses import LossError
+from firstlight.torch import SignificanceLoss, SoftHistogram, sum_over_ranks
+
+EDGES = torch.linspace(0.2, 0.8, 4)
+#: Events of each rank: uneven, and the last rank has none.
+EVENTS = {2: (40, 9), 3: (31, 12, 0)}
+
+
+def workspace() -> dict[str, Any]:
+    flat = [40.0, 45.0, 50.0]
+    jes = {"hi_data": [44.0, 50.0, 57.0], "lo_data": [37.0, 41.0, 45.0]}
+    poi = {"type": "normfactor", "name": "mu", "data": None}
+    samples = [
+        {"name": "signal", "data": [5.0, 6.0, 7.0], "modifiers": [poi]},
+        {
+            "name": "background",
+            "data": flat,
+            "modifiers": [{"type": "histosys", "name": "jes", "data": jes}],
+        },
+    ]
+    return {
+        "version": "1.0.0",
+        "channels": [{"name": "SR", "samples": samples}],
+        "observations": [{"name": "SR", "data": flat}],
+        "measurements": [{"name": "m", "config": {"poi": "mu", "parameters": []}}],
+    }
+
+
+def network() -> torch.nn.Module:
+    torch.manual_seed(1)
+    layers = (torch.nn.Linear(2, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1), torch.nn.Sigmoid())
+    return torch.nn.Sequential(*layers).double()
+
+
+def gradient(net: torch.nn.Module, events: torch.Tensor, histogram: Any) -> torch.Tensor:
+    loss = SignificanceLoss(workspace(), "signal", objective="asimov")
+    (loss(0.4 * histogram(net(events)[:, 0])) + 1.0).backward()
+    return torch.cat([p.grad.flatten() for p in net.parameters()])
+
+
+def compared(rank: int, ranks: int, group: Any) -> dict[str, float]:
+    sizes = EVENTS[ranks]
+    events = torch.randn((sum(sizes), 2), generator=torch.Generator().manual_seed(2)).double()
+    mine = events.split(sizes)[rank]
+    found = {}
+    single = gradient(network(), events, SoftHistogram(EDGES))
+    ways = {"histogram": SoftHistogram(EDGES, group=group)}
+    if min(sizes):  # a histogram of its own needs events
+        own = SoftHistogram(EDGES, overflow="drop")
+        ways["sum"] = lambda scores: sum_over_ranks(own(scores), group)
+    for name, histogram in ways.items():
+        net = DistributedDataParallel(network(), process_group=group)
+        there = gradient(net, mine, histogram)
+        found[name] = float((there - single).abs().max() / single.abs().max())
+    found["size"] = float(single.abs().max())
+    return found
+
+
+def refused(group: Any) -> bool:
+    """Whether all ranks notice that nobody has a score within the edges."""
+    try:
+        SoftHistogram(EDGES, group=group)(torch.full((3,), 5.0))
+    except LossError:
+        return True
+    return False
+
+
+def main() -> None:
+    rank, ranks, file = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=ranks)
+    pair = dist.new_group([0, 1])
+    found = {"3": compared(rank, ranks, dist.group.WORLD)}
+    if rank < 2:
+        found["2"] = compared(rank, 2, pair)
+    agreed = torch.tensor(float(refused(dist.group.WORLD)))
+    dist.all_reduce(agreed)
+    if rank == 0:
+        print(json.dumps({**found, "refused by": int(agreed)}))
+    dist.destroy_process_group()
+
+
+main()
