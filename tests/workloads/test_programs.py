@@ -36,9 +36,13 @@ SIZES: dict[str, dict[str, Any]] = {
     "hypergradient": {"rows": 32, "features": 6, "inner_steps": 20},
     "option_greeks": {"paths": 2048, "dates": 6},
     "data_parallel_step": {"batch": 32, "width": 16},
+    "sharded_model_step": {"batch": 8, "width": 6, "hidden": 16},
     "mixed_precision": {"precision": "float32", "width": 32, "batch": 32},
     "sweep": {"points": 3, "features": 5, "padded": False},
 }
+#: Their JAX programs use every device of the process; there is no PyTorch twin.
+SEVERAL_DEVICES = ("data_parallel_step", "sharded_model_step")
+ONE_DEVICE = [name for name in SIZES if name not in SEVERAL_DEVICES]
 TOLERANCE = dict.fromkeys(SIZES, 1e-5)
 # A path that ends within a rounding error of the strike may count as paid or not: it changes delta
 # by 1 / (2048 paths * 0.55 exercised) of itself.
@@ -85,14 +89,14 @@ def test_jitted_jax_program_matches_the_reference(name: str) -> None:
     assert worst_error(step(*args), program(name).reference(SEED, **SIZES[name])) < TOLERANCE[name]
 
 
-# Not data_parallel_step: eager shard_map compiles every operation again on every call.
-@pytest.mark.parametrize("name", [name for name in SIZES if name != "data_parallel_step"])
+# Not those of several devices: eager shard_map compiles every operation again on every call.
+@pytest.mark.parametrize("name", ONE_DEVICE)
 def test_eager_jax_program_matches_the_reference(name: str) -> None:
     step, args = program(name).build_jax(as_written, SEED, **SIZES[name])
     assert worst_error(step(*args), program(name).reference(SEED, **SIZES[name])) < TOLERANCE[name]
 
 
-@pytest.mark.parametrize("name", [name for name in SIZES if name != "data_parallel_step"])
+@pytest.mark.parametrize("name", ONE_DEVICE)
 def test_eager_torch_program_matches_the_reference(name: str) -> None:
     step, args = program(name).build_torch(as_written, SEED, **SIZES[name])
     assert worst_error(step(*args), program(name).reference(SEED, **SIZES[name])) < TOLERANCE[name]
@@ -116,27 +120,41 @@ def test_padded_sweep_gives_the_results_of_the_sweep_with_changing_shapes(framew
     assert worst_error(step(*args), unpadded) < TOLERANCE["sweep"]
 
 
-DATA_PARALLEL_CHECK = """
+FOUR_DEVICES_CHECK = """
 import jax
-from firstlight.workloads.programs import data_parallel_step as program
+from firstlight.workloads.programs import data_parallel_step, sharded_model_step
 
-params = {"batch": 32, "width": 16}
-step, args = program.build_jax(jax.jit, 7, **params)
-shards = args[4].addressable_shards
-assert len(shards) == 4 and shards[0].data.shape == (8, 32), shards
-for out, want in zip(step(*args), program.reference(7, **params), strict=True):
-    assert abs(out - want).max() < 1e-5 * abs(want).max(), (out, want)
+jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: events.append(event))
+events = []
+
+def compare(program, params, divided, whole):
+    step, args = program.build_jax(jax.jit, 7, **params)
+    shards = args[divided].addressable_shards
+    assert len(shards) == 4 and shards[0].data.nbytes == whole // 4, shards
+    outputs = step(*args)
+    for out, want in zip(outputs, program.reference(7, **params), strict=True):
+        assert abs(out - want).max() < 1e-5 * abs(want).max(), (out, want)
+    return step, args, outputs
+
+compare(data_parallel_step, {"batch": 32, "width": 16}, 4, 32 * 32 * 4)
+sizes = {"batch": 8, "width": 6, "hidden": 16}
+step, args, outputs = compare(sharded_model_step, sizes, 0, 3 * 6 * 16 * 4)
+events.clear()
+again = step(*outputs[1:], *args[3:])
+assert "/jax/core/compile/backend_compile_duration" not in events, events
+assert again[1].sharding == args[0].sharding and again[0] < outputs[0]
 """
 
 
-def test_four_devices_with_a_quarter_of_the_batch_each_take_the_step_of_the_whole_batch() -> None:
+def test_on_four_devices_each_has_a_quarter_and_the_step_is_that_of_the_whole() -> None:
+    """Of the batch, or of the model; then the next step is the same program."""
     source = str(Path(program("matmul").__file__ or "").parents[3])
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
         "PYTHONPATH": source,
     }
-    command = [sys.executable, "-c", DATA_PARALLEL_CHECK]
+    command = [sys.executable, "-c", FOUR_DEVICES_CHECK]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
 
@@ -174,7 +192,7 @@ def test_setting_up_a_jax_program_compiles_nothing(
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
-@pytest.mark.parametrize("name", [name for name in SIZES if name != "data_parallel_step"])
+@pytest.mark.parametrize("name", ONE_DEVICE)
 def test_a_second_call_returns_the_same_because_arguments_are_left_alone(
     name: str, framework: str
 ) -> None:
@@ -297,6 +315,17 @@ def test_data_parallel_reference_steps_down_the_gradient_of_central_differences(
     for index in range(4):
         taken = (inputs[index] - outputs[1 + index]) / module.LEARNING_RATE
         assert_close(taken, differences(monkeypatch, "data_parallel_step", params, index))
+
+
+def test_sharded_model_reference_steps_down_the_gradient_of_central_differences(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module, params = program("sharded_model_step"), {"batch": 3, "width": 2, "hidden": 4}
+    inputs = module.make_inputs(SEED, **params)
+    outputs = module.reference(SEED, **params)
+    for index in range(3):
+        taken = (inputs[index] - outputs[1 + index]) / module.LEARNING_RATE
+        assert_close(taken, differences(monkeypatch, "sharded_model_step", params, index))
 
 
 def test_training_reference_matches_the_adam_of_torch_in_float64() -> None:

@@ -280,6 +280,17 @@ WORKLOADS = (
         environment={"XLA_FLAGS": "--xla_force_host_platform_device_count=4"},
     ),
     _workload(
+        "sharded_model_step",
+        "Gradient step of a model partitioned over four devices",
+        _sizes(
+            {"batch": 64, "width": 32, "hidden": 256},
+            {"batch": 512, "width": 256, "hidden": 4096},
+        ),
+        frameworks=("numpy", "jax"),
+        backends=("numpy", "jax-jit"),
+        environment={"XLA_FLAGS": "--xla_force_host_platform_device_count=4"},
+    ),
+    _workload(
         "mixed_precision",
         "Loss and gradient in bfloat16 against float32",
         _precisions(small={"width": 64, "batch": 128}, large={"width": 256, "batch": 1024}),
