@@ -51,12 +51,12 @@ def timed(call: Callable[[], Any], n: int = 5) -> float:
 def profile(model: hf.Model, n: int) -> dict[str, Any]:
     """Where the time of `n` toys goes, part by part."""
     engine, device = Eager(model), (jax.local_devices()[0],)
-    theta = toy_fits._truth(engine, None, None, {})
+    source = toy_fits.plan_toys(model, n, 1).source
     clock = time.perf_counter
     times = [clock()]
-    drawn = toy_fits._draw(engine, theta, n, np.random.default_rng(1))
+    drawn = source.draw(0, n)
     times.append(clock())
-    base = problem_of(engine, drawn, {}).starting_at(theta, near=0.0)
+    base = problem_of(engine, drawn, {}).starting_at(source.theta, near=0.0)
     problems = toy_fits._repeated(base, drawn)
     works: list[Work] = []
 
@@ -101,8 +101,8 @@ def parts_of_a_step(model: hf.Model, lanes: int) -> dict[str, float]:
     """Microseconds per lane of the parts of a Newton step."""
     engine = Eager(model)
     prepared = engine.prepared.on_device
-    theta = toy_fits._truth(engine, None, None, {})
-    drawn = toy_fits._draw(engine, theta, lanes, np.random.default_rng(2))
+    source = toy_fits.plan_toys(model, lanes, 2).source
+    theta, drawn = source.theta, source.draw(0, lanes)
     with jax.enable_x64(True):
         thetas = jnp.asarray(np.repeat(theta[None], lanes, 0))
         data = jax.device_put(drawn)
@@ -192,12 +192,13 @@ def memory() -> dict[str, float]:
 
 def a_million(model: hf.Model, n: int) -> dict[str, Any]:
     """Seconds of `n` toys in ten parts, and the memory after each."""
+    job = toy_fits.plan_toys(model, n, 7)
     points = []
     muhat: list[Any] = []
     failed = 0
     begin = time.perf_counter()
     for part in range(10):
-        found = hf.toys(model, n // 10, part)
+        found = job.fit(part * n // 10, (part + 1) * n // 10)
         muhat.append(found.values[:, model.poi_index])
         failed += found.not_converged
         points.append({"seconds": time.perf_counter() - begin, **memory()})

@@ -263,7 +263,7 @@ FIT_PROGRAMS = {"first": _FIRST, "lowest": _LOWEST}
 _EXPECTED = Program(expected_counts, evaluations=0.2)
 
 
-def _cores() -> int:
+def cores() -> int:
     """Cores that this process may use for fits."""
     if (given := os.environ.get("FIRSTLIGHT_FIT_THREADS", "")).isdecimal() and int(given):
         return int(given)
@@ -288,7 +288,7 @@ def _fits_on_cores(engine: Eager, problems: Problem, progress: Progress) -> list
         progress(len(done), n)
 
     note(one(0))  # compiles, once
-    with one_blas_thread(), ThreadPoolExecutor(min(n, _cores())) as pool:
+    with one_blas_thread(), ThreadPoolExecutor(min(n, cores())) as pool:
         for found in pool.map(one, range(1, n)):
             note(found)
     return done

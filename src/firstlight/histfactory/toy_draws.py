@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 
 from firstlight.histfactory.array_types import Array
-from firstlight.histfactory.engine import Eager
+from firstlight.histfactory.engine import Eager, cores
 from firstlight.histfactory.likelihood import Data
 from firstlight.histfactory.model import ModelError
 from firstlight.histfactory.precision import is_traced
 
 #: Toys that share a random generator: making one takes as long as drawing a few toys.
 _BLOCK = 128
+#: With fewer per thread, one draws them as fast as several: 16 000 toys.
+_BLOCKS_PER_THREAD = 64
 #: What every toy of a key comes from, as NumPy's `SeedSequence` takes it.
 Entropy = tuple[int, ...]
 
@@ -38,7 +40,16 @@ class ToySource:
     def draw(self, begin: int, end: int) -> Data:
         """The data sets `begin` to `end`, on a leading axis."""
         first = begin // _BLOCK
-        blocks = [self._block(number) for number in range(first, -(-end // _BLOCK))]
+        numbers = range(first, -(-end // _BLOCK))
+        threads = min(cores(), len(numbers) // _BLOCKS_PER_THREAD)
+        if threads > 1:
+            from concurrent.futures import ThreadPoolExecutor
+
+            # An accelerator fits toys faster than one core draws them.
+            with ThreadPoolExecutor(threads) as pool:
+                blocks = list(pool.map(self._block, numbers))
+        else:
+            blocks = [self._block(number) for number in numbers]
         main, aux = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
         rows = slice(begin - first * _BLOCK, end - first * _BLOCK)
         return Data(main[rows], aux[rows])
