@@ -25,7 +25,7 @@ import numpy as np
 from firstlight import histfactory as hf
 from firstlight.histfactory import synthetic, toy_fits
 from firstlight.histfactory.closed_form import assemble, evaluate
-from firstlight.histfactory.device_fits import fits_on_devices, lanes_for
+from firstlight.histfactory.device_fits import Occupancy, fits_on_devices, occupancy_of
 from firstlight.histfactory.engine import Eager
 from firstlight.histfactory.fitting import problem_of
 from firstlight.histfactory.lanes import Work
@@ -48,7 +48,7 @@ def timed(call: Callable[[], Any], n: int = 5) -> float:
     return float(np.median(taken))
 
 
-def profile(model: hf.Model, n: int) -> dict[str, Any]:
+def profile(model: hf.Model, n: int, occupancy: Occupancy | None = None) -> dict[str, Any]:
     """Where the time of `n` toys goes, part by part."""
     engine, device = Eager(model), (jax.local_devices()[0],)
     source = toy_fits.plan_toys(model, n, 1).source
@@ -61,7 +61,8 @@ def profile(model: hf.Model, n: int) -> dict[str, Any]:
     works: list[Work] = []
 
     def fit() -> Any:
-        return fits_on_devices(engine.prepared, problems, device, lambda *_: None, works.append)
+        quiet = (lambda *_: None, works.append)
+        return fits_on_devices(engine.prepared, problems, device, *quiet, occupancy)
 
     begin = clock()
     fit()
@@ -76,10 +77,9 @@ def profile(model: hf.Model, n: int) -> dict[str, Any]:
     toy_fits.data_vector(model, drawn)
     times.append(clock())
     with jax.enable_x64(True):
-        on_device = jax.block_until_ready(jax.device_put(found))
         begin = clock()
-        jax.device_get(jax.tree.map(lambda a: a + 0, on_device))
-        transfer = clock() - begin
+        jax.device_get(jax.block_until_ready(jax.device_put(found)))
+        transfer = clock() - begin  # there and back
     steps, lane_steps = (int(sum(w[i].sum() for w in works)) for i in range(2))
     draw, _, fits, constants, order = np.diff(times)
     return {
@@ -127,7 +127,6 @@ def parts_of_a_step(model: hf.Model, lanes: int) -> dict[str, float]:
             "cholesky": lambda: factor(matrix),
             "triangular_solve": lambda: back(lower, right),
         }
-        calls |= _experiments(matrix, lower, right)
         return {name: 1e6 * timed(call) / lanes for name, call in calls.items()}
 
 
@@ -135,48 +134,6 @@ def _back(factor: Any, half: Any) -> Any:
     return jax.lax.linalg.triangular_solve(
         factor, half[:, None], left_side=True, lower=True, transpose_a=True
     )[:, 0]
-
-
-def _experiments(matrix: Any, lower: Any, right: Any) -> dict[str, Callable[[], Any]]:
-    def blocked(m: Any, size: int, small: Callable[[Any], Any]) -> Any:
-        n = m.shape[-1]
-        rows = []
-        rest = m
-        for begin in range(0, n, size):
-            width = min(size, n - begin)
-            inverse, top = small(rest[:, :width, :width])
-            panel = jnp.einsum("wij,wkj->wik", rest[:, width:, :width], inverse)
-            rows.append((top, inverse, panel))
-            rest = rest[:, width:, width:] - jnp.einsum("wij,wkj->wik", panel, panel)
-        return rows
-
-    def unrolled(block: Any) -> tuple[Any, Any]:
-        k = block.shape[-1]
-        work = jnp.concatenate([block, jnp.broadcast_to(jnp.eye(k), block.shape)], axis=2)
-        index = jnp.arange(k)
-        for i in range(k):
-            pivot = work[:, i, i, None]
-            scaled = work[:, i] / jnp.sqrt(pivot)
-            factor = jnp.where(index > i, work[:, :, i] / pivot, 0.0)
-            work = work - factor[:, :, None] * work[:, i][:, None, :]
-            work = jnp.where((index == i)[:, None], scaled[:, None, :], work)
-        return work[:, :, k:], work[:, :, :k]
-
-    def library(block: Any) -> tuple[Any, Any]:
-        top = jax.lax.linalg.cholesky(block, symmetrize_input=False)
-        eye = jnp.broadcast_to(jnp.eye(block.shape[-1]), block.shape)
-        return jax.lax.linalg.triangular_solve(top, eye, left_side=True, lower=True), top
-
-    many = {"library": library, "unrolled": unrolled}
-    calls: dict[str, Callable[[], Any]] = {}
-    for kind, small in many.items():
-        for size in (16, 32, 51):
-            run = jax.jit(partial(blocked, size=size, small=small))
-            calls[f"blocked {size}, {kind}"] = partial(run, matrix)
-    single = matrix.astype(jnp.float32)
-    calls["cholesky float32"] = partial(jax.jit(jax.lax.linalg.cholesky), single)
-    calls["matmul n³"] = partial(jax.jit(lambda m: m @ m), matrix)
-    return calls
 
 
 def memory() -> dict[str, float]:
@@ -199,7 +156,7 @@ def a_million(model: hf.Model, n: int) -> dict[str, Any]:
     begin = time.perf_counter()
     for part in range(10):
         found = job.fit(part * n // 10, (part + 1) * n // 10)
-        muhat.append(found.values[:, model.poi_index])
+        muhat.append(found.values[:, model.poi_index].copy())  # or all values stay
         failed += found.not_converged
         points.append({"seconds": time.perf_counter() - begin, **memory()})
         print("  " + ", ".join(f"{k} {v:.3f}" for k, v in points[-1].items()), flush=True)
@@ -216,13 +173,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
     parser.add_argument("--toys", type=int, default=MILLION, help="of the last run")
     parser.add_argument("--parts", type=int, nargs="*", default=[], help="lanes to take apart")
+    parser.add_argument("--lanes", type=int, nargs="*", default=[], help="other numbers to try")
     parser.add_argument("--json", help="write the figures to this file")
     options = parser.parse_args()
     device = jax.devices()[0]
     model = hf.load(synthetic.preset(MODEL))
-    lanes = lanes_for(Eager(model).prepared, device.platform == "cpu")
+    occupancy = occupancy_of(Eager(model).prepared, device)
     figures: dict[str, Any] = {"device": device.device_kind, "jax": jax.__version__}
-    print(f"{device.device_kind}, jax {jax.__version__}, {lanes} lanes", flush=True)
+    print(f"{device.device_kind}, jax {jax.__version__}, {occupancy}", flush=True)
     hf.precompile(model)
     for n in (1_000, 10_000, 100_000):
         if n > options.toys:
@@ -238,9 +196,11 @@ def main() -> None:
             f"a million at this rate: {taken * MILLION / n:.0f} s",
             flush=True,
         )
-    for n in (1_000, min(options.toys // 10, 65_536)):
-        figures[f"profile of {n}"] = split = profile(model, n)
-        print(", ".join(f"{k} {v:.4g}" for k, v in split.items()), flush=True)
+    largest = min(options.toys // 5, occupancy.chunk)
+    others = [(largest, Occupancy(occupancy.chunk, lanes)) for lanes in options.lanes]
+    for n, tried in [(1_000, occupancy), (largest, occupancy), *others]:
+        figures[f"{tried}, {n} toys"] = split = profile(model, n, tried)
+        print(f"{tried}: " + ", ".join(f"{k} {v:.4g}" for k, v in split.items()), flush=True)
     for lanes in options.parts:
         figures[f"step on {lanes} lanes"] = split = parts_of_a_step(model, lanes)
         print(f"{lanes} lanes, µs per lane: ", end="")

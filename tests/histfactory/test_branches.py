@@ -167,9 +167,8 @@ def test_scans_and_impacts_follow_the_lower_branch() -> None:
 
 def as_on_an_accelerator(fits: engine.Eager, problems: Any, progress: Any) -> Any:
     device = (jax.devices()[0],)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(device_fits, "lanes_for", lambda *_: 4)
-        return device_fits.fits_on_devices(fits.prepared, problems, device, progress)
+    few = device_fits.Occupancy(chunk=8, lanes=8)
+    return device_fits.fits_on_devices(fits.prepared, problems, device, progress, occupancy=few)
 
 
 def test_no_toy_ends_above_the_lowest_of_a_grid() -> None:

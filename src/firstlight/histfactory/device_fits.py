@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,10 +22,31 @@ from firstlight.histfactory.precision import float64_scope
 from firstlight.histfactory.programs import compiler_options
 
 #: Fits per device and call of the program: many, because the last of them run on few lanes.
-_CHUNK, _CHUNK_ON_CPU = 1 << 16, 1 << 10
-#: Lanes of an accelerator hold about so many numbers per array of an evaluation (1 GiB).
-_NUMBERS = 1 << 27
+_CHUNK, _CHUNK_ON_CPU = 1 << 17, 1 << 10
+#: Lanes of an accelerator hold about so many numbers per array of an evaluation (2 GiB).
+_NUMBERS = 1 << 28
 _MAX_LANES = 1 << 13
+#: Chunks at a time: one is computed while another is copied.
+_AT_A_TIME = 2
+#: Arrays of an evaluation that a lane holds, and numbers per parameter that a fit keeps.
+_ARRAYS, _KEPT = 8, 40
+
+
+class Occupancy(NamedTuple):
+    """How many fits a device works on."""
+
+    chunk: int  # per call of the program
+    lanes: int  # side by side
+
+
+def occupancy_of(prepared: Prepared, device: Any) -> Occupancy:
+    """What fills a device and fits its memory; on a CPU, one fit at a time."""
+    if device.platform == "cpu":
+        return Occupancy(_CHUNK_ON_CPU, 1)
+    memory = (device.memory_stats() or {}).get("bytes_limit", 1 << 33) // (2 * _AT_A_TIME * 8)
+    lanes = min(_NUMBERS, memory // _ARRAYS) // prepared.cells
+    chunk = memory // (_KEPT * prepared.weight.shape[0])
+    return Occupancy(min(_at_most(chunk), _CHUNK), min(_at_most(lanes), _MAX_LANES))
 
 
 def fits_on_devices(
@@ -33,43 +55,64 @@ def fits_on_devices(
     devices: tuple[Any, ...],
     progress: Callable[[int, int], None],
     note_work: Callable[[Work], None] = lambda work: None,
+    occupancy: Occupancy | None = None,
 ) -> Minimum:
     """Minima of problems stacked on a leading axis, divided among the devices.
 
-    note_work: called with what each chunk took, on each device.
+    note_work: called with what each chunk took, on each device. occupancy: default, `occupancy_of`.
     """
+    from concurrent.futures import ThreadPoolExecutor  # not needed by a few fits
+
     n = len(problems.start)
+    occupancy = occupancy or occupancy_of(prepared, devices[0])
+    size = len(devices) * min(_power_of_two(-(-n // len(devices))), occupancy.chunk)
+    program = _program(devices, occupancy.lanes, _common(problems))
+    shardings = _shardings(devices, problems)
+    chunks = [slice(begin, min(begin + size, n)) for begin in range(0, n, size)]
+
+    def run(rows: slice) -> tuple[Minimum, Work]:
+        with float64_scope():  # holds for this thread only
+            placed = jax.device_put(_filled(problems, rows, size), shardings)
+            found: tuple[Minimum, Work] = jax.device_get(
+                program(prepared.on(copied(devices)), *placed)
+            )
+            return found
+
     on_cpu = devices[0].platform == "cpu"
-    per_device = _power_of_two(-(-n // len(devices)))
-    size = len(devices) * min(per_device, _CHUNK_ON_CPU if on_cpu else _CHUNK)
-    program = _program(devices, lanes_for(prepared, on_cpu), _common(problems))
-    found: Minimum | None = None
-    with float64_scope(), one_blas_thread() if on_cpu else contextlib.nullcontext():
-        for begin in range(0, n, size):
-            rows = slice(begin, min(begin + size, n))
-            chunk, wanted = _filled(problems, rows, size)
-            placed = jax.device_put((chunk, wanted), _shardings(devices, problems))
-            some, work = jax.device_get(program(prepared.on(copied(devices)), *placed))
-            if found is None:
-                found = map_leaves(lambda a: np.empty((n, *a.shape[1:]), a.dtype), some)
-            map_leaves(partial(_put, rows), found, some)
+    alone = on_cpu or len(chunks) == 1
+    together: Minimum | None = None
+    with (
+        one_blas_thread() if on_cpu else contextlib.nullcontext(),
+        ThreadPoolExecutor(1 if alone else _AT_A_TIME) as pool,
+    ):
+        for rows, (found, work) in zip(chunks, _in_turn(pool, run, chunks), strict=True):
+            if together is None:
+                together = map_leaves(lambda a: np.empty((n, *a.shape[1:]), a.dtype), found)
+            map_leaves(partial(_put, rows), together, found)
             note_work(work)
             progress(rows.stop, n)
-    assert found is not None
-    return found
+    assert together is not None
+    return together
 
 
-def lanes_for(prepared: Prepared, on_cpu: bool) -> int:
-    """How many fits run side by side on a device: on a CPU, one; an accelerator is filled."""
-    if on_cpu:
-        return 1
-    fitting = max(_NUMBERS // prepared.cells, 1)
-    return min(_power_of_two(fitting + 1) // 2, _MAX_LANES)
+def _in_turn(pool: Any, run: Callable[[slice], Any], chunks: Sequence[slice]) -> Iterator[Any]:
+    """The results in order; no more chunks are begun than are computed or copied at a time."""
+    begun = deque(pool.submit(run, rows) for rows in chunks[:_AT_A_TIME])
+    for rows in [*chunks[_AT_A_TIME:], *[None] * _AT_A_TIME][: len(chunks)]:
+        found = begun.popleft().result()
+        if rows is not None:
+            begun.append(pool.submit(run, rows))
+        yield found
 
 
 def _power_of_two(n: int) -> int:
     """The smallest that is at least `n`: few sizes, so few executables."""
     return 1 << max(n - 1, 0).bit_length()
+
+
+def _at_most(n: int) -> int:
+    """The largest power of two that is at most `n`."""
+    return 1 << max(int(n).bit_length() - 1, 0)
 
 
 def _common(problems: Problem) -> tuple[bool, ...]:

@@ -30,7 +30,7 @@ from firstlight.histfactory.newton import (
 )
 
 #: The last searches of a round continue on this share of the lanes.
-_NARROW = 16
+_NARROW = 8
 
 
 class Work(NamedTuple):

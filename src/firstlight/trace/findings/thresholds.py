@@ -28,6 +28,8 @@ RESERVED_MEMORY_SHARE = 0.1
 
 # From here on constants take a noticeable part of the compile (10 MB: 0.1 s to load).
 CONSTANT_BYTES = 1_000_000
+# Arguments that are moved between devices in every call: smaller ones take no time.
+RESHARDED_BYTES = 1_000_000
 # So many equations of one line, and the same one so often: the line was in a loop of Python.
 EQUATIONS_OF_A_LINE = 100
 REPEATS_OF_A_LINE = 30

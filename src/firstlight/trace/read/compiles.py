@@ -150,6 +150,10 @@ def _compile(
             model.Constant(name, origin, dtype, tuple(shape), size, place_of(place))
             for name, origin, dtype, shape, size, place, *_ in lowered.get("constants", ())
         ),
+        resharded=tuple(
+            model.Resharded(name, dtype, tuple(shape), size, given, used, place_of(place))
+            for name, dtype, shape, size, given, used, place, *_ in lowered.get("resharded", ())
+        ),
         executable_bytes=compiled.get("executable_bytes"),
         cache_settings={k: v for k, v in compiled.items() if k.startswith("cache_")},
         results_before=compiled.get("results"),

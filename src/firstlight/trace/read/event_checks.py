@@ -122,6 +122,7 @@ _IDENTITY_KIND = _one_of([kind.value for kind in ByIdentity])
 _TEXT_OR_NONE, _SHAPE, _STATIC = _or_none(_text), _list_of(_plain), _mapping_of(_plain)
 _ARRAY = _exactly(_text, _text, _SHAPE, _plain, _TEXT_OR_NONE)
 _CONSTANT = _list_starting_with(_TEXT_OR_NONE, _TEXT_OR_NONE, _text, _SHAPE, _count, _place)
+_RESHARDED = _list_starting_with(_text, _text, _SHAPE, _count, _text, _text, _place)
 _IDENTITY = _exactly(_IDENTITY_KIND, _or_none(_integer), _or_none(_integer), _list_of(_integer))
 _BREAK = _mapping(kind=_plain, type=_plain, static=_STATIC, place=_place, lines=_list_of(_place))
 _MOMENTS = _list_starting_with(_integer, _integer)
@@ -169,6 +170,7 @@ _BY_CHECK: dict[_Check, str] = {
     _list_of(_list_starting_with(_integer, _integer, _count)): "long",
     _list_of(_list_starting_with(_text, _integer, _count)): "lines",
     _list_of(_CONSTANT): "constants",
+    _list_of(_RESHARDED): "resharded",
     _list_of(_ARRAY): "arrays",
     _mapping_of(_IDENTITY): "identity",
     _mapping(name=_text, module=_text, kind=_text, place=_place, made_of=_count): "function",

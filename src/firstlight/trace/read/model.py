@@ -127,6 +127,19 @@ class Constant:
     place: SourceLine | None  # the line that uses it first
 
 
+@dataclass(frozen=True)
+class Resharded:
+    """An argument that a program divides among devices in another way than it is given."""
+
+    name: str
+    dtype: str
+    shape: tuple[Any, ...]
+    bytes: int
+    given: str  # partition specs
+    used: str
+    place: SourceLine | None  # the line that wants it so
+
+
 class CacheStatus(StrEnum):
     """Whether a program was found in the persistent cache."""
 
@@ -173,6 +186,7 @@ class Compile:
     equation_lines: tuple[tuple[SourceLine, int], ...] = ()
     constant_bytes: int | None = None
     constants: tuple[Constant, ...] = ()  # the large ones of them, the largest first
+    resharded: tuple[Resharded, ...] = ()
     executable_bytes: int | None = None
     recompile_reason: Reason | None = None  # None: the first
     recompile_differences: tuple[Difference, ...] = ()  # all of them, the reason first

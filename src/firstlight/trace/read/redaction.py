@@ -95,6 +95,7 @@ class _Redaction:
             # Of a job; unless it is a number, it may be the name of the machine.
             "rank": lambda r: r if str(r).isdecimal() else f"rank-{short_hash(str(r))}",
             "constants": lambda several: list(map(self._constant, several)),
+            "resharded": lambda several: list(map(self._resharded, several)),
             "arrays": lambda arrays: [
                 [self._path(path), *(self._value("", v) for v in rest)] for path, *rest in arrays
             ],
@@ -139,6 +140,11 @@ class _Redaction:
         if isinstance(value, Mapping):
             return {module(str(name)): _place(place) for name, place in value.items()}
         return [self._value("", one) for one in value]
+
+    def _resharded(self, told: Any) -> Any:
+        name, dtype, shape, size, given, used, place, *_ = told
+        specs = (self._text(str(spec)) for spec in (given, used))
+        return [self._path(name), dtype, shape, size, *specs, _place(place)]
 
     def _constant(self, constant: Any) -> list[Any]:
         name, origin, dtype, shape, size, place, *_ = constant

@@ -13,6 +13,7 @@ from firstlight.trace.record.calls import COMPILING, LOWERING, Facts, Frames, ca
 from firstlight.trace.record.definitions import closure_of, innermost
 from firstlight.trace.record.log_format import package_of
 from firstlight.trace.record.program_errors import pass_on
+from firstlight.trace.record.resharding import moved_arguments
 from firstlight.trace.record.value_text import attributes_of, dimensions
 
 #: Programs of more equations are looked at line by line: as many as a finding needs (thresholds).
@@ -48,6 +49,7 @@ def lowered(frames: Frames) -> Facts:
         "constants": _named_constants(constants, programs, call[1]["fun"] if call else None),
         "packages": _packages(equations),
         "lines": _by_line(equations) if len(equations) >= _MANY_EQUATIONS else [],
+        "resharded": moved_arguments(frames),
     }
     return {
         "equations": len(equations),
