@@ -13,7 +13,7 @@ import argparse
 import json
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from firstlight.histfactory.closed_form import assemble, evaluate
 from firstlight.histfactory.device_fits import Occupancy, fits_on_devices, occupancy_of
 from firstlight.histfactory.engine import Eager
 from firstlight.histfactory.fitting import problem_of
+from firstlight.histfactory.internal_order import data_vector, to_public
 from firstlight.histfactory.lanes import Work
 from firstlight.histfactory.linear_systems import cholesky, newton_step
 
@@ -73,8 +74,8 @@ def profile(model: hf.Model, n: int, occupancy: Occupancy | None = None) -> dict
     times.append(clock())
     engine.constants(drawn)
     times.append(clock())
-    toy_fits.to_public(model, found.theta)
-    toy_fits.data_vector(model, drawn)
+    to_public(model, found.theta)
+    data_vector(model, drawn)
     times.append(clock())
     with jax.enable_x64(True):
         begin = clock()
@@ -136,6 +137,10 @@ def _back(factor: Any, half: Any) -> Any:
     )[:, 0]
 
 
+def _fresh_toys(model: hf.Model, n: int, keys: Iterator[int]) -> Any:
+    return hf.toys(model, n, next(keys)).nll
+
+
 def memory() -> dict[str, float]:
     """GiB in use, and their maxima so far."""
     stats = jax.local_devices()[0].memory_stats() or {}
@@ -188,8 +193,7 @@ def main() -> None:
         begin = time.perf_counter()
         hf.toys(model, n, 99)
         first = time.perf_counter() - begin
-        keys = iter(range(9))
-        taken = timed(lambda n=n, keys=keys: hf.toys(model, n, next(keys)).nll, 3 if n < 1e5 else 1)
+        taken = timed(partial(_fresh_toys, model, n, iter(range(9))), 3 if n < 100_000 else 1)
         figures[f"{n} toys"] = taken
         print(
             f"{n} toys: {taken:.3f} s (first call {first:.1f} s); "

@@ -279,6 +279,38 @@ def test_ranks_that_compile_the_same_are_found_and_those_that_share_are_not(tmp_
     found = assert_found(apart, "ranks-compile-the-same", "loss", "same_on_every_rank")
     assert found.evidence["processes"] == [0, 1]
     assert_not_found(shared, "ranks-compile-the-same")
+    assert_not_found(apart, "ranks-compile-apart")
+
+
+@pytest.mark.usefixtures("a_moment_is_enough")
+def test_ranks_whose_programs_differ_are_told_what_makes_them_differ(tmp_path: Path) -> None:
+    """No cache can help them: each compiles a program that no other rank has."""
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda rank: run(tmp_path, "uneven_ranks", RANK=str(rank)), range(2)))
+    trace = load(tmp_path)
+    found = assert_found(trace, "ranks-compile-apart", "loss", "uneven_ranks")
+    assert found.evidence["ranks"] == ["0", "1"]
+    assert "x: f32[3,3] → f32[4,3]" in found.title
+    assert "pad the shorter shards" in found.remedy
+    assert_not_found(trace, "ranks-compile-the-same")
+
+
+def test_arguments_that_are_moved_in_every_call_are_found_on_eight_devices() -> None:
+    """Small ones, and those that are gathered on purpose, are not."""
+    with ThreadPoolExecutor(2) as pool:
+        names = ("resharded_disease", "resharded_cure")
+        disease, cure = pool.map(traced, names)
+    found = assert_found(disease, "resharded-arguments", "step", "resharded_disease")
+    assert found.evidence["bytes"] == 1024 * 512 * 4  # all of the batch, none of the weights
+    (move,) = found.evidence["arguments"]
+    assert move.startswith("batch f32[1024,512] is given as ")
+    wanted = (PROGRAMS / "resharded_disease.py").read_text().splitlines()
+    number = next(n for n, line in enumerate(wanted, 1) if line.endswith("# wanted"))
+    assert move.endswith(f"at resharded_disease.py:{number}")
+    assert "jax.device_put" in found.remedy
+    kinds = [(f.kind, f.function) for f in findings(disease) if f.kind == "resharded-arguments"]
+    assert sorted(kinds) == [("resharded-arguments", "step"), ("resharded-arguments", "total")]
+    assert [f for f in findings(cure) if not f.apart] == []
 
 
 @pytest.mark.usefixtures("a_moment_is_enough")
