@@ -3,10 +3,11 @@
 A batch in lockstep waits for its slowest search: of toys with 184 parameters most need seven steps
 and one in a thousand needs thirty, so two thirds of the work would be done for searches that have
 ended. Here a fixed number of lanes search side by side, and a lane whose search has ended takes the
-next problem from the queue. The last few searches continue on fewer lanes.
+next problem from the queue.
 
-Searches from elsewhere, for problems that may have another minimum (see `branches`), are further
-rounds over a shorter queue, in the same program.
+Problems that may have another minimum (see `branches`) are searched again from elsewhere. That is
+found out for all searches that have ended as soon as half of the lanes are free; these problems are
+the next queue, while the other lanes go on. When few problems are left, they move to fewer lanes.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from firstlight.histfactory.newton import (
     search_step,
 )
 
-#: The last searches of a round continue on this share of the lanes.
-_NARROW = 8
+#: The last problems move to this share of the lanes, if there are so many.
+_NARROW, _MANY = 16, 512
 
 
 class Work(NamedTuple):
@@ -40,17 +41,22 @@ class Work(NamedTuple):
     lane_steps: Array  # of all lanes, whether they had a problem or not
 
 
-class _Lanes(NamedTuple):
-    which: Array  # the problem on each lane; their number where none is left
+class _State(NamedTuple):
+    which: Array  # the problem on each lane; their number where there is none
     search: SearchState
-    taken: Array  # how many of the queue
-    found: Minimum  # of all problems
+    waiting: Any  # problems that have to be searched and are not on a lane
+    plans: Plan  # of all problems
+    found: Minimum  # of the last search of each
     work: Work
 
 
-class _Rounds(NamedTuple):
+class _Lanes(NamedTuple):
+    """What changes with every step."""
+
+    which: Array
+    search: SearchState
+    taken: Array  # how many of the queue
     found: Minimum
-    plans: Plan
     work: Work
 
 
@@ -64,62 +70,102 @@ def lowest_of_each(
     """
     n = len(wanted)
     lanes = min(lanes, n)
-    every = jnp.arange(n)
-
-    def search_round(state: _Rounds) -> _Rounds:
-        queue = jnp.nonzero(state.plans.more, size=n, fill_value=n)[0]
-        waiting = jnp.sum(state.plans.more)
-        found, work = _searches(model, problems, state, queue, lanes)
-        risks = _risks(model, problems, found, queue, waiting, lanes)
-        plans = jax.vmap(next_plan_of)(_rows(problems, every), state.plans, found, risks)
-        plans = jax.tree.map(partial(_where, state.plans.more), plans, state.plans)
-        return _Rounds(found, plans, work)
-
-    def next_plan_of(problem: Problem, plan: Plan, found: Minimum, risks: Array) -> Plan:
-        return next_plan(problem, plan, found, risks, jnp)
-
-    plans = jax.vmap(partial(first_plan, model))(_rows(problems, every))
-    plans = plans._replace(more=wanted)
-    nothing = Work(jnp.zeros((), jnp.int64), jnp.zeros((), jnp.int64))
-    begin = _Rounds(_unknown(model, problems, n), plans, nothing)
-    end = jax.lax.while_loop(lambda state: jnp.any(state.plans.more), search_round, begin)
-    ends = end.plans.ends
-    found = end.found._replace(iterations=ends.steps, branches=jnp.maximum(ends.minima, 1))
-    return found, end.work
-
-
-def _searches(
-    model: Prepared, problems: Problem, state: _Rounds, queue: Any, lanes: int
-) -> tuple[Minimum, Work]:
-    """The minima of all problems, those in the queue searched for from their plan's start."""
-    n = len(queue)
-
-    def begun(which: Array) -> Any:
-        problem, start = _rows(problems, which), _rows(state.plans.start, which)
-        return jax.vmap(partial(search_begun, model))(problem, start)
-
-    def step(at: _Lanes) -> _Lanes:
-        problem, near = _rows(problems, at.which), _rows(state.plans.near, at.which)
-        search = jax.vmap(partial(search_step, model))(problem, near, at.search)
-        busy = at.which < n
-        ended = busy & ~is_searching(search)
-        place = jnp.where(ended, at.which, n)
-        ends = jax.vmap(search_ended)(problem, search)
-        found = jax.tree.map(lambda a, b: a.at[place].set(b, mode="drop"), at.found, ends)
-        following = at.taken + jnp.cumsum(ended) - 1
-        which = jnp.where(ended, queue.at[following].get(mode="fill", fill_value=n), at.which)
-        search = jax.tree.map(partial(_where, ended), begun(which), search)
-        work = Work(at.work.steps + jnp.sum(busy), at.work.lane_steps + len(busy))
-        return _Lanes(which, search, at.taken + jnp.sum(ended), found, work)
-
-    at = _Lanes(queue[:lanes], begun(queue[:lanes]), jnp.asarray(lanes), state.found, state.work)
-    few = lanes // _NARROW
-    at = jax.lax.while_loop(lambda s: jnp.sum(s.which < n) > few, step, at)
+    few = lanes // _NARROW if lanes >= _MANY else 0
+    nobody = jnp.full(lanes, n)
+    state = _State(
+        which=nobody,
+        search=_begun(model, problems, problems.guess, nobody),
+        waiting=wanted,
+        plans=jax.vmap(partial(first_plan, model))(_rows(problems, jnp.arange(n))),
+        found=_unknown(model, problems, n),
+        work=Work(jnp.zeros((), jnp.int64), jnp.zeros((), jnp.int64)),
+    )
+    turn = partial(_turn, model, problems)
+    state = jax.lax.while_loop(lambda s: _left(s, n) > few, turn, state)
     if few:
-        order = jnp.argsort(at.which == n, stable=True)[:few]  # busy lanes first
-        at = at._replace(which=at.which[order], search=_rows(at.search, order))
-        at = jax.lax.while_loop(lambda s: jnp.any(s.which < n), step, at)
-    return at.found, at.work
+        order = jnp.argsort(state.which == n, stable=True)[:few]  # busy lanes first
+        state = state._replace(which=state.which[order], search=_rows(state.search, order))
+        state = jax.lax.while_loop(lambda s: _left(s, n) > 0, turn, state)
+    ends = state.plans.ends
+    found = state.found._replace(iterations=ends.steps, branches=jnp.maximum(ends.minima, 1))
+    return found, state.work
+
+
+def _left(state: _State, n: int) -> Array:
+    """How many problems are not settled, those on lanes included."""
+    return jnp.sum(state.waiting) + jnp.sum(state.which < n)
+
+
+def _turn(model: Prepared, problems: Problem, state: _State) -> _State:
+    """Searches until the queue is empty and half of the lanes are free; then, what to do next."""
+    n = len(state.waiting)
+    queue = jnp.nonzero(state.waiting, size=n, fill_value=n)[0]
+    begin = _refilled(model, problems, state.plans.start, queue, _lanes_of(state), state.which == n)
+    enough = jnp.sum(begin.which < n) // 2
+    step = partial(_step, model, problems, state.plans, queue)
+    end = jax.lax.while_loop(lambda s: jnp.sum(s.which < n) > enough, step, begin)
+    waiting = state.waiting & (jnp.cumsum(state.waiting) > end.taken)
+    ended = _on_lanes(state.which, n) | (state.waiting & ~waiting)
+    ended &= ~_on_lanes(end.which, n)
+    plans = _next_plans(model, problems, state.plans, end.found, ended, len(state.which))
+    return _State(end.which, end.search, waiting | (ended & plans.more), plans, *end[3:])
+
+
+def _lanes_of(state: _State) -> _Lanes:
+    none = jnp.zeros((), jnp.int64)
+    return _Lanes(state.which, state.search, none, state.found, state.work)
+
+
+def _on_lanes(which: Array, n: int) -> Any:
+    return jnp.zeros(n, bool).at[which].set(True, mode="drop")
+
+
+def _begun(model: Prepared, problems: Problem, starts: Array, which: Array) -> Any:
+    begin = jax.vmap(partial(search_begun, model))
+    return begin(_rows(problems, which), _rows(starts, which))
+
+
+def _refilled(
+    model: Prepared, problems: Problem, starts: Array, queue: Any, at: _Lanes, free: Array
+) -> _Lanes:
+    """Free lanes with the next problems of the queue, as long as there are any."""
+    n = len(queue)
+    following = at.taken + jnp.cumsum(free) - 1
+    which = jnp.where(free, queue.at[following].get(mode="fill", fill_value=n), at.which)
+    begun = _begun(model, problems, starts, which)
+    search = jax.tree.map(partial(_where, free), begun, at.search)
+    return at._replace(which=which, search=search, taken=at.taken + jnp.sum(free))
+
+
+def _step(model: Prepared, problems: Problem, plans: Plan, queue: Any, at: _Lanes) -> _Lanes:
+    """One step of the search on every lane."""
+    n, busy = len(queue), at.which < len(queue)
+    problem = _rows(problems, at.which)
+    near = _rows(plans.near, at.which)
+    search = jax.vmap(partial(search_step, model))(problem, near, at.search)
+    ended = busy & ~is_searching(search)
+    place = jnp.where(ended, at.which, n)
+    ends = jax.vmap(search_ended)(problem, search)
+    found = jax.tree.map(lambda a, b: a.at[place].set(b, mode="drop"), at.found, ends)
+    work = Work(at.work.steps + jnp.sum(busy), at.work.lane_steps + len(busy))
+    at = at._replace(search=search, found=found, work=work)
+    return _refilled(model, problems, plans.start, queue, at, ended | ~busy)
+
+
+def _next_plans(
+    model: Prepared, problems: Problem, plans: Plan, found: Minimum, ended: Any, lanes: int
+) -> Plan:
+    """The plans, those of the problems whose search has ended made anew."""
+    n = len(ended)
+    queue = jnp.nonzero(ended, size=n, fill_value=n)[0]
+    risks = _risks(model, problems, found, queue, jnp.sum(ended), lanes)
+
+    def next_of_one(problem: Problem, plan: Plan, end: Minimum, risk: Array) -> Plan:
+        return next_plan(problem, plan, end, risk, jnp)
+
+    fresh = jax.vmap(next_of_one)(_rows(problems, jnp.arange(n)), plans, found, risks)
+    changed: Plan = jax.tree.map(partial(_where, ended), fresh, plans)
+    return changed
 
 
 def _risks(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from firstlight.cli.histfactory import options as shared
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from firstlight.cli.histfactory.job import Job
     from firstlight.histfactory.scans import Scan
     from firstlight.histfactory.workspace_file import JsonObject
@@ -63,11 +65,14 @@ def handle(options: argparse.Namespace) -> int:
     with output.Working("scanning") as progress:
         from firstlight.histfactory.scans import interval, scan
 
+        run: Callable[..., Scan] = scan
         if spread:
-            from firstlight.cluster.fits import scan
+            from firstlight.cluster import fits
+
+            run = fits.scan
 
         job = with_asimov(job, options.asimov, options.blind)
-        result = scan(
+        result = run(
             job.model,
             options.parameter,
             values,

@@ -9,6 +9,8 @@ from firstlight.cli.histfactory import options as shared
 from firstlight.cli.histfactory.cls import add_statistic
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from firstlight.cluster.fits import FittedToys
     from firstlight.histfactory.toy_fits import ToyCLs, Toys
 
@@ -168,10 +170,13 @@ def cls_from_toys(options: argparse.Namespace, job: Any) -> int:
     with output.Working("fitting toys") as progress:
         from firstlight.histfactory.toy_fits import toy_cls
 
+        run: Callable[..., ToyCLs] = toy_cls
         spread = shared.cluster_options(options)
         if spread:
-            from firstlight.cluster.fits import toy_cls
-        result = toy_cls(
+            from firstlight.cluster import fits
+
+            run = fits.toy_cls
+        result = run(
             job.model,
             options.cls,
             options.n,
