@@ -151,7 +151,7 @@ def _compiled(
 ) -> tuple[Signature, _Executables]:
     """Executables from JAX, which asks its cache."""
     signature = signature_of(model, abstract)
-    program = signature.function
+    program: Any = signature.function
 
     def one(size: tuple[Sizes, int]) -> _Executable:
         with watch.preparing(), precision_scope(wide):
