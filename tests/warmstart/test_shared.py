@@ -299,6 +299,18 @@ def test_a_wrong_token_is_one_warning_and_never_tried_again(
     assert reader.get("key") == VALUE
 
 
+def test_a_shared_folder_that_is_not_there_is_one_warning_about_the_folder(
+    tmp_path: Path, signatures: Signatures
+) -> None:
+    store = machine(tmp_path / "own", FolderPlace(str(tmp_path / "nowhere")), signatures)
+    with pytest.warns(RuntimeWarning, match="No such file.*Make this folder") as said:
+        for key in ("a", "b"):
+            assert store.get(key) is None
+            store.put(key, VALUE)
+            sent(store)
+    assert len(said) == 1 and "TOKEN" not in str(said[0].message)
+
+
 def test_a_server_that_never_answers_is_given_up(
     tmp_path: Path, signatures: Signatures, monkeypatch: pytest.MonkeyPatch
 ) -> None:

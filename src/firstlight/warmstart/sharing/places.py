@@ -24,6 +24,7 @@ _SECONDS, _LISTING_SECONDS = 20.0, 600.0
 class Trouble(Enum):
     DOWN = auto()  # not reached, or in no state to answer: worth another try later
     DENIED = auto()  # the token is missing or wrong, or may not do this
+    NOT_WRITABLE = auto()  # a folder: it is not there, not this user's, or full
     REFUSED = auto()  # this one entry
     UNUSABLE = auto()  # never, in this process
 
@@ -106,7 +107,7 @@ class FolderPlace(_WithoutLeases):
         except OSError as error:
             with suppress(OSError):
                 os.unlink(unfinished)
-            raise PlaceError(Trouble.DENIED, error.strerror or str(error)) from None
+            raise PlaceError(Trouble.NOT_WRITABLE, error.strerror or str(error)) from None
 
     def _make_folders(self, name: str) -> None:
         """As open to the others as the folder itself, whatever the umask of this user."""

@@ -29,6 +29,7 @@ _WHAT_TO_DO = {
     "sends them.",
     Trouble.DENIED: f"{_COMPILES}. Check FIRSTLIGHT_CACHE_TOKEN_FILE, and that the token may do "
     "this.",
+    Trouble.NOT_WRITABLE: f"{_COMPILES}. Make this folder, make it writable, or make room there.",
     Trouble.UNUSABLE: f"{_COMPILES}.",
     Trouble.REFUSED: f"{_COMPILES}.",
 }
@@ -161,7 +162,7 @@ class Shared:
         return self._clock() < self._rests_until
 
     def _failed(self, error: PlaceError, writing: bool = False) -> None:
-        if error.trouble is Trouble.DENIED and writing:
+        if error.trouble in (Trouble.DENIED, Trouble.NOT_WRITABLE) and writing:
             self._may_write = False
         elif error.trouble is Trouble.DOWN:
             self._rests_until = self._clock() + self._rest_seconds
