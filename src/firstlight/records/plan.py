@@ -122,8 +122,6 @@ def cache_variables(policy: str, kind: str | None, directory: Path) -> dict[str,
         variables["JAX_ENABLE_COMPILATION_CACHE"] = "true" if on else "false"
         if policy == "frozen":
             variables["FIRSTLIGHT_FROZEN"] = str(directory)
-        if policy == "tiered":  # nothing is remembered from one process to the next
-            variables["FIRSTLIGHT_CACHE"] = "off"
         if policy == "shared":  # as `firstlight exec --cache` does it
             variables |= {"FIRSTLIGHT_WARMSTART": "1", "FIRSTLIGHT_CACHE_DIR": str(directory)}
         elif on:

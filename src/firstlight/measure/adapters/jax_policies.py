@@ -70,6 +70,8 @@ class JaxTiered(JaxJit):
 
     def __init__(self) -> None:
         super().__init__()
+        # What one process has learnt about a program must not decide for the next.
+        os.environ["FIRSTLIGHT_CACHE"] = "off"
         self._tiered: "list[Any]" = []
 
     def compile(self, function: "Any") -> "Any":
