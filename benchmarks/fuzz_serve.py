@@ -123,7 +123,8 @@ def by_schemathesis(port: int, examples: int, seed: int) -> tuple[int, str]:
         *("--phases", "coverage,fuzzing", "--max-examples", str(examples), "--seed", str(seed)),
         *("--continue-on-failure", "--warnings", "off", "--suppress-health-check", "all"),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    with tempfile.TemporaryDirectory() as folder:  # where it keeps what it found
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout[-3000:]
 
 

@@ -11,9 +11,9 @@ import hashlib
 import os
 from typing import Any
 
-import jax
 import msgspec
 
+from firstlight.histfactory.lazy_jax import jax
 from firstlight.serve.declaration import Model
 from firstlight.serve.signature import Signature, Sizes, Tensor, declared_inputs
 from firstlight.warmstart.jax_cache import current_store
