@@ -189,7 +189,10 @@ def _size(text: str) -> int:
     """Parse 512M, 4G, or bytes."""
     units = {"K": 2**10, "M": 2**20, "G": 2**30}
     unit = units.get(text[-1:].upper(), 1)
-    value = int(float(text[:-1] if unit > 1 else text) * unit)
+    try:
+        value = int(float(text[:-1] if unit > 1 else text) * unit)
+    except (ValueError, OverflowError):
+        value = 0
     if value < 1:
-        raise argparse.ArgumentTypeError("must be a positive size")
+        raise argparse.ArgumentTypeError("must be a positive size, such as 512M or 4G")
     return value

@@ -6,9 +6,11 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+import traceback
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -88,8 +90,7 @@ def load(model: Model, watch: CompileWatch, max_bytes: int | None = None) -> Loa
             raise LoadError(f"model {model.name!r}: {error}") from None
         except Exception as error:
             raise LoadError(
-                f"model {model.name!r} cannot be compiled: {type(error).__name__}: "
-                f"{_first_lines(error)}"
+                f"model {model.name!r} cannot be compiled: {_described(error)}"
             ) from error
 
 
@@ -288,7 +289,15 @@ def _available_bytes() -> int:
     return int(psutil.virtual_memory().available)
 
 
-def _first_lines(error: Exception, count: int = 6) -> str:
-    """The beginning of a message: JAX adds pages of advice."""
-    lines: Iterable[str] = str(error).strip().splitlines()
-    return "\n".join(list(lines)[:count])
+def _described(error: Exception, max_lines: int = 6) -> str:
+    """The kind of an error, where in the user's code it was raised, and how its message begins."""
+    ours = str(Path(__file__).parents[1])
+    places = [
+        f"{Path(frame.filename).name}, line {frame.lineno}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((ours, "<")) and "site-packages" not in frame.filename
+    ]
+    # JAX adds pages of advice, which name the place of our own function.
+    lines = str(error).strip().splitlines()[: 1 if places else max_lines]
+    place = f" ({places[-1]})" if places else ""
+    return f"{type(error).__name__}{place}: " + "\n".join(lines)
