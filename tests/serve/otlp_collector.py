@@ -21,6 +21,7 @@ class Collector:
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self.headers: list[Any] = []
+        self.paths: set[str] = set()
         self.arrived: queue.Queue[Any] = queue.Queue()
 
     def take(self, count: int) -> list[Any]:
@@ -42,9 +43,11 @@ def collecting() -> Iterator[Collector]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
-            assert self.path == "/v1/traces", self.path
+            collector.paths.add(self.path)
             collector.headers.append(self.headers)
-            for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+            is_traces = self.path == "/v1/traces"  # otherwise metrics
+            spans = ExportTraceServiceRequest.FromString(body if is_traces else b"")
+            for resource in spans.resource_spans:
                 for scope in resource.scope_spans:
                     for span in scope.spans:
                         collector.arrived.put(span)

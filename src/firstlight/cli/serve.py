@@ -45,9 +45,9 @@ def add_to(commands: Commands) -> None:
     add(
         "--grpc-port",
         type=_port,
-        help="port for the same protocol over gRPC (needs the extra grpc)",
+        help="port for the same protocol over gRPC; 0: any",
     )
-    add("--otlp", metavar="URL", help="send traces of requests to a collector, http://HOST:4318")
+    add("--otlp", metavar="URL", help="send traces and metrics to a collector, http://HOST:4318")
     add("--token-file", metavar="FILE", help="what clients have to send as a bearer token")
     add("--memory-limit", type=_size, metavar="SIZE", help="refuse models that need more, as 4G")
     add("--max-body", type=_size, metavar="SIZE", help="refuse larger requests (default: 64M)")
@@ -111,6 +111,8 @@ def handle(options: argparse.Namespace) -> int:
         _traces(options),
         with_jax,
     )
+    if options.otlp:
+        os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = options.otlp  # where metrics are sent too
     if options.on:
         return _on_cluster(options, settings)
     return run(partial(declared, options.targets, options.hf), settings, begin)

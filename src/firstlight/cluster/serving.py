@@ -109,7 +109,9 @@ def _started(ray: Any, stack: ExitStack, what: Replicated, scale: Scale) -> Any:
 def options(what: Replicated, scale: Scale) -> dict[str, Any]:
     """Of the deployment."""
     environment: dict[str, Any] = {
-        "env_vars": {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+        "env_vars": {
+            n: v for n, v in os.environ.items() if n in _VARIABLES or n.startswith("OTEL_")
+        }
     }
     if not what.is_local:
         environment["working_dir"] = os.getcwd()  # other machines get the files from here

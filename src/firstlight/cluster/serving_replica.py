@@ -83,7 +83,7 @@ class Replica:
         await rehearse(loaded)
         self._service.begin_serving(loaded)
         np.seterr(over="raise")  # in the context of the connections: see `as_array`
-        host = "127.0.0.1" if what.is_local else ray.util.get_node_ip_address()
+        host = "127.0.0.1" if what.is_local else _own_address(ray)
         self._listener = await loop.create_server(self._service.server.connection, host, 0)
         self._report = _report(serve, loaded, self._listener, self._service.startup_seconds)
         self._board = ray.get_actor(BOARD, NAMESPACE)
@@ -120,6 +120,10 @@ class Replica:
         end = time.perf_counter() + service.settings.drain_seconds
         while service.server.connections and time.perf_counter() < end:
             await asyncio.sleep(0.02)
+
+
+def _own_address(ray: Any) -> str:
+    return str(ray.util.get_node_ip_address())
 
 
 def _report(serve: Any, loaded: list[Loaded], listener: Any, seconds: float) -> Report:

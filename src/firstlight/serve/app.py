@@ -80,8 +80,7 @@ class _Inference(Job):
         return self.exchange.is_gone()
 
     def trace_context(self) -> tuple[bytes | None, bytes | None]:
-        headers = self.exchange.headers
-        return headers.get(b"traceparent"), headers.get(b"tracestate")
+        return trace_context(self.exchange.headers)
 
     def finish(self, outcome: Result | Refusal) -> None:
         try:
@@ -106,6 +105,11 @@ class _Inference(Job):
         served.succeeded.value += 1
         phase = served.cold if outcome.batch.cold else served.warm
         phase.observe(time.perf_counter() - self.arrived)
+
+
+def trace_context(headers: Mapping[bytes, bytes]) -> tuple[bytes | None, bytes | None]:
+    """As W3C has it: traceparent and tracestate."""
+    return headers.get(b"traceparent"), headers.get(b"tracestate")
 
 
 def refuse(exchange: Exchange, served: Served, refusal: Refusal) -> None:
@@ -233,6 +237,9 @@ class App:
             refusal = self._engine.refusal_of(served.lanes.values(), seconds)
             if refusal is None:
                 job, lane = self._job(exchange, served, plain, seconds)
+            elif self._engine.traces is not None:
+                context, arrived = trace_context(exchange.headers), exchange.arrived
+                self._engine.traces.refused(served.model, context, arrived, refusal.reason)
         except InvalidRequestError as error:
             served.rejected("invalid").add()
             served.code(error.status).add()

@@ -264,7 +264,8 @@ class Engine:
 
     def _refusal(self, lane: Lane, job: Job, reason: Reason, retry: float = 0.0) -> Refusal:
         if self.traces is not None:
-            self.traces.refused(lane, job, reason)
+            context, model = job.trace_context(), lane.loaded.model
+            self.traces.refused(model, context, job.arrived, reason, job.rows)
         return Refusal(reason, retry)
 
     def _backlog_seconds(self) -> float:

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 
 from firstlight.errors import FirstlightError
 from firstlight.serve import description
-from firstlight.serve.app import LONGEST_TIMEOUT, STATUS, App, Exchange
+from firstlight.serve.app import LONGEST_TIMEOUT, STATUS, App, Exchange, trace_context
 from firstlight.serve.engine import Job, Refusal, Result
 from firstlight.serve.grpc_messages import SERVICE, message
 from firstlight.serve.http_server import Limits
@@ -96,7 +96,7 @@ class _Inference(Job):
         return self.outcome.cancelled()
 
     def trace_context(self) -> tuple[bytes | None, bytes | None]:
-        return self.call.headers.get(b"traceparent"), self.call.headers.get(b"tracestate")
+        return trace_context(self.call.headers)
 
     def finish(self, outcome: Result | Refusal) -> None:
         if not self.outcome.done():

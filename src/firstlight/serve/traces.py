@@ -21,7 +21,8 @@ from urllib.parse import unquote, urlsplit
 from urllib.request import Request, urlopen
 
 from firstlight.errors import FirstlightError
-from firstlight.serve.engine import Batch, Job, Lane, Reason
+from firstlight.serve.declaration import Model
+from firstlight.serve.engine import Batch, Reason
 from firstlight.telemetry.warning_line import say_once
 
 #: Notes that wait to be sent; of more, the oldest are dropped.
@@ -36,10 +37,13 @@ class CollectorError(FirstlightError):
     """An address at which no collector can listen."""
 
 
+Context = tuple[bytes | None, bytes | None]  # the headers traceparent and tracestate
+
+
 class Note(NamedTuple):
     """What the engine knows of a request when it ends; times are of `time.perf_counter`."""
 
-    context: tuple[bytes | None, bytes | None]  # traceparent and tracestate
+    context: Context
     model: str
     version: str
     rows: int
@@ -123,13 +127,12 @@ class Traces:
                 )
             )  # fmt: skip
 
-    def refused(self, lane: Lane, job: Job, reason: Reason) -> None:
-        """A request is answered without a result."""
-        model = lane.loaded.model
+    def refused(
+        self, model: Model, context: Context, arrived: float, reason: Reason, rows: int = 0
+    ) -> None:
+        """A request is answered without a result; rows: 0 if it was not even read."""
         now = time.perf_counter()
-        self._notes.append(
-            Note(job.trace_context(), model.name, model.version, job.rows, job.arrived, now, reason)
-        )
+        self._notes.append(Note(context, model.name, model.version, rows, arrived, now, reason))
 
     def close(self) -> None:
         """Send what there is; a collector that does not answer is not waited for."""
