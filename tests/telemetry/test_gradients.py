@@ -97,17 +97,25 @@ def test_a_gradient_that_is_taken_anew_at_every_step_is_the_same_one(checks: Che
     assert sorted(seed for _, seed in seen) == [1, 2, 3]  # another direction each time
 
 
-def test_what_a_check_compiles_and_how_long_it_takes_is_not_counted(
-    checks: Checks, value: Scrape
+def test_what_a_check_traces_and_compiles_is_not_counted(
+    value: Scrape, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def once_compiled(x: Any) -> Any:
         return jnp.sum(jnp.cos(x))
 
     gradient = jax.jit(jax.grad(once_compiled))
-    for _ in range(4):
+    gradient(X).block_until_ready()
+    stages = ("trace", "lower", "compile")
+    before = [value("compile_duration_seconds_count", stage=stage) for stage in stages]
+    monkeypatch.setattr(gradients, "_MAX_SHARE", 1e12)
+    monkeypatch.setattr(
+        vars(once_compiled)["_firstlight_gradients"][0, False, False], "next_check", 0
+    )
+    monkeypatch.setattr(gradient._of, "follow_again", 0.0)  # as if a second had passed
+    for _ in range(3):
         gradient(X).block_until_ready()
-    assert checks()["ok"] >= 1
-    assert value("compiles_total", function="once_compiled", source="compiler") == 1
+    assert value("gradient_checks_total", result="ok") == 1
+    assert [value("compile_duration_seconds_count", stage=stage) for stage in stages] == before
     assert value("recompiles_total", function="once_compiled") == 0
     assert value("steps_total", function="once_compiled", result="ok") == 4
 

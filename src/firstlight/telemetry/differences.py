@@ -8,6 +8,7 @@ trusted, and Richardson's combination of both is what the gradient is compared w
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import Enum
 from time import monotonic
@@ -78,12 +79,9 @@ class Comparison:
             self._safely(lambda: self._compare(gradient))
 
     def _safely(self, action: Callable[[], None]) -> None:
-        here = None if self._steps is None else self._steps.here()
-        calling = here is not None and here.calling
-        if here is not None:
-            here.calling = here.is_ours = True
         try:
-            action()
+            with nullcontext() if self._steps is None else self._steps.ours():
+                action()
         except _OverBudget:
             self.result = GradientCheck(Verdict.OVER_BUDGET)
         except Exception as error:
@@ -91,9 +89,6 @@ class Comparison:
             say_once(
                 "gradient check", f"a gradient was not checked: {type(error).__name__}: {error}"
             )
-        finally:
-            if here is not None:
-                here.calling, here.is_ours = calling, False
 
     def _differences(self) -> None:
         import jax

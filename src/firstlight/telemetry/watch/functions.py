@@ -68,6 +68,11 @@ class Compiles:
         self._recompiles = values.counter(metrics.RECOMPILES, name)
         self.seconds = values.counter(metrics.COMPILE_SECONDS, name)
 
+    @property
+    def mean_seconds(self) -> float:
+        """Of one compile."""
+        return self.seconds.value / max(1.0, sum(c.value for c in self._sources.values()))
+
     def add(self, source: str) -> None:
         # Of what has no name of its own, which are of the same function is not known.
         if self._is_named and any(counter.value for counter in self._sources.values()):

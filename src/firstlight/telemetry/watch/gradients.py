@@ -105,7 +105,8 @@ class WatchedGradient:
         if _is_being_traced((arguments, named)):
             return False
         schedule.next_check = float("inf")  # unless this one goes well
-        guarded(lambda: self._check(arguments, named, result, cost_seconds))()
+        with self._gradients.steps.ours():
+            guarded(lambda: self._check(arguments, named, result, cost_seconds))()
         schedule.next_check = max(schedule.next_check, now + (monotonic() - now) / _MAX_SHARE)
         return True
 
@@ -159,7 +160,8 @@ class WatchedGradient:
         something to the outside; nor if its gradient is another one on purpose."""
         import jax
 
-        if jax.process_count() > 1 or any(map(_is_gone, jax.tree_util.tree_leaves(arguments))):
+        leaves = jax.tree_util.tree_leaves((arguments, named))
+        if jax.process_count() > 1 or any(map(_is_gone, leaves)):
             return False
         if self.schedule.value is None:
             self.schedule.value = self._gradients.jit(self._scalar, static_argnums=1)

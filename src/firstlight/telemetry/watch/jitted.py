@@ -168,7 +168,7 @@ class JaxWatch:
         """A jitted gradient has returned this, and may be due."""
         if not self.active or here.of is None or self._is_tracing():
             return
-        cost = self.steps.functions.of_compiles(here.of.name).seconds.value
+        cost = self.steps.functions.of_compiles(here.of.name).mean_seconds
         if gradient.called(arguments, named, result, cost):
             self.steps.forget(here)  # the time that a check takes is not the step's
 

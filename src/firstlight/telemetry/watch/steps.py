@@ -12,6 +12,8 @@ from __future__ import annotations
 import threading
 from _thread import get_ident
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import monotonic, time
 from typing import Any
 from weakref import ref
@@ -72,6 +74,17 @@ class Steps:
                     self.threads.pop(gone, None)
             known = self.threads[get_ident()] = Here()
         return known
+
+    @contextmanager
+    def ours(self) -> Iterator[None]:
+        """What happens in this thread meanwhile is the watch's doing, and not counted."""
+        here = self.here()
+        before = here.calling, here.is_ours
+        here.calling = here.is_ours = True
+        try:
+            yield
+        finally:
+            here.calling, here.is_ours = before
 
     def begun(self, here: Here, function: Function, begin: float) -> None:
         """One more call, or block, of a function."""
