@@ -230,7 +230,8 @@ def test_a_server_tells_a_collector_that_the_variables_name(
     with receiver() as (url, received):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
         otlp.export_where_asked(values)
-        at_the_end[0]()
+        (end,) = at_the_end
+        end()
     (sent,) = received
     labels = {"model": "demo", "version": "1", "code": "200"}
     assert flattened(decoded(sent))[("firstlight_requests_total", frozenset(labels.items()))] == 4

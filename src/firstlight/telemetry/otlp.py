@@ -168,12 +168,17 @@ def export_where_asked(values: Values) -> None:
         return
     collector = Collector(destination, lambda: [*values, *process_samples()])
 
+    ending = threading.Event()
+
     def run() -> None:
-        while True:
-            time.sleep(_INTERVAL_SECONDS)
+        while not ending.wait(_INTERVAL_SECONDS):
             collector.push()
 
-    atexit.register(collector.push)
+    def end() -> None:
+        ending.set()
+        collector.push()
+
+    atexit.register(end)
     threading.Thread(target=run, name="firstlight otlp", daemon=True).start()
 
 
