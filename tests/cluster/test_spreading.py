@@ -11,7 +11,9 @@ import pytest
 from firstlight.cluster import nodes, spreading
 from firstlight.cluster.computing import on_node
 from firstlight.cluster.errors import ClusterError, NodeMismatchError, NoNodesError
+from firstlight.cluster.slots import class_of, without_ray
 from firstlight.cluster.spreading import Spread
+from firstlight.measure.host import describe_host
 
 ray = pytest.importorskip("ray")
 
@@ -113,3 +115,25 @@ def test_a_node_without_firstlight_says_so(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_worker_with_other_versions_computes_nothing() -> None:
     _, answer = on_node()((("firstlight", "0.0.0"),), "name", [], (0, 0, 0, 1))
     assert answer == nodes.versions()
+
+
+def test_a_measured_process_finds_nothing_of_ray_in_its_environment() -> None:
+    found = without_ray(
+        {
+            "PATH": "/bin",
+            "LD_PRELOAD": "/venv/ray/core/libjemalloc.so:/usr/lib/mine.so",
+            "OMP_NUM_THREADS": "1",
+            "RAY_JOB_ID": "01",
+        }
+    )
+    assert found == {"PATH": "/bin", "LD_PRELOAD": "/usr/lib/mine.so"}
+    assert without_ray({"LD_PRELOAD": "/venv/ray/core/libjemalloc.so"}) == {}
+
+
+def test_machines_are_of_one_class_only_if_nothing_that_matters_differs() -> None:
+    host = describe_host()
+    more = {**host, "memory_bytes": host["memory_bytes"] + (8 << 30)}
+    other = {**host, "packages": {**host["packages"], "jaxlib": "0.0.1"}}
+    busy = {**host, "load": [9.0, 9.0, 9.0], "memory_available_bytes": 1}
+    assert class_of(busy) == class_of(host)
+    assert len({class_of(one) for one in (host, more, other)}) == 3

@@ -87,12 +87,12 @@ def on_cluster(options: argparse.Namespace) -> int:
     from firstlight.records.run_directory import RunDirectory
     from firstlight.runs import default_path
 
-    code = 0
+    code, where = 0, f" --on {options.on}"
     with Fleet.on(options.on) as fleet:
         if options.resume is not None:
             require_plan_kept(options)
             directory, plan = take_up(options.resume, fleet.same)
-            return finish(directory, plan, partial(measure_on, fleet, fleet.same(plan)))
+            return finish(directory, plan, partial(measure_on, fleet, fleet.same(plan)), where)
         classes = fleet.classes()
         for machines in classes:
             plan = fleet.plan(machines, request(options))
@@ -101,26 +101,27 @@ def on_cluster(options: argparse.Namespace) -> int:
             path = path if len(classes) == 1 else path / machines.name
             print(f"{len(machines.slots)} node(s) of class {machines.name}", file=sys.stderr)
             directory = RunDirectory.create(path, plan)
-            code = max(code, finish(directory, plan, partial(measure_on, fleet, machines)))
+            code = max(code, finish(directory, plan, partial(measure_on, fleet, machines), where))
             if code == 130:
                 break
     return code
 
 
 def finish(
-    directory: RunDirectory, plan: Plan, measure: Callable[[RunDirectory, Plan], bool]
+    directory: RunDirectory,
+    plan: Plan,
+    measure: Callable[[RunDirectory, Plan], bool],
+    where: str = "",
 ) -> int:
-    """Measure what is missing, summarise and show it."""
+    """Measure what is missing, summarise and show it; where: the options to resume with."""
     from firstlight.present.quantities import duration
     from firstlight.report.terminal import print_run
     from firstlight.runs import conclude
 
     began = time.monotonic()
     try:
-        try:
-            interrupted = measure(directory, plan)
-        finally:
-            run = conclude(directory, plan)
+        interrupted = measure(directory, plan)
+        run = conclude(directory, plan)
     finally:
         directory.close()
     try:
@@ -130,7 +131,7 @@ def finish(
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (flushed once more at exit)
     if interrupted:
         kept = "Interrupted: what was measured is kept. Finish it with:"
-        print(f"{kept}\n  firstlight run --resume {run.path}", file=sys.stderr)
+        print(f"{kept}\n  firstlight run --resume {run.path}{where}", file=sys.stderr)
         return 130
     return exit_code(run)
 

@@ -22,6 +22,7 @@ from firstlight.records import PRIMED, Case, Plan, Sample, to_json
 
 #: Variables that Ray gives its workers; a measured process is to find what the node has.
 _OF_RAY = re.compile(r"^(RAY_|OMP_NUM_THREADS$|PYTHONBREAKPOINT$|SPT_NOENV$|CUDA_VISIBLE_DEVICES$)")
+_ALLOCATOR = re.compile(r"/ray/core/libjemalloc[^/]*$")
 #: What makes two machines comparable: equal in these, their samples belong together.
 _CLASS = ("cpu", "container", "gpus", "os", "python", "packages", "environment")
 
@@ -94,7 +95,16 @@ def environment_of_node() -> dict[str, str]:
         found = {name: value for name, _, value in pairs}
     except OSError:  # no such file system here
         found = dict(os.environ)
-    return {name: value for name, value in found.items() if not _OF_RAY.match(name)}
+    return without_ray(found)
+
+
+def without_ray(variables: Mapping[str, str]) -> dict[str, str]:
+    """An environment without what Ray adds; of what is preloaded, its allocator."""
+    found = {name: value for name, value in variables.items() if not _OF_RAY.match(name)}
+    preloaded = found.pop("LD_PRELOAD", "").split(":")
+    if kept := [path for path in preloaded if path and not _ALLOCATOR.search(path)]:
+        found["LD_PRELOAD"] = ":".join(kept)
+    return found
 
 
 def class_of(host: Mapping[str, Any]) -> str:
