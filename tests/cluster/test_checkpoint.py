@@ -53,6 +53,18 @@ def test_toys_are_the_same_however_they_are_cut(model: hf.Model) -> None:
         assert np.array_equal(part.data, whole.data[begin:end])
 
 
+def test_toys_are_drawn_at_the_same_digits_whatever_was_compiled_before(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In a process that has compiled fits, a checkpoint of another process must still fit.
+    systematics = [make.normsys(f"n{i}", 0.9, 1.07) for i in range(5)]
+    other = hf.load(make.counting([5.0, 9.0], [50.0, 61.3], [52.0, 63.0], *systematics))
+    before = plan_toys(other, 5).source
+    monkeypatch.setattr("firstlight.histfactory.programs._AT_ONCE", {other.about.kind})
+    after = plan_toys(other, 5).source
+    assert np.array_equal(before.theta, after.theta) and np.array_equal(before.main, after.main)
+
+
 def test_more_toys_begin_with_the_same_ones(model: hf.Model) -> None:
     few, many = hf.toys(model, 5, 3), hf.toys(model, 12, 3)
     assert np.array_equal(few.data, many.data[:5])

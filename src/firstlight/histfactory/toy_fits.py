@@ -137,10 +137,11 @@ def plan_toys(
     fixed: Fixed = None,
 ) -> ToyFits:
     """The toys that `toys` with these arguments draws and fits, not yet drawn."""
-    engine, held, count = Eager(model), as_fixed(model, fixed), _require_count(n)
+    # By NumPy, whatever this process has compiled: toys of a key are equal in every digit.
+    engine, held, count = Eager(model, False), as_fixed(model, fixed), _require_count(n)
     theta = _truth(engine, parameters, mu, held)
     source = toys_at(engine, theta, entropy_of(key))
-    return ToyFits(model, source, held, count, engine.deciding(count).compiled is True)
+    return ToyFits(model, source, held, count, Eager(model).deciding(count).compiled is True)
 
 
 def _fitted(
@@ -252,7 +253,8 @@ def plan_toy_cls(
     """The toys that `toy_cls` with these arguments draws and fits, not yet drawn."""
     count = _require_count(n)
     require_statistic(test_statistic)
-    engine, observed, held = Eager(model), data_of(model, data), as_fixed(model, fixed)
+    # By NumPy: see `plan_toys`.
+    engine, observed, held = Eager(model, False), data_of(model, data), as_fixed(model, fixed)
     mu = require_number(mu, "mu")
     require_possible_strength(mu, test_statistic)
     test = HypothesisTest(Setup(engine, observed, held, None, test_statistic))
@@ -268,7 +270,7 @@ def plan_toy_cls(
         mu=float(mu),
         n=count,
         test_statistic=test_statistic,
-        compiled=engine.deciding(4 * count).compiled is True,
+        compiled=Eager(model).deciding(4 * count).compiled is True,
         q=plain(one_sided(engine, mu, test.free, on_data)),
         branches=max(int(f.branches) for f in (test.free, test.null, on_data)),
     )
