@@ -13,7 +13,7 @@ from bimodal import COUPLED, COUPLED_DATA, Folded, family
 from scipy import stats
 
 from firstlight import histfactory as hf
-from firstlight.histfactory import device_fits, engine, programs, synthetic
+from firstlight.histfactory import device_fits, engine, lanes, programs, synthetic
 from firstlight.histfactory.branches import lowest
 from firstlight.histfactory.fitting import problem_of
 from firstlight.histfactory.internal_order import data_of, prepared
@@ -166,9 +166,19 @@ def test_scans_and_impacts_follow_the_lower_branch() -> None:
 
 
 def as_on_an_accelerator(fits: engine.Eager, problems: Any, progress: Any) -> Any:
-    device = (jax.devices()[0],)
-    few = device_fits.Occupancy(chunk=8, lanes=8)
-    return device_fits.fits_on_devices(fits.prepared, problems, device, progress, occupancy=few)
+    """In chunks, on eight lanes, the last problems of a chunk on two."""
+    few, device = device_fits.Occupancy(chunk=16, lanes=8), (jax.devices()[0],)
+    works: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lanes, "_MANY", 8)
+        patch.setattr(lanes, "_NARROW", 4)
+        found = device_fits.fits_on_devices(
+            fits.prepared, problems, device, progress, works.append, few
+        )
+    steps, lane_steps = (sum(int(work[i].sum()) for work in works) for i in range(2))
+    assert steps == found.iterations.sum()
+    assert steps <= lane_steps < 2 * steps
+    return found
 
 
 def test_no_toy_ends_above_the_lowest_of_a_grid() -> None:
