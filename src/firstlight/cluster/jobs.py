@@ -20,10 +20,10 @@ from firstlight.histfactory.model import Model
 from firstlight.histfactory.scans import ScanFits
 from firstlight.histfactory.toy_fits import ToyFits, ToyTest
 
-#: Toys in a piece: seconds of work, so that little is lost with a node and little is overhead. On
-#: an accelerator four pieces would be one batch: there the digits depend on it.
+#: Toys in a piece: seconds of work, so that little is lost with a node and little is overhead; an
+#: accelerator fits so many more in that time, if it has them all at once.
 TOYS_PER_PIECE = 256
-BATCH_PER_PIECE = 1024
+BATCH_PER_PIECE = 1 << 16
 
 
 @dataclass(frozen=True)
