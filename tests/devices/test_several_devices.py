@@ -12,6 +12,7 @@ import jax
 import pytest
 
 from firstlight import histfactory as hf
+from firstlight.histfactory import synthetic
 from firstlight.histfactory.devices import devices_for
 
 ROUNDING = 1e-13
@@ -73,8 +74,10 @@ def test_a_data_parallel_step_has_the_gradient_of_all_events(found: dict[str, An
 
 @pytest.mark.parametrize("devices", [0, 10**6, "cpu", [], ["cpu:0"], True])
 def test_what_is_no_device_is_refused(devices: Any) -> None:
+    """Also where there is too little to do for any."""
+    model = hf.load(synthetic.preset("complex-8p"))
     with pytest.raises(hf.ModelError, match="devices"):
-        devices_for(10, devices)
+        hf.toys(model, 1, devices=devices)
 
 
 def test_a_device_may_not_be_given_twice() -> None:

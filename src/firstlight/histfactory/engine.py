@@ -91,6 +91,8 @@ class Eager(_Backend):
                 "fit, discovery, qmu, qmu_tilde, cls, upper_limit, asimov."
             )
         super().__init__(model)
+        if devices is not None:
+            devices_for(1, devices)  # raises if they are none, also where NumPy does all
         self.compiled, self.devices = compiled, devices
 
     def deciding(self, fits: int) -> Eager:
