@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from needed_processes import timed_samples
 
 from firstlight.measure.case_selection import select
 from firstlight.measure.runner import Runner
@@ -28,8 +29,8 @@ def measured(cases: Sequence[Case]) -> dict[str, list[Sample]]:
     return {case.id: [s for s in samples if s.case == case.id] for case in cases}
 
 
-def in_file(path: Path, *caches: str) -> dict[str, list[Sample]]:
-    return measured(cases_in(path, registered()[0], None, caches))
+def in_file(path: Path, *caches: str) -> dict[str, Sample]:
+    return timed_samples(cases_in(path, registered()[0], None, caches), BRIEF)
 
 
 def test_every_policy_is_proven_by_entries_hits_and_requests_and_the_users_cache_is_not_used(
@@ -76,7 +77,7 @@ def test_a_warm_label_is_refused_when_a_host_callback_compiles_anyway(write: Wri
             return step, (np.ones(3, np.float32),)
         """,
     )
-    timed = in_file(path, "warm")["callback[default]/jax/warm"][-1]
+    timed = in_file(path, "warm")["callback[default]/jax/warm"]
     assert timed.status == "unproven" and timed.reason is not None
     assert "host callbacks" in timed.reason
 
@@ -93,7 +94,7 @@ def test_a_warm_label_is_refused_under_the_programs_own_time_threshold(write: Wr
             return jax.jit(lambda x: x + 1), (np.ones(3, np.float32),)
         """,
     )
-    timed = in_file(path, "warm")["threshold[default]/jax/warm"][-1]
+    timed = in_file(path, "warm")["threshold[default]/jax/warm"]
     assert timed.status == "unproven" and timed.reason is not None
     assert "time threshold" in timed.reason
 
@@ -110,7 +111,7 @@ def test_a_warm_label_is_refused_when_the_key_changes_from_process_to_process(wr
             return jax.jit(lambda x: (x * constant).sum() * 0 + 1), (np.ones(3, np.float32),)
         """,
     )
-    timed = in_file(path, "warm")["address[default]/jax/warm"][-1]
+    timed = in_file(path, "warm")["address[default]/jax/warm"]
     assert timed.status == "unproven" and timed.reason is not None
     assert "differs from process to process" in timed.reason
 
@@ -130,7 +131,7 @@ def test_a_none_label_is_refused_when_the_program_switches_the_cache_on(
             return jax.jit(lambda x: x + 1), (np.ones(3, np.float32),)
         """,
     )
-    timed = in_file(path, "none")["sneaky[default]/jax/none"][-1]
+    timed = in_file(path, "none")["sneaky[default]/jax/none"]
     assert timed.status == "unproven" and timed.reason is not None
     assert "switched the persistent cache on" in timed.reason
 
@@ -150,7 +151,7 @@ def test_a_warm_label_is_refused_when_the_step_compiles_with_the_cache_off(write
             return jax.jit(lambda x: x + 1), (x,)
         """,
     )
-    timed = in_file(path, "warm")["off[default]/jax/warm"][-1]
+    timed = in_file(path, "warm")["off[default]/jax/warm"]
     assert timed.status == "unproven" and timed.reason is not None
     assert "never asked the cache" in timed.reason
 
@@ -171,7 +172,7 @@ def test_a_none_label_is_refused_when_the_cache_was_used_during_the_import(
             return jax.jit(lambda x: x + 1), (TABLE,)
         """,
     )
-    timed = in_file(path, "none")["early[default]/jax/none"][-1]
+    timed = in_file(path, "none")["early[default]/jax/none"]
     assert timed.status == "unproven"
 
 
@@ -197,7 +198,7 @@ def test_compilations_are_counted_as_jax_counts_them(write: Write, tmp_path: Pat
             return (lambda: [f(np.ones(n, np.float32)) for n in (3, 4, 5, 3)]), ()
         """,
     )
-    timed = in_file(path, "none")["shapes[default]/jax/none"][-1]
+    timed = in_file(path, "none")["shapes[default]/jax/none"]
     assert timed.status == "ok", timed.reason
     assert timed.counts["compiles"] == 3 == int((tmp_path / "count").read_text())
     assert timed.counts["warm_compiles"] == 0
@@ -218,7 +219,7 @@ def test_a_result_that_drifts_after_the_first_call_is_found(write: Write) -> Non
             return step
         """,
     )
-    timed = in_file(path)["drift[default]/numpy/none"][-1]
+    timed = in_file(path)["drift[default]/numpy/none"]
     assert timed.status == "failed" and timed.reason is not None
     assert "after warm calls" in timed.reason and timed.warm is None
 
@@ -247,5 +248,5 @@ def test_json_of_a_sample_is_plain(write: Write) -> None:
 
     path = write("p.py", "import numpy\nfrom firstlight import bench\n@bench\n"
                          "def p(): return lambda: numpy.ones(1)\n")  # fmt: skip
-    for sample in in_file(path)["p[default]/numpy/none"]:
+    for sample in measured(cases_in(path, registered()[0], None, ()))["p[default]/numpy/none"]:
         assert json.loads(json.dumps(to_json(sample), allow_nan=False))

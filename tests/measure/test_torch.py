@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from needed_processes import timed_samples
 
 from firstlight.measure.case_selection import select
-from firstlight.measure.runner import Runner
 from firstlight.measure.user_file import cases_in
 from firstlight.records import Case, Sample, Settings
 from firstlight.workloads.catalog import registered
@@ -20,10 +20,7 @@ BRIEF = Settings(1, 20, 5, 0.1, 2, 0.001, 280.0, None, 0)
 
 def measured(cases: Sequence[Case]) -> dict[str, Sample]:
     """The timed sample of each policy."""
-    samples: list[Sample] = []
-    with Runner(cases, BRIEF, samples.append) as runner:
-        runner.run(lambda *_: None)
-    return {s.case.rsplit("/")[-1]: s for s in samples if s.kind == "timed"}
+    return {case.rsplit("/")[-1]: one for case, one in timed_samples(cases, BRIEF).items()}
 
 
 def test_eager_pytorch_has_no_compile_phases_and_no_cache() -> None:
