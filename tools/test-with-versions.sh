@@ -14,7 +14,7 @@ grep -vE '^(jax|jaxlib|torch)==' constraints.txt > "$environment/constraints.txt
     -c "$environment/constraints.txt" "jax==$jax" "jaxlib==$jax" -e '.[jax,test]'
 "$environment/bin/python" -m pytest -q -p no:cacheprovider "$@" \
     tests/measure/test_jax.py tests/measure/test_process.py tests/measure/test_cache.py \
-    tests/trace/test_event_names.py tests/trace/test_session.py tests/trace/test_recording_processes.py \
-    tests/trace/test_recompiles.py tests/trace/test_pytest_plugin.py \
+    tests/trace/record/test_event_names.py tests/trace/test_session.py tests/trace/record/test_recording_processes.py \
+    tests/trace/read/test_recompiles.py tests/trace/test_pytest_plugin.py \
     tests/histfactory/test_one_executable.py tests/histfactory/test_fit.py \
     tests/histfactory/test_likelihood.py tests/histfactory/test_inference.py tests/losses/test_objectives.py tests/warmstart

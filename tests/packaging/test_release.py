@@ -23,3 +23,10 @@ def test_the_citation_is_of_this_version_and_complete() -> None:
     assert citation["version"] == __version__ and citation["license"] == "Apache-2.0"
     # What the format requires; https://citation-file-format.github.io
     assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+
+
+def test_the_tests_that_other_versions_are_tried_with_exist() -> None:
+    script = (ROOT / "tools" / "test-with-versions.sh").read_text()
+    named = re.findall(r"\btests/[\w/.]+", script)
+    assert len(named) > 10
+    assert [name for name in named if not (ROOT / name).exists()] == []
