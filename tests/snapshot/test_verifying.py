@@ -10,6 +10,7 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from made_up_run import CASES, make_run
 
 from firstlight.cli import main
 from firstlight.cli.verify import last_line
+from firstlight.records import Sample
 from firstlight.snapshot.errors import NewerSnapshotError, SnapshotError, UnusableSnapshotError
 from firstlight.snapshot.keys import PrivateKey, generate, load_private, sign
 from firstlight.snapshot.layout import INDEX, MANIFEST, SIGNATURE, index_bytes
@@ -30,6 +32,8 @@ from firstlight.snapshot.storage import LocalStore
 from firstlight.snapshot.strict_json import canonical
 from firstlight.snapshot.trust import TrustedKeys
 from firstlight.snapshot.verifying import Verification, verify
+from firstlight.statistics.steady_state import METHOD
+from firstlight.statistics.summary import summarise
 
 VERSION_1 = "13878feb67f5cf66a0c2620e17cda966e7f0a114ae508f926a6a386956ac0462"
 
@@ -408,8 +412,10 @@ def by_method(method: Any) -> Forge:
 def test_newer_statistics_switch_off_no_check_but_are_refused(
     signed: Published, tmp_path: Path, change: Forge, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = forge(Path(signed.location), tmp_path / "x", made_elsewhere(by_method(2), change))
-    with pytest.raises(NewerSnapshotError, match=r"method 2.*Update Firstlight"):
+    folder = forge(
+        Path(signed.location), tmp_path / "x", made_elsewhere(by_method(METHOD + 1), change)
+    )
+    with pytest.raises(NewerSnapshotError, match=rf"method {METHOD + 1}.*Update Firstlight"):
         verify(folder)
     assert main(["verify", str(folder)]) == 2
     assert "Valid" not in capsys.readouterr().out
@@ -419,6 +425,32 @@ def test_newer_statistics_switch_off_no_check_but_are_refused(
 def test_a_method_that_is_none_is_found(signed: Published, tmp_path: Path, method: Any) -> None:
     folder = forge(Path(signed.location), tmp_path / "x", made_elsewhere(by_method(method)))
     assert "manifest.json does not follow" in words(verify(folder))
+
+
+def slower_at_last(sample: Sample) -> Sample:
+    """Flat by method 1, without a steady state by method 2."""
+    if sample.warm is None:
+        return sample
+    calls = sample.warm.call_seconds
+    late = (*calls[:-15], *(2 * seconds for seconds in calls[-15:]))
+    return replace(sample, warm=replace(sample.warm, call_seconds=late))
+
+
+def test_summaries_by_an_older_method_are_published_and_verified_by_that_method(
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = made_up_run.make_samples(CASES[0], 6, 100, random.Random(3))
+    late = [slower_at_last(sample) for sample in samples]
+    by_method_1 = partial(summarise, method=1)
+    for name, make in (("old", by_method_1), ("new", summarise)):
+        monkeypatch.setattr("firstlight.statistics.run_summaries.summarise", make)
+        make_run(tmp_path / name, cases=CASES[:1], samples=late)
+    old, new = (Path(publish([tmp_path / n], store).location) for n in ("old", "new"))
+    methods = [json.loads((one / MANIFEST).read_text())["summary_method"] for one in (old, new)]
+    assert methods == [1, METHOD]
+    assert [verify(one).outcome for one in (old, new)] == ["valid", "valid"]
+    relabelled = forge(old, tmp_path / "x", made_elsewhere(by_method(2)))
+    assert "a summary does not follow from the samples" in words(verify(relabelled))
 
 
 def test_redaction_is_no_cover_for_other_samples(signed: Published, tmp_path: Path) -> None:

@@ -105,6 +105,23 @@ def test_a_flat_series_is_proved_to_have_no_change_without_a_search(
         assert change_points(series) == []
 
 
+@pytest.mark.parametrize("before, after", [(1.0, 2.0), (2.0, 1.0), (1.0, 1.3), (1.0, 5.0)])
+def test_a_step_in_the_last_quarter_is_no_steady_state_wherever_it_is(
+    before: float, after: float
+) -> None:
+    """More than a tenth of the last quarter is at each level, so neither is that of the end."""
+    for late in (0.04, 0.06, 0.1, 0.125, 0.15, 0.2, 0.22):
+        steps = int(1000 * late)
+        series = noisy((before, 0.01 * before, 1000 - steps), (after, 0.01 * after, steps))
+        assert classify(series).steady_class == "no steady state", late
+
+
+def test_summaries_by_method_1_still_take_such_a_step_for_noise() -> None:
+    series = noisy((1.0, 0.01, 875), (2.0, 0.02, 125))
+    assert classify(series, method=1).steady_class == "flat"
+    assert classify(noisy((1.0, 0.3, 1000))).steady_class == "flat"  # noise is noise in both
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_work_for_a_series_is_bounded_however_long_it_is(
     shape: str, monkeypatch: pytest.MonkeyPatch

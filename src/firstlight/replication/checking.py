@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from firstlight.compare.conditions import busy_share, machine_class
 from firstlight.compare.environments import state
@@ -38,7 +37,7 @@ from firstlight.snapshot.errors import SnapshotError
 from firstlight.snapshot.keys import signed_by
 from firstlight.snapshot.layout import LIMITS, PLAN, RUN, SAMPLES, require_expected
 from firstlight.snapshot.opening import RawRun, Snapshot, open_snapshot
-from firstlight.snapshot.plausibility import differences, untrue
+from firstlight.snapshot.plausibility import differences, judged
 from firstlight.snapshot.strict_json import canonical, decoded, first_error, parse_object
 from firstlight.snapshot.trust import TrustedKeys
 from firstlight.snapshot.verifying import verify
@@ -233,7 +232,7 @@ def _misreported(report: Replication, raw: RawRun) -> Iterator[str]:
 
 
 def _misdescribed(report: Replication, said: RunReplication, raw: RawRun) -> Iterator[str]:
-    yield from (f"{raw.folder}: {text}" for text in untrue(raw)[:_MAX_NAMED])
+    yield from (f"{raw.folder}: {text}" for text in judged([raw])[1][0][:_MAX_NAMED])
     run = raw.run
     wanted = {"id": run.id, "machine_here": machine_class(run.host), "state_here": state(run)}
     yield from _differing({name: getattr(said, name) for name in wanted}, wanted, raw.folder)
@@ -268,5 +267,5 @@ def _miscomputed(
             yield f"{left.case!r:.100} is said to be left out, and was measured"
 
 
-def _differing(said: Any, wanted: Any, where: str) -> Iterator[str]:
+def _differing(said: object, wanted: object, where: str) -> Iterator[str]:
     return islice(differences(said, wanted, where), _MAX_NAMED)

@@ -24,10 +24,11 @@ from firstlight.snapshot.layout import (
 from firstlight.snapshot.manifest import Publication
 from firstlight.snapshot.opening import RawRun, programs_of, run_folders
 from firstlight.snapshot.order_and_clock import unaccounted
-from firstlight.snapshot.plausibility import METHOD, needed_allowances, untrue
+from firstlight.snapshot.plausibility import needed_allowances, untrue
 from firstlight.snapshot.redaction import marks
 from firstlight.snapshot.strict_json import SCHEMAS, Plain, decoded, first_error, parse_object
 from firstlight.snapshot.verification import Record
+from firstlight.statistics.steady_state import METHOD
 
 _PLOT = re.compile(r"plots/[A-Za-z0-9][A-Za-z0-9._-]*\.svg")
 _RAW = (PLAN, SAMPLES, RUN)
@@ -43,7 +44,7 @@ def check_contents(
     `judged`: that the runs are true was seen already, in these bytes.
     """
     try:
-        about, runs = _read(kept)
+        about, method, runs = _read(kept)
         publication = decoded(Publication, about.get("publication"), f"{MANIFEST}: publication")
     except NewerSnapshotError:
         raise
@@ -52,9 +53,9 @@ def check_contents(
         return
     _check_schemas(data, kept[MANIFEST], runs, record)
     try:
-        _check_runs(runs, publication, record, judged)
+        _check_runs(runs, method, publication, record, judged)
         _check_sources(index, runs, publication, record)
-        _check_derived(index, runs, about, publication, record)
+        _check_derived(index, runs, about, method, publication, record)
     except Exception as error:
         # A stranger's values can break any of the code that draws and sums. That is a finding.
         what = f"{type(error).__name__}: {error!s:.200}"
@@ -67,13 +68,15 @@ def check_contents(
         _note_unknown(about, record)
 
 
-def _read(kept: Mapping[str, bytes]) -> tuple[Plain, list[RawRun]]:
-    """The manifest and its runs; summaries by newer statistics are not judged by ours."""
+def _read(kept: Mapping[str, bytes]) -> tuple[Plain, int, list[RawRun]]:
+    """The manifest, the method of the summaries, the runs; what is newer is not judged by ours."""
     if MANIFEST not in kept:
         raise SnapshotError(f"{MANIFEST} is not part of it")
     about = parse_object(kept[MANIFEST], MANIFEST, LIMITS.json_bytes)
     method = about.get("summary_method")
-    if type(method) is int and method > METHOD:
+    if type(method) is not int or method < 1:
+        method = METHOD  # and the manifest will not be the one that follows
+    if method > METHOD:
         raise NewerSnapshotError(
             f"{MANIFEST}: its summaries were made with method {method}, this Firstlight has "
             f"{METHOD}. Update Firstlight."
@@ -85,7 +88,7 @@ def _read(kept: Mapping[str, bytes]) -> tuple[Plain, list[RawRun]]:
             if f"{folder}/{name}" not in kept:
                 raise SnapshotError(f"{folder}/{name} is not part of it")
         found.append(RawRun.of(folder, {name: kept[f"{folder}/{name}"] for name in _RAW}))
-    return about, found
+    return about, method, found
 
 
 def _check_schemas(index: bytes, manifest: bytes, runs: Sequence[RawRun], record: Record) -> None:
@@ -101,13 +104,15 @@ def _check_schemas(index: bytes, manifest: bytes, runs: Sequence[RawRun], record
     record.passed("schemas", f"{len(documents)} files fit their schemas")
 
 
-def _check_runs(runs: list[RawRun], publication: Publication, record: Record, judged: bool) -> None:
+def _check_runs(
+    runs: list[RawRun], method: int, publication: Publication, record: Record, judged: bool
+) -> None:
     for raw in runs:
         _check_redaction(raw, publication, record)
         if raw.run.samples_sha256 != raw.digest(SAMPLES):
             what = f"{raw.folder}/{SAMPLES} is not the file that {RUN} was made from"
             record.find("samples", what)
-        for message in [] if judged else untrue(raw)[:50]:
+        for message in [] if judged else untrue(raw, method)[:50]:
             record.find("samples", f"{raw.folder}: {message}")
         for gap in unaccounted(raw):
             record.unknown(gap)
@@ -163,13 +168,18 @@ def _check_sources(
 
 
 def _check_derived(
-    index: Index, runs: Sequence[RawRun], about: Plain, publication: Publication, record: Record
+    index: Index,
+    runs: Sequence[RawRun],
+    about: Plain,
+    method: int,
+    publication: Publication,
+    record: Record,
 ) -> None:
     """What follows from the runs is made again and compared byte by byte.
 
     Another Firstlight may draw and word other pages; what it says of the runs as data it may not.
     """
-    derived = derived_files(runs, publication, about["made_by"])
+    derived = derived_files(runs, publication, about["made_by"], method)
     raw = {f"{raw.folder}/{name}" for raw in runs for name in _RAW}
     known = {*derived, *raw, *(source.get("path") for source in publication.sources)}
     ours, unchecked = about["made_by"] == made_by(), []

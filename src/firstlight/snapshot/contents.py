@@ -47,10 +47,13 @@ def code_sha256(*rooms: str) -> str:
 
 
 def derived_files(
-    runs: Sequence[RawRun], publication: Publication, by: Mapping[str, str]
+    runs: Sequence[RawRun], publication: Publication, by: Mapping[str, str], method: int
 ) -> dict[str, bytes]:
-    """{path: content} of every file that is neither raw nor a program; `by` is who made them."""
-    about = manifest(runs, publication, by)
+    """{path: content} of every file that is neither raw nor a program; `by` is who made them.
+
+    `method`: of the summaries in the runs.
+    """
+    about = manifest(runs, publication, by, method)
     report = validation_report(runs)
     files = {
         MANIFEST: canonical(about),

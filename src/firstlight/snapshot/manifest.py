@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from firstlight.records import Case, CaseSummary, Sample, to_json
+from firstlight.records import Case, CaseSummary, JsonObject, Sample, to_json
 from firstlight.snapshot.layout import VERSION
 from firstlight.snapshot.opening import RawRun
-from firstlight.snapshot.plausibility import METHOD
 from firstlight.snapshot.strict_json import Plain, compact
 
 NOT_RECORDED = "not recorded"
@@ -35,18 +33,20 @@ class Publication:
     license: str | None = None  # SPDX
     allowed: tuple[str, ...] = ()  # what was published although it is not sound: "unproven", …
     #: Files in which something private was replaced, and how often.
-    redacted: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    redacted: Mapping[str, JsonObject] = field(default_factory=dict)
     #: The user's own programs that were measured: their place in the snapshot, or null.
-    sources: tuple[Mapping[str, Any], ...] = ()
+    sources: tuple[JsonObject, ...] = ()
 
 
-def manifest(runs: Sequence[RawRun], publication: Publication, made_by: Mapping[str, str]) -> Plain:
+def manifest(
+    runs: Sequence[RawRun], publication: Publication, made_by: Mapping[str, str], method: int
+) -> Plain:
     return {
         "schema": "firstlight.snapshot.manifest",
         "schema_version": VERSION,
         "publication": to_json(publication),
         "made_by": dict(made_by),
-        "summary_method": METHOD,
+        "summary_method": method,
         "measured_from": min(raw.run.created_at for raw in runs),
         "measured_to": max(raw.run.finished_at or raw.run.created_at for raw in runs),
         "runs": [_run(raw) for raw in runs],

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -30,12 +29,10 @@ from firstlight.snapshot.errors import RefusedError, UnusableSnapshotError
 from firstlight.snapshot.layout import PLAN, RUN, SAMPLES
 from firstlight.snapshot.opening import RawRun, timed
 from firstlight.snapshot.order_and_clock import implausible, is_side_of_gate, outside_of_run
+from firstlight.statistics.steady_state import METHOD
 from firstlight.statistics.summary import summarise
 from firstlight.workloads.catalog import BACKENDS
 
-#: How samples become summaries. Counts up when the statistics, or the words of a protocol, change
-#: what the same samples give. History: 1, first release.
-METHOD = 1
 #: Sums in another order, on another processor, may differ in the last digits.
 _TOLERANCE = 1e-9
 #: What can be published as such with `--allow`, and what to do; what is unproven or failed gets no
@@ -60,9 +57,23 @@ _PATIENCE = 0.9
 _MIN_START = 1e-3
 
 
-def require_admissible(raw: RawRun, allowed: Sequence[str], name: str) -> None:
-    """Refuse a run that claims more than its samples show, or contains what was not allowed."""
-    found = untrue(raw)
+def judged(runs: Sequence[RawRun]) -> tuple[int, list[list[str]]]:
+    """The newest method by which the runs follow from their samples; what is `untrue` in each.
+
+    Where they follow by none, what is untrue by the newest.
+    """
+    by_method = {}
+    for method in range(METHOD, 0, -1):
+        by_method[method] = [untrue(raw, method) for raw in runs]
+        if not any(by_method[method]):
+            return method, by_method[method]
+    return METHOD, by_method[METHOD]
+
+
+def require_admissible(
+    raw: RawRun, found: Sequence[str], allowed: Sequence[str], name: str
+) -> None:
+    """Refuse a run in which something untrue was `found`, or that contains what was not allowed."""
     if found:
         raise RefusedError(f"{name}: {found[0]}. Measure again: such a run is never published.")
     for kind, cases in needed_allowances(raw).items():
@@ -84,9 +95,9 @@ def needed_allowances(raw: RawRun) -> dict[str, list[str]]:
     return {kind: cases for kind, cases in found.items() if cases}
 
 
-def untrue(raw: RawRun) -> list[str]:
+def untrue(raw: RawRun, method: int = METHOD) -> list[str]:
     """What a run says that does not follow from its plan and its samples, in words."""
-    found = _recomputed(raw)
+    found = _recomputed(raw, method)
     if [case.case for case in raw.run.cases] != [case.case for case in found]:
         return [f"{RUN} does not have the cases of {PLAN}"]
     summaries = [
@@ -97,19 +108,19 @@ def untrue(raw: RawRun) -> list[str]:
     return [*_contradictions(raw), *summaries]
 
 
-def _recomputed(raw: RawRun) -> tuple[CaseSummary, ...]:
+def _recomputed(raw: RawRun, method: int) -> tuple[CaseSummary, ...]:
     for sample in raw.samples:
         if sample.case not in raw.planned:
             raise UnusableSnapshotError(f"{raw.folder}: no case {sample.case[:80]!r} was planned.")
     try:
-        return summarise(raw.plan.cases, raw.samples, raw.plan.settings.processes)
+        return summarise(raw.plan.cases, raw.samples, raw.plan.settings.processes, method)
     except (ValueError, KeyError, TypeError, ZeroDivisionError, IndexError) as error:
         raise UnusableSnapshotError(
             f"{raw.folder}: its samples cannot be summarised ({type(error).__name__}: {error})."
         ) from None
 
 
-def differences(said: Any, right: Any, where: str = "") -> Iterator[str]:
+def differences(said: object, right: object, where: str = "") -> Iterator[str]:
     """Where two values differ, each as `path: one, not the other`."""
     said, right = to_json(said), to_json(right)
     if isinstance(said, dict) and isinstance(right, dict):
@@ -125,16 +136,19 @@ def differences(said: Any, right: Any, where: str = "") -> Iterator[str]:
         yield f"{where}: {_short(said)}, not {_short(right)}"
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _same(one: Any, other: Any) -> bool:
-    numbers = isinstance(one, (int, float)) and isinstance(other, (int, float))
-    if numbers and float in (type(one), type(other)):
-        return math.isclose(one, other, rel_tol=_TOLERANCE, abs_tol=1e-300)
-    return type(one) is type(other) and bool(one == other)
+def _same(one: object, other: object) -> bool:
+    if type(one) is type(other) and not isinstance(one, float):
+        return bool(one == other)
+    if isinstance(one, (int, float)) and isinstance(other, (int, float)):
+        return float in (type(one), type(other)) and math.isclose(
+            one, other, rel_tol=_TOLERANCE, abs_tol=1e-300
+        )
+    return False
 
 
 def _contradictions(raw: RawRun) -> Iterator[str]:

@@ -8,9 +8,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from firstlight.records import to_json
+from firstlight.records import JsonObject, to_json
 from firstlight.snapshot.archive import write_archive
 from firstlight.snapshot.catalogue import Catalogue
 from firstlight.snapshot.contents import derived_files, made_by
@@ -29,7 +28,7 @@ from firstlight.snapshot.layout import (
 )
 from firstlight.snapshot.manifest import Creator, Publication
 from firstlight.snapshot.opening import RawRun, programs_of
-from firstlight.snapshot.plausibility import require_admissible
+from firstlight.snapshot.plausibility import judged, require_admissible
 from firstlight.snapshot.redaction import Owner, Redacted, Replaced, private_part, redact_run
 from firstlight.snapshot.storage import Store
 from firstlight.snapshot.verifying import findings_in
@@ -126,8 +125,9 @@ def build(
     watch("searching for private data")
     raws, redacted = _made_public(measured, wishes, owner)
     watch("checking summaries against samples")
-    for raw, (folder, _) in zip(raws, measured, strict=True):
-        require_admissible(raw, wishes.allow, str(folder))
+    method, untrue = judged(raws)
+    for raw, found, (folder, _) in zip(raws, untrue, measured, strict=True):
+        require_admissible(raw, found, wishes.allow, str(folder))
     programs, sources = _programs([raw for _, raw in measured], raws, wishes, owner)
     targets = dict.fromkeys(Path(raw.plan.target or "a run").name for raw in raws)
     publication = Publication(
@@ -139,7 +139,7 @@ def build(
         sources=sources,
     )
     watch("drawing tables, plots and reports")
-    files = derived_files(raws, publication, made_by()) | programs
+    files = derived_files(raws, publication, made_by(), method) | programs
     for raw in raws:
         files |= {f"{raw.folder}/{name}": data for name, data in raw.files.items()}
     files[INDEX] = index = index_bytes(files, key.public.base64 if key else None)
@@ -213,7 +213,7 @@ def _made_public(
 
 def _programs(
     measured: Sequence[RawRun], raws: Sequence[RawRun], wishes: Wishes, owner: Owner
-) -> tuple[dict[str, bytes], tuple[Mapping[str, Any], ...]]:
+) -> tuple[dict[str, bytes], tuple[JsonObject, ...]]:
     """The users' own benchmark files: their names and hashes, and if wished for their text."""
     files: dict[str, bytes] = {}
     sources = []

@@ -19,7 +19,7 @@ from firstlight.records import (
 )
 from firstlight.statistics.break_even import Costs, break_even
 from firstlight.statistics.intervals import median, median_estimate
-from firstlight.statistics.steady_state import SteadyState, classify, level, spread
+from firstlight.statistics.steady_state import METHOD, SteadyState, classify, level, spread
 
 #: From bad to worse: a case is as good as its worst process.
 _SEVERITY = ("ok", "incomplete", "unproven", "timeout", "out-of-memory", "crashed", "failed")
@@ -39,20 +39,20 @@ class _Measured:
     level: float | None  # seconds per call at the end: of the steady part, or the last quarter
 
     @classmethod
-    def of(cls, sample: Sample) -> _Measured:
+    def of(cls, sample: Sample, method: int) -> _Measured:
         if sample.warm is None:
             return cls(sample, None, None)
-        state = classify(sample.warm.call_seconds)
+        state = classify(sample.warm.call_seconds, method)
         return cls(sample, state, level(sample.warm.call_seconds, state))
 
 
 def summarise(
-    cases: Sequence[Case], samples: Iterable[Sample], processes: int
+    cases: Sequence[Case], samples: Iterable[Sample], processes: int, method: int = METHOD
 ) -> tuple[CaseSummary, ...]:
-    """Summaries in the order of `cases`."""
+    """Summaries in the order of `cases`, as the statistics of that method make them."""
     by_case: dict[str, list[_Measured]] = {case.id: [] for case in cases}
     for sample in samples:
-        by_case[sample.case].append(_Measured.of(sample))
+        by_case[sample.case].append(_Measured.of(sample, method))
     summaries = [_summary(c, by_case[c.id], processes) for c in cases]
     # Only what is published itself may enter a comparison.
     costs = {
