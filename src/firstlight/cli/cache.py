@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from firstlight.cli import cache_contents as contents
+from firstlight.cli.values import adding_actions
+
+if TYPE_CHECKING:
+    import ssl
+
+    from firstlight.cli.values import AddArgument, Commands
 
 EPILOG = """\
 A cache is a folder, the URL of a server, or of an object store; by default what
@@ -18,17 +23,11 @@ exit codes: 0 all is well; 1 damaged entries (verify), nothing to explain; 2 wro
 that cannot be read."""
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     parser = commands.add_parser(
         "cache", epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-
-    def action(name: str, about: str, handle: Callable[[argparse.Namespace], int]) -> Any:
-        added = actions.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
-        added.set_defaults(handle=handle, parser=added)
-        return added.add_argument
-
+    action = adding_actions(parser)
     for name, about, handle in (
         ("ls", "list what is in a cache", contents.ls),
         ("stats", "count what is in a cache, by kind of machine", contents.stats),
@@ -53,7 +52,7 @@ def add_to(commands: Any) -> None:
     _add_serve(action("serve", "serve a cache to other machines over HTTP", serve))
 
 
-def _add_prune(add: Any) -> None:
+def _add_prune(add: AddArgument) -> None:
     add("--max-bytes", type=size, metavar="SIZE", help="the longest unused, down to 500M, 4G, …")
     add("--older-than", type=contents.age, metavar="AGE", help="not used for 12h, 30d, 2w, …")
     other = "of other versions of JAX or Python, or of other processors"
@@ -62,7 +61,7 @@ def _add_prune(add: Any) -> None:
     add("--dry-run", action="store_true", help="only say what would be removed")
 
 
-def _add_serve(add: Any) -> None:
+def _add_serve(add: AddArgument) -> None:
     add("--folder", type=Path, metavar="DIR", help="where entries are kept (default: "
         "firstlight-served in your cache folder)")  # fmt: skip
     add("--host", default="127.0.0.1", help="address to listen at (default: this machine only)")
@@ -132,7 +131,7 @@ def _allow_many_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _tls(options: argparse.Namespace) -> Any:
+def _tls(options: argparse.Namespace) -> ssl.SSLContext | None:
     import ssl
 
     if not options.tls_cert:

@@ -8,9 +8,10 @@ import re
 import sys
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from firstlight.records import JsonObject
     from firstlight.warmstart.explain import Difference
     from firstlight.warmstart.inventory import Listed
 
@@ -226,7 +227,7 @@ def _nothing_to_explain(function: str, pair: list[Listed], listed: list[Listed])
     print(printable(f"{function} {why}."), file=sys.stderr)
 
 
-def _plain(one: Listed) -> dict[str, Any]:
+def _plain(one: Listed) -> JsonObject:
     return {
         "function": one.function,
         "path": one.path,

@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from firstlight.records import write_new
+
+if TYPE_CHECKING:
+    from firstlight.cli.values import Commands
 
 FORMATS = ("pyperf", "csv", "github-action-benchmark")
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     parser = commands.add_parser("export")
     parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument("--format", choices=FORMATS, required=True)

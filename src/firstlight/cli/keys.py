@@ -5,28 +5,24 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
 from datetime import UTC, date, datetime
 from getpass import getpass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from firstlight.cli.values import adding_actions
 from firstlight.present.plain_text import printable
 from firstlight.snapshot.errors import KeyFileError
 
 if TYPE_CHECKING:
+    from firstlight.cli.values import Commands
+    from firstlight.records import JsonObject
     from firstlight.snapshot.trust import TrustedKeys
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     parser = commands.add_parser("keys")
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-
-    def action(name: str, about: str, handle: Callable[[argparse.Namespace], int]) -> Any:
-        added = actions.add_parser(name, help=about)
-        added.set_defaults(handle=handle)
-        return added.add_argument
-
+    action = adding_actions(parser)
     add = action("generate", "make a key pair (Ed25519)", generate)
     out = "private key file; must be new (default: your own key)"
     add("--out", type=Path, metavar="FILE", help=out)
@@ -42,9 +38,9 @@ def add_to(commands: Any) -> None:
         "time stamps you trust",
     )
     add("--name", required=True, metavar="NAME", help="whose key it is")
-    day: dict[str, Any] = {"type": date.fromisoformat, "metavar": "DAY"}
+    day = {"type": date.fromisoformat, "metavar": "DAY"}
     add("--until", **day, help="only signatures before this day (2027-01-31)")
-    programs: dict[str, Any] = {"action": "store_true"}
+    programs = {"action": "store_true"}
     about = (
         "trust it for compiled programs instead: whatever its holder signs runs with your rights"
     )
@@ -159,7 +155,7 @@ def list_keys(options: argparse.Namespace) -> int:
     trusted = _trusted(options)
     found, authorities = trusted.all(), trusted.authorities()
     if options.json:
-        plain: list[dict[str, Any]] = [
+        plain: list[JsonObject] = [
             {"id": key_id, "name": one.name, "public_key": one.key.base64,
              "until": one.until and str(one.until), "revoked": one.revoked and str(one.revoked)}
             for key_id, one in found.items()

@@ -19,6 +19,7 @@ from firstlight.snapshot.errors import KeyFileError, RefusedError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from firstlight.cli.values import Commands
     from firstlight.snapshot.keys import PrivateKey
     from firstlight.snapshot.manifest import Creator
     from firstlight.snapshot.publishing import Published
@@ -38,7 +39,7 @@ for anything else that must not be public.
 """
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     parser = commands.add_parser(
         "publish",
         description="Make a content-addressed snapshot of one or more runs.",

@@ -6,12 +6,13 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from firstlight.present.plain_text import printable
 from firstlight.records import OutputError, now, stamp
 
 if TYPE_CHECKING:
+    from firstlight.cli.values import Commands
     from firstlight.replication.repeating import Job, Task
     from firstlight.replication.report import Replication
 
@@ -30,7 +31,7 @@ exit codes: 0 every case agrees, 1 a case differs (with --check: something does 
 or a machine problem, 3 none differs, but not all agree, 130 interrupted"""
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     parser = commands.add_parser(
         "replicate",
         description="Verify a snapshot, measure its cases again with the same protocol, compare.",

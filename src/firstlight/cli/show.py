@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from firstlight.records import to_json, write_new
 
+if TYPE_CHECKING:
+    from firstlight.cli.values import Commands
 
-def add_to(commands: Any) -> None:
+
+def add_to(commands: Commands) -> None:
     parser = commands.add_parser("show")
     parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument("--json", action="store_true", help="print a list of cases as JSON")

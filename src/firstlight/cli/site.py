@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from firstlight.cli.values import Commands
     from firstlight.site.building import Built
 
 EPILOG = """\
@@ -22,7 +23,7 @@ reason, and none of its content is shown. Rebuilding makes only the pages of new
 exit codes: 0 built, 1 built, but a snapshot was refused, 2 wrong usage or a machine problem"""
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_to(commands: Commands) -> None:
     parser = commands.add_parser(
         "site",
         description="Build a static site of the snapshots in a directory or at a URL.",

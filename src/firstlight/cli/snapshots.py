@@ -6,16 +6,17 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from firstlight.present.plain_text import printable
 from firstlight.records import NOISY_SHARE, to_json
 
 if TYPE_CHECKING:
+    from firstlight.cli.values import Commands
     from firstlight.snapshot.catalogue import Entry
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     parser = commands.add_parser("snapshots")
     add = parser.add_argument
     add("place", metavar="PLACE", help="directory or URL that holds snapshots")

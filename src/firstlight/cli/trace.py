@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from firstlight.cli.values import Commands
     from firstlight.trace.findings.limits import Excess, Limits
     from firstlight.trace.read.model import Trace
     from firstlight.trace.running import Outcome
@@ -32,7 +33,7 @@ exit codes: the program's own; 1 if the program succeeded but exceeded a limit; 
 signal ends the program, this command ends with the same signal."""
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_to(commands: Commands) -> None:
     parser = commands.add_parser(
         "trace",
         usage="firstlight trace [options] (script.py | -m module) [program arguments]\n"

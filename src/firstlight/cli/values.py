@@ -10,7 +10,21 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+    Handler = Callable[[argparse.Namespace], int]
+    AddArgument = Callable[..., argparse.Action]  # `add_argument` of a parser
     Options = argparse._ActionsContainer  # a parser, or a group of its options
+
+
+def adding_actions(parser: argparse.ArgumentParser) -> Callable[[str, str, Handler], AddArgument]:
+    """What adds an action to a command (name, line in its help, handler), and takes its options."""
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+
+    def action(name: str, about: str, handle: Handler) -> AddArgument:
+        added = actions.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
+        added.set_defaults(handle=handle, parser=added)
+        return added.add_argument
+
+    return action
 
 
 def processes(text: str) -> int:

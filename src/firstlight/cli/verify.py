@@ -8,16 +8,17 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from firstlight.present.plain_text import printable
 from firstlight.present.progress import LiveLine
-from firstlight.records import to_json
+from firstlight.records import JsonObject, to_json
 from firstlight.snapshot.errors import UnusableSnapshotError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from firstlight.cli.values import Commands
     from firstlight.errors import FirstlightError
     from firstlight.snapshot.verification import Verification
 
@@ -29,7 +30,7 @@ exit codes: 0 everything was checked and holds, 1 something does not, 2 not a re
 """
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     parser = commands.add_parser(
         "verify",
         description="Check a snapshot without trusting it. Nothing is unpacked or executed.",
@@ -131,11 +132,11 @@ def verify_all(options: argparse.Namespace, place: str, ids: Sequence[str]) -> i
     return next((code for code in (2, 1, 3) if codes[code]), 0)
 
 
-def plain(found: Verification) -> dict[str, Any]:
+def plain(found: Verification) -> JsonObject:
     return {**to_json(found), "ok": not found.findings, "outcome": found.outcome.value}
 
 
-def unusable(location: str, error: FirstlightError) -> dict[str, Any]:
+def unusable(location: str, error: FirstlightError) -> JsonObject:
     return {"location": location, "ok": False, "unusable": str(error)}
 
 

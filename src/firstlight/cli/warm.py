@@ -8,11 +8,13 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from firstlight.cli.values import adding_actions
 
 if TYPE_CHECKING:
+    from firstlight.cli.values import Commands
     from firstlight.warmstart.building import Built
     from firstlight.warmstart.manifest import Manifest, Program
 
@@ -26,19 +28,13 @@ exit codes: 0 all is well; 1 programs that failed, are missing or stale; 2 wrong
 record and build --run: the program's own."""
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     parser = commands.add_parser(
         "warm", epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-
-    def action(name: str, about: str, handle: Callable[[argparse.Namespace], int]) -> Any:
-        added = actions.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
-        added.set_defaults(handle=handle, parser=added)
-        return added.add_argument
-
-    cache: dict[str, Any] = {"metavar": "DIR|URL", "help": "the cache (default: your own)"}
-    folder: dict[str, Any] = {"type": Path, "metavar": "DIR", "help": "default: your own"}
+    action = adding_actions(parser)
+    cache = {"metavar": "DIR|URL", "help": "the cache (default: your own)"}
+    folder = {"type": Path, "metavar": "DIR", "help": "default: your own"}
     add = action("record", "run a program and write down what it compiles", record)
     out = "the manifest (default: the program's name with .warm)"
     add("--out", type=Path, metavar="MANIFEST", help=out)

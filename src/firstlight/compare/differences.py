@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
-from typing import Any
 
 from firstlight.compare.conditions import (
     DATA_FIELDS,
@@ -36,8 +35,8 @@ class Difference:
 
     kind: Kind
     field: str
-    before: Any
-    after: Any
+    before: object
+    after: object
     key: str | None = None  # within the field, where that is a table
 
 
@@ -89,14 +88,14 @@ def data_differences(base: Sequence[Sample], head: Sequence[Sample], case: str) 
     ][:1]
 
 
-def data_hashes(samples: Sequence[Sample], case: str) -> list[Any] | None:
+def data_hashes(samples: Sequence[Sample], case: str) -> list[object] | None:
     """SHA-256 of the input arrays as the last checking process found them; None: not known."""
     checks = [s for s in samples if (s.case, s.kind) == (case, "check")]
     found = checks[-1].facts.get("data_sha256") if checks else None
     return list(found) if isinstance(found, list | tuple) else None
 
 
-def _differences(kind: Kind, field: str, base: Any, head: Any) -> Iterator[Difference]:
+def _differences(kind: Kind, field: str, base: object, head: object) -> Iterator[Difference]:
     base, head = to_json(base), to_json(head)
     if isinstance(base, dict) and isinstance(head, dict):
         for key in base | head:

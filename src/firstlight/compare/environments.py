@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from firstlight.compare.conditions import machine_class, part
 from firstlight.records import JsonObject, Run
@@ -43,7 +42,7 @@ def environment_differences(base: Run, head: Run) -> dict[str, list[str]]:
     }
 
 
-def state(run: Run) -> dict[str, Any]:
+def state(run: Run) -> JsonObject:
     """Load averages, CPU use by others and warnings around a run; None where not a number."""
     return {
         "load": _numbers(run.host.get("load")),

@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from firstlight.compare.hlo import Program, ProgramChange, changes, programs_in
 from firstlight.compare.verdicts import Comparison
@@ -19,7 +18,7 @@ from firstlight.gate.measuring import PairedCase
 from firstlight.gate.sides import Side
 from firstlight.measure.process import Outcome
 from firstlight.measure.runner import worker_environment, worker_job
-from firstlight.records import PHASES, Case, Settings, slug, write_json, write_text
+from firstlight.records import PHASES, Case, JsonObject, Settings, slug, write_json, write_text
 from firstlight.statistics.intervals import median
 from firstlight.telemetry.events import bare_name
 
@@ -27,7 +26,7 @@ from firstlight.telemetry.events import bare_name
 _PROCESSES = 3
 #: A phase is named if it makes up this share of what the cold start has moved by.
 _MIN_SHARE = 0.1
-Steps = Sequence[Mapping[str, Any]]  # of one process: {function, phase, seconds} of every step
+Steps = Sequence[JsonObject]  # of one process: {function, phase, seconds} of every step
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from firstlight.records import SECRET_NAME, JsonObject, noisy_share
 
@@ -26,8 +25,8 @@ _VARIABLE = re.compile(
 )
 
 
-def describe_host(source: Path | None = None, watch_seconds: float = 0.0) -> dict[str, Any]:
-    """Everything that is recorded with a run; `source` is the folder whose commit is asked for.
+def describe_host(watch_seconds: float = 0.0) -> JsonObject:
+    """Everything that is recorded with a run.
 
     With `watch_seconds` the CPU is watched for so long, to see what others take of it: the load
     average still remembers what this user did a minute ago.
@@ -50,7 +49,7 @@ def describe_host(source: Path | None = None, watch_seconds: float = 0.0) -> dic
         },
         **software(_installed()),
         "environment": recorded_environment(os.environ),
-        "commit": _commit(source or Path.cwd()),
+        "commit": _commit(Path.cwd()),
         "load": _load(),
         "cpu_busy_ratio": busy,
     }
@@ -65,7 +64,7 @@ def recorded_environment(variables: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _cpu() -> dict[str, Any]:
+def _cpu() -> JsonObject:
     import psutil
 
     affinity = getattr(os, "sched_getaffinity", None)
@@ -93,7 +92,7 @@ def _turbo() -> bool | None:
     return None if boost is None else boost == "1"
 
 
-def _container() -> dict[str, Any]:
+def _container() -> JsonObject:
     """Limits of the control group: a quota of 1.5 CPUs on a machine of 64 changes everything."""
     group = (_read("/proc/self/cgroup") or "").rpartition("::")[2].strip().rstrip("/")
     root = "/sys/fs/cgroup"
@@ -125,7 +124,7 @@ def _os() -> dict[str, str | None]:
     }
 
 
-def software(installed: Mapping[str, str]) -> dict[str, Any]:
+def software(installed: Mapping[str, str]) -> JsonObject:
     """`packages`, whose version is part of the protocol, and `lock`: what a rerun has to install.
 
     Where a package was installed from is left out: it can be a path that says who measured.
@@ -152,7 +151,7 @@ def _installed() -> dict[str, str]:
     return found
 
 
-def _commit(source: Path) -> dict[str, Any] | None:
+def _commit(source: Path) -> JsonObject | None:
     """The git commit of the folder that is measured from, and whether it was changed."""
     commit = _output("git", "-C", str(source), "rev-parse", "HEAD")
     if commit is None:
@@ -161,7 +160,7 @@ def _commit(source: Path) -> dict[str, Any] | None:
     return {"id": commit, "changed": bool(status)}
 
 
-def harness() -> dict[str, Any]:
+def harness() -> JsonObject:
     """What measured: version, and the commit where it runs from a checkout."""
     from firstlight import __version__
 
@@ -171,7 +170,7 @@ def harness() -> dict[str, Any]:
     if commit is not None and not commit["changed"]:
         # A module that git does not track yet is imported nevertheless.
         new = ("ls-files", "--others", "--exclude-standard", "--", "src/firstlight/*.py")
-        commit["changed"] = bool(_output("git", "-C", str(checkout), *new))
+        commit = {**commit, "changed": bool(_output("git", "-C", str(checkout), *new))}
     return {"name": "firstlight", "version": __version__, "commit": commit}
 
 

@@ -6,14 +6,13 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from firstlight.errors import FirstlightError
 from firstlight.measure import case_selection, user_file
 from firstlight.measure.cache import POLICIES
 from firstlight.measure.case_selection import SelectionError, nearest
 from firstlight.measure.host import describe_host, harness, noise_warnings
-from firstlight.records import Case, Plan, RecordError, Settings, now, to_json
+from firstlight.records import Case, JsonObject, Plan, RecordError, Settings, now, to_json
 from firstlight.records.run_directory import RunDirectory
 from firstlight.workloads.catalog import SUITES, registered
 
@@ -61,7 +60,7 @@ def plan_of(target: str, cases: Sequence[Case], settings: Settings) -> Plan:
     )
 
 
-def fingerprint(cases: Sequence[Case]) -> dict[str, Any]:
+def fingerprint(cases: Sequence[Case]) -> JsonObject:
     """What must not change between two parts of one run."""
     host = describe_host()
     files = sorted({case.file for case in cases if case.file})

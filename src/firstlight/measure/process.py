@@ -50,7 +50,7 @@ class Turn:
 
 
 def run_worker(
-    job: Mapping[str, Any],
+    job: Report,
     environment: Mapping[str, str],
     timeout_seconds: float,
     affinity: tuple[int, ...] | None = None,

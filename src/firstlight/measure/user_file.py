@@ -6,12 +6,11 @@ import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from firstlight.errors import FirstlightError
 from firstlight.measure.case_selection import SelectionError, make_case, nearest
 from firstlight.measure.process import Outcome, run_worker
-from firstlight.records import Case
+from firstlight.records import Case, JsonObject
 from firstlight.workloads.catalog import Backend, CatalogError, Size, Workload
 
 _OPTIONS = ("workload", "backend", "sizes", "reference", "tolerance", "environment")
@@ -71,7 +70,7 @@ def cases_in(
     return list(cases.values())
 
 
-def _discover(path: Path, spawn: Callable[..., Outcome]) -> Mapping[str, Any]:
+def _discover(path: Path, spawn: Callable[..., Outcome]) -> JsonObject:
     outcome = spawn({"kind": "discover", "file": str(path.absolute())}, os.environ, _IMPORT_SECONDS)
     if outcome.timed_out:
         raise UnimportableError(
@@ -89,7 +88,7 @@ def _discover(path: Path, spawn: Callable[..., Outcome]) -> Mapping[str, Any]:
 
 def _workload(
     path: Path,
-    options: Mapping[str, Any],
+    options: JsonObject,
     frameworks: Sequence[str],
     backends: Mapping[str, Backend],
 ) -> tuple[Workload, Backend]:
@@ -116,7 +115,7 @@ def _workload(
     return workload, backends[name]
 
 
-def _require_usable(options: Mapping[str, Any]) -> None:
+def _require_usable(options: JsonObject) -> None:
     """Refuse what no benchmark can be made of."""
     for option in options:
         if option not in (*_OPTIONS, "function"):

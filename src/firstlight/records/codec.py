@@ -42,7 +42,7 @@ class MalformedRecordError(RecordError): ...
 class OutputError(FirstlightError): ...
 
 
-def to_json(value: Any) -> Any:
+def to_json(value: object) -> Any:
     """Plain dicts and lists for `json`, with each field under its published name."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
@@ -56,7 +56,7 @@ def to_json(value: Any) -> Any:
     return value.value if isinstance(value, enum.Enum) else value
 
 
-def from_json(cls: type[T], data: Any, where: str = "") -> T:
+def from_json(cls: type[T], data: object, where: str = "") -> T:
     """An instance of the dataclass `cls`, its fields checked; errors begin with `where`."""
     found: T = _decode(cls, data, where or cls.__name__)
     if found is _MISFIT:
@@ -64,11 +64,11 @@ def from_json(cls: type[T], data: Any, where: str = "") -> T:
     return found
 
 
-def _misfit(value: Any, where: str) -> MalformedRecordError:
+def _misfit(value: object, where: str) -> MalformedRecordError:
     return MalformedRecordError(f"{where}: {value!r:.60} is not a valid value.")
 
 
-def _decode(hint: Any, value: Any, where: str) -> Any:
+def _decode(hint: Any, value: object, where: str) -> Any:
     if hint in _SCALARS:
         return value if type(value) in _SCALARS[hint] else _MISFIT
     if hint is Any:

@@ -43,7 +43,7 @@ def writing(path: Path, then: str = "") -> Iterator[None]:
         raise OutputError(f"{path}: cannot be written: {error.strerror}.{then}") from None
 
 
-def write_json(path: Path, value: Any, schema: str | None = None) -> None:
+def write_json(path: Path, value: object, schema: str | None = None) -> None:
     """Write atomically, and only what is valid against the file `schema` of our schemas."""
     plain = to_json(value)
     if schema is not None:
@@ -58,7 +58,7 @@ def can_validate() -> bool:
     return find_spec("jsonschema") is not None
 
 
-def _validate(plain: Any, schema: str) -> None:
+def _validate(plain: object, schema: str) -> None:
     if not can_validate():
         return
     import jsonschema

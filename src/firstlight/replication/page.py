@@ -4,9 +4,8 @@ for its verdicts in words.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
-from typing import Any
 
 from firstlight.compare.conditions import busy_share, disturbance
 from firstlight.compare.differences import in_words
@@ -14,7 +13,7 @@ from firstlight.compare.runs import DRIFT
 from firstlight.compare.verdicts import change, too_few
 from firstlight.present.document import document, masthead, table
 from firstlight.present.quantities import ABSENT, count, scientific, seconds
-from firstlight.records import Correctness
+from firstlight.records import Correctness, JsonObject
 from firstlight.replication.report import (
     ALPHA,
     CaseReplication,
@@ -222,7 +221,7 @@ def _environment(run: RunReplication) -> str:
     )
 
 
-def _state(state: Mapping[str, Any], where: str) -> str:
+def _state(state: JsonObject, where: str) -> str:
     """What else the machine did: load and warnings."""
     parts = [
         f"load {' '.join(f'{value:.2f}' for value in state[name])} {when}"

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from firstlight.compare.differences import Difference
-from firstlight.records import Correctness, Estimate
+from firstlight.records import Correctness, Estimate, JsonObject
 from firstlight.statistics.effects import Effect
 
 REPORT, PAGE, SIGNATURE = "replication.json", "replication.html", "signature.json"
@@ -95,8 +94,8 @@ class RunReplication:
     samples_sha256: str | None
     machine_published: str
     machine_here: str
-    state_published: Mapping[str, Any]  # load, cpu_busy_ratio, warnings
-    state_here: Mapping[str, Any]
+    state_published: JsonObject  # load, cpu_busy_ratio, warnings
+    state_here: JsonObject
     environment: Mapping[str, tuple[str, ...]]
     notes: tuple[str, ...]  # settings that could not be the same
 
@@ -110,10 +109,10 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Replication:
-    snapshot: Mapping[str, Any]  # id, title, signature as verified here, signer
+    snapshot: JsonObject  # id, title, signature as verified here, signer
     created_at: str
     finished_at: str
-    harness: Mapping[str, Any]
+    harness: JsonObject
     runs: tuple[RunReplication, ...]
     cases: tuple[CaseReplication, ...]
     ratios: tuple[RatioReplication, ...]

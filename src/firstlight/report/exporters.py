@@ -6,9 +6,8 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-from firstlight.records import PHASES, CaseSummary, Run, Sample
+from firstlight.records import PHASES, CaseSummary, JsonObject, Run, Sample
 
 #: What a spreadsheet takes a cell for a formula by, also after a tab or a line break.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
@@ -18,7 +17,7 @@ def _quotable(run: Run) -> list[CaseSummary]:
     return [case for case in run.cases if case.status == "ok" and case.protocol is not None]
 
 
-def harmless(row: Iterable[Any]) -> list[Any]:
+def harmless(row: Iterable[object]) -> list[object]:
     """The cells of a row for a spreadsheet, which would compute what begins like a formula.
 
     A name is a name: an apostrophe before it says so. Numbers stay numbers.
@@ -51,7 +50,7 @@ def csv_text(run: Run, samples: Sequence[Sample]) -> str:
     return out.getvalue()
 
 
-def _values(sample: Sample) -> list[Any]:
+def _values(sample: Sample) -> list[object]:
     if sample.cold is None:
         return [None] * (len(PHASES) + 4)
     calls = sorted(sample.warm.call_seconds) if sample.warm else []
@@ -81,7 +80,7 @@ def pyperf_json(run: Run, samples: Sequence[Sample]) -> str:
 
 def _pyperf_benchmark(
     run: Run, case: CaseSummary, regime: str, runs: Sequence[Sequence[float]]
-) -> dict[str, Any]:
+) -> JsonObject:
     metadata = {
         "name": f"{case.case} ({regime})",
         "firstlight_version": str(run.harness.get("version")),

@@ -12,7 +12,7 @@ from typing import Any
 
 from firstlight.present.document import contents, document, masthead, packaged
 from firstlight.present.quantities import counted, size
-from firstlight.records import Run, Sample
+from firstlight.records import JsonObject, Run, Sample
 from firstlight.report import answer, blocks, protocols, table, warm
 from firstlight.report.admission import Workload, admit, flag
 
@@ -82,13 +82,13 @@ def _when(moment: str, since: str = "") -> str:
     return escape(shown if since.startswith(day) else f"{day} {shown}")
 
 
-def _at(facts: Mapping[str, Any], group: str, name: str) -> Any:
+def _at(facts: JsonObject, group: str, name: str) -> Any:
     """One fact of a group; None where it was not recorded."""
     found = facts.get(group)
     return found.get(name) if isinstance(found, Mapping) else None
 
 
-def _machine(host: Mapping[str, Any]) -> str:
+def _machine(host: JsonObject) -> str:
     """CPU, cores, memory, accelerator and operating system: what is known of them."""
     cores = _at(host, "cpu", "usable_cores") or _at(host, "cpu", "logical_cores")
     memory = host.get("memory_bytes")

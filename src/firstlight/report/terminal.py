@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -12,7 +11,7 @@ from rich.table import Table
 
 from firstlight.present import quantities
 from firstlight.present.terminal import Terminal, escape
-from firstlight.records import PHASES, BreakEven, CaseSummary, Estimate, Run
+from firstlight.records import PHASES, BreakEven, CaseSummary, Estimate, JsonObject, Run
 from firstlight.report.admission import by_workload
 from firstlight.report.answer import tier_break_even
 
@@ -27,10 +26,10 @@ def print_run(run: Run, console: Console | None = None) -> None:
     _print_notes(run.warnings, console)
 
 
-def run_tables(run: Run, width: int = 110) -> str:
+def run_tables(run: Run) -> str:
     """The tables as plain text, without what every number stands under."""
     out = io.StringIO()
-    _print_tables(run, Console(file=out, width=width, no_color=True))
+    _print_tables(run, Console(file=out, width=110, no_color=True))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
@@ -163,8 +162,8 @@ def _protocol(run: Run) -> str:
 
 
 def print_system(
-    harness: Mapping[str, Any],
-    host: Mapping[str, Any],
+    harness: JsonObject,
+    host: JsonObject,
     warnings: Sequence[str],
     console: Console | None = None,
 ) -> None:
@@ -177,7 +176,7 @@ def print_system(
     _print_notes(warnings, console)
 
 
-def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+def _flat(value: object, name: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
             yield from _flat(item, f"{name}.{key}" if name else str(key))

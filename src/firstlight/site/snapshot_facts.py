@@ -7,8 +7,7 @@ Before two points may lie on one line, machine, protocol and data must be equal:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from firstlight.compare.conditions import (
     DATA_FIELDS,
@@ -17,7 +16,7 @@ from firstlight.compare.conditions import (
     steering_variables,
 )
 from firstlight.compare.environments import versions
-from firstlight.records import CaseSummary, Estimate, Run, Sample, noisy_share, to_json
+from firstlight.records import CaseSummary, Estimate, JsonObject, Run, Sample, noisy_share, to_json
 from firstlight.snapshot.opening import Snapshot
 from firstlight.snapshot.strict_json import compact
 from firstlight.statistics.intervals import median_estimate
@@ -28,7 +27,7 @@ TRENDS = ("cold_seconds", "compile", "warm_call_seconds")
 _PLAUSIBLE = (1e-12, 1e9)
 _TITLE = 300  # characters in a list
 #: Plain values, as they stand in `data.json`.
-Facts = Mapping[str, Any]
+Facts = JsonObject
 
 
 def facts_of(snapshot: Snapshot, samples: Sequence[Sequence[Sample]]) -> Facts:

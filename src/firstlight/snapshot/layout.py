@@ -6,7 +6,6 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from firstlight.snapshot.errors import (
     HostileSnapshotError,
@@ -131,7 +130,7 @@ def require_version(plain: Plain, schema: str, name: str) -> None:
         )
 
 
-def _entry(item: Any) -> FileEntry:
+def _entry(item: object) -> FileEntry:
     match item:
         case {"path": str(path), "bytes": size, "sha256": str(digest), **rest} if (
             not rest and is_id(digest)

@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from firstlight.records import Case, Plan, Run, Sample
+from firstlight.records import Case, JsonObject, Plan, Run, Sample
 from firstlight.snapshot.errors import ChangedSnapshotError, UnusableSnapshotError
 from firstlight.snapshot.layout import (
     INDEX,
@@ -111,7 +110,7 @@ def programs_of(plan: Plan) -> dict[str, str]:
     return dict(plan.fingerprint.get("files") or {})
 
 
-def machine(hardware: Mapping[str, Any]) -> str:
+def machine(hardware: JsonObject) -> str:
     """'Made-up CPU, 8 cores', and its accelerators."""
     cpu = hardware.get("cpu") or {}
     gpus = [str(gpu.get("name")) for gpu in hardware.get("gpus") or () if isinstance(gpu, dict)]

@@ -38,13 +38,13 @@ SCHEMAS = {
 }
 
 
-def canonical(value: Any) -> bytes:
+def canonical(value: object) -> bytes:
     """The one spelling of `value`: sorted keys, indent 1, UTF-8, a newline at the end."""
     text = json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
     return text.encode("utf-8") + b"\n"
 
 
-def compact(value: Any) -> bytes:
+def compact(value: object) -> bytes:
     """The one spelling of `value` on a single line, without its newline."""
     return json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
@@ -79,7 +79,7 @@ def parse_object(data: bytes, name: str, max_bytes: int) -> Plain:
     return value
 
 
-def decoded(cls: type[T], plain: Any, where: str) -> T:
+def decoded(cls: type[T], plain: object, where: str) -> T:
     """A record from plain JSON, refused unless every field has its type."""
     try:
         return from_json(cls, plain, where)
@@ -87,7 +87,7 @@ def decoded(cls: type[T], plain: Any, where: str) -> T:
         raise UnusableSnapshotError(str(error)) from None
 
 
-def first_error(plain: Any, schema: str) -> str | None:
+def first_error(plain: object, schema: str) -> str | None:
     """What does not fit a schema, with its place, or None. Needs jsonschema."""
     from jsonschema.exceptions import best_match
 
@@ -103,7 +103,7 @@ def _validator(schema: str) -> Draft202012Validator:
     return Draft202012Validator(json.loads(text))
 
 
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> Plain:
+def _no_duplicates(pairs: list[tuple[str, object]]) -> Plain:
     found = dict(pairs)
     if len(found) != len(pairs):
         ((key, _),) = Counter(key for key, _ in pairs).most_common(1)
@@ -128,14 +128,14 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def _require_plain(value: Any) -> None:
+def _require_plain(value: object) -> None:
     """Bounded depth and whole characters, found without recursion."""
     layer, levels = [value], 0
     while layer:
         levels += 1
         if levels > MAX_LEVELS:
             raise ValueError(f"nested deeper than {MAX_LEVELS} levels")
-        below: list[Any] = []
+        below: list[object] = []
         for item in layer:
             if isinstance(item, dict):
                 below += [*item, *item.values()]

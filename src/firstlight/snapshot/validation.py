@@ -4,14 +4,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
 
 from firstlight.present.document import document, masthead, table
 from firstlight.present.quantities import ABSENT, percent, scientific
-from firstlight.records import CaseSummary, Sample, to_json
+from firstlight.records import CaseSummary, JsonObject, Sample, to_json
 from firstlight.snapshot.citation import abstract
 from firstlight.snapshot.layout import VERSION
 from firstlight.snapshot.opening import RawRun, timed
@@ -157,7 +156,7 @@ class CaseWords:
     warm_class: str
 
     @classmethod
-    def of(cls, case: Mapping[str, Any]) -> CaseWords:
+    def of(cls, case: JsonObject) -> CaseWords:
         correct, steady, cache = case["correctness"], case["stability"], case["cache"]
         failed = [name for name, good in case["gates"].items() if not good]
         status = case["status"] if case["status"] != "ok" else f"not {', '.join(failed)}"

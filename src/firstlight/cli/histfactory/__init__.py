@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 from firstlight.cli.histfactory import (
     cls,
@@ -19,6 +19,9 @@ from firstlight.cli.histfactory import (
 )
 from firstlight.warmstart import enable
 
+if TYPE_CHECKING:
+    from firstlight.cli.values import Commands
+
 EPILOG = """\
 start with:
   firstlight hf inspect workspace.json              what it contains, and what looks odd
@@ -28,7 +31,7 @@ exit codes: 0 success, 1 a fit did not converge, 2 wrong usage or an unusable wo
 130 interrupted"""
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     _prepare_imports()
     parser = commands.add_parser(
         "hf",

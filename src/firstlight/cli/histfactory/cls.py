@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from firstlight.cli.histfactory import options as shared
 
 if TYPE_CHECKING:
+    from firstlight.cli.values import Commands
     from firstlight.histfactory.exclusion import CLs
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     parser = shared.command(
         commands,
         "cls",

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from firstlight.cli.histfactory import options as shared
 
 if TYPE_CHECKING:
     from firstlight.cli.histfactory.job import Job
+    from firstlight.cli.values import Commands
     from firstlight.histfactory.fitting import FitResult
     from firstlight.histfactory.workspace_file import JsonObject
 
 PLOTS = ("plot_pulls", "plot_correlation", "plot_yields")
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     parser = shared.command(
         commands,
         "fit",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from firstlight.cli.histfactory import options as shared
 
 if TYPE_CHECKING:
+    from firstlight.cli.values import Commands
     from firstlight.histfactory.scans import Impacts
     from firstlight.histfactory.workspace_file import JsonObject
 
@@ -19,7 +20,7 @@ COLUMNS = {
 }
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     parser = shared.command(
         commands,
         "impacts",

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from firstlight.cli.histfactory import options as shared
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from firstlight.cli.values import Commands
     from firstlight.histfactory.spec import Specification
     from firstlight.histfactory.workspace_file import JsonObject
 
 ROWS = 40
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     parser = shared.command(
         commands,
         "inspect",
@@ -204,7 +208,7 @@ def _set_row(one: JsonObject, poi: str | None) -> tuple[str, ...]:
     )
 
 
-def _same(values: Any) -> str:
+def _same(values: NDArray[np.float64]) -> str:
     """The value that all components share."""
     from firstlight.cli.histfactory.output import significant
 

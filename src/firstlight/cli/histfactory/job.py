@@ -12,14 +12,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from firstlight.errors import FirstlightError
 from firstlight.histfactory.patches import Patch
 from firstlight.histfactory.spec import MEASUREMENT_POI, Specification, ignored_observations, parse
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
+    import numpy as np
     from matplotlib.figure import Figure
+    from numpy.typing import NDArray
 
     from firstlight.histfactory.model import Model
     from firstlight.histfactory.workspace_file import JsonObject
@@ -36,7 +40,7 @@ class Job:
     """A model, the data to use, and the fixed parameters."""
 
     model: Model
-    data: Any  # None: the observed data
+    data: NDArray[np.float64] | None  # None: the observed data
     fixed: JsonObject  # as `fit` takes it
     header: JsonObject  # the first entries of every JSON output, the command's name among them
 
@@ -174,7 +178,7 @@ def require_plot(path: Path | None) -> None:
         )
 
 
-def draw(path: Path | None, figure: Callable[[Any], Figure]) -> None:
+def draw(path: Path | None, figure: Callable[[ModuleType], Figure]) -> None:
     """Write a plot if a path is given; `figure` makes it with the module `plots`."""
     if path is None:
         return

@@ -11,6 +11,7 @@ from firstlight.cli.histfactory.cls import add_statistic
 
 if TYPE_CHECKING:
     from firstlight.cli.histfactory.job import Job
+    from firstlight.cli.values import Commands
     from firstlight.histfactory.exclusion import CLs
     from firstlight.histfactory.limits import UpperLimit
     from firstlight.histfactory.workspace_file import JsonObject
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 POINTS = 41
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     parser = shared.command(
         commands,
         "limit",

@@ -6,14 +6,17 @@ import argparse
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from firstlight.cli.values import Commands
 
 #: Codes of normsys and of histosys, as in `firstlight.histfactory.interpolation`.
 CODES = (("code1", "code4"), ("code0", "code2", "code4p"))
 
 
 def command(
-    commands: Any,
+    commands: Commands,
     name: str,
     help: str,
     example: str,
@@ -151,12 +154,9 @@ def cluster_options(options: argparse.Namespace) -> dict[str, Any]:
     return {"on": options.on, "checkpoint": options.checkpoint, "resume": options.resume}
 
 
-def add_plot(
-    parser: argparse.ArgumentParser, what: str, name: str = "--plot", dest: str | None = None
-) -> None:
+def add_plot(parser: argparse.ArgumentParser, what: str, name: str = "--plot") -> None:
     parser.add_argument(
         name,
-        dest=dest or name.lstrip("-").replace("-", "_"),
         type=Path,
         metavar="FILE",
         help=f"draw {what} (.png or .svg)",

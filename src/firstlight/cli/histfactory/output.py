@@ -8,7 +8,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from firstlight.present.plain_text import printable
 from firstlight.present.progress import LiveLine
@@ -16,6 +16,7 @@ from firstlight.present.quantities import ABSENT
 
 if TYPE_CHECKING:
     from firstlight.cli.histfactory.job import Job
+    from firstlight.histfactory.fitting import FitResult
     from firstlight.histfactory.workspace_file import JsonObject
 
 BAND_NAMES = ("−2σ", "−1σ", "median", "+1σ", "+2σ")
@@ -37,7 +38,7 @@ def print_json(header: JsonObject, content: JsonObject) -> None:
     print(text.encode("utf-8", "backslashreplace").decode("utf-8"))
 
 
-def finite(value: Any) -> Any:
+def finite(value: object) -> object:
     """Arrays as lists, and null in place of every number that is not finite."""
     if isinstance(value, dict):
         return {str(key): finite(item) for key, item in value.items()}
@@ -73,7 +74,7 @@ def ending(problems: Iterable[str]) -> int:
     return code
 
 
-def unconverged(result: Any, what: str) -> list[str]:
+def unconverged(result: FitResult, what: str) -> list[str]:
     """A problem if a fit did not converge."""
     return [] if result.converged else [f"{what} DID NOT CONVERGE: {result.status.message}"]
 

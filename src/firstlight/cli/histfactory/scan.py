@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from firstlight.cli.histfactory import options as shared
 
@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from firstlight.cli.histfactory.job import Job
+    from firstlight.cli.values import Commands
     from firstlight.histfactory.scans import Scan
     from firstlight.histfactory.workspace_file import JsonObject
 
 HEIGHTS = (("1σ", 1.0), ("2σ", 4.0))
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     parser = shared.command(
         commands,
         "scan",

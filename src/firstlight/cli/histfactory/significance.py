@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from firstlight.cli.histfactory import options as shared
 
 if TYPE_CHECKING:
+    from firstlight.cli.values import Commands
     from firstlight.histfactory.inference import Discovery
     from firstlight.histfactory.workspace_file import JsonObject
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     shared.command(
         commands,
         "significance",

@@ -11,6 +11,8 @@ from firstlight.cli.histfactory.cls import add_statistic
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from firstlight.cli.histfactory.job import Job
+    from firstlight.cli.values import Commands
     from firstlight.cluster.fits import FittedToys
     from firstlight.histfactory.toy_fits import ToyCLs, Toys
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 MAX_IN_MEMORY = 20_000
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     parser = shared.command(
         commands,
         "toys",
@@ -63,7 +65,7 @@ def handle(options: argparse.Namespace) -> int:
     return cls_from_toys(options, job) if options.cls is not None else fit_toys(options, job)
 
 
-def fit_toys(options: argparse.Namespace, job: Any) -> int:
+def fit_toys(options: argparse.Namespace, job: Job) -> int:
     from contextlib import ExitStack
 
     from firstlight.cli.histfactory import output
@@ -84,7 +86,7 @@ def fit_toys(options: argparse.Namespace, job: Any) -> int:
         return show_toys(result, options, job)
 
 
-def show_toys(result: Toys | FittedToys, options: argparse.Namespace, job: Any) -> int:
+def show_toys(result: Toys | FittedToys, options: argparse.Namespace, job: Job) -> int:
     from firstlight.cli.histfactory import output
 
     summary = summarise(result)
@@ -164,7 +166,7 @@ def print_toys(
         console.say(f"{several} of them found more than one minimum; the lowest is used.")
 
 
-def cls_from_toys(options: argparse.Namespace, job: Any) -> int:
+def cls_from_toys(options: argparse.Namespace, job: Job) -> int:
     from firstlight.cli.histfactory import output
 
     with output.Working("fitting toys") as progress:
