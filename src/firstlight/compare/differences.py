@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
+from typing import Any
 
 from firstlight.compare.conditions import (
     DATA_FIELDS,
@@ -35,8 +36,8 @@ class Difference:
 
     kind: Kind
     field: str
-    before: object
-    after: object
+    before: Any
+    after: Any
     key: str | None = None  # within the field, where that is a table
 
 

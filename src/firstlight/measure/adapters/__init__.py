@@ -9,7 +9,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from numpy import generic
+    from numpy.typing import NDArray
+
     Facts = dict[str, Any]  # plain values, for the report
+    Function = Callable[..., Any]  # of the program, with arrays of its framework
+    HostArray = NDArray[generic]
 
 
 class Adapter:
@@ -33,7 +38,7 @@ class Adapter:
         """Start the device backend; return False where there is no such phase."""
         return False
 
-    def compile(self, function: "Any") -> "Any":
+    def compile(self, function: "Function") -> "Function":
         """The transform under test, applied by the program where a user would apply it."""
         return function
 
@@ -87,7 +92,7 @@ class Adapter:
             return [leaf for item in value for leaf in self.leaves(item)]
         return [value]
 
-    def to_numpy(self, value: object) -> "Any":
+    def to_numpy(self, value: object) -> "HostArray":
         """One result array in host memory as a NumPy array."""
         import numpy
 
@@ -110,11 +115,13 @@ class Adapter:
         """Peak bytes on the device, or None if the backend does not report it."""
         return None
 
-    def compiler_bytes(self, step: object, arguments: object) -> "dict[str, int] | None":
+    def compiler_bytes(
+        self, step: object, arguments: "tuple[object, ...]"
+    ) -> "dict[str, int] | None":
         """The compiler's own memory estimate for what `compile` was applied to, or None."""
         return None
 
-    def equations(self, step: object, arguments: object) -> "int | None":
+    def equations(self, step: object, arguments: "tuple[object, ...]") -> "int | None":
         """Equations of what is handed to the compiler, or None where they cannot be counted."""
         return None
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from firstlight.measure.adapters import Facts
+    from firstlight.measure.adapters import Facts, Function, HostArray
 
 _PHASE_OF_EVENT = {
     "/jax/core/compile/jaxpr_trace_duration": "trace",
@@ -50,9 +50,9 @@ class Jax(Adapter):
         self._overhead_ns = 0
         self._refusals: list[str] = []
         # In untimed processes: every call of a jitted function, for the compiler's own estimate.
-        self._compiled: "list[tuple[Any, Any]]" = []
+        self._compiled: "list[tuple[Any, tuple[object, ...]]]" = []
         self._recording = False
-        self._functions: "list[dict[str, Any]] | None" = None
+        self._functions: "list[Facts] | None" = None
 
     def load(self) -> None:
         import jax
@@ -67,7 +67,7 @@ class Jax(Adapter):
         monitoring.register_event_duration_secs_listener(self._end)
         monitoring.register_event_listener(self._event)
 
-    def _begin(self, event: str, value: float, **_: "Any") -> None:
+    def _begin(self, event: str, value: float, **_: object) -> None:
         phase = _PHASE_OF_EVENT.get(event)
         if phase is None or get_ident() != self._thread:
             return
@@ -77,7 +77,7 @@ class Jax(Adapter):
             self._spent_ns[outer] += now - since
         self._open.append((phase, now))
 
-    def _end(self, event: str, seconds: float, **about: "Any") -> None:
+    def _end(self, event: str, seconds: float, **about: object) -> None:
         phase = _PHASE_OF_EVENT.get(event)
         if phase is None:
             return
@@ -100,7 +100,7 @@ class Jax(Adapter):
         if self._open:
             self._open[-1] = (self._open[-1][0], now)
 
-    def _event(self, event: str, **_: "Any") -> None:
+    def _event(self, event: str, **_: object) -> None:
         if name := _CACHE_EVENTS.get(event):
             self._cache[name] += 1
 
@@ -141,12 +141,12 @@ class Jax(Adapter):
         collect_messages(loggers, ("Not writing", "Error writing"), self._refusals)
         self._recording = True
 
-    def _recorded(self, jitted: "Any") -> "Any":
+    def _recorded(self, jitted: "Function") -> "Function":
         """The jitted function, remembering what it was first called with (untimed processes)."""
         if not self._recording:
             return jitted
 
-        def call(*arguments: "Any") -> "Any":
+        def call(*arguments: object) -> object:
             if len(self._compiled) < 16:
                 self._compiled.append((jitted, arguments))
             return jitted(*arguments)
@@ -156,7 +156,7 @@ class Jax(Adapter):
     def leaves(self, value: object) -> list[object]:
         return list(self._jax.tree_util.tree_leaves(value))
 
-    def to_numpy(self, value: object) -> "Any":
+    def to_numpy(self, value: object) -> "HostArray":
         array = super().to_numpy(value)
         # bfloat16 and smaller types are not numbers to NumPy; float32 represents them exactly.
         return array.astype("float32") if array.dtype.kind == "V" else array
@@ -179,13 +179,17 @@ class Jax(Adapter):
         known = [p for p in peaks if p is not None]
         return sum(known) if known else None
 
-    def _called(self, step: object, arguments: object) -> "list[tuple[Any, Any]]":
+    def _called(
+        self, step: object, arguments: "tuple[object, ...]"
+    ) -> "list[tuple[Any, tuple[object, ...]]]":
         """Jitted functions with what they were called with, as far as they are known."""
         if not self._compiled and hasattr(step, "lower"):
             return [(step, arguments)]
         return list(self._compiled)
 
-    def compiler_bytes(self, step: object, arguments: object) -> "dict[str, int] | None":
+    def compiler_bytes(
+        self, step: object, arguments: "tuple[object, ...]"
+    ) -> "dict[str, int] | None":
         total: dict[str, int] = {}
         seen: set[str] = set()
         for jitted, values in self._called(step, arguments):
@@ -202,7 +206,7 @@ class Jax(Adapter):
                 total[kind] = max(total.get(kind, 0), int(size))
         return total or None
 
-    def equations(self, step: object, arguments: object) -> "int | None":
+    def equations(self, step: object, arguments: "tuple[object, ...]") -> "int | None":
         known: dict[int, int] = {}  # a program that is used twice is counted once, and walked once
         try:
             traced = [f.trace(*values).jaxpr for f, values in self._called(step, arguments)]
@@ -250,7 +254,7 @@ def _inner(equation: "Any") -> "list[Any]":
 class JaxJit(Jax):
     """JAX with `jax.jit` applied where the program says."""
 
-    def compile(self, function: "Any") -> "Any":
+    def compile(self, function: "Function") -> "Function":
         return self._recorded(self._jax.jit(function))
 
     def phases_ns(self) -> "dict[str, int | None]":

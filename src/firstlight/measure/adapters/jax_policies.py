@@ -9,8 +9,12 @@ from firstlight.measure.adapters.jax import JaxJit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Hashable
     from typing import Any
+
+    from firstlight.measure.adapters import Function
+
+    Calls = dict[tuple[Hashable, ...], tuple[object, ...]]  # arguments, by their signature
 
 
 class JaxFrozen(JaxJit):
@@ -20,18 +24,18 @@ class JaxFrozen(JaxJit):
         super().__init__()
         self._folder = os.environ["FIRSTLIGHT_FROZEN"]
         #: Per function that is to be frozen: itself, and the calls that were made, by signature.
-        self._frozen: "list[tuple[Any, dict[Any, Any]]]" = []
+        self._frozen: "list[tuple[Function, Calls]]" = []
 
-    def compile(self, function: "Any") -> "Any":
+    def compile(self, function: "Function") -> "Function":
         path = os.path.join(self._folder, f"{len(self._frozen)}.frozen")
-        calls: "dict[Any, Any]" = {}
+        calls: "Calls" = {}
         self._frozen.append((function, calls))
         if self._recording:
             return self._remembering(super().compile(function), calls)
         return _loaded_at_first_call(path)
 
-    def _remembering(self, jitted: "Any", calls: "dict[Any, Any]") -> "Any":
-        def call(*arguments: "Any") -> "Any":
+    def _remembering(self, jitted: "Function", calls: "Calls") -> "Function":
+        def call(*arguments: object) -> object:
             leaves, tree = self._jax.tree_util.tree_flatten(arguments)
             key = (tree, *[self._jax.typeof(leaf) for leaf in leaves])
             calls.setdefault(key, arguments)
@@ -51,11 +55,11 @@ class JaxFrozen(JaxJit):
         return dict(self._spent_ns)
 
 
-def _loaded_at_first_call(path: str) -> "Callable[..., Any]":
+def _loaded_at_first_call(path: str) -> "Function":
     """What a program does that has frozen its function; loading is part of the first call."""
-    loaded: "list[Any]" = []
+    loaded: "list[Function]" = []
 
-    def call(*arguments: "Any") -> "Any":
+    def call(*arguments: object) -> object:
         if not loaded:
             from firstlight.warmstart import load
 
@@ -74,13 +78,14 @@ class JaxTiered(JaxJit):
         os.environ["FIRSTLIGHT_CACHE"] = "off"
         self._tiered: "list[Any]" = []
 
-    def compile(self, function: "Any") -> "Any":
+    def compile(self, function: "Function") -> "Function":
         if self._recording:
             return super().compile(function)
         from firstlight.warmstart import tiered
 
-        self._tiered.append(tiered(function))
-        return self._tiered[-1]
+        answering: "Function" = tiered(function)
+        self._tiered.append(answering)
+        return answering
 
     def phases_ns(self) -> "dict[str, int | None]":
         return dict(self._spent_ns)

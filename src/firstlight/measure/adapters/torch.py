@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from firstlight.measure.adapters import Facts
+    from firstlight.measure.adapters import Facts, Function, HostArray
 
 
 class Torch(Adapter):
@@ -49,12 +49,13 @@ class Torch(Adapter):
 
         return [leaf for leaf in _pytree.tree_leaves(value) if leaf is not None]
 
-    def to_numpy(self, value: object) -> "Any":
+    def to_numpy(self, value: object) -> "HostArray":
         if isinstance(value, self._torch.Tensor):
             host = value.detach().to("cpu")
             # bfloat16 and smaller types do not exist in NumPy; float32 represents them exactly.
             narrow = host.is_floating_point() and host.element_size() < 4
-            return (host.float() if narrow else host).numpy()
+            array: "HostArray" = (host.float() if narrow else host).numpy()
+            return array
         return super().to_numpy(value)
 
     def describe(self, leaf: object) -> "Facts | None":
@@ -173,5 +174,6 @@ class TorchCompile(Torch):
         # Only the latest 64 compilations are kept otherwise.
         self._dynamo.set_compilation_metrics_limit(10_000)
 
-    def compile(self, function: "Any") -> "Any":
-        return self._torch.compile(function)
+    def compile(self, function: "Function") -> "Function":
+        compiled: "Function" = self._torch.compile(function)
+        return compiled

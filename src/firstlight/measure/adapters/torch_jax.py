@@ -5,9 +5,7 @@ from firstlight.measure.adapters.torch import TorchEager
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
-    from firstlight.measure.adapters import Facts
+    from firstlight.measure.adapters import Facts, HostArray
 
 
 class TorchOverJax(Jax):
@@ -34,7 +32,7 @@ class TorchOverJax(Jax):
     def leaves(self, value: object) -> list[object]:
         return self._tensors.leaves(value)
 
-    def to_numpy(self, value: object) -> "Any":
+    def to_numpy(self, value: object) -> "HostArray":
         return self._tensors.to_numpy(value)
 
     def describe(self, leaf: object) -> "Facts | None":

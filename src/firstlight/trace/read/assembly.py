@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from firstlight.present.quantities import counted
 from firstlight.trace.read import model, phases, recompiles, timeline
@@ -204,7 +203,7 @@ def _silent(log: ProcessLog) -> list[str]:
 
 def _waits(log: ProcessLog) -> tuple[model.Wait, ...]:
     """Waits by line over the whole run, the longest first."""
-    grouped = defaultdict[tuple[Any, Any], list[Event]](list)
+    grouped = defaultdict[tuple[model.SourceLine | None, ...], list[Event]](list)
     for event in log.of("waits"):
         for one in event["sites"]:
             grouped[place_of(one["site"]), place_of(one["user_site"])].append(one)

@@ -6,12 +6,12 @@ Only what readers rely on is checked. Unknown events and keys are let through.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from firstlight.trace.read.model import STAGES, ByIdentity
 
 Event = dict[str, Any]
-_Check = Callable[[Any], bool]
+_Check = Callable[[object], bool]
 #: Longer texts say no more, and would fill a report.
 MAX_TEXT = 2000
 _MAX_DEPTH = 8
@@ -29,7 +29,7 @@ def checked(event: Event) -> Event | None:
     return found if fine and found.keys() >= {*needed} else None
 
 
-def cut(value: Any, depth: int = 0) -> Any:
+def cut(value: object, depth: int = 0) -> object:
     """The same with all texts short. ValueError: it is nested deeper than any event is."""
     if depth > _MAX_DEPTH:
         raise ValueError("nested too deep")
@@ -43,24 +43,26 @@ def cut(value: Any, depth: int = 0) -> Any:
 # --- what values may be ---------------------------------------------------------------------------
 
 
-def _integer(value: Any) -> bool:
+def _integer(value: object) -> TypeGuard[int]:
     # JSON has no largest number, clocks and sums have.
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 62
 
 
-def _count(value: Any) -> bool:
+def _count(value: object) -> bool:
     return _integer(value) and value >= 0
 
 
-def _number(value: Any) -> bool:
-    return (_integer(value) or isinstance(value, float)) and 0 <= value < float("inf")
+def _number(value: object) -> bool:
+    if _integer(value) or isinstance(value, float):
+        return 0 <= value < float("inf")
+    return False
 
 
-def _text(value: Any) -> bool:
+def _text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _plain(value: Any) -> bool:
+def _plain(value: object) -> bool:
     # An integer may be one of Python's hashes, which have 64 bits.
     small = isinstance(value, int) and abs(value) < 1 << 64
     return value is None or isinstance(value, (str, float)) or small
@@ -104,7 +106,7 @@ def _mapping(needed: str = "", **checks: _Check) -> _Check:
     )
 
 
-def _place(value: Any) -> bool:
+def _place(value: object) -> bool:
     """[file, line], or with the function; an empty one says nothing."""
     if not value or not isinstance(value, list):
         return value in ([], None)
@@ -115,7 +117,7 @@ def _place(value: Any) -> bool:
 
 def _exactly(*checks: _Check) -> _Check:
     starts = _list_starting_with(*checks)
-    return lambda value: starts(value) and len(value) == len(checks)
+    return lambda value: isinstance(value, list) and len(value) == len(checks) and starts(value)
 
 
 _IDENTITY_KIND = _one_of([kind.value for kind in ByIdentity])

@@ -116,10 +116,10 @@ class _Redaction:
         except (TypeError, ValueError, AttributeError, RecursionError):
             return ""  # of a kind that nobody knows, and not built as ours are
 
-    def _mapping(self, told: Mapping[str, Any]) -> Event:
+    def _mapping(self, told: Mapping[str, object]) -> Event:
         return {str(k): self._value(str(k), v) for k, v in told.items() if k not in _DROPPED}
 
-    def _value(self, key: str, value: Any) -> Any:
+    def _value(self, key: str, value: object) -> object:
         if key == "made_of":
             return _number(value)
         if value is None or isinstance(value, (bool, int, float)):
@@ -135,18 +135,18 @@ class _Redaction:
             return f"name-{short_hash(text)}" if "/" in text or "\\" in text else text
         return text if key in _KEPT else self._text(text)
 
-    def _sites(self, value: Any) -> Any:
+    def _sites(self, value: Iterable[object]) -> object:
         """Of imports by module; of waits a list."""
         if isinstance(value, Mapping):
             return {module(str(name)): _place(place) for name, place in value.items()}
         return [self._value("", one) for one in value]
 
-    def _resharded(self, told: Any) -> Any:
+    def _resharded(self, told: Iterable[Any]) -> list[object]:
         name, dtype, shape, size, given, used, place, *_ = told
         specs = (self._text(str(spec)) for spec in (given, used))
         return [self._path(name), dtype, shape, size, *specs, _place(place)]
 
-    def _constant(self, constant: Any) -> list[Any]:
+    def _constant(self, constant: Iterable[Any]) -> list[object]:
         name, origin, dtype, shape, size, place, *_ = constant
         return [name and self._path(name), origin, self._text(dtype), shape, size, _place(place)]
 
@@ -173,12 +173,12 @@ class _Redaction:
         return text if kept else f"text-{short_hash(text)}"
 
 
-def _number(made_of: int | None) -> int | None:
+def _number(made_of: object) -> int | None:
     """A number that was made from paths, which could be found by trying, as another one."""
     return None if made_of is None else int(short_hash(str(made_of)), 16)
 
 
-def _place(value: Any) -> Any:
+def _place(value: object) -> object:
     """[file, line, …]"""
     if not isinstance(value, (list, tuple)) or not value or not isinstance(value[0], str):
         return value
@@ -231,7 +231,7 @@ def _own_words(events: Iterable[Event]) -> frozenset[str]:
     return frozenset(words - {"home", "usr", "lib", "bin", "tmp", "python3", "python"})
 
 
-def _several(value: Any) -> list[Any]:
+def _several(value: object) -> list[object]:
     return value if isinstance(value, list) else [value] if isinstance(value, str) else []
 
 

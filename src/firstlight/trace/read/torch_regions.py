@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from firstlight.trace.read.event_checks import Event
 from firstlight.trace.read.log_events import place_of
 from firstlight.trace.read.model import SourceLine, Trace
 
@@ -139,11 +140,11 @@ def _region(event: Mapping[str, Any]) -> Region:
     )
 
 
-def _text(told: Mapping[str, Any], name: str) -> str:
+def _text(told: Event, name: str) -> str:
     return str((told.get("static") or {}).get(name) or "")
 
 
-def _guard(recompile: Mapping[str, Any]) -> str:
+def _guard(recompile: Event) -> str:
     """`tensor 'x' size mismatch at index 0. expected 3, actual 4`."""
     line = _NUMBER_BEFORE.sub("", _text(recompile, "guard").partition("\n")[0])
     line = _SOURCE_AFTER.sub("", line).strip()
@@ -152,7 +153,7 @@ def _guard(recompile: Mapping[str, Any]) -> str:
     return f"{line} does not hold" if recompile["kind"] == "value" else line
 
 
-def _graph_break(told: Mapping[str, Any], lines: Iterable[Any] | None) -> GraphBreak:
+def _graph_break(told: Event, lines: Iterable[list[object]] | None) -> GraphBreak:
     text = _text(told, "text")
     found = [line.strip() for line in text.splitlines()]
     first = found[0] if found and not _HIDDEN.match(text) else ""
