@@ -76,8 +76,9 @@ def handle(options: argparse.Namespace) -> int:
 
 def snapshots_within(place: str) -> list[str]:
     """Return the ids of the snapshots in a store; [] if `place` is a snapshot or not a folder."""
+    from firstlight.snapshot.archive import ARCHIVES
     from firstlight.snapshot.layout import INDEX
-    from firstlight.snapshot.storage import ARCHIVES, full_location, local_path, open_store
+    from firstlight.snapshot.storage import full_location, local_path, open_store
 
     location = full_location(place)
     path = local_path(location)

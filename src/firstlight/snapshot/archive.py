@@ -15,6 +15,8 @@ from firstlight.snapshot.errors import HostileSnapshotError, UnusableSnapshotErr
 from firstlight.snapshot.layout import INDEX, LIMITS, SIGNATURE, id_of, is_id, require_safe
 from firstlight.snapshot.sources import Item, Reader, exactly, missing, read_up_to
 
+#: How the names of archives end; a reader also takes compressed ones.
+ARCHIVES = (".tar", ".tar.gz", ".tgz")
 _BLOCK, _END = 512, bytes(1024)
 
 

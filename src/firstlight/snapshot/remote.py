@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
-from firstlight.snapshot.archive import Archive
+from firstlight.snapshot.archive import ARCHIVES, Archive
 from firstlight.snapshot.errors import (
     ChangedSnapshotError,
     HostileSnapshotError,
@@ -17,7 +17,6 @@ from firstlight.snapshot.errors import (
 )
 from firstlight.snapshot.layout import INDEX, LIMITS, SIGNATURE, is_id, parse_index, require_safe
 from firstlight.snapshot.sources import Item, Reader, Source, exactly, missing, require_same
-from firstlight.snapshot.storage import ARCHIVES
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

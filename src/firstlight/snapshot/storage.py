@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeAlias
 
-from firstlight.snapshot.archive import Archive
+from firstlight.snapshot.archive import ARCHIVES, Archive
 from firstlight.snapshot.errors import SnapshotError, StorageError, UnusableSnapshotError
 from firstlight.snapshot.layout import is_id, require_safe
 from firstlight.snapshot.sources import Directory, Source, require_same
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 #: So many digits of an id, and it is asked which one is meant.
 _BEGINNING = re.compile(r"[0-9a-f]{4,63}")
-ARCHIVES = (".tar", ".tar.gz", ".tgz")
 #: A URL that lacks a slash, which would be the name of a folder here.
 _NEARLY_URL = re.compile(
     r"(?:[A-Za-z][A-Za-z0-9+.-]+:/|(?:s3a?|gc?s|az|abfs|https?|file|memory):)(?!/)", re.IGNORECASE
