@@ -29,7 +29,6 @@ from firstlight.replication.agreement import (
     replicate_ratios,
     too_many,
 )
-from firstlight.replication.checking import check_report
 from firstlight.replication.page import case_reasons, replication_html
 from firstlight.replication.repeating import write_report
 from firstlight.replication.report import (
@@ -42,6 +41,7 @@ from firstlight.replication.report import (
     RunReplication,
     verdict_counts,
 )
+from firstlight.replication.report_checking import check_report
 from firstlight.replication.selection import (
     ReplicationError,
     select,

@@ -8,7 +8,7 @@ import pytest
 from site_store import World, fill
 
 from firstlight.site import listing
-from firstlight.site.building import Options, build
+from firstlight.site.site_building import Options, build
 from firstlight.snapshot.keys import generate, load_private
 
 

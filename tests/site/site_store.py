@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from firstlight.records import Case, Sample
-from firstlight.site.building import Built
+from firstlight.site.site_building import Built
 from firstlight.snapshot.keys import PrivateKey
 from firstlight.snapshot.publishing import Wishes, publish
 from firstlight.snapshot.storage import LocalStore

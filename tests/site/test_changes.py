@@ -14,11 +14,11 @@ from xml.etree import ElementTree
 import pytest
 from site_store import World, make_run
 
-from firstlight.site.building import Options, SiteOptionError, build
 from firstlight.site.changes import Change, changes, departures, newest_first, summaries
 from firstlight.site.changes_page import between, changes_page
 from firstlight.site.comparisons import SnapshotPair
 from firstlight.site.feed import feed
+from firstlight.site.site_building import Options, SiteOptionError, build
 from firstlight.site.trend_chart import draw
 from firstlight.site.trend_pages import mark_of
 from firstlight.site.trends import Curve, Point, Series, marked_steps

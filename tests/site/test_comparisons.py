@@ -13,9 +13,9 @@ from site_store import World, make_run
 from firstlight.cli.compare import load
 from firstlight.compare.runs import compare_runs
 from firstlight.compare.verdicts import change
-from firstlight.site import building, comparisons
-from firstlight.site.building import build
+from firstlight.site import comparisons, site_building
 from firstlight.site.comparisons import Comparing, SnapshotPair, pairs_of
+from firstlight.site.site_building import build
 from firstlight.snapshot.opening import open_snapshot
 from firstlight.snapshot.publishing import publish
 from firstlight.snapshot.storage import LocalStore
@@ -111,7 +111,7 @@ def test_a_further_snapshot_is_compared_and_the_others_are_not_compared_again(
             compared.append(pair.head)
             return super().report(pair)
 
-    monkeypatch.setattr(building, "Comparing", Watched)
+    monkeypatch.setattr(site_building, "Comparing", Watched)
     ids = []
     for number in range(3):
         ids.append(publish([make_run(tmp_path / f"run{number}", number)], store).id)

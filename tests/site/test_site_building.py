@@ -16,9 +16,9 @@ from site_store import CASES, HOSTILE, World, make_run
 
 from firstlight.cli import main
 from firstlight.records import slug
-from firstlight.site import building
-from firstlight.site.building import Options, SiteOptionError, build
+from firstlight.site import site_building
 from firstlight.site.folder import SiteFolderError
+from firstlight.site.site_building import Options, SiteOptionError, build
 from firstlight.site.snapshot_facts import facts_of
 from firstlight.snapshot.layout import id_of, index_bytes
 from firstlight.snapshot.opening import Snapshot
@@ -223,7 +223,7 @@ def test_a_build_that_fails_leaves_the_old_site_as_it_was(
     def fail(*_: object) -> bytes:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(building, "compare_page", fail)
+    monkeypatch.setattr(site_building, "compare_page", fail)
     with pytest.raises(KeyboardInterrupt):
         build(str(small), out, Options(title="never seen"))
     assert files_of(out) == before
@@ -265,7 +265,7 @@ def test_an_odd_snapshot_that_verifies_does_not_take_the_others_along(
             raise AttributeError("'str' object has no attribute 'get'")
         return facts_of(snapshot, samples)
 
-    monkeypatch.setattr("firstlight.site.building.facts_of", facts)
+    monkeypatch.setattr("firstlight.site.site_building.facts_of", facts)
     built = build(str(small), tmp_path / "site")
     assert ids[0] in [r.id for r in built.refused]
     assert built.shown + len(built.refused) == 4 and built.shown >= 2

@@ -32,8 +32,8 @@ from firstlight.snapshot.storage import LocalStore
 from firstlight.snapshot.strict_json import canonical
 from firstlight.snapshot.trust import TrustedKeys
 from firstlight.snapshot.verifying import Verification, verify
+from firstlight.statistics.case_summaries import summarise
 from firstlight.statistics.steady_state import METHOD
-from firstlight.statistics.summary import summarise
 
 VERSION_1 = "13878feb67f5cf66a0c2620e17cda966e7f0a114ae508f926a6a386956ac0462"
 

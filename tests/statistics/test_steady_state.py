@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import ruptures
 
+from firstlight.statistics.case_summaries import common_class
 from firstlight.statistics.change_points import change_points
 from firstlight.statistics.steady_state import classify, outliers
-from firstlight.statistics.summary import common_class
 
 
 def noisy(*levels: tuple[float, float, int]) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from firstlight.records import PHASES, CacheProof, Case, CaseSummary, ColdStart, Sample, WarmCalls
-from firstlight.statistics.summary import summarise
+from firstlight.statistics.case_summaries import summarise
 
 
 def case(backend: str, compiled: bool = False, cache: str = "none") -> Case:

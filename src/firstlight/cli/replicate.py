@@ -155,7 +155,7 @@ def tell(report: Replication, signed: bool) -> None:
 
 def check(options: argparse.Namespace) -> int:
     """Print which claims of a report hold; return 1 if one does not."""
-    from firstlight.replication.checking import check_report
+    from firstlight.replication.report_checking import check_report
 
     found = check_report(options.check, snapshot=options.snapshot, expected_id=options.id)
     if options.json:

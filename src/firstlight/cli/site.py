@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from firstlight.cli.values import Commands
-    from firstlight.site.building import Built
+    from firstlight.site.site_building import Built
 
 EPILOG = """\
 examples:
@@ -46,7 +46,7 @@ def add_to(commands: Commands) -> None:
 
 
 def handle(options: argparse.Namespace) -> int:
-    from firstlight.site.building import Options, build
+    from firstlight.site.site_building import Options, build
 
     wanted = Options(options.title, options.files, options.url, options.repository)
     built = build(options.place, options.out, wanted, _watch if sys.stderr.isatty() else None)

@@ -29,8 +29,8 @@ from firstlight.snapshot.errors import RefusedError, UnusableSnapshotError
 from firstlight.snapshot.layout import PLAN, RUN, SAMPLES
 from firstlight.snapshot.opening import RawRun, timed
 from firstlight.snapshot.order_and_clock import implausible, is_side_of_gate, outside_of_run
+from firstlight.statistics.case_summaries import summarise
 from firstlight.statistics.steady_state import METHOD
-from firstlight.statistics.summary import summarise
 from firstlight.workloads.catalog import BACKENDS
 
 #: Sums in another order, on another processor, may differ in the last digits.

@@ -18,7 +18,7 @@ from firstlight.records import (
     now,
     to_json,
 )
-from firstlight.statistics.summary import summarise
+from firstlight.statistics.case_summaries import summarise
 
 SAMPLES = "samples.jsonl"
 
