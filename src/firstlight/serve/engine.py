@@ -33,7 +33,7 @@ INLINE_SECONDS = 5e-4
 _LEARNED = 0.1
 #: How much longer than expected what waits may take, before a request would miss its deadline: one
 #: that is refused at once can still be sent elsewhere.
-_CAUTION = 1.5
+_CAUTION = 2.0
 
 
 class Reason(Enum):
