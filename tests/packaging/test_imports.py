@@ -14,6 +14,7 @@ CLOSING = {
     # A result that is known before JAX is there looks up its derivative when JAX asks for it.
     ("histfactory.linear_results", "histfactory.exclusion_gradients"),
     ("histfactory.linear_results", "histfactory.first_gradients"),
+    ("histfactory.linear_results", "histfactory.fit_gradients"),
     ("losses.objectives", "losses.first_gradients"),
     # Methods of the model that are written beside what they do.
     ("histfactory.model", "histfactory.templates"),
