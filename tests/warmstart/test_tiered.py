@@ -124,6 +124,29 @@ def test_a_function_that_calls_back_into_python_compiles_at_once_and_says_so() -
     assert both.switches[0].why_off is WhyOff.EFFECTS
 
 
+def test_where_it_is_off_later_calls_cost_what_a_call_of_jax_costs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[float] = []
+
+    def f(x: Any) -> Any:
+        jax.debug.callback(lambda value: seen.append(float(value)), x)
+        return x * 2
+
+    both = tiered(f)
+    for x in (jnp.float32(3), jnp.int32(4)):  # the second one after JAX was asked and refused
+        with pytest.warns(RuntimeWarning, match="compiles at once"):
+            both(x)
+
+    def not_again(*_: Any) -> Any:
+        raise AssertionError("the call did not go to JAX directly")
+
+    monkeypatch.setattr(both, "_answer", not_again)
+    assert (float(both(jnp.float32(5))), int(both(jnp.int32(6)))) == (10, 12)
+    jax.effects_barrier()
+    assert seen == [3, 4, 5, 6]
+
+
 def test_a_program_that_numpy_cannot_run_is_compiled_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

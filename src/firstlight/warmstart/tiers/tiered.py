@@ -164,6 +164,7 @@ class Tiered:
                 self._unsettled.append(known)
                 known.start(When.IF_SLOW)
                 return known
+        self._let_jax_answer()
         self._warn(why_off)
         return known
 
@@ -179,10 +180,14 @@ class Tiered:
         warnings.warn(text, RuntimeWarning, stacklevel=5)
 
     def _settle(self, state: SignatureCalls) -> None:
+        with self._lock:
+            self._unsettled.remove(state)
+        self._let_jax_answer()
+
+    def _let_jax_answer(self) -> None:
         # JAX's dispatch remembers that tracing raised, and would take ten times as long for ever.
         getattr(self._jitted, "_clear_cache", lambda: None)()
         with self._lock:
-            self._unsettled.remove(state)
             self._is_settled = not self._unsettled
 
     @contextmanager
