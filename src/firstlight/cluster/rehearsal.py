@@ -83,11 +83,13 @@ def main() -> None:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
 
-    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": _HEALTH}
+    # By default every node would reserve 30 % of the machine's memory for objects.
+    store = {"object_store_memory": 256 << 20}
+    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": _HEALTH, **store}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     print(json.dumps({"address": cluster.address}), flush=True)
     for line in sys.stdin:
-        node = cluster.add_node(num_cpus=int(line))
+        node = cluster.add_node(num_cpus=int(line), **store)
         raylet = node.all_processes["raylet"][0].process.pid
         print(json.dumps({"raylet": raylet}), flush=True)
     cluster.shutdown()
