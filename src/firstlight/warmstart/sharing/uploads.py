@@ -26,7 +26,8 @@ class Uploads:
     def __init__(self, send: Callable[[str, bytes, str | None], None]) -> None:
         self._send = send
         self._forget()
-        os.register_at_fork(after_in_child=self._forget)
+        # A child would find locked for ever what a thread uses while it sends, imports included.
+        os.register_at_fork(before=lambda: self.flush(_LAST_SECONDS), after_in_child=self._forget)
         atexit.register(self.flush, _LAST_SECONDS)
 
     def _forget(self) -> None:
