@@ -74,6 +74,7 @@ def ranks_apart(trace: Trace) -> Iterator[Finding]:
             rank = ranks.get(one.process)
             if one.compiled and one.signature is not None and rank is not None:
                 by_rank[rank].append(one)
+        by_rank = dict(sorted(by_rank.items(), key=lambda item: (len(item[0]), item[0])))
         difference = None if function.library else _difference(by_rank)
         if difference is None:
             continue
@@ -122,5 +123,5 @@ def _apart(
         place=where_called(first) or function.place,
         remedy=f"{_OF_RANKS[difference.kind].format(differing=differing)}. Then one program does "
         "for all ranks, and a shared cache (`firstlight exec --cache FOLDER`) compiles it once.",
-        evidence={"ranks": sorted(by_rank), "difference": words_of(difference)},
+        evidence={"ranks": list(by_rank), "difference": words_of(difference)},
     )
