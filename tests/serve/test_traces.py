@@ -16,8 +16,9 @@ from otlp_collector import attributes, collecting
 from firstlight.serve.app import App
 from firstlight.serve.engine import Engine
 from firstlight.serve.models import Models
-from firstlight.serve.traces import CollectorError, Destination, Traces, destination
+from firstlight.serve.traces import CollectorError, Sampled, Traces, destination
 from firstlight.telemetry import warning_line
+from firstlight.telemetry.collectors import Destination
 from firstlight.telemetry.values import Values
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -34,7 +35,7 @@ def asked(
     async def body() -> None:
         values = Values()
         engine = Engine(values, compiles)
-        engine.traces = None if to is None else Traces(to)
+        engine.traces = None if to is None else Traces(Sampled(to))
         models = Models(engine, values, lambda: 1.0)
         models.put(fake_loaded(call, {1: 1e-6, 8: 1e-6}, "double", version="3", max_queue_rows=0))
         app = App(models, values)
@@ -59,7 +60,7 @@ def post(numbers: list[float], **headers: str) -> SeenExchange:
 def test_a_request_is_a_span_with_its_queue_and_execution_under_the_callers() -> None:
     caller = post([1, 2], traceparent=f"00-{TRACE}-{CALLER}-01", tracestate="vendor=1")
     with collecting() as collector:
-        asked(caller, post([3]), to=Destination(collector.url + "/v1/traces", {"key": "secret"}))
+        asked(caller, post([3]), to=Destination(collector.url + "/v1/traces", (("key", "secret"),)))
         spans = collector.take(6)
     assert caller.status == 200
     assert collector.headers[0]["key"] == "secret"
@@ -87,7 +88,7 @@ def test_what_compiled_is_marked_on_the_request_and_the_execution() -> None:
     with collecting() as collector:
         asked(
             post([1]),
-            to=Destination(collector.url + "/v1/traces", {}),
+            to=Destination(collector.url + "/v1/traces"),
             compiles=lambda: next(count),
         )
         request, _, execute = collector.take(3)
@@ -103,7 +104,7 @@ def test_requests_without_a_result_are_errors_with_a_reason() -> None:
 
     too_many = [post([float(i)] * 8) for i in range(2)]  # no more than a bucket may wait
     with collecting() as collector:
-        to = Destination(collector.url + "/v1/traces", {})
+        to = Destination(collector.url + "/v1/traces")
         asked(*too_many, to=to, call=broken)
         full, failed = collector.take(2)
     assert [request.status for request in too_many] == [500, 429]
@@ -116,7 +117,7 @@ def test_callers_that_do_not_sample_are_not_traced_and_bad_headers_are_ignored()
     bad = [f"00-{'0' * 32}-{CALLER}-01", f"ff-{TRACE}-{CALLER}-01", "nonsense",
            f"00-{TRACE}-{CALLER}-01-more"]  # fmt: skip
     with collecting() as collector:
-        to = Destination(collector.url + "/v1/traces", {})
+        to = Destination(collector.url + "/v1/traces")
         asked(*(post([1], traceparent=header) for header in [*without, *bad]), to=to)
         spans = collector.take(3 * len(bad))
         assert collector.arrived.empty()
@@ -131,7 +132,7 @@ def test_a_collector_that_is_down_costs_one_warning_and_no_request(
         port = free.getsockname()[1]
     for _ in range(2):
         request = post([1])
-        asked(request, to=Destination(f"http://127.0.0.1:{port}/v1/traces", {}))
+        asked(request, to=Destination(f"http://127.0.0.1:{port}/v1/traces"))
         assert request.status == 200
     assert capfd.readouterr().err.count("cannot be reached") == 1
 
@@ -139,20 +140,24 @@ def test_a_collector_that_is_down_costs_one_warning_and_no_request(
 def test_opentelemetrys_variables_name_the_collector_headers_and_share() -> None:
     assert destination(None, {}) is None
     base = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://host:4318/"}
-    assert destination(None, base) == Destination("http://host:4318/v1/traces", {})
+    assert destination(None, base) == Sampled(Destination("http://host:4318/v1/traces"))
     assert destination(None, {**base, "OTEL_TRACES_EXPORTER": "none"}) is None
     assert destination(None, {**base, "OTEL_SDK_DISABLED": "true"}) is None
     more = {
         **base,
         "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://other/spans",
         "OTEL_EXPORTER_OTLP_HEADERS": "key=a%20b,other=c",
+        "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip",
+        "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE": "ca.pem",
         "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
         "OTEL_TRACES_SAMPLER_ARG": "0.25",
     }
-    headers = {"key": "a b", "other": "c"}
-    assert destination(None, more) == Destination("https://other/spans", headers, 0.25)
-    assert destination("http://mine:1", more) == Destination(
-        "http://mine:1/v1/traces", headers, 0.25
+    headers = (("key", "a b"), ("other", "c"))
+    assert destination(None, more) == Sampled(
+        Destination("https://other/spans", headers, True, "ca.pem"), 0.25
+    )
+    assert destination("http://mine:1", more) == Sampled(
+        Destination("http://mine:1/v1/traces", headers, True, "ca.pem"), 0.25
     )
     with pytest.raises(CollectorError, match="http://HOST:4318"):
         destination("host:4318", {})

@@ -20,6 +20,7 @@ from scraping import Samples, Sent, receiver, samples
 
 from firstlight import telemetry
 from firstlight.telemetry import metrics, otlp
+from firstlight.telemetry.collectors import Destination, Signal
 from firstlight.telemetry.metrics import CATALOGUE, Kind, Metric
 from firstlight.telemetry.process_values import process_samples
 from firstlight.telemetry.prometheus import Exporter
@@ -190,11 +191,11 @@ def test_what_the_variables_ask_for(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     environment = {f"OTEL_EXPORTER_OTLP_{name}": value for name, value in variables.items()}
-    found = otlp.Destination.of_variables(environment)
+    found = Destination.of_variables(environment, Signal.METRICS)
     assert (None if found is None else found.url) == url
     assert warning in capfd.readouterr().err
-    assert otlp.Destination.of_variables(environment | {"OTEL_METRICS_EXPORTER": "none"}) is None
-    assert otlp.Destination.of_variables(environment | {"OTEL_SDK_DISABLED": "true"}) is None
+    for off in ({"OTEL_METRICS_EXPORTER": "none"}, {"OTEL_SDK_DISABLED": "true"}):
+        assert Destination.of_variables(environment | off, Signal.METRICS) is None
 
 
 def test_without_the_extra_nothing_is_sent_and_that_is_said_once(

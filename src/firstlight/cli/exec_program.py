@@ -121,9 +121,9 @@ def _watch(options: argparse.Namespace) -> None:
         if options.push is not None:
             gateway_url(options.push)
         if options.otlp is not None:
-            from firstlight.telemetry.otlp import collector_url
+            from firstlight.telemetry.collectors import Signal
 
-            collector_url(options.otlp)
+            Signal.METRICS.url(options.otlp)
         if options.token_file is not None:
             from firstlight.token_file import read_token
 

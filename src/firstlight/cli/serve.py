@@ -11,7 +11,7 @@ from firstlight.cli.values import seconds
 if TYPE_CHECKING:
     from firstlight.cli.values import Commands
     from firstlight.serve.running import Settings
-    from firstlight.serve.traces import Destination
+    from firstlight.serve.traces import Sampled
 
 EPILOG = """\
 examples:
@@ -137,7 +137,7 @@ def _on_cluster(options: argparse.Namespace, settings: Settings) -> int:
     return serve_on(on, what, scale, say)
 
 
-def _traces(options: argparse.Namespace) -> Destination | None:
+def _traces(options: argparse.Namespace) -> Sampled | None:
     from firstlight.errors import FirstlightError
     from firstlight.serve.traces import destination
     from firstlight.telemetry.warning_line import say_once

@@ -30,7 +30,7 @@ from firstlight.serve.http_server import Limits, Server
 from firstlight.serve.loading import Loaded
 from firstlight.serve.models import Models
 from firstlight.serve.rehearsal import rehearse
-from firstlight.serve.traces import Destination, Traces
+from firstlight.serve.traces import Sampled, Traces
 from firstlight.telemetry import metrics
 from firstlight.telemetry.otlp import export_where_asked
 from firstlight.telemetry.prometheus import CONTENT_TYPE, Exporter
@@ -57,7 +57,7 @@ class Settings:
     drain_seconds: float = 30.0
     limits: Limits = field(default_factory=Limits)
     grpc_port: int | None = None
-    otlp: Destination | None = None  # where traces are sent
+    otlp: Sampled | None = None  # where traces are sent
     with_jax: bool = True  # False: only frozen functions, which run without it
 
 

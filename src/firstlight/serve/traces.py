@@ -7,7 +7,6 @@ thread, would cost a small request as much as its answer.
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import threading
@@ -16,21 +15,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from urllib.error import URLError
-from urllib.parse import unquote, urlsplit
-from urllib.request import Request, urlopen
 
 from firstlight.errors import FirstlightError
 from firstlight.serve.declaration import Model
 from firstlight.serve.engine import Batch, Reason
-from firstlight.telemetry.warning_line import say_once
+from firstlight.telemetry.collectors import Destination, Signal, resource
 
 #: Notes that wait to be sent; of more, the oldest are dropped.
 _MAX_WAITING = 16_384
-_INTERVAL_SECONDS, _TIMEOUT_SECONDS = 1.0, 3.0
+_INTERVAL_SECONDS, _LAST_SECONDS = 1.0, 4.0
 #: W3C trace context: version, trace, parent, flags.
 _TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_PREFIX = "OTEL_EXPORTER_OTLP_"
 
 
 class CollectorError(FirstlightError):
@@ -60,37 +55,27 @@ class Note(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Destination:
+class Sampled:
     """Where spans are sent, and which share of those that no caller has decided on."""
 
-    url: str
-    headers: Mapping[str, str]
+    to: Destination
     share: float = 1.0
 
 
-def destination(url: str | None, environment: Mapping[str, str]) -> Destination | None:
+def destination(url: str | None, environment: Mapping[str, str]) -> Sampled | None:
     """The collector at a URL, or the one that OpenTelemetry's variables name, if they do.
 
     Raises:
         CollectorError: The URL is none of HTTP.
     """
-    off = environment.get("OTEL_SDK_DISABLED", "").lower() == "true"
-    off = off or environment.get("OTEL_TRACES_EXPORTER", "otlp") not in ("otlp", "")
-    exact = environment.get(f"{_PREFIX}TRACES_ENDPOINT")
-    base = url or environment.get(f"{_PREFIX}ENDPOINT")
-    if not url and (off or not (base or exact)):
-        return None
-    where = exact if exact and not url else f"{str(base).rstrip('/')}/v1/traces"
-    parts = urlsplit(where)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise CollectorError(
-            f"{url or base or exact!r} is not the address of a collector: give http://HOST:4318, "
-            "where it takes OTLP over HTTP."
-        )
-    said = environment.get(f"{_PREFIX}TRACES_HEADERS") or environment.get(f"{_PREFIX}HEADERS", "")
-    pairs = (pair.partition("=") for pair in said.split(",") if "=" in pair)
-    headers = {unquote(name).strip(): unquote(value).strip() for name, _, value in pairs}
-    return Destination(where, headers, _share(environment))
+    if url is None:
+        to = Destination.of_variables(environment, Signal.TRACES)
+    else:
+        try:
+            to = Destination.at(url, environment, Signal.TRACES)
+        except ValueError as error:
+            raise CollectorError(f"{error}, where it takes OTLP over HTTP.") from None
+    return None if to is None else Sampled(to, _share(environment))
 
 
 def _share(environment: Mapping[str, str]) -> float:
@@ -105,11 +90,11 @@ def _share(environment: Mapping[str, str]) -> float:
 class Traces:
     """Takes notes on the event loop's thread; its own thread sends them."""
 
-    def __init__(self, to: Destination) -> None:
+    def __init__(self, sampled: Sampled) -> None:
         # Loaded now, not when the first request has been answered.
         from opentelemetry.proto.collector.trace.v1 import trace_service_pb2  # noqa: F401
 
-        self._to = to
+        self._to, self._share = sampled.to, sampled.share
         self._notes: deque[Note] = deque(maxlen=_MAX_WAITING)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="firstlight-traces", daemon=True)
@@ -137,7 +122,7 @@ class Traces:
     def close(self) -> None:
         """Send what there is; a collector that does not answer is not waited for."""
         self._ending.set()
-        self._thread.join(_TIMEOUT_SECONDS + 1)
+        self._thread.join(_LAST_SECONDS)
 
     def _run(self) -> None:
         while not self._ending.wait(_INTERVAL_SECONDS):
@@ -148,19 +133,7 @@ class Traces:
         notes = [self._notes.popleft() for _ in range(len(self._notes))]
         if not notes:
             return
-        message = encoded(notes, self._to.share)
-        headers = {"content-type": "application/x-protobuf", **self._to.headers}
-        request = Request(self._to.url, message.SerializeToString(), headers, method="POST")
-        try:
-            with urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
-                answer.read()
-        except (URLError, OSError, ValueError) as error:
-            reason = getattr(error, "reason", error)
-            say_once(
-                "traces",
-                f"traces are not sent, the collector at {self._to.url} cannot be reached "
-                f"({reason}); requests are answered as ever",
-            )
+        self._to.send(encoded(notes, self._share).SerializeToString())
 
 
 def encoded(
@@ -170,10 +143,10 @@ def encoded(
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     message = ExportTraceServiceRequest()
-    resource = message.resource_spans.add()
-    for name, text in _resource().items():
-        resource.resource.attributes.add(key=name).value.string_value = text
-    scope = resource.scope_spans.add()
+    of_process = message.resource_spans.add()
+    for name, text in resource({"service.name": "firstlight"}).items():
+        of_process.resource.attributes.add(key=name).value.string_value = text
+    scope = of_process.scope_spans.add()
     scope.scope.name = "firstlight.serve"
     offset = time.time_ns() - time.perf_counter_ns()
     for note in notes:
@@ -182,14 +155,6 @@ def encoded(
         if sampled:
             _put_request(scope.spans, note, parent, offset, bits)
     return message
-
-
-def _resource() -> dict[str, str]:
-    given = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    pairs = (pair.partition("=") for pair in given.split(",") if "=" in pair)
-    said = {unquote(name).strip(): unquote(value).strip() for name, _, value in pairs}
-    named = os.environ.get("OTEL_SERVICE_NAME")
-    return {"service.name": "firstlight", **said, **({"service.name": named} if named else {})}
 
 
 def _parent(header: bytes | None) -> tuple[bytes, bytes, bool] | None:

@@ -8,7 +8,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, TypeVar
 
-from firstlight.telemetry.otlp import Destination
+from firstlight.telemetry.collectors import Destination, Signal
 from firstlight.telemetry.watch.addresses import Address
 from firstlight.telemetry.watch.process import ProcessWatch, Settings
 from firstlight.telemetry.watch.steps import Steps
@@ -53,9 +53,9 @@ def start(
         Settings(
             address=None if metrics is None else Address.parse(metrics),
             push_url=push,
-            collector=Destination.of_variables(os.environ)
+            collector=Destination.of_variables(os.environ, Signal.METRICS)
             if otlp is None
-            else Destination.at(otlp, os.environ),
+            else Destination.at(otlp, os.environ, Signal.METRICS),
             token=None if token_file is None else _token(os.fspath(token_file)),
             max_functions=max_functions,
             interval_seconds=interval_seconds,

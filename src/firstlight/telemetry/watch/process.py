@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from firstlight.import_watch import when_imported
 from firstlight.telemetry import metrics
+from firstlight.telemetry.collectors import Destination
 from firstlight.telemetry.differences import GradientCheck
-from firstlight.telemetry.otlp import Collector, Destination
+from firstlight.telemetry.otlp import Collector
 from firstlight.telemetry.process_values import process_samples, started
 from firstlight.telemetry.prometheus import Exporter
 from firstlight.telemetry.runtime import DeployWindows, watch_runtime
