@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_serving import SeenExchange, fake_loaded
+from fake_serving import ReaderInMemory, SeenExchange, fake_loaded
 
 from firstlight.serve import Input, Model
 from firstlight.serve.app import App
@@ -51,17 +51,21 @@ class Client:
         self.draw: Callable[[], float] = lambda: 0.5
         self.models = Models(self.engine, self.values, self._drawn)
         self.app = App(self.models, self.values, token)
+        self._token = token
         self.app.ready = ready
 
     def _drawn(self) -> float:
         return self.draw()
+
+    async def handle(self, exchange: SeenExchange) -> None:
+        self.app.handle(exchange)
 
     def ask(self, path: str, body: Any = b"", **options: Any) -> SeenExchange:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         exchange = SeenExchange(path, data, arrived=time.perf_counter(), **options)
 
         async def asked() -> None:
-            self.app.handle(exchange)
+            await self.handle(exchange)
             while not self.engine.idle:
                 await asyncio.sleep(0)
 
@@ -73,9 +77,21 @@ class Client:
         return self.ask("/v2/models/pair/infer", {"inputs": list(tensors), **more})
 
 
-@pytest.fixture
-def client() -> Client:
-    made = Client()
+class ClientOfReader(Client):
+    """The same with a reader in between, as if it were another process."""
+
+    async def handle(self, exchange: SeenExchange) -> None:
+        pair = ReaderInMemory(self.app, self._token, self._drawn)
+        await pair.set_up()
+        pair.reader.handle(exchange)
+
+
+both = pytest.mark.parametrize("kind", [Client, ClientOfReader])
+
+
+@pytest.fixture(params=[Client, ClientOfReader])
+def client(request: pytest.FixtureRequest) -> Client:
+    made: Client = request.param()
     made.models.put(pair_model())
     return made
 
@@ -247,8 +263,9 @@ def test_health_metadata_and_configuration(client: Client) -> None:
     assert [bucket["rows"] for bucket in buckets] == [1, 4]
 
 
-def test_nothing_is_computed_before_ready() -> None:
-    client = Client(ready=False)
+@both
+def test_nothing_is_computed_before_ready(kind: type[Client]) -> None:
+    client = kind(ready=False)
     assert client.ask("/v2/health/live", method="GET").status == 200
     assert client.ask("/v2/health/ready", method="GET").status == 503
     assert client.ask("/v2/models/pair/infer").status == 503
@@ -256,8 +273,9 @@ def test_nothing_is_computed_before_ready() -> None:
     assert client.infer(X).status == 503
 
 
-def test_a_token_is_needed_for_everything_but_health() -> None:
-    client = Client(token=b"0123456789abcdef")
+@both
+def test_a_token_is_needed_for_everything_but_health(kind: type[Client]) -> None:
+    client = kind(token=b"0123456789abcdef")
     client.models.put(pair_model())
     assert client.ask("/v2/health/ready", method="GET").status == 200
     for headers in (
@@ -267,12 +285,17 @@ def test_a_token_is_needed_for_everything_but_health() -> None:
     ):
         seen = client.ask("/v2/models/pair", method="GET", headers=headers)
         assert seen.status == 401 and b"www-authenticate: Bearer" in seen.more
+        assert client.ask("/models/pair", {"x": [[1, 2]]}, headers=headers).status == 401
     right = {b"authorization": b"Bearer 0123456789abcdef"}
     assert client.ask("/v2/models/pair", method="GET", headers=right).status == 200
+    assert client.ask("/models/pair", {"x": [[1, 2]]}, headers=right).status == 200
 
 
-def test_errors_of_a_model_reach_the_log_and_not_the_client(capsys: Any) -> None:
-    client = Client()
+@both
+def test_errors_of_a_model_reach_the_log_and_not_the_client(
+    kind: type[Client], capsys: Any
+) -> None:
+    client = kind()
 
     def broken(x: Any) -> Any:
         raise RuntimeError("/secret/path")

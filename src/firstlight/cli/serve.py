@@ -48,6 +48,8 @@ def add_to(commands: Commands) -> None:
         help="port for the same protocol over gRPC; 0: any",
     )
     add("--otlp", metavar="URL", help="send traces and metrics to a collector, http://HOST:4318")
+    add("--readers", type=_count, default=0, metavar="N",
+        help="processes that read requests (default: 0, this one does)")  # fmt: skip
     add("--token-file", metavar="FILE", help="what clients have to send as a bearer token")
     add("--memory-limit", type=_size, metavar="SIZE", help="refuse models that need more, as 4G")
     add("--max-body", type=_size, metavar="SIZE", help="refuse larger requests (default: 64M)")
@@ -110,6 +112,7 @@ def handle(options: argparse.Namespace) -> int:
         options.grpc_port,
         _traces(options),
         with_jax,
+        options.readers,
     )
     if options.otlp:
         os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = options.otlp  # where metrics are sent too
@@ -121,6 +124,8 @@ def handle(options: argparse.Namespace) -> int:
 def _on_cluster(options: argparse.Namespace, settings: Settings) -> int:
     if options.grpc_port is not None:
         options.parser.error("--on serves HTTP only, without --grpc-port")
+    if options.readers:
+        options.parser.error("--on has replicas instead of --readers")
     from firstlight.cluster.connection import parse, require_ray
     from firstlight.cluster.serving import Scale, serve_on
     from firstlight.cluster.serving_replica import Replicated
@@ -176,6 +181,13 @@ def _port(text: str) -> int:
     value = int(text)
     if not 0 <= value <= 65535:
         raise argparse.ArgumentTypeError("must be 0 to 65535")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= 64:
+        raise argparse.ArgumentTypeError("must be 0 to 64")
     return value
 
 

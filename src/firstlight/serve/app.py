@@ -9,17 +9,16 @@ from __future__ import annotations
 import hmac
 import math
 import sys
-import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from firstlight.serve import description
-from firstlight.serve.engine import Job, Lane, Reason, Refusal, Result
+from firstlight.serve.engine import Job, Reason, Refusal, Result
 from firstlight.serve.inference_protocol import Asked
-from firstlight.serve.models import Models, Name, Served
+from firstlight.serve.models import Form, Models, Name, Served
 from firstlight.serve.tensors import InvalidRequestError, Rows
 from firstlight.telemetry import metrics
 from firstlight.telemetry.values import Values
@@ -65,6 +64,13 @@ class Exchange:
         return False
 
 
+class Handler(Protocol):
+    """What a server hands exchanges to."""
+
+    def handle(self, exchange: Exchange) -> None:
+        """Answer, now or when the result is there; never raises."""
+
+
 class _Inference(Job):
     """A job whose outcome is the answer to an exchange; without `asked`, in plain JSON."""
 
@@ -93,18 +99,66 @@ class _Inference(Job):
         if isinstance(outcome, Refusal):
             refuse(self.exchange, served, outcome)
             return
-        if self.asked is None:
-            self.exchange.answer(200, [served.plain.write(self, outcome)])
-        else:
-            parts, json_bytes = served.protocol.write(self.asked, self, outcome)
-            if json_bytes is None:
-                self.exchange.answer(200, parts)
-            else:
-                length = b"inference-header-content-length: %d\r\n" % json_bytes
-                self.exchange.answer(200, parts, BINARY, length)
-        served.succeeded.value += 1
-        phase = served.cold if outcome.batch.cold else served.warm
-        phase.observe(time.perf_counter() - self.arrived)
+        give(self.exchange, served, self.asked, self.extents, outcome)
+        served.answered(outcome.batch.cold, self.arrived)
+
+
+def understood(exchange: Exchange, form: Form, plain: bool) -> tuple[Rows, Asked | None]:
+    """The rows of a request for inference, or an InvalidRequestError."""
+    if exchange.method != b"POST":
+        raise InvalidRequestError("send a request for inference by POST.", 405)
+    headers = exchange.headers
+    if b"content-encoding" in headers:
+        raise InvalidRequestError("compressed requests are not read.", 415)
+    if plain:
+        return form.plain.read(exchange.body), None
+    length = headers.get(b"inference-header-content-length")
+    asked = form.protocol.read(exchange.body, None if length is None else _whole(length))
+    return asked.rows, asked
+
+
+def give(
+    exchange: Exchange,
+    form: Form,
+    asked: Asked | None,
+    extents: dict[str, int] | None,
+    result: Result,
+) -> None:
+    """Answer with a result, in the form of the request."""
+    if asked is None:
+        exchange.answer(200, [form.plain.write(extents, result)])
+        return
+    parts, json_bytes = form.protocol.write(asked, result)
+    if json_bytes is None:
+        exchange.answer(200, parts)
+    else:
+        length = b"inference-header-content-length: %d\r\n" % json_bytes
+        exchange.answer(200, parts, BINARY, length)
+
+
+def timeout_of(headers: Mapping[bytes, bytes]) -> float | None:
+    """Seconds that the head of a request gives for its result."""
+    text = headers.get(TIMEOUT_HEADER)
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds <= LONGEST_TIMEOUT:
+        raise InvalidRequestError(
+            f"{TIMEOUT_HEADER.decode()}: give seconds, more than 0 and at most {LONGEST_TIMEOUT:g}."
+        )
+    return seconds
+
+
+def deadline_of(
+    exchange: Exchange, form: Form, asked: Asked | None, seconds: float | None
+) -> float:
+    """Until when the result is wanted; seconds: what the head of the request says."""
+    if seconds is None and asked is not None:
+        seconds = asked.timeout_seconds
+    return exchange.arrived + (form.model.deadline_seconds if seconds is None else seconds)
 
 
 def trace_context(headers: Mapping[bytes, bytes]) -> tuple[bytes | None, bytes | None]:
@@ -129,6 +183,15 @@ def fail(
     """Answer with an error of the protocol's form."""
     body = {"error": message} if valid is None else {"error": message, "valid": valid}
     exchange.answer(status, [_encode(body)], more=more)
+
+
+def has_token(exchange: Exchange, token: bytes | None) -> bool:
+    """Whether a request has the token, if there is one."""
+    if token is None:
+        return True
+    given = exchange.headers.get(b"authorization", b"")
+    # In constant time, and of the whole header: its beginning gives nothing away either.
+    return hmac.compare_digest(given, b"Bearer " + token)
 
 
 def fail_unexpectedly(exchange: Exchange, error: Exception) -> None:
@@ -222,10 +285,8 @@ class App:
         known = ", ".join(self.models.names)
         raise InvalidRequestError(f"no such model. There are: {known}.", 404)
 
-    def _chosen(self, exchange: Exchange, name: Name) -> Served:
-        if name.canary is None:
-            return name.current
-        return self.models.choose(name, exchange.headers.get(CANARY_HEADER) == b"true")
+    def _chosen(self, exchange: Exchange, name: Name[Served]) -> Served:
+        return name.choose(exchange.headers.get(CANARY_HEADER) == b"true", self.models.draw)
 
     def _infer(self, exchange: Exchange, served: Served, plain: bool) -> None:
         # What arrived before the end is still answered.
@@ -233,10 +294,14 @@ class App:
             fail(exchange, 503, "the server is not ready.", more=b"retry-after: 1\r\n")
             return
         try:
-            seconds = self._timeout(exchange, served, plain)
+            seconds = timeout_of(exchange.headers)
+            if seconds is None and plain:  # its body, which is not read yet, cannot give any
+                seconds = served.model.deadline_seconds
             refusal = self._engine.refusal_of(served.lanes.values(), seconds)
             if refusal is None:
-                job, lane = self._job(exchange, served, plain, seconds)
+                rows, asked = understood(exchange, served, plain)
+                deadline = deadline_of(exchange, served, asked, seconds)
+                job = _Inference(rows, deadline, exchange, served, asked)
             elif self._engine.traces is not None:
                 context, arrived = trace_context(exchange.headers), exchange.arrived
                 self._engine.traces.refused(served.model, context, arrived, refusal.reason)
@@ -245,37 +310,9 @@ class App:
             served.code(error.status).add()
             raise
         if refusal is None:
-            refusal = self._engine.submit(lane, job)
+            refusal = self._engine.submit(served.lanes[rows.sizes], job)
         if refusal is not None:
             refuse(exchange, served, refusal)
-
-    def _timeout(self, exchange: Exchange, served: Served, plain: bool) -> float | None:
-        """Seconds for the result; None where the body, which is not read yet, may give them."""
-        if TIMEOUT_HEADER in exchange.headers:
-            return _timeout(exchange.headers[TIMEOUT_HEADER])
-        return served.model.deadline_seconds if plain else None
-
-    def _job(
-        self, exchange: Exchange, served: Served, plain: bool, seconds: float | None
-    ) -> tuple[_Inference, Lane]:
-        if exchange.method != b"POST":
-            raise InvalidRequestError("send a request for inference by POST.", 405)
-        headers = exchange.headers
-        if b"content-encoding" in headers:
-            raise InvalidRequestError("compressed requests are not read.", 415)
-        asked = None
-        if plain:
-            rows = served.plain.read(exchange.body)
-        else:
-            length = headers.get(b"inference-header-content-length")
-            asked = served.protocol.read(exchange.body, None if length is None else _whole(length))
-            rows = asked.rows
-        if seconds is None and asked is not None:
-            seconds = asked.timeout_seconds
-        if seconds is None:
-            seconds = served.model.deadline_seconds
-        deadline = exchange.arrived + seconds
-        return _Inference(rows, deadline, exchange, served, asked), served.lanes[rows.sizes]
 
     def _refuse_stranger(self, exchange: Exchange, path: bytes) -> None:
         """Whoever has no token may ask for the health of the server, as probes do."""
@@ -320,26 +357,10 @@ class App:
 
     def is_allowed(self, exchange: Exchange) -> bool:
         """Whether it has the token, if there is one."""
-        if self._token is None:
-            return True
-        given = exchange.headers.get(b"authorization", b"")
-        # In constant time, and of the whole header: its beginning gives nothing away either.
-        return hmac.compare_digest(given, b"Bearer " + self._token)
+        return has_token(exchange, self._token)
 
 
 def _whole(text: bytes) -> int:
     if not text.isdigit() or len(text) > 12:
         raise InvalidRequestError("Inference-Header-Content-Length has to be a whole number.")
     return int(text)
-
-
-def _timeout(text: bytes) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds <= LONGEST_TIMEOUT:
-        raise InvalidRequestError(
-            f"{TIMEOUT_HEADER.decode()}: give seconds, more than 0 and at most {LONGEST_TIMEOUT:g}."
-        )
-    return seconds

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from firstlight.serve.loading import Arrays, Bucket, Loaded, rows_for_xla
+from firstlight.serve.signature import Signature
 from firstlight.serve.tensors import Rows
 from firstlight.telemetry import metrics
 from firstlight.telemetry.values import Values
@@ -75,14 +76,31 @@ class Job:
         return None, None
 
 
-class Batch:
+class Outputs:
+    """What came out for some rows."""
+
+    def __init__(self, signature: Signature, outputs: Arrays) -> None:
+        self.signature, self.outputs = signature, outputs
+        self.cold = False
+
+    @cached_property
+    def flat(self) -> list[list[Any]]:
+        """Outputs as Python numbers, made once for all jobs."""
+        return [output.ravel().tolist() for output in self.outputs]
+
+    @cached_property
+    def nested(self) -> list[list[Any]]:
+        """The same as lists of rows."""
+        return [output.tolist() for output in self.outputs]
+
+
+class Batch(Outputs):
     """Rows of several jobs, and what came out."""
 
     def __init__(self, lane: Lane, bucket: Bucket, jobs: list[Job], rows: int) -> None:
+        super().__init__(lane.loaded.signature, [])
         self.lane, self.bucket, self.jobs, self.rows = lane, bucket, jobs, rows
-        self.outputs: Arrays = []
         self.began = self.seconds = 0.0
-        self.cold = False
         self.compiles = 0  # while it ran
         self.error: Exception | None = None
 
@@ -107,21 +125,11 @@ class Batch:
             inputs.append(whole)
         return inputs
 
-    @cached_property
-    def flat(self) -> list[list[Any]]:
-        """Outputs as Python numbers, made once for all jobs."""
-        return [output.ravel().tolist() for output in self.outputs]
-
-    @cached_property
-    def nested(self) -> list[list[Any]]:
-        """The same as lists of rows."""
-        return [output.tolist() for output in self.outputs]
-
 
 class Result(NamedTuple):
     """Rows `start` to `stop` of a batch."""
 
-    batch: Batch
+    batch: Outputs
     start: int
     stop: int
 
@@ -130,7 +138,7 @@ class Result(NamedTuple):
         rows = self.batch.outputs[i][self.start : self.stop]
         if extents is None:
             return rows
-        shape = self.batch.lane.loaded.signature.outputs[i].shape
+        shape = self.batch.signature.outputs[i].shape
         cut = (slice(extents[size]) if isinstance(size, str) else slice(None) for size in shape)
         return rows[(slice(None), *cut)]
 

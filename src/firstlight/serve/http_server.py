@@ -16,7 +16,7 @@ from typing import Any
 import httptools
 import msgspec
 
-from firstlight.serve.app import JSON, App, Exchange
+from firstlight.serve.app import JSON, Exchange, Handler
 from firstlight.serve.loading import aligned_bytes
 
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
@@ -47,7 +47,7 @@ class Limits:
 class Server:
     """Connections of one listening socket."""
 
-    def __init__(self, app: App, limits: Limits | None = None) -> None:
+    def __init__(self, app: Handler, limits: Limits | None = None) -> None:
         self.app, self.limits = app, limits or Limits()
         self.connections: set[Connection] = set()
         self.body_bytes = 0
@@ -350,3 +350,18 @@ def _aligned(length: int, headers: dict[bytes, bytes]) -> memoryview:
     json_bytes = headers.get(b"inference-header-content-length", b"0")
     first = int(json_bytes) if json_bytes.isdigit() and len(json_bytes) < 12 else 0
     return aligned_bytes(length, first).data
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep what large requests free.
+
+    glibc returns blocks above 128 KiB to the system at once, and every request of a megabyte would
+    spend more time on page faults than on copying.
+    """
+    import ctypes
+
+    mmap_threshold, trim_threshold = -3, -1  # malloc.h
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(mmap_threshold, 32 * 2**20)
+        mallopt(trim_threshold, 256 * 2**20)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from firstlight.serve.engine import Job, Result
+from firstlight.serve.engine import Result
 from firstlight.serve.loading import Loaded
 from firstlight.serve.signature import Tensor
 from firstlight.serve.tensors import (
@@ -153,11 +153,11 @@ class Protocol:
             f"the model has no {what} {name[:80]!r}: its {what}s are {', '.join(known)}."
         )
 
-    def write(self, asked: Asked, job: Job, result: Result) -> tuple[list[Any], int | None]:
+    def write(self, asked: Asked, result: Result) -> tuple[list[Any], int | None]:
         """The parts of the body, and the length of its JSON where bytes follow."""
         tensors: list[_TensorOut] = []
         parts: list[Any] = []
-        extents = job.extents
+        extents = asked.rows.extents
         for i in asked.wanted:
             about = self._outputs[i]
             if i in asked.binary:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from firstlight.serve.engine import Engine, Lane
 from firstlight.serve.inference_protocol import Protocol
@@ -12,14 +14,29 @@ from firstlight.serve.plain_json import PlainJson
 from firstlight.telemetry import metrics
 from firstlight.telemetry.values import Counter, Values
 
+F = TypeVar("F", bound="Form")
 
-class Served:
-    """One version of a model with its lanes, its forms on the wire, and its metrics."""
+
+class Form:
+    """One version of a model as it is on the wire."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.loaded, self.model = loaded, loaded.model
+        self.protocol, self.plain = Protocol(loaded), PlainJson(loaded)
+
+    @property
+    def paths(self) -> dict[bytes, bool]:
+        """Where inference is asked for, and whether in plain JSON."""
+        name = self.model.name.encode()
+        return {b"/v2/models/%s/infer" % name: False, b"/models/%s" % name: True}
+
+
+class Served(Form):
+    """A version with its lanes and its metrics."""
 
     def __init__(self, loaded: Loaded, engine: Engine, values: Values) -> None:
-        self.loaded, self.model = loaded, loaded.model
+        super().__init__(loaded)
         self.lanes: dict[tuple[int, ...], Lane] = engine.add(loaded)
-        self.protocol, self.plain = Protocol(loaded), PlainJson(loaded)
         name = self.model.name
         self.warm = values.histogram(metrics.REQUEST_DURATION, name, "warm")
         self.cold = values.histogram(metrics.REQUEST_DURATION, name, "cold")
@@ -37,19 +54,30 @@ class Served:
     def rejected(self, reason: str) -> Counter:
         return self._values.counter(metrics.REJECTED, self.model.name, reason)
 
+    def answered(self, cold: bool, arrived: float) -> None:
+        """Count a result that was given."""
+        self.succeeded.value += 1
+        (self.cold if cold else self.warm).observe(time.perf_counter() - arrived)
+
 
 @dataclass
-class Name:
+class Name(Generic[F]):
     """What a name stands for; `canary` gets `share` of the requests, and all that ask for it."""
 
-    current: Served
-    canary: Served | None = None
+    current: F
+    canary: F | None = None
     share: float = 0.0
 
-    def versions(self) -> Iterator[tuple[str, Served]]:
+    def versions(self) -> Iterator[tuple[str, F]]:
         yield "current", self.current
         if self.canary is not None:
             yield "canary", self.canary
+
+    def choose(self, wants_canary: bool, draw: Callable[[], float]) -> F:
+        """draw: gives numbers between 0 and 1, uniformly."""
+        if self.canary is not None and (wants_canary or draw() < self.share):
+            return self.canary
+        return self.current
 
 
 @dataclass
@@ -59,9 +87,9 @@ class Models:
     engine: Engine
     values: Values
     draw: Callable[[], float]  # uniform between 0 and 1
-    names: dict[str, Name] = field(default_factory=dict)
+    names: dict[str, Name[Served]] = field(default_factory=dict)
     #: Where inference is asked for, looked up whole, and whether in plain JSON.
-    paths: dict[bytes, tuple[Name, bool]] = field(default_factory=dict)
+    paths: dict[bytes, tuple[Name[Served], bool]] = field(default_factory=dict)
 
     def put(self, loaded: Loaded, canary_share: float | None = None) -> None:
         """Serve a loaded version: in place of the current one, or beside it as a canary."""
@@ -69,8 +97,7 @@ class Models:
         name = self.names.get(loaded.model.name)
         if name is None:
             name = self.names[loaded.model.name] = Name(made)
-            self.paths[f"/v2/models/{loaded.model.name}/infer".encode()] = name, False
-            self.paths[f"/models/{loaded.model.name}".encode()] = name, True
+            self.paths |= {path: (name, plain) for path, plain in made.paths.items()}
         elif canary_share is not None:
             old, name.canary, name.share = name.canary, made, canary_share
             self._retire(name, old)
@@ -86,16 +113,10 @@ class Models:
         old, name.canary, name.share = name.canary, None, 0.0
         self._retire(name, old)
 
-    def choose(self, name: Name, wants_canary: bool) -> Served:
-        canary = name.canary
-        if canary is not None and (wants_canary or self.draw() < name.share):
-            return canary
-        return name.current
-
     def all_served(self) -> list[Served]:
         return [served for name in self.names.values() for _, served in name.versions()]
 
-    def _retire(self, name: Name, old: Served | None) -> None:
+    def _retire(self, name: Name[Served], old: Served | None) -> None:
         """Those that wait for the old version are still answered by it."""
         if old is None:
             return
@@ -104,7 +125,7 @@ class Models:
             self.values.drop_gauge(metrics.MODEL_INFO, old.model.name, old.model.version, role)
         self._describe(name)
 
-    def _describe(self, name: Name) -> None:
+    def _describe(self, name: Name[Served]) -> None:
         def waiting() -> float:
             return sum(lane.queued_rows for _, s in name.versions() for lane in s.lanes.values())
 

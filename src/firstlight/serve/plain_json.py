@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from firstlight.serve.engine import Job, Result
+from firstlight.serve.engine import Result
 from firstlight.serve.loading import Loaded
 from firstlight.serve.tensors import Array, Rows, arranged, as_array, decoded
 
@@ -38,9 +38,10 @@ class PlainJson:
             given.append(None if value is msgspec.UNSET else as_array(tensor, value))
         return arranged(self.loaded, given)
 
-    def write(self, job: Job, result: Result) -> bytes:
-        if job.extents is not None:
-            arrays = [result.array(i, job.extents).tolist() for i in range(len(self._names))]
+    def write(self, extents: dict[str, int] | None, result: Result) -> bytes:
+        """extents: variable sizes before padding."""
+        if extents is not None:
+            arrays = [result.array(i, extents).tolist() for i in range(len(self._names))]
             return _encode(dict(zip(self._names, arrays, strict=True)))
         start, stop = result.start, result.stop
         rows = [output[start:stop] for output in result.batch.nested]

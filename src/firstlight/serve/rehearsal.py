@@ -6,8 +6,10 @@ They go through the same connection, protocol, engine and executables, with metr
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -17,6 +19,8 @@ from firstlight.serve.engine import Engine
 from firstlight.serve.http_server import Connection, Server
 from firstlight.serve.loading import Loaded, example_rows
 from firstlight.serve.models import Models
+from firstlight.serve.reader_messages import Computed, Infer, Message
+from firstlight.serve.reading import Reader, ReaderSetup
 from firstlight.telemetry.values import Values
 
 #: Requests of each kind, unless they take long.
@@ -50,14 +54,19 @@ class Loopback:
 
     async def ask(self, request: bytes) -> None:
         """Have it answered."""
-        left = memoryview(request)
-        while left:
-            place = self._connection.get_buffer(len(left))
-            part, left = left[: len(place)], left[len(place) :]
-            place[: len(part)] = part
-            self._connection.buffer_updated(len(part))
+        receive(self._connection, request)
         while not self.engine.idle:
             await asyncio.sleep(0)
+
+
+def receive(connection: Connection, request: bytes) -> None:
+    """As if it came from a socket."""
+    left = memoryview(request)
+    while left:
+        place = connection.get_buffer(len(left))
+        part, left = left[: len(place)], left[len(place) :]
+        place[: len(part)] = part
+        connection.buffer_updated(len(part))
 
 
 async def rehearse(loaded: Sequence[Loaded]) -> None:
@@ -104,3 +113,30 @@ def _requests(loaded: Loaded) -> list[bytes]:
 def _post(path: str, body: bytes, more: bytes = b"") -> bytes:
     length = b"content-length: %d\r\n" % len(body)
     return b"POST %s HTTP/1.1\r\n%s%s\r\n%s" % (path.encode(), length, more, body)
+
+
+def rehearse_reading(setup: ReaderSetup) -> None:
+    """The same in a process that reads for another one: all results are zero."""
+    versions = {described.number: described.loaded for described in setup.versions}
+
+    def compute(message: Message) -> None:
+        assert isinstance(message, Infer)
+        signature = versions[message.version].signature
+        sizes = dict(zip(signature.axes, message.sizes, strict=True))
+        shapes = [(message.rows, *tensor.sized(sizes)) for tensor in signature.outputs]
+        sent = [
+            memoryview(bytes(math.prod(shape) * tensor.dtype.itemsize))
+            for shape, tensor in zip(shapes, signature.outputs, strict=True)
+        ]
+        reader.received(Computed(message.number, sent))
+
+    reader = Reader(compute)
+    reader.set_up(replace(setup, token=None))
+    connection = Connection(Server(reader))
+    connection.connection_made(_Nowhere())
+    for loaded in versions.values():
+        end = time.perf_counter() + _ENOUGH_SECONDS
+        for request in _requests(loaded) * _REQUESTS:
+            receive(connection, request)
+            if time.perf_counter() > end:
+                break

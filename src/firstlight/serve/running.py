@@ -26,9 +26,10 @@ from firstlight.serve.compile_watch import CompileWatch
 from firstlight.serve.declaration import Model
 from firstlight.serve.engine import Engine
 from firstlight.serve.frozen_models import FrozenModel, load_frozen
-from firstlight.serve.http_server import Limits, Server
+from firstlight.serve.http_server import Limits, Server, keep_freed_memory
 from firstlight.serve.loading import Loaded
 from firstlight.serve.models import Models
+from firstlight.serve.readers import Readers
 from firstlight.serve.rehearsal import rehearse
 from firstlight.serve.traces import Sampled, Traces
 from firstlight.telemetry import metrics
@@ -40,6 +41,7 @@ from firstlight.telemetry.watch.profiles import Profiles
 
 Say = Callable[[str], None]
 _SWITCH_SECONDS = 2e-4
+_BACKLOG = 2048
 
 
 class AddressError(FirstlightError):
@@ -59,6 +61,7 @@ class Settings:
     grpc_port: int | None = None
     otlp: Sampled | None = None  # where traces are sent
     with_jax: bool = True  # False: only frozen functions, which run without it
+    readers: int = 0  # processes that read requests for this one
 
 
 class Service:
@@ -86,6 +89,7 @@ class Service:
             self.engine.traces = Traces(settings.otlp)
         self.server = Server(self.app, settings.limits)
         self.grpc: Any = None  # a GrpcServer
+        self.readers: Readers | None = None
         self.startup_seconds = 0.0
         self.values.gauge(metrics.STARTUP_DURATION, lambda: self.startup_seconds)
         if settings.with_jax:
@@ -94,6 +98,12 @@ class Service:
         export_where_asked(self.values)
         self.deploys = DeployWindows(self.values)
         self.deploys.open()
+
+    @property
+    def connections(self) -> int:
+        """How many are open; with readers, how many of those have not ended."""
+        readers = 0 if self.readers is None else len(self.readers.alive)
+        return len(self.server.connections) + readers
 
     def _page(self) -> str:
         compiles = int(self.watch.request_path.value)
@@ -156,7 +166,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     np.seterr(over="raise")  # in the context of everything that this task starts: see `as_array`
     service = Service(settings, begin)
-    listener = await _listening(loop, service.server, settings)
+    listener = await _listening(loop, service, settings, say)
     host, port = listener.sockets[0].getsockname()[:2]
     say(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}, preparing models")
     if settings.grpc_port is not None:
@@ -182,6 +192,8 @@ async def serve(
             loaded = await preparing
             await rehearse(loaded)
             service.begin_serving(loaded)
+            if service.readers is not None:
+                await service.readers.show()
             report(loaded, service.startup_seconds, say)
             await stopping
             await _drained(service, listener, say)
@@ -192,17 +204,25 @@ async def serve(
             await service.grpc.drain(0)
         service.server.close()
         service.engine.close()
+        if service.readers is not None:
+            service.readers.end()
         if service.engine.traces is not None:
             service.engine.traces.close()
         service.watch.close()
     return 0
 
 
-async def _listening(loop: Any, server: Server, settings: Settings) -> Any:
+async def _listening(loop: Any, service: Service, settings: Settings, say: Say) -> Any:
+    """What listens: it has `sockets` and `close`."""
     try:
-        return await loop.create_server(
-            server.connection, settings.host, settings.port, backlog=2048
-        )
+        if not settings.readers:
+            return await loop.create_server(
+                service.server.connection, settings.host, settings.port, backlog=_BACKLOG
+            )
+        readers = Readers(service.app, settings.readers, settings.token, settings.limits, say)
+        await readers.listen(settings.host, settings.port, _BACKLOG)
+        service.readers = readers
+        return readers
     except (OSError, socket.gaierror) as error:
         raise AddressError(
             f"{settings.host}:{settings.port} cannot be listened on: {error.strerror or error}. "
@@ -217,12 +237,14 @@ async def _drained(service: Service, listener: Any, say: Say) -> None:
     service.app.draining = True
     listener.close()
     service.server.drain()
+    if service.readers is not None:
+        service.readers.drain()
     if service.grpc is not None:
         await service.grpc.drain(service.settings.drain_seconds)
     end = time.perf_counter() + service.settings.drain_seconds
-    while service.server.connections and time.perf_counter() < end:
+    while service.connections and time.perf_counter() < end:
         await asyncio.sleep(0.02)
-    left = len(service.server.connections)
+    left = service.connections
     say("stopped" if not left else f"stopped, with {left} connections that did not end")
 
 
@@ -253,6 +275,8 @@ class _Reloading:
         for one in loaded:
             service.models.put(one, one.model.canary_share)
             service.deploys.open(one.model.name)
+        if service.readers is not None:
+            await service.readers.show()
         report(loaded, time.perf_counter() - begin, self._say)
 
     def _is_new(self, model: Model) -> bool:
@@ -335,18 +359,3 @@ def _dispatch_at_once() -> None:
     import jax
 
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-
-
-def keep_freed_memory() -> None:
-    """Have the C library keep what large requests free.
-
-    glibc returns blocks above 128 KiB to the system at once, and every request of a megabyte would
-    spend more time on page faults than on copying.
-    """
-    import ctypes
-
-    mmap_threshold, trim_threshold = -3, -1  # malloc.h
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(mmap_threshold, 32 * 2**20)
-        mallopt(trim_threshold, 256 * 2**20)

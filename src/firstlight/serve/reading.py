@@ -1,0 +1,171 @@
+"""Requests read and answers written for models that another process computes.
+
+That process is sent rows, and gives results. What is not a valid request for inference is passed on
+as it is: whatever has to be decided or counted is decided and counted there.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from firstlight.serve.app import (
+    CANARY_HEADER,
+    Exchange,
+    deadline_of,
+    fail_unexpectedly,
+    give,
+    has_token,
+    timeout_of,
+    trace_context,
+    understood,
+)
+from firstlight.serve.engine import Outputs, Result
+from firstlight.serve.inference_protocol import Asked
+from firstlight.serve.loading import Loaded
+from firstlight.serve.models import Form, Name
+from firstlight.serve.reader_messages import (
+    Again,
+    Answered,
+    Computed,
+    Gone,
+    Infer,
+    Message,
+    Pass,
+    bytes_of,
+)
+from firstlight.serve.tensors import InvalidRequestError, Rows
+
+
+@dataclass(frozen=True)
+class Described:
+    """A version that is served, without what runs it."""
+
+    number: int
+    loaded: Loaded
+    canary_share: float | None  # None: the current version
+
+
+@dataclass(frozen=True)
+class ReaderSetup:
+    """What a reader has to know."""
+
+    token: bytes | None
+    versions: Sequence[Described]
+
+
+class _Version(Form):
+    def __init__(self, described: Described) -> None:
+        super().__init__(described.loaded)
+        self.number = described.number
+
+
+class _Waiting(NamedTuple):
+    """A request whose rows are being computed."""
+
+    exchange: Exchange
+    version: _Version
+    rows: Rows
+    asked: Asked | None
+
+
+class Reader:
+    """Stands in for the app of a server."""
+
+    def __init__(
+        self, send: Callable[[Message], None], draw: Callable[[], float] = random.random
+    ) -> None:
+        """draw: gives numbers between 0 and 1, uniformly."""
+        self._send, self._draw = send, draw
+        self._token: bytes | None = None
+        self._paths: dict[bytes, tuple[Name[_Version], bool]] = {}
+        self._computing: dict[int, _Waiting] = {}
+        self._passed: dict[int, Exchange] = {}
+        self._last = 0
+        self.is_set_up = False
+
+    def set_up(self, setup: ReaderSetup) -> None:
+        names: dict[str, Name[_Version]] = {}
+        for described in sorted(setup.versions, key=lambda d: d.canary_share is not None):
+            version = _Version(described)
+            if described.canary_share is None:
+                names[version.model.name] = Name(version)
+            else:
+                name = names[version.model.name]
+                name.canary, name.share = version, described.canary_share
+        self._token, self.is_set_up = setup.token, True
+        self._paths = {
+            path: (name, plain)
+            for name in names.values()
+            for path, plain in name.current.paths.items()
+        }
+
+    def handle(self, exchange: Exchange) -> None:
+        """Send its rows, or all of it, to where it is answered; never raises."""
+        self._last += 1
+        found = self._paths.get(exchange.path)
+        if found is not None and has_token(exchange, self._token):
+            try:
+                self._send_rows(exchange, *found)
+                return
+            except InvalidRequestError:
+                pass  # said, and counted, where all such answers are
+            except Exception as error:
+                fail_unexpectedly(exchange, error)
+                return
+        self._passed[self._last] = exchange
+        headers, body = exchange.headers, memoryview(exchange.body)
+        self._send(
+            Pass(self._last, exchange.method, exchange.path, headers, body, exchange.arrived)
+        )
+
+    def _send_rows(self, exchange: Exchange, name: Name[_Version], plain: bool) -> None:
+        headers = exchange.headers
+        version = name.choose(headers.get(CANARY_HEADER) == b"true", self._draw)
+        seconds = timeout_of(headers)
+        rows, asked = understood(exchange, version, plain)
+        deadline = deadline_of(exchange, version, asked, seconds)
+        self._computing[self._last] = _Waiting(exchange, version, rows, asked)
+        arrays = [bytes_of(array) for array in rows.arrays]
+        context = trace_context(headers)
+        self._send(
+            Infer(self._last, version.number, rows.rows, rows.sizes, arrays, exchange.arrived,
+                  deadline, *context)
+        )  # fmt: skip
+
+    def received(self, message: Message) -> None:
+        """The answer to a request."""
+        match message:
+            case Computed():
+                self._write(self._computing.pop(message.number), message.outputs)
+            case Answered(number, status, body, content_type, more):
+                waiting = self._computing.pop(number, None)
+                exchange = self._passed.pop(number) if waiting is None else waiting.exchange
+                exchange.answer(status, [body], content_type, more)
+            case Again(number):
+                self.handle(self._computing.pop(number).exchange)
+
+    def _write(self, waiting: _Waiting, outputs: Sequence[memoryview]) -> None:
+        exchange, version, rows, asked = waiting
+        signature = version.loaded.signature
+        sizes = dict(zip(signature.axes, rows.sizes, strict=True))
+        arrays = [
+            np.frombuffer(output, tensor.dtype).reshape(rows.rows, *tensor.sized(sizes))
+            for output, tensor in zip(outputs, signature.outputs, strict=True)
+        ]
+        result = Result(Outputs(signature, arrays), 0, rows.rows)
+        try:
+            give(exchange, version, asked, rows.extents, result)
+        except Exception as error:
+            fail_unexpectedly(exchange, error)
+
+    def say_who_left(self) -> None:
+        """Rows that nobody waits for need not be computed."""
+        gone = [n for n, waiting in self._computing.items() if waiting.exchange.is_gone()]
+        gone += [n for n, exchange in self._passed.items() if exchange.is_gone()]
+        if gone:
+            self._send(Gone(gone))
