@@ -32,7 +32,7 @@ from firstlight.telemetry import metrics
 from serve_process import Server, at_rate, commands, cpu_seconds, free_port, metric, running, wrk
 
 EXECUTED = 'firstlight_execute_duration_seconds_sum{model="wide"}'
-CLIENTS, CONNECTIONS_EACH = 4, 16
+CLIENTS, CONNECTIONS_EACH = 8, 8
 
 
 def binary(folder: Path, rounds: int) -> None:
@@ -233,9 +233,18 @@ def kill(folder: Path, rounds: int) -> None:
 
 def gpu(folder: Path, seconds: int) -> None:
     """An MLP 1024 wide, 64 connections: requests per second, and how long the device is idle."""
+    for readers in dict.fromkeys((0, min(8, (os.cpu_count() or 1) // 2))):
+        print(f"{readers} processes read requests:" if readers else "One process does everything:")
+        _wide(folder, seconds, readers)
+
+
+def _wide(folder: Path, seconds: int, readers: int) -> None:
     (folder / "wide_app.py").write_text(serve_peers.WIDE)
     port = free_port()
-    command = [sys.executable, "-m", "firstlight", "serve", "wide_app.py", "--port", str(port)]
+    command = [
+        *(sys.executable, "-m", "firstlight", "serve", "wide_app.py"),
+        *("--port", str(port), "--readers", str(readers)),
+    ]
     row = np.random.default_rng(0).normal(size=(1, 1024)).astype(np.float32)
     plain = json.dumps({"x": row.tolist()})
     head = (
@@ -265,7 +274,7 @@ def gpu(folder: Path, seconds: int) -> None:
 
 
 def from_clients(target: Target, seconds: float) -> Seen:
-    """64 connections of four processes: one in Python would be the slower side."""
+    """64 connections of several processes: one in Python would be the slower side."""
     loop = Loop(CONNECTIONS_EACH, seconds)
     with ProcessPoolExecutor(CLIENTS, get_context("spawn")) as pool:
         seen = list(pool.map(asked_by_one, [target] * CLIENTS, [loop] * CLIENTS))
