@@ -87,9 +87,9 @@ async def in_memory(
 
     from firstlight.serve import Input, model
     from firstlight.serve.compile_watch import CompileWatch
+    from firstlight.serve.http_server import keep_freed_memory
     from firstlight.serve.loading import load
     from firstlight.serve.rehearsal import Loopback
-    from firstlight.serve.running import keep_freed_memory
 
     keep_freed_memory()
     jax.config.update("jax_cpu_enable_async_dispatch", False)

@@ -87,6 +87,7 @@ def test_rows_of_a_client_that_left_are_not_computed() -> None:
             await asyncio.sleep(0)
         (lane,) = models.names["fake"].current.lanes.values()
         assert sent.status is None and lane.cancelled.value == 1 and lane.rows_total.value == 0
+        assert not pair.process.waiting and not pair.reader._waiting  # nothing is kept of it
 
     with_reader(claim)
 

@@ -19,7 +19,16 @@ from typing import Any
 import numpy as np
 
 from firstlight.serve.http_server import Limits, Server, keep_freed_memory
-from firstlight.serve.reader_messages import Drain, Link, Message, Ready, Setup
+from firstlight.serve.reader_messages import (
+    Again,
+    Answered,
+    Computed,
+    Drain,
+    Link,
+    Message,
+    Ready,
+    Setup,
+)
 from firstlight.serve.reading import Reader, ReaderSetup
 from firstlight.serve.rehearsal import rehearse_reading
 
@@ -41,7 +50,7 @@ async def _read(link_fd: int, connections_fd: int, limits: Limits) -> None:
                     rehearse_reading(setup)
                     link.send(Ready())
                 reader.set_up(setup)
-            case _:
+            case Computed() | Answered() | Again():
                 reader.received(message)
 
     # Without the other process there is nothing left to do, whatever clients wait for.

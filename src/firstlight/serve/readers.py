@@ -247,8 +247,8 @@ class Readers:
                 self._app.handle(exchange)
             case Gone(numbers):
                 for number in numbers:
-                    if number in reader.waiting:
-                        reader.waiting[number].gone = True
+                    if (left := reader.waiting.pop(number, None)) is not None:
+                        left.gone = True
             case Ready():
                 reader.ready.set_result(None)
 

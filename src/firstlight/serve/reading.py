@@ -64,13 +64,19 @@ class _Version(Form):
         self.number = described.number
 
 
-class _Waiting(NamedTuple):
-    """A request whose rows are being computed."""
+class _Sent(NamedTuple):
+    """Rows that are being computed, and how their result is asked for."""
 
-    exchange: Exchange
     version: _Version
     rows: Rows
     asked: Asked | None
+
+
+class _Waiting(NamedTuple):
+    """A request without an answer; `sent`: what of it, if not all."""
+
+    exchange: Exchange
+    sent: _Sent | None = None
 
 
 class Reader:
@@ -83,8 +89,7 @@ class Reader:
         self._send, self._draw = send, draw
         self._token: bytes | None = None
         self._paths: dict[bytes, tuple[Name[_Version], bool]] = {}
-        self._computing: dict[int, _Waiting] = {}
-        self._passed: dict[int, Exchange] = {}
+        self._waiting: dict[int, _Waiting] = {}
         self._last = 0
         self.is_set_up = False
 
@@ -117,7 +122,7 @@ class Reader:
             except Exception as error:
                 fail_unexpectedly(exchange, error)
                 return
-        self._passed[self._last] = exchange
+        self._waiting[self._last] = _Waiting(exchange)
         headers, body = exchange.headers, memoryview(exchange.body)
         self._send(
             Pass(self._last, exchange.method, exchange.path, headers, body, exchange.arrived)
@@ -129,7 +134,7 @@ class Reader:
         seconds = timeout_of(headers)
         rows, asked = understood(exchange, version, plain)
         deadline = deadline_of(exchange, version, asked, seconds)
-        self._computing[self._last] = _Waiting(exchange, version, rows, asked)
+        self._waiting[self._last] = _Waiting(exchange, _Sent(version, rows, asked))
         arrays = [bytes_of(array) for array in rows.arrays]
         context = trace_context(headers)
         self._send(
@@ -137,20 +142,22 @@ class Reader:
                   deadline, *context)
         )  # fmt: skip
 
-    def received(self, message: Message) -> None:
+    def received(self, message: Computed | Answered | Again) -> None:
         """The answer to a request."""
+        waiting = self._waiting.pop(message.number, None)
+        if waiting is None:
+            return  # its client has left
         match message:
-            case Computed():
-                self._write(self._computing.pop(message.number), message.outputs)
-            case Answered(number, status, body, content_type, more):
-                waiting = self._computing.pop(number, None)
-                exchange = self._passed.pop(number) if waiting is None else waiting.exchange
-                exchange.answer(status, [body], content_type, more)
-            case Again(number):
-                self.handle(self._computing.pop(number).exchange)
+            case Computed(_, outputs):
+                assert waiting.sent is not None
+                self._write(waiting.exchange, waiting.sent, outputs)
+            case Answered(_, status, body, content_type, more):
+                waiting.exchange.answer(status, [body], content_type, more)
+            case Again():
+                self.handle(waiting.exchange)
 
-    def _write(self, waiting: _Waiting, outputs: Sequence[memoryview]) -> None:
-        exchange, version, rows, asked = waiting
+    def _write(self, exchange: Exchange, sent: _Sent, outputs: Sequence[memoryview]) -> None:
+        version, rows, asked = sent
         signature = version.loaded.signature
         sizes = dict(zip(signature.axes, rows.sizes, strict=True))
         arrays = [
@@ -165,7 +172,8 @@ class Reader:
 
     def say_who_left(self) -> None:
         """Rows that nobody waits for need not be computed."""
-        gone = [n for n, waiting in self._computing.items() if waiting.exchange.is_gone()]
-        gone += [n for n, exchange in self._passed.items() if exchange.is_gone()]
+        gone = [n for n, waiting in self._waiting.items() if waiting.exchange.is_gone()]
+        for number in gone:
+            del self._waiting[number]
         if gone:
             self._send(Gone(gone))
