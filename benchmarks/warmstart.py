@@ -1,6 +1,6 @@
 """How soon does a fresh process answer, beside its peers?
 
-    python benchmarks/warmstart.py [fits] [gradients] [--rounds N] [--workspace FILE]
+    python benchmarks/warmstart.py [fits] [gradients] [imports] [--rounds N] [--workspace FILE]
                                    [--only NAME,NAME] [--ours] [--skip SIDE]
 
 A process is timed from its start to its end.
@@ -13,6 +13,8 @@ workspace is synthetic, of the dimensions of a published analysis with 184 param
 gradients: it differentiates a result of a model with eight parameters with respect to all of its
 numbers, by `jax.grad` without `jit`, or takes a step of a PyTorch loss (on a GPU if there is one):
 as the library does it, and with everything compiled at once.
+
+imports: it imports JAX, with FIRSTLIGHT_WARMSTART set and without.
 
 `--only torch,cls,limit` measures the sides whose names begin with one of these; packages of the
 others are not needed. `--ours` measures no peers, and prints seconds: for a slow machine, where
@@ -106,7 +108,9 @@ GRADIENTS: dict[str, list[str]] = {
     for name, program in RESULTS.items()
     for how in ("library", "compiled")
 }
-SIDES = FITS | GRADIENTS
+WARM, PLAIN = "import under warm start", "plain import"
+IMPORTS = {WARM: ["-c", "import jax"], PLAIN: ["-c", "import jax"]}
+SIDES = FITS | GRADIENTS | IMPORTS
 #: (ours, theirs, the most that ours may take as a share of theirs)
 BARS = [
     ("library", "NextStat", 0.8),
@@ -117,6 +121,7 @@ BARS = [
     ("command", "JAX, no cache", 1.05),
     ("library", "pyhf, NumPy", 1.0),
     *((f"{name}, library", f"{name}, compiled", 0.6) for name in RESULTS),
+    (WARM, PLAIN, 1.0),
 ]
 
 
@@ -125,6 +130,8 @@ def seconds(side: str, workspace: Path, cache: Path) -> float:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
     if side == "JAX, warm persistent cache":
         environment |= CACHED | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
+    if side == WARM:
+        environment["FIRSTLIGHT_WARMSTART"] = "1"
     command = [sys.executable, *SIDES[side], str(workspace)]
     begin = time.perf_counter()
     subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
@@ -178,7 +185,7 @@ def report(found: dict[str, list[float]], what: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("parts", nargs="*", metavar="PART", help="fits, gradients; default: both")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="fits, gradients, imports (all)")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--workspace", type=Path, help="a pyhf JSON workspace, for the fits")
     parser.add_argument(
@@ -187,7 +194,11 @@ def main() -> None:
     parser.add_argument("--only", metavar="NAME,NAME", help="the sides that begin with these names")
     parser.add_argument("--ours", action="store_true", help="no peers: seconds, not ratios")
     options = parser.parse_args()
-    plans = {"fits": (FITS, "thu-184p", "fit"), "gradients": (GRADIENTS, "complex-8p", "gradient")}
+    plans = {
+        "fits": (FITS, "thu-184p", "fit"),
+        "gradients": (GRADIENTS, "complex-8p", "gradient"),
+        "imports": (IMPORTS, "complex-8p", "the end of the import of JAX"),
+    }
     for part in options.parts or plans:
         sides, preset, what = plans[part]
         kept = chosen(sides, options)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from firstlight.import_watch import when_imported
+from firstlight.import_watch import import_without_collecting, when_imported
 
 
 def test_every_action_for_a_module_is_done_once_and_no_watch_stays(
@@ -27,3 +30,27 @@ def test_every_action_for_a_module_is_done_once_and_no_watch_stays(
     assert sorted(done) == [("first", 7), ("second", 7), ("third", 7)]
     assert sys.meta_path == before
     sys.modules.pop("watched_module")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("was_on", [False, True])
+def test_garbage_is_not_collected_during_an_import_and_as_before_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_on: bool, fails: bool
+) -> None:
+    name = f"large_package_{was_on}_{fails}"
+    lines = "import gc, sys\nsys.collecting = gc.isenabled()\n" + "1 / 0\n" * fails
+    (tmp_path / f"{name}.py").write_text(lines)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "collecting", None, raising=False)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    import_without_collecting(name)
+    if not was_on:
+        gc.disable()
+    try:
+        with pytest.raises(ZeroDivisionError) if fails else nullcontext():
+            importlib.import_module(name)
+        assert gc.isenabled() == was_on and gc.get_freeze_count() == 0
+    finally:
+        gc.enable()
+    assert getattr(sys, "collecting") is False  # noqa: B009
+    sys.modules.pop(name, None)

@@ -1,4 +1,4 @@
-"""Something to do right after the import of a module, which may never come.
+"""Something to do around the import of a module, which may never come.
 
 Part of the start of every Python under `firstlight exec`, so it imports nothing that Python has
 not loaded already.
@@ -20,12 +20,29 @@ def when_imported(name: str, action: "Callable[[], None]") -> None:
         sys.meta_path.insert(0, _Watch(name, action))
 
 
+def import_without_collecting(name: str) -> None:
+    """Turn the garbage collector off while the module is imported.
+
+    What a large package makes at its import stays, and to look through it again and again for
+    garbage takes a tenth of the import of JAX.
+    """
+    if name not in sys.modules:
+        sys.meta_path.insert(0, _Uncollected(name, _nothing))
+
+
+def _nothing() -> None:
+    pass
+
+
 class _Watch:
     """A finder that lets the others find the module, and sees it executed."""
 
     def __init__(self, name: str, action: "Callable[[], None]") -> None:
         self._name = name
         self._action = action
+
+    def execute(self, execute: "Callable[[Any], None]", module: "Any") -> None:
+        execute(module)
 
     def find_spec(self, name: str, path: "Any", target: "Any" = None) -> "Any":
         if name != self._name:
@@ -38,7 +55,7 @@ class _Watch:
             execute = spec.loader.exec_module
 
             def exec_module(module: "Any") -> None:
-                execute(module)
+                self.execute(execute, module)
                 # A loader of a zip file is that of other modules too.
                 if module.__name__ == self._name and self in sys.meta_path:
                     sys.meta_path.remove(self)
@@ -46,3 +63,21 @@ class _Watch:
 
             spec.loader.exec_module = exec_module
         return spec
+
+
+class _Uncollected(_Watch):
+    def execute(self, execute: "Callable[[Any], None]", module: "Any") -> None:
+        import gc  # builtin
+
+        was_on = gc.isenabled()
+        gc.disable()
+        try:
+            execute(module)
+        finally:
+            if was_on:
+                if not gc.get_freeze_count():
+                    # To the oldest generation without a look at it, or the next collection of the
+                    # youngest one would go through all that was imported.
+                    gc.freeze()
+                    gc.unfreeze()
+                gc.enable()

@@ -116,4 +116,5 @@ def _after_import() -> None:
 
 
 if not _try_now():
+    import_watch.import_without_collecting("jax")
     import_watch.when_imported("jax", _after_import)

@@ -40,7 +40,8 @@ def enable(cache: "str | os.PathLike[str] | None" = None) -> None:
             `FIRSTLIGHT_CACHE_DIR`, else the folder set in JAX, else `firstlight` in the user's
             cache folder.
     """
-    from firstlight.import_watch import when_imported
+    from firstlight.import_watch import import_without_collecting, when_imported
     from firstlight.warmstart.jax_cache import attach
 
+    import_without_collecting("jax")
     when_imported("jax._src.compilation_cache", lambda: attach(cache))

@@ -13,8 +13,10 @@ def _attach() -> None:
 
 
 try:
-    from firstlight.import_watch import when_imported
+    from firstlight.import_watch import import_without_collecting, when_imported
 
+    import_without_collecting("jax")
+    import_without_collecting("torch")
     when_imported("jax._src.compilation_cache", _attach)
 except Exception:
     pass
