@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from firstlight.warmstart.tiers.numpy_rules import Compute, NoRuleError, Rule
+from firstlight.warmstart.tiers.numpy_rules import Array, Avals, Compute, NoRuleError, Params, Rule
+
+Sizes: TypeAlias = Sequence[int]
 
 
-def _slice(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _slice(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     ranks = range(inputs[0].ndim)
     steps = params["strides"] or [1] * inputs[0].ndim
     where = tuple(
@@ -18,42 +21,42 @@ def _slice(params: Any, inputs: Any, outputs: Any) -> Compute:
     return lambda x: x[where]
 
 
-def _squeeze(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _squeeze(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     shape = outputs[0].shape
     return lambda x: np.reshape(x, shape)
 
 
-def _transpose(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _transpose(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     order = tuple(params["permutation"])
     return lambda x: np.transpose(x, order)
 
 
-def _reverse(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _reverse(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     axes = tuple(params["dimensions"])
     return lambda x: np.flip(x, axes)
 
 
-def _concatenate(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _concatenate(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     axis = params["dimension"]
     return lambda *parts: np.concatenate(parts, axis)
 
 
-def _stack(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _stack(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     axis = params["axis"]
     return lambda *parts: np.stack(parts, axis)
 
 
-def _unstack(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _unstack(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     axis = params["axis"]
     return lambda x: list(np.moveaxis(x, axis, 0))
 
 
-def _split(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _split(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     ends, axis = np.cumsum(params["sizes"])[:-1], params["axis"]
     return lambda x: np.split(x, ends, axis)
 
 
-def _pad(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _pad(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     shape, kind = outputs[0].shape, outputs[0].dtype
     into, taken = [], []
     for (low, _, between), size, full in zip(
@@ -66,7 +69,7 @@ def _pad(params: Any, inputs: Any, outputs: Any) -> Compute:
         taken.append(slice(first, first + count))
         into.append(slice(begin, begin + count * step, step))
 
-    def pad(x: Any, value: Any) -> Any:
+    def pad(x: Array, value: Array) -> Array:
         result = np.full(shape, value, kind)
         result[tuple(into)] = x[tuple(taken)]
         return result
@@ -74,19 +77,19 @@ def _pad(params: Any, inputs: Any, outputs: Any) -> Compute:
     return pad
 
 
-def _dynamic_slice(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _dynamic_slice(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     sizes, shape = params["slice_sizes"], inputs[0].shape
 
-    def cut(x: Any, *starts: Any) -> Any:
+    def cut(x: Array, *starts: Array) -> Array:
         return x[_window(starts, sizes, shape)]
 
     return cut
 
 
-def _dynamic_update_slice(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _dynamic_update_slice(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     shape, sizes = inputs[0].shape, inputs[1].shape
 
-    def update(x: Any, new: Any, *starts: Any) -> Any:
+    def update(x: Array, new: Array, *starts: Array) -> Array:
         result = np.array(x)
         result[_window(starts, sizes, shape)] = new
         return result
@@ -94,7 +97,7 @@ def _dynamic_update_slice(params: Any, inputs: Any, outputs: Any) -> Compute:
     return update
 
 
-def _window(starts: Any, sizes: Any, shape: Any) -> tuple[slice, ...]:
+def _window(starts: Sequence[Array], sizes: Sizes, shape: Sizes) -> tuple[slice, ...]:
     """Moved inside where it would leave the array, as XLA does."""
     begins = [
         min(max(int(start), 0), full - size)
@@ -103,7 +106,7 @@ def _window(starts: Any, sizes: Any, shape: Any) -> tuple[slice, ...]:
     return tuple(slice(b, b + size) for b, size in zip(begins, sizes, strict=True))
 
 
-def _gather(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _gather(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
     may_miss = params["mode"].name == _FILL_OR_DROP
     shape, kind = inputs[0].shape, outputs[0].dtype
@@ -114,7 +117,7 @@ def _gather(params: Any, inputs: Any, outputs: Any) -> Compute:
         fill = _outside(kind)
     kept = [size for d, size in enumerate(sizes) if d not in dropped]
 
-    def gather(x: Any, indices: Any) -> Any:
+    def gather(x: Array, indices: Array) -> Array:
         starts, inside = _starts(
             indices, shape, sizes, numbers.start_index_map,
             numbers.operand_batching_dims, numbers.start_indices_batching_dims,
@@ -133,7 +136,7 @@ def _gather(params: Any, inputs: Any, outputs: Any) -> Compute:
 _FILL_OR_DROP = "FILL_OR_DROP"
 
 
-def _outside(kind: Any) -> Any:
+def _outside(kind: np.dtype[Any]) -> float:
     """What a gather gives for an index that is not there."""
     if kind.kind in "fcV":
         return np.nan
@@ -142,7 +145,7 @@ def _outside(kind: Any) -> Any:
     return np.iinfo(kind).min if kind.kind == "i" else np.iinfo(kind).max
 
 
-def _axes_of_result(rank: int, windows: Any) -> list[int]:
+def _axes_of_result(rank: int, windows: Sizes) -> list[int]:
     """From axes (those of the indices, those of a window) to the order of the result."""
     batch = [d for d in range(rank) if d not in windows]
     source = {d: i for i, d in enumerate([*batch, *windows])}
@@ -150,11 +153,16 @@ def _axes_of_result(rank: int, windows: Any) -> list[int]:
 
 
 def _starts(
-    indices: Any, shape: Any, sizes: Any, index_map: Any, batching: Any, indices_batching: Any
-) -> tuple[list[Any], Any]:
+    indices: Array,
+    shape: Sizes,
+    sizes: Sizes,
+    index_map: Sizes,
+    batching: Sizes,
+    indices_batching: Sizes,
+) -> tuple[list[Array], Array]:
     """Per dimension where windows begin, moved inside; and which windows were inside."""
     batch_shape = indices.shape[:-1]
-    starts: list[Any] = [np.zeros(batch_shape, np.int64) for _ in shape]
+    starts: list[Array] = [np.zeros(batch_shape, np.int64) for _ in shape]
     for column, dimension in enumerate(index_map):
         starts[dimension] = indices[..., column].astype(np.int64)
     for dimension, axis in zip(batching, indices_batching, strict=True):
@@ -170,7 +178,7 @@ def _starts(
     return starts, inside
 
 
-def _elements(starts: list[Any], sizes: Any) -> tuple[Any, ...]:
+def _elements(starts: list[Array], sizes: Sizes) -> tuple[Array, ...]:
     """Indices of all elements of all windows: (axes of the indices, axes of a window)."""
     rank = len(sizes)
     return tuple(
@@ -180,8 +188,8 @@ def _elements(starts: list[Any], sizes: Any) -> tuple[Any, ...]:
     )
 
 
-def _scatter(combine: Any) -> Rule:
-    def rule(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _scatter(combine: Callable[[Array, tuple[Array, ...], Array], None]) -> Rule:
+    def rule(params: Params, inputs: Avals, outputs: Avals) -> Compute:
         numbers = params["dimension_numbers"]
         shape, updates = inputs[0].shape, inputs[2].shape
         if not shape:
@@ -193,13 +201,13 @@ def _scatter(combine: Any) -> Rule:
         axes += numbers.update_window_dims
         must_fit = params["mode"].name == _FILL_OR_DROP
 
-        def scatter(x: Any, indices: Any, new: Any) -> Any:
+        def scatter(x: Array, indices: Array, new: Array) -> Array:
             starts, inside = _starts(
                 indices, shape, sizes, numbers.scatter_dims_to_operand_dims,
                 numbers.operand_batching_dims, numbers.scatter_indices_batching_dims,
             )  # fmt: skip
             new = np.transpose(new, axes).reshape((*indices.shape[:-1], *sizes))
-            where: Any = np.broadcast_arrays(*_elements(starts, sizes))
+            where: Sequence[Array] = np.broadcast_arrays(*_elements(starts, sizes))
             if must_fit and not inside.all():
                 where, new = [part[inside] for part in where], new[inside]
             result = np.array(x)
@@ -211,14 +219,14 @@ def _scatter(combine: Any) -> Rule:
     return rule
 
 
-def _set(array: Any, where: Any, new: Any) -> None:
+def _set(array: Array, where: tuple[Array, ...], new: Array) -> None:
     array[where] = new
 
 
-def _sort(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _sort(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     axis, keys = params["dimension"], params["num_keys"]
 
-    def sort(*operands: Any) -> Any:
+    def sort(*operands: Array) -> list[Array]:
         if len(operands) == 1:
             return [np.sort(operands[0], axis, kind="stable")]
         order = np.lexsort([np.moveaxis(o, axis, -1) for o in reversed(operands[:keys])], axis=-1)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from firstlight.warmstart.tiers import indexing_rules, numpy_rules
-from firstlight.warmstart.tiers.numpy_rules import Compute, NoRuleError
+from firstlight.warmstart.tiers.numpy_rules import Array, Compute, NoRuleError, Params
+
+if TYPE_CHECKING:
+    from jax.core import ShapedArray
+    from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 
 _RULES = numpy_rules.RULES | indexing_rules.RULES
 #: Equations that only hold another program, and where.
@@ -30,7 +34,7 @@ class Interpreter:
         self._is_over = is_over
         self._prepared: dict[int, _Prepared] = {}
 
-    def run(self, closed: Any, inputs: Sequence[Any]) -> list[Any]:
+    def run(self, closed: ClosedJaxpr, inputs: Sequence[object]) -> list[Array]:
         """The results of a closed program.
 
         Raises:
@@ -39,14 +43,14 @@ class Interpreter:
         with np.errstate(all="ignore"):
             return self.prepare(closed)(*map(to_numpy, inputs))
 
-    def prepare(self, closed: Any) -> Callable[..., list[Any]]:
+    def prepare(self, closed: ClosedJaxpr) -> Callable[..., list[Array]]:
         """What runs a closed program; the same one is prepared once."""
         known = self._prepared.get(id(closed))
         if known is None:
             known = self._prepared[id(closed)] = _Prepared(closed, self)
         return known
 
-    def step(self, equation: Any) -> Compute:
+    def step(self, equation: JaxprEqn) -> Compute:
         """What computes the results of an equation: a list, where there are several."""
         name, params = equation.primitive.name, equation.params
         if name in _HOLDERS:
@@ -71,14 +75,14 @@ class Interpreter:
 class _Prepared:
     """A program whose variables are places in a list."""
 
-    def __init__(self, closed: Any, interpreter: Interpreter) -> None:
+    def __init__(self, closed: ClosedJaxpr, interpreter: Interpreter) -> None:
         program = closed.jaxpr
         self._kept = closed  # its id is a key as long as it lives
         self._interpreter = interpreter
-        places: dict[Any, int] = {}
+        places: dict[Var, int] = {}
         self._blank: list[Any] = []
 
-        def place(variable: Any, value: Any = None) -> int:
+        def place(variable: Var, value: Array | None = None) -> int:
             if hasattr(variable, "val"):  # a literal
                 self._blank.append(np.asarray(variable.val, variable.aval.dtype))
                 return len(self._blank) - 1
@@ -98,7 +102,7 @@ class _Prepared:
             self._steps.append((interpreter.step(equation), reads, writes, many))
         self._outputs = [place(variable) for variable in program.outvars]
 
-    def __call__(self, *inputs: Any) -> list[Any]:
+    def __call__(self, *inputs: Array) -> list[Array]:
         values = self._blank.copy()
         for at, value in zip(self._inputs, inputs, strict=True):
             values[at] = value
@@ -113,7 +117,7 @@ class _Prepared:
         return [values[at] for at in self._outputs]
 
 
-def _avals(variables: Sequence[Any]) -> list[Any]:
+def _avals(variables: Sequence[Var]) -> list[ShapedArray]:
     return [variable.aval for variable in variables]
 
 
@@ -128,7 +132,7 @@ def to_numpy(value: Any) -> Any:
     return np.asarray(value)
 
 
-def _closed(program: Any) -> Any:
+def _closed(program: ClosedJaxpr | Jaxpr) -> ClosedJaxpr:
     """A program with its constants, of which some equations hold only the program."""
     if hasattr(program, "consts"):
         return program
@@ -137,21 +141,21 @@ def _closed(program: Any) -> Any:
     return ClosedJaxpr(program, ())
 
 
-def _by_jax(equation: Any) -> Compute:
+def _by_jax(equation: JaxprEqn) -> Compute:
     """The operation as JAX runs it outside of `jit`, compiled on its own."""
     primitive = equation.primitive
     bound = primitive.get_bind_params(equation.params)
     # Before JAX 0.10 a pair: functions, which come first, and parameters.
     functions, params = bound if isinstance(bound, tuple) else ((), bound)
 
-    def compute(*values: Any) -> Any:
+    def compute(*values: Array) -> Array | list[Array]:
         found = primitive.bind(*functions, *values, **params)
         return [*map(to_numpy, found)] if primitive.multiple_results else to_numpy(found)
 
     return compute
 
 
-def _scan(interpreter: Interpreter, params: Any, equation: Any) -> Compute:
+def _scan(interpreter: Interpreter, params: Params, equation: JaxprEqn) -> Compute:
     closed, length = _closed(params["jaxpr"]), params["length"]
     body = interpreter.prepare(closed)
     # By their axes, because versions of JAX count them in different ways: what the body takes or
@@ -161,7 +165,7 @@ def _scan(interpreter: Interpreter, params: Any, equation: Any) -> Compute:
     order = range(length - 1, -1, -1) if params["reverse"] else range(length)
     kinds = [(v.aval.shape, v.aval.dtype) for v in equation.outvars[carried:]]
 
-    def scan(*values: Any) -> list[Any]:
+    def scan(*values: Array) -> list[Array]:
         fixed, carry = values[:consts], list(values[consts : consts + carried])
         lines = values[consts + carried :]
         stacked = [np.empty(shape, kind) for shape, kind in kinds]
@@ -175,16 +179,16 @@ def _scan(interpreter: Interpreter, params: Any, equation: Any) -> Compute:
     return scan
 
 
-def _same_rank(outer: Sequence[Any], inner: Sequence[Any]) -> int:
+def _same_rank(outer: Sequence[Var], inner: Sequence[Var]) -> int:
     pairs = zip(_avals(outer), _avals(inner), strict=True)
     return sum(len(a.shape) == len(b.shape) for a, b in pairs)
 
 
-def _while(interpreter: Interpreter, params: Any, equation: Any) -> Compute:
+def _while(interpreter: Interpreter, params: Params, equation: JaxprEqn) -> Compute:
     goes_on, body = (interpreter.prepare(_closed(params[n])) for n in ("cond_jaxpr", "body_jaxpr"))
     conditions, bodies = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
 
-    def loop(*values: Any) -> list[Any]:
+    def loop(*values: Array) -> list[Array]:
         state = list(values[bodies:])
         while np.any(which := np.asarray(goes_on(*values[:conditions], *state)[0])):
             new = body(*values[conditions:bodies], *state)
@@ -197,22 +201,22 @@ def _while(interpreter: Interpreter, params: Any, equation: Any) -> Compute:
     return loop
 
 
-def _leading(which: Any, value: Any) -> Any:
+def _leading(which: Array, value: Array) -> Array:
     """Over the first axes of a value."""
     return which.reshape(which.shape + (1,) * (np.ndim(value) - which.ndim))
 
 
-def _cond(interpreter: Interpreter, params: Any, equation: Any) -> Compute:
+def _cond(interpreter: Interpreter, params: Params, equation: JaxprEqn) -> Compute:
     branches = [interpreter.prepare(_closed(branch)) for branch in params["branches"]]
     last = len(branches) - 1
 
-    def choose(which: Any, *values: Any) -> list[Any]:
+    def choose(which: Array, *values: Array) -> list[Array]:
         return branches[min(max(int(which), 0), last)](*values)
 
     return choose
 
 
-def _platform(interpreter: Interpreter, params: Any, equation: Any) -> Compute:
+def _platform(interpreter: Interpreter, params: Params, equation: JaxprEqn) -> Compute:
     import jax
 
     here, platforms = jax.default_backend(), params["platforms"]
@@ -221,18 +225,18 @@ def _platform(interpreter: Interpreter, params: Any, equation: Any) -> Compute:
     return lambda: index
 
 
-def _linear_solve(interpreter: Interpreter, params: Any, equation: Any) -> Compute:
+def _linear_solve(interpreter: Interpreter, params: Params, equation: JaxprEqn) -> Compute:
     solve, lengths = interpreter.prepare(_closed(params["jaxprs"].solve)), params["const_lengths"]
     begin = lengths.matvec + lengths.vecmat
     end, every = begin + lengths.solve, sum(lengths)
 
-    def compute(*values: Any) -> list[Any]:
+    def compute(*values: Array) -> list[Array]:
         return solve(*values[begin:end], *values[every:])
 
     return compute
 
 
-_CONTROL: dict[str, Callable[[Interpreter, Any, Any], Compute]] = {
+_CONTROL: dict[str, Callable[[Interpreter, Params, JaxprEqn], Compute]] = {
     "scan": _scan,
     "while": _while,
     "cond": _cond,

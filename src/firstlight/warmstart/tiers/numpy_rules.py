@@ -8,14 +8,21 @@ Operands of one primitive have one type, so NumPy's promotion has nothing to dec
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-Compute = Callable[..., Any]
+if TYPE_CHECKING:
+    from jax.core import ShapedArray
+
+Array: TypeAlias = NDArray[Any]
+Compute: TypeAlias = Callable[..., Any]  # of arrays, to an array or several
+Params: TypeAlias = Mapping[str, Any]  # of an equation
+Avals: TypeAlias = "Sequence[ShapedArray]"
 #: (parameters, abstract inputs, abstract outputs)
-Rule = Callable[[dict[str, Any], Sequence[Any], Sequence[Any]], Compute]
+Rule: TypeAlias = Callable[[Params, Avals, Avals], Compute]
 #: math.erf and others go element by element: of more elements, JAX's own operation is faster.
 _MAX_ELEMENTS = 4096
 
@@ -24,22 +31,22 @@ class NoRuleError(Exception):
     """NumPy is not the one to compute this."""
 
 
-def _is_int(aval: Any) -> bool:
+def _is_int(aval: ShapedArray) -> bool:
     return bool(aval.dtype.kind in "iub")
 
 
-def _division(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _division(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     if not _is_int(inputs[0]):
         return np.divide
 
-    def towards_zero(a: Any, b: Any) -> Any:
+    def towards_zero(a: Array, b: Array) -> Array:
         quotient = np.floor_divide(np.abs(a), np.abs(b))
         return np.where((a < 0) != (b < 0), -quotient, quotient).astype(a.dtype)
 
     return towards_zero
 
 
-def _integer_pow(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _integer_pow(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     power = params["y"]
     if power == 2:
         return np.square
@@ -50,7 +57,7 @@ def _integer_pow(params: Any, inputs: Any, outputs: Any) -> Compute:
     return lambda x: _power(x, power)
 
 
-def _power(x: Any, power: int) -> Any:
+def _power(x: Array, power: int) -> Array:
     """By repeated squaring: np.power would take a logarithm."""
     result = None
     while power:
@@ -62,14 +69,14 @@ def _power(x: Any, power: int) -> Any:
     return np.ones_like(x) if result is None else result
 
 
-def _convert(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _convert(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     kind = outputs[0].dtype
     if inputs[0].dtype.kind not in "fV" or kind.kind not in "iu":
         return lambda x: np.asarray(x).astype(kind)
     # XLA takes the nearest integer there is, and 0 for NaN; NumPy leaves that open.
     low, high = np.iinfo(kind).min, np.iinfo(kind).max
 
-    def nearest(x: Any) -> Any:
+    def nearest(x: Array) -> Array:
         wide = np.nan_to_num(np.asarray(x, np.float64))
         inner = np.where((wide > low) & (wide < high), wide, 0).astype(kind)
         # Compared as floats, in which the largest 64-bit integer is one too large.
@@ -79,30 +86,30 @@ def _convert(params: Any, inputs: Any, outputs: Any) -> Compute:
     return nearest
 
 
-def _select(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _select(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     if inputs[0].dtype.kind == "b":
         return lambda which, no, yes: np.where(which, yes, no)
     return lambda which, *cases: np.choose(which, cases)
 
 
-def _reduction(ufunc: Any) -> Rule:
-    def rule(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _reduction(ufunc: np.ufunc) -> Rule:
+    def rule(params: Params, inputs: Avals, outputs: Avals) -> Compute:
         axes, kind = tuple(params["axes"]), outputs[0].dtype
         return lambda x: ufunc.reduce(x, axis=axes, dtype=kind)
 
     return rule
 
 
-def _arg_reduction(function: Any) -> Rule:
-    def rule(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _arg_reduction(function: Callable[..., Array]) -> Rule:
+    def rule(params: Params, inputs: Avals, outputs: Avals) -> Compute:
         (axis,), kind = params["axes"], outputs[0].dtype
         return lambda x: function(x, axis=axis).astype(kind)
 
     return rule
 
 
-def _cumulative(ufunc: Any) -> Rule:
-    def rule(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _cumulative(ufunc: np.ufunc) -> Rule:
+    def rule(params: Params, inputs: Avals, outputs: Avals) -> Compute:
         axis, kind = params["axis"], outputs[0].dtype
         if params["reverse"]:
             return lambda x: np.flip(ufunc.accumulate(np.flip(x, axis), axis, dtype=kind), axis)
@@ -111,7 +118,7 @@ def _cumulative(ufunc: Any) -> Rule:
     return rule
 
 
-def _dot_general(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _dot_general(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     (left_sum, right_sum), (left_batch, right_batch) = params["dimension_numbers"]
     left, right = inputs
     left_free = [d for d in range(left.ndim) if d not in (*left_sum, *left_batch)]
@@ -126,19 +133,16 @@ def _dot_general(params: Any, inputs: Any, outputs: Any) -> Compute:
     # Products of small floats are summed as float32, as XLA does on a CPU.
     wide = np.dtype(np.float32) if kind.kind == "V" or kind == np.float16 else kind
 
-    def dot(a: Any, b: Any) -> Any:
+    def dot(a: Array, b: Array) -> Array:
         a = np.asarray(a).transpose(left_order).reshape((*batch, rows, inner))
         b = np.asarray(b).transpose(right_order).reshape((*batch, inner, columns))
-        return (
-            np.matmul(a.astype(wide, copy=False), b.astype(wide, copy=False))
-            .astype(kind, copy=False)
-            .reshape(shape)
-        )
+        found: Array = np.matmul(a.astype(wide, copy=False), b.astype(wide, copy=False))
+        return found.astype(kind, copy=False).reshape(shape)
 
     return dot
 
 
-def _broadcast(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _broadcast(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     shape, dimensions = outputs[0].shape, params["broadcast_dimensions"]
     if len(inputs) != 1:
         raise NoRuleError
@@ -148,7 +152,7 @@ def _broadcast(params: Any, inputs: Any, outputs: Any) -> Compute:
     return lambda x: np.broadcast_to(np.reshape(x, middle), shape)
 
 
-def _iota(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _iota(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     shape, axis = outputs[0].shape, params["dimension"]
     line = np.arange(shape[axis]).astype(outputs[0].dtype)
     whole = np.broadcast_to(
@@ -157,7 +161,7 @@ def _iota(params: Any, inputs: Any, outputs: Any) -> Compute:
     return lambda: whole
 
 
-def _reshape(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _reshape(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     if params.get("dimensions") is not None or len(inputs) != 1:
         raise NoRuleError
     shape = outputs[0].shape
@@ -165,7 +169,7 @@ def _reshape(params: Any, inputs: Any, outputs: Any) -> Compute:
 
 
 def _element_by_element(function: Callable[[float], float]) -> Rule:
-    def rule(params: Any, inputs: Any, outputs: Any) -> Compute:
+    def rule(params: Params, inputs: Avals, outputs: Avals) -> Compute:
         if inputs[0].size > _MAX_ELEMENTS:
             raise NoRuleError
         kind, vectorised = outputs[0].dtype, np.frompyfunc(function, 1, 1)
@@ -174,15 +178,16 @@ def _element_by_element(function: Callable[[float], float]) -> Rule:
     return rule
 
 
-def _shift(ufunc: Any, signed: bool = False) -> Rule:
-    def rule(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _shift(ufunc: np.ufunc, signed: bool = False) -> Rule:
+    def rule(params: Params, inputs: Avals, outputs: Avals) -> Compute:
         kind, bits = inputs[0].dtype, inputs[0].dtype.itemsize * 8
         as_read = np.dtype(f"{'i' if signed else 'u'}{kind.itemsize}")
 
-        def shift(x: Any, by: Any) -> Any:
+        def shift(x: Array, by: Array) -> Array:
             x, by = np.asarray(x).view(as_read), np.asarray(by).astype(as_read)
             if signed:
-                return ufunc(x, np.minimum(by, bits - 1)).view(kind)
+                shifted: Array = ufunc(x, np.minimum(by, bits - 1))
+                return shifted.view(kind)
             # A shift by all bits or more leaves nothing; processors disagree on that.
             return np.where(by < bits, ufunc(x, by % bits), 0).astype(as_read).view(kind)
 
@@ -191,14 +196,14 @@ def _shift(ufunc: Any, signed: bool = False) -> Rule:
     return rule
 
 
-def _rounded(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _rounded(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     if int(params["rounding_method"]) == 1:  # to even
         return np.rint
     return lambda x: np.trunc(x + np.copysign(np.asarray(0.5, x.dtype), x))
 
 
-def _cholesky(params: Any, inputs: Any, outputs: Any) -> Compute:
-    def lower(matrix: Any) -> Any:
+def _cholesky(params: Params, inputs: Avals, outputs: Avals) -> Compute:
+    def lower(matrix: Array) -> Array:
         try:
             return np.linalg.cholesky(matrix)
         except np.linalg.LinAlgError:
@@ -209,7 +214,7 @@ def _cholesky(params: Any, inputs: Any, outputs: Any) -> Compute:
     return lower
 
 
-def _triangular_solve(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _triangular_solve(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     """By substitution, which divides by a zero as LAPACK does."""
     if params["conjugate_a"]:
         raise NoRuleError
@@ -220,7 +225,7 @@ def _triangular_solve(params: Any, inputs: Any, outputs: Any) -> Compute:
     size = inputs[0].shape[-1]
     goes_down = is_lower != turn
 
-    def solve(a: Any, b: Any) -> Any:
+    def solve(a: Array, b: Array) -> Array:
         a = np.swapaxes(a, -1, -2) if turn else a
         x = np.array(b if from_left else np.swapaxes(b, -1, -2))
         for i in range(size) if goes_down else range(size - 1, -1, -1):
@@ -233,11 +238,11 @@ def _triangular_solve(params: Any, inputs: Any, outputs: Any) -> Compute:
     return solve
 
 
-def _lu(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _lu(params: Params, inputs: Avals, outputs: Avals) -> Compute:
     if inputs[0].ndim != 2 or inputs[0].shape[0] != inputs[0].shape[1]:
         raise NoRuleError
 
-    def factors(matrix: Any) -> Any:
+    def factors(matrix: Array) -> tuple[Array, Array, Array]:
         a, size = np.array(matrix), len(matrix)
         pivots, order = np.arange(size, dtype=np.int32), np.arange(size, dtype=np.int32)
         for i in range(size):
@@ -257,21 +262,22 @@ def _always(compute: Compute) -> Rule:
     return lambda params, inputs, outputs: compute
 
 
-def _same(*values: Any) -> Any:
+def _same(*values: Array) -> Array | tuple[Array, ...]:
     return values[0] if len(values) == 1 else values
 
 
-def _logical(of_bools: Any, of_numbers: Any) -> Rule:
-    def rule(params: Any, inputs: Any, outputs: Any) -> Compute:
+def _logical(of_bools: np.ufunc, of_numbers: np.ufunc) -> Rule:
+    def rule(params: Params, inputs: Avals, outputs: Avals) -> Compute:
         chosen: Compute = of_bools if inputs[0].dtype.kind == "b" else of_numbers
         return chosen
 
     return rule
 
 
-def _logistic(x: Any) -> Any:
+def _logistic(x: Array) -> Array:
     one = np.asarray(1, np.asarray(x).dtype)
-    return one / (one + np.exp(-x))
+    found: Array = one / (one + np.exp(-x))
+    return found
 
 
 RULES: dict[str, Rule] = {
