@@ -7,11 +7,12 @@ number becomes an array as well.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import ModuleType
+from types import EllipsisType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     import jax
+    import numpy as np
     from numpy.typing import NDArray
 
 Array: TypeAlias = "NDArray[Any] | jax.Array"
@@ -24,5 +25,9 @@ Truth: TypeAlias = "bool | jax.Array"
 ArrayLike: TypeAlias = "Sequence[float] | NDArray[Any] | jax.Array"
 #: Main counts, or main and auxiliary data, in pyhf's order; None: the observed data.
 DataSet: TypeAlias = "ArrayLike | None"
+#: What toys are drawn with: an integer or a key of JAX; an array of the integers behind one.
+RandomKey: TypeAlias = "int | ArrayLike"
+#: What picks elements of an array.
+Index: TypeAlias = "int | tuple[slice | EllipsisType | NDArray[np.int64], ...]"
 #: Values by name (all others at their starting value), or a vector in the order of the model.
 Parameters: TypeAlias = "Mapping[str, Number] | ArrayLike | None"

@@ -12,11 +12,14 @@ import os
 import threading
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from threadpoolctl import LibController
 
 _lock = threading.Lock()
 _depth = 0
-_before: list[tuple[Any, int]] = []
+_before: list[tuple[LibController, int]] = []
 
 
 @contextlib.contextmanager
@@ -44,7 +47,7 @@ def one_blas_thread(*, of_jax: bool = True) -> Iterator[None]:
 
 
 @cache
-def _libraries(of_jax: bool) -> tuple[Any, ...]:
+def _libraries(of_jax: bool) -> tuple[LibController, ...]:
     """The BLAS libraries of this process; none if threadpoolctl is not installed."""
     if os.environ.get("OPENBLAS_NUM_THREADS") == "1":
         return ()  # nothing to limit

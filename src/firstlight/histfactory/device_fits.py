@@ -6,7 +6,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,11 @@ from firstlight.histfactory.numpy_or_jax import map_leaves
 from firstlight.histfactory.precision import float64_scope
 from firstlight.histfactory.programs import compiler_options
 
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from jax.sharding import NamedSharding
+
 #: Fits per device and call of the program: many, because the last of them run on few lanes.
 _CHUNK, _CHUNK_ON_CPU = 1 << 17, 1 << 10
 #: Lanes of an accelerator hold about so many numbers per array of an evaluation (2 GiB).
@@ -34,6 +39,9 @@ _AT_A_TIME = 2
 _ARRAYS, _KEPT = 8, 40
 
 
+_T = TypeVar("_T")
+
+
 class Occupancy(NamedTuple):
     """How many fits a device works on."""
 
@@ -41,7 +49,7 @@ class Occupancy(NamedTuple):
     lanes: int  # side by side
 
 
-def occupancy_of(prepared: Prepared, device: Any) -> Occupancy:
+def occupancy_of(prepared: Prepared, device: jax.Device) -> Occupancy:
     """What fills a device and fits its memory; on a CPU, one fit at a time."""
     if device.platform == "cpu":
         return Occupancy(_CHUNK_ON_CPU, 1)
@@ -54,7 +62,7 @@ def occupancy_of(prepared: Prepared, device: Any) -> Occupancy:
 def fits_on_devices(
     prepared: Prepared,
     problems: Problem,
-    devices: tuple[Any, ...],
+    devices: tuple[jax.Device, ...],
     progress: Callable[[int, int], None],
     note_work: Callable[[Work], None] = lambda work: None,
     occupancy: Occupancy | None = None,
@@ -99,7 +107,9 @@ def fits_on_devices(
     return together
 
 
-def _in_turn(pool: Any, run: Callable[[slice], Any], chunks: Sequence[slice]) -> Iterator[Any]:
+def _in_turn(
+    pool: ThreadPoolExecutor, run: Callable[[slice], _T], chunks: Sequence[slice]
+) -> Iterator[_T]:
     """The results in order; no more chunks are begun than are computed or copied at a time."""
     begun = deque(pool.submit(run, rows) for rows in chunks[:_AT_A_TIME])
     for rows in [*chunks[_AT_A_TIME:], *[None] * _AT_A_TIME][: len(chunks)]:
@@ -142,18 +152,20 @@ def _put(rows: slice, whole: Array, some: Array) -> None:
     whole[rows] = some[: rows.stop - rows.start]
 
 
-def _shardings(devices: tuple[Any, ...], problems: Problem) -> Any:
+def _shardings(devices: tuple[jax.Device, ...], problems: Problem) -> tuple[Problem, NamedSharding]:
     every, rows = copied(devices), divided(devices)
     leaves = (every if same else rows for same in _common(problems))
     return Problem(map_leaves(lambda _: rows, problems.data), *leaves), rows
 
 
 @cache
-def _program(devices: tuple[Any, ...], lanes: int, common: tuple[bool, ...]) -> Any:
+def _program(
+    devices: tuple[jax.Device, ...], lanes: int, common: tuple[bool, ...]
+) -> Callable[..., tuple[Minimum, Work]]:
     """`lowest_of_each` on every device, for the rows that it has."""
     every, rows = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec(ROWS)
 
-    def on_each_device(*arguments: Any) -> Any:
+    def on_each_device(*arguments: Any) -> tuple[Minimum, Work]:
         found, work = lowest_of_each(*arguments, lanes=lanes)
         return found, map_leaves(lambda count: count[None], work)
 
@@ -166,4 +178,7 @@ def _program(devices: tuple[Any, ...], lanes: int, common: tuple[bool, ...]) -> 
         out_specs=rows,
         check_vma=False,
     )
-    return jax.jit(spread, compiler_options=compiler_options())
+    compiled: Callable[..., tuple[Minimum, Work]] = jax.jit(
+        spread, compiler_options=compiler_options()
+    )
+    return compiled

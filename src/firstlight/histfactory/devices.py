@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from firstlight.histfactory.lazy_jax import jax
 from firstlight.histfactory.model import ModelError
@@ -19,14 +20,16 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh, NamedSharding
 
 #: Devices of JAX, the first so many of them, or None: all of this process, if that pays.
-Devices = Sequence[Any] | int | None
+Devices: TypeAlias = "Sequence[jax.Device] | int | None"
 #: Name of the mesh's axis.
 ROWS = "rows"
 #: With fewer fits, or points to evaluate, per device than this, one is as fast as several.
 MIN_FITS, MIN_POINTS = 16, 256
 
 
-def devices_for(rows: int, devices: Devices = None, at_least: int = MIN_FITS) -> tuple[Any, ...]:
+def devices_for(
+    rows: int, devices: Devices = None, at_least: int = MIN_FITS
+) -> tuple[jax.Device, ...]:
     """The devices that a call with so many rows uses; `at_least` so many each.
 
     By default all that JAX has in this process, or `jax.default_device` where that is set.
@@ -57,22 +60,22 @@ def devices_for(rows: int, devices: Devices = None, at_least: int = MIN_FITS) ->
     return given
 
 
-def divided(devices: tuple[Any, ...]) -> NamedSharding:
+def divided(devices: tuple[jax.Device, ...]) -> NamedSharding:
     """The leading axis divided among the devices."""
     return jax.sharding.NamedSharding(mesh_of(devices), jax.sharding.PartitionSpec(ROWS))
 
 
-def copied(devices: tuple[Any, ...]) -> NamedSharding:
+def copied(devices: tuple[jax.Device, ...]) -> NamedSharding:
     """The whole array on each device."""
     return jax.sharding.NamedSharding(mesh_of(devices), jax.sharding.PartitionSpec())
 
 
 @cache
-def mesh_of(devices: tuple[Any, ...]) -> Mesh:
+def mesh_of(devices: tuple[jax.Device, ...]) -> Mesh:
     """A mesh of one axis, `ROWS`."""
     return jax.sharding.Mesh(np.array(devices), (ROWS,))
 
 
-def filled(array: Any, size: int) -> Any:
+def filled(array: NDArray[Any], size: int) -> NDArray[Any]:
     """The rows of an array, and the first one again until there are `size` of them."""
     return np.concatenate([array, array[:1].repeat(size - len(array), 0)])

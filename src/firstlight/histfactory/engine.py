@@ -12,7 +12,7 @@ import contextlib
 import math
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -230,7 +230,7 @@ class Traced(_Backend):
 Engine: TypeAlias = Eager | Traced
 
 
-def engine_for(model: Model, *arguments: Any) -> Engine:
+def engine_for(model: Model, *arguments: object) -> Engine:
     """Traced if anything is, eager otherwise."""
     return Traced(model) if is_traced(model, arguments) else Eager(model)
 

@@ -10,6 +10,7 @@ this process, if there are enough vectors.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
@@ -20,7 +21,7 @@ from firstlight.histfactory.closed_form import dense_hessian, evaluate
 from firstlight.histfactory.devices import MIN_POINTS, Devices, devices_for
 from firstlight.histfactory.engine import Engine, Traced, engine_for
 from firstlight.histfactory.internal_order import data_of, data_vector, to_internal, to_public
-from firstlight.histfactory.lazy_jax import jnp
+from firstlight.histfactory.lazy_jax import jax, jnp
 from firstlight.histfactory.likelihood import Data, Prepared, expected_counts
 from firstlight.histfactory.likelihood import nll as plain_nll
 from firstlight.histfactory.model import Model
@@ -100,7 +101,7 @@ def hessian(
     return plain(matrix)[..., slot[:, None], slot]
 
 
-def _arguments(model: Model, parameters: Any, data: Any) -> tuple[Engine, Any, Data]:
+def _arguments(model: Model, parameters: Parameters, data: DataSet) -> tuple[Engine, Array, Data]:
     theta = to_internal(model, model.vector(parameters))
     observed = data_of(model, data)
     traced = data is not None and not isinstance(data, np.ndarray)
@@ -115,18 +116,20 @@ def _constants(engine: Engine, data: Data) -> Array:
     return engine.constants(data)
 
 
-def _nll_and_gradient(prepared: Prepared, data: Data, theta: Array, xp: Numpy) -> tuple[Any, Any]:
+def _nll_and_gradient(
+    prepared: Prepared, data: Data, theta: Array, xp: Numpy
+) -> tuple[Array, Array]:
     at = evaluate(prepared, data, theta, curvature=False, xp=xp)
     return at.nll, at.gradient
 
 
-def _hessian(prepared: Prepared, data: Data, theta: Array, xp: Numpy) -> Any:
+def _hessian(prepared: Prepared, data: Data, theta: Array, xp: Numpy) -> Array:
     curvature = evaluate(prepared, data, theta, xp=xp).curvature
     assert curvature is not None
     return dense_hessian(curvature, xp)
 
 
-_FUNCTIONS: dict[str, Any] = {
+_FUNCTIONS: dict[str, Callable[..., object]] = {
     "expected": expected_counts,
     "nll": plain_nll,
     "nll_and_gradient": _nll_and_gradient,
@@ -134,7 +137,9 @@ _FUNCTIONS: dict[str, Any] = {
 }
 
 
-def _program(name: str, engine: Engine, theta: Array, devices: Devices = None) -> Any:
+def _program(
+    name: str, engine: Engine, theta: Array, devices: Devices = None
+) -> Callable[..., Any]:
     """The function mapped over the leading axes of `theta`, compiled or in the caller's program."""
     leading = np.shape(theta)[:-1]
     program = _mapped(name, len(leading))
@@ -149,7 +154,7 @@ def _program(name: str, engine: Engine, theta: Array, devices: Devices = None) -
 
 
 def _on_devices(
-    program: Program, leading: tuple[int, ...], devices: tuple[Any, ...], *arrays: Any
+    program: Program, leading: tuple[int, ...], devices: tuple[jax.Device, ...], *arrays: Any
 ) -> Any:
     *rest, theta = arrays
     found = program.on_devices(*rest, theta.reshape(-1, theta.shape[-1]), devices=devices)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -93,7 +93,7 @@ class CLsGrid:
     model: Model
     mu: Floats
     data: DataSet
-    fixed: dict[str, Any]
+    fixed: dict[str, bool | Number]
     init: Parameters
     test_statistic: str
     compiled: bool  # what runs the fits

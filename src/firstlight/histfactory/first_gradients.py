@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -140,7 +139,7 @@ def by_argument(
     model: Model, data: DataSet, fixed: Fixed, slopes: Sequence[Slope]
 ) -> dict[str, list[Array]]:
     """Derivatives with respect to the model, the data and μ, stacked over numbers."""
-    own: Any = np.ones(len(slopes[0].start))  # fixed parameters at the model's own value
+    own: Array = np.ones(len(slopes[0].start))  # fixed parameters at the model's own value
     for name, value in as_fixed(model, fixed).items():
         if not isinstance(value, bool):
             own[model._order[model.index(name)]] = 0.0
@@ -165,7 +164,7 @@ def _by_data(model: Model, data: DataSet, slope: Slope) -> tuple[Slope, Array]:
     if np.shape(data)[-1] > n_main:
         where = model._order[model._constrained]
         by_data = np.concatenate([by_data, slope.aux[where]])
-        aux: Any = slope.aux.copy()
+        aux: Array = slope.aux.copy()
         aux[where] = 0.0
         slope = slope._replace(aux=aux)
     return slope, by_data

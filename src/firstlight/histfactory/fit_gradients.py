@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -67,7 +66,7 @@ def _nll(model: Model, parameters: Parameters = None, data: DataSet = None) -> L
     return Linear(total, np.ones(2), gradients | {"parameters": by_names})
 
 
-def _at_init(model: Model, parameters: Any) -> Array:
+def _at_init(model: Model, parameters: Parameters) -> Array:
     """1 where a parameter stands at the model's own value, in internal order."""
     given = np.ones(model.n_parameters, bool)
     if parameters is None or isinstance(parameters, dict):
@@ -76,7 +75,7 @@ def _at_init(model: Model, parameters: Any) -> Array:
     return to_internal(model, np.where(given, 0.0, 1.0), np.zeros(model.about.sizes.parameters))
 
 
-def _by_parameters(model: Model, parameters: Any, gradient: Array) -> list[Array]:
+def _by_parameters(model: Model, parameters: Parameters, gradient: Array) -> list[Array]:
     """By every leaf of what was given, for the likelihood and its constants."""
     if parameters is None:
         return []

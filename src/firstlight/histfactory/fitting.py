@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -37,7 +37,7 @@ from firstlight.histfactory.precision import float64_scope, in_float64, is_trace
 from firstlight.histfactory.programs import Program
 
 #: Fixed parameters: names, or values to fix at, True (at init), False (free).
-Fixed = Mapping[str, Any] | Iterable[str] | None
+Fixed: TypeAlias = "Mapping[str, bool | Number] | Iterable[str] | None"
 
 
 class _Point(NamedTuple):
@@ -79,7 +79,7 @@ class FitResult:
         """Square roots of the covariance's diagonal by name; 0 for parameters that did not move."""
         return self._by_name(_diagonal(self.covariance) ** 0.5)
 
-    def _by_name(self, values: Any) -> dict[str, Any]:
+    def _by_name(self, values: Array) -> dict[str, Number]:
         if is_traced(values) or np.ndim(values) > 1:
             return {name: values[..., i] for i, name in enumerate(self.names)}
         return dict(zip(self.names, np.asarray(values).tolist(), strict=True))
@@ -131,11 +131,11 @@ class FitResult:
             return covariance * scale[..., :, None] * scale[..., None, :]
 
 
-def _diagonal(matrix: Any) -> Any:
+def _diagonal(matrix: Array) -> Array:
     return matrix.diagonal(axis1=-2, axis2=-1)
 
 
-def _inverse(prepared: Prepared, data: Data, theta: Array, free: Array, xp: Numpy = jnp) -> Any:
+def _inverse(prepared: Prepared, data: Data, theta: Array, free: Array, xp: Numpy = jnp) -> Array:
     """The inverse Hessian of the free parameters; NaN where it is not positive definite."""
     curvature = evaluate(prepared, data, theta, xp=xp).curvature
     assert curvature is not None
@@ -145,7 +145,7 @@ def _inverse(prepared: Prepared, data: Data, theta: Array, free: Array, xp: Nump
 _INVERSE = Program(_inverse, evaluations=2)
 
 
-def _dense_inverse(curvature: Curvature, free: Array) -> Any:
+def _dense_inverse(curvature: Curvature, free: Array) -> Array:
     hessian = dense_hessian(curvature, np)
     (moving,) = np.nonzero(free)
     scale = 1 / np.sqrt(np.abs(np.diagonal(hessian)[moving]))
@@ -159,23 +159,24 @@ def _dense_inverse(curvature: Curvature, free: Array) -> Any:
     return inverse
 
 
-def _block_inverse(curvature: Curvature, free: Array) -> Any:
+def _block_inverse(curvature: Curvature, free: Array) -> Array:
     factors = factorise(assemble(curvature), free)
     return jax.vmap(lambda unit: solve(factors, unit))(jnp.eye(len(free)))
 
 
 @cache
-def _inverse_over(axes: int) -> Any:
+def _inverse_over(axes: int) -> Callable[[Curvature | _Point, Array], Array]:
     """The inverse of a `Curvature` or at a `_Point`, mapped over leading axes."""
 
-    def function(hessian: Curvature | _Point, free: Array) -> Any:
+    def function(hessian: Curvature | _Point, free: Array) -> Array:
         if isinstance(hessian, _Point):
             return _inverse(*hessian, free)
         return _block_inverse(hessian, free)
 
     for _ in range(axes):
         function = jax.vmap(function)
-    return jax.jit(function)
+    compiled: Callable[[Curvature | _Point, Array], Array] = jax.jit(function)
+    return compiled
 
 
 @in_float64
@@ -236,7 +237,7 @@ def problem_of(engine: Engine, data: Data, fixed: Fixed = None, init: Parameters
     )
 
 
-def as_fixed(model: Model, fixed: Fixed) -> dict[str, Any]:
+def as_fixed(model: Model, fixed: Fixed) -> dict[str, bool | Number]:
     """Fixed parameters by name: a value, True (at its init) or False (free).
 
     The name of a set, such as a staterror, stands for all of its parameters.
@@ -252,7 +253,7 @@ def as_fixed(model: Model, fixed: Fixed) -> dict[str, Any]:
             raise ModelError(
                 f"fixed is {fixed!r}; give names of parameters, or a mapping from names to values."
             ) from None
-    held: dict[str, Any] = {}
+    held: dict[str, bool | Number] = {}
     for name, value in fixed.items():
         flag = isinstance(value, (bool, np.bool_))
         checked = bool(value) if flag else require_number(value, f"the value to fix {name!r} at")

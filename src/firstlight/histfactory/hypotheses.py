@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from firstlight.histfactory.array_types import Number, Numpy
+from firstlight.histfactory.array_types import Array, Count, Number, Numpy, Parameters
 from firstlight.histfactory.engine import Engine, Traced
 from firstlight.histfactory.fitting import Fixed, problem_of
 from firstlight.histfactory.internal_order import poi_position
@@ -26,7 +26,7 @@ ROUNDING = 1e-12
 
 
 def hypotheses(
-    engine: Engine, data: Data, mus: list[Any], fixed: Fixed, init: Any
+    engine: Engine, data: Data, mus: Sequence[Number | None], fixed: Fixed, init: Parameters
 ) -> list[Problem]:
     """One problem per signal strength; None leaves it free."""
     base = problem_of(engine, data, fixed, init)
@@ -71,29 +71,29 @@ def free_and_conditional(
     return [again._replace(branches=most_branches(2, again.branches)), at_mu]
 
 
-def poi_value(engine: Engine, found: Minimum) -> Any:
+def poi_value(engine: Engine, found: Minimum) -> Array:
     return found.theta[poi_position(engine.model)]
 
 
-def difference(engine: Engine, conditional: Minimum, free: Minimum) -> Any:
+def difference(engine: Engine, conditional: Minimum, free: Minimum) -> Array:
     """2 ΔNLL, clipped at zero because rounding can make it negative."""
     with np.errstate(invalid="ignore"):  # infinities of failed fits give NaN
         return engine.xp.maximum(2 * (conditional.nll - free.nll), 0.0)
 
 
-def one_sided(engine: Engine, mu: Number, free: Minimum, at_mu: Minimum) -> Any:
+def one_sided(engine: Engine, mu: Number, free: Minimum, at_mu: Minimum) -> Array:
     muhat = poi_value(engine, free)
     return engine.xp.where(muhat > mu, 0.0, difference(engine, at_mu, free))
 
 
-def square_root(q: Any) -> Any:
+def square_root(q: Number) -> Number:
     """√q of a test statistic; zero, with zero derivative, where q is only rounding."""
     xp: Numpy = jnp if is_traced(q) else np
     none = q <= ROUNDING
     return plain(xp.where(none, 0.0, xp.sqrt(xp.where(none, 1.0, q))))
 
 
-def most_branches(*counts: Any) -> Any:
+def most_branches(*counts: Count) -> Count:
     """The largest of several numbers of minima, elementwise under `vmap`."""
     return plain((jnp if is_traced(counts) else np).stack(counts).max(axis=0))
 

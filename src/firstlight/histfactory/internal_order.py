@@ -7,11 +7,10 @@ Public parameter vectors and data are in pyhf's order. Internally, parameters ar
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any
 
 import numpy as np
 
-from firstlight.histfactory.array_types import Array, Numpy
+from firstlight.histfactory.array_types import Array, DataSet, Numpy
 from firstlight.histfactory.lazy_jax import jax, jnp
 from firstlight.histfactory.likelihood import Data, Prepared, prepare
 from firstlight.histfactory.model import Arrays, Floats, Model, ModelError, as_numbers
@@ -42,7 +41,7 @@ def poi_position(model: Model) -> int:
     return int(model._order[model.poi_index])
 
 
-def data_of(model: Model, values: Any = None, *, batch: bool = False) -> Data:
+def data_of(model: Model, values: DataSet | Data = None, *, batch: bool = False) -> Data:
     """Data in internal form, from None (observed), main, main + auxiliary, or `Data`.
 
     batch: whether leading axes are allowed.
@@ -52,8 +51,8 @@ def data_of(model: Model, values: Any = None, *, batch: bool = False) -> Data:
     if values is None:
         return model._observed_data
     n_main, n_aux = model.n_bins, len(model._constrained)
-    values = as_numbers(values, "data")
-    shape = np.shape(values)
+    numbers = as_numbers(values, "data")
+    shape = np.shape(numbers)
     if len(shape) > 1 and not batch:
         raise ModelError(
             f"{model.about.source}: data have shape {shape}, which is several data sets. "
@@ -64,16 +63,16 @@ def data_of(model: Model, values: Any = None, *, batch: bool = False) -> Data:
             f"{model.about.source}: data have shape {shape}; expected {n_main} main counts, or "
             f"{n_main + n_aux} with auxiliary data (channels {', '.join(model.channel_names)})."
         )
-    xp: Numpy = jnp if is_traced(values) else np
-    values = xp.asarray(values, np.float64)
-    if xp is np:
-        _require_possible(model, values, n_main)
+    xp: Numpy = jnp if is_traced(numbers) else np
+    numbers = xp.asarray(numbers, np.float64)
+    if isinstance(numbers, np.ndarray):
+        _require_possible(model, numbers, n_main)
     axes = shape[:-1]
     padding = xp.zeros((*axes, model.about.sizes.bins - n_main))
-    main = xp.concatenate([values[..., :n_main], padding], axis=-1)
+    main = xp.concatenate([numbers[..., :n_main], padding], axis=-1)
     aux = _spread(model, model._settings.auxdata, axes)
     if shape[-1] > n_main:
-        aux = put(aux, (..., model._order[model._constrained]), values[..., n_main:])
+        aux = put(aux, (..., model._order[model._constrained]), numbers[..., n_main:])
     return Data(main, aux)
 
 
@@ -102,7 +101,7 @@ def prepared(model: Model) -> Prepared:
     return prepare(arrays, model.about.structure, model.about.codes)
 
 
-def with_arrays(model: Model, **arrays: Any) -> Model:
+def with_arrays(model: Model, **arrays: Array) -> Model:
     """The same model with other arrays (fields of `Arrays`, in the padded grid)."""
     for name, array in arrays.items():
         known = getattr(model.arrays, name, None)

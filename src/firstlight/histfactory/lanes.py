@@ -13,7 +13,7 @@ the next queue, while the other lanes go on. When few problems are left, they mo
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from firstlight.histfactory.array_types import Array
 from firstlight.histfactory.branches import Plan, branch_risks, first_plan, next_plan
@@ -34,6 +34,9 @@ from firstlight.histfactory.newton import (
 _NARROW, _MANY = 16, 512
 
 
+_T = TypeVar("_T")
+
+
 class Work(NamedTuple):
     """What the fits took: the share of busy lanes is `steps / lane_steps`."""
 
@@ -44,7 +47,7 @@ class Work(NamedTuple):
 class _State(NamedTuple):
     which: Array  # the problem on each lane; their number where there is none
     search: SearchState
-    waiting: Any  # problems that have to be searched and are not on a lane
+    waiting: Array  # problems that have to be searched and are not on a lane
     plans: Plan  # of all problems
     found: Minimum  # of the last search of each
     work: Work
@@ -116,17 +119,18 @@ def _lanes_of(state: _State) -> _Lanes:
     return _Lanes(state.which, state.search, none, state.found, state.work)
 
 
-def _on_lanes(which: Array, n: int) -> Any:
+def _on_lanes(which: Array, n: int) -> Array:
     return jnp.zeros(n, bool).at[which].set(True, mode="drop")
 
 
-def _begun(model: Prepared, problems: Problem, starts: Array, which: Array) -> Any:
+def _begun(model: Prepared, problems: Problem, starts: Array, which: Array) -> SearchState:
     begin = jax.vmap(partial(search_begun, model))
-    return begin(_rows(problems, which), _rows(starts, which))
+    begun: SearchState = begin(_rows(problems, which), _rows(starts, which))
+    return begun
 
 
 def _refilled(
-    model: Prepared, problems: Problem, starts: Array, queue: Any, at: _Lanes, free: Array
+    model: Prepared, problems: Problem, starts: Array, queue: jax.Array, at: _Lanes, free: Array
 ) -> _Lanes:
     """Free lanes with the next problems of the queue, as long as there are any."""
     n = len(queue)
@@ -137,7 +141,7 @@ def _refilled(
     return at._replace(which=which, search=search, taken=at.taken + jnp.sum(free))
 
 
-def _step(model: Prepared, problems: Problem, plans: Plan, queue: Any, at: _Lanes) -> _Lanes:
+def _step(model: Prepared, problems: Problem, plans: Plan, queue: jax.Array, at: _Lanes) -> _Lanes:
     """One step of the search on every lane."""
     n, busy = len(queue), at.which < len(queue)
     problem = _rows(problems, at.which)
@@ -153,7 +157,7 @@ def _step(model: Prepared, problems: Problem, plans: Plan, queue: Any, at: _Lane
 
 
 def _next_plans(
-    model: Prepared, problems: Problem, plans: Plan, found: Minimum, ended: Any, lanes: int
+    model: Prepared, problems: Problem, plans: Plan, found: Minimum, ended: Array, lanes: int
 ) -> Plan:
     """The plans, those of the problems whose search has ended made anew."""
     n = len(ended)
@@ -179,7 +183,7 @@ def _risks(
         at = evaluate(model, problem.data, theta, curvature=False)
         return branch_risks(model, problem.data, theta, at, problem.fixed, jnp)
 
-    def some(i: Array, risks: Any) -> Any:
+    def some(i: Array, risks: jax.Array) -> jax.Array:
         which = jax.lax.dynamic_slice(padded, (i * lanes,), (lanes,))
         fresh = jax.vmap(of_one)(_rows(problems, which), _rows(found.theta, which))
         return risks.at[which].set(fresh, mode="drop")
@@ -187,9 +191,10 @@ def _risks(
     return jax.lax.fori_loop(0, -(-waiting // lanes), some, jnp.zeros((n, model.blocks[0])))
 
 
-def _rows(tree: Any, which: Array) -> Any:
+def _rows(tree: _T, which: Array) -> _T:
     """The rows of all leaves, those of length one repeated; any row where `which` is none."""
-    return jax.tree.map(lambda a: a[jnp.minimum(which, len(a) - 1)], tree)
+    rows: _T = jax.tree.map(lambda a: a[jnp.minimum(which, len(a) - 1)], tree)
+    return rows
 
 
 def _where(mask: Array, new: Array, old: Array) -> Array:

@@ -13,13 +13,15 @@ import sys
 from collections.abc import Callable
 from functools import cache, cached_property
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from firstlight import import_watch
 
 __all__ = ["custom_jvp", "is_imported", "is_installed", "jax", "jnp", "pytree", "when_imported"]
 
 T = TypeVar("T", bound=type)
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class _LazyModule:
@@ -67,27 +69,28 @@ def pytree(cls: T) -> T:
     return cls
 
 
-class custom_jvp:  # noqa: N801, named like what it stands for
+class custom_jvp(Generic[P, R]):  # noqa: N801, named like what it stands for
     """`jax.custom_jvp`, made on the first call."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[P, R]) -> None:
         self._function = function
 
-    def defjvp(self, rule: Callable[..., Any]) -> Callable[..., Any]:
+    def defjvp(self, rule: Callable[..., object]) -> Callable[..., object]:
         self._rule = rule
         return rule
 
     @cached_property
-    def _made(self) -> Any:
-        made = jax.custom_jvp(self._function)
-        made.defjvp(self._rule)
+    def _made(self) -> Callable[P, R]:
+        rule = jax.custom_jvp(self._function)
+        rule.defjvp(self._rule)
+        made: Callable[P, R] = rule
         return made
 
-    def __call__(self, *arguments: Any) -> Any:
-        return self._made(*arguments)
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._made(*args, **kwargs)
 
 
-def when_imported(action: Callable[[], Any]) -> None:
+def when_imported(action: Callable[[], object]) -> None:
     """Run `action` now if JAX is imported, or right after its import."""
     if is_imported():
         action()
@@ -96,7 +99,7 @@ def when_imported(action: Callable[[], Any]) -> None:
 
 
 _imported = False
-_actions: list[Callable[[], Any]] = []
+_actions: list[Callable[[], object]] = []
 
 
 def _try_now() -> bool:

@@ -7,9 +7,10 @@ It is differentiable with respect to all numbers of a model, also at a factor of
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from firstlight.histfactory.lazy_jax import custom_jvp, jax, jnp, pytree
 from firstlight.histfactory.precision import float64_scope
 
 if TYPE_CHECKING:
+    from jax.sharding import NamedSharding
+
     from firstlight.histfactory.model import Arrays, Structure
 
 #: A factor closer to zero than this is replaced by it where the closed form divides by the factor.
@@ -53,7 +56,7 @@ class Prepared:
         return begin_gamma - n_factors, begin_gamma
 
     @cached_property
-    def kind(self) -> tuple[Any, ...]:
+    def kind(self) -> Hashable:
         """What a compiled program depends on: all shapes, and the codes."""
         shapes = (self.shifts.shape, self.logs.shape, self.factor_mask.shape, self.weight.shape)
         return (*shapes, self.codes)
@@ -70,7 +73,7 @@ class Prepared:
             copy: Prepared = jax.device_put(self)
             return copy
 
-    def on(self, sharding: Any) -> Prepared:
+    def on(self, sharding: NamedSharding) -> Prepared:
         """The same on the devices of a sharding; copied there once."""
         if sharding not in self._copies:
             with float64_scope():
@@ -78,7 +81,7 @@ class Prepared:
         return self._copies[sharding]
 
     @cached_property
-    def _copies(self) -> dict[Any, Prepared]:
+    def _copies(self) -> dict[NamedSharding, Prepared]:
         return {}
 
     @property

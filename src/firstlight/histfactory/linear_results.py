@@ -12,14 +12,16 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from firstlight.histfactory.array_types import Array
 from firstlight.histfactory.lazy_jax import jax, jnp
 
 if TYPE_CHECKING:
+    from firstlight.histfactory.model import Model
     from firstlight.histfactory.programs import Patience
 
 
@@ -32,12 +34,14 @@ class Linear:
     gradients: Mapping[str, Sequence[Array]]  # ∂s/∂ of every leaf of an argument [s, ...]
 
 
+#: Of a call: positional ones, and keywords.
+Arguments: TypeAlias = tuple[Sequence[Any], Mapping[str, Any]]
 #: Takes the arguments of its function, as numbers; None where only a program can answer.
 Rule = Callable[..., Linear | None]
-_RULES: dict[Callable[..., Any], tuple[Rule, Patience]] = {}
+_RULES: dict[Callable[..., object], tuple[Rule, Patience]] = {}
 
 
-def rule_of(function: Callable[..., Any], patience: Patience) -> Callable[[Rule], Rule]:
+def rule_of(function: Callable[..., object], patience: Patience) -> Callable[[Rule], Rule]:
     """Registers the rule of a public function of a model, and until when it is followed."""
 
     def register(rule: Rule) -> Rule:
@@ -48,7 +52,11 @@ def rule_of(function: Callable[..., Any], patience: Patience) -> Callable[[Rule]
 
 
 def known_result(
-    function: Callable[..., Any], arguments: Any, arrays: Sequence[Any], unflatten: Any, wide: bool
+    function: Callable[..., object],
+    arguments: Arguments,
+    arrays: Sequence[Array],
+    unflatten: Callable[[Sequence[Array]], Arguments],
+    wide: bool,
 ) -> tuple[Any] | None:
     """The result if there is a rule for it and all values are known, in a tuple; None otherwise.
 
@@ -72,26 +80,27 @@ def known_result(
     return (_attached(linear, gradients, wide)(*traced),)
 
 
-def _model(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return args[0] if args else kwargs["model"]
+def _model(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Model:
+    model: Model = args[0] if args else kwargs["model"]
+    return model
 
 
 @cache
-def _rules() -> dict[Callable[..., Any], tuple[Rule, Patience]]:
+def _rules() -> dict[Callable[..., object], tuple[Rule, Patience]]:
     # They use functions that are decorated with what calls this.
     from firstlight.histfactory import exclusion_gradients, first_gradients, fit_gradients  # noqa: F401
 
     return _RULES
 
 
-def _number(array: Any) -> Any:
+def _number(array: Array) -> NDArray[Any] | None:
     """An array in NumPy, also behind one differentiation; None if it is not known."""
     value = getattr(array, "primal", None) if isinstance(array, jax.core.Tracer) else array
     return None if value is None or isinstance(value, jax.core.Tracer) else np.asarray(value)
 
 
 def _by_leaf(
-    function: Callable[..., Any], arguments: Any, gradients: Mapping[str, Sequence[Array]]
+    function: Callable[..., object], arguments: Arguments, gradients: Mapping[str, Sequence[Array]]
 ) -> list[Array] | None:
     """The derivatives with respect to every traced array; None if one is not among them."""
     args, kwargs = arguments
@@ -114,13 +123,13 @@ def _attached(linear: Linear, gradients: list[Array], wide: bool) -> Any:
     mixing = [np.asarray(m, np.float64) for m in jax.tree.leaves(linear.mixing)]
     result = jax.tree.unflatten(structure, [_array(leaf) for leaf in leaves])
 
-    def pushed(primals: Any, tangents: Any) -> Any:
+    def pushed(primals: object, tangents: Sequence[Array]) -> tuple[object, object]:
         changes = [jnp.tensordot(g, t, t.ndim) for g, t in zip(gradients, tangents, strict=True)]
         change = sum(changes[1:], start=changes[0])
         steps = [_moved(leaf, m, change) for leaf, m in zip(leaves, mixing, strict=True)]
         return result, jax.tree.unflatten(structure, steps)
 
-    def pulled(dtypes: Any, cotangents: Any) -> Any:
+    def pulled(dtypes: Sequence[Array], cotangents: object) -> tuple[Array, ...]:
         outer = jax.tree.leaves(cotangents)
         xp = jnp if any(isinstance(c, jax.core.Tracer) for c in outer) else np
         with jax.enable_x64(True):
@@ -138,7 +147,7 @@ def _attached(linear: Linear, gradients: list[Array], wide: bool) -> Any:
     return known
 
 
-def _moved(leaf: Any, mixing: Array, change: Any) -> Any:
+def _moved(leaf: Array, mixing: Array, change: Array) -> Array:
     """The tangent of a leaf of the result."""
     leaf = np.asarray(leaf)
     if not np.issubdtype(leaf.dtype, np.floating):
@@ -146,7 +155,7 @@ def _moved(leaf: Any, mixing: Array, change: Any) -> Any:
     return mixing @ change if mixing.ndim else jnp.zeros(leaf.shape)
 
 
-def _array(leaf: Any) -> Any:
+def _array(leaf: Array) -> jax.Array:
     """As a program returns it: integers have 32 bits."""
     leaf = np.asarray(leaf)
     return jnp.asarray(leaf, np.int32 if leaf.dtype.kind == "i" else leaf.dtype)

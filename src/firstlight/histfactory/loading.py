@@ -6,7 +6,9 @@ import hashlib
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
+
+from numpy.typing import NDArray
 
 from firstlight.histfactory import layout
 from firstlight.histfactory.interpolation import HISTOSYS_CODES, NORMSYS_CODES
@@ -19,6 +21,16 @@ from firstlight.histfactory.spec import (
     ignored_observations,
     parse,
 )
+
+
+class LoadOptions(TypedDict, total=False):
+    """What `load` takes besides the workspace."""
+
+    measurement: str | int | None
+    patches: Sequence[Patch]
+    interpolation: tuple[str, str]
+    poi: str | MeasurementPoi | None
+    sizes: layout.Sizes | None
 
 
 class WorkspaceWarning(UserWarning):
@@ -86,7 +98,7 @@ def from_specification(
     return Model(Arrays(**grid.floats), about)
 
 
-def _digest(structure: Mapping[str, Any]) -> bytes:
+def _digest(structure: Mapping[str, NDArray[Any]]) -> bytes:
     digest = hashlib.sha256()
     for name in sorted(structure):
         digest.update(structure[name].tobytes())

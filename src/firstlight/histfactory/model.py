@@ -8,7 +8,7 @@ number. Names and wiring are static.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from firstlight.errors import FirstlightError
 from firstlight.histfactory import layout
-from firstlight.histfactory.array_types import Array, ArrayLike, Parameters
+from firstlight.histfactory.array_types import Array, ArrayLike, Number, Parameters
 from firstlight.histfactory.lazy_jax import is_imported, jax, jnp, pytree, when_imported
 from firstlight.histfactory.likelihood import Data, Prepared, prepare, saturated_nll
 from firstlight.histfactory.numpy_or_jax import put
@@ -32,7 +32,7 @@ class ModelError(FirstlightError):
     """Arguments that do not fit the model: unknown names, wrong lengths, no POI."""
 
 
-def require_number(value: Any, what: str) -> Any:
+def require_number(value: Number, what: str) -> Number:
     """A finite number, or a traced one."""
     if is_traced(value) and not np.ndim(value):
         return value
@@ -45,14 +45,14 @@ def require_number(value: Any, what: str) -> Any:
     return number
 
 
-def require_finite(values: Any, what: str) -> Any:
+def require_finite(values: Array, what: str) -> Array:
     """Finite numbers, or traced ones."""
     if not is_traced(values) and not np.all(np.isfinite(values)):
         raise ModelError(f"{what} must be finite numbers.")
     return values
 
 
-def as_numbers(values: Any, what: str) -> Any:
+def as_numbers(values: ArrayLike, what: str) -> Array:
     """A float64 array from anything array-like; traced values are stacked."""
     if is_traced(values):
         return jnp.asarray(values)
@@ -124,7 +124,7 @@ class Description:
         return hash(self._key)
 
     @cached_property
-    def kind(self) -> tuple[Any, ...]:
+    def kind(self) -> Hashable:
         """That of the model when it is `Prepared`, also while its arrays are traced."""
         s = self.structure
         rates = (2, len(s.normsys_used), math.prod(s.normsys_used.shape[1:]))
@@ -138,7 +138,7 @@ class Description:
         return int(slots * bins * (len(self.structure.normal) - bins))
 
     @cached_property
-    def _key(self) -> tuple[Any, ...]:
+    def _key(self) -> tuple[object, ...]:
         return tuple(getattr(self, f.name) for f in fields(self) if f.name != "structure")
 
 
@@ -149,10 +149,12 @@ class Model:
     arrays: Arrays
     about: Description
 
-    def tree_flatten_with_keys(self) -> Any:
+    def tree_flatten_with_keys(
+        self,
+    ) -> tuple[tuple[tuple[jax.tree_util.GetAttrKey, Arrays]], Description]:
         return ((jax.tree_util.GetAttrKey("arrays"), self._for_jax),), self.about
 
-    def tree_flatten(self) -> Any:
+    def tree_flatten(self) -> tuple[tuple[Arrays], Description]:
         return (self._for_jax,), self.about
 
     @cached_property
@@ -166,10 +168,10 @@ class Model:
         return Arrays(**{**values, **known})
 
     @classmethod
-    def tree_unflatten(cls, about: Description, children: Any) -> Model:
+    def tree_unflatten(cls, about: Description, children: tuple[Arrays]) -> Model:
         return cls(children[0], about)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[Model], tuple[Arrays, Description]]:
         # As NumPy: in a 32-bit program JAX would read its own 64-bit arrays back in 32 bits.
         values = [np.asarray(getattr(self.arrays, f.name)) for f in fields(Arrays)]
         return Model, (Arrays(*values), self.about)

@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from firstlight.histfactory.array_types import Array, Numpy
+from firstlight.histfactory.array_types import Array, ArrayLike, Index, Number, Numpy, Truth
 from firstlight.histfactory.lazy_jax import jax, jnp
 from firstlight.histfactory.precision import is_traced
 
+T = TypeVar("T")
 
-def put(array: Array, index: Any, values: Any) -> Array:
+
+def put(array: Array, index: Index, values: ArrayLike | Number) -> Array:
     """A copy of an array in 64 bits, with other values at `index`."""
     if is_traced(array, values):
         return jnp.asarray(array, jnp.float64).at[index].set(values)
@@ -32,7 +34,7 @@ def plain(value: Any) -> Any:
     return value if value.ndim else value.item()
 
 
-def map_leaves(function: Callable[..., Any], first: Any, *others: Any) -> Any:
+def map_leaves(function: Callable[..., object], first: Any, *others: Any) -> Any:
     """Like `jax.tree.map`, for named tuples of arrays, before JAX is imported."""
     if first is None:
         return None
@@ -43,21 +45,23 @@ def map_leaves(function: Callable[..., Any], first: Any, *others: Any) -> Any:
     return type(first)(*values) if hasattr(first, "_fields") else tuple(values)
 
 
-def row_of(stacked: Any, i: int) -> Any:
+def row_of(stacked: T, i: int) -> T:
     """One of several problems, or of several minima."""
-    return map_leaves(lambda a: a[i], stacked)
+    row: T = map_leaves(lambda a: a[i], stacked)
+    return row
 
 
-def while_loop(proceed: Any, step: Any, state: Any, xp: Numpy) -> Any:
+def while_loop(proceed: Callable[[T], Truth], step: Callable[[T], T], state: T, xp: Numpy) -> T:
     """A loop in Python for NumPy, part of the program for JAX."""
     if xp is not np:
-        return jax.lax.while_loop(proceed, step, state)
+        end: T = jax.lax.while_loop(proceed, step, state)
+        return end
     while proceed(state):
         state = step(state)
     return state
 
 
-def nothing_like(xp: Numpy, function: Any, *arguments: Any) -> Any:
+def nothing_like(xp: Numpy, function: Callable[..., object], *arguments: object) -> Any:
     """Zeros in the shapes that `function` returns, which a loop in a program begins with."""
     if xp is np:
         return None

@@ -19,20 +19,28 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from typing import Any, ParamSpec, TypeVar, cast
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar, cast
 
 import numpy as np
 
+from firstlight.histfactory.array_types import Array
 from firstlight.histfactory.lazy_jax import is_imported, jax
-from firstlight.histfactory.linear_results import known_result
+from firstlight.histfactory.linear_results import Arguments, known_result
+
+if TYPE_CHECKING:
+    from jax.tree_util import PyTreeDef
 
 P = ParamSpec("P")
 R = TypeVar("R")
+#: Of the leaves of a call: in a tuple, or None where there is an array.
+_Rest: TypeAlias = tuple[tuple[object] | None, ...]
 
 
-def float64_scope() -> Any:
+def float64_scope() -> AbstractContextManager[None]:
     """A context in which JAX uses 64-bit types."""
-    return jax.enable_x64(True)
+    scope: AbstractContextManager[None] = jax.enable_x64(True)
+    return scope
 
 
 def in_float64(function: Callable[P, R]) -> Callable[P, R]:
@@ -60,7 +68,7 @@ def in_float64(function: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
-def is_traced(*trees: Any) -> bool:
+def is_traced(*trees: object) -> bool:
     """Whether any of these holds a value that a JAX transformation traces."""
     if not is_imported():
         return False
@@ -88,13 +96,13 @@ def is_traced(*trees: Any) -> bool:
 _PLAIN = (np.ndarray, np.generic, float, int, str, type(None))
 
 
-def _is_array(leaf: Any) -> bool:
+def _is_array(leaf: object) -> bool:
     return not isinstance(leaf, (bool, str)) and (
         isinstance(leaf, (int, float, np.number, np.ndarray, jax.Array))
     )
 
 
-def _canonical(argument: Any) -> Any:
+def _canonical(argument: object) -> object:
     """Lists of numbers as arrays and mappings as dicts, as a PyTree requires."""
     if isinstance(argument, Mapping):
         return dict(argument)
@@ -108,53 +116,60 @@ def _canonical(argument: Any) -> Any:
     return jax.numpy.asarray(argument) if numeric else argument
 
 
-def _hashable(leaf: Any) -> Any:
+def _hashable(leaf: object) -> object:
     return frozenset(leaf) if isinstance(leaf, set) else leaf
 
 
-def _unflattened(structure: Any, rest: tuple[Any, ...], arrays: Iterable[Any]) -> Any:
+def _unflattened(structure: PyTreeDef, rest: _Rest, arrays: Iterable[Array]) -> Arguments:
     """(args, kwargs) from the arrays among them; `rest` holds the others."""
     given = iter(arrays)
     leaves = [next(given) if other is None else other[0] for other in rest]
-    return jax.tree.unflatten(structure, leaves)
+    arguments: Arguments = jax.tree.unflatten(structure, leaves)
+    return arguments
 
 
 @functools.lru_cache(maxsize=256)
 def _unit(
-    function: Callable[..., Any],
-    structure: Any,
-    rest: tuple[Any, ...],
+    function: Callable[..., R],
+    structure: PyTreeDef,
+    rest: _Rest,
     wide: bool,
     followed: tuple[bool, ...],
-) -> Callable[..., Any]:
+) -> Callable[..., R]:
     """`function` of its array arguments alone, compiled; `rest` holds the others.
 
     followed: which of the arrays are traced; the others have no derivative.
     """
 
-    def of_arrays(*arrays: Any) -> Any:
+    def of_arrays(*arrays: Array) -> R:
         args, kwargs = _unflattened(structure, rest, arrays)
         return function(*args, **kwargs)
 
-    compiled: Callable[..., Any] = jax.jit(of_arrays)
+    compiled: Callable[..., R] = jax.jit(of_arrays)
     if wide:
         return compiled
 
-    def forward(*arrays: Any) -> Any:
-        def of_followed(*some: Any) -> Any:
+    def forward(*arrays: Array) -> tuple[R, Callable[[R], Iterable[Array]]]:
+        def of_followed(*some: Array) -> R:
             given = iter(some)
             return compiled(
                 *(next(given) if f else a for f, a in zip(followed, arrays, strict=True))
             )
 
         with float64_scope():
-            return jax.vjp(of_followed, *itertools.compress(arrays, followed))
+            found: tuple[R, Callable[[R], Iterable[Array]]] = jax.vjp(
+                of_followed, *itertools.compress(arrays, followed)
+            )
+            return found
 
-    def backward(transpose: Any, cotangents: Any) -> Any:
+    def backward(
+        transpose: Callable[[R], Iterable[Array]], cotangents: R
+    ) -> tuple[Array | None, ...]:
         with float64_scope():
             given = iter(transpose(cotangents))
         return tuple(next(given) if f else None for f in followed)
 
-    unit: Any = jax.custom_vjp(compiled)
+    unit = jax.custom_vjp(compiled)
     unit.defvjp(forward, backward)
-    return cast(Callable[..., Any], unit)
+    differentiable: Callable[..., R] = unit
+    return differentiable

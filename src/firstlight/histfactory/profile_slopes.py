@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -162,6 +162,6 @@ def by_strength(slope: Slope, tested: int | None) -> Slope:
     """The derivative by the fixed value of one parameter, as that by μ."""
     if tested is None:
         return slope
-    start: Any = slope.start.copy()
+    start: Array = slope.start.copy()
     start[tested] = 0.0
     return slope._replace(start=start, mu=slope.start[tested])

@@ -10,7 +10,7 @@ digits every time: the two agree only to rounding.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import cache, cached_property, partial
 from typing import Any
 
@@ -34,7 +34,7 @@ _EVALUATION, _CELL = 7e-4, 6e-8
 
 
 #: Kinds of models whose programs are compiled without waiting.
-_AT_ONCE: set[Any] = set()
+_AT_ONCE: set[Hashable] = set()
 
 
 class Patience:
@@ -46,8 +46,8 @@ class Patience:
         compiling: how long its program takes to compile, compared with that of a fit.
         """
         self._evaluations, self._compiling = evaluations, compiling
-        self._spent: dict[Any, float] = {}  # seconds in NumPy, by kind of model
-        self._over: set[Any] = set()
+        self._spent: dict[Hashable, float] = {}  # seconds in NumPy, by kind of model
+        self._over: set[Hashable] = set()
 
     def is_over(self, model: Prepared | Description, calls: int = 1) -> bool:
         """Whether to run compiled, if so many more calls are certain."""
@@ -80,10 +80,10 @@ class Program:
         """evaluations: what a call takes, in evaluations of the likelihood with its Hessian."""
         self.function = function
         self._patience = Patience(evaluations)
-        self._installed: dict[Any, Callable[..., Any]] = {}  # by kind of model
+        self._installed: dict[Hashable, Callable[..., Any]] = {}  # by kind of model
         self.is_due = self._patience.is_over
 
-    def install(self, kind: Any, executable: Callable[..., Any]) -> None:
+    def install(self, kind: Hashable, executable: Callable[..., Any]) -> None:
         """Run `executable(prepared, *arrays)` for models of this kind in place of compiling.
 
         It takes and returns NumPy arrays, so that JAX need not be imported.
@@ -93,24 +93,24 @@ class Program:
     def is_installed(self, prepared: Prepared) -> bool:
         return prepared.kind in self._installed
 
-    def __call__(self, prepared: Prepared, *arrays: Any, calls: int = 1) -> Any:
+    def __call__(self, prepared: Prepared, *arrays: object, calls: int = 1) -> Any:
         """The result in NumPy arrays; `calls`: how many calls this one stands for."""
         if self.is_due(prepared, calls):
             return self.compiled(prepared, *arrays)
         return self.on_host(prepared, *arrays, calls=calls)
 
-    def on_host(self, prepared: Prepared, *arrays: Any, calls: int = 1) -> Any:
+    def on_host(self, prepared: Prepared, *arrays: object, calls: int = 1) -> Any:
         with self._patience.spent(prepared, calls):
             return self.function(prepared, *arrays, xp=np)
 
-    def compiled(self, prepared: Prepared, *arrays: Any) -> Any:
+    def compiled(self, prepared: Prepared, *arrays: object) -> Any:
         self._patience.end(prepared)
         if self.is_installed(prepared):
             return self._installed[prepared.kind](prepared, *arrays)
         with float64_scope():
             return jax.device_get(self._jitted(prepared.on_device, *arrays))
 
-    def on_devices(self, prepared: Prepared, *arrays: Any, devices: tuple[Any, ...]) -> Any:
+    def on_devices(self, prepared: Prepared, *arrays: Any, devices: tuple[jax.Device, ...]) -> Any:
         """The same, with the rows of the last array divided among devices; one program for all."""
         self._patience.end(prepared)
         *common, last = arrays
@@ -122,11 +122,12 @@ class Program:
             return map_leaves(lambda a: a[: len(last)], jax.device_get(found))
 
     @cached_property
-    def _jitted(self) -> Any:
-        def in_program(*arguments: Any) -> Any:
+    def _jitted(self) -> Callable[..., Any]:
+        def in_program(*arguments: object) -> object:
             return self.function(*arguments, xp=jnp)
 
-        return jax.jit(in_program, compiler_options=compiler_options())
+        program: Callable[..., Any] = jax.jit(in_program, compiler_options=compiler_options())
+        return program
 
 
 def compile_at_once(model: Prepared | Description) -> None:
@@ -135,7 +136,7 @@ def compile_at_once(model: Prepared | Description) -> None:
 
 
 @cache
-def compiler_options() -> dict[str, Any] | None:
+def compiler_options() -> dict[str, bool] | None:
     """On a CPU, XLA's older loop emitter: as fast here, and it compiles in half the time."""
     if jax.default_backend() != "cpu":
         return None
@@ -155,7 +156,7 @@ def over_leading_axes(function: Callable[..., Any], axes: int) -> Callable[..., 
         if not axes:
             return function(*rest, last, xp=xp)
         if xp is not np:
-            one: Any = partial(function, *rest, xp=xp)
+            one: Callable[..., Any] = partial(function, *rest, xp=xp)
             for _ in range(axes):
                 one = jax.vmap(one)
             return one(last)

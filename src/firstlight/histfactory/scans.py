@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from firstlight.histfactory.array_types import DataSet
+from firstlight.histfactory.array_types import DataSet, Number
 from firstlight.histfactory.devices import Devices
 from firstlight.histfactory.engine import Eager, Progress
 from firstlight.histfactory.fitting import FitResult, Fixed, as_fixed, fit, problem_of
@@ -62,7 +61,7 @@ class ScanFits:
 
     model: Model
     data: DataSet
-    fixed: dict[str, Any]
+    fixed: dict[str, bool | Number]
     parameter: str
     values: Floats
     best: FitResult

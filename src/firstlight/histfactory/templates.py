@@ -19,13 +19,13 @@ The relative widths of `staterror` and `shapesys` stay.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from firstlight.histfactory.array_types import Numpy
+from firstlight.histfactory.array_types import Array, ArrayLike, Index, Numpy
 from firstlight.histfactory.internal_order import with_arrays
 from firstlight.histfactory.lazy_jax import jnp
 from firstlight.histfactory.model import Model, ModelError
@@ -67,7 +67,9 @@ def place_of(model: Model, key: Key) -> Position:
     )
 
 
-def exchange(model: Model, templates: Mapping[Key, Any], variations: str = "absolute") -> Model:
+def exchange(
+    model: Model, templates: Mapping[Key, ArrayLike], variations: str = "absolute"
+) -> Model:
     """The model with other templates. Values are not checked, because they may be traced."""
     if variations not in VARIATIONS:
         raise ModelError(f"variations is {variations!r}, not one of {', '.join(VARIATIONS)}.")
@@ -90,7 +92,7 @@ def exchange(model: Model, templates: Mapping[Key, Any], variations: str = "abso
 
 
 def by_template(
-    model: Model, slopes: Mapping[str, Any], templates: Mapping[Key, Any], variations: str
+    model: Model, slopes: Mapping[str, Array], templates: Mapping[Key, ArrayLike], variations: str
 ) -> list[NDArray[np.float64]]:
     """Derivatives with respect to templates, in their order; the transpose of `exchange`, in NumPy.
 
@@ -98,7 +100,7 @@ def by_template(
     """
     slopes = {name: np.array(slopes[name]) for name in _ARRAYS}
     places = {key: place_of(model, key) for key in templates}
-    found: dict[Key, Any] = {}
+    found: dict[Key, NDArray[np.float64]] = {}
     # Yields last: variations that are given do not scale along with them.
     for key in sorted(places, key=lambda k: places[k].array == "nominal"):
         array, where = places[key]
@@ -107,7 +109,7 @@ def by_template(
         if array == "nominal" and variations == "relative":
             before = np.asarray(model.arrays.nominal)[where]
             scale = np.where(before > 0, 1 / np.where(before > 0, before, 1.0), 0.0)
-            here: Any = (slice(None), *where)
+            here: Index = (slice(None), *where)
             for name in ("histosys_lo", "histosys_hi"):
                 varied = np.asarray(getattr(model.arrays, name))[here]
                 found[key] = found[key] + scale * (slopes[name][here] * varied).sum(0)
@@ -128,7 +130,7 @@ def require_size(model: Model, key: Key, place: Position, shape: tuple[int, ...]
 
 
 def _require_apart(model: Model, places: Mapping[Key, Position]) -> None:
-    taken: dict[Any, Key] = {}
+    taken: dict[tuple[object, ...], Key] = {}
     for key, place in places.items():
         for cell in zip(*(np.ravel(w) for w in place.where), strict=True):
             other = taken.setdefault((place.array, *map(int, cell)), key)
@@ -147,12 +149,14 @@ def name_of(key: Key) -> str:
     return "of " + ", ".join(f"{w} {k!r}" for w, k in zip(words, key, strict=False))
 
 
-def _follow(templates: Any, nominal: Any, index: Any, values: Any) -> Any:
+def _follow(
+    templates: Array, nominal: Array, index: tuple[NDArray[np.int64], ...], values: ArrayLike
+) -> Array:
     """Variations of all parameters, [α, slot, bin], scaled like the yields they vary."""
     xp: Numpy = jnp if is_traced(templates, nominal, values) else np
     before = xp.asarray(nominal)[index]
     ratio = xp.where(before > 0, xp.asarray(values) / xp.where(before > 0, before, 1.0), 1.0)
-    here = (slice(None), *index)
+    here: Index = (slice(None), *index)
     return put(templates, here, xp.asarray(templates)[here] * ratio)
 
 
@@ -166,7 +170,7 @@ def _channels_with(model: Model, sample: str) -> list[str]:
     return [c for c in model.channel_names if c in found]
 
 
-def _nominal(model: Model, cells: list[Any]) -> Position:
+def _nominal(model: Model, cells: Iterable[tuple[str, str]]) -> Position:
     slots, bins = [], []
     for channel, sample in cells:
         slot, here = _cells(model, channel, sample)

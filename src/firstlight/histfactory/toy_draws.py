@@ -7,11 +7,10 @@ ones.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from firstlight.histfactory.array_types import Array
+from firstlight.histfactory.array_types import Array, RandomKey
 from firstlight.histfactory.engine import Eager, cores
 from firstlight.histfactory.likelihood import Data
 from firstlight.histfactory.model import ModelError
@@ -86,7 +85,7 @@ def toys_at(engine: Eager, theta: Array, entropy: Entropy, stream: int = 0) -> T
     )
 
 
-def entropy_of(key: Any) -> Entropy:
+def entropy_of(key: RandomKey) -> Entropy:
     """The bits of an integer or a JAX key; toys are drawn by NumPy, whatever the device."""
     if is_traced(key):
         raise ModelError(

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 
-from firstlight.histfactory.array_types import Array, DataSet, Parameters, Truth
+from firstlight.histfactory.array_types import (
+    Array,
+    ArrayLike,
+    DataSet,
+    Number,
+    Parameters,
+    RandomKey,
+    Truth,
+)
 from firstlight.histfactory.devices import Devices
 from firstlight.histfactory.engine import Eager, Progress
 from firstlight.histfactory.exclusion import BANDS, HypothesisTest, Setup, require_possible_strength
@@ -81,7 +88,7 @@ class ToyFits:
 
     model: Model
     source: ToySource
-    fixed: dict[str, Any]
+    fixed: dict[str, bool | Number]
     n: int
     compiled: bool  # what runs the fits
 
@@ -99,7 +106,7 @@ class ToyFits:
 def toys(
     model: Model,
     n: int | None = None,
-    key: Any = 0,
+    key: RandomKey = 0,
     *,
     parameters: Parameters = None,
     mu: float | None = None,
@@ -130,7 +137,7 @@ def toys(
 def plan_toys(
     model: Model,
     n: int | None,
-    key: Any = 0,
+    key: RandomKey = 0,
     *,
     parameters: Parameters = None,
     mu: float | None = None,
@@ -166,7 +173,7 @@ class ToyTest:
 
     model: Model
     sources: tuple[ToySource, ToySource]  # with signal, and without
-    fixed: dict[str, Any]
+    fixed: dict[str, bool | Number]
     mu: float
     n: int  # of each
     test_statistic: str
@@ -219,7 +226,7 @@ def toy_cls(
     model: Model,
     mu: float,
     n: int,
-    key: Any = 0,
+    key: RandomKey = 0,
     *,
     data: DataSet = None,
     fixed: Fixed = None,
@@ -244,7 +251,7 @@ def plan_toy_cls(
     model: Model,
     mu: float,
     n: int,
-    key: Any = 0,
+    key: RandomKey = 0,
     *,
     data: DataSet = None,
     fixed: Fixed = None,
@@ -284,7 +291,7 @@ def _repeated(problem: Problem, drawn: Data) -> Problem:
     """One problem per data set, as arrays with a leading axis (not copied)."""
     n = len(drawn.main)
 
-    def repeat(value: Any) -> Any:
+    def repeat(value: Array) -> Floats:
         array = np.asarray(value, np.float64)
         return np.broadcast_to(array, (n, *array.shape))
 
@@ -308,7 +315,7 @@ def _expected(signal: Floats, background: Floats) -> Floats:
     return np.asarray(np.quantile(clsb / clb, quantiles))
 
 
-def _truth(engine: Eager, parameters: Any, mu: float | None, fixed: Fixed) -> Any:
+def _truth(engine: Eager, parameters: Parameters, mu: float | None, fixed: Fixed) -> Array:
     """Where to draw, in internal order."""
     model = engine.model
     if parameters is not None:
@@ -323,13 +330,13 @@ def _truth(engine: Eager, parameters: Any, mu: float | None, fixed: Fixed) -> An
     return engine.chain([problem])[0].theta
 
 
-def _require_count(n: Any) -> int:
+def _require_count(n: object) -> int:
     if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
         raise ModelError(f"the number of toys is {n!r}; it must be a positive integer.")
     return int(n)
 
 
-def _given(model: Model, data: Any) -> Data:
+def _given(model: Model, data: ArrayLike) -> Data:
     if np.ndim(data) != 2 or not len(data):
         raise ModelError(f"data of toys have shape {np.shape(data)}; give one row per data set.")
     return data_of(model, np.asarray(data, np.float64), batch=True)

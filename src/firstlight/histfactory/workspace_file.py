@@ -95,7 +95,7 @@ def require_object(value: object, keys: Collection[str], required: Iterable[str]
     return value
 
 
-def require_list(value: object, what: str, *, least: int = 0) -> list[Any]:
+def require_list(value: object, what: str, *, least: int = 0) -> list[Json]:
     """`value` as a list of at least `least` entries, else a `ContentError`."""
     if isinstance(value, tuple):
         value = list(value)
@@ -114,7 +114,7 @@ def require_name(plain: JsonObject) -> str:
     return name
 
 
-def read_json(path: str | os.PathLike[str]) -> Any:
+def read_json(path: str | os.PathLike[str]) -> Json:
     """The value in a JSON file.
 
     Fails with a `WorkspaceError` that names the file, and line and column of a syntax error.
@@ -139,7 +139,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     return _decode(text, source)
 
 
-def _decode(text: str, source: str) -> Any:
+def _decode(text: str, source: str) -> Json:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:

@@ -48,7 +48,7 @@ def checked_edges(edges: object) -> NDArray[np.float64]:
     return found
 
 
-def checked_bandwidth(bandwidth: Any, edges: NDArray[np.float64]) -> float:
+def checked_bandwidth(bandwidth: float | str, edges: NDArray[np.float64]) -> float:
     """The width of the kernel; "auto" is half the mean bin width."""
     finite = edges[np.isfinite(edges)]
     if isinstance(bandwidth, str) and bandwidth == "auto":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,7 +90,12 @@ def _of_expected(engine: OnHost, theta: Array, made: RatioAndFits) -> Slope:
 
 
 def _by_template(
-    model: Model, changed: Model, given: Any, fixed: Fixed, slope: Slope, variations: str
+    model: Model,
+    changed: Model,
+    given: Mapping[templates.Key, ArrayLike],
+    fixed: Fixed,
+    slope: Slope,
+    variations: str,
 ) -> list[Array]:
     arrays = by_argument(changed, None, fixed, [slope])["model"]
     named = dict(zip(vars(changed.arrays), (a[0] for a in arrays), strict=True))

@@ -30,7 +30,7 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 
 from firstlight.histfactory import evaluation, limits, templates
-from firstlight.histfactory.array_types import ArrayLike, Count, Number, Parameters, Truth
+from firstlight.histfactory.array_types import ArrayLike, Count, Number, Numpy, Parameters, Truth
 from firstlight.histfactory.exclusion_gradients import LIMIT
 from firstlight.histfactory.first_gradients import RATIO
 from firstlight.histfactory.fitting import Fixed
@@ -242,7 +242,7 @@ def _tested_on_host(*arguments: Any, **options: Any) -> Linear | None:
 
 def state_of(found: Ratio) -> State:
     """Always has the same shapes and types, so that a program can both take and return it."""
-    xp: Any = jnp if is_traced(found) else np
+    xp: Numpy = jnp if is_traced(found) else np
     fits = [fit for fit in (found.free, found.conditional) if fit is not None]
     warm_start = warm_start_of(found.free, found.conditional)
     return State(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
+from torch.autograd.function import FunctionCtx
 
+#: The value and its gradient.
+Compute = Callable[[Sequence[torch.Tensor]], tuple[torch.Tensor, torch.Tensor]]
 #: Hessian times vectors: (tensors, vectors) → the products, concatenated in one tensor.
 Product = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], torch.Tensor]
 
@@ -16,7 +18,7 @@ class Number(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, compute: Any, product: Product | None, *tensors: torch.Tensor
+        ctx: FunctionCtx, compute: Compute, product: Product | None, *tensors: torch.Tensor
     ) -> torch.Tensor:
         value: torch.Tensor
         value, gradient = compute(tensors)
@@ -25,7 +27,7 @@ class Number(torch.autograd.Function):
         return value
 
     @staticmethod
-    def backward(ctx: Any, *outer: torch.Tensor) -> Any:
+    def backward(ctx: FunctionCtx, *outer: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         gradient, *tensors = ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph=True
             gradient = Gradient.apply(ctx.product, gradient, *tensors)
@@ -38,7 +40,7 @@ class Gradient(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, product: Product | None, gradient: torch.Tensor, *tensors: torch.Tensor
+        ctx: FunctionCtx, product: Product | None, gradient: torch.Tensor, *tensors: torch.Tensor
     ) -> torch.Tensor:
         ctx.product = product
         ctx.save_for_backward(*tensors)
@@ -46,7 +48,7 @@ class Gradient(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *outer: torch.Tensor) -> Any:
+    def backward(ctx: FunctionCtx, *outer: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         if ctx.product is None:
             raise NotImplementedError(
                 "the batch forms and nll_loss have no second derivatives. Use the profiled "
@@ -65,7 +67,7 @@ def _parts(joined: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.
 
 
 def number(
-    compute: Callable[[Sequence[torch.Tensor]], tuple[torch.Tensor, torch.Tensor]],
+    compute: Compute,
     product: Product | None,
     tensors: Sequence[torch.Tensor],
 ) -> torch.Tensor:

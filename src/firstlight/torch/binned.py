@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
+from torch.autograd.function import FunctionCtx
 
 from firstlight.torch.replays import Replays, Results
 
@@ -132,13 +132,13 @@ class Binned(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, kernel: Kernel, scores: torch.Tensor, weights: torch.Tensor | None
+        ctx: FunctionCtx, kernel: Kernel, scores: torch.Tensor, weights: torch.Tensor | None
     ) -> torch.Tensor:
         ctx.kernel = kernel
         ctx.save_for_backward(scores, weights)
         return kernel.yields(scores, weights)
 
     @staticmethod
-    def backward(ctx: Any, *outer: torch.Tensor) -> Any:
+    def backward(ctx: FunctionCtx, *outer: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         scores, weights = ctx.saved_tensors
         return (None, *ctx.kernel.slopes(scores, weights, outer[0], ctx.needs_input_grad[2]))

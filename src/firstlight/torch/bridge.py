@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.dlpack import to_dlpack
 
+from firstlight.histfactory.array_types import Array, ArrayLike
 from firstlight.histfactory.lazy_jax import jax
 from firstlight.histfactory.precision import float64_scope
 from firstlight.losses.binning import LossError
@@ -22,7 +22,7 @@ from firstlight.losses.binning import LossError
 ALIGNMENT = 16
 
 
-def to_jax(tensor: torch.Tensor) -> Any:
+def to_jax(tensor: torch.Tensor) -> Array:
     """The values of a tensor in float64 for a JAX program, on the same device."""
     plain = tensor.detach().double().contiguous()  # each of them free where it changes nothing
     if plain.device.type == "cpu":
@@ -48,14 +48,14 @@ class FixedAddressInputs:
                 torch.empty(t.shape, dtype=torch.float64, device=t.device) for t in tensors
             ]
 
-    def copy_in(self, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+    def copy_in(self, tensors: Sequence[torch.Tensor]) -> tuple[Array, ...]:
         """The values in float64 for a JAX program."""
         for own, given in zip(self._memory, tensors, strict=True):
             own.copy_(given.detach())
         return tuple(to_jax(own) for own in self._memory)
 
 
-def to_torch(array: Any) -> torch.Tensor:
+def to_torch(array: jax.Array) -> torch.Tensor:
     """A tensor that shares the memory of a JAX array. Do not write to it."""
     return torch.from_dlpack(array)
 
@@ -72,7 +72,7 @@ class _Export:
     def __dlpack_device__(self) -> tuple[int, int]:
         return _CUDA, self.tensor.device.index
 
-    def __dlpack__(self, *, stream: int | None = None) -> Any:
+    def __dlpack__(self, *, stream: int | None = None) -> object:
         device = self.tensor.device
         reader = _stream(stream, device.index)
         writer = torch.cuda.current_stream(device)
@@ -112,7 +112,7 @@ def jax_device(device: torch.device) -> jax.Device:
     return devices[device.index or 0]
 
 
-def as_tensor(x: Any) -> torch.Tensor:
+def as_tensor(x: torch.Tensor | ArrayLike) -> torch.Tensor:
     """A tensor from a tensor (returned as it is), an array (not copied if possible) or a list."""
     if isinstance(x, torch.Tensor):
         return x

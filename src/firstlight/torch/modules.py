@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 import torch
 
+from firstlight.histfactory.array_types import ArrayLike
 from firstlight.import_watch import when_imported
 from firstlight.losses.binning import (
     KINDS,
@@ -22,7 +23,7 @@ from firstlight.torch.arguments import Histograms, Keys
 from firstlight.torch.binned import Binned, Kernel
 from firstlight.torch.functional import negative_significance, profiled_q0_loss, profiled_z0_loss
 from firstlight.torch.ranks import sum_over_ranks
-from firstlight.torch.session import Loadable, Session
+from firstlight.torch.session import Loadable, Session, SessionOptions
 
 
 class SoftHistogram(torch.nn.Module):
@@ -43,12 +44,12 @@ class SoftHistogram(torch.nn.Module):
 
     def __init__(
         self,
-        bin_edges: Any,
-        bandwidth: Any = "auto",
+        bin_edges: ArrayLike | torch.Tensor,
+        bandwidth: float | str = "auto",
         mode: str = "kde",
         *,
         overflow: str = "drop",
-        group: Any = None,
+        group: torch.distributed.ProcessGroup | None = None,
     ) -> None:
         super().__init__()
         self.group = group
@@ -144,7 +145,7 @@ class SignificanceLoss(torch.nn.Module):
         device: str = "auto",
         negate: bool = True,
         eps: float = 1e-12,
-        **options: Any,
+        **options: Unpack[SessionOptions],
     ) -> None:
         super().__init__()
         self._session = Session(model, signal_sample_name, device, **options)

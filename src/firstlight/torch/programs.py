@@ -11,7 +11,7 @@ Programs take the numbers of a model as arguments, so models of equal structure 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, TypeAlias
@@ -105,7 +105,7 @@ def invalid(spec: Statistic, values: Tree, xp: Numpy = jnp) -> Tree:
 
 
 @cache
-def _options() -> dict[str, str | int] | None:
+def _options() -> Mapping[str, str | int] | None:
     """XLA options that make branches part of a GPU's graph, so that the host does not wait for
     them. None for an XLA without these options."""
     if jax.default_backend() == "cpu":

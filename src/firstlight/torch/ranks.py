@@ -9,15 +9,14 @@ would wait.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.distributed as dist
+from torch.autograd.function import FunctionCtx
 
 from firstlight.losses.binning import LossError
 
 
-def sum_over_ranks(histogram: torch.Tensor, group: Any = None) -> torch.Tensor:
+def sum_over_ranks(histogram: torch.Tensor, group: dist.ProcessGroup | None = None) -> torch.Tensor:
     """The sum of a tensor over the ranks of a process group (default: all of them).
 
     Its derivative is multiplied by the number of ranks, because DistributedDataParallel divides by
@@ -34,13 +33,15 @@ def sum_over_ranks(histogram: torch.Tensor, group: Any = None) -> torch.Tensor:
 
 class _Sum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, histogram: torch.Tensor, group: Any) -> torch.Tensor:
+    def forward(
+        ctx: FunctionCtx, histogram: torch.Tensor, group: dist.ProcessGroup | None
+    ) -> torch.Tensor:
         ctx.ranks = dist.get_world_size(group)
         total = histogram.detach().clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, group=group)
         return total
 
     @staticmethod
-    def backward(ctx: Any, *outer: torch.Tensor) -> Any:
+    def backward(ctx: FunctionCtx, *outer: torch.Tensor) -> tuple[torch.Tensor, None]:
         # The loss is the same on every rank, so this is the sum of their derivatives.
         return outer[0] * ctx.ranks, None

@@ -7,7 +7,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from firstlight.histfactory.blas_threads import one_blas_thread
 from firstlight.histfactory.fitting import Fixed, as_fixed
 from firstlight.histfactory.internal_order import data_of
 from firstlight.histfactory.lazy_jax import jax
-from firstlight.histfactory.loading import load
+from firstlight.histfactory.loading import LoadOptions, load
 from firstlight.histfactory.model import Model
 from firstlight.histfactory.newton import Status
 from firstlight.histfactory.precision import float64_scope
@@ -35,6 +35,7 @@ from firstlight.torch.programs import Tree
 POLICIES = ("raise", "skip", "last_good")
 #: A model or a workspace: JSON text, a file name or a mapping.
 Loadable: TypeAlias = "Model | str | bytes | Mapping[str, Any]"
+_T = TypeVar("_T")
 Header = list[list[float]]  # of every row of a result
 
 
@@ -59,7 +60,18 @@ class Failure(NamedTuple):
     message: str
 
 
-def from_pyhf(workspace: str | bytes | Mapping[str, Any], **options: Any) -> Model:
+class SessionOptions(TypedDict, total=False):
+    """See `Session`."""
+
+    objective: str
+    data: ArrayLike | None
+    fixed: Fixed
+    variations: str
+    warm_start: bool
+    on_failure: str
+
+
+def from_pyhf(workspace: str | bytes | Mapping[str, Any], **options: Unpack[LoadOptions]) -> Model:
     """A model from a workspace, given as JSON text, a mapping or a file name.
 
     options: those of `firstlight.histfactory.load`.
@@ -70,14 +82,21 @@ def from_pyhf(workspace: str | bytes | Mapping[str, Any], **options: Any) -> Mod
 
 
 def create_session(
-    model: Loadable, signal_sample_name: Keys = "signal", *, device: str = "auto", **options: Any
+    model: Loadable,
+    signal_sample_name: Keys = "signal",
+    *,
+    device: str = "auto",
+    **options: Unpack[SessionOptions],
 ) -> Session:
     """A session for `nll_loss`; the same as `create_profiled_session`."""
     return Session(model, signal_sample_name, device, **options)
 
 
 def create_profiled_session(
-    model: Loadable, signal_sample_name: Keys = "signal", device: str = "auto", **options: Any
+    model: Loadable,
+    signal_sample_name: Keys = "signal",
+    device: str = "auto",
+    **options: Unpack[SessionOptions],
 ) -> Session:
     """A session for the profiled losses. options: see `Session`."""
     return Session(model, signal_sample_name, device, **options)
@@ -311,13 +330,14 @@ class Session:
         """The result of `make` on a device."""
         return self._once((name, there), lambda: jax.device_put(make(), there))
 
-    def _once(self, key: Hashable, make: Callable[[], Any]) -> Any:
+    def _once(self, key: Hashable, make: Callable[[], _T]) -> _T:
         """The result of the first `make` for this key."""
         if key not in self._kept:
             if len(self._kept) > 256:  # a new signal strength at every step
                 self._kept.clear()
             self._kept[key] = make()
-        return self._kept[key]
+        kept: _T = self._kept[key]
+        return kept
 
     # --- failures ---------------------------------------------------------------------------------
 
